@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from vbuild.variants.doctor import Diagnosis as Diagnosis
     from vbuild.variants.index import Indexed as Indexed
     from vbuild.variants.select import Selection as Selection
-    from vbuild.verification.bench_results import BenchReport as BenchReport
+    from vbuild.verification.bench import BenchReport as BenchReport
     from vbuild.verification.install_check import InstallCheck as InstallCheck
     from vbuild.verification.level_emulation import LevelReport as LevelReport
     from vbuild.verification.model import Verdict as Verdict
@@ -96,7 +96,7 @@ _NAMES = {
     "variants.select": "Selection",
     "verification.install_check": "InstallCheck",
     "verification.level_emulation": "LevelReport",
-    "verification.bench_results": "BenchReport",
+    "verification.bench": "BenchReport",
     "verification.model": "Verdict",
 }
 _PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -8,7 +8,7 @@ from msgspec import to_builtins
 
 from vbuild.release.model import limits
 from vbuild.release.report import MachineChoice, Report
-from vbuild.verification.bench_results import BenchReport
+from vbuild.verification.bench import BenchReport
 
 MANYLINUX = "manylinux_2_28_x86_64"
 

@@ -15,8 +15,7 @@ from tests.factories.tools import needs
 from tests.factories.variants import BLAS, document, metadata, tiny_wheel, variant, variant_wheel
 from tests.factories.workdir import VBUILD, Workdir, refusal
 from vbuild.errors import RecipeError, VbuildError
-from vbuild.release.collect import collect
-from vbuild.release.parts import FoundWheel
+from vbuild.release.collect import PartWheel, collect
 
 PLAIN = "demo-1.0-py3-none-any.whl"
 OPENBLAS = "demo-1.0-py3-none-any-openblas.whl"
@@ -349,7 +348,7 @@ def test_a_wheel_of_another_project_is_not_the_plain_one(tmp_path: Path) -> None
 
 def test_a_wheel_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
-        _ = FoundWheel(tmp_path / PLAIN, None).digest
+        _ = PartWheel(tmp_path / PLAIN, None).digest
     assert str(caught.value) == f"{tmp_path}/{PLAIN}: cannot be read: No such file or directory"
 
 

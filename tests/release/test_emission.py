@@ -10,8 +10,7 @@ import pytest
 
 from tests.factories.emitted_recipes import written_recipe
 from vbuild.errors import BuildError, RecipeError
-from vbuild.release.emit import CiSystem, emitted
-from vbuild.release.emit_jobs import INSTALL, chunks
+from vbuild.release.emit import INSTALL, CiSystem, chunks, emitted
 
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
 

@@ -12,8 +12,7 @@ from tests.factories.judges import actionlint_says, schema_says
 from tests.factories.tools import needs
 from tests.factories.workflows import jobs_of, words
 from vbuild.recipe.model import Recipe
-from vbuild.release.emit import CiSystem, emitted, set_up
-from vbuild.release.emit_jobs import INSTALL, Jobs, parts
+from vbuild.release.emit import INSTALL, CiSystem, Jobs, emitted, parts, set_up
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -13,8 +13,7 @@ from tests.factories.emitted_recipes import LEVELS, recipes_of_every_kind, value
 from tests.factories.judges import schema_says
 from tests.factories.workflows import words
 from vbuild.recipe.model import Recipe
-from vbuild.release.emit import CiSystem, emitted
-from vbuild.release.emit_jobs import CHECK, INSTALL, parts
+from vbuild.release.emit import CHECK, INSTALL, CiSystem, emitted, parts
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 

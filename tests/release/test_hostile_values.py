@@ -10,8 +10,7 @@ import yaml
 
 from tests.factories.recipes import HASH
 from vbuild.errors import BuildError, RecipeError
-from vbuild.release.emit import CiSystem, emitted, project_workflows
-from vbuild.release.emit_jobs import INSTALL
+from vbuild.release.emit import INSTALL, CiSystem, emitted, project_workflows
 
 NAMES = [
     *("x\ndefaults: {run: {shell: \"bash -c 'id; source {0}' --\"}}\n#", 'x"\njobs: {}', "x ${{ github.token }}"),

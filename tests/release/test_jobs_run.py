@@ -19,8 +19,7 @@ from tests.factories.projects import c_project, tree
 from tests.factories.tools import needs
 from tests.factories.workflows import Job, checkout, environment, jobs_of, run
 from vbuild import DISTRIBUTION
-from vbuild.release.emit import CiSystem, emitted
-from vbuild.release.emit_jobs import INSTALL
+from vbuild.release.emit import INSTALL, CiSystem, emitted
 
 ROOT = Path(__file__).parents[2]
 

@@ -23,7 +23,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.recipe.model import Recipe
-from vbuild.release.lock import held, recipe_hash, staleness
+from vbuild.release.lock import locked, recipe_hash, staleness
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
 
@@ -93,14 +93,14 @@ def _locked(workdir: Workdir) -> Recipe:
 def test_a_lock_that_is_there_is_used_and_binds_only_where_that_is_asked_for(workdir: Workdir) -> None:
     recipe = _locked(workdir)
     for is_locked in (False, True):
-        found, notes = held(recipe, is_locked=is_locked)
+        found, notes = locked(recipe, is_binding=is_locked)
         assert notes == ()
         assert found.build.lock
         assert found.build.lock.is_binding is is_locked
     (workdir.folder / "demo.lock").unlink()
-    assert held(recipe) == (recipe, ())
+    assert locked(recipe) == (recipe, ())
     with pytest.raises(RecipeError) as refused:
-        held(recipe, is_locked=True)
+        locked(recipe, is_binding=True)
     file = workdir.folder / "demo"
     assert str(refused.value) == f"{file}.lock: no such lock; expected one for --locked: vbuild lock {file}.toml"
 
@@ -118,13 +118,13 @@ def test_a_lock_that_is_there_is_used_and_binds_only_where_that_is_asked_for(wor
 def test_a_stale_lock_is_refused_or_said(workdir: Workdir, pattern: str, text: str, why: str) -> None:
     recipe = _locked(workdir)
     _edited(workdir, pattern, text)
-    found, [note] = held(recipe)
+    found, [note] = locked(recipe)
     assert found == recipe
     start, end = f"{workdir.folder}/demo.lock: {why}", f"; write it again: vbuild lock {workdir.folder}/demo.toml"
     assert note.startswith(start)
     assert note.endswith(f"{end}; it was not used")
     with pytest.raises(RecipeError) as refused:
-        held(recipe, is_locked=True)
+        locked(recipe, is_binding=True)
     assert note == f"{refused.value}; it was not used"
 
 
@@ -148,7 +148,7 @@ def test_a_lock_that_cannot_be_read_is_refused_in_any_case(
     recipe = _locked(workdir)
     _edited(workdir, pattern, text)
     with pytest.raises(RecipeError) as refused:
-        held(recipe, is_locked=is_locked)
+        locked(recipe, is_binding=is_locked)
     file = workdir.folder / "demo"
     assert str(refused.value) == f"{file}.lock: {why}; write it again: vbuild lock {file}.toml"
 

@@ -22,7 +22,7 @@ from vbuild.cli.render import release_lines
 from vbuild.errors import VariantError, VbuildError
 from vbuild.recipe.model import Recipe
 from vbuild.release.cache import BuildCache
-from vbuild.release.matrix import MatrixRequest, matrix, planned
+from vbuild.release.matrix import MatrixRequest, jobs_of, matrix
 from vbuild.release.model import ReleaseResult
 from vbuild.release.report import check
 
@@ -365,7 +365,7 @@ def test_two_pythons_that_give_one_file_are_told_apart_or_refused(tmp_path: Path
 
 
 def test_a_dry_run_shows_every_flag_and_writes_nothing(tmp_path: Path) -> None:
-    jobs = planned(recipe(tmp_path, f"[matrix]\n{LEVELS}\n"))
+    jobs = jobs_of(recipe(tmp_path, f"[matrix]\n{LEVELS}\n"))
     assert [str(job.target) for job in jobs] == ["plain", "x86_64_v2", "x86_64_v3"]
     assert all(f"-march={job.target.cpu}" in dict(job.plan.environment)["CFLAGS"] for job in jobs)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.toml", "project"]
@@ -383,7 +383,7 @@ def test_a_dry_run_with_zig_fetches_and_writes_nothing(tmp_path: Path, monkeypat
     (tmp_path / "cache").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    jobs = planned(source)
+    jobs = jobs_of(source)
     assert [job.compilers.zig_target for job in jobs] == ["x86_64-linux-gnu.2.17"] * 3
     assert {path.name for path in (tmp_path / "cache").glob("vbuild/*")} <= {"CACHEDIR.TAG", "probes"}
 

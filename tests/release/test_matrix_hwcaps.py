@@ -19,7 +19,7 @@ from vbuild.errors import RecipeError
 from vbuild.hardware.machine import Machine
 from vbuild.release.cache import BuildCache
 from vbuild.release.collect import collect
-from vbuild.release.matrix import MatrixRequest, matrix, planned
+from vbuild.release.matrix import MatrixRequest, jobs_of, matrix
 from vbuild.release.model import ReleaseResult
 from vbuild.release.report import schema
 from vbuild.verification.level_runs import levels_of
@@ -264,7 +264,7 @@ def test_the_plain_wheel_alone_is_refused_and_its_part_is_not(
         f"{source}: matrix.plain: the plain wheel is joined of x86_64_v4 too; choose these as well, or build a part"
     )
     with pytest.raises(RecipeError, match="joined of x86_64_v3, x86_64_v4 too"):
-        planned(source, MatrixRequest(only=["plain"]))
-    assert [job.target.label for job in planned(source, MatrixRequest(only=["plain"], is_part=True))] == [None]
+        jobs_of(source, MatrixRequest(only=["plain"]))
+    assert [job.target.label for job in jobs_of(source, MatrixRequest(only=["plain"], is_part=True))] == [None]
     release = matrix(source, tmp_path / "v3", MatrixRequest(only=["x86_64_v3"]))
     assert [product.label for product in release.products] == ["x86_64_v3"]

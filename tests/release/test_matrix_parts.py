@@ -15,7 +15,7 @@ from tests.factories.wheels import contents
 from vbuild.build.given import AskedAxes
 from vbuild.errors import RecipeError
 from vbuild.release.cache import BuildCache
-from vbuild.release.matrix import MatrixRequest, matrix, planned
+from vbuild.release.matrix import MatrixRequest, jobs_of, matrix
 from vbuild.variants.index import index
 
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n'
@@ -61,12 +61,12 @@ def wheels(folder: Path) -> list[str]:
 def test_a_python_of_the_recipe_is_built_for_alone(tmp_path: Path) -> None:
     other = twin(tmp_path / "twin")
     source = recipe(tmp_path, f"{LEVELS}python = {json.dumps([sys.executable, other])}\n")
-    both = [(str(job.target), job.target.python) for job in planned(source)]
+    both = [(str(job.target), job.target.python) for job in jobs_of(source)]
     assert [
-        (str(job.target), job.target.python) for job in planned(source, MatrixRequest(axes=AskedAxes(pythons=(other,))))
+        (str(job.target), job.target.python) for job in jobs_of(source, MatrixRequest(axes=AskedAxes(pythons=(other,))))
     ] == [target for target in both if target[1] == other]
     assert [
-        str(job.target) for job in planned(source, MatrixRequest(axes=AskedAxes(pythons=(other,)), only=["x86_64_v2"]))
+        str(job.target) for job in jobs_of(source, MatrixRequest(axes=AskedAxes(pythons=(other,)), only=["x86_64_v2"]))
     ] == ["x86_64_v2"]
     release = matrix(source, tmp_path / "dist", MatrixRequest(axes=AskedAxes(pythons=(other,))))
     assert [(product.label, product.target.python) for product in release.products] == [
@@ -79,7 +79,7 @@ def test_a_python_of_the_recipe_is_built_for_alone(tmp_path: Path) -> None:
 
 def test_a_python_that_the_recipe_does_not_have_is_refused(tmp_path: Path) -> None:
     source = recipe(tmp_path, f'{LEVELS}python = ["3.11", "3.12"]\n')
-    for call in (planned, lambda path, options: matrix(path, tmp_path / "dist", options)):
+    for call in (jobs_of, lambda path, options: matrix(path, tmp_path / "dist", options)):
         with pytest.raises(RecipeError) as refusal:
             call(source, MatrixRequest(axes=AskedAxes(pythons=("3.11", "3.99"))))
         assert str(refusal.value) == f"{source}: no Python '3.99'; there are 3.11, 3.12"

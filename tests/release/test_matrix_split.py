@@ -17,7 +17,7 @@ from tests.factories.workdir import refusal
 from vbuild.build.trial import TrialResult
 from vbuild.errors import VbuildError
 from vbuild.release.cache import BuildCache
-from vbuild.release.matrix import MatrixRequest, matrix, planned
+from vbuild.release.matrix import MatrixRequest, jobs_of, matrix
 from vbuild.release.model import ReleaseResult
 from vbuild.variants.index import index
 
@@ -182,7 +182,7 @@ def test_a_table_that_cannot_be_read_is_refused_before_anything_is_built(tmp_pat
     source = recipe(tmp_path, LEVELS)
     parts = (text, source.read_text()) if text.startswith("split") else (source.read_text(), text)
     source.write_text("".join(parts))
-    for start in (lambda: planned(source), lambda: matrix(source, tmp_path / "dist")):
+    for start in (lambda: jobs_of(source), lambda: matrix(source, tmp_path / "dist")):
         with pytest.raises(VbuildError) as refused:
             start()
         assert said in str(refused.value)

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from tests.factories.recipes import recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildCache
-from vbuild.release.messages import PythonHome, RunMessage
 from vbuild.release.model import ReleaseContext, ReleaseFamily
+from vbuild.release.remote import PythonHome, RunMessage
 from vbuild.workers.executor import opened, packed
 
 TEXT = """

@@ -22,7 +22,7 @@ from vbuild.release.report_page import (
     status,
     warnings,
 )
-from vbuild.verification.bench_results import BenchedWheel, BenchRatio, BenchReport
+from vbuild.verification.bench import BenchedWheel, BenchRatio, BenchReport
 
 HOSTILE = "<script>alert('x')<!--&amp;\"--></script>"
 

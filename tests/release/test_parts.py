@@ -13,7 +13,7 @@ from vbuild.cli.matrix import matrix as command
 from vbuild.errors import BuildError, RecipeError
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
-from vbuild.release.emit_jobs import JobPart, parts
+from vbuild.release.emit import JobPart, parts
 
 LEVELS = ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
 GROUPS = ['sm80 = "80,86"', 'sm90 = "90,90a"', 'sm120 = "120+ptx"']

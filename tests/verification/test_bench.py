@@ -12,8 +12,7 @@ from vbuild.errors import WheelError
 from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Bench
-from vbuild.verification.bench import bench, wheels_to_compare
-from vbuild.verification.bench_results import BenchReport
+from vbuild.verification.bench import BenchReport, bench, wheels_to_compare
 
 PRINTS = (
     "import demo\nprint('a', demo.MS, 'ms')\nprint('b:', demo.MS * 2, 'ms')\nprint('none', 3, 'MB/s')\nprint('c', 3)\n"

@@ -6,8 +6,8 @@ import pytest
 
 from tests.factories.extensions import library
 from tests.factories.wheels import wheel
-from vbuild.verification.gain import CodeGain, WheelGain, code_gain
 from vbuild.verification.model import LibraryIsa, Verdict
+from vbuild.verification.other_builds import CodeGain, WheelGain, code_gain
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 SUM = "float f(const float *x, int n) { float s = 0; for (int i = 0; i < n; i++) s += x[i]; return s; }\n"

@@ -13,7 +13,7 @@ from tests.factories.elf import patchelfed
 from tests.factories.extensions import laid_out, library
 from vbuild.binary.linkage import Via
 from vbuild.elf.catalogue import PlatformPolicy
-from vbuild.verification.loader import Loader, LoaderNeed
+from vbuild.verification.install_check import Loader, LoaderNeed
 
 _TRACED = re.compile(r"\t(?P<name>\S+) => (?P<path>not found|\S+)")
 ROOT = "demo/_c.so"

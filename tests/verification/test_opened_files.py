@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from vbuild.verification.opened_files import opened_files
+from vbuild.verification.installed_wheel import opened_files
 
 
 def test_files_that_a_process_opens_are_told_and_no_others(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from vbuild.build.wrappers import FailedCall
 from vbuild.errors import FetchError
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.model import Severity, VerifyRule
-from vbuild.verification.published import Published, likely_cause, lost, on_index, unlike
+from vbuild.verification.other_builds import Published, likely_cause, lost, on_index, unlike
 from vbuild.verification.verify import verify
 
 PLAIN = "static int n(int x) { return x + 1; } int PyInit__c(void) { return n(2); } int x[64];"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vbuild.inspection.model import Contents
     from vbuild.publishing.oci.select import ImageSelection
     from vbuild.variants.select import Selection
-    from vbuild.verification.bench_results import BenchReport
+    from vbuild.verification.bench import BenchReport
     from vbuild.verification.level_emulation import LevelReport
     from vbuild.verification.model import Verdict
 

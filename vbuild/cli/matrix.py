@@ -84,9 +84,9 @@ def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN
         terminal.write(_emitted(Path(source), system, asked))
     elif dry_run:
         from vbuild.api.arguments import matrix_request
-        from vbuild.release.matrix import planned
+        from vbuild.release.matrix import jobs_of
 
-        jobs = planned(source, matrix_request(**asked, on_note=terminal.note))
+        jobs = jobs_of(source, matrix_request(**asked, on_note=terminal.note))
         terminal.show([job.data() for job in jobs], job_lines(jobs), as_json=as_json)
     else:
         from vbuild.api import building

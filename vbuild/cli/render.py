@@ -12,7 +12,7 @@ from vbuild.files.wording import counted, mb, wrapped
 if TYPE_CHECKING:
     from vbuild.release.model import Failure, Product, ReleaseResult
     from vbuild.splitting.results import CompanionResult, LibraryMove, Split, SplitWheel
-    from vbuild.verification.bench_results import BenchReport
+    from vbuild.verification.bench import BenchReport
 
 _LABEL = 22
 _SHOWN = 5

@@ -36,10 +36,7 @@ _READERS = (
 
 
 def billed(wheel: Path, folder: Path, making: Making) -> Path:
-    """The wheel *wheel*, in *folder*, with a bill of materials that says how it was made; the rest as it is.
-
-    `WheelError` if it is damaged.
-    """
+    """*wheel* in *folder*, with a bill of materials that says how it was made; `WheelError` if it is damaged."""
     with open_wheel(wheel) as source, at(wheel.name):
         rows = [source.row(member) for member in source.members]
         earlier = bill_of(source)
@@ -54,7 +51,7 @@ def patches_of(recipe: Recipe) -> tuple[Material, ...]:
 
 
 def making_of(job: Job, recipe: Recipe, materials: Iterable[Material], hooks: str) -> Making:
-    """What the build *job* of *recipe* by the *hooks* of a backend is made of, *materials* among it, and its flags."""
+    """What *job* is made of, *materials* and the *hooks* of its backend among it, and its flags."""
     parts = tuple(materials)
     found = making(
         recipe,
@@ -68,7 +65,7 @@ def making_of(job: Job, recipe: Recipe, materials: Iterable[Material], hooks: st
 
 
 def flags_read(environment: Iterable[tuple[str, str]], materials: Iterable[Material]) -> dict[str, str]:
-    """The variables of *environment*, which is for all languages, that a compiler among *materials* reads."""
+    """The variables of *environment* that a compiler among *materials* reads."""
     ran = {part.name for part in materials if part.role is MaterialRole.COMPILER}
     unread = {name for readers, names in _READERS if not ran & readers for name in names}
     return {name: text for name, text in environment if ran and name not in unread}
@@ -83,9 +80,8 @@ def making(
     environment: Mapping[str, str] | None = None,
     natives: Iterable[str] = (),
 ) -> Making:
-    """What a build of *recipe* for *target* takes: its source, those *natives*, a *toolkit*, other *parts*; its flags.
-
-    Of the *environment* it has flags only, and of these none with a path.
+    """What a build for *target* takes: its source, those *natives*, a *toolkit*, other *parts*; flags of *environment*
+    without paths.
     """
     named = {*natives}
     sources = [native for native in recipe.natives if native.name in named]
@@ -112,7 +108,7 @@ def making(
 
 
 def _public_words(flags: str) -> Iterator[str]:
-    """The words of *flags* without paths, of which a hash would be of this machine, too."""
+    """The words of *flags* without paths, which are of this machine."""
     yield from (shown for word, shown in masked_words(flags) if "/" not in word)
 
 

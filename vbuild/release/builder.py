@@ -1,6 +1,6 @@
 """From a target to its portable wheel, and what the builds of one run share.
 
-    target -> prepared: a job -> built -> repaired -> with a bill of materials, or at any step a failure
+    target -> job -> built -> repaired -> without paths of this machine -> with a bill of materials
 
 The cache is asked for a build before anything is compiled.
 """
@@ -10,47 +10,55 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
+from packaging.version import Version
 
+from vbuild.build.agreement import agreement, unused
+from vbuild.build.caching import Ccache, ccache
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel
 from vbuild.build.identity import BuildKeys, Searched, build_keys, searched_files
 from vbuild.build.job import Job, hooks_of, prepared
 from vbuild.build.kept_flags import CodeAbove, KeptFlags, is_for_single_files
-from vbuild.build.reproducible import not_reproducible, without_folders
+from vbuild.build.native import NativeBuilder, NativeCache, NativeSettings
+from vbuild.build.repair import repaired
+from vbuild.build.reproducible import Unreproducible, not_reproducible, without_folders
 from vbuild.build.requiring import for_platform, tied
-from vbuild.build.source import fetched
+from vbuild.build.source import digest, fetched, unpacked
 from vbuild.build.watching import Watch
-from vbuild.build.wrappers import Override, named
-from vbuild.errors import BuildError, VbuildError, at
+from vbuild.build.wrappers import FailedCall, Override, named
+from vbuild.dispatch.reach import Doubt
+from vbuild.elf.records import MAGIC
+from vbuild.errors import BuildError, RecipeError, VbuildError, at
 from vbuild.files.cache import Cache, Part
 from vbuild.files.reading import read_text
 from vbuild.files.staging import LOGS
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpu_here
+from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.model import Recipe, Repair
-from vbuild.recipe.source import same_project
+from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
-from vbuild.release.builds import MadeWheel, PlannedWheel, RepairedWheel, check_identity, digest_of, tree_of
+from vbuild.release.bill import billed, making_of, patches_of
 from vbuild.release.cache import BuildKind, KeptBuild
 from vbuild.release.model import Failure, ReleaseContext
+from vbuild.sbom.model import Material
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc_commands import Command, is_trial
 from vbuild.toolchain.toolkit import Toolkit
-from vbuild.toolchain.toolkit_provision import FETCHED
+from vbuild.verification.emulator import Emulator
+from vbuild.verification.level_emulation import NO_EMULATOR, LevelMethod
+from vbuild.verification.other_builds import likely_cause
+from vbuild.verification.verify import fatbins, verify
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
-
-if TYPE_CHECKING:
-    from vbuild.build.caching import Ccache
-    from vbuild.build.native import NativeBuilder
-    from vbuild.sbom.model import Material
-
 
 # how often a target is built, at most, until no flag of the project's own puts code above the level
 TRIES = 4
@@ -58,16 +66,81 @@ NOT_CALLED = (
     "no compiler was called through a compiler wrapper, so nothing shows that its code is for {cpu}: the project calls "
     "one by its path, or has put another folder first on PATH"
 )
+_PAST_WRAPPERS = (
+    "{}: compiled by a compiler that is called by its path, without the flags of the level; change that to a name: "
+    "build.patches = ['compiler.patch']"
+)
+
+
+class PlannedWheel(Struct, frozen=True):
+    """A wheel to make from the build that *job* describes; *build* and *product* are their keys in the cache.
+
+    Its code is compared with that of the build with the key *baseline*.
+    """
+
+    job: Job
+    build: str
+    baseline: str | None
+    product: str
+    keys: BuildKeys | None = None
+
+    @property
+    def target(self) -> Target:
+        return self.job.target
+
+
+class RepairedWheel(Struct, frozen=True):
+    """The portable wheel of a build, still plain, and what the compiler wrappers changed in it; *seconds* of the build.
+
+    *lists* are lists of GPU architectures that were changed in commands of nvcc, *failed* the compiler calls that
+    failed. The files *not_reproducible* would have other bytes if they were built elsewhere.
+    """
+
+    wheel: Path
+    overrides: tuple[Override, ...]
+    lists: tuple[str, ...]
+    seconds: float
+    failed: tuple[FailedCall, ...] = ()
+    is_kept: bool = False
+    notes: tuple[str, ...] = ()
+    not_reproducible: tuple[Unreproducible, ...] = ()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        kept = ("seconds", "overrides", "lists", "failed", "notes", "not_reproducible")
+        record: dict[str, Any] = to_builtins({name: getattr(self, name) for name in kept})
+        return record
+
+    @classmethod
+    def of_record(cls, wheel: Path, record: Mapping[str, Any]) -> Self:
+        return cls(
+            wheel,
+            convert(record["overrides"], tuple[Override, ...]),
+            tuple(record["lists"]),
+            record["seconds"],
+            convert(record["failed"], tuple[FailedCall, ...]),
+            is_kept=True,
+            notes=tuple(record["notes"]),
+            not_reproducible=convert(record["not_reproducible"], tuple[Unreproducible, ...]),
+        )
+
+
+class CompiledWheel(Struct, frozen=True):
+    """A portable *wheel*, what it was *built* as, and the tree of the *project* that it was built in."""
+
+    wheel: Path
+    built: Built
+    project: Path
+    job: Job
 
 
 class Builder(Struct, frozen=True):
-    """Builds the targets of a release, and holds what their builds share.
+    """Builds the targets of a release, and has what their builds share.
 
     *archive* is the source as it was fetched, and *project* a tree of it to read. *digest* names what is built, and
-    *digest_now* what would be built now: a source folder may be edited meanwhile. *patches* are those in the source.
-    *cpu* is this machine's. *natives* builds what the wheels need.
-    Each build may start so many *processes*, as many as it likes if that is 0. *notes* are for the user. *searched* is
-    asked once for the files in which compilers look.
+    *digest_now* what would be built now: a source folder may be edited meanwhile. *cpu* is this machine's. A build may
+    start so many *processes*, or any number if that is 0. *notes* are for the user. *searched* lists, once, the files
+    in which compilers look.
     """
 
     context: ReleaseContext
@@ -78,8 +151,8 @@ class Builder(Struct, frozen=True):
     environments: Environments
     configuration: Callable[[], Mapping[str, str]]
     cpu: Cpu | None
-    patches: "tuple[Material, ...]" = ()
-    natives: "NativeBuilder | None" = None
+    patches: tuple[Material, ...] = ()
+    natives: NativeBuilder | None = None
     toolkits: dict[ToolkitSpec, Toolkit] = field(default_factory=dict)
     processes: int = 0
     notes: list[str] = field(default_factory=list)
@@ -92,22 +165,33 @@ class Builder(Struct, frozen=True):
         archive = fetched(recipe.source)
         project = tree_of(recipe, archive, stage / "look", exclude=folder)
         check_identity(recipe, project)
-        digest_now = partial(digest_of, recipe, folder)
-        builder = cls.sharing(context, archive, project, digest_now)
-        if recipe.build.patches:
-            from vbuild.release.bill import patches_of
-
-            builder = replace(builder, patches=patches_of(recipe))
+        builder = cls.sharing(context, archive, project, partial(digest_of, recipe, folder))
+        natives = None
         if recipe.natives:
-            builder = replace(builder, natives=builder._native_builder())  # noqa: SLF001 - its own
-        return builder
+            settings = NativeSettings(
+                recipe.natives,
+                host=recipe.build.host,
+                cache=NativeCache.of_user(fresh=bool(context.cache and context.cache.fresh)),
+                stage=stage.absolute(),
+                logs=(folder / LOGS).absolute(),
+                exclude=folder,
+                environments=builder.environments,
+                machine=builder.cpu,
+                supply=context.supply,
+                pass_env=recipe.build.pass_env,
+                lock=recipe.build.lock,
+                looked=context.cache,
+            )
+            natives = NativeBuilder(settings)
+        return replace(builder, patches=patches_of(recipe), natives=natives)
 
     @classmethod
     def sharing(cls, context: ReleaseContext, archive: Path, project: Path, digest_now: Callable[[], str]) -> Self:
-        """A builder of *context* whose builds share environments and the configuration of package indexes."""
         settings = context.recipe.build
         configuration = cache(index_variables)
-        runs_commands = settings.before_build or any(one.before_build or one.script for one in context.recipe.natives)
+        runs_commands = settings.before_build or any(
+            native.before_build or native.script for native in context.recipe.natives
+        )
         environments = Environments(
             context.stage / "environments",
             configuration,
@@ -115,83 +199,68 @@ class Builder(Struct, frozen=True):
             asked=settings.pass_env,
             lock=settings.lock,
             # commands of a recipe may change what is in theirs; a dry run makes no folder
-            cache=None if runs_commands or not (context.supply or FETCHED).writes else Cache.of(Part.ENVIRONMENTS),
+            cache=None if runs_commands or not context.supply.writes else Cache.of(Part.ENVIRONMENTS),
         )
         return cls(context, archive, project, digest_now(), digest_now, environments, configuration, cpu_here())
 
     def prepared(self, target: Target) -> Job:
         """The job of building *target*; `BuildError` if this machine cannot build it, `ToolkitError` without CUDA."""
-        supply = self.context.supply or FETCHED
-        if self.context.recipe.test.emulate == "always":
-            from vbuild.release.emulation import check_emulator
-
+        context = self.context
+        if context.recipe.test.emulate == "always":
             check_emulator()
 
         def toolkits(spec: ToolkitSpec) -> Toolkit:
             if spec not in self.toolkits:
-                toolkit = supply.toolkit(spec, on_progress=partial(self.context.on_progress, target))
-                lock = self.context.recipe.build.lock
+                toolkit = context.supply.toolkit(spec, on_progress=partial(context.on_progress, target))
+                lock = context.recipe.build.lock
                 if lock and toolkit.identity:  # one that is only foreseen has no wheels yet
                     lock.check_toolkit(spec, toolkit.wheels)
                 self.toolkits[spec] = toolkit
             return self.toolkits[spec]
 
-        with at(self.context.recipe.name), at(target):
-            job = prepared(self.project, target, self.context.recipe.build, toolkits=toolkits, supply=supply)
-            return self.reaching(job)
+        with at(context.recipe.name), at(target):
+            job = prepared(self.project, target, context.recipe.build, toolkits=toolkits, supply=context.supply)
+            return self._with_natives(job)
 
     def tree(self, folder: Path) -> Path:
-        """A tree of the source, patched, in *folder*, for one build."""
         return tree_of(self.context.recipe, self.archive, folder, exclude=self.context.folder)
 
-    def ccache(self) -> "Ccache | None":
-        """The compiler cache that the recipe asks for, or that is found."""
-        from vbuild.build.caching import ccache
-
+    def ccache(self) -> Ccache | None:
+        """The compiler cache that the recipe asks for, or that is installed."""
         return ccache(self.context.recipe.build.cache, self.context.stage, os.environ)
 
-    def built(self, item: PlannedWheel, cache: "Ccache | None" = None) -> RepairedWheel | Failure:
-        """The repaired wheel of the build of *item*: of an earlier run, or built in a tree of its own with *cache*."""
-        target = item.target
-        folder = self.context.place("builds", target)
+    def built(self, planned: PlannedWheel, cache: Ccache | None = None) -> RepairedWheel | Failure:
+        """The repaired wheel of *planned*: of an earlier run, or built in its own tree."""
+        context, target, job, keys = self.context, planned.target, planned.job, planned.keys
+        folder = context.place("builds", target)
+        notes: list[str] = []
         try:
-            if kept := self.taken(BuildKind.BUILD, item.build, folder / "kept"):
-                found = RepairedWheel.of_record(kept.wheel, kept.record)
-                self.notes.extend(found.notes)
-                return found
-            job = self.watched(item.job, folder) if item.keys is not None else item.job
-            own: list[str] = []
+            if kept := self.taken(BuildKind.BUILD, planned.build, folder / "kept"):
+                build = RepairedWheel.of_record(kept.wheel, kept.record)
+                self.notes.extend(build.notes)
+                return build
+            if context.cache and keys:
+                job = replace(job, watch=Watch.over(folder / "watch", job.compilers))
             try:
-                made = replace(self, notes=own)._made(job, folder, cache)  # noqa: SLF001 - its own
+                build = replace(self, notes=notes)._portable(job, folder, cache)  # noqa: SLF001 - its own
             finally:
-                self.notes.extend(own)
-            made = replace(made, notes=tuple(own))
+                self.notes.extend(notes)
+            build = replace(build, notes=tuple(notes))
         except VbuildError as error:
-            return self.context.failure(target, error, self.context.log(target))
-        self.keep(BuildKind.BUILD, item.build, made.wheel, made.record)
-        if item.keys:
-            self.keep_looked(item.keys, item.build, job, folder)
-        self.context.on_progress(target, "built")
-        return made
-
-    def watched(self, job: Job, folder: Path) -> Job:
-        """*job*, built in *folder*, with a watch over what it looks for, if what is built is kept."""
-        return replace(job, watch=Watch.over(folder / "watch", job.compilers)) if self.context.cache else job
-
-    def keep_looked(self, keys: BuildKeys, key: str, job: Job, folder: Path) -> None:
-        """Keep for later runs what *job*, built in *folder* and kept under *key*, has looked for, if it was watched."""
-        if self.context.cache and job.watch:
-            stage = self.context.stage
-            looked = job.watch.looked(keys.path, keys.folders, stage=stage, project=folder, rust=keys.rust)
+            return context.failure(target, error, context.log(target))
+        self.keep(BuildKind.BUILD, planned.build, build.wheel, build.record)
+        if context.cache and keys and job.watch:
+            looked = job.watch.looked(keys.path, keys.folders, stage=context.stage, project=folder, rust=keys.rust)
             if looked:
-                self.context.cache.keep_looked(keys.bare, key, looked)
+                context.cache.keep_looked(keys.bare, planned.build, looked)
+        context.on_progress(target, "built")
+        return build
 
     def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:
-        """The wheel that an earlier run kept under *key*, put into the folder *into*, or None."""
         return self.context.cache.taken(kind, key, into) if self.context.cache else None
 
     def keep(self, kind: BuildKind, key: str, wheel: Path, record: Mapping[str, Any]) -> None:
-        """Keep *wheel* for later runs, as `BuildCache.keep` does; a note says if that fails.
+        """Keep *wheel* for later runs; a note says if that fails.
 
         The source is read again: a key stands for what it was when the run began.
         """
@@ -204,51 +273,27 @@ class Builder(Struct, frozen=True):
         if why:
             self.notes.append(why)
 
-    def _native_builder(self) -> "NativeBuilder":
-        from vbuild.build.native import NativeBuilder, NativeCache, NativeSettings
-
-        context, build = self.context, self.context.recipe.build
-        return NativeBuilder(
-            NativeSettings(
-                context.recipe.natives,
-                host=build.host,
-                cache=NativeCache.of_user(fresh=bool(context.cache and context.cache.fresh)),
-                stage=context.stage.absolute(),
-                logs=(context.folder / LOGS).absolute(),
-                exclude=context.folder,
-                environments=self.environments,
-                machine=self.cpu,
-                supply=context.supply or FETCHED,
-                pass_env=build.pass_env,
-                lock=build.lock,
-                looked=context.cache,
-            )
-        )
-
-    def reaching(self, job: Job) -> Job:
-        """*job* with the native dependencies that it needs, and what leads its build to them."""
+    def _with_natives(self, job: Job) -> Job:
+        """*job* with the native dependencies that it needs, and the variables that lead its build to them."""
         target = job.target
         if self.natives is None or not (steps := self.natives.steps(target.cpu)):
             return job
         seen = passed(os.environ, self.context.recipe.build.pass_env)
         before = {**seen, **dict(target.env), **dict(job.plan.environment)}
-        found = self.natives.variables(target.cpu, before, is_zig=bool(job.compilers.zig_target))
-        return replace(job, prefixes=tuple(step.prefix for step in steps), reached=tuple(found.items()))
+        variables = self.natives.variables(target.cpu, before, is_zig=bool(job.compilers.zig_target))
+        return replace(job, prefixes=tuple(step.prefix for step in steps), reached=tuple(variables.items()))
 
-    def _made(self, job: Job, folder: Path, cache: "Ccache | None") -> RepairedWheel:
-        target, recipe, on_progress = job.target, self.context.recipe, self.context.on_progress
-        if self.natives:
-            self.natives.build(job.prefixes, cache=cache, on_progress=partial(on_progress, target))
-        on_progress(target, "building")
+    def _portable(self, job: Job, folder: Path, cache: Ccache | None) -> RepairedWheel:
+        """The portable wheel of *job*, compiled in *folder*, checked, and with a bill of materials."""
+        target, recipe = job.target, self.context.recipe
         log = self.context.log(target)
         log.unlink(missing_ok=True)  # an earlier run's
-        made = self._compiled(job, folder, log, cache)
-        wheel, built = made.wheel, made.built
-        flags, sources = recipe.build.flags, {source for call in built.calls for source in call.sources}
-        for key, globs in (("keep-flags", flags.keep), ("strip-flags", flags.strip)):
-            idle = [glob for glob in globs if not any(fnmatchcase(source, f"*/{glob}") for source in sources)]
-            self.notes.extend(f"build.{key}: {glob!r} matches no file that was compiled" for glob in idle)
-        self._check_wrapped(job, made)
+        self._build_natives(job, cache)
+        self.context.on_progress(target, "building")
+        compiled = self._compiled_within_level(job, folder, log, cache)
+        wheel, built = compiled.wheel, compiled.built
+        self._note_idle_flags(built)
+        self._check_wrapped(job, compiled)
         if not same_project(WheelName.parse(wheel.name).distribution, recipe.name):
             raise BuildError(f"{wheel.name}: not of {recipe.name}, which the recipe builds")
         if target.cuda:
@@ -256,89 +301,102 @@ class Builder(Struct, frozen=True):
         wheel = without_folders(wheel, folder / "without-folders", built.traces)
         wheel = tied(wheel, folder / "tied", pins=dict(built.pins), asked=dict(target.requires))
         if recipe.repair.bill:
-            from vbuild.release.bill import billed, making_of
-
             materials = (*self.patches, *built.materials)
-            materials += self.natives.materials(made.job.prefixes) if self.natives else ()
-            wheel = billed(wheel, folder / "billed", making_of(made.job, recipe, materials, hooks_of(made.project)))
-        lists = lists_of(built.commands, f"{made.project.resolve()}/")
-        overrides = (*named(built.overrides, made.project), *self._native_overrides(made.job))
-        differing = not_reproducible(wheel, built.traces, self.project, has_gpu_code=bool(built.commands))
-        return RepairedWheel(wheel, overrides, lists, built.seconds, built.failed, not_reproducible=differing)
+            materials += self.natives.materials(compiled.job.prefixes) if self.natives else ()
+            making = making_of(compiled.job, recipe, materials, hooks_of(compiled.project))
+            wheel = billed(wheel, folder / "billed", making)
+        return RepairedWheel(
+            wheel,
+            (*named(built.overrides, compiled.project), *self._native_overrides(compiled.job)),
+            lists_of(built.commands, f"{compiled.project.resolve()}/"),
+            built.seconds,
+            built.failed,
+            not_reproducible=not_reproducible(wheel, built.traces, self.project, has_gpu_code=bool(built.commands)),
+        )
 
-    def _check_wrapped(self, job: Job, made: MadeWheel) -> None:
-        """`BuildError` for a module for a level with code that no compiler wrapper has compiled; else a note of it.
+    def _build_natives(self, job: Job, cache: Ccache | None) -> None:
+        if self.natives:
+            on_progress = partial(self.context.on_progress, job.target)
+            self.natives.build(job.prefixes, cache=cache, on_progress=on_progress)
 
-        Of plain wheels there is nothing to say: what no wrapper compiled is for the baseline, or the proof finds it.
+    def _note_idle_flags(self, built: Built) -> None:
+        flags, sources = self.context.recipe.build.flags, {source for call in built.calls for source in call.sources}
+        for key, globs in (("keep-flags", flags.keep), ("strip-flags", flags.strip)):
+            for glob in globs:
+                if not any(fnmatchcase(source, f"*/{glob}") for source in sources):
+                    self.notes.append(f"build.{key}: {glob!r} matches no file that was compiled")
+
+    def _check_wrapped(self, job: Job, compiled: CompiledWheel) -> None:
+        """`BuildError` for a module for a level with code that no compiler wrapper has compiled.
+
+        Plain wheels are not checked: what no wrapper compiled is for the baseline, or the ISA check finds it.
         """
         if job.target.cpu.is_baseline:
             return
-        compiled = [source for call in made.built.calls for source in call.sources]
-        compiled += [source for command in made.built.commands for source in command.sources]
-        past = job.watch.bypassing(made.project, made.built.wheel, compiled) if job.watch else {}
-        where = [f"{module}: {', '.join(names)}" if module else ", ".join(names) for module, names in past.items()]
-        what = "compiled by a compiler that is called by its path, without the flags of the level"
-        told = f"{'; '.join(where)}: {what}; change that to a name: build.patches = ['compiler.patch']"
+        built = compiled.built
+        sources = [source for call in built.calls for source in call.sources]
+        sources += [source for command in built.commands for source in command.sources]
+        past = job.watch.bypassing(compiled.project, built.wheel, sources) if job.watch else {}
+        modules = [f"{module}: {', '.join(names)}" if module else ", ".join(names) for module, names in past.items()]
+        bypassed = _PAST_WRAPPERS.format("; ".join(modules))
         if any(past):
-            raise BuildError(told)
-        if not compiled and (modules := modules_in(made.built.wheel)):
-            raise BuildError(f"{', '.join(modules)}: {NOT_CALLED.format(cpu=job.target.cpu)}")
-        if past:
-            self.notes.append(f"{job.target}: {told}")
+            raise BuildError(bypassed)
+        if not sources and (libraries := modules_in(built.wheel)):
+            raise BuildError(f"{', '.join(libraries)}: {NOT_CALLED.format(cpu=job.target.cpu)}")
+        if past:  # sources of which nothing shows the module
+            self.notes.append(f"{job.target}: {bypassed}")
 
-    def _compiled(self, job: Job, folder: Path, log: Path, cache: "Ccache | None") -> MadeWheel:
-        """The portable wheel of *job*, and what it was made of.
+    def _compiled_within_level(self, job: Job, folder: Path, log: Path, cache: Ccache | None) -> CompiledWheel:
+        """The portable wheel of *job*, without flags of single files that put code above its level.
 
-        Flags of single files stay, as their authors choose that code at run time. Where that turns out to be wrong, it
-        is built again without them, native dependencies too, until no function above the level is left that such flags
-        can be the reason for. What does not build without them, or leaves modules out, is not: the check of the wheel
-        has the word.
+        Such flags stay at first, as authors choose that code at run time. Where that is wrong, *job* is built again
+        without them, native dependencies too. If that fails, or leaves modules out, the build before counts, and the
+        check of the wheel judges it.
         """
         target = job.target
-        made = self.built_in(folder, job, log, cache)
+        compiled = self._compiled(folder, job, log, cache)
         for number in range(1, TRIES):
-            if not (any(map(is_for_single_files, (*made.built.overrides, *self._native_overrides(job))))):
+            if not any(map(is_for_single_files, (*compiled.built.overrides, *self._native_overrides(job)))):
                 break
             # of the repaired wheel, whose verdict stays good until it is published
-            above = code_above(made.wheel, target, self.context.recipe)
-            if (following := self._following(job, made, above)) is None:
+            above = code_above(compiled.wheel, target, self.context.recipe)
+            if (without := self._without_flags(job, compiled, above)) is None:
                 break
-            job, what = following
+            job, flags = without
             self.context.on_progress(target, "building again")
             try:
-                if self.natives:
-                    self.natives.build(job.prefixes, cache=cache, on_progress=partial(self.context.on_progress, target))
-                again = self.built_in(folder / f"again-{number}", job, log, cache)
+                self._build_natives(job, cache)
+                again = self._compiled(folder / f"again-{number}", job, log, cache)
             except BuildError as error:
-                self.notes.append(f"{target}: does not build without {what}: {str(error).splitlines()[0]}")
+                self.notes.append(f"{target}: does not build without {flags}: {str(error).splitlines()[0]}")
                 break
-            if len(modules_in(again.wheel)) < len(modules_in(made.wheel)):
-                self.notes.append(f"{target}: leaves compiled modules out if it is built without {what}")
+            if len(modules_in(again.wheel)) < len(modules_in(compiled.wheel)):
+                self.notes.append(f"{target}: leaves compiled modules out if it is built without {flags}")
                 break
-            made = again
-            self.notes.append(f"{target}: built again without {what}")
-        return made
+            compiled = again
+            self.notes.append(f"{target}: built again without {flags}")
+        return compiled
 
-    def _following(self, job: Job, made: MadeWheel, above: CodeAbove) -> tuple[Job, str] | None:
-        """*job* without the flags that put code *above* the level, and what is different; None if none did.
+    def _without_flags(self, job: Job, compiled: CompiledWheel, above: CodeAbove) -> tuple[Job, str] | None:
+        """*job* without the flags that put code *above* the level, and these flags in words; None if none did.
 
-        Those whose objects have the functions come first, then all that such flags were kept for.
+        Flags whose objects have the functions come first, then all that were kept for single files.
         """
-        kept = KeptFlags.of(made.built.overrides, made.built.calls, made.project)
+        kept = KeptFlags.of(compiled.built.overrides, compiled.built.calls, compiled.project)
         for is_sure in (True, False):
             if following := kept.following(job.plan.rewriting, above, is_sure=is_sure):
                 return replace(job, plan=replace(job.plan, rewriting=following.rules)), following.what
-            functions = above.functions
-            if self.natives and functions and (what := self.natives.learn(job.prefixes, functions, is_sure=is_sure)):
-                return self.reaching(job), what
+            if self.natives and above.functions:
+                flags = self.natives.learn(job.prefixes, above.functions, is_sure=is_sure)
+                if flags:
+                    return self._with_natives(job), flags
         return None
 
     def _native_overrides(self, job: Job) -> tuple[Override, ...]:
-        """What compiler wrappers changed in the native dependencies of *job*, which are built."""
+        """What compiler wrappers changed in the native dependencies of *job*."""
         return self.natives.overrides(job.prefixes) if self.natives else ()
 
-    def built_in(self, folder: Path, job: Job, log: Path, cache: "Ccache | None") -> MadeWheel:
-        """The wheel of *job*, built in a new tree of the source in *folder*, and repaired."""
+    def _compiled(self, folder: Path, job: Job, log: Path, cache: Ccache | None) -> CompiledWheel:
         recipe, project = self.context.recipe, self.tree(folder / "tree")
         # what failed to be repaired is not compiled again for a recipe that differs in this alone
         key = ""
@@ -356,17 +414,15 @@ class Builder(Struct, frozen=True):
                 cache=cache,
                 processes=self.processes,
             )
-        from vbuild.build.repair import repaired
-
         self.context.on_progress(job.target, "repairing")
         try:
             if not recipe.repair.skip and recipe.repair.command is None:
                 _check_compiled(built)
-            named = for_platform(built.wheel, folder / "named")
-            if named != built.wheel:
-                self.notes.append(f"{named.name}: its backend says {built.wheel.name}, and has libraries in it")
+            wheel = for_platform(built.wheel, folder / "named")
+            if wheel != built.wheel:
+                self.notes.append(f"{wheel.name}: its backend says {built.wheel.name}, and has libraries in it")
             wheel = repaired(
-                named,
+                wheel,
                 folder / "repaired",
                 log=log,
                 settings=recipe.repair,
@@ -377,35 +433,55 @@ class Builder(Struct, frozen=True):
         except VbuildError:
             self.keep(BuildKind.UNREPAIRED, key, built.wheel, built.record(project))
             raise
-        return MadeWheel(wheel, built, project, job)
+        return CompiledWheel(wheel, built, project, job)
 
     def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:
-        """`BuildError`, with the files, if what was compiled falls short of *archs*; *log* gets each command of nvcc.
-
-        A rule of the recipe for single files that matches none is noted: it is a slip of the pen.
-        """
-        from vbuild.build.agreement import agreement, unused
-        from vbuild.verification.verify import fatbins
-
+        """`BuildError`, with the files, if compiled code falls short of *archs*; *log* gets each command of nvcc."""
         settings = self.context.recipe.build.cuda
         for glob in unused(settings.files, built.commands):
             self.notes.append(f"build.cuda.files: {glob!r} matches no file that nvcc compiled")
-        said = read_text(log, errors="replace") if log.exists() else ""
+        output = read_text(log, errors="replace") if log.exists() else ""
         with log.open("a", encoding="utf-8") as file:
             file.writelines(f"nvcc: {command}\n" for command in built.commands)
         with at(built.wheel.name):
-            agreement(built.commands, fatbins(built.wheel), archs, mode=settings.archs).check(built.wheel, said)
+            agreement(built.commands, fatbins(built.wheel), archs, mode=settings.archs).check(built.wheel, output)
+
+
+def tree_of(recipe: Recipe, archive: Path, folder: Path, *, exclude: Path) -> Path:
+    """The patched source of *recipe*, unpacked into *folder*, but for the folder *exclude* in it."""
+    subdirectory, patches = recipe.source.subdirectory, recipe.build.patches
+    return unpacked(archive, folder, subdirectory=subdirectory, patches=patches, without=exclude)
+
+
+def digest_of(recipe: Recipe, exclude: Path) -> str:
+    """What is built of *recipe* now: its project's name, and its source; the folder *exclude* is not part of it."""
+    return f"{recipe.name} {digest(recipe.source, without=exclude)}"
+
+
+def check_identity(recipe: Recipe, project: Path) -> None:
+    """`RecipeError` if an sdist says that it is another release than the recipe names."""
+    source, stated = recipe.source, project / "PKG-INFO"
+    if isinstance(source, Sdist) and stated.is_file():
+        with at(recipe.file), at("PKG-INFO"):
+            metadata = Metadata.parse(read_text(stated, errors="replace"))
+        if not same_project(metadata.name, source.name) or Version(metadata.version) != source.version:
+            release = f"{metadata.name}=={metadata.version}"
+            if source.file:
+                raise RecipeError(f"{source.file}: named {source}, but its PKG-INFO says {release}; expected the same")
+            raise RecipeError(f"{recipe.file}: source.sdist: sha256 is of {release}, expected {source}")
+
+
+def check_emulator() -> None:
+    machine = os.uname().machine
+    if Emulator.found(machine) is None:
+        raise BuildError(f"test.emulate is 'always', and {NO_EMULATOR.format(LevelMethod.emulator_of(machine))}")
 
 
 def _check_compiled(built: Built) -> None:
-    """`BuildError` for a wheel that is for Linux by its name and has no compiled code, with the likely cause.
+    """`BuildError`, with the likely cause, for a wheel for Linux without compiled code.
 
     auditwheel would only say that it is no platform wheel.
     """
-    from vbuild.elf.records import MAGIC
-    from vbuild.verification.published import likely_cause
-    from vbuild.wheel.archive import open_wheel
-
     with open_wheel(built.wheel) as source:
         platform = source.name.platform
         if "linux" not in platform or any(source.head(member, len(MAGIC)) == MAGIC for member in source.members):
@@ -418,41 +494,30 @@ def _check_compiled(built: Built) -> None:
 
 
 def code_above(wheel: Path, target: Target, recipe: Recipe) -> CodeAbove:
-    """The code of *wheel* above the level of *target* without a check of the CPU, by *recipe*'s rules."""
-    from vbuild.dispatch.reach import Doubt
-    from vbuild.verification.verify import verify
-
+    """The code of *wheel* above the level of *target* without a check of the CPU."""
     verdict = verify(wheel, cpu=target.cpu, allow=recipe.verify.allow)
-    found = [(one.function, one.doubt) for library in verdict.libraries for one in library.violations]
+    violations = [violation for library in verdict.libraries for violation in library.violations]
     return CodeAbove(
-        frozenset(function for function, doubt in found if not doubt or doubt == Doubt.UNCLEAR),
-        is_unfollowed=any(doubt == Doubt.UNFOLLOWED for _, doubt in found),
+        frozenset(
+            violation.function for violation in violations if not violation.doubt or violation.doubt == Doubt.UNCLEAR
+        ),
+        is_unfollowed=any(violation.doubt == Doubt.UNFOLLOWED for violation in violations),
     )
 
 
 def modules_in(wheel: Path) -> tuple[str, ...]:
-    """The paths of the libraries in *wheel*."""
-    from vbuild.wheel.archive import open_wheel
-
     with open_wheel(wheel) as source:
         return tuple(member.path for member in source.members if member.path.endswith(".so"))
 
 
 def lists_of(commands: Sequence[Command], project: str) -> tuple[str, ...]:
-    """The lists of GPU architectures that were changed in *commands* of nvcc, with paths below *project*.
-
-    What a build system only tries out is left out.
-    """
-    if not commands:
-        return ()
+    """The lists of GPU architectures that were changed in *commands* of nvcc, with paths below *project*."""
     texts = (str(command) for command in commands if command.is_changed and not is_trial(command.sources))
     return tuple(dict.fromkeys(text.replace(project, "") for text in texts))
 
 
 def index_variables() -> Mapping[str, str]:
-    """The variables that give uv the user's package indexes, from pip's configuration."""
-    from vbuild.index_client.configuration import Indexes
-
+    """The variables that give uv the package indexes of pip's configuration."""
     return Indexes.configured().environment()
 
 

@@ -35,10 +35,8 @@ _MOST_LOOKED = 4  # builds with one bare key
 
 
 class BuildKind(StrEnum):
-    """What is kept: a build with its portable wheel, still plain; a wheel as it is published, with its proof; the
-    wheel of a build that could not be made portable.
-
-    A plain wheel that is joined of several is none of either: it is kept under what it was joined of.
+    """What is kept: a build with its portable, plain wheel; a finished wheel with its verdict; a plain wheel joined of
+    several; a wheel that could not be repaired.
     """
 
     BUILD = "builds"
@@ -48,29 +46,25 @@ class BuildKind(StrEnum):
 
 
 class KeptBuild(Struct, frozen=True):
-    """A finished wheel, and what was written down of it, a value as JSON takes it."""
+    """A wheel, and what is known of it as JSON."""
 
     wheel: Path
     record: Mapping[str, Any]
 
 
 class BuildCache(Struct, frozen=True):
-    """The entries below *root*, by default those that all runs of this user share.
-
-    With *fresh*, those that are there are passed over and replaced.
-    """
+    """The entries below *root*, by default the user's. *fresh* ignores and replaces those that are there."""
 
     root: Path = field(default_factory=lambda: Cache.of(Part.BUILDS).folder)
     fresh: bool = False
 
     def has(self, kind: BuildKind, key: str) -> bool:
-        """Whether there is something under *key*, whole or not."""
         return not self.fresh and (self.root / kind / key).is_dir()
 
     def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:
-        """What is kept under *key*, its wheel put into the folder *into*, or None if there is nothing whole.
+        """The entry under *key*, its wheel put into the folder *into*, or None if there is nothing whole.
 
-        The wheel may share its bytes on the disk with the entry, so it must not be written to.
+        The wheel may be a hard link to the entry, so it must not be written to.
         """
         entry = self.root / kind / key
         if self.fresh or not entry.is_dir():
@@ -103,9 +97,9 @@ class BuildCache(Struct, frozen=True):
         return None
 
     def key(self, keys: BuildKeys) -> str:
-        """The key of the build *keys*: that of an earlier build which finds here what it found then, or its own.
+        """The key of an earlier build which finds here what it found then, or the own one of *keys*.
 
-        An own key that an earlier build has, which looked for what has changed since, is not the same any more.
+        If the build with the own key looked for what has changed since, that key gets what is there now.
         """
         key = keys.whole
         for earlier, looked in () if self.fresh else self._looked(keys.bare):
@@ -117,16 +111,13 @@ class BuildCache(Struct, frozen=True):
         return key
 
     def keep_looked(self, bare: str, key: str, looked: Looked) -> None:
-        """Keep that the build with *key* and *bare* key has *looked* for these files."""
         others = [one for one in self._looked(bare) if one[0] != key]
         self.keep_text(_LOOKED, bare, json.dumps(to_builtins([(key, looked), *others][:_MOST_LOOKED])))
 
     def text(self, folder: str, key: str) -> str | None:
-        """The text kept under *key* in *folder*; None if there is none, or is passed over."""
         return None if self.fresh else self._cache.text(f"{folder}/{key}")
 
     def keep_text(self, folder: str, key: str, text: str) -> None:
-        """Keep *text* under *key* in *folder*, if that can be written."""
         with suppress(OSError):
             self._cache.keep_text(f"{folder}/{key}", text)
 
@@ -153,8 +144,7 @@ def product_key(
 ) -> str:
     """The key of the wheel that becomes of the build with the key *build*, verified and tested.
 
-    *document* is its variant.json, None for a plain wheel; *baseline* the key of the build that it was compared with;
-    *cpu* the processor of the machine that tests it, and *emulator* what it is also tested in.
+    *baseline* is the key of the build that it was compared with, *cpu* that of the machine that tests it.
     """
     return key_of(
         {
@@ -174,7 +164,7 @@ def product_key(
 
 
 def _taken(entry: Path, into: Path) -> KeptBuild:
-    """What is in *entry*; `ValueError`, or what reading it raises, where it is not what was kept."""
+    """What is in *entry*; `ValueError`, or what reading raises, if it is not what was kept."""
     payload = json.loads(unsealed(read_file(entry / _ENTRY)))
     into.mkdir(parents=True, exist_ok=True)
     wheel = into / payload["wheel"]
@@ -186,6 +176,5 @@ def _taken(entry: Path, into: Path) -> KeptBuild:
 
 
 def _put(wheel: Path, target: Path) -> None:
-    """*wheel* at *target*: the same file where that can be, else a copy."""
     target.unlink(missing_ok=True)
     linked(wheel, target)

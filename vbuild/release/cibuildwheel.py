@@ -1,6 +1,6 @@
 """`vbuild cibuildwheel`: the wheels of a project's own cibuildwheel, for every variant of its recipe.
 
-    [tool.vbuild] -> builds -> a run of cibuildwheel each -> the steps of `vbuild.release.pipeline` from slimming on
+    [tool.vbuild] -> builds -> a run of cibuildwheel each -> the steps of `vbuild.release.matrix` from slimming on
 
 Inside cibuildwheel all wheels are plain; they become variants on the host, once all of them are there. A run that fails
 leaves the others: their wheels are finished and written, and the release says what is missing.
@@ -46,9 +46,9 @@ from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, flags_read, making
-from vbuild.release.builder import NOT_CALLED, TRIES, code_above, lists_of, modules_in
-from vbuild.release.emulation import check_emulator, emulation_of, why_unasked
-from vbuild.release.finishing import slimmed_to_gpus, stamped, verified
+from vbuild.release.builder import NOT_CALLED, TRIES, check_emulator, code_above, lists_of, modules_in
+from vbuild.release.finishing import slimmed_to_gpus, stamped, verified, with_emulation
+from vbuild.release.matrix import check_recipe, released, without_cpu
 from vbuild.release.model import (
     Failure,
     OnProgress,
@@ -58,11 +58,9 @@ from vbuild.release.model import (
     ReleaseResult,
     ReleaseWheels,
 )
-from vbuild.release.pipeline import check_request, released, without_cpu
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.toolchain.toolkit_provision import FETCHED, FORESEEN, Supply
-from vbuild.verification.level_emulation import with_evidence
 from vbuild.verification.verify import fatbins
 from vbuild.wheel.name import WheelName
 
@@ -99,7 +97,7 @@ def cibuildwheel(
         folder=folder,
         stage=folder,
         on_progress=on_progress,
-        split=check_request(recipe, targets),
+        split=check_recipe(recipe, targets),
         family=ReleaseFamily.of(recipe, targets),
         source=str(recipe.source),
         inputs=(recipe.file,),
@@ -150,7 +148,7 @@ def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) ->
     _, identifiers = _asked(given)
     recipe = Recipe.load(given.package)
     targets = _targets(recipe, variants)
-    check_request(recipe, targets)
+    check_recipe(recipe, targets)
     run_context = _run_context(given, _FORESEEN_SETUP, FORESEEN, lambda _target, _step: None)
     with _hiding(given), hiding_secrets(recipe, targets):
         return masked_in(runs(recipe, targets, identifiers, run_context))
@@ -329,11 +327,8 @@ class _CibuildwheelSteps(Struct, frozen=True):
             wheel = cut.get(target) or stamped(self.context, target, build.wheel)
             self.context.on_progress(target, "verifying")
             verdict = verified(self.context, wheel, target, baseline=baseline, failed=build.record.failed)
-            emulation, why_not = None, why_unasked(self.context.recipe.test)
-            if not why_not and verdict.libraries:
-                folder = self.context.place("emulated", target)
-                emulation = emulation_of(self.context, target, cut.get(target) or build.wheel, folder)
-            verdict = with_evidence(verdict, emulation, why_not=why_not)
+            plain, folder = cut.get(target) or build.wheel, self.context.place("emulated", target)
+            verdict, emulation = with_emulation(self.context, target, plain, verdict, folder)
         except VbuildError as error:
             return self._failure(target, made, error)
         self.context.on_progress(target, "done")

@@ -1,12 +1,14 @@
 """`vbuild collect`: the parts of a release, made by several jobs or machines, become one release.
 
-    parts -> each wheel once -> verified, levels compared with the baseline -> split -> joined -> report.json, page
+    folders, at any depth -> wheels and report.json -> each wheel once, with its entry in a report
+        -> verified, levels compared with the baseline -> split -> joined -> report.json, page
 
 Flags, times and tests of a wheel are those in the report of its part; the wheel is verified again, because the one to
 compare it with may be of another part. A report that contradicts the wheel's own name and variant.json is refused:
-installers go by these.
+installers go by these. So are parts that contradict each other.
 """
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +23,9 @@ from packaging.utils import canonicalize_name
 
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.trial import TrialResult, WheelTrial
-from vbuild.errors import BuildError, VbuildError, at
-from vbuild.files.atomic import linked
+from vbuild.errors import BuildError, RecipeError, VbuildError, at
+from vbuild.files.atomic import STAGE, linked
+from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import cpu_here
@@ -34,14 +37,13 @@ from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.builder import index_variables, interpreter_of
 from vbuild.release.finishing import verified
+from vbuild.release.matrix import released, split_request, without_cpu
 from vbuild.release.model import Failure, OnProgress, Product, ReleaseContext, ReleaseResult, ReleaseWheels
-from vbuild.release.parts import FoundWheel, ReleasePart, name_of, parts_at, wheels_of
-from vbuild.release.pipeline import released, split_request, without_cpu
-from vbuild.release.report import REPORT, kinds
+from vbuild.release.report import REPORT, FailureEntry, Report, WheelEntry, kinds
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property
 from vbuild.verification.model import Verdict
-from vbuild.wheel.archive import peek
+from vbuild.wheel.archive import peek, wheels_in
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 
@@ -50,6 +52,68 @@ _NUMBER = re.compile(r"[0-9]+")
 _VERSION = re.compile(r"(?P<name>[a-z]+)?@?(?P<major>\d)\.(?P<minor>\d+)(\.\d+)?(?P<free>t?)", re.ASCII)
 _TAG = re.compile(r"([a-z]{2}\d{2,}t?)(-.*)?", re.ASCII)
 _SHORT = {"": "cp", "python": "cp", "cpython": "cp", "pypy": "pp"}
+
+
+class ReleasePart(Struct, frozen=True):
+    """A folder with *wheels*, and the *report* on them, or None if nobody wrote one."""
+
+    folder: Path
+    wheels: tuple[Path, ...]
+    report: Report | None
+
+    @classmethod
+    def at(cls, folder: Path) -> "ReleasePart | None":
+        """What is in *folder* itself, or None if that is neither a wheel nor a report.
+
+        `RecipeError` for a report that cannot be read, or that lists wheels that are not there; `WheelError` for a
+        name that no wheel has.
+        """
+        wheels = tuple(path for path in wheels_in(folder) if not path.is_dir())
+        for wheel in wheels:
+            with at(folder):
+                WheelName.parse(wheel.name)
+        path = folder / REPORT
+        if not (wheels or path.exists()):
+            return None
+        report = Report.load(path) if path.exists() else None
+        names = {wheel.name for wheel in wheels}
+        for name in report.files if report else ():
+            if name not in names:
+                raise RecipeError(f"{path}: tells of {name}, which is not beside it")
+        return cls(folder, wheels, report)
+
+    @property
+    def companions(self) -> frozenset[str]:
+        """The names of the wheels that a split made, which others require."""
+        return frozenset(companion.file for companion in self.report.companions) if self.report else frozenset()
+
+    def log(self, failure: FailureEntry) -> Path | None:
+        """The log of *failure*, if it is here."""
+        path = self.folder / LOGS / Path(failure.log).name if failure.log else None
+        return path if path and path.is_file() else None
+
+
+class PartWheel(Struct, frozen=True):
+    """A wheel of some part, and its *entry* in the report there, or None if it has none.
+
+    It *is_companion* if a split made it, and others require it.
+    """
+
+    path: Path
+    entry: WheelEntry | None
+    is_companion: bool = False
+
+    @property
+    def name(self) -> WheelName:
+        return WheelName.parse(self.path.name)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the file; `RecipeError` if it cannot be read."""
+        try:
+            return sha256_of(self.path)
+        except OSError as error:
+            raise RecipeError(f"{self.path}: cannot be read: {error.strerror}") from error
 
 
 def collect(
@@ -70,8 +134,7 @@ def collect(
     another, or where they are not of one release.
     """
     whole = Recipe.load(recipe) if recipe else None
-    if whole:
-        split_request(whole)
+    split = split_request(whole) if whole else None
     parts = parts_at(paths, output=folder)
     name = name_of(parts, expected=whole.name if whole else None)
     known = whole or Recipe(name, Folder(Path()), Matrix(), Path())
@@ -81,20 +144,20 @@ def collect(
         folder=folder,
         stage=folder,
         on_progress=on_progress,
-        split=split_request(known),
+        split=split,
         source=str(whole.source) if whole else next((part.report.source for part in parts if part.report), ""),
         inputs=(whole.file,) if whole else (),
         parts=tuple(part.folder for part in parts),
     )
-    gathered = wheels_of(parts, name)
+    part_wheels, twins = wheels_of(parts, name)
     with hiding_secrets(known, context.targets), staging(folder) as stage:
         context = replace(context, stage=stage)
         collected = _CollectedWheels(context)
-        own, others = _by_project(gathered.wheels, collected.outcomes(gathered.wheels), name)
-        made = [*own, *(Failure.of_twin(twin.entry.target(), twin.entry.wheel, twin.python) for twin in gathered.twins)]
-        failed = [*_failures(parts, made, folder)]
-        missing = _missing(whole, [*made, *failed]) if whole else ()
-        outcomes = _ordered([*made, *others, *failed, *missing], whole)
+        own, others = _by_project(part_wheels, collected.outcomes(part_wheels), name)
+        own += twins
+        failed = [*_failures(parts, own, folder)]
+        missing = _missing(whole, [*own, *failed]) if whole else ()
+        outcomes = _ordered([*own, *others, *failed, *missing], whole)
         pythons = _recipe_pythons((outcome.target.python for outcome in outcomes), known)
         wheels = ReleaseWheels(
             outcomes,
@@ -104,7 +167,7 @@ def collect(
             siblings=partial(_siblings, context, pythons),
         )
         notes = [note for part in parts if part.report for note in part.report.notes]
-        if unknown := sorted(wheel.path.name for wheel in gathered.wheels if not (wheel.entry or wheel.is_companion)):
+        if unknown := sorted(wheel.path.name for wheel in part_wheels if not (wheel.entry or wheel.is_companion)):
             notes.append(f"verified, but no report tells how it was built: {', '.join(unknown)}")
         return released(context, wheels, notes=notes)
 
@@ -115,33 +178,34 @@ class _CollectedWheels(Struct, frozen=True):
     context: ReleaseContext
     notes: list[str] = field(default_factory=list)
 
-    def outcomes(self, wheels: Iterable[FoundWheel]) -> list[Product | Failure]:
+    def outcomes(self, wheels: Sequence[PartWheel]) -> list[Product | Failure]:
         """What becomes of *wheels*, in their order: baselines are verified first, then what is compared with them."""
-        found = tuple(wheels)
-        outcomes = {wheel.path.name: self._product(wheel) for wheel in found}
-        outcomes |= _of_other_base({wheel.path.name: outcomes[wheel.path.name] for wheel in found if wheel.entry})
+        outcomes = {wheel.path.name: self._product(wheel) for wheel in wheels}
+        outcomes |= _of_other_base({wheel.path.name: outcomes[wheel.path.name] for wheel in wheels if wheel.entry})
         products = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Product)}
-        lowest = {name: self._verified(one, None) for name, one in products.items() if not one.target.asks_for_cpu}
+        lowest = {
+            name: self._verified(product, None) for name, product in products.items() if not product.target.asks_for_cpu
+        }
         # a plain wheel is the nearest to all others
-        sound = [one for one in lowest.values() if isinstance(one, Product)]
+        sound = [outcome for outcome in lowest.values() if isinstance(outcome, Product)]
         sound.sort(key=lambda product: product.label is not None)
-        higher = {name: self._compared(one, sound) for name, one in products.items() if name not in lowest}
+        higher = {name: self._compared(product, sound) for name, product in products.items() if name not in lowest}
         return [*(outcomes | lowest | higher).values()]
 
-    def _product(self, found: FoundWheel) -> Product | Failure:
-        """The wheel *found*, by its report or else its own name; a failure if the two contradict each other."""
-        folder = self.context.stage / "gathered"
+    def _product(self, part_wheel: PartWheel) -> Product | Failure:
+        """The product of another run, by its report or else its name; a failure if the two contradict each other."""
+        folder, entry = self.context.stage / "gathered", part_wheel.entry
         folder.mkdir(exist_ok=True)
-        with at(found.path):
-            wheel = linked(found.path, folder / found.path.name)
-            product = Product.of_entry(found.entry, wheel) if found.entry else None
-        if product and found.entry and found.digest != found.entry.sha256:
+        with at(part_wheel.path):
+            wheel = linked(part_wheel.path, folder / part_wheel.path.name)
+            product = Product.of_entry(entry, wheel) if entry else None
+        if product and entry and part_wheel.digest != entry.sha256:
             what = f"{wheel.name}: not the wheel that {REPORT} beside it tells of: its SHA-256 is another"
             return Failure(product.target, what, None)
         try:
             claims = _WheelClaims.of(wheel, machine=product.target.cpu.machine if product else None)
         except VbuildError as error:
-            target = product.target if product else _WheelClaims.by_name(found.name).target
+            target = product.target if product else _WheelClaims.by_name(part_wheel.name).target
             return Failure(target, f"{wheel.name}: {str(error).removeprefix(f'{wheel.name}: ')}", None)
         if product is None:
             return Product(
@@ -216,7 +280,7 @@ class _WheelClaims(Struct, frozen=True):
         """How the target *reported* for the wheel differs from its claims, in words."""
         label = self.name.variant
         if reported.label != label:
-            claimed, named = (repr(one) if one else "plain" for one in (label, reported.label))
+            claimed, named = (repr(text) if text else "plain" for text in (label, reported.label))
             return f"{claimed} by its name, and {named} by {REPORT} beside it"
         properties = {str(Property.parse(text)) for text in reported.properties}
         if other := sorted(properties ^ {*self.properties}):
@@ -230,17 +294,19 @@ class _WheelClaims(Struct, frozen=True):
 
 def _of_other_base(outcomes: Mapping[str, Product | Failure]) -> dict[str, Failure]:
     """Failures of the wheels without a level of their own that are for another one than the rest, by their reports."""
-    plain = {name: one for name, one in outcomes.items() if isinstance(one, Product) and not one.target.asks_for_cpu}
-    found = {}
-    for name, product in plain.items():
-        cpu = product.target.cpu
-        base = min(
-            (one.target.cpu for one in plain.values() if one.target.cpu.machine == cpu.machine), key=attrgetter("rank")
-        )
-        if cpu != base:
+    targets = {
+        name: outcome.target
+        for name, outcome in outcomes.items()
+        if isinstance(outcome, Product) and not outcome.target.asks_for_cpu
+    }
+    failures = {}
+    for name, target in targets.items():
+        cpu = target.cpu
+        cpus = (other.cpu for other in targets.values() if other.cpu.machine == cpu.machine)
+        if cpu != (base := min(cpus, key=attrgetter("rank"))):
             what = f"{name}: for {base}, and for {cpu} by {REPORT} beside it"
-            found[name] = Failure(replace(product.target, cpu=base), what, None)
-    return found
+            failures[name] = Failure(replace(target, cpu=base), what, None)
+    return failures
 
 
 def _build(product: Product) -> tuple[object, ...]:
@@ -281,15 +347,15 @@ def _tested_again(context: ReleaseContext, notes: list[str], product: Product, f
     return replace(product, trial=result)
 
 
-def _failures(parts: Iterable[ReleasePart], made: Iterable[Product | Failure], folder: Path) -> Iterator[Failure]:
-    """What failed in *parts* and no other part *made*, each once, with its log in *folder* if its part has it."""
-    there = {_place(outcome.target) for outcome in made}
+def _failures(parts: Iterable[ReleasePart], outcomes: Iterable[Product | Failure], folder: Path) -> Iterator[Failure]:
+    """What failed in *parts* and is not among *outcomes*, each once, with its log in *folder* if its part has it."""
+    keys = {_target_key(outcome.target) for outcome in outcomes}
     for part in parts:
         for entry in part.report.failures if part.report else ():
             with at(part.folder):
                 failure = Failure.of_entry(entry)
-            if _place(failure.target) not in there:
-                there.add(_place(failure.target))
+            if _target_key(failure.target) not in keys:
+                keys.add(_target_key(failure.target))
                 log = part.log(entry)
                 yield replace(failure, log=_copied(log, folder / LOGS)) if log else failure
 
@@ -305,12 +371,12 @@ def _copied(log: Path, folder: Path) -> Path:
 
 
 def _by_project(
-    wheels: Iterable[FoundWheel], made: Iterable[Product | Failure], project: str
+    wheels: Iterable[PartWheel], outcomes: Iterable[Product | Failure], project: str
 ) -> tuple[list[Product | Failure], list[Product | Failure]]:
-    """What was *made* of *wheels*: of those of *project*, and of others, whose failures have their project as label."""
+    """The *outcomes* of *wheels*: of those of *project*, and of others, whose failures have their project as label."""
     own: list[Product | Failure] = []
     others: list[Product | Failure] = []
-    for wheel, outcome in zip(wheels, made, strict=True):
+    for wheel, outcome in zip(wheels, outcomes, strict=True):
         if wheel.name.project == canonicalize_name(project):
             own.append(outcome)
         elif isinstance(outcome, Failure):
@@ -323,12 +389,12 @@ def _by_project(
 def _missing(recipe: Recipe, outcomes: Sequence[Product | Failure]) -> list[Failure]:
     """The targets of *recipe* that are not among *outcomes*."""
     pythons = _recipe_pythons((outcome.target.python for outcome in outcomes), recipe)
-    there = {
-        _place(replace(outcome.target, python=pythons[outcome.target.python]))
+    keys = {
+        _target_key(replace(outcome.target, python=pythons[outcome.target.python]))
         for outcome in outcomes
         if outcome.target.python in pythons
     }
-    return [Failure(target, "no part has it", None) for target in recipe.targets if _place(target) not in there]
+    return [Failure(target, "no part has it", None) for target in recipe.targets if _target_key(target) not in keys]
 
 
 def _recipe_pythons(pythons: Iterable[str], recipe: Recipe) -> dict[str, str]:
@@ -336,29 +402,29 @@ def _recipe_pythons(pythons: Iterable[str], recipe: Recipe) -> dict[str, str]:
 
     By the path relative to the recipe, if both are paths; by version; or the only one left that it may be.
     """
-    own = recipe.matrix.pythons
-    there = dict.fromkeys(pythons)
-    found = {python: known for python in there if (known := _same(python, own, recipe.file.parent.absolute()))}
-    for python in (python for python in there if python not in found):
-        tag = _tag(python)
-        alike = (found[other] for other in found if tag and _tag(other) == tag)
-        free = (each for each in own if len(own) == 1 or each not in found.values())
+    own, folder = recipe.matrix.pythons, recipe.file.parent.absolute()
+    names = dict.fromkeys(pythons)
+    known = {name: python for name in names if (python := _same(name, own, folder))}
+    for name in (name for name in names if name not in known):
+        tag = _tag(name)
+        alike = (known[other] for other in known if tag and _tag(other) == tag)
+        free = (python for python in own if len(own) == 1 or python not in known.values())
         # by version it would have been found; but a recipe that names none is for any, whatever runs vbuild here
-        may_be = (each for each in free if not (tag and _tag(each)) or own == (sys.executable,))
-        if known := next(alike, None) or next(may_be, None):
-            found[python] = known
-    return found
+        may_be = (python for python in free if not (tag and _tag(python)) or own == (sys.executable,))
+        if python := next(alike, None) or next(may_be, None):
+            known[name] = python
+    return known
 
 
-def _same(python: str, own: Sequence[str], folder: Path) -> str | None:
-    """The one of *own*, Pythons of a recipe in *folder*, that *python* is for sure."""
-    if python in own:
-        return python
-    paths = {each: each.removeprefix(str(folder)) for each in own if each.startswith(f"{folder}/")}
-    if ending := [each for each, path in paths.items() if python.endswith(path)]:
-        return max(ending, key=lambda each: len(paths[each]))
-    tag = _tag(python)
-    return next((each for each in own if tag and _tag(each) == tag), None)
+def _same(name: str, own: Sequence[str], folder: Path) -> str | None:
+    """The one of *own*, Pythons of a recipe in *folder*, that *name* means for sure."""
+    if name in own:
+        return name
+    paths = {python: python.removeprefix(str(folder)) for python in own if python.startswith(f"{folder}/")}
+    if ending := [python for python, path in paths.items() if name.endswith(path)]:
+        return max(ending, key=lambda python: len(paths[python]))
+    tag = _tag(name)
+    return next((python for python in own if tag and _tag(python) == tag), None)
 
 
 def _tag(python: str) -> str | None:
@@ -374,19 +440,152 @@ def _tag(python: str) -> str | None:
 def _ordered(outcomes: Sequence[Product | Failure], recipe: Recipe | None) -> list[Product | Failure]:
     """*outcomes* by Python, and those of each, in the order of *recipe*; without one by version, plain wheels first."""
     targets = recipe.targets if recipe else ()
-    places = {_place(target)[1:]: number for number, target in reversed([*enumerate(targets)])}
+    numbers = {_target_key(target)[1:]: number for number, target in reversed([*enumerate(targets)])}
     own = recipe.matrix.pythons if recipe else ()
     known = _recipe_pythons((outcome.target.python for outcome in outcomes), recipe) if recipe else {}
 
     def order(outcome: Product | Failure) -> tuple[object, ...]:
         target = outcome.target
-        numbers = tuple(map(int, _NUMBER.findall(target.python)))  # 3.9 before 3.11, and cp39 before cp311
+        version = tuple(map(int, _NUMBER.findall(target.python)))  # 3.9 before 3.11, and cp39 before cp311
         python = own.index(known[target.python]) if target.python in known else len(own)
-        return (python, numbers, target.python, places.get(_place(target)[1:], len(places)), target.label is not None)
+        number = numbers.get(_target_key(target)[1:], len(numbers))
+        return (python, version, target.python, number, target.label is not None)
 
     return sorted(outcomes, key=order)
 
 
-def _place(target: Target) -> tuple[object, ...]:
+def _target_key(target: Target) -> tuple[object, ...]:
     """What distinguishes *target* from all others of its release; its label may be hashed."""
     return (target.python, target.cpu, tuple(sorted(target.properties)), tuple(sorted(target.choices)))
+
+
+def parts_at(paths: Sequence[Path], *, output: Path) -> tuple[ReleasePart, ...]:
+    """The parts at *paths* and below, behind links too; that in *output*, the folder for results, only if it is given.
+
+    `RecipeError` without paths, for a path that is missing or cannot be read, and if the results would replace a part.
+    """
+    if not paths:
+        raise RecipeError("no parts to collect; expected folders as 'vbuild matrix --part' leaves them")
+    found: dict[Path, ReleasePart] = {}
+    results: list[ReleasePart] = []
+    for path in paths:
+        try:
+            is_folder = path.is_dir()
+        except OSError as error:
+            raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
+        if not is_folder:
+            raise RecipeError(f"{path}: no such folder; expected a part as 'vbuild matrix --part' leaves it")
+        below = [part for folder in _folders(path) if (part := ReleasePart.at(folder))]
+        if not below:
+            raise RecipeError(f"{path}: neither wheels nor {REPORT} in it; expected what 'vbuild matrix --part' leaves")
+        for part in below:
+            folder = part.folder.resolve()
+            if folder == output.resolve() != path.resolve():
+                results.append(part)
+            else:
+                found[folder] = part
+    for part in results:
+        if part.folder.resolve() not in found:
+            _check_results(part, tuple(found.values()))
+    return tuple(found.values())
+
+
+def _check_results(results: ReleasePart, parts: Sequence[ReleasePart]) -> None:
+    """`RecipeError` if *results*, which a release of *parts* would overwrite, is a part of that release itself."""
+    names = {wheel.name for part in parts for wheel in part.wheels if wheel.name not in part.companions}
+    releases = {WheelName.parse(name).release for name in names}
+    others = sorted({wheel.name for wheel in results.wheels} - results.companions - names)
+    alone = [name for name in others if not names or WheelName.parse(name).release in releases]
+    reports = [part.report for part in parts if part.report]
+    known = {entry.target_key for report in reports for entry in (*report.wheels, *report.failures)}
+    failures = results.report.failures if results.report else ()
+    # an earlier release has no log of what failed there and in no part
+    alone += [f"the failed {failure.title}" for failure in failures if failure.log and failure.target_key not in known]
+    if alone:
+        more = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
+        raise RecipeError(f"{results.folder}: no other part has {alone[0]}{more}; expected another folder for results")
+
+
+def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str:
+    """The project that *parts* are of, which is *expected* if that is given.
+
+    `RecipeError` if they are of several; parts without reports count only where there are no others.
+    """
+    places: dict[str, tuple[Path, str]] = {}
+    for part in parts:
+        if part.report:
+            places.setdefault(part.report.project, (part.folder / REPORT, part.report.name))
+    if expected is not None:
+        for project, (place, name) in places.items():
+            if project != canonicalize_name(expected):
+                raise RecipeError(f"{place}: is of {name!r}; the recipe is of {expected!r}")
+        return expected
+    if not places:
+        projects: list[str] = sorted({WheelName.parse(wheel.name).project for part in parts for wheel in part.wheels})
+        if len(projects) > 1:
+            raise RecipeError(f"no part has a {REPORT}, and the wheels are of {', '.join(projects)}; give the recipe")
+        return projects[0]
+    (first, name), *others = places.values()
+    for other, second in others:
+        raise RecipeError(f"{first}: is of {name!r}, and {other} of {second!r}; expected parts of one release")
+    return name
+
+
+def wheels_of(parts: Iterable[ReleasePart], project: str) -> tuple[tuple[PartWheel, ...], tuple[Failure, ...]]:
+    """Each wheel of *parts* once, and failures of those of further Pythons that would overwrite one of them.
+
+    `RecipeError` if two wheels of one name and Python differ, or if those of *project* are of several versions.
+    """
+    wheels: dict[str, PartWheel] = {}
+    twins: dict[tuple[str, str], Failure] = {}
+    for wheel in (wheel for part in parts for wheel in _wheels(part)):
+        first = wheels.setdefault(wheel.path.name, wheel)
+        if first.path != wheel.path and first.digest != wheel.digest:
+            if not (first.entry and wheel.entry and first.entry.python != wheel.entry.python):
+                what = "two wheels of one name; expected the same bytes, or one"
+                raise RecipeError(f"{first.path} and {wheel.path}: {what}")
+            twin = Failure.of_twin(wheel.entry.target(), wheel.entry.wheel, first.entry.python)
+            twins.setdefault((wheel.path.name, wheel.entry.python), twin)
+        elif first.entry is None and not first.is_companion:
+            wheels[wheel.path.name] = wheel
+    versions: dict[str, Path] = {}
+    for wheel in wheels.values():
+        if wheel.name.project == canonicalize_name(project):
+            versions.setdefault(wheel.name.version, wheel.path)
+    (first_version, path), *others = versions.items() or [("", Path())]
+    for version, other in others:
+        what = f"of versions {first_version} and {version}; expected parts of one release"
+        raise RecipeError(f"{path} and {other}: {what}")
+    return tuple(wheels.values()), tuple(twins.values())
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    """*path* and the folders below, each once however it is linked, but for those of work in progress.
+
+    `RecipeError` for one that cannot be read, and for a link that leads nowhere: behind it may have been a part.
+    """
+    seen: set[Path] = set()
+    for parent, folders, files in os.walk(path, onerror=_unreadable, followlinks=True):
+        here = Path(parent)
+        if (real := here.resolve()) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith(STAGE))
+        for file in sorted(files):
+            if (here / file).is_symlink() and not (here / file).exists():
+                raise RecipeError(f"{here / file}: a link that leads nowhere; expected a part, or no link")
+        yield here
+
+
+def _unreadable(error: OSError) -> None:
+    raise RecipeError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+
+def _wheels(part: ReleasePart) -> Iterator[PartWheel]:
+    """The wheels of *part* in the order of its report, then the others."""
+    entries = {entry.wheel: entry for entry in part.report.wheels} if part.report else {}
+    places = {name: place for place, name in enumerate(entries)}
+    companions = part.companions
+    for path in sorted(part.wheels, key=lambda path: places.get(path.name, len(places))):
+        yield PartWheel(path, entries.get(path.name), is_companion=path.name in companions)

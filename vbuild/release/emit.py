@@ -1,15 +1,14 @@
-"""`vbuild matrix --emit`: a recipe's release as the file that a CI system runs.
+"""`vbuild matrix --emit` and `vbuild init --workflows`: a release as the file that a CI system runs.
 
-    recipe -> parts -> github   a workflow: matrices of builds, then a job that collects
-                    -> gitlab   a pipeline of two stages
-                    -> json     the parts and their commands, for any other system
+    recipe -> targets -> those of one build -> JobPart -> Jobs -> github   a workflow: matrices of builds, then collect
+                                                              -> gitlab   a pipeline of two stages
+                                                              -> json     the parts and their commands
 
-Every part is one command, ``vbuild matrix SOURCE --only LABEL … --part``, that does the same on any machine. The last
-job collects what was built, also where some builds failed: finished wheels are kept, and what is missing is named.
+Every part is one command, ``vbuild matrix SOURCE --only LABEL … --part``, that does the same on any machine; all parts
+together are all targets, each of them once. The last job collects what was built, also where some builds failed:
+finished wheels are kept, and what is missing is named. Jobs start in the working folder, a repository's top folder.
 
-A release as a GitHub Actions workflow: matrices of builds, and a job that collects what they made.
-
-    parts -> build-1, build-2, ... of at most 256 -> artifacts -> collect -> one artifact, the release
+GitHub Actions:
 
 - A matrix generates at most 256 jobs, and a file of more than 500 KB starts none:
   https://docs.github.com/en/actions/reference/limits
@@ -19,9 +18,7 @@ A release as a GitHub Actions workflow: matrices of builds, and a job that colle
 - An artifact of a run that is run again has to be overwritten: https://github.com/actions/upload-artifact/issues/478
 - A job may take six hours on GitHub's own runners, which is 360 minutes.
 
-A release as a GitLab pipeline: a stage of builds, and a stage that collects what they made.
-
-    parts -> build-1, build-2, ... of at most 200 -> artifacts -> collect -> one artifact, the release
+GitLab:
 
 - ``parallel: matrix`` makes at most 200 jobs: https://gitlab.com/gitlab-org/gitlab/-/issues/438369
 - A job may need at most 50 others, so that collecting waits for a stage, and names no jobs:
@@ -31,42 +28,277 @@ A release as a GitLab pipeline: a stage of builds, and a stage that collects wha
 - A whole configuration has at most 2 MB: https://gitlab.com/gitlab-org/gitlab/-/issues/370116
 """
 
+import hashlib
 import json
+import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from msgspec import Struct, to_builtins
 
+from vbuild import DISTRIBUTION
 from vbuild.build.cibuildwheel.program import Arguments
 from vbuild.errors import BuildError
 from vbuild.files.atomic import replacing
-from vbuild.files.templates import Written, yaml_block, yaml_text
+from vbuild.files.templates import Written, templates, yaml_block, yaml_text
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.flags import HostCompiler
 from vbuild.recipe.model import Recipe
-from vbuild.release.emit_jobs import CHECK, INSTALL, VARIABLE, JobPart, Jobs, chunks, rendered
+from vbuild.recipe.source import Folder
+from vbuild.recipe.target import Target
 
-GITHUB_MATRIX = 256
-_GITHUB_FILE = 500_000  # bytes
-
+FORMAT = 1  # of the JSON; rises when a key changes its meaning
+GITHUB_MATRIX, GITLAB_MATRIX = 256, 200
+_GITHUB_FILE, _GITLAB_FILE = 500_000, 2_000_000  # bytes
+# characters of a part's name; GitLab's jobs have at most 255 with all that stands around the name
+_MOST = 64
+_PLAIN = "plain"
+_CPYTHON = re.compile(r"(?:c?python@?)?(\d+(?:\.\d+)*t?)")
+# the names of Pythons that actions/setup-python knows
+_SETUP_CPYTHON = re.compile(r"(?:c?python@?)?(\d+(?:\.\d+){0,2}t?)")
+_SETUP_PYPY = re.compile(r"pypy@?(\d+\.\d+)")
 _RUNNERS = {"x86_64": "ubuntu-24.04", "aarch64": "ubuntu-24.04-arm"}
 # where cibuildwheel builds the wheels that have no variants
-_OTHERS = {
-    "x86_64": "ubuntu-24.04",
-    "aarch64": "ubuntu-24.04-arm",
-    "macos": "macos-15",
-    "windows": "windows-2025",
-}
+_OTHERS = {**_RUNNERS, "macos": "macos-15", "windows": "windows-2025"}
 _REUSABLE = "uses: .../vbuild/.github/workflows/vbuild.yml"
 
-# the names of Pythons that actions/setup-python knows
-_CPYTHON = re.compile(r"(?:c?python@?)?(\d+(?:\.\d+){0,2}t?)")
-_PYPY = re.compile(r"pypy@?(\d+\.\d+)")
+# vbuild-wheels is on no package index yet: each project says which wheel or commit its jobs install
+VARIABLE = "VBUILD_WHEELS"
+INSTALL = (
+    f'pip install "${{{VARIABLE}:?set it to a wheel of a {DISTRIBUTION} release, '
+    'or to git+https://HOST/OWNER/REPOSITORY@COMMIT}"'
+)
+# fails in a job that has another project's vbuild, before it runs anything else
+CHECK = f"vbuild --version | grep '^{DISTRIBUTION} '"
+
+T = TypeVar("T")
+
+
+class CiSystem(StrEnum):
+    """What a release can be emitted for."""
+
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    JSON = "json"
+
+
+class JobPart(Struct, frozen=True):
+    """One job of a release: one build, and all wheels that are cut from it.
+
+    *name* is no other part's, also where case does not count, and can be a file's, a job's or an artifact's. *labels*
+    are what ``--only`` takes. *python* is what ``--python`` takes, or None if the recipe has one Python; *version* is
+    that Python's where the recipe names it so, or None if it gives a path or nothing. *cpu* is the level, *cuda* the
+    version of the toolkit, if any.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    python: str | None
+    version: str | None
+    cpu: str
+    cuda: str | None = None
+
+    @property
+    def selection(self) -> tuple[str, ...]:
+        """The arguments of ``vbuild matrix`` that choose this part's targets and no other."""
+        only = tuple(argument for label in self.labels for argument in ("--only", label))
+        return (*only, "--python", self.python) if self.python else only
+
+    def command(self, source: str, folder: str, *, options: Iterable[str] = ()) -> tuple[str, ...]:
+        """What makes this part of the recipe at *source*, into a folder of its own name in *folder*."""
+        return ("vbuild", "matrix", source, "-o", f"{folder}/{self.name}", "--part", *options, *self.selection)
+
+
+class Jobs(Struct, frozen=True):
+    """A release of *name* as jobs: *parts* of the recipe at *source*, into *parts_folder*, collected in *folder*.
+
+    *source* is a path from the working folder, as a command takes it. *options* are those of every ``vbuild matrix``.
+    *python* is the version that runs vbuild, and builds if the recipe names none; jobs run on a *machine* of this kind.
+    """
+
+    name: str
+    source: str
+    parts: tuple[JobPart, ...]
+    options: tuple[str, ...]
+    machine: str
+    python: str
+    parts_folder: str = Written("parts")
+    folder: str = Written("dist")
+
+    @classmethod
+    def of(cls, source: Path, options: Sequence[str] = ()) -> Self:
+        """The jobs of the recipe or project at *source*; `BuildError` if it is not in the working folder."""
+        where = _relative(source)
+        recipe = Recipe.load(source)
+        inside = recipe.source.path if isinstance(recipe.source, Folder) else None
+        if inside and not inside.resolve().is_relative_to(Path.cwd().resolve()):
+            what = f"the project it builds, {inside}, is outside the working folder, {Path.cwd()}"
+            raise BuildError(f"{source}: {what}; expected one that the jobs find in a checkout, or source.git")
+        found = parts(recipe)
+        for part in found:
+            _line(part.python or "", "matrix.python")
+        # zig compiles for any machine
+        is_cross = recipe.build.host.compiler is HostCompiler.ZIG
+        return cls(
+            name=_line(recipe.name, "name"),
+            source=where,
+            parts=found,
+            options=tuple(options),
+            machine="x86_64" if is_cross else Cpu.parse(found[0].cpu).machine,
+            python=f"{sys.version_info.major}.{sys.version_info.minor}{'t' if 't' in sys.abiflags else ''}",
+        )
+
+    def command(self, part: JobPart) -> tuple[str, ...]:
+        """What makes *part*, run in the working folder."""
+        return part.command(self.source, self.parts_folder, options=self.options)
+
+    @property
+    def collecting(self) -> tuple[str, ...]:
+        """What makes one release of all parts that are there, and names what is missing."""
+        return ("vbuild", "collect", self.parts_folder, "-o", self.folder, "--recipe", self.source)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The Pythons that the recipe names by their versions."""
+        return tuple(dict.fromkeys(part.version for part in self.parts if part.version))
+
+
+def emitted(source: Path, system: CiSystem, *, options: Sequence[str] = ()) -> str:
+    """The file that makes the release of the recipe or project at *source* on *system*, run in this working folder.
+
+    Every job installs what the variable ``VBUILD_WHEELS`` names, and fails with a sentence if that is empty; or if its
+    ``vbuild`` is another project's. *options* are given to every ``vbuild matrix``, such as ``--locked``. The same
+    recipe gives the same text. `RecipeError` for a recipe that is wrong, `BuildError` if the jobs would not find it or
+    the file would be too large.
+    """
+    jobs = Jobs.of(source, options)
+    match system:
+        case CiSystem.GITHUB:
+            return workflow(jobs)
+        case CiSystem.GITLAB:
+            return pipeline(jobs)
+    return json.dumps(data(jobs), indent=2, ensure_ascii=False) + "\n"
+
+
+def data(jobs: Jobs) -> dict[str, Any]:
+    """*jobs* as JSON takes them.
+
+    | key | meaning |
+    |---|---|
+    | ``format`` | 1 |
+    | ``name``, ``source`` | the project; the recipe, from the working folder |
+    | ``install``, ``python`` | the shell command that installs vbuild; the version of Python that runs it |
+    | ``check`` | the shell command to run next: it fails if the installed ``vbuild`` is another project's |
+    | ``parts[].name`` | unique, and a name for a job, a file or an artifact |
+    | ``parts[].labels``, ``.python`` | what ``--only`` and ``--python`` choose; null where the recipe has one Python |
+    | ``parts[].version`` | the Python to set up for the part; null where the recipe names none by version |
+    | ``parts[].cpu``, ``.cuda`` | the level; the CUDA toolkit, or null |
+    | ``parts[].folder`` | where the part's wheels, its report.json and the logs of what failed will be |
+    | ``parts[].command``, ``.shell`` | what makes it, as arguments and as a line for a shell |
+    | ``collect.command``, ``.shell`` | what makes one release of all parts that are there, in ``collect.folder`` |
+    """
+    return {
+        "format": FORMAT,
+        "name": jobs.name,
+        "source": jobs.source,
+        "install": INSTALL,
+        "check": CHECK,
+        "python": jobs.python,
+        "parts": [
+            {
+                **to_builtins(part),
+                "folder": f"{jobs.parts_folder}/{part.name}",
+                "command": list(jobs.command(part)),
+                "shell": shlex.join(jobs.command(part)),
+            }
+            for part in jobs.parts
+        ],
+        "collect": {"folder": jobs.folder, "command": list(jobs.collecting), "shell": shlex.join(jobs.collecting)},
+    }
+
+
+def parts(recipe: Recipe) -> tuple[JobPart, ...]:
+    """The parts of *recipe*'s release, in the order of its targets; `BuildError` for a label that `--only` misreads."""
+    builds: dict[tuple[str, ...], list[Target]] = defaultdict(list)
+    for target in recipe.targets:
+        if target.label == _PLAIN:
+            raise BuildError(
+                f"{recipe.file}: a variant is labelled 'plain', as --only calls the plain wheel; expected another label"
+            )
+        builds[target.build_key].append(target)
+    has_pythons = len(recipe.matrix.pythons) > 1
+    here = f"{recipe.file.parent.absolute()}/"
+    names: set[str] = set()
+    found = []
+    for targets in builds.values():
+        first = targets[0]
+        base = name = _named(targets, with_python=has_pythons)
+        number = 1
+        while name.lower() in names:
+            number += 1
+            name = f"{base}-{number}"
+        names.add(name.lower())
+        python = first.python
+        part = JobPart(
+            name=name,
+            labels=tuple(map(str, targets)),
+            # a path below the recipe is relative to it, as on any machine
+            python=(f"./{python.removeprefix(here)}" if python.startswith(here) else python) if has_pythons else None,
+            version=None if "/" in python or python == sys.executable else python,
+            cpu=str(first.cpu),
+            cuda=str(first.cuda.toolkit) if first.cuda else None,
+        )
+        found.append(part)
+    return tuple(found)
+
+
+def _named(targets: list[Target], *, with_python: bool) -> str:
+    """A name for the part of *targets*, by the pieces that their labels begin with, and by their Python if asked."""
+    labels, python = [str(target) for target in targets], targets[0].python
+    name = _PLAIN
+    if _PLAIN not in labels:
+        columns = zip(*(label.split("_") for label in labels), strict=False)
+        name = "_".join(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)) or labels[0]
+    if with_python:
+        match = _CPYTHON.fullmatch(python)
+        name += f"-cp{match[1].replace('.', '')}" if match else f"-{python.rpartition('/')[2]}"
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".-") or "part"
+    return name if len(name) <= _MOST else f"{name[: _MOST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    """*items* in their order, at most *most* at a time."""
+    for start in range(0, len(items), most):
+        yield items[start : start + most]
+
+
+def _relative(source: Path) -> str:
+    """*source* from the working folder, as no command takes it for an option."""
+    here = Path.cwd()
+    path = Path(os.path.abspath(source))  # noqa: PTH100 - a link in the folder stays what it is
+    if not path.is_relative_to(here):
+        path = path.parent.resolve() / path.name
+    if not path.is_relative_to(here):
+        what = f"outside the working folder, {here}, in which the jobs would not find it"
+        raise BuildError(f"{source}: {what}; expected a recipe or project below it, or another working folder")
+    text = _line(path.relative_to(here).as_posix(), "source")
+    return f"./{text}" if text.startswith("-") else text
+
+
+def _line(text: str, place: str) -> str:
+    """*text*, where it can stand in one line of any file that is emitted."""
+    if not text.isprintable():
+        raise BuildError(f"{place}: {text!r} cannot be written in one line; expected printable characters alone")
+    return text
 
 
 class ActionPins(Struct, frozen=True):
@@ -115,23 +347,48 @@ def workflow(jobs: Jobs) -> str:
     return text
 
 
-def literal(text: str) -> str:
-    """*text* where GitHub looks for expressions, and finds none."""
-    return text.replace("${{", "${{ '${{' }}")
-
-
 def github_text(text: str) -> str:
     """*text* as a workflow has it, whatever is in it."""
     return yaml_text(literal(text))
 
 
+def literal(text: str) -> str:
+    """*text* where GitHub looks for expressions, and finds none."""
+    return text.replace("${{", "${{ '${{' }}")
+
+
 def set_up(version: str) -> str:
     """The Python *version* as actions/setup-python calls it; empty for one that the runner has to have."""
-    if match := _CPYTHON.fullmatch(version):
+    if match := _SETUP_CPYTHON.fullmatch(version):
         return match.group(1)
-    if match := _PYPY.fullmatch(version):
+    if match := _SETUP_PYPY.fullmatch(version):
         return f"pypy{match.group(1)}"
     return ""
+
+
+def pipeline(jobs: Jobs) -> str:
+    """The ``.gitlab-ci.yml`` of *jobs*; `BuildError` if GitLab would not take it, as it is too large."""
+    builds = []
+    for several in chunks(jobs.parts, GITLAB_MATRIX):
+        # a variable names the one of them that a job makes
+        cases = [f"{part.name}) {shlex.join(jobs.command(part))} ;;" for part in several]
+        script = yaml_block(['case "$PART" in', *cases, "esac"], indent=6)
+        builds.append(([part.name for part in several], Written(script)))
+    versions = [version for version in jobs.versions if version != jobs.python]
+    text = rendered(
+        "gitlab.yml.jinja",
+        yaml_text,
+        jobs=jobs,
+        image=f"python:{jobs.python.removesuffix('t')}",
+        # the image has one Python; uv comes with vbuild
+        before=[INSTALL, CHECK, *([shlex.join(["uv", "python", "install", *versions])] if versions else [])],
+        collect=shlex.join(jobs.collecting),
+        builds=builds,
+    )
+    if (size := len(text.encode())) > _GITLAB_FILE:
+        what = f"the configuration would have {size} bytes, and GitLab takes none of more than {_GITLAB_FILE}"
+        raise BuildError(f"{jobs.source}: {what}; expected fewer builds")
+    return text
 
 
 def project_workflows(project: Path) -> Mapping[Path, str]:
@@ -209,101 +466,16 @@ def _pinned(name: str) -> str:
         return name
 
 
-GITLAB_MATRIX = 200
-_GITLAB_FILE = 2_000_000  # bytes
-
-
-def pipeline(jobs: Jobs) -> str:
-    """The ``.gitlab-ci.yml`` of *jobs*; `BuildError` if GitLab would not take it, as it is too large."""
-    builds = [
-        ([part.name for part in several], Written(yaml_block([*_chosen(jobs, several)], indent=6)))
-        for several in chunks(jobs.parts, GITLAB_MATRIX)
-    ]
-    versions = [version for version in jobs.versions if version != jobs.python]
-    text = rendered(
-        "gitlab.yml.jinja",
-        yaml_text,
-        jobs=jobs,
-        image=f"python:{jobs.python.removesuffix('t')}",
-        # the image has one Python; uv comes with vbuild
-        before=[INSTALL, CHECK, *([shlex.join(["uv", "python", "install", *versions])] if versions else [])],
-        collect=shlex.join(jobs.collecting),
-        builds=builds,
+def rendered(template: str, quote: Callable[[str], str], **values: object) -> str:
+    """The text of the *template* of that name with *values* in it; *quote* is what the file asks of a text."""
+    environment = templates(
+        "vbuild.release",
+        quote,
+        lstrip_blocks=True,
+        # GitHub's own placeholders look like jinja's
+        variable_start_string="[[",
+        variable_end_string="]]",
+        comment_start_string="[#",
+        comment_end_string="#]",
     )
-    if (size := len(text.encode())) > _GITLAB_FILE:
-        what = f"the configuration would have {size} bytes, and GitLab takes none of more than {_GITLAB_FILE}"
-        raise BuildError(f"{jobs.source}: {what}; expected fewer builds")
-    return text
-
-
-def _chosen(jobs: Jobs, several: Iterable[JobPart]) -> Iterator[str]:
-    """The lines of a script that makes that one of *several* parts of *jobs* which a variable names."""
-    yield 'case "$PART" in'
-    yield from (f"{part.name}) {shlex.join(jobs.command(part))} ;;" for part in several)
-    yield "esac"
-
-
-# rises when a key changes its meaning
-FORMAT = 1
-
-
-class CiSystem(StrEnum):
-    """What a release can be emitted for."""
-
-    GITHUB = "github"
-    GITLAB = "gitlab"
-    JSON = "json"
-
-
-def emitted(source: Path, system: CiSystem, *, options: Sequence[str] = ()) -> str:
-    """The file that makes the release of the recipe or project at *source* on *system*, run in this working folder.
-
-    Every job installs what the variable ``VBUILD_WHEELS`` names, and fails with a sentence if that is empty; or if its
-    ``vbuild`` is another project's. *options* are given to every ``vbuild matrix``, such as ``--locked``. The same
-    recipe gives the same text. `RecipeError` for a recipe that is wrong, `BuildError` if the jobs would not find it or
-    the file would be too large.
-    """
-    jobs = Jobs.of(source, options)
-    match system:
-        case CiSystem.GITHUB:
-            return workflow(jobs)
-        case CiSystem.GITLAB:
-            return pipeline(jobs)
-    return json.dumps(data(jobs), indent=2, ensure_ascii=False) + "\n"
-
-
-def data(jobs: Jobs) -> dict[str, Any]:
-    """*jobs* as JSON takes them.
-
-    | key | meaning |
-    |---|---|
-    | ``format`` | 1 |
-    | ``name``, ``source`` | the project; the recipe, from the working folder |
-    | ``install``, ``python`` | the shell command that installs vbuild; the version of Python that runs it |
-    | ``check`` | the shell command to run next: it fails if the installed ``vbuild`` is another project's |
-    | ``parts[].name`` | unique, and a name for a job, a file or an artifact |
-    | ``parts[].labels``, ``.python`` | what ``--only`` and ``--python`` choose; null where the recipe has one Python |
-    | ``parts[].version`` | the Python to set up for the part; null where the recipe names none by version |
-    | ``parts[].cpu``, ``.cuda`` | the level; the CUDA toolkit, or null |
-    | ``parts[].folder`` | where the part's wheels, its report.json and the logs of what failed will be |
-    | ``parts[].command``, ``.shell`` | what makes it, as arguments and as a line for a shell |
-    | ``collect.command``, ``.shell`` | what makes one release of all parts that are there, in ``collect.folder`` |
-    """
-    return {
-        "format": FORMAT,
-        "name": jobs.name,
-        "source": jobs.source,
-        "install": INSTALL,
-        "check": CHECK,
-        "python": jobs.python,
-        "parts": [
-            {
-                **to_builtins(part),
-                "folder": f"{jobs.parts_folder}/{part.name}",
-                "command": list(jobs.command(part)),
-                "shell": shlex.join(jobs.command(part)),
-            }
-            for part in jobs.parts
-        ],
-        "collect": {"folder": jobs.folder, "command": list(jobs.collecting), "shell": shlex.join(jobs.collecting)},
-    }
+    return environment.get_template(template).render(values)

@@ -1,59 +1,87 @@
-"""From a portable wheel to a finished one: cut to its GPUs, stamped, verified, and tested.
+"""From a portable wheel to a finished one: cut to its GPUs, stamped, verified, tested, and emulated.
 
-portable wheel -> slimmed -> stamped -> verified -> tested, emulated -> Product, or at any step a Failure
+    portable wheel -> slimmed -> stamped -> verified -> tested -> emulated -> Product, or at any step a Failure
+
+On a machine with more than the wheel's CPU level has, a test that passes says nothing of code above the level. In an
+emulator of the level such code ends the process by SIGILL.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
+from packaging.tags import Tag
 
 from vbuild.build.kept_flags import is_for_single_files
-from vbuild.errors import RepackageError, VbuildError, WheelError
+from vbuild.build.trial import TrialResult, WheelTrial, environment_in
+from vbuild.build.wrappers import FailedCall, Override
+from vbuild.errors import BuildError, FetchError, RepackageError, VbuildError, WheelError
 from vbuild.files.atomic import linked
 from vbuild.files.wording import counted
+from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
+from vbuild.index_client.configuration import Indexes
+from vbuild.process.threads import OncePerKey
 from vbuild.recipe.cuda import Compress
+from vbuild.recipe.model import AGAINST, Check
+from vbuild.recipe.source import Sdist
 from vbuild.recipe.target import Target
-from vbuild.release.builder import Builder
-from vbuild.release.builds import PlannedWheel, RepairedWheel
+from vbuild.recipe.variables import passed
+from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of
 from vbuild.release.cache import BuildKind
-from vbuild.release.emulation import emulation_of, why_unasked
 from vbuild.release.model import Failure, Product, ReleaseContext
+from vbuild.slimming.request import Cuts, Share
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.verification.level_emulation import with_evidence
-from vbuild.verification.model import IF_ALLOWED, VerifyRule, is_grafted
+from vbuild.variants.stamp import stamped as stamped_as
+from vbuild.verification.emulator import Emulator
+from vbuild.verification.environments import (
+    WheelEnvironment,
+    WheelSources,
+    foreign_pythons,
+    is_foreign,
+    make_environment,
+)
+from vbuild.verification.level_emulation import NEVER, NO_EMULATOR, LevelMethod, LevelRun, with_evidence
+from vbuild.verification.level_runs import LevelSettings, emulated, python_for, why_not_here
+from vbuild.verification.levels import can_disassemble, pattern_of
+from vbuild.verification.model import IF_ALLOWED, Finding, Severity, Verdict, VerifyRule, is_grafted
+from vbuild.verification.other_builds import Published, code_gain, file_on_index, likely_cause, lost, unlike
+from vbuild.verification.verify import verify
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.metadata import RecordRow
+from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:
-    from vbuild.build.trial import TrialResult
-    from vbuild.build.wrappers import FailedCall, Override
     from vbuild.slimming.results import Slimmed
-    from vbuild.verification.model import Finding, Verdict
-    from vbuild.wheel.metadata import RecordRow
-
 
 _SHOWN = 5
 _MOST_PATTERNS = 3
 _STRIP = "if a flag of the project's own put it there: build.flags = 'strip'"
+_STRIP_NATIVE = "; if one of native {}: flags = 'strip' in its [[native]]"
 _WITHOUT = (
     "perhaps because the project's own flags were taken out: build.keep-flags = {}; or, if it is nothing without them, "
     "build for newer processors: matrix.plain = 'x86-64-v2'"
 )
-_STRIP_NATIVE = "; if one of native {}: flags = 'strip' in its [[native]]"
+_RUN_ABOVE = "let it run only after a check of the CPU, or build it without the flag: build.flags = 'strip'"
+# seconds that the import of all modules may take in the emulator, and the test
+_SECONDS = 300.0
+
+# by folder: all variants are compared with one file
+_PUBLISHED_FILES: OncePerKey[Path, Path] = OncePerKey(most=64)
 
 
 def slimmed(
-    builder: Builder, item: PlannedWheel, items: Iterable[PlannedWheel], wheel: Path, *, may_be_built: bool = False
+    builder: Builder, first: PlannedWheel, wheels: Iterable[PlannedWheel], build: Path, *, may_be_built: bool = False
 ) -> Mapping[Target, Path] | Failure:
-    """The wheels of those of *items* that are for some GPUs of the build of *item*, cut from its *wheel*.
-
-    If some *may_be_built*, those that would keep what was compiled for others are left out.
-    """
-    targets = [other.target for other in items if other.build == item.build and other.target.gpus]
+    """Those of *wheels* that are for some GPUs of the build of *first*, cut from its portable wheel *build*."""
+    context = builder.context
+    targets = [planned.target for planned in wheels if planned.build == first.build and planned.target.gpus]
     try:
-        return slimmed_to_gpus(builder.context, wheel, targets, item.target, may_be_built=may_be_built)
+        return slimmed_to_gpus(context, build, targets, first.target, may_be_built=may_be_built)
     except VbuildError as error:
-        return builder.context.failure(item.target, error, builder.context.log(item.target))
+        return context.failure(first.target, error, context.log(first.target))
 
 
 def slimmed_to_gpus(
@@ -61,13 +89,12 @@ def slimmed_to_gpus(
 ) -> Mapping[Target, Path]:
     """The variant wheels of *targets*, cut in one pass from the *wheel* of their build, that of the target *first*.
 
-    `RepackageError` if it has no GPU code, or two of *targets* get the same. What each library serves is for
-    `vbuild verify` to judge: some are for some GPUs only. If they *may_be_built* each on its own, those are left out
-    that would keep code that was compiled for others, as it cannot be cut.
+    `RepackageError` if it has no GPU code, or two of *targets* get the same. What each library serves is for `vbuild
+    verify` to judge: some are for some GPUs only. If they *may_be_built* alone, those are left out that would keep code
+    for others, as it cannot be cut.
     """
     if not targets:
         return {}
-    from vbuild.slimming.request import Cuts, Share
     from vbuild.slimming.slim import slim_wheel
 
     context.on_progress(first, "slimming")
@@ -79,64 +106,65 @@ def slimmed_to_gpus(
     cut = slim_wheel(wheel, context.place("divided", first), shares=shares, cuts=cuts, accept_license=True)
     if len(cut) != len(targets):  # it passes a wheel without GPU code as it is
         raise RepackageError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")
-    found = {
+    results = {
         target: result
         for target, result in zip(targets, cut, strict=True)
         if not (may_be_built and _has_code_of_others(result, target))
     }
-    _check_distinct(wheel, found)
-    return {target: result.path for target, result in found.items() if result.path}
+    _check_distinct(wheel, results)
+    return {target: result.path for target, result in results.items() if result.path}
 
 
 def _has_code_of_others(cut: "Slimmed", target: Target) -> bool:
-    """Whether *cut*, for *target*, keeps code that its build was asked for, but for other targets.
+    """Whether *cut* keeps code that the build of *target* was asked for, but for other targets.
 
-    Code for more GPUs than that comes from libraries that were linked, which another build links as well.
+    Code for further GPUs is of libraries that were linked, which another build links as well.
     """
     if target.cuda is None:
         return False
-    asked = {*(request.arch for request in target.cuda.archs.requests), *target.cuda.archs.targets}
-    return any(asked.issuperset(archs) for library in cut.libraries for archs in library.surplus)
+    requested = {*(request.arch for request in target.cuda.archs.requests), *target.cuda.archs.targets}
+    return any(requested.issuperset(archs) for library in cut.libraries for archs in library.surplus)
 
 
 def _check_distinct(wheel: Path, cut: "Mapping[Target, Slimmed]") -> None:
-    """Raise `RepackageError` if two targets got the same code in *cut*: they would be one wheel under two names."""
-    from vbuild.wheel.archive import open_wheel
-
+    """`RepackageError` if two targets got the same code: they would be one wheel under two names."""
     first: dict[frozenset[RecordRow], Target] = {}
     for target, result in cut.items():
         if result.path is None:
             continue
-        with open_wheel(result.path) as one:
-            held = frozenset(one.row(member) for member in one.members if not member.path.startswith(one.dist_info))
-        if (other := first.setdefault(held, target)) is not target:
-            whys = [f"{each.member} cannot be cut: {each.why_whole}" for each in result.libraries if each.why_whole]
-            pinned = sum(each.pinned for each in result.libraries)
+        with open_wheel(result.path) as source:
+            rows = frozenset(
+                source.row(member) for member in source.members if not member.path.startswith(source.dist_info)
+            )
+        if (other := first.setdefault(rows, target)) is not target:
+            libraries = result.libraries
+            whys = [
+                f"{library.member} cannot be cut: {library.why_whole}" for library in libraries if library.why_whole
+            ]
+            pinned = sum(library.pinned for library in libraries)
             whys += [f"{counted(pinned, 'fatbin')} cannot be cut"] if pinned else []
-            found = ", ".join(sorted({gpu for each in result.libraries for gpu in each.gpus}))
+            gpus = ", ".join(sorted({gpu for library in libraries for gpu in library.gpus}))
             why = "; ".join(whys) or "the same code serves both"
             raise RepackageError(
-                f"{wheel.name}: {target} and {other} would be the same wheel, with code for {found}: {why}; "
+                f"{wheel.name}: {target} and {other} would be the same wheel, with code for {gpus}: {why}; "
                 "expected groups of GPUs that need different code, or one group"
             )
 
 
 def finished(
-    builder: Builder, item: PlannedWheel, build: RepairedWheel, cut: Path | None, *, baseline: Path | None
+    builder: Builder, planned: PlannedWheel, build: RepairedWheel, cut: Path | None, *, baseline: Path | None
 ) -> Product | Failure:
-    """The wheel of *item*, stamped, verified against *baseline*, and tested: *cut* from its *build*, or all of it."""
-    context, target = builder.context, item.target
+    """The *planned* wheel, stamped, verified against *baseline*, and tested: *cut* from its *build*, or all of it."""
+    context, target, interpreter = builder.context, planned.target, planned.job.interpreter
+    plain = cut or build.wheel
     try:
         wheel = cut or stamped(context, target, build.wheel)
         context.on_progress(target, "verifying")
         verdict = verified(context, wheel, target, baseline=baseline, failed=build.failed, overrides=build.overrides)
         context.on_progress(target, "testing")
-        trial = result_of_test(builder, target, cut or build.wheel, interpreter=item.job.interpreter)
-        emulation, why_not = None, why_unasked(context.recipe.test)
-        if not why_not and verdict.libraries:
-            folder, python = context.place("trials", target), item.job.interpreter.path
-            emulation = emulation_of(context, target, cut or build.wheel, folder, python=python)
-        verdict = with_evidence(verdict, emulation, why_not=why_not)
+        trial = result_of_test(builder, target, plain, interpreter=interpreter)
+        folder = context.place("trials", target)
+        verdict, emulation = with_emulation(context, target, plain, verdict, folder, python=interpreter.path)
     except VbuildError as error:
         return context.failure(target, error, context.log(target))
     context.on_progress(target, "done")
@@ -144,13 +172,48 @@ def finished(
     record = {**build.record, "verdict": verdict.data(), "trial": str(trial)}
     record["emulation"] = emulation.data() if emulation else None
     if not verdict.failed:
-        builder.keep(BuildKind.PRODUCT, item.product, wheel, record)
+        builder.keep(BuildKind.PRODUCT, planned.product, wheel, record)
+    return _product(context, planned, wheel, build, verdict=verdict, trial=trial, emulation=emulation)
+
+
+def finished_before(builder: Builder, planned: PlannedWheel) -> Product | None:
+    """The *planned* wheel if an earlier run finished it."""
+    context = builder.context
+    kept = builder.taken(BuildKind.PRODUCT, planned.product, context.place("kept", planned.target))
+    if kept is None:
+        return None
+    context.on_progress(planned.target, "kept")
+    record = kept.record
+    build = RepairedWheel.of_record(kept.wheel, record)
+    builder.notes.extend(build.notes)
+    product = _product(
+        context,
+        planned,
+        kept.wheel,
+        build,
+        verdict=Verdict.of_data(record["verdict"], kept.wheel),
+        trial=TrialResult(record["trial"]),
+        emulation=LevelRun.of_data(record["emulation"]) if record["emulation"] else None,
+    )
+    return replace(product, is_kept=True)
+
+
+def _product(
+    context: ReleaseContext,
+    planned: PlannedWheel,
+    wheel: Path,
+    build: RepairedWheel,
+    *,
+    verdict: Verdict,
+    trial: TrialResult,
+    emulation: LevelRun | None,
+) -> Product:
     return Product(
-        target=target,
+        target=planned.target,
         wheel=wheel,
-        label=context.family.label(target),
-        plan=item.job.plan,
-        toolkit=item.job.toolkit,
+        label=context.family.label(planned.target),
+        plan=planned.job.plan,
+        toolkit=planned.job.toolkit,
         seconds=build.seconds,
         overrides=build.overrides,
         lists=build.lists,
@@ -163,14 +226,12 @@ def finished(
 
 
 def stamped(context: ReleaseContext, target: Target, wheel: Path) -> Path:
-    """*wheel* as the variant wheel of *target*, or as it is for the plain one, on the same file system."""
+    """*wheel* as the variant wheel of *target*, or as it is for the plain one."""
     folder, variant = context.place("finished", target), context.family.variant(target)
     if variant is None:
         folder.mkdir(parents=True, exist_ok=True)
         return linked(wheel, folder / wheel.name)  # a labelled target may be made of the same build
-    from vbuild.variants.stamp import stamped as stamp
-
-    return stamp(wheel, folder, variant=variant, metadata=context.family.metadata)
+    return stamped_as(wheel, folder, variant=variant, metadata=context.family.metadata)
 
 
 def verified(
@@ -179,94 +240,131 @@ def verified(
     target: Target,
     *,
     baseline: Path | None,
-    failed: "Sequence[FailedCall]" = (),
-    overrides: "Sequence[Override] | None" = None,
-) -> "Verdict":
-    """The verdict on *wheel*, that of *target*, with the build *baseline* for comparison.
+    failed: Sequence[FailedCall] = (),
+    overrides: Sequence[Override] | None = None,
+) -> Verdict:
+    """The verdict on *wheel*, compared with the build *baseline*; *failed* compiler calls may explain what it lacks.
 
-    *failed* are the calls of compilers that failed in its build, and *overrides* the commands whose flags were changed
-    in it, if that is known. `FetchError` if the wheel that it is to be compared
-    with is not there. `WheelError` if it does not keep its promises, or has no code to keep them with. In a part of a
-    release, the wheel that explains a finding may be in another part: `vbuild collect` decides.
+    *overrides* are the commands whose flags were changed, if known. `FetchError` if the published wheel that the recipe
+    names is not there. `WheelError` if *wheel* does not keep its promises, or has no code to keep them with. In a part
+    of a release, what explains a finding may be in another part: `vbuild collect` decides.
     """
-    from vbuild.release.against import published_for
-    from vbuild.verification.levels import can_disassemble
-    from vbuild.verification.published import Published, lost, unlike
-    from vbuild.verification.verify import verify
-
-    is_split = context.split is not None and context.split.rpath
-    allow = context.recipe.verify.allow
-    file: Path | None = None
-    said: tuple[Finding, ...] = ()
-    is_for_cpu = target.asks_for_cpu and not (target.choices or target.cuda)
-    if can_disassemble(target.cpu.machine) and (target.label is None or is_for_cpu):
-        file, said = published_for(context, wheel, target)
-    published = Published.of(file, target.cpu) if file and target.label is None else None
-    chosen_in = published.chosen_in if published else None
-    verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=allow, is_split=is_split, published=chosen_in)
-    if published:
-        said = lost(verdict, published, failed=failed)
-    elif target.asks_for_cpu:
-        said = tuple(unlike(wheel, plain=baseline, published=file, failed=failed))
-    verdict = replace(verdict, findings=(*verdict.findings, *said))
+    verdict = _judged(context, wheel, target, baseline=baseline, failed=failed)
     if context.is_part:
         return verdict
     if baseline and target.cpu.machine == "x86_64" and can_disassemble(target.cpu.machine):
-        from vbuild.verification.gain import code_gain
-
         verdict = replace(verdict, findings=(*verdict.findings, *code_gain(wheel, baseline).findings))
     if verdict.failed:
-        raise WheelError(f"{wheel.name}: {_complaint(context, verdict, overrides)}")
+        natives = [native.name for native in context.recipe.natives]
+        raise WheelError(f"{wheel.name}: {'; '.join(_complaints(verdict, natives, overrides))}")
     if target.asks_for_cpu and not verdict.libraries:
-        from vbuild.verification.published import likely_cause
-
         why = likely_cause(failed, ()) or "did the build leave its modules out?"
         raise WheelError(f"{wheel.name}: no compiled code for {target.cpu}; {why}")
     return verdict
 
 
-def _complaint(context: ReleaseContext, verdict: "Verdict", overrides: "Sequence[Override] | None") -> str:
+def _judged(
+    context: ReleaseContext, wheel: Path, target: Target, *, baseline: Path | None, failed: Sequence[FailedCall]
+) -> Verdict:
+    file: Path | None = None
+    findings: tuple[Finding, ...] = ()
+    is_for_cpu = target.asks_for_cpu and not (target.choices or target.cuda)
+    if can_disassemble(target.cpu.machine) and (target.label is None or is_for_cpu):
+        file, findings = _published_for(context, wheel, target)
+    published = Published.of(file, target.cpu) if file and target.label is None else None
+    verdict = verify(
+        wheel,
+        cpu=target.cpu,
+        baseline=baseline,
+        allow=context.recipe.verify.allow,
+        is_split=context.split is not None and context.split.rpath,
+        published=published.chosen_in if published else None,
+    )
+    if published:
+        findings = lost(verdict, published, failed=failed)
+    elif target.asks_for_cpu:
+        findings = tuple(unlike(wheel, plain=baseline, published=file, failed=failed))
+    return replace(verdict, findings=(*verdict.findings, *findings))
+
+
+def _published_for(context: ReleaseContext, wheel: Path, target: Target) -> tuple[Path | None, tuple[Finding, ...]]:
+    """The published wheel that *wheel* is compared with, or a note that there is none for an sdist's version.
+
+    `FetchError` if the one that the recipe names is not there.
+    """
+    against = context.recipe.verify.against
+    if isinstance(against, Path):
+        return against, ()
+    if against == "none" or (against == "auto" and not isinstance(context.recipe.source, Sdist)):
+        return None, ()
+    version = "" if against in AGAINST else against
+    folder = context.place("published", replace(target, label=None))
+    fetch = partial(file_on_index, wheel, folder, Indexes.configured, version=version, tag=_tag(target))
+    try:
+        return _PUBLISHED_FILES.get(folder, fetch), ()
+    except FetchError as error:
+        if against != "auto":
+            raise
+        what = f"not compared with the published wheel: {error}"
+        return None, (Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what),)
+
+
+def _tag(target: Target) -> Tag | None:
+    """The tag of compiled wheels for the Python of *target*; None if this machine does not have it."""
+    try:
+        python = interpreter_of(target)
+    except BuildError:
+        return None
+    major, minor, *_ = python.version
+    name = {"cpython": "cp", "pypy": "pp"}.get(python.implementation, python.implementation)
+    return Tag(f"{name}{major}{minor}", f"{name}{major}{minor}", f"linux_{target.cpu.machine}")
+
+
+def _complaints(verdict: Verdict, natives: Sequence[str], overrides: Sequence[Override] | None) -> list[str]:
     """The first errors of *verdict*; advice on code above the level stands behind the last of them about that."""
-    errors = [one for one in verdict.findings if one.is_error]
-    names = " or ".join(native.name for native in context.recipe.natives)
-    above = [one for one in errors if one.rule is VerifyRule.ISA_ABOVE]
-    # without those of single files, it was tried already
-    has_flags = overrides is None or any(one.kept and not is_for_single_files(one) for one in overrides)
-    own = [one for one in above if has_flags and (names or not all(map(is_grafted, one.places)))]
-    patterns = _accepting(errors)
-    lines = [one.sentence if one.allow else one.advised for one in errors[:_SHOWN]]
+    errors = [finding for finding in verdict.findings if finding.is_error]
+    lines = [error.sentence if error.allow else error.advised for error in errors[:_SHOWN]]
     if len(errors) > _SHOWN:
         lines.append(f"and {len(errors) - _SHOWN} more")
-    advice = [IF_ALLOWED.format(patterns)] if patterns else []  # of all in one line, as a recipe has the key once
-    advice += [f"{_STRIP}{_STRIP_NATIVE.format(names) if names else ''}"] if own else []
-    if above:
+    if above := [error for error in errors if error.rule is VerifyRule.ISA_ABOVE]:
         last = min(errors.index(above[-1]) + 1, _SHOWN)
-        lines[last:last] = advice
-    undefined = any(one.rule is VerifyRule.UNDEFINED for one in errors)
-    if undefined and (stripped := sorted({source for one in overrides or () if one.removed for source in one.sources})):
-        lines.append(_WITHOUT.format(stripped[:_SHOWN]))
-    return "; ".join(lines)
+        lines[last:last] = _advice(errors, above, natives, overrides)
+    if any(error.rule is VerifyRule.UNDEFINED for error in errors):
+        stripped = {source for override in overrides or () if override.removed for source in override.sources}
+        if stripped:
+            lines.append(_WITHOUT.format(sorted(stripped)[:_SHOWN]))
+    return lines
 
 
-def _accepting(errors: "Iterable[Finding]") -> list[str]:
-    """The patterns that accept what *errors* are about: of each library its functions, or all if these are many."""
-    from vbuild.verification.levels import pattern_of
+def _advice(
+    errors: Sequence[Finding], above: Sequence[Finding], natives: Sequence[str], overrides: Sequence[Override] | None
+) -> list[str]:
+    patterns = _accepting(errors)
+    advice = [IF_ALLOWED.format(patterns)] if patterns else []  # of all in one line, as a recipe has the key once
+    # a build without the flags of single files was tried already
+    has_flags = overrides is None or any(override.kept and not is_for_single_files(override) for override in overrides)
+    if has_flags and (natives or not all(is_grafted(place) for error in above for place in error.places)):
+        advice.append(f"{_STRIP}{_STRIP_NATIVE.format(' or '.join(natives)) if natives else ''}")
+    return advice
 
-    found: dict[str, dict[str, None]] = {}
+
+def _accepting(errors: Iterable[Finding]) -> list[str]:
+    """The patterns that accept *errors*: of each library its functions, or all if these are many."""
+    functions: dict[str, dict[str, None]] = {}
     for error in errors:
         if error.allow:
-            found.setdefault(pattern_of(error.places[0]), {}).update(dict.fromkeys(error.allow))
-    whole = {name for name, patterns in found.items() if name in patterns or len(patterns) > _MOST_PATTERNS}
-    each = (pattern for name, patterns in found.items() for pattern in ([name] if name in whole else patterns))
-    return [*dict.fromkeys(each)]
+            functions.setdefault(pattern_of(error.places[0]), {}).update(dict.fromkeys(error.allow))
+    patterns: dict[str, None] = {}
+    for library, own in functions.items():
+        is_whole = library in own or len(own) > _MOST_PATTERNS
+        patterns |= dict.fromkeys([library] if is_whole else own)
+    return [*patterns]
 
 
 def result_of_test(
     builder: Builder, target: Target, wheel: Path, *, interpreter: Interpreter, find_links: Path | None = None
-) -> "TrialResult":
-    """What becomes of the recipe's test of *wheel*, that of *target*; wheels it requires may be in *find_links*."""
-    from vbuild.build.trial import WheelTrial
-
+) -> TrialResult:
+    """The result of the recipe's test of *wheel*; wheels that it requires may be in *find_links*."""
     context = builder.context
     trial = WheelTrial(
         context.recipe.test,
@@ -284,7 +382,7 @@ def result_of_test(
 def tested_again(
     builder: Builder, product: Product, find_links: Path, *, interpreter: Interpreter
 ) -> Product | Failure:
-    """*product*, whose wheel has changed, tested again; wheels that it requires are in *find_links*."""
+    """*product*, whose wheel has changed, tested again with wheels that it requires in *find_links*."""
     context, target = builder.context, product.target
     try:
         trial = result_of_test(builder, target, product.wheel, interpreter=interpreter, find_links=find_links)
@@ -292,3 +390,86 @@ def tested_again(
         return context.failure(target, error, context.log(target))
     context.log(target).unlink(missing_ok=True)
     return replace(product, trial=trial)
+
+
+def emulator_name(check: Check, machine: str) -> str | None:
+    """The emulator of *machine*, its version and the Pythons for it, if *check* asks for it and it is there."""
+    emulator = Emulator.found(machine) if check.is_emulated else None
+    if emulator is None:
+        return None
+    pythons = foreign_pythons(machine) if machine != os.uname().machine else ()
+    return " ".join(map(str, (emulator, *pythons)))
+
+
+def with_emulation(
+    context: ReleaseContext, target: Target, wheel: Path, verdict: Verdict, folder: Path, *, python: Path | None = None
+) -> tuple[Verdict, LevelRun | None]:
+    """*verdict* with what an emulator of the level shows of *wheel*, and the run if the recipe asks for it.
+
+    It takes the environment of the test in *folder*, or makes it of *python* or another that takes the wheel.
+    `WheelError` if the wheel runs code above its level.
+    """
+    if not context.recipe.test.is_emulated:
+        return with_evidence(verdict, None, why_not="test.emulate is 'never'"), None
+    run = _emulation(context, target, wheel, folder, python=python) if verdict.libraries else None
+    return with_evidence(verdict, run), run
+
+
+def _emulation(context: ReleaseContext, target: Target, wheel: Path, folder: Path, *, python: Path | None) -> LevelRun:
+    recipe, cpu = context.recipe, target.cpu
+    name = WheelName.parse(wheel.name)
+    untried = LevelRun(cpu.level, LevelMethod.emulator_of(cpu.machine))
+    if why := _why_not_emulated(cpu) or why_not_here(name):
+        return replace(untried, untried=why)
+    context.on_progress(target, f"emulating {cpu}, {2 * _SECONDS:g} s at most")
+    try:
+        installed = _environment(wheel, name, recipe.test, folder, python)
+    except (RepackageError, WheelError) as error:
+        return replace(untried, untried=f"cannot be installed for {cpu.machine}: {error}")
+    settings = LevelSettings(
+        check=recipe.test,
+        cpu=cpu,
+        timeout=_SECONDS,
+        log=context.log(target),
+        variables=environment_in(folder).variables(passed(os.environ, recipe.build.pass_env)),
+    )
+    run = first = emulated(wheel, installed, settings, folder=folder.resolve())
+    levels = X86_64_LEVELS if cpu.machine == "x86_64" else AARCH64_VERSIONS
+    for level in levels[cpu.rank + 1 :]:
+        if run.is_tried or _why_not_emulated(above := Cpu.known(cpu.machine, level).with_extras(cpu.extras)):
+            break
+        # what the wheel requires, or Python, is for a higher level: the next one still shows something
+        run = emulated(wheel, installed, replace(settings, cpu=above), folder=folder.resolve())
+    if not run.is_tried:
+        return first
+    if first.untried:
+        shown = Cpu.known(cpu.machine, run.level)
+        run = replace(run, instead=f"emulated as {shown}, and not as {cpu}: {first.untried}")
+    if run.illegal:
+        what = f"code above {cpu} runs on a processor without it, as {Emulator.found(cpu.machine)} shows"
+        raise WheelError(f"{wheel.name}: {what}: {'; '.join(run.grouped)}; {_RUN_ABOVE}; {NEVER}")
+    return run
+
+
+def _why_not_emulated(cpu: Cpu) -> str | None:
+    """Why no emulator judges code for *cpu*, or None if one does."""
+    emulator = Emulator.found(cpu.machine)
+    return emulator.why_not(cpu) if emulator else NO_EMULATOR.format(LevelMethod.emulator_of(cpu.machine))
+
+
+def _environment(wheel: Path, name: WheelName, check: Check, folder: Path, python: Path | None) -> WheelEnvironment:
+    environment = environment_in(folder)
+    if environment.python.is_symlink():
+        root = environment.scripts.parent
+        [packages] = root.resolve().glob("lib/*/site-packages")
+        return WheelEnvironment(root, packages, environment.python)
+    folder.mkdir(parents=True, exist_ok=True)
+    return make_environment(
+        wheel,
+        python if python and not is_foreign(name) else python_for(name),
+        requires=check.requires,
+        # only a test is worth a build of what it needs
+        sources=WheelSources((), Indexes.configured(), builds=check.command is not None),
+        folder=folder,
+        is_enough_alone=check.command is None,
+    )

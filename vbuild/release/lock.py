@@ -133,15 +133,15 @@ def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpre
     return LockedRequirement(interpreter.kind, requires, packages)
 
 
-def held(recipe: Recipe, *, is_locked: bool = False) -> tuple[Recipe, tuple[str, ...]]:
+def locked(recipe: Recipe, *, is_binding: bool = False) -> tuple[Recipe, tuple[str, ...]]:
     """*recipe* with its lock if that is not stale, and otherwise in one line why not.
 
-    If the run *is_locked*, the lock is binding, and a `RecipeError` says why there is none. One that cannot be read is
+    If the lock *is_binding*, a `RecipeError` says why there is none. One that cannot be read is
     refused in any case.
     """
     file = lock_file(recipe.file)
     if not file.exists():
-        if is_locked:
+        if is_binding:
             raise RecipeError(f"{file}: no such lock; expected one for --locked: vbuild lock {recipe.file}")
         return recipe, ()
     try:
@@ -150,10 +150,10 @@ def held(recipe: Recipe, *, is_locked: bool = False) -> tuple[Recipe, tuple[str,
         raise RecipeError(f"{error}; write it again: vbuild lock {recipe.file}") from error
     if stale := staleness(lock, recipe):
         reason = f"{file}: {stale}; write it again: vbuild lock {recipe.file}"
-        if is_locked:
+        if is_binding:
             raise RecipeError(reason)
         return recipe, (f"{reason}; it was not used",)
-    return dataclasses.replace(recipe, build=replace(recipe.build, lock=replace(lock, is_binding=is_locked))), ()
+    return dataclasses.replace(recipe, build=replace(recipe.build, lock=replace(lock, is_binding=is_binding))), ()
 
 
 def staleness(lock: Lock, recipe: Recipe) -> str | None:

@@ -1,30 +1,79 @@
-"""`vbuild matrix`: one recipe in, one release of variant wheels out.
+"""`vbuild matrix`: one recipe in, one release of variant wheels out. Its steps, in their order:
 
-    recipe, with its lock -> targets -> the steps of `vbuild.release.pipeline`, here or on workers
+    recipe, with its lock -> targets                                                         `matrix`
+        -> planned -> built, repaired -> slimmed -> stamped -> verified -> tested            `wheels_made`
+        -> split -> benched -> merged for CPU levels -> indexed, with report                 `released`
 
-A target that fails leaves the others running: they are finished and written, and the release says what is missing.
+`vbuild.release.builder` builds and repairs, `vbuild.release.finishing` slims, stamps, verifies and tests,
+`vbuild.release.publication` indexes and reports. `vbuild matrix` takes these steps on this machine, or the second line
+on the workers of a cluster; `vbuild cibuildwheel` has cibuildwheel build and test; `vbuild collect` starts from wheels
+that other runs finished. A target that fails at any step leaves the others alone: the release has a `Failure` for it.
+
+Modules that only some releases need are imported by their steps: a recipe without CUDA loads nothing of slimming.
 """
 
+import dataclasses
+import math
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
+from vbuild.build.frontend import begin as begin_build
 from vbuild.build.given import AskedAxes, given
+from vbuild.build.identity import build_keys
 from vbuild.build.job import Job
+from vbuild.build.resources import shared
+from vbuild.build.trial import TrialResult
+from vbuild.build.watching import library_of
+from vbuild.errors import RecipeError, VbuildError, at
 from vbuild.files.staging import staging
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.packages import files_of
 from vbuild.process.masking import masked_in
+from vbuild.process.run import supervised
 from vbuild.recipe.hidden import hiding_secrets, too_short
-from vbuild.recipe.model import Recipe, lock_file
+from vbuild.recipe.matrix import Plain
+from vbuild.recipe.model import AGAINST, Recipe, lock_file
+from vbuild.recipe.source import same_project
 from vbuild.recipe.target import Target
-from vbuild.release.builder import Builder
-from vbuild.release.cache import BuildCache
-from vbuild.release.model import OnProgress, ReleaseContext, ReleaseFamily, ReleaseResult
-from vbuild.release.pipeline import check_request, released, wheels_made
+from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of
+from vbuild.release.cache import BuildCache, BuildKind, product_key
+from vbuild.release.finishing import emulator_name, finished, finished_before, slimmed, tested_again
+from vbuild.release.lock import locked
+from vbuild.release.model import (
+    Failure,
+    OnProgress,
+    Product,
+    ReleaseContext,
+    ReleaseFamily,
+    ReleaseResult,
+    ReleaseWheels,
+)
+from vbuild.release.publication import published, without_twins
+from vbuild.release.release_bench import benched
+from vbuild.release.report import REPORT, Report
+from vbuild.splitting.request import SplitRequest
 from vbuild.toolchain.toolkit_provision import FORESEEN
+from vbuild.wheel.name import WheelName
 from vbuild.workers.executor import LOCAL, Executor
+
+if TYPE_CHECKING:
+    from vbuild.splitting.results import Split
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_SHOWN = 5
+# begin one environment and one library: with more of them the first build would wait for the others
+_PREPARING = 2
 
 
 class MatrixRequest(Struct, frozen=True, kw_only=True):
@@ -34,8 +83,7 @@ class MatrixRequest(Struct, frozen=True, kw_only=True):
     for None; another *executor* has workers, with caches of their own. If the run *is_locked*, it uses nothing that the
     recipe's lock does not name. What is *fresh* takes no build from the cache. A run that *is_part* of a release leaves
     out what needs all of it: `vbuild.release.collect` verifies across parts, splits, and joins them. *axes* are used
-    instead of the same of its ``[matrix]``. *on_note* is called, before anything is built, with each line on what was
-    chosen for the user.
+    instead of those of the recipe's ``[matrix]``. *on_note* gets each line on what was chosen for the user.
     """
 
     jobs: int | None = 1
@@ -54,29 +102,28 @@ _DEFAULT = MatrixRequest()
 def matrix(
     source: str | Path,
     folder: Path,
-    options: MatrixRequest = _DEFAULT,
+    request: MatrixRequest = _DEFAULT,
     *,
     store: BuildCache | None = None,
     on_progress: OnProgress = lambda _target, _step: None,
 ) -> ReleaseResult:
-    """Build *source*, as in `vbuild.build.given`, into *folder*, as *options* say, with *store*, by default the user's.
+    """Build *source*, as in `vbuild.build.given`, into *folder*, as *request* says, with *store* or the user's cache.
 
     *on_progress* is called with each target and each step of it. The folder gets the finished wheels, the release's
     variants.json, ``report.json``, ``report.html``, and the logs of what failed. A `VbuildError` is raised, and no
     wheel written, if no build can start or if the wheels would contradict others in the folder.
     """
-    recipe, targets, stale = asked_for(source, options)
-    store = store or BuildCache(fresh=options.fresh)
+    recipe, targets, stale = recipe_and_targets(source, request)
     context = ReleaseContext(
         recipe=recipe,
         targets=targets,
         folder=folder,
         stage=folder,
         on_progress=on_progress,
-        split=None if options.is_part else check_request(recipe, targets),
+        split=None if request.is_part else check_recipe(recipe, targets),
         family=ReleaseFamily.of(recipe, targets),
-        cache=store,
-        is_part=options.is_part,
+        cache=store or BuildCache(fresh=request.fresh),
+        is_part=request.is_part,
         source=str(recipe.source),
         inputs=(
             *((recipe.file,) if recipe.file.is_file() else ()),
@@ -88,42 +135,362 @@ def matrix(
     with hiding_secrets(recipe, targets), staging(folder) as stage:
         context = replace(context, stage=stage)
         notes = (*stale, *too_short(recipe, targets))
-        if options.executor.is_local:
-            return released(context, wheels_made(context, jobs=options.jobs), notes=notes)
+        if request.executor.is_local:
+            return released(context, wheels_made(context, jobs=request.jobs), notes=notes)
         from vbuild.release.remote import wheels_of_workers
 
-        with wheels_of_workers(context, options.executor) as wheels:
+        with wheels_of_workers(context, request.executor) as wheels:
             return released(context, wheels, notes=notes)
 
 
-def asked_for(source: str | Path, options: MatrixRequest) -> tuple[Recipe, tuple[Target, ...], tuple[str, ...]]:
-    """The recipe for *source* as *options* use it, with its lock if that is not stale; its targets that are asked for.
-
-    Also a line that says why a lock is not used.
-    """
-    found = given(source, options.axes)
-    for note in found.notes:
-        options.on_note(note)
-    recipe = found.recipe
-    stale: tuple[str, ...] = ()
-    # a name on an index is no file that a lock could stand beside
-    if options.is_locked or (recipe.file.is_file() and lock_file(recipe.file).exists()):
-        from vbuild.release.lock import held
-
-        recipe, stale = held(recipe, is_locked=options.is_locked)
-    return recipe, recipe.chosen(only=options.only, pythons=found.pythons), stale
-
-
-def planned(source: str | Path, options: MatrixRequest = _DEFAULT) -> tuple[Job, ...]:
+def jobs_of(source: str | Path, request: MatrixRequest = _DEFAULT) -> tuple[Job, ...]:
     """What `matrix` would build, with every flag, setting and rule of the wrappers; nothing is built or written.
 
     Secrets in it are hidden as in logs.
     """
-    recipe, targets, _ = asked_for(source, options)
-    if not options.is_part:
-        check_request(recipe, targets)
+    recipe, targets, _ = recipe_and_targets(source, request)
+    if not request.is_part:
+        check_recipe(recipe, targets)
     with hiding_secrets(recipe, targets), tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         context = ReleaseContext(recipe=recipe, targets=targets, folder=folder, stage=folder, supply=FORESEEN)
         builder = Builder.opened(context)
         return masked_in(tuple(builder.prepared(target) for target in targets))
+
+
+def recipe_and_targets(
+    source: str | Path, request: MatrixRequest
+) -> tuple[Recipe, tuple[Target, ...], tuple[str, ...]]:
+    """The recipe for *source*, with its lock if that is not stale; its targets that *request* asks for.
+
+    Also a line that says why a lock is not used.
+    """
+    draft = given(source, request.axes)
+    for note in draft.notes:
+        request.on_note(note)
+    recipe = draft.recipe
+    stale: tuple[str, ...] = ()
+    # a name on an index is no file that a lock could stand beside
+    if request.is_locked or (recipe.file.is_file() and lock_file(recipe.file).exists()):
+        recipe, stale = locked(recipe, is_binding=request.is_locked)
+    return recipe, recipe.chosen(only=request.only, pythons=draft.pythons), stale
+
+
+def check_recipe(recipe: Recipe, targets: Sequence[Target]) -> SplitRequest | None:
+    """What is taken out of the finished wheels of *targets*, or None; `VbuildError` if the recipe cannot be followed.
+
+    Everything that follows from the recipe alone is refused here, before anything is built.
+    """
+    request = split_request(recipe)
+    _check_against(recipe)
+    _check_offered(recipe, targets)
+    if recipe.matrix.plain is Plain.HWCAPS:
+        from vbuild.release.hwcaps_merge import check_chosen
+
+        check_chosen(recipe, targets)
+    return request
+
+
+def split_request(recipe: Recipe) -> SplitRequest | None:
+    """What the ``[split]`` table of *recipe* asks for, or None without one; `VbuildError` if it cannot be read."""
+    if recipe.split is None:
+        return None
+    with at(recipe.file):
+        test = recipe.test
+        request = SplitRequest.read(recipe.split, test=test.command, test_requires=test.requires)
+        return dataclasses.replace(request, bill=recipe.repair.bill)
+
+
+def _check_against(recipe: Recipe) -> None:
+    """`VbuildError` if the plain wheel is to be compared with a file, or a version, that is none of the project's."""
+    against = recipe.verify.against
+    if against in AGAINST:
+        return
+    with at(recipe.file), at("verify.against"):
+        if isinstance(against, Path):
+            if not same_project(WheelName.parse(against.name).distribution, recipe.name):
+                raise RecipeError(f"{against.name} is not a wheel of {recipe.name}")
+            return
+        versions = {file.version for file in files_of(recipe.name, indexes=Indexes.configured()) if file.is_wheel}
+        if Version(against) not in versions:
+            what = f"no index has a wheel of {recipe.name} {against}"
+            raise RecipeError(f"{what}; the newest there: {_newest(versions)}")
+
+
+def _check_offered(recipe: Recipe, targets: Iterable[Target]) -> None:
+    """`RecipeError` if no index has a version that one of *targets* is to be built against."""
+    for project, value in dict.fromkeys(pair for target in targets for pair in target.requires):
+        with at(recipe.file), at(f"matrix.requires.{project}"):
+            versions = {file.version for file in files_of(project, indexes=Indexes.configured()) if not file.is_yanked}
+            if not any(SpecifierSet(f"=={value}.*").filter(versions)):
+                raise RecipeError(f"no index has {project} {value}; the newest there: {_newest(versions)}")
+
+
+def _newest(versions: Iterable[Version]) -> str:
+    return ", ".join(map(str, sorted(versions, reverse=True)[:_SHOWN])) or "none"
+
+
+def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
+    """The wheels of all targets, made on this machine with *jobs* builds at a time; `VbuildError` if none can start.
+
+    If *jobs* is None they are as many as cores and memory bear. Each build is made once, whatever the number of wheels
+    from it. What the cache has is not made again.
+    """
+    builder = Builder.opened(context)
+    build_jobs = [builder.prepared(target) for target in context.targets]
+    with _preparing(builder) as begin:
+        if context.cache is None or context.cache.fresh:
+            begin(build_jobs)
+        wheels = planned_wheels(builder, build_jobs)
+        outcomes: dict[PlannedWheel, Product | Failure] = {
+            wheel: product for wheel in wheels if (product := finished_before(builder, wheel))
+        }
+        if missing := [wheel for wheel in wheels if wheel not in outcomes]:
+            begin(
+                wheel.job
+                for wheel in missing
+                if not (context.cache and context.cache.has(BuildKind.BUILD, wheel.build))
+            )
+            outcomes.update(zip(missing, _built_and_finished(builder, missing, wheels, jobs=jobs), strict=True))
+    # by the target of the outcome: a wheel that was compiled separately has another than it was planned with
+    interpreters = {outcomes[wheel].target: wheel.job.interpreter for wheel in wheels}
+
+    def test_again(product: Product, find_links: Path) -> Product | Failure:
+        return tested_again(builder, product, find_links, interpreter=interpreters[product.target])
+
+    builder.notes[:0] = [note for wheel in wheels for note in wheel.job.notes]
+    by_target = {wheel.target: outcomes[wheel] for wheel in wheels}
+    return ReleaseWheels([by_target[target] for target in context.targets], test_again, interpreter_of, builder.notes)
+
+
+@contextmanager
+def _preparing(builder: Builder) -> Iterator[Callable[[Iterable[Job]], None]]:
+    """Yield what begins, on threads, what builds of jobs wait for: their environments, and the library of watches.
+
+    The builds find what is there, and wait for what is being made. Errors are left to them, which meet them again.
+    Leaving the block by an error stops the preparations.
+    """
+
+    def environment(job: Job) -> None:
+        with suppress(VbuildError):
+            begin_build(job, builder.project, builder.environments)
+
+    with ThreadPoolExecutor(_PREPARING) as executor, supervised():
+
+        def begin(jobs: Iterable[Job]) -> None:
+            for job in jobs:
+                executor.submit(environment, job)
+                if builder.context.cache:
+                    executor.submit(library_of, job.compilers)
+
+        try:
+            yield begin
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+def planned_wheels(builder: Builder, jobs: Sequence[Job]) -> tuple[PlannedWheel, ...]:
+    """The wheels of *jobs*, each with the keys of its build and of itself in the cache."""
+    repair, cache = builder.context.recipe.repair, builder.context.cache
+    keys = {
+        key: build_keys(job, source=builder.digest, repair=repair, searched=builder.searched)
+        for key, job in {job.target.build_key: job for job in jobs}.items()
+    }
+    builds = {key: cache.key(own) if cache else own.whole for key, own in keys.items()}
+    wheels = []
+    for job in jobs:
+        other = baseline_of(job.target, (other.target for other in jobs))
+        baseline = builds[other.build_key] if other else None
+        wheel = planned_wheel(builder, job, builds[job.target.build_key], baseline)
+        wheels.append(replace(wheel, keys=keys[job.target.build_key]))
+    return tuple(wheels)
+
+
+def planned_wheel(builder: Builder, job: Job, build: str, baseline: str | None) -> PlannedWheel:
+    """The wheel of *job*, from the build with the key *build*, its code compared with the build *baseline*."""
+    recipe, document = builder.context.recipe, builder.context.family.document(job.target)
+    product = product_key(
+        build,
+        job.target,
+        document=document.pack() if document else None,
+        verify=recipe.verify,
+        check=recipe.test,
+        baseline=baseline,
+        cpu=builder.cpu,
+        emulator=emulator_name(recipe.test, job.target.cpu.machine),
+    )
+    return PlannedWheel(job, build, baseline, product)
+
+
+def baseline_of(target: Target, others: Iterable[Target]) -> Target | None:
+    """The first of *others* that is at the plain level and like *target* otherwise; None for one of these itself."""
+    if not target.asks_for_cpu:
+        return None
+    alike = (other for other in others if not other.asks_for_cpu and without_cpu(other) == without_cpu(target))
+    return next(alike, None)
+
+
+def without_cpu(target: Target) -> tuple[object, ...]:
+    """What the host code of *target* depends on, but for the CPU level; not on the GPUs that there is code for."""
+    return (target.python, target.choices, target.requires, target.cuda.toolkit if target.cuda else None)
+
+
+class _ThreadMap(Protocol):
+    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> list[R]: ...
+
+
+@contextmanager
+def _thread_map(threads: int) -> Iterator[_ThreadMap]:
+    """A map over *threads*; leaving it by an error or Ctrl-C stops the commands that the threads run."""
+    with ThreadPoolExecutor(threads) as executor, supervised():
+        yield lambda function, items: list(executor.map(function, items))
+
+
+def _built_and_finished(
+    builder: Builder, missing: Sequence[PlannedWheel], wheels: Sequence[PlannedWheel], *, jobs: int | None
+) -> list[Product | Failure]:
+    """What becomes of the *missing* ones of *wheels*: their builds are made, slimmed, and finished."""
+    first = _builds_to_make(missing, wheels)
+    at_once, processes = shared(len(first), jobs)
+    if len(first) > at_once:
+        first = {wheel.build: wheel for wheel in _longest_first(first.values(), builder.context)}
+    builder = replace(builder, processes=processes)
+    cache = builder.ccache()
+    with _thread_map(at_once) as thread_map:
+        builds = dict(zip(first, thread_map(lambda wheel: builder.built(wheel, cache), first.values()), strict=True))
+
+        def slim(wheel: PlannedWheel) -> Mapping[Target, Path] | Failure:
+            build = builds[wheel.build]
+            if isinstance(build, Failure):
+                return build
+            return slimmed(builder, wheel, missing, build.wheel, may_be_built=True)
+
+        cut = dict(zip(first, thread_map(slim, first.values()), strict=True))
+
+        separate = _compiled_separately(builder, [wheel for wheel in missing if _is_uncut(wheel, cut[wheel.build])])
+        # in other folders: targets that are built again have used theirs
+        beside = replace(builder, context=replace(builder.context, stage=builder.context.stage / "separate"))
+        separate_builds = thread_map(lambda wheel: beside.built(wheel, cache), separate.values())
+        builds |= {wheel.build: build for wheel, build in zip(separate.values(), separate_builds, strict=True)}
+
+        def finish(wheel: PlannedWheel) -> Product | Failure:
+            if wheel in separate:
+                wheel = separate[wheel]
+                if product := finished_before(builder, wheel):
+                    return product
+            build, pieces = builds[wheel.build], cut.get(wheel.build, {})
+            if isinstance(build, Failure):
+                return replace(build, target=wheel.target)
+            if isinstance(pieces, Failure):
+                return replace(pieces, target=wheel.target)
+            baseline = builds.get(wheel.baseline) if wheel.baseline else None
+            compared = baseline.wheel if isinstance(baseline, RepairedWheel) else None
+            return finished(builder, wheel, build, pieces.get(wheel.target), baseline=compared)
+
+        return thread_map(finish, missing)
+
+
+def _builds_to_make(missing: Sequence[PlannedWheel], wheels: Sequence[PlannedWheel]) -> dict[str, PlannedWheel]:
+    """The builds that *missing* ones of *wheels* need, also to compare with, each with the first wheel that has it."""
+    keys = {key for wheel in missing for key in (wheel.build, wheel.baseline)}
+    first: dict[str, PlannedWheel] = {}
+    for wheel in wheels:
+        if wheel.build in keys:
+            first.setdefault(wheel.build, wheel)
+    return first
+
+
+def _longest_first(wheels: Iterable[PlannedWheel], context: ReleaseContext) -> list[PlannedWheel]:
+    """*wheels*, those first that took longest in the run before, by its report; what it does not have comes before.
+
+    Of these, what is for more GPUs comes first. The report is that to compare with, or the one among the results.
+    """
+    report = context.before
+    with suppress(VbuildError):  # there is none, or it is of another vbuild
+        report = report or Report.previous(context.folder / REPORT, context.recipe.name)
+    seconds = {(entry.label, entry.python): entry.seconds for entry in report.wheels} if report else {}
+
+    def length(wheel: PlannedWheel) -> tuple[float, int]:
+        target = wheel.target
+        archs = target.cuda.archs if target.cuda else None
+        gpus = len(archs.requests) + len(archs.targets) if archs else 0
+        return seconds.get((context.family.label(target), target.python), math.inf), gpus
+
+    return sorted(wheels, key=length, reverse=True)
+
+
+def _is_uncut(wheel: PlannedWheel, pieces: Mapping[Target, Path] | Failure) -> bool:
+    """Whether *wheel* would keep code for other GPUs, and is none of the *pieces* of its build for that."""
+    return bool(wheel.target.gpus) and not isinstance(pieces, Failure) and wheel.target not in pieces
+
+
+def _compiled_separately(builder: Builder, wheels: Sequence[PlannedWheel]) -> Mapping[PlannedWheel, PlannedWheel]:
+    """For each of *wheels*, which share builds, the same wheel from a build for its GPUs alone; a note says so."""
+    if not wheels:
+        return {}
+    names = ", ".join(str(wheel.target) for wheel in wheels)
+    builder.notes.append(f"{names}: compiled separately: GPU code of their common build cannot be cut")
+    jobs = [builder.prepared(wheel.target.separate) for wheel in wheels]
+    return {
+        wheel: replace(planned_wheel(builder, own.job, own.build, wheel.baseline), keys=own.keys)
+        for wheel, own in zip(wheels, planned_wheels(builder, jobs), strict=True)
+    }
+
+
+def released(context: ReleaseContext, wheels: ReleaseWheels, *, notes: Iterable[str] = ()) -> ReleaseResult:
+    """The release of all *wheels* in its folder: split, timed, plain ones merged for CPU levels, indexed, reported.
+
+    *notes* come before those of the wheels. Until the last moment nothing is written into the folder.
+    """
+    outcomes, account = _split_wheels(context, wheels, without_twins(wheels.outcomes))
+    bench = benched(context, wheels, outcomes)
+    outcomes = [outcome for outcome in outcomes if outcome not in bench.left_out]
+    if context.recipe.matrix.plain is Plain.HWCAPS and not context.is_part:
+        from vbuild.release.hwcaps_merge import HwcapsMerge
+
+        outcomes = HwcapsMerge(context, wheels, bench.levels).outcomes(outcomes)
+    after = [wheels.split_note] if account and wheels.split_note else []
+    after += _cpu_notes(context)
+    notes = tuple(dict.fromkeys([*notes, *wheels.notes, *after]))
+    return published(context, outcomes, account, notes=notes, bench=bench, is_remote=wheels.is_remote)
+
+
+def _split_wheels(
+    context: ReleaseContext, wheels: ReleaseWheels, outcomes: Sequence[Product | Failure]
+) -> tuple[Sequence[Product | Failure], "Split | None"]:
+    """*outcomes* with thin wheels instead of fat ones, and the account of the split, or None without one.
+
+    What their libraries become is decided for all wheels at once. A wheel that passed its test and changed is tested
+    again, with the wheels that it requires now: the wheel that is published is the one that was tested.
+    """
+    products = [outcome for outcome in outcomes if isinstance(outcome, Product)]
+    if context.split is None or not products:
+        return outcomes, None
+    from vbuild.splitting.split import split
+
+    folder = context.stage / "thin"
+    majors = [(product.wheel.name, cuda.toolkit.version.major) for product in products if (cuda := product.target.cuda)]
+    request = dataclasses.replace(context.split, majors=tuple(majors))
+    result = split([product.wheel for product in products], folder, request=request, indexes=Indexes.configured)
+    changed = {wheel.name for wheel in result.wheels if not wheel.is_untouched}
+    thin: list[Product | Failure] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Product):
+            product = replace(outcome, wheel=folder / outcome.wheel.name)
+            is_due = product.wheel.name in changed and outcome.trial is TrialResult.PASSED
+            thin.append(wheels.test_again(product, folder) if is_due else product)
+        else:
+            thin.append(outcome)
+    names = {outcome.wheel.name for outcome in thin if isinstance(outcome, Product)}
+    return thin, result.of(names) if names else None
+
+
+def _cpu_notes(context: ReleaseContext) -> Iterator[str]:
+    """What users of the wheels must know of the CPUs that these are for."""
+    lowest = context.recipe.matrix.lowest
+    if lowest and any(target.label is None for target in context.targets):
+        others = "glibc 2.33 and newer refuse to load it, and others crash"
+        below = others if lowest.machine == "x86_64" else "it crashes"
+        yield f"plain: for {lowest}, and installers give it to every {lowest.machine} machine: below that, {below}"
+    if extras := [str(target) for target in context.targets if target.cpu.extras]:
+        yield f"{', '.join(extras)}: uv and other installers choose by level, and take no wheel for single features yet"

@@ -18,6 +18,7 @@ from vbuild.errors import VbuildError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS
 from vbuild.hardware.driver import Dotted
+from vbuild.publishing.lint.index import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
 from vbuild.recipe.masked import masked, masked_setting
 from vbuild.recipe.matrix import local_label
 from vbuild.recipe.model import Recipe
@@ -35,20 +36,22 @@ from vbuild.release.report import (
 from vbuild.toolchain.nvcc_commands import is_trial
 from vbuild.toolchain.rewriting import SINGLE_FILE
 from vbuild.toolchain.toolkit import Toolkit
+from vbuild.toolchain.toolkit_provision import FETCHED, Supply
 from vbuild.variants.document import Document
+from vbuild.variants.metadata import VariantMetadata, read_providers
 from vbuild.variants.model import Property, Variant
-from vbuild.verification.bench_results import BenchReport
+from vbuild.variants.providers import metadata_for
+from vbuild.verification.bench import BenchReport
 from vbuild.verification.level_emulation import LevelRun
 from vbuild.verification.model import Verdict
+from vbuild.wheel.archive import open_wheel
 
 if TYPE_CHECKING:
     from vbuild.release.report_comparison import Comparison
     from vbuild.splitting.request import SplitRequest
     from vbuild.splitting.results import Split
     from vbuild.toolchain.interpreter import Interpreter
-    from vbuild.toolchain.toolkit_provision import Supply
     from vbuild.variants.index import Indexed
-    from vbuild.variants.metadata import VariantMetadata
 
 OnProgress = Callable[[Target, str], None]
 
@@ -89,8 +92,6 @@ class Product(Struct, frozen=True):
     @property
     def unpacked(self) -> int:
         """The size of the wheel's files in bytes, as they lie in an installation."""
-        from vbuild.wheel.archive import open_wheel
-
         with open_wheel(self.wheel) as wheel:
             return sum(member.size for member in wheel.members)
 
@@ -248,15 +249,13 @@ class ReleaseResult(Struct, frozen=True):
 
 def limits() -> PypiLimits:
     """PyPI's limits, by its documentation, "Storage limits"."""
-    from vbuild.publishing.lint.index import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
-
     return PypiLimits(DEFAULT_LIMIT * MB, LARGEST_LIMIT * MB, PROJECT_LIMIT)
 
 
 class ReleaseFamily(Struct, frozen=True):
     """What the variant wheels of a release have in common; *metadata* is None if all of its wheels are plain."""
 
-    metadata: "VariantMetadata | None" = None
+    metadata: VariantMetadata | None = None
     hashed: bool = False
 
     @classmethod
@@ -265,9 +264,6 @@ class ReleaseFamily(Struct, frozen=True):
         labelled = [target for target in targets if target.label is not None]
         if not labelled and recipe.variant is None:
             return cls(None, recipe.matrix.hash_labels)
-        from vbuild.variants.metadata import read_providers
-        from vbuild.variants.providers import metadata_for
-
         with at(recipe.file):
             providers = read_providers(recipe.variant) if recipe.variant else {}
             namespaces = recipe.namespaces()
@@ -313,7 +309,7 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
     on_progress: OnProgress = lambda _target, _step: None
     family: ReleaseFamily = ReleaseFamily()
     cache: BuildCache | None = None
-    supply: "Supply | None" = None
+    supply: Supply = FETCHED
     is_part: bool = False
     split: "SplitRequest | None" = None
     before: Report | None = None

@@ -29,10 +29,9 @@ from vbuild.recipe.source import Sdist
 from vbuild.recipe.target import Target
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseWheels
 from vbuild.toolchain.interpreter import facts
-from vbuild.verification.bench import bench
-from vbuild.verification.bench_results import BenchReport
+from vbuild.verification.bench import BenchReport, bench
 from vbuild.verification.level_runs import python_for
-from vbuild.verification.published import published_wheel
+from vbuild.verification.other_builds import published_wheel
 from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:

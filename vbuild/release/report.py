@@ -33,7 +33,7 @@ from vbuild.recipe.cuda import CudaBuild, ToolkitSpec
 from vbuild.recipe.matrix import local_label
 from vbuild.recipe.target import Target
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
-from vbuild.verification.bench_results import BenchReport
+from vbuild.verification.bench import BenchReport
 from vbuild.verification.level_emulation import LevelRun
 from vbuild.verification.model import Verdict
 from vbuild.wheel.name import WheelName

@@ -20,7 +20,7 @@ from vbuild.files.wording import counted, percent, sized
 from vbuild.publishing.lint.index import is_uploadable
 from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, differing, kinds
 from vbuild.release.report_comparison import Comparison, SizeChange, WheelChange, given, grown, titled
-from vbuild.verification.bench_results import BenchRatio, BenchReport, spelled
+from vbuild.verification.bench import BenchRatio, BenchReport, spelled
 from vbuild.verification.model import Severity, VerifyRule
 from vbuild.wheel.name import WheelName
 

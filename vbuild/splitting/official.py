@@ -51,7 +51,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
 from vbuild.process.threads import OncePerKey, several_at_once
-from vbuild.verification.loader import mapped
+from vbuild.verification.installed_wheel import mapped
 from vbuild.wheel.distant import Distant
 from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.name import WheelName

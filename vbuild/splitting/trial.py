@@ -29,7 +29,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import RunEvidence, SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.verification.environments import WheelSources, is_native, make_environment, variables
-from vbuild.verification.opened_files import opened_files
+from vbuild.verification.installed_wheel import opened_files
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import installed_path

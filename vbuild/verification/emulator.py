@@ -35,7 +35,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
 from vbuild.hardware.cpu import X86_64_EXTRAS, X86_64_FEATURES, X86_64_LEVELS, Cpu
-from vbuild.verification.loader import mapped
+from vbuild.verification.installed_wheel import mapped
 
 _SECONDS = 60.0
 _LONGEST = 15  # bytes of an instruction

@@ -8,18 +8,25 @@ Each probe runs in a process of its own, which knows only where the file or the 
     try_load(path)      dlopen with RTLD_NOW, as for an extension module: every symbol and version has to be there
     try_import(name)    import, as a user does it
 
-The process's memory map then says which libraries were loaded, and from where.
+The process's memory map then says which libraries were loaded, and from where. Which files of a folder any process
+opens, Linux's inotify tells, without privileges: https://man7.org/linux/man-pages/man7/inotify.7.html
 """
 
+import ctypes
+import errno
 import json
 import os
 import re
+import select
 import signal
+import struct
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import Distribution, distributions
+from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath
 from typing import Self
 
@@ -31,11 +38,56 @@ from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.files.reading import open_file, read_file, read_text
 from vbuild.process.python import isolated
-from vbuild.verification.loader import mapped
 from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _MODULE = re.compile(r"(?P<name>[^\W\d]\w*)(?:\.py|(?:\.[\w-]+)?\.so)")
+_SECONDS = 300.0
+_ABSENT = re.compile(r"(?P<name>[^\s:]+): cannot open shared object file")
+# what dlopen says if a library, or something in it that was linked against, is missing
+_UNRESOLVED = re.compile(
+    r"undefined symbol: .+|version `.+' not found|cannot open shared object file|symbol .+ not found"
+)
+_VERSIONED = re.compile(r"undefined symbol: .+, version |version `.+' not found")
+_PROBE = """
+import json, os, sys
+
+def mapped():
+    with open("/proc/self/maps") as lines:
+        rows = [line.rstrip().split(None, 5) for line in lines]
+    return {row[5] for row in rows if len(row) == 6 and "x" in row[1] and row[5].startswith("/")}
+
+def causes(error):
+    found, seen = [], set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, (ImportError, OSError)):
+            found.append(str(error))
+        error = error.__cause__ or error.__context__
+    return found
+
+result_file, path, *modules = sys.argv[1:]
+result = {"error": None, "causes": [], "mapped": []}
+try:
+    for module in modules:
+        __import__(module)
+    if path:
+        import ctypes
+        before = mapped()
+        ctypes.CDLL(path, os.RTLD_NOW)
+        result["mapped"] = sorted(mapped() - before)
+except BaseException as error:
+    last = (str(error).strip().splitlines() or [""])[-1]
+    result["error"] = last if path else f"{type(error).__name__}: {last}".removesuffix(": ")
+    result["causes"] = causes(error)
+with open(result_file, "w", encoding="utf-8") as file:
+    json.dump(result, file)
+    file.flush()
+    os._exit(0)
+"""
+_IN_OPEN, _IN_ISDIR, _IN_Q_OVERFLOW = 0x20, 0x40000000, 0x4000
+_EVENT = struct.Struct("iIII")
+_BUFFER = 1 << 16
 
 
 class InstalledWheel(Struct, frozen=True):
@@ -164,52 +216,6 @@ def _imports(paths: Iterable[str]) -> Iterator[str]:
     yield from sorted(seen | modules)
 
 
-_SECONDS = 300.0
-_ABSENT = re.compile(r"(?P<name>[^\s:]+): cannot open shared object file")
-# what dlopen says if a library, or something in it that was linked against, is missing
-_UNRESOLVED = re.compile(
-    r"undefined symbol: .+|version `.+' not found|cannot open shared object file|symbol .+ not found"
-)
-_VERSIONED = re.compile(r"undefined symbol: .+, version |version `.+' not found")
-
-_PROBE = """
-import json, os, sys
-
-def mapped():
-    with open("/proc/self/maps") as lines:
-        rows = [line.rstrip().split(None, 5) for line in lines]
-    return {row[5] for row in rows if len(row) == 6 and "x" in row[1] and row[5].startswith("/")}
-
-def causes(error):
-    found, seen = [], set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, (ImportError, OSError)):
-            found.append(str(error))
-        error = error.__cause__ or error.__context__
-    return found
-
-result_file, path, *modules = sys.argv[1:]
-result = {"error": None, "causes": [], "mapped": []}
-try:
-    for module in modules:
-        __import__(module)
-    if path:
-        import ctypes
-        before = mapped()
-        ctypes.CDLL(path, os.RTLD_NOW)
-        result["mapped"] = sorted(mapped() - before)
-except BaseException as error:
-    last = (str(error).strip().splitlines() or [""])[-1]
-    result["error"] = last if path else f"{type(error).__name__}: {last}".removesuffix(": ")
-    result["causes"] = causes(error)
-with open(result_file, "w", encoding="utf-8") as file:
-    json.dump(result, file)
-    file.flush()
-    os._exit(0)
-"""
-
-
 class ProbeResult(Struct, frozen=True):
     """What happened: the last line of the *error*, and its *causes*, among them the loader's message.
 
@@ -280,3 +286,71 @@ def _probed(python: Path, path: str, modules: Sequence[str]) -> ProbeResult:
             return ProbeResult(f"the process ended with {ending}", killed_by=killed_by)
         result = json.loads(read_text(file))
     return ProbeResult(result["error"], tuple(result["causes"]), tuple(result["mapped"]))
+
+
+@contextmanager
+def opened_files(folder: Path) -> Iterator[set[str]]:
+    """What is yielded has, after the block, the files below *folder* that were opened in it, by path from there.
+
+    Raises `RepackageError` if the system gives no more watches, or more files were opened than it can tell.
+    """
+    found: set[str] = set()
+    libc = ctypes.CDLL(None, use_errno=True)
+    watching = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    if watching < 0:
+        raise RepackageError(f"{folder}: what is opened there cannot be watched: {os.strerror(ctypes.get_errno())}")
+    ending, end = os.pipe()
+    try:
+        places = {}
+        for place, _, _ in os.walk(folder):
+            watch = libc.inotify_add_watch(watching, os.fsencode(place), _IN_OPEN)
+            if watch < 0:
+                raise RepackageError(f"{place}: cannot be watched: {_reason(ctypes.get_errno())}")
+            places[watch] = Path(place).relative_to(folder)
+        lost = threading.Event()
+        reader = threading.Thread(target=_read, args=(watching, ending, places, found, lost))
+        reader.start()
+        try:
+            yield found
+        finally:
+            os.write(end, b"0")
+            reader.join()
+        if lost.is_set():
+            raise RepackageError(f"{folder}: more files were opened there than the system tells")
+    finally:
+        for descriptor in (watching, ending, end):
+            os.close(descriptor)
+
+
+def _read(watching: int, ending: int, places: dict[int, Path], found: set[str], lost: threading.Event) -> None:
+    """Add to *found* what *watching* tells, until something can be read from *ending*."""
+    while True:
+        ready, _, _ = select.select([watching, ending], [], [])
+        if watching in ready:
+            data, place = os.read(watching, _BUFFER), 0
+            while place < len(data):
+                watch, mask, _, length = _EVENT.unpack_from(data, place)
+                name = data[place + _EVENT.size : place + _EVENT.size + length].rstrip(b"\0")
+                place += _EVENT.size + length
+                if mask & _IN_Q_OVERFLOW:
+                    lost.set()
+                elif name and not mask & _IN_ISDIR:
+                    found.add((places[watch] / os.fsdecode(name)).as_posix())
+        elif ending in ready:
+            return
+
+
+def _reason(number: int) -> str:
+    if number == errno.ENOSPC:
+        return "no more watches; expected a larger /proc/sys/fs/inotify/max_user_watches"
+    return os.strerror(number)
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[memoryview]:
+    """Map the ELF file at *path* into memory; raises `BinaryError` if it is not one."""
+    with open_file(path) as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise BinaryError(f"{path.name}: not an ELF file")
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as whole, memoryview(whole) as view:
+            yield view
