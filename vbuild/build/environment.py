@@ -8,9 +8,8 @@ first makes it and the others wait. Backends only read it. Later runs take it fr
 Large files in it are hard links into uv's cache, all others copies: gigabytes of torch take no room twice. A file that
 is not as it was made, when a build is done or the next one begins, costs the environment, and uv its package.
 
-A build for GPUs has `SourceTools` for requirements that have no wheel, and an environment of its own if there are any.
-uv's cache does not know the toolkit: it has what was built with another, and a tree with its objects. These builds see
-all of the cache but that part, and leave nothing in it.
+`lock_for` says what requirements come to on a machine that need not be this one, as a lock (PEP 751). Without builds
+nothing of a stranger's runs: what says only when it is built what it requires is refused by its name.
 """
 
 import hashlib
@@ -18,10 +17,10 @@ import json
 import os
 import re
 import shutil
-import subprocess
+import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
@@ -34,11 +33,15 @@ from vbuild.build.advice import missing_header, missing_source
 from vbuild.config.requirements import requirement_lines
 from vbuild.errors import BuildError, at
 from vbuild.files.cache import Cache, remove
+from vbuild.hardware.machine import Machine
+from vbuild.hardware.uv_platform import python_of, uv_platform
 from vbuild.index_client.configuration import (
-    cache_command,
+    UNBUILT,
+    Indexes,
     clean_command,
     compile_command,
     install_command,
+    unbuilt,
     venv_command,
 )
 from vbuild.process.run import run
@@ -56,16 +59,6 @@ _DIGITS = 12  # of a digest: paths of programs must stay short
 _LARGE = 1 << 20  # bytes: what somebody edits in its place is smaller
 _STAMP = ".vbuild-environment"
 _FILES = "vbuild-files.json"
-_BUILT = "sdists-"  # what uv's cache has of builds
-
-
-class SourceTools(Struct, frozen=True):
-    """The compilers for requirements that have no wheel: *key* tells them apart, and *variables* puts them into a
-    folder and returns what leads a build there.
-    """
-
-    key: str
-    variables: Callable[[Path], Mapping[str, str]]
 
 
 class BuildEnvironment(Struct, frozen=True):
@@ -133,72 +126,38 @@ class Environments:
         self._logs = (logs or folder).absolute()
         self._configuration = configuration
         self._asked = tuple(asked)
-        self._listed = lock
+        self._lock = lock
         self._resolutions = OncePerKey[Path, tuple[str, ...]](keeps_errors=True)
-        self._without_tools = OncePerKey[Path, tuple[str, ...]](keeps_errors=True)
-        self._have_wheels = OncePerKey[Path, bool]()
-        self._made = OncePerKey[Path, BuildEnvironment](keeps_errors=True)
+        self._environments = OncePerKey[Path, BuildEnvironment](keeps_errors=True)
 
     def place(self, interpreter: Interpreter) -> Path:
         """The folder of the environments of *interpreter*, in which their names do not depend on its place."""
         return self.folder / _digest([str(interpreter.path)])
 
-    def having(
-        self, requirements: Collection[str], interpreter: Interpreter, tools: SourceTools | None = None
-    ) -> BuildEnvironment:
+    def having(self, requirements: Collection[str], interpreter: Interpreter) -> BuildEnvironment:
         """The environment of *interpreter* with *requirements* in it, made at the first call.
 
-        What has no wheel is built with *tools*, by default with what uv finds. `BuildError` if the requirements cannot
-        be installed, `RecipeError` if a binding lock does not have them.
+        `BuildError` if the requirements cannot be installed, `RecipeError` if a binding lock does not have them.
         """
-        locked = self._listed.packages(requirements, interpreter.kind) if self._listed and requirements else None
+        locked = self._lock.packages(requirements, interpreter.kind) if self._lock and requirements else None
         # with a lock, what hooks ask for later is in the first environment already
-        asked = self.place(interpreter) / _digest(requirements if locked is None else locked)
+        wanted = self.place(interpreter) / _digest(requirements if locked is None else locked)
         is_moving = any("@" in line for line in requirements)  # what is at a URL may change
-        pinned = locked
-        if not is_moving and (self._cache or tools):
-            pinned = self._resolutions.get(
-                asked, lambda: locked or self._resolved(asked, requirements, interpreter, tools)
-            )
-        if tools and pinned is not None:
-            lines = pinned
-            have_wheels = self._have_wheels.get(asked, lambda: self._installs_wheels(asked, lines, interpreter))
-            tools = None if have_wheels else tools
-        if tools:
-            asked = asked.with_name(_digest([asked.name, tools.key]))
-        if self._cache is None or is_moving or pinned is None:
-            own = self.own / asked.relative_to(self.folder)
-            return self._made.get(own, lambda: self._make(own, requirements, interpreter, pinned, tools))
-        folder = self.place(interpreter) / _digest([*pinned, *([tools.key] if tools else [])])
-        return self._made.get(folder, lambda: self._kept(folder, requirements, interpreter, pinned, tools))
-
-    def begin(self, requirements: Collection[str], interpreter: Interpreter, *, has_tools: bool) -> None:
-        """Make the environment that `having` will be asked for, if it can be known already.
-
-        A build that *has_tools* shares the one of others if there are wheels of all that it requires.
-        """
-        if has_tools:
-            if self._listed or any("@" in line for line in requirements):
-                return
-            asked = self.place(interpreter) / _digest(requirements)
-            pinned = self._resolved_without_tools(asked, requirements, interpreter)
-            if not self._have_wheels.get(asked, lambda: self._installs_wheels(asked, pinned, interpreter)):
-                return
-        self.having(requirements, interpreter)
+        if self._cache is None or is_moving:
+            own = self.own / wanted.relative_to(self.folder)
+            return self._environments.get(own, lambda: self._make(own, requirements, interpreter, locked))
+        pinned = self._resolutions.get(wanted, lambda: locked or self._resolved(wanted, requirements, interpreter))
+        folder = self.place(interpreter) / _digest(pinned)
+        return self._environments.get(folder, lambda: self._cached(folder, requirements, interpreter, pinned))
 
     def settle(self) -> None:
         """Give up the environments in which a build has changed a file, in uv's cache as well."""
-        for folder in self._made.keys() if self._cache else ():
+        for folder in self._environments.keys() if self._cache else ():
             if changed := _changed(folder):
                 self._give_up(folder, changed)
 
-    def _kept(
-        self,
-        folder: Path,
-        requirements: Collection[str],
-        interpreter: Interpreter,
-        pinned: Collection[str],
-        tools: SourceTools | None,
+    def _cached(
+        self, folder: Path, requirements: Collection[str], interpreter: Interpreter, pinned: Collection[str]
     ) -> BuildEnvironment:
         """The environment *folder* of the cache, made unless it is there as it was made."""
         assert self._cache is not None  # noqa: S101 - for mypy
@@ -206,7 +165,7 @@ class Environments:
             changed = _changed(folder)
             if changed is None or changed:
                 self._give_up(folder, changed or ())
-                self._make(folder, requirements, interpreter, pinned, tools)
+                self._make(folder, requirements, interpreter, pinned)
                 _set_apart(folder)
                 stamp = {"folder": str(folder), "files": dict(_state(folder))}
                 (folder / _STAMP).write_text(json.dumps(stamp), encoding="utf-8")
@@ -222,37 +181,10 @@ class Environments:
         with suppress(OSError):
             remove(folder)
 
-    def _resolved(
-        self, folder: Path, requirements: Collection[str], interpreter: Interpreter, tools: SourceTools | None
-    ) -> tuple[str, ...]:
+    def _resolved(self, folder: Path, requirements: Collection[str], interpreter: Interpreter) -> tuple[str, ...]:
         log = self._log(folder)
-        with at("build environment"):
-            if tools:  # only what asks for CUDA before it says what it requires needs them
-                with suppress(BuildError):
-                    return self._resolved_without_tools(folder, requirements, interpreter)
-                with self._building(tools, log) as variables, _explained(log):
-                    return resolved(requirements, interpreter, log=log, environment=variables)
-            with _explained(log):
-                return self._resolved_without_tools(folder, requirements, interpreter)
-
-    def _resolved_without_tools(
-        self, folder: Path, requirements: Collection[str], interpreter: Interpreter
-    ) -> tuple[str, ...]:
-        def make() -> tuple[str, ...]:
-            return resolved(requirements, interpreter, log=self._log(folder), environment=self._variables())
-
-        return self._without_tools.get(folder, make)
-
-    def _installs_wheels(self, folder: Path, pinned: Collection[str], interpreter: Interpreter) -> bool:
-        """Whether the index has wheels of all that is *pinned*."""
-        log = self._log(folder)
-        try:
-            lines = [line.partition(" --hash=")[0] for line in pinned]
-            resolved(lines, interpreter, log=log, environment=self._variables(), builds=False)
-        except BuildError:
-            log.unlink(missing_ok=True)
-            return False
-        return True
+        with at("build environment"), _explained(log):
+            return resolved(requirements, interpreter, log=log, environment=self._variables())
 
     def _log(self, folder: Path) -> Path:
         return self._logs / f"environment-{folder.parent.name}-{folder.name}.log"
@@ -260,37 +192,19 @@ class Environments:
     def _variables(self) -> dict[str, str]:
         return {**for_installers(os.environ, self._asked), **self._configuration()}
 
-    @contextmanager
-    def _building(self, tools: SourceTools | None, log: Path) -> Iterator[dict[str, str]]:
-        """The variables of uv where it builds with *tools*, which has a cache for what it builds that is not kept."""
-        variables = self._variables()
-        if tools is None:
-            yield variables
-            return
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="vbuild-requires-") as folder:
-            cache = Path(folder, "cache")
-            cache.mkdir()
-            shared = subprocess.run(cache_command(), env=variables, capture_output=True, text=True, check=True)
-            for part in Path(shared.stdout.strip()).glob("*/"):
-                if not part.name.startswith(_BUILT):
-                    (cache / part.name).symlink_to(part, target_is_directory=True)
-            yield {**variables, **tools.variables(Path(folder)), "UV_CACHE_DIR": str(cache)}
-
     def _make(
         self,
         folder: Path,
         requirements: Collection[str],
         interpreter: Interpreter,
         locked: Collection[str] | None,
-        tools: SourceTools | None,
     ) -> BuildEnvironment:
         environment = BuildEnvironment(folder / "bin" / "python", folder / "bin")
         create = venv_command(interpreter.path, folder)
         # through links, what a build does to its requirements would be done to uv's cache
         link_mode = f"--link-mode={'hardlink' if self._cache else 'copy'}"
         # what the build of a requirement without a wheel takes is in no lock
-        builds = locked is None or not (self._listed and self._listed.is_binding)
+        builds = locked is None or not (self._lock and self._lock.is_binding)
         fill = install_command(environment.python, link_mode, builds=builds)
         if locked is None:
             fill += requirement_lines(sorted(requirements), BuildError).splitlines()
@@ -300,9 +214,9 @@ class Environments:
             file.write_text("".join(f"{line}\n" for line in locked), encoding="utf-8")
             fill += ["--require-hashes", "--requirements", str(file)]
         log = self._log(folder)
-        with at("build environment"), self._building(tools, log) as building:
-            dropped = _INSTEAD if locked is not None else frozenset()
-            variables = {name: text for name, text in building.items() if name not in dropped}
+        dropped = _INSTEAD if locked is not None else frozenset()
+        variables = {name: text for name, text in self._variables().items() if name not in dropped}
+        with at("build environment"):
             for command in (create, *([fill] if requirements else [])):
                 with _explained(log):
                     run(command, log=log, environment=variables)
@@ -478,3 +392,27 @@ def own_environment(interpreter: Interpreter) -> BuildEnvironment:
 
 def _digest(lines: Collection[str]) -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:_DIGITS]
+
+
+def lock_for(machine: Machine, files: Iterable[Path], stage: Path, *, builds: bool) -> Path:
+    """The lock of what the requirements in *files* come to on *machine*; it is written into the folder *stage*.
+
+    `BuildError`, in uv's words, if nothing fits; by its name if something would have to be built, unless *builds*.
+    """
+    lock, log = stage / "pylock.toml", stage / "log"
+    options = ["--quiet", "--no-header", "--format=pylock.toml", "--no-python-downloads"]
+    options += ["--python-version", python_of(machine), "--python-platform", uv_platform(machine)]
+    # unless one is named, uv asks the one in a .venv of the working folder, which may be a stranger's
+    command = compile_command(sys.executable, files, lock, *options, builds=builds)
+    run_uv(command, log, name="uv pip compile")
+    return lock
+
+
+def run_uv(command: Iterable[str], log: Path, *, name: str) -> None:
+    """Run *command*, one of uv's, with the configured indexes; `BuildError`, which calls it *name*, if it fails."""
+    environment = {**for_installers(os.environ, ()), **Indexes.configured().environment()}
+    try:
+        run([*command], log=log, environment=environment, name=name, is_kept=False)
+    except BuildError as error:
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        raise BuildError(f"{project}: {UNBUILT}" if (project := unbuilt(text)) else str(error)) from error

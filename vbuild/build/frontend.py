@@ -5,9 +5,6 @@
 https://peps.python.org/pep-0517/
 """
 
-import dataclasses
-import hashlib
-import json
 import os
 import sys
 import time
@@ -24,8 +21,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.build.advice import advice, first_of_nvcc, looked_in_vain
 from vbuild.build.caching import Ccache
-from vbuild.build.cuda import cuda_plan
-from vbuild.build.environment import BuildEnvironment, Environments, SourceTools, own_environment
+from vbuild.build.environment import BuildEnvironment, Environments, own_environment
 from vbuild.build.identity import packages_of
 from vbuild.build.job import Job
 from vbuild.build.plan import BuildBackend
@@ -44,7 +40,6 @@ from vbuild.build.wrappers import (
 from vbuild.config.requirements import required_project
 from vbuild.errors import BuildError
 from vbuild.process.run import run
-from vbuild.recipe.cuda import Archs
 from vbuild.recipe.variables import passed
 from vbuild.sbom.model import Material, MaterialRole
 from vbuild.toolchain.compilers import cargo_home
@@ -181,7 +176,7 @@ def begin(job: Job, project: Path, environments: Environments) -> None:
     """Make the environment that the build of *job* begins with, as the tree *project* asks for it."""
     if job.settings.isolation:
         requirements = ProjectBuilder(project).build_system_requires | set(job.settings.requires)
-        environments.begin(requirements, job.interpreter, has_tools=bool(job.toolkit and job.target.cuda))
+        environments.having(requirements, job.interpreter)
 
 
 def required(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> frozenset[str]:
@@ -249,12 +244,11 @@ def _with_requirements(job: Job, shell: _Shell, environments: Environments) -> t
     """*shell* with all that the build requires, and what that is."""
     settings = dict(job.plan.config_settings)
     requirements = shell.builder().build_system_requires | set(job.settings.requires)
-    tools = _tools(job, shell)
-    shell = _within(shell, job, _environment(job, environments, requirements, tools))
+    shell = _within(shell, job, _environment(job, environments, requirements))
     for command in job.settings.before_build:
         shell(["sh", "-c", command])
     if missing := shell.builder().get_requires_for_build("wheel", settings) - requirements:
-        shell = _within(shell, job, _environment(job, environments, requirements | missing, tools))
+        shell = _within(shell, job, _environment(job, environments, requirements | missing))
     return shell, requirements | missing
 
 
@@ -273,44 +267,10 @@ def _within(shell: _Shell, job: Job, environment: BuildEnvironment) -> _Shell:
     return replace(shell, environment=environment, planned=planned)
 
 
-def _tools(job: Job, shell: _Shell) -> SourceTools | None:
-    """In a build for CUDA, what builds requirements that have no wheel: for the same GPUs and the same CPU level."""
-    if job.toolkit is None or job.target.cuda is None:
-        return None
-    plan = cuda_plan(
-        job.target.cuda,
-        # what a recipe says of lists of architectures is of the project's own
-        dataclasses.replace(job.settings.cuda, archs=Archs.COMPLETE, files=()),
-        home=job.toolkit.root,
-        backend=BuildBackend.OTHER,
-        compilers=job.compilers,
-        environment=shell.variables,
-    )
-    planned = {**shell.planned, **dict(plan.environment)}
-
-    def put(folder: Path) -> dict[str, str]:
-        variables = {**shell.variables, **planned}
-        folders = BuildFolders(folder, job.prefixes)
-        wrappers = install(
-            job.plan.rewriting,
-            job.compilers,
-            folder / "launchers",
-            folders,
-            environment=variables,
-            cuda=plan.rules,
-        )
-        return {**planned, **wrappers.environment(variables)}
-
-    known = [job.toolkit.identity, plan.rules.data(), planned, to_builtins(job.plan.rewriting)]
-    return SourceTools(hashlib.sha256(json.dumps(known).encode()).hexdigest(), put)
-
-
-def _environment(
-    job: Job, environments: Environments, requirements: set[str], tools: SourceTools | None
-) -> BuildEnvironment:
+def _environment(job: Job, environments: Environments, requirements: set[str]) -> BuildEnvironment:
     if not job.settings.isolation:
         return own_environment(job.interpreter)
-    return environments.having(requirements, job.interpreter, tools)
+    return environments.having(requirements, job.interpreter)
 
 
 def _checked(wheel: Path, folder: Path) -> Path:

@@ -251,10 +251,6 @@ def clean_command(project: str) -> list[str]:
     return [find_uv_bin(), "cache", "clean", *_UV_OPTIONS, project]
 
 
-def cache_command() -> list[str]:
-    return [find_uv_bin(), "cache", "dir", *_UV_OPTIONS]
-
-
 def find_command(version: str) -> list[str]:
     return [find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]
 

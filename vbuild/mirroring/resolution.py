@@ -37,7 +37,7 @@ from packaging.pylock import (
 )
 from packaging.tags import Tag, parse_tag
 
-from vbuild.build.resolving import lock_for, run_uv
+from vbuild.build.environment import lock_for, run_uv
 from vbuild.config.requirements import is_path, read_requirement, requirement_lines
 from vbuild.errors import BuildError, RecipeError, RepackageError, at, reason_of
 from vbuild.files.reading import open_file, read_text

@@ -18,7 +18,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from vbuild.build.resolving import lock_for
+from vbuild.build.environment import lock_for
 from vbuild.config.requirements import asked_project, requirement_lines
 from vbuild.config.toml_text import toml
 from vbuild.errors import BuildError, FetchError, VariantError, VbuildError, WheelError, at
