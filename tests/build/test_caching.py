@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.tools import needs
-from vbuild.build.caching import Ccache, ccache
+from vbuild.build.wrappers import Ccache, ccache
 from vbuild.errors import BuildError
 
 GCC = shutil.which("gcc") or "gcc"

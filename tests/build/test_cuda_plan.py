@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.factories.plans import GCC, plan
-from vbuild.build.cuda import HostChoice, cuda_plan, host_of
-from vbuild.build.plan import BuildBackend, CudaPlan
+from vbuild.build.plan import BuildBackend, CudaPlan, HostChoice, cuda_plan, host_of
 from vbuild.config.table import Settings
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted

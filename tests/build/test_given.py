@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 from tests.factories.projects import tree
 from tests.factories.sources import index, sdist, sha256
 from tests.factories.toolkits import installed
-from vbuild.build.given import AskedAxes, Given, fitting_toolkit, given
+from vbuild.build.init import AskedAxes, Given, fitting_toolkit, given
 from vbuild.build.source import fetched
 from vbuild.cli.matrix import job_lines
 from vbuild.errors import BuildError, VbuildError

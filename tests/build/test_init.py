@@ -8,8 +8,7 @@ import pytest
 from tests.factories.projects import tree
 from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
-from vbuild.build.given import AskedAxes, given
-from vbuild.build.init import init, prospect
+from vbuild.build.init import AskedAxes, given, init, prospect
 from vbuild.build.survey import drafted, surveyed
 from vbuild.config.toml_text import toml
 from vbuild.errors import RecipeError

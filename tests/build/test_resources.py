@@ -2,7 +2,7 @@
 
 import pytest
 
-from vbuild.build.resources import available_memory, job_variables, shared
+from vbuild.build.job import available_memory, job_variables, shared
 
 GB = 10**9
 

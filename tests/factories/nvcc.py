@@ -8,10 +8,8 @@ from typing import Any
 
 from tests.factories import cuda
 from tests.factories.projects import KERNEL, tree
-from vbuild.build.caching import Ccache
-from vbuild.build.cuda import cuda_plan
-from vbuild.build.plan import BuildBackend, RecipeFlags, planned
-from vbuild.build.wrappers import BuildFolders, CompilerWrappers, install
+from vbuild.build.plan import BuildBackend, RecipeFlags, cuda_plan, planned
+from vbuild.build.wrappers import BuildFolders, Ccache, CompilerWrappers, install
 from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.model import offered
 from vbuild.gpu_code.survey import device_code

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from packaging.version import Version
 
-from vbuild.build import git
+from vbuild.build import source
 from vbuild.errors import FetchError, VbuildError
 from vbuild.index_client import bounds, pages
 from vbuild.index_client.configuration import Indexes
@@ -180,7 +180,7 @@ def _debian(url: str, folder: Path) -> None:
 
 
 def _git(url: str, folder: Path) -> None:
-    git.checkout(f"{url}/demo.git", "0" * 40, folder=folder)
+    source.checkout(f"{url}/demo.git", "0" * 40, folder=folder)
 
 
 PAGES: dict[str, Callable[[str, Path], None]] = {"files": _files, "page": _page, "links": _links}
@@ -243,8 +243,8 @@ def test_a_hostile_file_is_one_line(client: str, mood: str, tmp_path: Path, monk
     ours, folder = tmp_path / SDIST, tmp_path / "folder"
     ours.write_text(OURS)
     folder.mkdir()
-    monkeypatch.setattr(git, "_BOUNDS", ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=1"))
-    monkeypatch.setattr(git, "_LONGEST", 5)
+    monkeypatch.setattr(source, "_BOUNDS", ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=1"))
+    monkeypatch.setattr(source, "_LONGEST_FETCH", 5)
     begun = time.monotonic()
     with _serving(f"file: {mood}", ours.as_uri()) as url, pytest.raises(VbuildError) as refused:
         FILES[client](url, folder)

@@ -17,7 +17,7 @@ from tests.factories.wheels import contents, poked
 from tests.release.test_matrix_parts import LIKE_THE_BASELINE
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import recipe as bundling
-from vbuild.build.given import AskedAxes
+from vbuild.build.init import AskedAxes
 from vbuild.build.trial import TrialResult
 from vbuild.cli.render import release_lines
 from vbuild.release.collect import collect

@@ -12,7 +12,7 @@ from tests.factories.extensions import library
 from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
-from vbuild.build.given import AskedAxes
+from vbuild.build.init import AskedAxes
 from vbuild.errors import RecipeError
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, jobs_of, matrix

@@ -11,7 +11,7 @@ from tests.factories import cuda
 from tests.factories.nvcc import COMPILERS, OUTSIDE, Build, codes
 from tests.factories.projects import tree
 from tests.factories.tools import needs
-from vbuild.build.caching import ccache
+from vbuild.build.wrappers import ccache
 from vbuild.elf.image import ElfImage
 from vbuild.errors import BuildError
 from vbuild.gpu_code.model import Compression

@@ -10,7 +10,7 @@ from vbuild.api.options import Layout, MatrixOptions, PublishOptions, SlimOption
 from vbuild.errors import WheelError
 
 if TYPE_CHECKING:
-    from vbuild.build.given import AskedAxes
+    from vbuild.build.init import AskedAxes
     from vbuild.hardware.cpu import Cpu
     from vbuild.hardware.driver import Dotted
     from vbuild.hardware.gpu import GpuList
@@ -163,7 +163,7 @@ def toolkits_of(asked: "str | Dotted | Iterable[str | Dotted] | None") -> "tuple
 
 
 def axes_of(cpu: Any, cuda: Any, toolkit: Any = None, python: Any = None) -> "AskedAxes":  # noqa: ANN401 - as MatrixOptions has them
-    from vbuild.build.given import AskedAxes
+    from vbuild.build.init import AskedAxes
     from vbuild.hardware.machine import cpus_asked
 
     levels = ",".join(map(str, texts_of(cpu)))

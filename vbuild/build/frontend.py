@@ -20,16 +20,15 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.build.advice import advice, first_of_nvcc, looked_in_vain
-from vbuild.build.caching import Ccache
 from vbuild.build.environment import BuildEnvironment, Environments, own_environment
 from vbuild.build.identity import packages_of
-from vbuild.build.job import Job
+from vbuild.build.job import Job, job_variables
 from vbuild.build.plan import BuildBackend
 from vbuild.build.reproducible import BuildTraces
 from vbuild.build.requiring import check_cuda, pins
-from vbuild.build.resources import job_variables
 from vbuild.build.wrappers import (
     BuildFolders,
+    Ccache,
     CompilerCall,
     CompilerWrappers,
     FailedCall,

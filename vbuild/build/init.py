@@ -4,32 +4,330 @@ vbuild init mmh3==5.3.1    mmh3.toml, with the sdist and its hash
 vbuild init FOLDER         [tool.vbuild] at the end of its pyproject.toml; NAME.toml if it has only a setup.py
 vbuild init --check        Python and its headers; compilers of the languages of its sources; build requirements,
                            asked of the package index; headers of the system, asked of the preprocessor
+
+What stands after `vbuild matrix` -> the recipe that is built.
+
+    recipes/annoy.toml         a recipe
+    FOLDER                     a project, with or without [tool.vbuild]
+    mmh3-5.3.1.tar.gz          an sdist
+    mmh3   mmh3==5.3.1         the sdist of a package index: of the newest release, or of one that fits
+
+``--cpu``, ``--cuda`` and ``--python`` are axes as in ``[matrix]``, and stand instead of those of a recipe.
 """
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
+from packaging.requirements import InvalidRequirement, Requirement
 
 from vbuild.build.advice import debian_package
-from vbuild.build.given import AskedAxes, Given, given
+from vbuild.build.environment import resolved
 from vbuild.build.job import takes
 from vbuild.build.source import fetched, unpacked
-from vbuild.build.survey import DraftKey, ProjectSurvey, RecipeDraft, surveyed
-from vbuild.config.requirements import requirement_lines
-from vbuild.errors import BuildError, RecipeError
+from vbuild.build.survey import DraftKey, ProjectSurvey, RecipeDraft, drafted, surveyed
+from vbuild.config.requirements import is_path, requirement_lines
+from vbuild.config.table import Table
+from vbuild.errors import BuildError, FetchError, HardwareError, RecipeError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.reading import read_text
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import GpuList
 from vbuild.index_client.configuration import Indexes, compile_command, unbuilt
+from vbuild.index_client.located import ListedFile
+from vbuild.index_client.packages import files_of
 from vbuild.recipe.model import Recipe
-from vbuild.recipe.source import Folder, Sdist
+from vbuild.recipe.source import PROJECT_FILES, Folder, Sdist, project_file, project_name, sdist_file
+from vbuild.recipe.spelling import baseline
 from vbuild.toolchain.compilers import INSTALL_C, Compilers, found_rust
 from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.toolkit import releases
+from vbuild.toolchain.toolkit_installed import installed
+
+_DEFAULTS = {"x86_64": "x86-64-v3", "aarch64": "armv8.2-a"}
+_RECIPE = ".toml"
+_WHEEL = ".whl"
+_ARCHIVES = (".zip", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lzma")
+_AXES = frozenset({"cpu", "cuda", "requires", "axes"})
+_SHOWN = 5
+# the packages whose version is that of the toolkit; cuda-toolkit requires the others since CUDA 13
+_TOOLKITS = frozenset({"cuda-toolkit", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11"})
+_SERIES = re.compile(r"\d+\.\d+")
+
+
+class AskedAxes(Struct, frozen=True):
+    """The CPU levels, GPUs, CUDA toolkits and Pythons asked for besides the source, each empty if it is not."""
+
+    cpus: tuple[Cpu, ...] = ()
+    gpus: GpuList | None = None
+    toolkits: tuple[Dotted, ...] = ()
+    pythons: tuple[str, ...] = ()
+
+    def keys(self) -> dict[str, Any]:
+        """Those of ``[matrix]`` that say the same: of toolkits without GPUs, a wheel for each.
+
+        `RecipeError` for several toolkits to compile for GPUs, whose wheels nothing would tell apart.
+        """
+        if self.gpus and len(self.toolkits) > 1:
+            raise RecipeError("--toolkit: several; expected one with --cuda, or none for code without kernels")
+        keys: dict[str, Any] = {"cpu": [str(cpu) for cpu in self.cpus]} if self.cpus else {}
+        if self.gpus:
+            groups = {
+                f"sm{device.number}": [str(each) for each in self.gpus if each.device == device]
+                for device in self.gpus.devices
+            }
+            version = self.toolkits[0] if self.toolkits else fitting_toolkit(self.gpus)
+            keys["cuda"] = [{"toolkit": str(version), "gpus": groups}]
+        elif self.toolkits:
+            keys["cuda"] = [{"toolkit": str(version)} for version in self.toolkits]
+        return keys
+
+
+class Given(Struct, frozen=True):
+    """The *recipe* that a source stands for, and *notes*: what was chosen for the user, each as one line.
+
+    *pythons* are those to choose of it, none for all. A source without a recipe has the *draft* of one.
+    """
+
+    recipe: Recipe
+    notes: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
+    draft: RecipeDraft | None = None
+
+
+def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None) -> Given:
+    """The recipe for *source*, a path or the name of a project, along *axes*.
+
+    A name is looked up at *indexes*, by default those that pip is configured for. `RecipeError` if the source is none
+    of the above, `FetchError` if no index has it.
+    """
+    path = Path(named(str(source))).expanduser()
+    if path.is_dir() or path.name.endswith(_RECIPE) or path.name in PROJECT_FILES:
+        return _of_files(project_file(path) if path.is_dir() else path, axes)
+    notes: tuple[str, ...] = ()
+    is_pure = True
+    if path.exists():
+        sdist = _archive(path)
+    else:
+        path = Path(source)
+        sdist, notes, is_pure = _newest(_requirement(str(source)), indexes or Indexes.configured())
+    with tempfile.TemporaryDirectory() as folder:
+        survey = surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name)
+    if is_pure:
+        _check_compiled(survey, sdist.name)
+    matrix, chosen = _axes(axes, survey)
+    draft = drafted(survey, matrix)
+    return Given(Recipe.of_sdist(sdist, path, draft.values()), (*notes, *chosen, *_met(survey, matrix)), draft=draft)
+
+
+def named(source: str) -> str:
+    """*source*; `RecipeError` if it is empty, as a variable of a script is that is not set: a path to this folder."""
+    if not source.strip():
+        raise RecipeError("no source is named; expected a recipe, a folder, an sdist, or a name, as in mmh3==5.3.1")
+    return source
+
+
+def _of_files(path: Path, axes: AskedAxes) -> Given:
+    """The recipe in the file *path*, or for the project that *path* describes."""
+    table, is_drafted = _own(path)
+    named = table.raw("matrix")
+    matrix = named if isinstance(named, dict) else {}
+    has_axes = bool(matrix.keys() & _AXES) or "variant" in table
+    survey = None
+    if is_drafted or (axes.gpus and path.name in PROJECT_FILES):
+        with at(path):
+            survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
+    keys, notes = _keys(axes, survey) if has_axes else _axes(axes, survey)
+    draft = None
+    if is_drafted and survey:
+        draft, notes = drafted(survey, keys), (*notes, *_met(survey, keys))
+    asked = draft.values() if draft else {"matrix": keys} if keys else {}
+    chooses = bool(axes.pythons) and "python" in matrix
+    if axes.pythons and not chooses:
+        asked["matrix"] = {**asked.get("matrix", {}), **_pythons(axes)}
+    recipe = Recipe.load(path, asked)
+    if draft and survey:
+        _check_compiled(survey, recipe.name)
+    return Given(recipe, notes, axes.pythons if chooses else (), draft)
+
+
+def _own(path: Path) -> tuple[Table, bool]:
+    """The table of ours in the file *path*, with the ``[variant]`` of a project, and whether a project has none."""
+    table = Table({}) if path.name == "setup.py" else Table.load(path)
+    if path.name not in PROJECT_FILES:
+        return table, False
+    with at(path):
+        own = table.handed("tool", optional=True)
+        ours = own.handed("vbuild", optional=True)
+        variant = {"variant": table.raw("variant")} if "variant" in table else {}
+        return ours.with_values((), variant), "vbuild" not in own and not variant
+
+
+def _axes(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The keys of ``[matrix]`` for *axes*, or for what is usual if these are none; and lines on what was chosen."""
+    keys, notes = _keys(axes, survey)
+    if keys:
+        return keys | _pythons(axes), notes
+    level = _DEFAULTS[baseline().machine]
+    why = f"no axis asked for: built for {level}, and plain; --cpu v2,v3,v4 and --cuda 80,90 take others"
+    return {"cpu": [level], **_pythons(axes)}, (why,)
+
+
+def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The keys for *axes* alone, with the toolkit that the build requirements of *survey* are made for; and lines."""
+    notes: tuple[str, ...] = ()
+    if axes.gpus and not axes.toolkits:
+        found = _cuda_of_requirements((*survey.lines, *survey.imported), axes.pythons) if survey else None
+        version, why = fitting_toolkit(axes.gpus), "compiles for these GPUs"
+        if found:
+            version, why = found[0], f"which {found[1]} of the build requirements is made for"
+        axes = replace(axes, toolkits=(version,))
+        notes = (f"CUDA {version}{',' if found else ''} {why}; --toolkit takes another",)
+    if axes.gpus and survey and survey.only_calls_cuda:
+        axes = replace(axes, gpus=None)
+        notes = (*notes, "it calls CUDA's libraries and has no kernels: one wheel for all GPUs")
+    return axes.keys(), notes
+
+
+def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tuple[Dotted, str] | None:
+    """The CUDA toolkit that comes with what *lines* require, and the package that says so; None if none does."""
+    if not lines:
+        return None
+    with suppress(BuildError), tempfile.TemporaryDirectory() as folder:  # the build says what cannot be installed
+        python = Interpreter.found(pythons[0] if pythons else sys.executable, os.environ)
+        variables = {**os.environ, **Indexes.configured().environment()}
+        for line in resolved(lines, python, log=Path(folder, "log"), environment=variables, builds=False):
+            project, _, version = line.split()[0].partition("==")
+            if project in _TOOLKITS and (match := _SERIES.match(version)):
+                return Dotted.parse(match[0]), f"{project} {version}"
+    return None
+
+
+def _check_compiled(survey: ProjectSurvey, name: str) -> None:
+    """Raise `RecipeError` for a project that has nothing to compile."""
+    if not survey.is_compiled:
+        raise RecipeError(
+            f"{name}: no source that a compiler takes, so one wheel serves all machines; expected a project with "
+            "compiled code, or a recipe of yours if it fetches or makes its sources while it is built"
+        )
+
+
+def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
+    """What the user should know of a project whose recipe vbuild wrote."""
+    if survey.has_cuda and "cuda" not in matrix:
+        yield "it has CUDA code, and --cuda is not asked for"
+    elif survey.only_calls_cuda and "cuda" not in matrix:
+        yield "it calls CUDA's libraries; --toolkit 12.9,13.0 builds with these, a wheel for each"
+    for name, value in survey.switched(has_cuda="cuda" in matrix).items():
+        yield f"{name}={value} is set, so that it is built here"
+    if survey.imported:
+        yield f"it imports or includes {', '.join(survey.imported)} and does not require it: installed for the build"
+
+
+def _pythons(axes: AskedAxes) -> dict[str, Any]:
+    return {"python": list(axes.pythons)} if axes.pythons else {}
+
+
+def _archive(path: Path) -> Sdist:
+    if path.name.endswith(_WHEEL):
+        raise RecipeError(f"{path}: a wheel, which is built already; vbuild stamp, slim and bench work on wheels")
+    if not path.name.endswith(_ARCHIVES):
+        raise RecipeError(f"{path}: neither a recipe (.toml) nor an sdist (.tar.gz, .zip)")
+    with at(path):
+        return sdist_file(path)
+
+
+def fitting_toolkit(gpus: GpuList, environment: Mapping[str, str] = os.environ) -> Dotted:
+    """The toolkit that compiles for all *gpus*: an installed one, the most deliberate first, else the newest release.
+
+    `RecipeError` if there is none.
+    """
+    for here in installed(environment):
+        if _compiles(here.version, gpus) and not here.lacks():
+            return here.version
+    fetched = [version for version, release in releases().items() if release.compiles]
+    if fitting := [version for version in fetched if _compiles(version, gpus)]:
+        return max(fitting)
+    oldest, newest = min(fetched), max(fetched)
+    raise RecipeError(
+        f"--cuda {gpus}: no installed toolkit compiles for all, and none of {oldest} to {newest} on the package index; "
+        "expected CUDA_HOME of one that does, or fewer GPUs"
+    )
+
+
+def _compiles(version: Dotted, gpus: GpuList) -> bool:
+    try:
+        gpus.check_toolkit(version)
+    except HardwareError:
+        return False
+    return True
+
+
+def _requirement(text: str) -> Requirement:
+    """The project and the versions that *text* names; `RecipeError` for a path that is not there, and for URLs."""
+    if "://" in text:
+        raise RecipeError(f"{text}: a URL; expected a name on a package index, a path, or [source] git in a recipe")
+    missing = f"{text}: no such file or folder"
+    if is_path(text):
+        raise RecipeError(missing)
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        raise RecipeError(f"{missing}, and not a project as in mmh3 or mmh3==5.3.1") from None
+    if requirement.marker or requirement.url or requirement.extras:
+        raise RecipeError(f"{text}: expected a name with or without versions, as in mmh3 or mmh3==5.3.1")
+    return requirement
+
+
+def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ...], bool]:
+    """The newest sdist that fits *wanted*, pinned, lines that say so, and whether no wheel of it is for a platform."""
+    files = files_of(wanted.name, indexes=indexes)
+    if not files:
+        raise FetchError(f"{wanted.name}: no file or folder, and no project of this name on the package index")
+    sdists = [one for one in files if not one.is_wheel and one.file.endswith(_ARCHIVES)]
+    pinned = any(each.operator in {"==", "==="} and "*" not in each.version for each in wanted.specifier)
+    fitting = [one for one in sdists if pinned or not one.is_yanked]
+    versions = set(wanted.specifier.filter({one.version for one in fitting}))
+    # of one release the .tar.gz of PEP 625 first
+    best = max(
+        (one for one in fitting if one.version in versions),
+        key=lambda one: (one.version, one.file.endswith(".tar.gz")),
+        default=None,
+    )
+    if best is None:
+        raise FetchError(f"{wanted}: {_lacking(wanted, files, sdists)}")
+    if best.sha256 is None:
+        raise FetchError(f"{best.file}: the index states no sha256 for it; download it, and build the file")
+    sdist = Sdist(wanted.name, best.version, best.sha256)
+    notes = [f"{sdist}: sha256 {sdist.sha256}"]
+    if best.is_yanked:
+        notes.append(f"{sdist}: yanked by its authors")
+    wheels = (one.file for one in files if one.is_wheel and one.version == best.version)
+    return sdist, tuple(notes), all(file.endswith("-any.whl") for file in wheels)
+
+
+def _lacking(wanted: Requirement, files: Iterable[ListedFile], sdists: Iterable[ListedFile]) -> str:
+    """Why no sdist fits *wanted*."""
+    built = {one.version for one in files if one.is_wheel} & set(
+        wanted.specifier.filter({one.version for one in files})
+    )
+    there = ", ".join(map(str, sorted({one.version for one in sdists}, reverse=True)[:_SHOWN]))
+    if not there:
+        return "has no sdist, only wheels; expected its source, as [source] git or path in a recipe"
+    if built:
+        return f"{max(built)} has wheels and no sdist; there are sdists of {there}"
+    return f"no such version, or yanked; there are sdists of {there}"
 
 
 class WrittenRecipe(Struct, frozen=True):
@@ -45,7 +343,7 @@ class WrittenRecipe(Struct, frozen=True):
 
 
 def init(source: str | Path, axes: AskedAxes, *, file: Path | None = None) -> WrittenRecipe:
-    """Write a recipe for *source*, as in `vbuild.build.given`, along *axes*, into *file*, by default as above.
+    """Write a recipe for *source*, as in `vbuild.build.init`, along *axes*, into *file*, by default as above.
 
     `RecipeError`, and nothing written, if there is a recipe already.
     """

@@ -19,6 +19,8 @@ A cache entry is complete or not there, and is checked again each time it is use
 
 The rules for archives of others do not hold for these files: the sender also says which commands to run. The files in
 them belong to nobody, and to the receiver when they are unpacked.
+
+The few git commands that sources need; every other git feature is the user's own business.
 """
 
 import calendar
@@ -28,6 +30,7 @@ import os
 import shutil
 import stat
 import struct
+import subprocess
 import tarfile
 import zipfile
 import zlib
@@ -38,7 +41,6 @@ from typing import IO
 
 from msgspec import Struct
 
-from vbuild.build import git
 from vbuild.errors import BuildError, at, reason_of
 from vbuild.files import zstd
 from vbuild.files.archives import BoundedInfo, bomb, most_unpacked
@@ -50,6 +52,125 @@ from vbuild.hardware.cpu import available_cores
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import Wanted
 from vbuild.recipe.source import PROJECT_FILES, Debian, Folder, Git, NativeSource, Sdist
+
+# set inside hooks and by some tools, and then they mean another repository than the folder git is run in
+_MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
+
+# what the configuration of a checkout, or its hooks, would run with our variables
+_RUNS_NOTHING = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+
+
+# as `vbuild.index_client.bounds` has it for a file: git may write 16 GB into each, in six hours, with 4 GB of memory
+_SHELL = ("sh", "-c", 'ulimit -f 31250000 && ulimit -d 4000000 && exec "$@"', "git")  # blocks of 512 bytes, KB
+_LONGEST_FETCH = 6 * 3600
+# bytes a second over two minutes, fewer than for files: a server sends next to nothing while it counts objects
+_BOUNDS = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=120")
+
+
+def checkout(url: str, commit: str, *, folder: Path) -> None:
+    """Fill the empty *folder* with *commit* and its submodules; `BuildError` with git's last line if it fails."""
+    _git(folder, "init", "--quiet")
+    try:
+        _fetched(folder, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit)
+    except BuildError:
+        # not every server gives out a commit by its hash alone
+        _fetched(folder, "fetch", "--quiet", "--", url, "+refs/*:refs/remotes/origin/*")
+    _git(folder, "checkout", "--quiet", "--detach", commit)
+    _fetched(folder, "submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
+
+
+def _is_clean(folder: Path, commit: str) -> bool:
+    """Whether *folder* is a checkout of exactly *commit*, with nothing changed, added or damaged."""
+    try:
+        head = _git(folder, "rev-parse", "--verify", "HEAD").strip()
+        # a project may ask for its submodules to be passed over
+        if head != commit or _git(folder, "status", "--porcelain", "--ignored", "--ignore-submodules=none"):
+            return False
+        _git(folder, "fsck", "--no-progress", "--no-dangling")  # each build gets the history, too
+    except BuildError:
+        return False
+    return True
+
+
+def _tracked(folder: Path) -> list[str] | None:
+    """The files below *folder* that git tracks or would offer to add, or None if it is no git checkout."""
+    try:
+        tracked = _git(folder, "ls-files", "-z", "--cached", "--recurse-submodules").split("\0")
+        added = _git(folder, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
+    except BuildError:
+        return None
+    # an ignored folder inside a checkout is not part of it, nor of anything git could list
+    return sorted({path for path in tracked + added if path}) or None
+
+
+def _clone_history(folder: Path, target: Path) -> None:
+    """Give the empty folder *target* the history of the checkout *folder*, and no files.
+
+    Projects that take their version from tags need it. A folder below the top of its checkout has none of its own.
+    """
+    if (folder / ".git").exists() and _has_commit(folder):
+        _git(folder, "clone", "--quiet", "--no-checkout", "--no-recurse-submodules", "--", str(folder), str(target))
+        _git(target, "reset", "--quiet")
+
+
+def _history(folder: Path) -> tuple[str, ...]:
+    """What `_clone_history` gives of the checkout *folder*: the commit it is at, and where branches and tags are."""
+    if not (folder / ".git").exists() or not _has_commit(folder):
+        return ()
+    refs = _git(folder, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")
+    return (_git(folder, "rev-parse", "HEAD", "--symbolic-full-name", "HEAD"), refs)
+
+
+def _has_commit(folder: Path) -> bool:
+    try:
+        _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    except BuildError:
+        return False
+    return True
+
+
+def _apply_patch(patch: Path, folder: Path) -> None:
+    """Apply *patch* (paths ``a/…``, ``b/…``) to the tree in *folder*, exactly or not at all."""
+    # an enclosing checkout would make git take the paths as starting at its top, and skip them all
+    _git(folder, "apply", "--whitespace=nowarn", str(patch), ceiling=folder.parent)
+
+
+def _fetched(folder: Path, *arguments: str) -> None:
+    """What `_git` does, for a command that asks servers, within bounds."""
+    _git(folder, *_BOUNDS, *arguments, around=_SHELL, seconds=_LONGEST_FETCH)
+
+
+def _git(
+    folder: Path, *arguments: str, ceiling: Path | None = None, around: Iterable[str] = (), seconds: int | None = None
+) -> str:
+    env = {name: text for name, text in os.environ.items() if name not in _MISLEADING}
+    env |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    if ceiling:
+        env["GIT_CEILING_DIRECTORIES"] = str(ceiling)
+    command = [*around, "git", *_RUNS_NOTHING, *arguments]
+    verb = next(word for word in arguments if not word.startswith("-") and "=" not in word)
+    try:
+        ran = subprocess.run(
+            command,
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"git {verb}: not at its end after {seconds} seconds") from error
+    except FileNotFoundError as error:
+        raise BuildError(
+            "git is not installed, and a git source or a patch needs it; install it: apt-get install git"
+        ) from error
+    if ran.returncode:
+        last = (ran.stderr.strip().splitlines() or [f"exit status {ran.returncode}"])[-1]
+        raise BuildError(f"git {verb}: {last}")
+    return ran.stdout
+
 
 _LATEST = 1 << 33
 # bytes that are written at a time, and characters of a path, as many as Linux takes
@@ -227,7 +348,7 @@ def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes
                 case Git():
                     with at(source):
                         new.mkdir()
-                        git.checkout(source.url, source.commit, folder=new)
+                        checkout(source.url, source.commit, folder=new)
                 case Debian():
                     from vbuild.index_client.debian import fetch_debian
 
@@ -252,7 +373,7 @@ def _unchanged(source: Sdist, file: Path) -> Path:
 def _is_whole(source: Sdist | Debian | Git, path: Path) -> bool:
     """Whether *source*, undamaged, is at *path*."""
     if isinstance(source, Git):
-        return git.is_clean(path, source.commit)
+        return _is_clean(path, source.commit)
     return path.is_file() and sha256_of(path) == source.sha256
 
 
@@ -297,7 +418,7 @@ def copied(
             tree = (unpack_tree if archive.suffix == TREE_SUFFIX else unpack)(archive, folder)
     for patch in patches:
         with at(patch.name):
-            git.apply(patch.resolve(), tree)
+            _apply_patch(patch.resolve(), tree)
     return tree / subdirectory
 
 
@@ -319,7 +440,7 @@ def digest(source: NativeSource, *, without: Path | None = None) -> str:
 
 
 def _folder_digest(folder: Path, without: Path | None) -> str:
-    total = hashlib.sha256("\0".join(git.history(folder)).encode(errors="surrogateescape"))
+    total = hashlib.sha256("\0".join(_history(folder)).encode(errors="surrogateescape"))
     top = os.fspath(folder)
     for name in _names(folder, without):
         mode, content = _content(f"{top}/{name}")
@@ -368,7 +489,7 @@ def _copied(source: Path, target: Path, without: Path | None) -> Path:
             raise BuildError(f"{source}: cannot be copied: {reason_of(error)}") from error
         return target
     target.mkdir()
-    git.clone_history(source, target)
+    _clone_history(source, target)
     for name in names:
         file = source / name
         # tracked and deleted, or a submodule that is not there
@@ -393,7 +514,7 @@ def _settled(mode: int) -> int:
 
 def _listed(folder: Path, without: Path | None) -> list[str] | None:
     """What git would take of *folder*, or None if it is no checkout."""
-    if (names := git.listed(folder)) is None:
+    if (names := _tracked(folder)) is None:
         return None
     left_out = (f"{os.path.relpath(without.resolve(), folder.resolve())}/",) if without else ()
     return [name for name in names if not (_is_staged(name) or name.startswith(left_out))]

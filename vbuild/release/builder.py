@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from vbuild.build.agreement import agreement, unused
-from vbuild.build.caching import Ccache, ccache
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel
 from vbuild.build.identity import BuildKeys, Searched, build_keys, searched_files
@@ -29,7 +28,7 @@ from vbuild.build.reproducible import Unreproducible, not_reproducible, without_
 from vbuild.build.requiring import for_platform, tied
 from vbuild.build.source import digest, fetched, unpacked
 from vbuild.build.watching import Watch
-from vbuild.build.wrappers import FailedCall, Override, named
+from vbuild.build.wrappers import Ccache, FailedCall, Override, ccache, named
 from vbuild.dispatch.reach import Doubt
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BuildError, RecipeError, VbuildError, at

@@ -19,17 +19,26 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vbuild.build.agreement import agreement, unused
-from vbuild.build.cibuildwheel.kept import KeptRuns, passed_on
 from vbuild.build.cibuildwheel.making import (
     NOT_PUT,
     ContainerBuild,
     ContainerResult,
     ContainerRunner,
     ContainerSetup,
+    KeptRuns,
+    passed_on,
 )
-from vbuild.build.cibuildwheel.options import check_one_line, inside
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, check_platform
-from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, again, machine_of, runs, unheard
+from vbuild.build.cibuildwheel.runs import (
+    CibuildwheelRun,
+    RunContext,
+    again,
+    check_one_line,
+    inside,
+    machine_of,
+    runs,
+    unheard,
+)
 from vbuild.build.job import recognised
 from vbuild.build.kept_flags import is_for_single_files
 from vbuild.build.plan import FlagPlan, Rewriting

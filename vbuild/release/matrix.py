@@ -27,10 +27,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from vbuild.build.frontend import begin as begin_build
-from vbuild.build.given import AskedAxes, given
 from vbuild.build.identity import build_keys
-from vbuild.build.job import Job
-from vbuild.build.resources import shared
+from vbuild.build.init import AskedAxes, given
+from vbuild.build.job import Job, shared
 from vbuild.build.trial import TrialResult
 from vbuild.build.watching import library_of
 from vbuild.errors import RecipeError, VbuildError, at
@@ -107,7 +106,7 @@ def matrix(
     store: BuildCache | None = None,
     on_progress: OnProgress = lambda _target, _step: None,
 ) -> ReleaseResult:
-    """Build *source*, as in `vbuild.build.given`, into *folder*, as *request* says, with *store* or the user's cache.
+    """Build *source*, as in `vbuild.build.init`, into *folder*, as *request* says, with *store* or the user's cache.
 
     *on_progress* is called with each target and each step of it. The folder gets the finished wheels, the release's
     variants.json, ``report.json``, ``report.html``, and the logs of what failed. A `VbuildError` is raised, and no

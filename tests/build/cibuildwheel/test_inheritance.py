@@ -18,7 +18,7 @@ from tests.factories.cibuildwheel_runs import (
     runs_of,
     with_vbuild,
 )
-from vbuild.build.cibuildwheel import options as places
+from vbuild.build.cibuildwheel import runs as places
 from vbuild.errors import BuildError
 
 # what the project, the tables for single identifiers, and the user may say of an option

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.cibuildwheel_runs import LEVELS, described, options_of, runs_of
-from vbuild.build.cibuildwheel.journal import Journal
-from vbuild.build.cibuildwheel.program import failed
+from vbuild.build.cibuildwheel.program import Journal, failed
 from vbuild.errors import BuildError
 
 BUILT = """

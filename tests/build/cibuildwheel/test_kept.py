@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.factories.cibuildwheel_runs import CP311, CP312, KIT, LEVELS, described, runs_of
-from vbuild.build.cibuildwheel.kept import KeptRuns, RunFiles
+from vbuild.build.cibuildwheel.making import KeptRuns, RunFiles
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun
 from vbuild.files.cache import Cache, Part

@@ -25,9 +25,8 @@ from tests.factories.cibuildwheel_runs import (
     runs_of,
     with_vbuild,
 )
-from vbuild.build.cibuildwheel import options as places
-from vbuild.build.cibuildwheel.options import check_one_line
-from vbuild.build.cibuildwheel.runs import unheard
+from vbuild.build.cibuildwheel import runs as places
+from vbuild.build.cibuildwheel.runs import check_one_line, unheard
 from vbuild.build.plan import BuildBackend
 from vbuild.cli.cibuildwheel import run_lines
 from vbuild.errors import BuildError
