@@ -27,14 +27,6 @@ def figures() -> Iterator[Figure]:
             memory=memory,
             inputs=(wheel,),
         )
-    yield Figure(
-        name="xgboost-fast",
-        what="the same of xgboost with `--fast`",
-        measure=timed(slimming(XGBOOST, *SM90, "--fast")),
-        peer=Peer("`wheel unpack` and `wheel pack` of it", timed(repacking(XGBOOST))),
-        reach=0.10,
-        inputs=(XGBOOST,),
-    )
     # drivers for two of the groups read zstd, in which their GPU code is compressed anew unless that is turned off
     for name, title, options in (
         ("family", "a family of four GPU groups of xgboost", ()),

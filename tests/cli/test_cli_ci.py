@@ -67,9 +67,8 @@ def test_building_needs_a_folder_for_the_results(project: Path, command: list[st
     assert "expected --output-dir FOLDER" in said.stderr
 
 
-@pytest.mark.parametrize("command", ["matrix", "slim"])
-def test_an_executor_nobody_knows_is_a_usage_mistake(project: Path, command: str) -> None:
-    said = vbuild(command, ".", "-o", "dist", "--executor", "ray://here", folder=project)
+def test_an_executor_nobody_knows_is_a_usage_mistake(project: Path) -> None:
+    said = vbuild("matrix", ".", "-o", "dist", "--executor", "ray://here", folder=project)
     assert said.returncode == 2
     assert "no executor 'ray://here'; expected local or dask://host:port" in " ".join(said.stderr.split())
 

@@ -285,14 +285,6 @@ def test_a_name_without_a_wheel_says_what_there_is(name: str, message: str, fat:
     assert not (fat / "out").exists()
 
 
-def test_no_fetch_prints_the_command_that_downloads(fat: Path) -> None:
-    result = vbuild("slim", "demo==1.0", "--no-fetch", folder=fat)
-    assert result.stdout == "pip download --no-deps --only-binary :all: demo==1.0\n"
-    refused = vbuild("slim", NAME, "--gpu", "90", "--no-fetch", folder=fat)
-    assert refused.returncode == 2
-    assert "--no-fetch goes with names on the package index" in refused.stderr
-
-
 def test_slim_says_what_has_nothing_to_cut(fat: Path) -> None:
     (fat / "demo-1.0.tar.gz").write_bytes(b"")
     refused = vbuild("slim", "demo-1.0.tar.gz", "--gpu", "90", "-o", "out", folder=fat)

@@ -149,7 +149,6 @@ ROWS = (
     _writing("slim"),
     _writing("slim-image", is_nightly=True),
     Row("slim --environment in/venv --gpu 90", release, is_nightly=True),
-    Row("slim --system --gpu 90 --dry-run", is_nightly=True),
     _writing("split"),
     Row("split in -o out --min-size 0 --try true --check", _writing("split").fill, is_nightly=True),
     _writing("stamp"),

@@ -81,7 +81,7 @@ ENDED = [
     *((f"{INFO}/{name}", ("doctor", "env", "--gpu", "90")) for name in ("RECORD", "METADATA")),
     (f"{PACKAGES}/fat/_C.so", ("doctor", "env", "--gpu", "90")),
     (f"{PACKAGES}/fat/_C.so", ("slim", "--environment", "env", "--gpu", "90")),
-    (f"{INFO}/RECORD", ("slim", "--root", "env", "--gpu", "90")),
+    (f"{INFO}/RECORD", ("slim", "--environment", "env", "--gpu", "90")),
     ("env/conda-meta/x-1-0.json", ("slim", "--environment", "env", "--gpu", "90")),
 ]
 

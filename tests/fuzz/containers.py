@@ -25,14 +25,14 @@ from vbuild.gpu_code.model import ContainerForm, verbatim
 from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.device_files import examined
 from vbuild.slimming.library import LibraryPlan
-from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.slimming.request import Cuts, Share
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "fatbins"
 SHARE = Share(GpuList.asked("90,gfx90a:xnack+"))
 ORDERS = (
     Cuts(strip=Strip.UNNEEDED),
     Cuts(strip=Strip.DEBUG),
-    Cuts(zstd=True, empty=Empty.NOTHING, unsupported=True, force=True),
+    Cuts(zstd=True, unsupported=True, force=True),
 )
 _FLAGS = (0, FatbinFlag.LZ4, FatbinFlag.ZSTD)
 _FILES = (

@@ -24,7 +24,7 @@ from vbuild.macho.code import read_codes
 from vbuild.pe import read as pe
 from vbuild.pe.code import read_code
 from vbuild.slimming.library import GpuLibrary
-from vbuild.slimming.request import Cuts, Empty
+from vbuild.slimming.request import Cuts
 
 _SECURITY, _DEBUG = 4, 6
 _CUDA = 0x466243B1
@@ -49,7 +49,7 @@ def _slim_pe(data: bytes) -> None:
     library = GpuLibrary.of("demo/a.dll", memoryview(data))
     for cuts in (
         Cuts(),
-        Cuts(zstd=True, empty=Empty.NOTHING, unsupported=True, drop_signature=True, strip=Strip.DEBUG),
+        Cuts(zstd=True, unsupported=True, strip=Strip.DEBUG),
     ):
         with suppress(VbuildError):
             file, outcome = library.slimmed(SHARE, cuts)

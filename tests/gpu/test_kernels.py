@@ -19,7 +19,7 @@ from vbuild.hardware.architectures import Arch
 from vbuild.hardware.driver import Nvidia
 from vbuild.hardware.gpu import GpuList, GpuRequest, Ptx
 from vbuild.slimming.library import GpuLibrary
-from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
 
 HERE = Path(__file__).parent
@@ -85,17 +85,14 @@ def test_kernels_give_what_they_gave(tmp_path: Path, flags: Sequence[str], cuts:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("loading", LOADINGS)
-@pytest.mark.parametrize("empty", list(Empty))
-def test_a_fatbin_with_nothing_for_the_gpu_does_not_disturb_the_others(
-    tmp_path: Path, empty: Empty, loading: str
-) -> None:
+def test_a_fatbin_with_nothing_for_the_gpu_does_not_disturb_the_others(tmp_path: Path, loading: str) -> None:
     """The first unit serves the GPU, the second does not: calling the first works before and after."""
     device = gpu()
     other = next(arch for arch in ("sm_120", "sm_100", "sm_90") if not GpuRequest.parse(arch).arch.runs_on(device))
     archs = (MANY, (other, "sm_75"))
     objects = [cuda_object(tmp_path, source, archs=chosen) for source, chosen in zip(SOURCES, archs, strict=True)]
     fat = cuda_library(tmp_path, objects, archs=MANY)
-    slim, account = slimmed(fat, device, Cuts(empty=empty))
+    slim, account = slimmed(fat, device, Cuts())
     assert account.empty == (device.major != 7)
     assert ran(slim, loading=loading, functions="scale") == ran(fat, loading=loading, functions="scale")
 

@@ -15,7 +15,7 @@ import pytest
 from tests.factories.published_wheels import PIP, Published, PublishedWheels
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.gpu import GpuList
-from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.slim import slim
 
 pytestmark = [pytest.mark.gpu, pytest.mark.network, pytest.mark.slow]
@@ -62,7 +62,7 @@ def installed(wheel: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("loading", ["LAZY", "EAGER"])
-@pytest.mark.parametrize("cuts", [Cuts(), Cuts(zstd=True), Cuts(empty=Empty.NOTHING)], ids=["plain", "zstd", "empty"])
+@pytest.mark.parametrize("cuts", [Cuts(), Cuts(zstd=True)], ids=["plain", "zstd"])
 @pytest.mark.parametrize("project", CASES)
 def test_a_slimmed_wheel_computes_what_the_fat_one_did(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, project: str, cuts: Cuts, loading: str

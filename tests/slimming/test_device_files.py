@@ -31,7 +31,7 @@ DEMO = "demo/__init__.py"
 def slimmed(folder: Path, files: Mapping[str, bytes | str], gpus: str = "90") -> tuple[dict[str, bytes], Slimmed]:
     """The members of the slimmed wheel of *files*, and the result."""
     source = wheel(folder, files=files)
-    (result,) = slim(source, folder / "out", gpus=gpus, sbom=False)
+    (result,) = slim(source, folder / "out", gpus=gpus)
     assert result.path
     with zipfile.ZipFile(result.path) as archive:
         members = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
@@ -258,7 +258,7 @@ def test_a_container_whose_hash_is_listed_is_not_changed(tmp_path: Path) -> None
 def test_variants_have_the_files_of_their_gpus(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = {"demo/a.cubin": SM_80, "demo/b.cubin": SM_90}
     source = wheel(tmp_path, files=files)
-    results = slim(source, tmp_path / "out", variants={"sm80": "80", "sm90": "90"}, sbom=False)
+    results = slim(source, tmp_path / "out", variants={"sm80": "80", "sm90": "90"})
     for result, name in zip(results, ("demo/a.cubin", "demo/b.cubin"), strict=True):
         assert result.path
         assert [path for path in zipfile.ZipFile(result.path).namelist() if path.endswith("cubin")] == [name]

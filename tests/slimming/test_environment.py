@@ -353,7 +353,8 @@ def test_the_tree_of_an_image_has_several_folders_of_packages(user: VirtualEnvir
     for place in ("usr/lib/python3/dist-packages", "opt/app/packages"):
         shutil.copytree(user.site, tree / place)
     (tree / "usr/link").symlink_to(user.site)
-    result = slim_environment(Environment.under(tree), SM_90, Cuts())
+    (tree / "etc").mkdir()
+    result = slim_environment(Environment.at(tree), SM_90, Cuts())
     assert [one.saves > 0 for one in result.distributions if one.project == "demo"] == [True, True]
     assert lies(tree) == []
     assert (user.site / "demo/_C.so").read_bytes() == FAT
@@ -405,7 +406,7 @@ def _conda_lies(prefix: Path) -> list[str]:
     [
         ("nothing", "nothing: not there; expected the folder of an environment"),
         ("file", "file: a file; expected the folder of an environment"),
-        ("home", "home: not an environment; expected a venv, a conda prefix, or a folder of packages"),
+        ("home", "home: not an environment; expected a venv, a conda prefix, a folder of packages"),
     ],
 )
 def test_what_is_not_an_environment_is_refused(user: VirtualEnvironment, place: str, message: str) -> None:

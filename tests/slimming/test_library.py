@@ -17,7 +17,7 @@ from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuList, GpuServed, Ptx
 from vbuild.slimming.library import GpuLibrary
-from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.slimming.slim import check_served
 
@@ -81,10 +81,9 @@ def test_ptx_that_may_not_stay_is_named_as_such_in_the_refusal() -> None:
         cut(device_library(both), cuts=Cuts(ptx=Ptx.NONE, strict=True))
 
 
-@pytest.mark.parametrize(("empty", "kept"), [(Empty.SMALLEST, 2), (Empty.NOTHING, 1)])
-def test_a_fatbin_for_other_gpus_is_counted_as_empty(empty: Empty, kept: int) -> None:
-    account = cut(device_library(code(80, 90), code(80, 86)), cuts=Cuts(empty=empty))
-    assert (account.kept, account.dropped, account.empty) == (kept, 4 - kept, 1)
+def test_a_fatbin_for_other_gpus_is_counted_as_empty() -> None:
+    account = cut(device_library(code(80, 90), code(80, 86)))
+    assert (account.kept, account.dropped, account.empty) == (2, 2, 1)
 
 
 @pytest.mark.parametrize(("ptx", "left"), [(Ptx.NONE, "sm_80"), (Ptx.AUTO, "PTX for sm_80")])
@@ -92,7 +91,7 @@ def test_where_no_gpu_needs_any_the_smallest_stays_and_ptx_only_where_it_may(ptx
     both = fatbin(
         entry(arch=86, code=cubin(86, 2 * BIG)), entry(FatbinKind.PTX, 80), entry(arch=80, code=cubin(80, BIG))
     )
-    account = cut(device_library(both), "75", Cuts(ptx=ptx, empty=Empty.SMALLEST, unsupported=True))
+    account = cut(device_library(both), "75", Cuts(ptx=ptx, unsupported=True))
     assert account.gpus == (left,)
 
 

@@ -1,16 +1,12 @@
 import json
 import random
-import subprocess
-import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
-import zstandard
 from installer.sources import WheelFile as InstallerWheel
-from uv import find_uv_bin
 
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
@@ -22,15 +18,12 @@ from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import Ptx
-from vbuild.inspection.inspect import inspect
-from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Slimmed
 from vbuild.slimming.slim import slim
 from vbuild.variants.document import Document
-from vbuild.variants.stamp import stamped, unstamped
+from vbuild.variants.stamp import stamped
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.metadata import is_dist_info
-from vbuild.wheel.zip_format import ZipMethod
 
 NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 LIBRARY = "demo/_C.so"
@@ -196,14 +189,11 @@ def test_ptx_alone_for_a_gpu_that_no_property_can_name_is_refused(tmp_path: Path
     assert not list((tmp_path / "out").glob("*"))
 
 
-@pytest.mark.parametrize(("empty", "kept"), [(Empty.SMALLEST, ["sm_90", "sm_80"]), (Empty.NOTHING, ["sm_90"])])
-def test_a_fatbin_with_nothing_for_the_gpus_keeps_its_smallest_entry_or_none(
-    tmp_path: Path, empty: Empty, kept: list[str]
-) -> None:
+def test_a_fatbin_with_nothing_for_the_gpus_keeps_its_smallest_entry(tmp_path: Path) -> None:
     library = device_library(code(80, 90), fatbin(entry(arch=80), entry(arch=80, code=cubin(80, BIG))))
-    slimmed = one(fat_wheel(tmp_path, library=library), tmp_path / "out", empty=empty)
+    slimmed = one(fat_wheel(tmp_path, library=library), tmp_path / "out")
     assert slimmed.libraries[0].empty == 1
-    assert [arch for found in architectures(tmp_path / "out" / NAME) for arch in found] == kept
+    assert [arch for found in architectures(tmp_path / "out" / NAME) for arch in found] == ["sm_90", "sm_80"]
 
 
 @pytest.mark.parametrize(("ptx", "kept"), [(Ptx.AUTO, "ptx sm_120"), (Ptx.NONE, "sm_80")])
@@ -426,63 +416,6 @@ def test_a_wheel_never_overwrites_itself(tmp_path: Path, library: bytes) -> None
 def test_a_variant_that_is_no_label_and_gpus_is_refused(text: str) -> None:
     with pytest.raises(VbuildError):
         Share.parse(text)
-
-
-def test_a_variant_with_members_in_zstd_is_read_by_uv_and_by_every_verb_here(tmp_path: Path) -> None:
-    cuts, shares = Cuts(members=ZipMethod.ZSTD), [Share.parse("sm90=90")]
-    fat = fat_wheel(tmp_path)
-    (slimmed,) = slim([fat], tmp_path / "out", shares=shares, cuts=cuts)
-    (usual,) = slim([fat], tmp_path / "usual", shares=shares)
-    assert slimmed.path
-    assert usual.path
-    with zipfile.ZipFile(slimmed.path) as archive:
-        methods = {(info.compress_type, is_dist_info(info.filename)) for info in archive.infolist()}
-        info, raw = archive.getinfo(LIBRARY), slimmed.path.read_bytes()
-    assert methods == {(ZipMethod.ZSTD, False), (ZipMethod.DEFLATED, True)}
-    start = info.header_offset + 30 + len(LIBRARY)
-    library = members(usual.path)[LIBRARY]
-    assert zstandard.ZstdDecompressor().decompressobj().decompress(raw[start : start + info.compress_size]) == library
-    assert read_by_uv(tmp_path, slimmed.path)[LIBRARY] == library
-    with open_wheel(slimmed.path, check=True) as source:
-        assert source.read(LIBRARY) == library
-        assert source.head(LIBRARY, 64) == library[:64]
-    plainly = unstamped(slimmed.path, tmp_path / "plain")
-    assert members(plainly)[LIBRARY] == library  # Python 3.11 reads it, and so does pip
-    assert inspect(slimmed.path).libraries[0].gpu == inspect(usual.path).libraries[0].gpu
-
-
-def read_by_uv(folder: Path, path: Path) -> dict[str, bytes]:
-    """The files that uv installs of the wheel at *path*, under a name without its label."""
-    name = path.name.rpartition("-")[0] + ".whl"
-    copy = folder / "copy" / name
-    copy.parent.mkdir()
-    copy.write_bytes(path.read_bytes())
-    site = folder / "site"
-    uv: list[str | Path] = [
-        find_uv_bin(),
-        "pip",
-        "install",
-        "--quiet",
-        "--no-config",
-        "--no-deps",
-        "--offline",
-        "--target",
-        site,
-    ]
-    subprocess.run([*uv, "--python", sys.executable, copy], check=True, capture_output=True)
-    return {str(file.relative_to(site)): file.read_bytes() for file in site.rglob("*") if file.is_file()}
-
-
-def test_members_in_zstd_are_refused_for_what_pip_installs(tmp_path: Path) -> None:
-    fat = fat_wheel(tmp_path)
-    with pytest.raises(RepackageError, match="--members zstd: pip, which installs plain wheels, cannot read such"):
-        slim([fat], tmp_path / "out", shares=plain("90"), cuts=Cuts(members=ZipMethod.ZSTD))
-    (made,) = slim([fat], tmp_path / "out", shares=[Share.parse("x=90")], cuts=Cuts(members=ZipMethod.ZSTD))
-    renamed = tmp_path / NAME
-    assert made.path
-    renamed.write_bytes(made.path.read_bytes())
-    with pytest.raises(WheelError, match="compressed with zstd, which pip cannot read; expected so in variants only"):
-        one(renamed, tmp_path / "again")
 
 
 @pytest.mark.parametrize(

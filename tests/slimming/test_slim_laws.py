@@ -25,7 +25,7 @@ from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuList, GpuRequest, Ptx, Service, service
 from vbuild.inspection.gpu_code import GpuCode, devices
 from vbuild.slimming.library import GpuLibrary
-from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
 
 ARCHS = (52, 75, 80, 86, 87, 90, 100, 103, 120)
@@ -129,7 +129,6 @@ cuts = st.builds(
     Cuts,
     ptx=st.sampled_from(Ptx),
     strip=st.sampled_from(Strip),
-    empty=st.sampled_from(Empty),
     force=st.booleans(),
 )
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MB = 10**6
 # options that say where and how, not what
-_PLACES = frozenset({"executor", "on_progress", "provenance"})
+_PLACES = frozenset({"on_progress", "provenance"})
 
 
 def level_named(text: str) -> "Cpu":
@@ -135,21 +135,16 @@ def cuts_of(asked: SlimOptions) -> "Cuts":
     """What the options of `slim` do to every library."""
     from vbuild.binary.edits import Strip
     from vbuild.hardware.gpu import Ptx
-    from vbuild.slimming.request import Cuts, Empty
-    from vbuild.wheel.zip_format import ZipMethod
+    from vbuild.slimming.request import Cuts
 
     return Cuts(
         ptx=Ptx(asked.get("ptx", "auto")),
         strip=Strip(asked.get("strip") or Strip.NOTHING),
         drop=texts_of(asked.get("drop")),
-        empty=Empty(asked.get("empty", "smallest")),
         zstd=asked.get("zstd"),
-        members=ZipMethod.ZSTD if asked.get("members") == "zstd" else ZipMethod.DEFLATED,
         force=asked.get("force", False),
-        drop_signature=asked.get("drop_signature", False),
         unsupported=asked.get("allow_unsupported", False),
         strict=asked.get("strict", False),
-        bill=asked.get("sbom", True),
     )
 
 

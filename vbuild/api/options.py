@@ -62,17 +62,11 @@ class SlimOptions(TypedDict, total=False):
     drop               globs of members to leave out; * also crosses slashes
     zstd               compress kept GPU code again; it then needs the driver of CUDA 12.4 or later; None, the default,
                        does so in variants that need such a driver anyway
-    members            compress the files in variant wheels with "deflate" or "zstd", which pip cannot read; "deflate"
-    empty              what a fatbin without code for the GPUs keeps: its "smallest" entry or "nothing"; "smallest"
-    fast               compress in a third of the time; wheels get an eighth larger
     allow_unsupported  go on if a wheel has no code for a GPU asked for
     strict             refuse a wheel if one library has no code for a GPU asked for
     accept_license     go on if the wheel's licence forbids changes
     force              cut libraries that GNU strip would destroy later
-    drop_signature     cut signed Windows libraries, whose signatures become void and go
-    sbom               add a bill of materials to changed wheels; True
     provenance         write <wheel>.provenance.json, ready to sign, next to each wheel
-    executor           "local", or "dask://HOST:PORT"
     on_progress        called with the wheel at work, and the bytes done and to do
     """
 
@@ -82,17 +76,11 @@ class SlimOptions(TypedDict, total=False):
     strip: Literal["debug", "unneeded"] | None
     drop: Iterable[str]
     zstd: bool | None
-    members: Literal["deflate", "zstd"]
-    empty: Literal["smallest", "nothing"]
-    fast: bool
     allow_unsupported: bool
     strict: bool
     accept_license: bool
     force: bool
-    drop_signature: bool
-    sbom: bool
     provenance: bool
-    executor: "str | Executor"
     on_progress: Callable[[str, int, int], None]
 
 

@@ -46,7 +46,6 @@ def slim(
     """
     from vbuild.slimming.request import Share
     from vbuild.slimming.slim import slim as verb
-    from vbuild.workers.executor import Executor
 
     asked = known(options, SlimOptions)
     gpus, shares = gpus_of(asked.get("gpus", ())), shares_of(asked.get("variants", ()))
@@ -57,9 +56,7 @@ def slim(
         path_of(output_dir),
         shares=shares or (Share(gpus),),
         cuts=cuts_of(asked),
-        codec=codec_of(fast=asked.get("fast", False)),
         accept_license=asked.get("accept_license", False),
-        executor=value_of(asked.get("executor", "local"), Executor.parse),
         on_progress=asked.get("on_progress", silent),
     )
     if asked.get("provenance"):
@@ -69,32 +66,27 @@ def slim(
 
 
 def slim_environment(
-    place: StrPath | None = None,
+    place: StrPath,
     *,
-    root: StrPath | None = None,
     backup: StrPath | None = None,
     dry_run: bool = False,
     **options: Unpack[SlimOptions],
 ) -> "SlimmedEnvironment":
     """Cut the GPU code of all that is installed in *place*, where it lies: ``slim --environment``.
 
-    *place* is a venv, a conda prefix or a folder of packages, or None for the Python on PATH; *root* instead is the
-    tree of an unpacked image. *backup* is a folder that keeps the old files, for `undo_slim`; with *dry_run* nothing is
-    written. Of the options, those apply that say what goes, *accept_license* and *on_progress*. Returns what became of
-    each distribution, in bytes, and which files were left, with reasons. `RepackageError` if there is no environment,
-    or it cannot be written to; `RecipeError` if the disk is full: every file is then the old or the new one.
+    *place* is a venv, the prefix of a Python or of conda, a folder of packages, or the tree of an unpacked image.
+    *backup* is a folder that keeps the old files, for `undo_slim`; with *dry_run* nothing is written. Of the options,
+    those apply that say what goes, *accept_license* and *on_progress*. Returns what became of each distribution, in
+    bytes, and which files were left, with reasons. `RepackageError` if there is no environment, or it cannot be written
+    to; `RecipeError` if the disk is full: every file is then the old or the new one.
     """
     from vbuild.slimming.environment import slim_environment as verb
     from vbuild.slimming.request import Share
     from vbuild.wheel.installed import Environment
 
     asked = known(options, SlimOptions)
-    if root is not None:
-        environment = Environment.under(Path(root))
-    else:
-        environment = Environment.of_system() if place is None else Environment.at(Path(place))
     return verb(
-        environment,
+        Environment.at(Path(place)),
         Share(gpus_of(asked.get("gpus", ()))),
         cuts_of(asked),
         dry_run=dry_run,

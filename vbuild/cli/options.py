@@ -16,7 +16,7 @@ from vbuild.errors import VbuildError, meant
 F = TypeVar("F", bound=Callable[..., Any])
 
 # options that say where and how, not what: a statement of provenance leaves them out
-_PLACES = frozenset({"wheels", "folder", "executor", "as_json", "dry_run", "provenance", "check"})
+_PLACES = frozenset({"wheels", "folder", "as_json", "dry_run", "provenance", "check"})
 
 
 class _Path(click.Path):

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 @click.command(epilog=options.example("vbuild slim torch-*.whl --variant sm80=80,86,89 --variant sm90=90,90a -o out"))
 @click.argument("wheels", type=options.NAMED, nargs=-1)
 @click.option(
-    "--environment", "place", type=options.PATH, metavar="PATH", help="Slim all that this venv or conda prefix has."
+    "--environment",
+    "place",
+    type=options.PATH,
+    metavar="PATH",
+    help="Slim all that this venv, prefix of a Python or conda, or tree of an unpacked image has.",
 )
-@click.option("--system", is_flag=True, help="Slim all that the Python on PATH has, venvs aside.")
-@click.option("--root", type=options.PATH, metavar="DIR", help="Slim all packages in the tree of an unpacked image.")
 @click.option(
-    "--backup", type=options.FOLDER, metavar="DIR", help="With these three: keep the old files in this folder."
+    "--backup", type=options.FOLDER, metavar="DIR", help="With --environment: keep the old files in this folder."
 )
 @click.option("--undo", type=options.FOLDER, metavar="DIR", help="Put the files of this backup back; do no more.")
 @options.folder
@@ -53,32 +55,11 @@ if TYPE_CHECKING:
     help="Compress GPU code better, alone or with --gpu; it then needs the driver of CUDA 12.4 or later. [default: in "
     "variants that need such a driver anyway]",
 )
-@click.option(
-    "--members",
-    type=options.Choice(["deflate", "zstd"]),
-    default="deflate",
-    show_default=True,
-    help="Compress the files in variant wheels so; zstd is smaller, and uv reads it, pip does not.",
-)
-@click.option(
-    "--empty",
-    type=options.Choice(["smallest", "nothing"]),
-    default="smallest",
-    show_default=True,
-    help="Keep this of a fatbin without code for the GPUs: its smallest entry, or nothing.",
-)
-@options.fast
 @click.option("--allow-unsupported", is_flag=True, help="Go on if a wheel has no code for a GPU that you name.")
 @click.option("--strict", is_flag=True, help="Refuse a wheel if one library has no code for a GPU that you name.")
 @click.option("--accept-license", is_flag=True, help="Go on if the licence forbids changes: you have permission.")
 @click.option("--force", is_flag=True, help="Cut libraries even if GNU strip would destroy them later.")
-@click.option(
-    "--drop-signature", is_flag=True, help="Cut signed Windows libraries, too: their signatures become void, and go."
-)
-@options.bill
 @options.provenance
-@options.executor
-@click.option("--no-fetch", is_flag=True, help="Print the command that downloads the wheels named; do no more.")
 @options.dry_run
 @options.as_json
 def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
@@ -86,12 +67,12 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
 
     WHEELS are files, folders of wheels, or names on the package index, as in torch==2.9.1. --gpu keeps a wheel's name;
     each --variant makes a variant wheel of its own, and the output folder gets their index. --recompress alone keeps
-    the code for every GPU. --environment, --system and --root need no WHEELS: they cut what is installed, in place.
-    oci:DIR is an image layout, of which the output folder becomes a slimmed one.
+    the code for every GPU. --environment needs no WHEELS: it cuts what is installed, in place. oci:DIR is an image
+    layout, of which the output folder becomes a slimmed one.
     """
     from vbuild.api import repackaging
 
-    installed = {name: asked.pop(name) for name in ("place", "system", "root", "backup", "undo")}
+    installed = {name: asked.pop(name) for name in ("place", "backup", "undo")}
     if any(installed.values()):
         _slim_installed(wheels, folder, installed, asked)
         return
@@ -99,21 +80,13 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
         _slim_images(wheels, folder, asked)
         return
     if not wheels:
-        raise click.UsageError("expected WHEELS, or --environment PATH, --system or --root DIR")
-    if asked.pop("no_fetch"):
-        from vbuild.index_client.packages import download_command
-
-        names = [wheel for wheel in wheels if not isinstance(wheel, Path)]
-        if not names:
-            raise click.UsageError("--no-fetch goes with names on the package index; expected one, as in torch==2.9.1")
-        terminal.write("".join(f"{download_command(name)}\n" for name in names))
-        return
+        raise click.UsageError("expected WHEELS, or --environment PATH")
     if asked["gpus"] and asked["shares"]:
         raise click.UsageError("expected --gpu for one wheel, or --variant for a family; not both")
     dry_run, provenance, as_json = (asked.pop(name) for name in ("dry_run", "provenance", "as_json"))
     if folder is None and not dry_run:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
-    asked |= {"variants": asked.pop("shares"), "sbom": asked.pop("bill")}
+    asked["variants"] = asked.pop("shares")
     with terminal.bar(quiet=as_json) as on_progress:
         results = repackaging.slim(options.here(wheels), None if dry_run else folder, **asked, on_progress=on_progress)
     for result in results if provenance else ():
@@ -123,17 +96,14 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
 
 
 # options that are about wheels as files
-_OF_WHEELS = ("shares", "drop", "fast", "provenance", "no_fetch")
+_OF_WHEELS = ("shares", "drop", "strict", "provenance")
 
 
 def _check_of_wheels(asked: Mapping[str, Any]) -> None:
     """A usage mistake for options that are about wheels."""
-    members = "members" if asked["members"] != "deflate" else None
-    if given := next((name for name in _OF_WHEELS if asked[name]), members):
-        name = {"shares": "variant"}.get(given, given.replace("_", "-"))
+    if given := next((name for name in _OF_WHEELS if asked[name]), None):
+        name = {"shares": "variant"}.get(given, given)
         raise click.UsageError(f"--{name} is for wheels; expected none for what is installed")
-    if not asked["executor"].is_local:
-        raise click.UsageError("--executor is for wheels; what is installed is slimmed where it is")
 
 
 def _slim_images(wheels: tuple[Any, ...], folder: Path | None, asked: Mapping[str, Any]) -> None:
@@ -165,10 +135,8 @@ def _slim_installed(
     """Slim what is installed, or undo that."""
     from vbuild.api import repackaging
 
-    if wheels or folder or sum(bool(installed[name]) for name in ("place", "system", "root", "undo")) != 1:
-        raise click.UsageError(
-            "expected one of --environment PATH, --system, --root DIR and --undo DIR, without WHEELS and --output-dir"
-        )
+    if wheels or folder or bool(installed["place"]) is bool(installed["undo"]):
+        raise click.UsageError("expected --environment PATH or --undo DIR, without WHEELS and --output-dir")
     _check_of_wheels(asked)
     if installed["undo"]:
         if installed["backup"] or asked["dry_run"]:
@@ -180,7 +148,6 @@ def _slim_installed(
     with terminal.bar(quiet=asked["as_json"]) as on_progress:
         result = repackaging.slim_environment(
             installed["place"],
-            root=installed["root"],
             backup=installed["backup"],
             dry_run=asked["dry_run"],
             **cuts,
@@ -190,7 +157,7 @@ def _slim_installed(
 
 
 _IMAGES = "oci:"
-_CUTS = {"gpus", "ptx", "strip", "zstd", "empty", "allow_unsupported", "accept_license", "force", "drop_signature"}
+_CUTS = {"gpus", "ptx", "strip", "zstd", "allow_unsupported", "accept_license", "force"}
 _NAME_WIDTH = 44
 
 
@@ -275,5 +242,3 @@ def _cut_lines(cut: "LibraryCut") -> Iterator[str]:
     if cut.why_whole:
         yield f"  left as it was: {cut.why_whole}"
     yield from (f"  left alone: {note}" for note in cut.notes)
-    if cut.unsigned:
-        yield "  its Authenticode signature, which a cut makes void, is removed"

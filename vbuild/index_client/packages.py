@@ -9,7 +9,6 @@ import hashlib
 import logging
 import os
 import re
-import shlex
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -309,10 +308,6 @@ def requirement_of(text: str) -> Requirement | None:
     except InvalidRequirement:
         return None
     return None if requirement.marker or requirement.url or requirement.extras else requirement
-
-
-def download_command(wanted: Requirement) -> str:
-    return f"pip download --no-deps --only-binary :all: {shlex.quote(str(wanted))}"
 
 
 def download_wheel(

@@ -35,7 +35,6 @@ from vbuild.files.edited import EditedFile
 from vbuild.pe.cut_check import prove
 from vbuild.pe.image import (
     CoffHeader,
-    DataDirectory,
     Directory,
     Machine,
     PeImage,
@@ -60,17 +59,16 @@ def cut(
     replacements: Sequence[Replacement],
     *,
     strip: Strip = Strip.NOTHING,
-    drop_signature: bool = False,
 ) -> EditedFile:
     """*image* with *replacements*, and without what *strip* names, proved; `EditedFile.whole` if nothing changes.
 
-    `BinaryError` if it cannot be done without a risk, or voids a signature that is not to be dropped.
+    `BinaryError` if it cannot be done without a risk, or the file is signed.
     """
     stripped = debug_sections(image) if strip is not Strip.NOTHING else None
     if all(each.parts == (each.span,) for each in replacements) and stripped is None:
         return EditedFile.whole(image.data)
     _check_kind(image)
-    _check_end(image, drop_signature=drop_signature)
+    _check_end(image)
     spans = [_addresses(image, each.span) for each in replacements]
     check_followed(replacements, spans, image.pointers(spans), _exported(image))
     beds = _beds(image, replacements)
@@ -169,21 +167,16 @@ def _check_kind(image: PeImage) -> None:
             raise BinaryError(f"section {section.name} is not at multiples of FileAlignment, {unit:#x}, in the file")
 
 
-def _check_end(image: PeImage, *, drop_signature: bool) -> None:
-    """Refuse what stands behind the last section, unless it is known: symbols, and certificates that may go."""
+def _check_end(image: PeImage) -> None:
+    """Refuse what stands behind the last section, unless it is known: symbols."""
     end = image.end
     if symbols := symbols_of(image):
         if symbols.start < end or symbols.stop > len(image.data):
             raise BinaryError(f"symbols at {symbols.start:#x} are not behind the last section, {end:#x}")
         end = symbols.stop
-    if certificates := image.directory(Directory.SECURITY):
-        if not drop_signature:
-            raise BinaryError("it has an Authenticode signature, which a cut makes void; --drop-signature removes it")
-        if certificates.start < end or certificates.start + certificates.size != len(image.data):
-            raise BinaryError(f"certificates at {certificates.start:#x} are not at the end of the file")
-        between = image.data[end : certificates.start]
-    else:
-        between = image.data[end:]
+    if image.directory(Directory.SECURITY):
+        raise BinaryError("it has an Authenticode signature, which a cut makes void")
+    between = image.data[end:]
     if any(between):
         raise BinaryError(f"{len(between)} bytes behind the last section, which the code may look for by their place")
 
@@ -269,8 +262,6 @@ def _edits(image: PeImage, beds: tuple[_Bed, ...], stripped: dict[int, bytes] | 
         for at, entry in image.debug_entries()
         if entry.raw_at
     )
-    if certificates := image.directory(Directory.SECURITY):
-        edits.append(Edit(range(certificates.start, certificates.start + certificates.size)))
     return edits
 
 
@@ -290,10 +281,7 @@ def _section_edits(image: PeImage, shifts: _Shifts, stripped: dict[int, bytes] |
         coff = replace(coff, symbols_at=shifts.offset(coff.symbols_at))
     told = sum(len(image.sections[index].raw) - size for index, size in shifts.sizes.items())
     optional = replace(optional, initialized_size=max(0, optional.initialized_size - told))
-    directories = [
-        DataDirectory(0, 0) if number == Directory.SECURITY else each for number, each in enumerate(image.directories)
-    ]
-    headers = coff.pack() + optional.pack() + b"".join(each.pack() for each in directories)
+    headers = coff.pack() + optional.pack() + b"".join(each.pack() for each in image.directories)
     yield Edit(range(image.place, image.place + len(headers)), (headers,))
     table = image.place + CoffHeader.layout.size + image.coff.optional_size
     names = stripped or {}

@@ -44,13 +44,12 @@ from vbuild.hardware.gpu import (
 )
 from vbuild.pe.cutting import cut as pe_cut
 from vbuild.pe.cutting import debug_sections, symbols_of
-from vbuild.pe.image import Directory, PeImage, is_64_bit
+from vbuild.pe.image import PeImage, is_64_bit
 from vbuild.pe.read import PACKED, UPX, read_outline
-from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut, Saving
 from vbuild.wheel.deflate import estimated
 from vbuild.wheel.metadata import Metadata
-from vbuild.wheel.zip_format import ZipMethod
 
 # libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
 _SONAMES = (
@@ -207,14 +206,12 @@ class GpuLibrary(Struct, frozen=True):
         is_recompressed = bool(cuts.zstd) and not all(
             _needs_zstd(entry) for entry in entries if entry.vendor is Vendor.NVIDIA
         )
-        is_signed = isinstance(self.image, PeImage) and self.image.directory(Directory.SECURITY) is not None
         return operation.edited, replace(
             account,
             headers=tuple(slot.value for slot in operation.slots),
             is_fragile=PointerSlot.MOVED in operation.slots,
             is_recompressed=is_recompressed,
             zstd=account.zstd or is_recompressed,
-            unsigned=is_signed and not operation.edited.is_unchanged,
             notes=(*account.notes, *wrong, *left, *filter(None, [operation.why_large])),
             more=tuple(_savings(self.image, entries, cuts)),
             lacks=lacks,
@@ -328,7 +325,7 @@ class LibraryPlan(Struct, frozen=True):
 
 def _operated(image: ElfImage | PeImage, replacements: Sequence[Replacement], cuts: Cuts) -> Operation:
     if isinstance(image, PeImage):
-        return Operation(pe_cut(image, replacements, strip=cuts.strip, drop_signature=cuts.drop_signature))
+        return Operation(pe_cut(image, replacements, strip=cuts.strip))
     return operated(image, replacements, strip=cuts.strip, force=cuts.force)
 
 
@@ -354,8 +351,6 @@ def refusal(member: str, why: str) -> str:
 
 def _least(container: Container, cuts: Cuts) -> tuple[GpuEntry, ...]:
     """Return what stays of *container* if no GPU needs any of it: the smallest entry, PTX last under `Ptx.NONE`."""
-    if cuts.empty is Empty.NOTHING:
-        return ()
     without_ptx = cuts.ptx is Ptx.NONE
     by_size = sorted(container.entries, key=lambda entry: (without_ptx and entry.code is GpuCodeKind.PTX, entry.size))
     return tuple(by_size[:1])
@@ -436,7 +431,7 @@ def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Sav
     debug = _debug(image) if cuts.strip is Strip.NOTHING else []
     size = sum(map(len, debug))
     if size >= _LEAST:
-        yield Saving("--strip debug", _packed(image, debug, cuts.members), size)
+        yield Saving("--strip debug", _packed(image, debug), size)
     plain = [
         entry
         for entry in kept
@@ -453,7 +448,7 @@ def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Sav
         return  # an entry that cannot be read is named by what looks at it
     before = sum(entry.size for entry in samples)
     middles = [_middle(entry.span) for entry in samples]
-    packed = _packed(image, middles, cuts.members) * before // sum(map(len, middles))
+    packed = _packed(image, middles) * before // sum(map(len, middles))
     # a zstd frame does not get smaller in a wheel
     saving = Saving("--recompress", (packed - after) * size // before, (before - after) * size // before)
     if saving.packed > 0 or saving.unpacked > 0:
@@ -473,7 +468,7 @@ def _debug(image: Image) -> list[range]:
     return [section.span for section in stripped(image, Strip.DEBUG)] if isinstance(image, ElfImage) else []
 
 
-def _packed(image: Image, spans: Iterable[range], members: ZipMethod) -> int:
+def _packed(image: Image, spans: Iterable[range]) -> int:
     """About how many bytes *spans* of the file take in a wheel."""
     parts: list[Part] = [*sorted(spans, key=lambda span: span.start)]
-    return estimated(EditedFile.of(image.data, parts), members=members)
+    return estimated(EditedFile.of(image.data, parts))

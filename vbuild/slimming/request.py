@@ -1,6 +1,5 @@
 """What to take out of a wheel, as values: the cuts for every library, and what each output keeps."""
 
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Self
 
@@ -14,19 +13,8 @@ from vbuild.hardware.gpu import GpuList, Ptx
 from vbuild.variants.document import Document
 from vbuild.variants.model import checked_label
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.zip_format import ZipMethod
 
 _LOWER_BOUND = "cuda_version_lower_bound"
-
-
-class Empty(StrEnum):
-    """What to leave of a fatbin that has nothing for the GPUs asked for.
-
-    Every driver has seen a fatbin with one small entry; a fatbin without entries is smaller.
-    """
-
-    SMALLEST = "smallest"
-    NOTHING = "nothing"
 
 
 class Share(Struct, frozen=True):
@@ -73,23 +61,19 @@ class Share(Struct, frozen=True):
 
 
 class Cuts(Struct, frozen=True, kw_only=True):
-    """What to do to every wheel: which PTX to keep, what to strip and drop, what to leave of empty fatbins.
+    """What to do to every wheel: which PTX to keep, what to strip and drop.
 
     *zstd* compresses the kept GPU code again, which drivers read since CUDA 12.4; None does so where a share's variant
-    needs such a driver anyway. *members* is how members of variants are compressed; *force* allows a cut after which
-    GNU strip destroys the library, and *drop_signature* one that voids the signature of a Windows library, which goes.
-    *unsupported* allows a wheel without code for a GPU asked for, and *strict* not even one library without. *bill*
-    adds a bill of materials to a wheel that has none; an existing one is always updated.
+    needs such a driver anyway. *force* allows a cut after which GNU strip destroys the library. *unsupported* allows a
+    wheel without code for a GPU asked for, and *strict* not even one library without. *bill* adds a bill of materials
+    to a wheel that has none; an existing one is always updated.
     """
 
     ptx: Ptx = Ptx.AUTO
     strip: Strip = Strip.NOTHING
     drop: tuple[str, ...] = ()
-    empty: Empty = Empty.SMALLEST
     zstd: bool | None = False
-    members: ZipMethod = ZipMethod.DEFLATED
     force: bool = False
-    drop_signature: bool = False
     unsupported: bool = False
     strict: bool = False
     bill: bool = True
@@ -97,7 +81,7 @@ class Cuts(Struct, frozen=True, kw_only=True):
     @property
     def more(self) -> bool:
         """Whether something besides GPUs is asked for."""
-        return bool(self.drop) or bool(self.zstd) or self.members is ZipMethod.ZSTD or self.strip is not Strip.NOTHING
+        return bool(self.drop) or bool(self.zstd) or self.strip is not Strip.NOTHING
 
     def dropped(self, wheel: Wheel) -> frozenset[str]:
         """Return the paths in *wheel* that match the globs of *drop*; ``*`` also crosses slashes.

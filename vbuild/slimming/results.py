@@ -29,7 +29,7 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
 
     *jit_only* counts containers that have only PTX for some GPU asked for; *virtual* are the GPUs M.0 that PTX in all
     of them serves. *zstd* says that some kept code needs a driver that reads zstd, and *is_recompressed* that slimming
-    compressed it so, *unsigned* that a signature went. *gpus_before* and *gpus* name the GPUs with code. *headers*
+    compressed it so. *gpus_before* and *gpus* name the GPUs with code. *headers*
     says where there was room for program headers, *is_fragile* that GNU strip would destroy the library, *why_whole*
     why it is unchanged although it has code that could go, *more* what other options would save, and *lacks* what
     there is instead of code for a GPU asked for. *surplus* has, of each container that cannot be cut, the
@@ -49,7 +49,6 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     virtual: tuple[Arch, ...] = ()
     zstd: bool = False
     is_recompressed: bool = False
-    unsigned: bool = False
     gpus_before: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
@@ -83,7 +82,6 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
             "recompressed": self.is_recompressed,
             "headers": list(self.headers),
             "fragile": self.is_fragile,
-            "unsigned": self.unsigned,
             "notes": list(self.notes),
             "why_whole": self.why_whole,
             "lacks": list(map(str, self.lacks)),

@@ -17,24 +17,19 @@ that remains:
 https://github.com/wheelnext/nvidia-variant-provider defines the first two features, PyPI's rocm-bootstrap the third.
 """
 
-import hashlib
-import tempfile
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.binary.outline import Format
-from vbuild.errors import BuildError, RepackageError, VbuildError, at
+from vbuild.errors import RepackageError, at
 from vbuild.files.edited import EditedFile
-from vbuild.files.hashing import sha256_of
-from vbuild.files.reading import read_file
 from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folders
 from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.architectures import Arch, GpuTarget
@@ -52,16 +47,13 @@ from vbuild.variants.index import index
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel, gathered, open_wheel
-from vbuild.wheel.deflate import Codec, Deflater, estimated
+from vbuild.wheel.deflate import Deflater, estimated
 from vbuild.wheel.licence import Prohibition, prohibitions
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.unpacking import forget, room_for
-from vbuild.wheel.write import WheelWriter, passed, placed, write_wheels
-from vbuild.wheel.zip_format import ZipMethod
+from vbuild.wheel.write import WheelWriter, passed, write_wheels
 from vbuild.wheel.zip_read import Member
-from vbuild.workers.cluster import Cluster, Promise, connected
-from vbuild.workers.executor import LOCAL, Executor, opened, packed, scratch
 
 # a saving of a smaller part of the wheel is not worth a line
 _WORTH = 20
@@ -77,16 +69,14 @@ def slim(
     *,
     shares: Sequence[Share],
     cuts: Cuts | None = None,
-    codec: Codec = Codec.LIBDEFLATE,
     accept_license: bool = False,
-    executor: Executor = LOCAL,
     on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
     """Write into *folder* what *shares* keep of the wheels at *paths*, which may be folders of wheels.
 
     Without a folder nothing is written, and packed sizes are estimated. A share without a label keeps the wheel's name;
     those with one become variant wheels, with a variants.json for each release. A wheel without GPU code is copied
-    unchanged, unless *cuts* strip or drop something. An *executor* that is not local sends wheels to its workers. What
+    unchanged, unless *cuts* strip or drop something. What
     is copied is compared with CRC-32 and RECORD. *on_progress* is called with the name of the
     current wheel, the bytes done, and the bytes in total.
 
@@ -97,11 +87,8 @@ def slim(
     _check_shares(shares, cuts)
     wheels = gathered(paths)
     _check_globs(wheels, cuts)
-    make = partial(slim_wheel, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license)
-    if executor.is_local:
-        slimmed = tuple(result for path in wheels for result in make(path, folder, on_progress=on_progress))
-    else:
-        slimmed = tuple(_slimmed_by_workers(wheels, folder, executor, make=make, on_progress=on_progress))
+    make = partial(slim_wheel, shares=shares, cuts=cuts, accept_license=accept_license)
+    slimmed = tuple(result for path in wheels for result in make(path, folder, on_progress=on_progress))
     if folder and any(share.label for share in shares):
         index(folder, verify=False)
     return slimmed
@@ -113,13 +100,11 @@ def slim_wheel(
     *,
     shares: Sequence[Share],
     cuts: Cuts,
-    codec: Codec = Codec.LIBDEFLATE,
     accept_license: bool = False,
     on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
     """Slim the one wheel at *path*, in one pass over it, as `slim` does; no index is written."""
     with open_wheel(path) as wheel, at(path.name):
-        _check_members(wheel, shares, cuts)
         if cuts.zstd is None and all(share.label and not share.document for share in shares):
             major = cuda_major((), wheel.metadata())
             if major is not None and Dotted(major, 0) >= ZSTD_SINCE:  # its variants need such a driver anyway
@@ -143,10 +128,10 @@ def slim_wheel(
         room = room_for(folder)
         with slim_plan(wheel, shares, cuts, room=room, on_progress=advance, on_change=check_licence) as plan:
             outputs = tuple(slim_outputs(wheel, plan, shares))
-            write = partial(_write, wheel, plan, outputs, cuts, codec=codec, on_progress=advance)
+            write = partial(_write, wheel, plan, outputs, cuts, on_progress=advance)
             written = write(folder) if folder else ()
             warnings = () if plan.is_idle else (*map(_licence_warning, forbidden), *_hash_warning(wheel))
-            return tuple(_results(wheel, plan, outputs, written, warnings, cuts=cuts))
+            return tuple(_results(wheel, plan, outputs, written, warnings))
 
 
 def library_cutter(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview], EditedFile]:
@@ -174,15 +159,6 @@ def _check_shares(shares: Sequence[Share], cuts: Cuts) -> None:
     labels = [share.label for share in shares]
     if twice := sorted({label or "the plain one" for label in labels if labels.count(label) > 1}):
         raise RepackageError(f"two variants are called {', '.join(twice)}; expected a label for each")
-
-
-def _check_members(wheel: Wheel, shares: Sequence[Share], cuts: Cuts) -> None:
-    """Raise `RepackageError` for members that only uv reads in a wheel that pip would install."""
-    if cuts.members is ZipMethod.ZSTD and not all(share.label or wheel.name.variant for share in shares):
-        raise RepackageError(
-            "--members zstd: pip, which installs plain wheels, cannot read such members; expected a variant wheel, or "
-            "--variant LABEL=LIST to make some"
-        )
 
 
 def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
@@ -515,21 +491,18 @@ def _write(
     cuts: Cuts,
     folder: Path,
     *,
-    codec: Codec,
     on_progress: Callable[[int], None],
 ) -> tuple[Path, ...]:
     """Write the *outputs* in one pass over *wheel*; an idle plan copies the wheel.
 
     What was not read yet is compared with RECORD meanwhile.
     """
-    if plan.is_idle and not _is_repacked(wheel, cuts) and not any(output.document for output in outputs):
+    if plan.is_idle and not any(output.document for output in outputs):
         return (passed(wheel, folder, verify=True),)
     with ExitStack() as stack:
-        deflater = stack.enter_context(Deflater(codec, folder=folder, remembers=len(outputs) > 1))
+        deflater = stack.enter_context(Deflater(folder=folder, remembers=len(outputs) > 1))
         names = [output.name for output in outputs]
         writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater, checked=[wheel]))
-        for writer in writers:
-            writer.members = cuts.members
         pool = stack.enter_context(ThreadPoolExecutor(available_cores()))
         stack.callback(deflater.stop)  # before the pool waits for what an interrupt left at work
         for member in wheel.members:
@@ -550,25 +523,18 @@ def _write(
     return tuple(writer.path for writer in writers)
 
 
-def _is_repacked(wheel: Wheel, cuts: Cuts) -> bool:
-    """Whether all members of *wheel* are compressed anew, whatever becomes of them."""
-    return cuts.members is ZipMethod.ZSTD and wheel.name.variant is not None
-
-
 def _results(
     wheel: Wheel,
     plan: SlimPlan,
     outputs: Sequence[SlimOutput],
     written: Sequence[Path],
     warnings: Sequence[str],
-    *,
-    cuts: Cuts,
 ) -> Iterator[Slimmed]:
     before = sum(member.size for member in wheel.members)
     listed = {library.member: library.listed for library in plan.libraries}
     for number, output in enumerate(outputs):
         path = written[number] if written else None
-        packed = path.stat().st_size if path else _estimated(wheel, output, cuts)
+        packed = path.stat().st_size if path else _estimated(wheel, output)
         sizes = {path: file.size for path, file in output.files.items()}
         after = sum(sizes.get(member.path, member.size) for member in wheel.members if member.path not in output.gone)
         yield Slimmed(
@@ -583,20 +549,19 @@ def _results(
             removed=tuple(sorted(plan.dropped)),
             properties=output.properties,
             warnings=(*warnings, *output.warnings, *still_listed(wheel, output.cuts, listed)),
-            why_untouched=None if output.document or _is_repacked(wheel, cuts) else plan.why_idle,
+            why_untouched=None if output.document else plan.why_idle,
             more=tuple(_savings(wheel, plan, number, output, packed)),
         )
 
 
-def _estimated(wheel: Wheel, output: SlimOutput, cuts: Cuts) -> int:
+def _estimated(wheel: Wheel, output: SlimOutput) -> int:
     """About how many bytes *output* will have: the members that change by samples, the rest as they lie in *wheel*."""
     size = wheel.path.stat().st_size
-    members = cuts.members if output.name.variant else ZipMethod.DEFLATED
     for member in wheel.members:
         if member.path in output.gone:
             size -= member.compressed_size + _HEADERS + 2 * len(member.path)
         elif file := output.files.get(member.path):
-            size += estimated(file, members=members) - member.compressed_size
+            size += estimated(file) - member.compressed_size
     return size
 
 
@@ -612,69 +577,3 @@ def _savings(wheel: Wheel, plan: SlimPlan, share: int, output: SlimOutput, packe
         total = Saving(option, sum(saving.packed for saving in savings), sum(saving.unpacked for saving in savings))
         if total.packed * _WORTH >= packed:
             yield total
-
-
-def slim_on_worker(make: bytes, wheel: bytes, file: str, into: str | None) -> tuple[bytes, ...]:
-    """Run *make*, a packed `slim_wheel`, on *wheel*, the bytes of *file*; return packed results and each output.
-
-    *into* is the folder for outputs. If the wheel is refused, the packed error is all that is returned.
-    """
-    with tempfile.TemporaryDirectory(dir=scratch()) as temporary:
-        path, folder = Path(temporary, "in", Path(file).name), Path(temporary, "out")
-        path.parent.mkdir()
-        path.write_bytes(wheel)
-        try:
-            results = opened(make)(path, folder if into else None)
-        except VbuildError as error:
-            message = str(error).replace(str(path), file).replace(str(folder), into or "")
-            return (packed(type(error)(message)),)
-        return (packed(results), *(read_file(result.path) for result in results if result.path))
-
-
-def _slimmed_by_workers(
-    wheels: Sequence[Path],
-    folder: Path | None,
-    executor: Executor,
-    *,
-    make: Callable[[Path, Path | None], Iterable[Slimmed]],
-    on_progress: OnProgress,
-) -> Iterator[Slimmed]:
-    """Yield what *make* makes of *wheels* on the workers of *executor*, in their order."""
-    total, done = sum(path.stat().st_size for path in wheels if path.is_file()), 0
-    with connected(executor) as cluster:
-        left, sent = deque(wheels), deque[tuple[Path, Promise | None]]()
-        ahead = 2 * cluster.threads  # the scheduler holds what is not done yet in memory
-        while left or sent:
-            while left and len(sent) < ahead:
-                path = left.popleft()
-                sent.append((path, _sent(cluster, path, folder, make=packed(make))))
-            path, promise = sent.popleft()
-            on_progress(path.name, done, total)
-            # a file that cannot be read is refused here, with the usual message
-            yield from _received(cluster.result(promise), path, folder) if promise else make(path, folder)
-            done += path.stat().st_size
-            on_progress(path.name, done, total)
-
-
-def _sent(cluster: Cluster, path: Path, folder: Path | None, *, make: bytes) -> Promise | None:
-    """Send the wheel at *path* to a worker and return its promise, or None if the file cannot be read."""
-    try:
-        key = f"vbuild-slim-{sha256_of(path)}-{hashlib.sha256(make).hexdigest()}"
-        data = read_file(path)
-    except OSError:
-        return None
-    return cluster.submit(
-        "vbuild.slimming.slim:slim_on_worker", make, data, str(path), str(folder) if folder else None, key=key
-    )
-
-
-def _received(result: Any, path: Path, folder: Path | None) -> Iterator[Slimmed]:  # noqa: ANN401 - of `slim_on_worker`
-    """Yield the results for the wheel at *path*, written to *folder*; raises the worker's `VbuildError`."""
-    results = result if isinstance(result, BuildError) else opened(result[0])
-    if isinstance(results, VbuildError):
-        raise results
-    outputs = dict(zip((slimmed.name for slimmed in results if slimmed.path), result[1:], strict=True))
-    with at(path.name):
-        files = {file.name: file for file in placed(outputs, folder, made_from=path)} if folder else {}
-    for slimmed in results:
-        yield replace(slimmed, wheel=path, path=files.get(slimmed.name))

@@ -16,8 +16,6 @@ import io
 import json
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -29,16 +27,13 @@ from msgspec import Struct
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.json_text import json_object
 from vbuild.files.reading import read_file
-from vbuild.process.python import isolated
 from vbuild.wheel.archive import files_in
 from vbuild.wheel.metadata import Metadata, Record, RecordRow, unpadded
 
 _PACKAGES = ("lib*/*/site-packages", "lib*/*/dist-packages", "Lib/site-packages", "local/lib*/*/dist-packages")
 _DIST_INFO, _CONDA_META = ".dist-info", "conda-meta"
-_ASK = (
-    "import json, site, sys, sysconfig; "
-    "print(json.dumps([sys.prefix, [*map(sysconfig.get_path, ('purelib', 'platlib')), *site.getsitepackages()]]))"
-)
+# no environment has both
+_OF_A_TREE = ("etc", "usr")
 _NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)")
 
 
@@ -154,36 +149,23 @@ class Environment(Struct, frozen=True):
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """The venv, conda prefix or folder of packages at *path*; `RepackageError` if it is none."""
+        """The venv, prefix, folder of packages or tree of an image at *path*; `RepackageError` if it is none."""
         if not path.is_dir():
             what = "a file" if path.exists() else "not there"
             raise RepackageError(f"{path}: {what}; expected the folder of an environment")
         root = path.resolve()
+        if all((root / name).is_dir() for name in _OF_A_TREE):
+            return cls.under(root)
         folders = _distinct(found for pattern in _PACKAGES for found in root.glob(pattern))
         if not folders and any(root.glob(f"*{_DIST_INFO}")):
             folders = (root,)
         prefixes = (root,) if (root / _CONDA_META).is_dir() else ()
         if not folders and not prefixes:
             raise RepackageError(
-                f"{path}: not an environment; expected a venv, a conda prefix, or a folder of packages with their "
-                ".dist-info; for the tree of an image use --root"
+                f"{path}: not an environment; expected a venv, a conda prefix, a folder of packages with their "
+                ".dist-info, or the tree of an image, with etc and usr in it"
             )
         return cls(root, folders, prefixes)
-
-    @classmethod
-    def of_system(cls) -> Self:
-        """The packages of the first Python on PATH that is not a venv's; `RepackageError` without one."""
-        python = next(_pythons(), None)
-        if python is None:
-            raise RepackageError("no Python on PATH outside a venv; expected python3, or --environment PATH")
-        try:
-            answer = subprocess.run(isolated("-c", _ASK, python=python), capture_output=True, text=True, check=True)
-            prefix, folders = json.loads(answer.stdout)
-        except (OSError, subprocess.CalledProcessError, ValueError) as error:
-            raise RepackageError(f"{python}: does not say where its packages are: {error}") from error
-        root = Path(prefix).resolve()
-        found = _distinct(Path(folder) for folder in folders if Path(folder).is_dir())
-        return cls(root, found, (root,) if (root / _CONDA_META).is_dir() else ())
 
     @classmethod
     def under(cls, path: Path) -> Self:
@@ -324,15 +306,6 @@ def _text(file: Path) -> str:
 def _distinct(folders: Iterable[Path]) -> tuple[Path, ...]:
     """*folders* without the links to others of them: lib64 of a venv leads to lib."""
     return tuple(dict.fromkeys(folder.resolve() for folder in folders))
-
-
-def _pythons() -> Iterator[str]:
-    """Each Python on PATH that is not a venv's."""
-    for folder in os.get_exec_path():
-        for name in ("python3", "python"):
-            found = shutil.which(name, path=folder)
-            if found and not (Path(folder).parent / "pyvenv.cfg").exists():
-                yield found
 
 
 def _is_on(folder: Path, device: int) -> bool:
