@@ -19,7 +19,15 @@ PACKAGES = (
     ("h5py==3.16.0", "h5py", "numpy"),
     ("psycopg2-binary==2.9.13", "psycopg2", "re"),
 )
-WAYS = {"preload": "--preload", "direct": "--no-preload"}
+WAYS = {"preload": True, "direct": False}
+SPLIT = """
+import sys
+from pathlib import Path
+from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.split import split
+request = SplitRequest(smallest=0, preload=sys.argv[2] == "True")
+split([Path(path) for path in sys.argv[3:]], Path(sys.argv[1]), request=request)
+"""
 # of the processor: other processes do not count
 TIMED = """
 import {0}, ctypes, os, time
@@ -32,8 +40,8 @@ print((time.process_time() - began) * 1000)
 def environments(folder: Path, vbuild: Installed, *wheels: Path) -> None:
     """Two environments in *folder* with the package of *wheels*, the first of which is for this Python."""
     own = wheels[0].name.split("-")[2]
-    for name, option in WAYS.items():
-        ran(vbuild.vbuild, "split", *wheels, "-o", folder / name / "thin", "--min-size", "0", option)
+    for name, preload in WAYS.items():
+        ran(vbuild.python, "-c", SPLIT, folder / name / "thin", str(preload), *wheels)
         thin = [path for path in (folder / name / "thin").glob("*.whl") if f"-{own}-" in path.name]
         ran(sys.executable, "-m", "venv", folder / name / "venv")
         python = folder / name / "venv" / "bin" / "python"
@@ -49,7 +57,7 @@ def figures() -> Iterator[Figure]:
             what=f"import {package}, split, with the module that loads libraries first",
             measure=_importing(made, "preload", code),
             unit="ms",
-            peer=Peer("`--no-preload`", _importing(made, "direct", code)),
+            peer=Peer("`split.preload = false`", _importing(made, "direct", code)),
             comparison=Comparison.DIFFERENCE,
             reach=0.3,
             pairs=201,

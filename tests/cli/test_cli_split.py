@@ -184,11 +184,9 @@ USAGE = [
     (("in", "-o", "file"), "Directory 'file' is a file"),
     (("in", "-o", "out", "--cuda", "twelve"), "no CUDA version 'twelve'; expected a major, or a major and a minor"),
     (("in", "-o", "out", "--cuda", "12.6.1"), "no CUDA version '12.6.1'"),
-    (("in", "-o", "out", "--pin", "loose"), "'loose' is not one of 'exact', 'compatible'"),
     (("in", "-o", "out", "--libs", "a/b"), "no project name 'a/b'; expected letters and digits"),
     (("in", "-o", "out", "--libs", ""), "no project name ''"),
     (("in", "-o", "out", "--min-size", "-1"), "-1 is not in the range x>=0"),
-    (("in", "-o", "out", "--gpu", "sm_9"), "there is no GPU architecture 'sm_9'"),
 ]
 
 

@@ -164,7 +164,7 @@ def plain(folder: Path) -> None:
 SLIM = Verb(
     "slim", fat, 6, ("--variant", "sm80=80", "--variant", "sm90=90", "--strip", "debug", "--provenance", "-o", "out")
 )
-SPLIT = Verb("split", bundling, 4, ("--min-size", "0", "--outputs", "--provenance", "-o", "out"))
+SPLIT = Verb("split", bundling, 4, ("--min-size", "0", "--provenance", "-o", "out"))
 STAMP = Verb("stamp", plain, 1, ("-l", "v3", "-p", "x86_64 :: level :: v3", "-p", "x86_64 :: avx2 :: on", "-o", "out"))
 INDEX = Verb("index", levels, 5, ("--simple", "site"), results=".", takes_folder=True)
 PUBLISH = Verb(

@@ -14,20 +14,13 @@ from tests.factories.cuda_packages import (
     libnvjitlink,
     serving_packages,
 )
-from tests.factories.elf import patchelfed
 from tests.factories.extensions import library, module
-from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.official_wheels import FFT
-from tests.factories.repaired_wheels import LINUX, NAME, hashed, release, repaired
+from tests.factories.repaired_wheels import LINUX, NAME, hashed, release
 from tests.factories.site_packages import loader_complaints, program_output, site_packages
 from tests.factories.tools import needs
-from tests.factories.wheels import contents, wheel
-from vbuild.elf.image import ElfImage
-from vbuild.errors import RepackageError
-from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.gpu import GpuList
+from tests.factories.wheels import contents
 from vbuild.index_client.configuration import Indexes
-from vbuild.slimming.slim import library_cutter
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
@@ -46,13 +39,12 @@ FILES: dict[str, bytes | str] = {
 ASKS = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
 
 
-def thinned(folder: Path, *wheels: Path, gpus: GpuList | None = None, **asked: object) -> Split:
+def thinned(folder: Path, *wheels: Path, **asked: object) -> Split:
     request = SplitRequest(**{"smallest": 0, **asked})  # type: ignore[arg-type]
     return split(
         wheels,
         folder / "thin",
         request=request,
-        cut=library_cutter(wheels, gpus) if gpus else None,
         indexes=lambda: ALONE,
     )
 
@@ -94,7 +86,7 @@ def test_unneeded_libraries_go_on_request_and_what_only_they_need(tmp_path: Path
 def test_what_is_kept_is_not_dropped_nor_what_it_needs(tmp_path: Path, keeping: Mapping[str, dict[str, str]]) -> None:
     asked = {name: value for name, value in keeping.items() if name != "files"}
     fat = release(tmp_path, {**FILES, **keeping.get("files", {})}, PLUGINS)
-    result = thinned(tmp_path, *fat, drop_unneeded=True, **asked)  # type: ignore[arg-type]
+    result = thinned(tmp_path, *fat, drop_unneeded=True, **asked)
     assert not [move for move in result.libraries if move.kind is DecisionKind.DROP]
 
 
@@ -181,36 +173,6 @@ def test_a_consumer_that_no_package_can_serve_is_warned_of(tmp_path: Path) -> No
     files: dict[str, bytes | str] = {"alone.so": module("libcount.so.1")}
     result = thinned(tmp_path, *release(tmp_path, files, {"libcount.so.1": COUNT}), preload=True)
     assert result.wheels[0].warnings == ("alone.so: in no package whose __init__.py could preload its libraries",)
-
-
-CODE = fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 15)) for arch in (80, 90)))
-GPU = device_library(CODE, flags=["-Wl,-soname,libgpu.so.1"])
-
-
-def test_gpu_code_is_cut_in_the_same_go(tmp_path: Path) -> None:
-    """One library with GPU code is shared, the other is edited where it is: both are slim, and load."""
-    gpu = patchelfed(GPU, "--add-needed", "libcount.so.1")
-    own = patchelfed(device_library(CODE), "--add-needed", "libcount.so.1")
-    files = {**FILES, "demo/_gpu.so": own, "demo/_d.so": module("libgpu.so.1")}
-    fat = release(tmp_path, files, {"libcount.so.1": COUNT, "libgpu.so.1": gpu})
-    result = thinned(tmp_path, *fat, gpus=GpuList.parse("90"))
-    (libs,) = result.companion_paths
-    shared = contents(libs)[f"demo_libs/lib/{hashed('libgpu.so.1', gpu)}"]
-    assert len(shared) < len(gpu) - (1 << 14)
-    for data in (shared, contents(tmp_path / "thin" / NAME)["demo/_gpu.so"]):
-        (container,) = device_code(ElfImage.parse(data)).containers
-        assert [str(one.arch) for one in container.entries] == ["sm_90"]
-    installed = site_packages(tmp_path / "site", tmp_path / "thin" / NAME, libs)
-    assert loader_complaints(installed) == []
-    assert program_output(installed, ASKS) == "42"
-
-
-def test_gpu_code_is_not_cut_where_a_licence_forbids_it(tmp_path: Path) -> None:
-    licence = {"demo-1.0.dist-info/LICENSE": "You may not modify it, or create derivative works."}
-    fat = wheel(tmp_path, NAME, {**repaired(FILES, {"libcount.so.1": COUNT}), **licence})
-    with pytest.raises(RepackageError, match=f"^{NAME}: the licence forbids to modify what is in this wheel"):
-        thinned(tmp_path, fat, gpus=GpuList.parse("90"))
-    assert not (tmp_path / "thin").exists()
 
 
 def test_the_account_can_be_written_as_json(tmp_path: Path) -> None:

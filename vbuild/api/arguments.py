@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from vbuild.publishing.model import PublishLayout
     from vbuild.release.matrix import MatrixRequest
     from vbuild.slimming.request import Cuts, Share
-    from vbuild.splitting.patches import LibraryCutter
     from vbuild.verification.attestations import AttestationRequest
     from vbuild.verification.required import Fetch
 
@@ -194,19 +193,6 @@ def shares_of(asked: "Mapping[str, str | Iterable[str]] | Iterable[Share]") -> "
     if not isinstance(asked, Mapping):
         return tuple(asked)
     return tuple(Share.parse(f"{label}={','.join(texts_of(gpus))}") for label, gpus in asked.items())
-
-
-def codec_of(*, fast: bool) -> Any:  # noqa: ANN401
-    from vbuild.wheel.deflate import Codec
-
-    return Codec.ISAL if fast else Codec.LIBDEFLATE
-
-
-def cut_of(wheels: Sequence[Path], gpus: "GpuList") -> "LibraryCutter":
-    from vbuild.slimming.slim import library_cutter
-    from vbuild.wheel.archive import gathered
-
-    return library_cutter(gathered(wheels), gpus)
 
 
 def machine_of(machine: "StrPath | Machine | None") -> "Machine":

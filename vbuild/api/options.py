@@ -90,21 +90,13 @@ class SplitOptions(TypedDict, total=False):
     replace         require official wheels for bundled libraries that are theirs, byte for byte; True
     share           move libraries that several wheels have into a wheel of shared libraries; True
     rpath           also find CUDA libraries that are needed and not bundled, by RPATH
-    pin             how official wheels are required: "exact" or "compatible"; exact for what is replaced
     cuda            the CUDA version that needed libraries are from, as in "12" or "12.6"
     keep            globs of libraries that stay where they are
     move            globs of libraries that move whatever may open them by their paths
     tries           commands to run before and after: what stays only because of its path moves if they do the same
-    stubs           "auto" leaves a stub where a library was that something may open by its path; "never" the library
     libs            the name of the wheel of shared libraries, with ==VERSION or without; PROJECT-libs
     against         a folder or a simple index: a wheel of shared libraries there is required if it has the same
     min_size        share libraries only if that saves this many bytes; 1,000,000
-    drop_unneeded   leave out bundled libraries that nothing needs
-    outputs         move headers and static libraries to a -dev wheel, and programs to a -bin wheel
-    preload         add a module that loads libraries where no RPATH leads to them; True
-    gpus            also cut GPU code down to these GPUs, as `slim` does
-    fast            compress in a third of the time; wheels get an eighth larger
-    sbom            add a bill of materials to changed wheels; True
     provenance      write <wheel>.provenance.json, ready to sign, next to each wheel
     allow_builds    for *tries*, build requirements that have no wheel, which runs their code
     on_progress     called with what is done at the moment, and the bytes done and to do
@@ -113,21 +105,13 @@ class SplitOptions(TypedDict, total=False):
     replace: bool
     share: bool
     rpath: bool
-    pin: Literal["exact", "compatible"] | None
     cuda: str | tuple[int, ...] | None
     keep: Iterable[str]
     move: Iterable[str]
     tries: str | Iterable[str]
-    stubs: Literal["auto", "never"]
     libs: str | None
     against: StrPath | None
     min_size: int
-    drop_unneeded: bool
-    outputs: bool
-    preload: bool
-    gpus: "str | Iterable[str | GpuList] | GpuList"
-    fast: bool
-    sbom: bool
     provenance: bool
     allow_builds: bool
     on_progress: Callable[[str, int, int], None]

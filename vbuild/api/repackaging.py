@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from vbuild.api.arguments import (
-    codec_of,
-    cut_of,
     cuts_of,
     gpus_of,
     known,
@@ -140,31 +138,24 @@ def split(
     result says what would be. `RepackageError` if libraries cannot be taken out as asked, `WheelError` if a wheel is
     damaged, `FetchError` if an official wheel cannot be downloaded.
     """
-    from vbuild.splitting.request import SMALLEST, OfficialPin, SplitRequest, cuda_version, place_of, stub_policy
+    from vbuild.splitting.request import SMALLEST, SplitRequest, cuda_version, place_of
     from vbuild.splitting.split import split as verb
 
     asked = known(options, SplitOptions)
-    paths, gpus = paths_of(wheels), gpus_of(asked.get("gpus", ()))
-    pin, cuda = asked.get("pin"), asked.get("cuda")
     request = SplitRequest(
         **{name: asked[name] for name in asked.keys() & _SPLITS},
-        pin=OfficialPin(pin) if pin else None,
-        cuda=value_of(cuda, cuda_version) or (),
+        cuda=value_of(asked.get("cuda"), cuda_version) or (),
         keep=texts_of(asked.get("keep")),
         move=texts_of(asked.get("move")),
         tries=texts_of(asked.get("tries")),
-        stubs=stub_policy(asked.get("stubs", "auto")),
         smallest=asked.get("min_size", SMALLEST),
         against=value_of(asked.get("against"), place_of),
-        bill=asked.get("sbom", True),
         allow_builds=asked.get("allow_builds", False),
     )
     result = verb(
-        paths,
+        paths_of(wheels),
         path_of(output_dir),
         request=request,
-        cut=cut_of(paths, gpus) if gpus else None,
-        codec=codec_of(fast=asked.get("fast", False)),
         on_progress=asked.get("on_progress", silent),
     )
     if asked.get("provenance"):
@@ -173,7 +164,7 @@ def split(
 
 
 # options of `split` that are attributes of a SplitRequest under the same name
-_SPLITS = frozenset({"replace", "share", "rpath", "libs", "drop_unneeded", "outputs", "preload"})
+_SPLITS = frozenset({"replace", "share", "rpath", "libs"})
 
 
 def install_check(

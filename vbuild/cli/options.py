@@ -159,10 +159,6 @@ drop = click.option(
 allow_builds = click.option(
     "--allow-builds", is_flag=True, help="Build requirements that have no wheel, which runs their code."
 )
-fast = click.option("--fast", is_flag=True, help="Compress in a third of the time; wheels get an eighth larger.")
-bill = click.option(
-    "--sbom/--no-sbom", "bill", default=True, help="Add a bill of materials (SBOM) to changed wheels, or do not."
-)
 provenance = click.option(
     "--provenance", is_flag=True, help="Write <wheel>.provenance.json, ready to sign, next to each wheel."
 )

@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also require the wheels of CUDA libraries that are needed and not bundled, and find them by RPATH.",
 )
-@click.option("--rpath-only", is_flag=True, help="Do only what --rpath adds.")
-@click.option(
-    "--pin",
-    type=options.Choice(["exact", "compatible"]),
-    help="Require official wheels like this. [default: exact, and compatible for libraries that are not bundled]",
-)
 @click.option(
     "--cuda",
     type=options.Value("version", "vbuild.splitting.request:cuda_version"),
@@ -40,13 +34,6 @@ if TYPE_CHECKING:
     help="Take needed libraries from this CUDA: 12, 12.6.",
 )
 @click.option("--keep", multiple=True, metavar="GLOB", help="Leave these libraries where they are. Repeatable.")
-@click.option(
-    "--stubs",
-    type=options.Choice(["auto", "never"]),
-    default="auto",
-    show_default=True,
-    help="Leave a stub where a library was that something may open by its path.",
-)
 @click.option("--move", multiple=True, metavar="GLOB", help="Move these libraries whatever opens them. Repeatable.")
 @click.option(
     "--try",
@@ -76,16 +63,6 @@ if TYPE_CHECKING:
     metavar="BYTES",
     help="Share libraries only if that saves this much.",
 )
-@click.option("--drop-unneeded", is_flag=True, help="Leave out bundled libraries that nothing needs.")
-@click.option(
-    "--outputs", is_flag=True, help="Move headers and static libraries to a -dev wheel, and programs to a -bin wheel."
-)
-@click.option(
-    "--preload/--no-preload", default=True, help="Add a module that loads libraries where no RPATH leads to them."
-)
-@click.option("--gpu", "gpus", type=options.GPUS, metavar="LIST", help="Also cut GPU code down to these GPUs.")
-@options.fast
-@options.bill
 @options.provenance
 @click.option("--check", is_flag=True, help="Install the results with pip and uv; load and import them.")
 @click.option(
@@ -102,15 +79,10 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
     project's, byte for byte, becomes a requirement of that project's wheel; one that several wheels bundle moves to a
     wheel that all of them require.
     """
-    from vbuild.api.arguments import cut_of
-    from vbuild.splitting.output_wheels import divided
-    from vbuild.splitting.request import OfficialPin, SplitRequest, StubPolicy
+    from vbuild.splitting.request import SplitRequest
     from vbuild.splitting.split import split as verb
-    from vbuild.wheel.deflate import Codec
 
     dry_run, check, provenance, as_json = (asked.pop(name) for name in ("dry_run", "check", "provenance", "as_json"))
-    asked["stubs"] = StubPolicy(asked["stubs"])
-    rpath_only, fast, gpus, pin = (asked.pop(name) for name in ("rpath_only", "fast", "gpus", "pin"))
     if folder is None and not (dry_run or check):
         raise click.UsageError("expected --output-dir FOLDER, --dry-run or, for wheels that are split, --check")
     builds = asked["allow_builds"]
@@ -118,10 +90,8 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
         raise click.UsageError("--allow-builds goes with --check and --try only")
     if check and dry_run:
         raise click.UsageError("expected --check or --dry-run: what is not written cannot be installed")
-    if rpath_only:
-        asked |= {"replace": False, "share": False, "rpath": True}
     against = asked["against"]
-    request = SplitRequest(**{**asked, "cuda": asked["cuda"] or ()}, pin=OfficialPin(pin) if pin else None)
+    request = SplitRequest(**{**asked, "cuda": asked["cuda"] or ()})
     if folder is None and not dry_run:
         checked = _checked(wheels, (), against, builds=builds, quiet=as_json)
         terminal.show([one.data() for one in checked], checked_lines(checked), as_json=as_json)
@@ -132,8 +102,6 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
             wheels,
             None if dry_run else folder,
             request=request,
-            cut=cut_of(divided(wheels)[0], gpus) if gpus else None,
-            codec=Codec.ISAL if fast else Codec.LIBDEFLATE,
             looks_at_all=check,
             on_progress=on_progress,
         )

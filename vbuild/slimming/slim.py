@@ -35,11 +35,11 @@ from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.architectures import Arch, GpuTarget
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
-from vbuild.hardware.gpu import GpuList, arch_order
+from vbuild.hardware.gpu import arch_order
 from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, Treatment
 from vbuild.slimming.device_files import examined, file_plan, still_listed, together, with_true_lists, worth_reading
-from vbuild.slimming.library import GpuLibrary, LibraryPlan, cuda_major, refusal
+from vbuild.slimming.library import LibraryPlan, cuda_major, refusal
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut, Saving, Slimmed
 from vbuild.variants.document import Document
@@ -132,22 +132,6 @@ def slim_wheel(
             written = write(folder) if folder else ()
             warnings = () if plan.is_idle else (*map(_licence_warning, forbidden), *_hash_warning(wheel))
             return tuple(_results(wheel, plan, outputs, written, warnings))
-
-
-def library_cutter(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview], EditedFile]:
-    """Return a function that cuts one library of the wheels at *paths* down to *gpus*.
-
-    Commands that write these wheels anyway use it. Raises `RepackageError` if a licence forbids it.
-    """
-    for path in paths:
-        with open_wheel(path) as wheel:
-            for prohibition in prohibitions(wheel):
-                if prohibition.is_own:
-                    raise RepackageError(
-                        f"{path.name}: the licence forbids to modify what is in this wheel ({prohibition}); if you are "
-                        "allowed to, use `vbuild slim --accept-license` first"
-                    )
-    return lambda path, data: GpuLibrary.of(path, data).slimmed(Share(gpus), Cuts())[0]
 
 
 def _check_shares(shares: Sequence[Share], cuts: Cuts) -> None:

@@ -25,7 +25,7 @@ from vbuild.process.threads import in_threads
 from vbuild.splitting.libs_versions import Publications
 from vbuild.splitting.official import Officials
 from vbuild.splitting.output_wheels import OutputWheel, SourceFiles, divided
-from vbuild.splitting.patches import LibraryCutter, Patcher
+from vbuild.splitting.patches import Patcher
 from vbuild.splitting.plan import SplitPlan, plan_machine
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split, split_result
@@ -48,7 +48,6 @@ def split(
     folder: Path | None,
     *,
     request: SplitRequest | None = None,
-    cut: LibraryCutter | None = None,
     codec: Codec = Codec.LIBDEFLATE,
     looks_at_all: bool = False,
     verify: bool = True,
@@ -58,11 +57,10 @@ def split(
     """Split the wheels at *paths*, files or folders of them, as *request* says, and write all results to *folder*.
 
     Sdists among them state what the wheels of their release require afterwards. Without a folder nothing is written,
-    and the packed sizes in the result are None. *cut* is applied to every library first: see
-    `vbuild.slimming.slim.library_cutter`. Wheels whose file names promise nothing are not read, unless *looks_at_all*,
-    which lists what they lack. *indexes* says where official wheels are. A wheel with nothing to take out is copied
-    byte for byte. What is copied is compared with CRC-32 and RECORD, unless *verify* is off. *on_progress* is called
-    with what is being done, the bytes done, and the bytes in total.
+    and the packed sizes in the result are None. Wheels whose file names promise nothing are not read, unless
+    *looks_at_all*, which lists what they lack. *indexes* says where official wheels are. A wheel with nothing to take
+    out is copied byte for byte. What is copied is compared with CRC-32 and RECORD, unless *verify* is off.
+    *on_progress* is called with what is being done, the bytes done, and the bytes in total.
 
     Raises `RepackageError` if a wheel bundles the driver's libraries, or *request* leaves a choice open; `WheelError`
     if a wheel is damaged; `FetchError` if no index answers. Then nothing is in *folder*.
@@ -72,7 +70,7 @@ def split(
     if request.tries:
 
         def split_as(asked: SplitRequest, place: Path | None) -> Split:
-            return split(given, place, request=asked, cut=cut, codec=Codec.ISAL, verify=False, indexes=indexes)
+            return split(given, place, request=asked, codec=Codec.ISAL, verify=False, indexes=indexes)
 
         request = with_evidence(
             gathered(given), request, split_as, indexes=indexes, on_progress=lambda what: on_progress(what, 0, 1)
@@ -95,7 +93,7 @@ def split(
                 done = max(done, total // 2) + size
                 on_progress(name, min(done, total), total)
 
-        patcher = Patcher(stack, room_for(folder), cut)
+        patcher = Patcher(stack, room_for(folder))
         by_machine: dict[str, list[Wheel]] = {}
         for wheel in wheels:
             platforms = (PlatformPolicy.parse(tag) for tag in wheel.name.platform.split("."))
@@ -108,7 +106,7 @@ def split(
                 officials=Officials(machine, indexes=indexes),
                 machine=machine,
                 patcher=patcher,
-                looks_at_all=looks_at_all or cut is not None,
+                looks_at_all=looks_at_all,
                 on_progress=add_read,
             )
             for machine, same_machine in by_machine.items()
