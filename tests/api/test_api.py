@@ -192,8 +192,8 @@ sizes: list[int | None] = [result.packed for result in results]
 release: vbuild.ReleaseResult = vbuild.matrix(Path("recipe.toml"), "dist", jobs=2, only=["plain"])
 stamped: Path = vbuild.stamp("x.whl", "out", label="v3", properties=["x86_64 :: level :: v3"])
 chosen: vbuild.Selection = vbuild.select("x", ["dist"], machine="machine.toml")
-laid: tuple[vbuild.PublishedLayout, ...] = vbuild.publish("dist", "site", layouts=["hwcaps"], max_size=100)
-chosen_options: vbuild.SlimOptions = {"gpus": "90", "fast": True}
+laid: tuple[vbuild.PublishedLayout, ...] = vbuild.publish("dist", "site", layouts=["hwcaps"], url="https://x.example")
+chosen_options: vbuild.SlimOptions = {"gpus": "90", "strict": True}
 vbuild.slim("x.whl", "out", **chosen_options)
 try:
     verdict: vbuild.Verdict = vbuild.verify("x.whl", cpu="x86-64-v3")

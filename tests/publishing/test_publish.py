@@ -240,11 +240,10 @@ def test_the_command_gives_json_and_nothing_else(dist: Path, tmp_path: Path) -> 
     [
         (("--layout", "variants"), "expected --output-dir FOLDER, or --dry-run"),
         (("-o", "site"), "Missing option '--layout'"),
-        (("--layout", "variants", "-o", "site", "--guard"), "--guard goes with --layout suffix only"),
+        (("--layout", "variants", "-o", "site", "--name", "{name}"), "--name goes with --layout suffix only"),
         (("--layout", "hwcaps", "-o", "site", "--add", "v3"), "'v3': expected a CPU level and a wheel, as in v3=other"),
         (("--layout", "hwcaps", "-o", "site", "--add", "v7=x.whl"), "no CPU level 'v7'"),
         (("--layout", "conda", "-o", "site", "--map", "torch"), "'torch': expected two names, as in torch=pytorch"),
-        (("--layout", "local", "-o", "site", "--metapackage", ""), "--metapackage goes with --layout suffix only"),
         (
             ("--layout", "local", "-o", "site", "--url", "example.org/whl"),
             "'example.org/whl': expected the URL of a folder, https, http or file, as in https://example.org/whl",
@@ -265,7 +264,6 @@ def test_options_that_say_nothing_are_usage_mistakes(
     ("option", "said"),
     [
         ("--name", "suffix: name '': '' is none; expected {name}, "),
-        ("--metapackage", "suffix: metapackage '': no such"),
     ],
 )
 def test_options_that_are_empty_are_not_taken_for_left_out(dist: Path, tmp_path: Path, option: str, said: str) -> None:

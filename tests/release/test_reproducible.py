@@ -171,7 +171,7 @@ PUBLISH = Verb(
     "publish",
     levels,
     20,
-    ("--url", _URL, "--guard", "--pixi", *(f"--layout={layout}" for layout in LAYOUTS), "-o", "out"),
+    ("--url", _URL, *(f"--layout={layout}" for layout in LAYOUTS), "-o", "out"),
     takes_folder=True,
 )
 

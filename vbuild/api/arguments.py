@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vbuild.verification.attestations import AttestationRequest
     from vbuild.verification.required import Fetch
 
-_MB = 10**6
 # options that say where and how, not what
 _PLACES = frozenset({"on_progress", "provenance"})
 
@@ -42,9 +41,8 @@ def layout_of(name: Layout, asked: PublishOptions) -> "PublishLayout":  # noqa: 
         case "hwcaps":
             from vbuild.publishing.hwcaps.plan import Hwcaps
 
-            size = asked.get("max_size")
             added = tuple((value_of(level, level_named), Path(wheel)) for level, wheel in asked.get("add", ()))
-            return Hwcaps(max_size=size and size * _MB, added=added, url=below)
+            return Hwcaps(added=added, url=below)
         case "redirect":
             from vbuild.publishing.redirect.plan import Redirect
 
@@ -59,22 +57,12 @@ def layout_of(name: Layout, asked: PublishOptions) -> "PublishLayout":  # noqa: 
             from vbuild.publishing.suffix import Suffix
 
             naming = asked.get("name")
-            siblings = tuple(map(project_name, asked.get("sibling", ())))
-            guard = asked.get("guard", False)
-            return Suffix(
-                naming="{name}-{label}" if naming is None else naming,
-                siblings=siblings,
-                metapackage=asked.get("metapackage"),
-                guard=guard,
-                url=below,
-            )
+            return Suffix(naming="{name}-{label}" if naming is None else naming, url=below)
         case "oci":
-            from vbuild.publishing.oci.model import KEY
             from vbuild.publishing.oci.plan import Emit, Oci
 
             emits = tuple(map(Emit, dict.fromkeys(asked.get("emit", ()))))
-            key = asked.get("annotation_key")
-            return Oci(base=path_of(asked.get("base")), key=KEY if key is None else key, emits=emits)
+            return Oci(base=path_of(asked.get("base")), emits=emits)
         case "conda":
             from vbuild.publishing.conda.plan import Conda
 

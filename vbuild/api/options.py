@@ -186,31 +186,21 @@ class PublishOptions(TypedDict, total=False):
 
     url             where the output folder will be served
     add             hwcaps: pairs of a CPU level and a wheel to add as that level, as in `[("v3", "other.whl")]`
-    max_size        hwcaps: refuse wheels that are larger, in MB
     mirror          redirect: other URLs that may have the wheels, asked first
     by_hardware     redirect: choose by CPU and GPU, not by tags only
     by_installed    redirect: one sdist of wheels built against several versions of a package; the one installed decides
     name            suffix: how wheels are called; "{name}-{label}"
-    sibling         suffix: required projects that are renamed alike
-    metapackage     suffix: the label that an empty wheel with the old name requires
-    guard           suffix: warn at import if another renamed wheel is installed, too
     base            oci: the image layout to build on, DIR or DIR:NAME
-    annotation_key  oci: the annotation that holds a variant's properties
     emit            oci: rules for clusters, "nfd" or "dra"
     map             conda: names of required projects there, as in `{"torch": "pytorch"}`
     """
 
     url: str | None
     add: "Iterable[tuple[str | Cpu, StrPath]]"
-    max_size: int | None
     mirror: Iterable[str]
     by_hardware: bool
     by_installed: bool
     name: str | None
-    sibling: Iterable[str]
-    metapackage: str | None
-    guard: bool
     base: StrPath | None
-    annotation_key: str | None
     emit: Iterable[Literal["nfd", "dra"]]
     map: Mapping[str, str] | Iterable[tuple[str, str]]

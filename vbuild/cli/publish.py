@@ -17,19 +17,13 @@ if TYPE_CHECKING:
 # the layout that each option is for; the others are for all
 _MEANT_FOR = {
     "add": "hwcaps",
-    "max_size": "hwcaps",
     "mirror": "redirect",
     "by_hardware": "redirect",
     "by_installed": "redirect",
     "name": "suffix",
-    "sibling": "suffix",
-    "metapackage": "suffix",
-    "guard": "suffix",
     "base": "oci",
-    "annotation_key": "oci",
     "emit": "oci",
     "map": "conda",
-    "pixi": "conda",
 }
 _UNASKED = (None, (), False)
 _SHIPPED = (".whl", ".tar.gz", ".conda", "oci-layout")
@@ -56,7 +50,6 @@ _URL = options.Value("url", "vbuild.publishing.model:folder_url")
     metavar="LEVEL=WHEEL",
     help="hwcaps: add this wheel as that level: v3=other.whl. Repeatable.",
 )
-@click.option("--max-size", type=click.IntRange(min=1), metavar="MB", help="hwcaps: refuse larger wheels (10^6 bytes).")
 @click.option("--mirror", type=_URL, multiple=True, help="redirect: ask this other place for wheels first. Repeatable.")
 @click.option("--by-hardware", is_flag=True, help="redirect: choose by CPU and GPU, not by tags only.")
 @click.option(
@@ -65,15 +58,7 @@ _URL = options.Value("url", "vbuild.publishing.model:folder_url")
     help="redirect: make one sdist of wheels built against several versions of a package; the one installed decides.",
 )
 @click.option("--name", metavar="TEMPLATE", help="suffix: name wheels like this. [default: {name}-{label}]")
-@click.option(
-    "--sibling", type=options.PROJECT, multiple=True, help="suffix: rename this required project alike. Repeatable."
-)
-@click.option(
-    "--metapackage", metavar="LABEL", help="suffix: add an empty wheel under the old name that requires this label."
-)
-@click.option("--guard", is_flag=True, help="suffix: warn on import if another renamed wheel is installed, too.")
 @click.option("--base", type=options.PATH, metavar="DIR[:NAME]", help="oci: build on this image layout.")
-@click.option("--annotation-key", help="oci: write a variant's properties under this annotation.")
 @click.option(
     "--emit", type=options.Choice(["nfd", "dra"]), multiple=True, help="oci: also write these rules for clusters."
 )
@@ -84,7 +69,6 @@ _URL = options.Value("url", "vbuild.publishing.model:folder_url")
     metavar="PYPI=CONDA",
     help="conda: name this required project like that: torch=pytorch. Repeatable.",
 )
-@click.option("--pixi", is_flag=True, help="conda: also print pixi's table of what each variant needs.")
 @options.dry_run
 @options.as_json
 def publish(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
@@ -100,11 +84,11 @@ def publish(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None
     for option, layout in _MEANT_FOR.items():
         if asked[option] not in _UNASKED and layout not in asked["layouts"]:
             raise click.UsageError(f"--{option.replace('_', '-')} goes with --layout {layout} only")
-    dry_run, pixi, as_json = (asked.pop(name) for name in ("dry_run", "pixi", "as_json"))
+    dry_run, as_json = asked.pop("dry_run"), asked.pop("as_json")
     if folder is None and not dry_run:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
     laid = shipping.publish(wheels, None if dry_run else folder, **asked)
-    lines = [line for one in laid for line in laid_lines(one, pixi=pixi and one.plan.layout == "conda")]
+    lines = [line for one in laid for line in laid_lines(one)]
     terminal.show([one.data() for one in laid], lines, as_json=as_json)
 
 
@@ -128,8 +112,8 @@ def two_names(text: str) -> tuple[str, str]:
     return project_name(project), name
 
 
-def laid_lines(laid: "PublishedLayout", *, pixi: bool = False) -> Iterator[str]:
-    """A layout's folder: what is in it for consumers, and what its publisher should know; with *pixi* its tables."""
+def laid_lines(laid: "PublishedLayout") -> Iterator[str]:
+    """A layout's folder: what is in it for consumers, and what its publisher should know."""
     links = sum(file.is_linked for file in laid.files)
     if laid.folder:
         written = f"{laid.size / 1e6:.2f} MB in {counted(len(laid.files) - links, 'file')}, {counted(links, 'link')}"
@@ -145,5 +129,3 @@ def laid_lines(laid: "PublishedLayout", *, pixi: bool = False) -> Iterator[str]:
         yield f"  and {len(shown) - _FILES} more"
     for note in laid.plan.notes:
         yield from wrapped(f"  {note}", indent=4)
-    if pixi:
-        yield from (line for use in laid.plan.uses if use.language == "toml" for line in ("", *use.text.splitlines()))
