@@ -84,7 +84,7 @@ def is_marked(room: Path) -> bool:
     return is_there
 
 
-_MIRROR = ("mirror", "--cpu", "v3", "--dry-run")
+_MIRROR = ("mirror", "--gpu", "90", "--dry-run")
 _TIMED = ("bench", "--script", "time.py")
 
 

@@ -1,6 +1,5 @@
 """`vbuild cache` as a user calls it."""
 
-import json
 import os
 import re
 import time
@@ -42,18 +41,11 @@ def test_dir_prints_the_folder(workdir: Workdir) -> None:
     assert workdir.vbuild("cache", "dir").stdout == f"{workdir.cache}/vbuild\n"
 
 
-def test_size_is_a_table_and_json(workdir: Workdir) -> None:
+def test_size_is_a_table(workdir: Workdir) -> None:
     lines = workdir.vbuild("cache", "size").stdout.splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == list(RULES)
     assert "sdists            1       3.0 MB  source archives" in lines
     assert lines[-1].split() == ["3", "3.0", "MB"]
-    data = json.loads(workdir.vbuild("cache", "size", "--json").stdout)
-    assert data["folder"] == f"{workdir.cache}/vbuild"
-    sizes = {part["name"]: (part["entries"], part["size"]) for part in data["parts"]}
-    assert sizes["sdists"] == (1, 3_000_000)
-    assert sizes["probes"][0] == 2
-    assert sizes["native"] == (0, 0)
-    assert data["size"] == sum(size for _, size in sizes.values())
 
 
 def test_prune_follows_the_rules_or_days(workdir: Workdir) -> None:

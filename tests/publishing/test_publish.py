@@ -240,7 +240,7 @@ def test_the_command_gives_json_and_nothing_else(dist: Path, tmp_path: Path) -> 
     [
         (("--layout", "variants"), "expected --output-dir FOLDER, or --dry-run"),
         (("-o", "site"), "Missing option '--layout'"),
-        (("--layout", "variants", "-o", "site", "--name", "{name}"), "--name goes with --layout suffix only"),
+        (("--layout", "variants", "-o", "site", "--by-hardware"), "--by-hardware goes with --layout redirect only"),
         (("--layout", "hwcaps", "-o", "site", "--add", "v3"), "'v3': expected a CPU level and a wheel, as in v3=other"),
         (("--layout", "hwcaps", "-o", "site", "--add", "v7=x.whl"), "no CPU level 'v7'"),
         (("--layout", "conda", "-o", "site", "--map", "torch"), "'torch': expected two names, as in torch=pytorch"),
@@ -257,19 +257,6 @@ def test_options_that_say_nothing_are_usage_mistakes(
     assert ran.returncode == 2
     assert said in " ".join(ran.stderr.split())
     assert not (tmp_path / "site").exists()
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("--name", "suffix: name '': '' is none; expected {name}, "),
-    ],
-)
-def test_options_that_are_empty_are_not_taken_for_left_out(dist: Path, tmp_path: Path, option: str, said: str) -> None:
-    ran = vbuild("publish", dist, "--layout", "suffix", "-o", "site", option, "", folder=tmp_path)
-    assert ran.returncode == 1
-    assert said in " ".join(ran.stderr.split())
 
 
 @pytest.mark.nightly

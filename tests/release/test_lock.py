@@ -1,6 +1,5 @@
 """`vbuild lock` and `vbuild matrix --locked`: what a recipe was resolved to, and nothing else, is built again."""
 
-import json
 import os
 import re
 import subprocess
@@ -59,10 +58,9 @@ def _edited(workdir: Workdir, pattern: str, text: str) -> None:
 @needs("gcc")
 @on_x86
 def test_what_was_locked_is_built_and_nothing_else(workdir: Workdir) -> None:
-    ran = workdir.vbuild("lock", "demo.toml", "--json")
+    ran = workdir.vbuild("lock", "demo.toml")
     assert ran.returncode == 0, ran.stderr
-    [resolved] = json.loads(ran.stdout)["requirements"]
-    assert re.fullmatch(r"setuptools==79\.[0-9.]+", " ".join(resolved["packages"]))
+    assert re.search(r"setuptools==79\.[0-9.]+", (workdir.folder / "demo.lock").read_text())
     first = (workdir.folder / "demo.lock").read_bytes()
     assert workdir.vbuild("lock", "demo.toml").returncode == 0
     assert (workdir.folder / "demo.lock").read_bytes() == first

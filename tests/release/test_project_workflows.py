@@ -1,6 +1,5 @@
 """`vbuild init --emit github`: the workflows of a project, sound to outside judges, and what their scripts do."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -107,9 +106,9 @@ def test_pypi_gets_the_wheels_without_a_label_and_the_sdist(tmp_path: Path, monk
 
 def test_the_command_writes_all_of_them_or_none(tmp_path: Path) -> None:
     project(tmp_path, LEVELS)
-    told = CliRunner().invoke(main, ["init", "--emit", "github", str(tmp_path), "--json"])
+    told = CliRunner().invoke(main, ["init", "--emit", "github", str(tmp_path)])
     assert told.exit_code == 0, told.output
-    made = [Path(path) for path in json.loads(told.stdout)["workflows"]]
+    made = [*map(Path, told.stdout.splitlines())]
     assert [path.name for path in made] == ["wheels.yml", "release.yml"]
     made[0].unlink()
     again = CliRunner().invoke(main, ["init", "--emit", "github", str(tmp_path)])

@@ -46,9 +46,8 @@ def layout_of(name: Layout, asked: PublishOptions) -> "PublishLayout":  # noqa: 
         case "redirect":
             from vbuild.publishing.redirect.plan import Redirect
 
-            mirrors = tuple(map(folder_url, asked.get("mirror", ())))
             by_hardware, by_installed = asked.get("by_hardware", False), asked.get("by_installed", False)
-            return Redirect(url=below, mirrors=mirrors, by_hardware=by_hardware, by_installed=by_installed)
+            return Redirect(url=below, by_hardware=by_hardware, by_installed=by_installed)
         case "local":
             from vbuild.publishing.local import Local
 
@@ -56,13 +55,11 @@ def layout_of(name: Layout, asked: PublishOptions) -> "PublishLayout":  # noqa: 
         case "suffix":
             from vbuild.publishing.suffix import Suffix
 
-            naming = asked.get("name")
-            return Suffix(naming="{name}-{label}" if naming is None else naming, url=below)
+            return Suffix(url=below)
         case "oci":
-            from vbuild.publishing.oci.plan import Emit, Oci
+            from vbuild.publishing.oci.plan import Oci
 
-            emits = tuple(map(Emit, dict.fromkeys(asked.get("emit", ()))))
-            return Oci(base=path_of(asked.get("base")), emits=emits)
+            return Oci(base=path_of(asked.get("base")))
         case "conda":
             from vbuild.publishing.conda.plan import Conda
 
@@ -131,7 +128,6 @@ def cuts_of(asked: SlimOptions) -> "Cuts":
         zstd=asked.get("zstd"),
         force=asked.get("force", False),
         unsupported=asked.get("allow_unsupported", False),
-        strict=asked.get("strict", False),
     )
 
 

@@ -132,7 +132,6 @@ def run_levels(
     wheel: StrPath,
     *,
     cpu: "str | Cpu | None" = None,
-    recipe: StrPath | None = None,
     test: str | None = None,
     processors: Iterable[str] = (),
     allow_builds: bool = False,
@@ -140,20 +139,19 @@ def run_levels(
 ) -> "LevelReport":
     """Install *wheel* and import it as a CPU of each level in it would: ``vbuild verify --run``.
 
-    *cpu* is the level of a wheel that claims none, by default the baseline. *recipe* is one whose test is run at each
-    level, too, or *test* is a command. *processors* are further ones to run it on, by the names that ``qemu-x86_64
-    -cpu`` takes, such as the ``processors`` of a verdict. With *allow_builds*, requirements without a wheel are built,
-    which runs their code. ``failures`` of the result say what does not work,
-    ``untried`` which levels this machine cannot run. `WheelError` if the wheel cannot be installed, `RecipeError` if
-    the recipe is wrong.
+    *cpu* is the level of a wheel that claims none, by default the baseline. *test* is a command to run at each level,
+    too. *processors* are further ones to run it on, by the names that ``qemu-x86_64 -cpu`` takes, such as the
+    ``processors`` of a verdict. With *allow_builds*, requirements without a wheel are built, which runs their code.
+    ``failures`` of the result say what does not work, ``untried`` which levels this machine cannot run. `WheelError` if
+    the wheel cannot be installed.
     """
     from vbuild.hardware.cpu import Cpu
-    from vbuild.recipe.model import Check, Recipe
+    from vbuild.recipe.model import Check
     from vbuild.verification.level_runs import LevelSettings
     from vbuild.verification.level_runs import run_levels as verb
 
     settings = LevelSettings(
-        check=Recipe.load(Path(recipe)).test if recipe else Check(command=test),
+        check=Check(command=test),
         cpu=value_of(cpu, Cpu.parse),
         builds=allow_builds,
         processors=texts_of(processors),
@@ -166,24 +164,22 @@ def bench(
     script: StrPath,
     *,
     rounds: int = 5,
-    requires: Iterable[str] = (),
     allow_builds: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> "BenchReport":
     """Time *script* with each of *wheels*, files or folders of them, in turns, and compare with the first.
 
     *script* prints lines such as "encrypt 12.5 ms", uses pyperf, or is a file of pytest-benchmark. Each wheel is run
-    *rounds* times, at least twice, in an environment of its own that also has what the script *requires*; with
-    *allow_builds*, what has no wheel is built, which runs its code. ``wheels`` of the result have seconds and ratios;
-    ``untried`` of one says that this machine cannot run its level. `WheelError` if a wheel cannot be installed, or if
-    the script fails or prints no figures.
+    *rounds* times, at least twice, in an environment of its own; with *allow_builds*, requirements without a wheel are
+    built, which runs their code. ``wheels`` of the result have seconds and ratios; ``untried`` of one says that this
+    machine cannot run its level. `WheelError` if a wheel cannot be installed, or if the script fails or prints no
+    figures.
     """
     from vbuild.recipe.model import Bench
-    from vbuild.recipe.spelling import requirement
     from vbuild.verification.bench import bench as verb
     from vbuild.verification.bench import wheels_to_compare
 
-    settings = Bench(script=Path(script), requires=tuple(map(requirement, texts_of(requires))), rounds=rounds)
+    settings = Bench(script=Path(script), rounds=rounds)
     several = wheels_to_compare(paths_of(wheels))
     return verb(several, settings, builds=allow_builds, on_progress=on_progress or silent)
 

@@ -63,7 +63,6 @@ class SlimOptions(TypedDict, total=False):
     zstd               compress kept GPU code again; it then needs the driver of CUDA 12.4 or later; None, the default,
                        does so in variants that need such a driver anyway
     allow_unsupported  go on if a wheel has no code for a GPU asked for
-    strict             refuse a wheel if one library has no code for a GPU asked for
     accept_license     go on if the wheel's licence forbids changes
     force              cut libraries that GNU strip would destroy later
     provenance         write <wheel>.provenance.json, ready to sign, next to each wheel
@@ -77,7 +76,6 @@ class SlimOptions(TypedDict, total=False):
     drop: Iterable[str]
     zstd: bool | None
     allow_unsupported: bool
-    strict: bool
     accept_license: bool
     force: bool
     provenance: bool
@@ -118,10 +116,9 @@ class SplitOptions(TypedDict, total=False):
 
 
 class StampOptions(TypedDict, total=False):
-    """Options of `stamp`; give exactly one of *label*, *hash_label*, *null* and *remove*.
+    """Options of `stamp`; give exactly one of *label*, *null* and *remove*.
 
     label       the variant label: a-z, 0-9, _ and dots
-    hash_label  use the hash of the properties as the label, eight hex digits
     null        make the null variant, which has no properties and ranks after all others
     remove      take the label and variant.json away
     properties  properties of the variant, as in "x86_64 :: level :: v3"
@@ -129,7 +126,6 @@ class StampOptions(TypedDict, total=False):
     """
 
     label: str | None
-    hash_label: bool
     null: bool
     remove: bool
     properties: "Iterable[str | Property]"
@@ -141,17 +137,12 @@ class MirrorOptions(TypedDict, total=False):
 
     machines        files that describe the machines of the fleet, as `select` reads them
     gpus            lists of GPUs, as "H100" or "80,90": a machine for each, with what the next four say
-    cpu             the CPU level of those; "x86-64"; without gpus, a machine that has none
     driver          NVIDIA's driver there, as "580", or its CUDA, as "12.8"; not known
-    glibc           the glibc there; "2.28"
     pythons         the Pythons there, a machine for each; the running one
-    per_machine     an index for each machine, cut for it alone
-    ptx             "auto": PTX for GPUs without machine code; "keep": also the newest; "none"
     recompress      compress GPU code better, or do not; where the drivers of all machines are known to read it
     strip           "debug": debug data goes; "unneeded": all local symbols
     drop            globs of files to leave out
     accept_license  cut wheels whose licence forbids changes
-    local           what is cut says so in its version: 2.9.1+sm90
     variants        besides, a variant wheel for each kind of GPUs, which uv chooses
     prune           remove files that no machine installs any more
     url             where the site will be served, which locks then name instead of paths
@@ -162,17 +153,12 @@ class MirrorOptions(TypedDict, total=False):
 
     machines: "StrPath | Iterable[StrPath]"
     gpus: str | Iterable[str]
-    cpu: "str | Cpu"
     driver: str | None
-    glibc: str | None
     pythons: str | Iterable[str]
-    per_machine: bool
-    ptx: Literal["auto", "keep", "none"]
     recompress: bool | None
     strip: Literal["debug", "unneeded"] | None
     drop: str | Iterable[str]
     accept_license: bool
-    local: bool
     variants: bool
     prune: bool
     url: str | None
@@ -186,21 +172,15 @@ class PublishOptions(TypedDict, total=False):
 
     url             where the output folder will be served
     add             hwcaps: pairs of a CPU level and a wheel to add as that level, as in `[("v3", "other.whl")]`
-    mirror          redirect: other URLs that may have the wheels, asked first
     by_hardware     redirect: choose by CPU and GPU, not by tags only
     by_installed    redirect: one sdist of wheels built against several versions of a package; the one installed decides
-    name            suffix: how wheels are called; "{name}-{label}"
     base            oci: the image layout to build on, DIR or DIR:NAME
-    emit            oci: rules for clusters, "nfd" or "dra"
     map             conda: names of required projects there, as in `{"torch": "pytorch"}`
     """
 
     url: str | None
     add: "Iterable[tuple[str | Cpu, StrPath]]"
-    mirror: Iterable[str]
     by_hardware: bool
     by_installed: bool
-    name: str | None
     base: StrPath | None
-    emit: Iterable[Literal["nfd", "dra"]]
     map: Mapping[str, str] | Iterable[tuple[str, str]]

@@ -207,8 +207,8 @@ def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) 
 
     asked = known(options, StampOptions)
     label, null = asked.get("label"), asked.get("null", False)
-    if sum((label is not None, asked.get("hash_label", False), null, asked.get("remove", False))) != 1:
-        raise VariantError("expected exactly one of label, hash_label, null and remove")
+    if sum((label is not None, null, asked.get("remove", False))) != 1:
+        raise VariantError("expected exactly one of label, null and remove")
     if asked.get("remove"):
         return unstamped(Path(wheel), Path(output_dir))
     properties = [value_of(each, Property.parse) for each in asked.get("properties", ())]

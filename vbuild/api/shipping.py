@@ -107,25 +107,19 @@ def mirror(
     is something else: a site that was there is then as it was.
     """
     from vbuild.binary.edits import Strip
-    from vbuild.hardware.gpu import Ptx
-    from vbuild.hardware.machine import cpus_asked
+    from vbuild.hardware.cpu import Cpu
     from vbuild.mirroring.mirror import Common, fleet_of
     from vbuild.mirroring.mirror import mirror as verb
     from vbuild.mirroring.model import MirrorRequest
     from vbuild.publishing.model import folder_url
 
     asked = known(options, MirrorOptions)
-    (cpu, *_) = cpus_asked(str(asked.get("cpu") or "x86-64"))
-    gpus = texts_of(asked.get("gpus")) or (("",) if asked.get("cpu") else ())
-    common = Common(cpu, asked.get("driver"), asked.get("glibc") or "2.28", texts_of(asked.get("pythons")))
+    common = Common(Cpu.parse("x86-64"), asked.get("driver"), "2.28", texts_of(asked.get("pythons")))
     request = MirrorRequest(
-        per_machine=asked.get("per_machine", False),
-        ptx=Ptx(asked.get("ptx", "auto")),
         recompress=asked.get("recompress"),
         strip=Strip(asked.get("strip") or Strip.NOTHING),
         drop=texts_of(asked.get("drop")),
         accept_license=asked.get("accept_license", False),
-        local=asked.get("local", False),
         variants=asked.get("variants", False),
         prune=asked.get("prune", False),
         url=folder_url(url) if (url := asked.get("url")) else None,
@@ -135,24 +129,24 @@ def mirror(
     return verb(
         [str(source) for source in ([sources] if isinstance(sources, str | PathLike) else sources)],
         path_of(output_dir),
-        fleet_of(paths_of(asked.get("machines", ())), gpus, common),
+        fleet_of(paths_of(asked.get("machines", ())), texts_of(asked.get("gpus")), common),
         request,
         on_progress=asked.get("on_progress") or silent,
     )
 
 
-def verify_mirror(folder: StrPath, *, attestations: bool = False, trust_root: StrPath | None = None) -> "MirrorCheck":
+def verify_mirror(folder: StrPath, *, attestations: bool = False) -> "MirrorCheck":
     """Hold every file, index page and lock of the mirror in *folder* against what its mirror.json says.
 
-    With *attestations* also who published the originals (PEP 740), by the trusted_root.json *trust_root*, or Sigstore's
-    own. Returns what is wrong, a sentence each. `RepackageError` if *folder* is no mirror, `WheelError` if the root of
-    trust, or what reads attestations, is not there.
+    With *attestations* also who published the originals (PEP 740), by Sigstore's root of trust. Returns what is wrong,
+    a sentence each. `RepackageError` if *folder* is no mirror, `WheelError` if the root of trust, or what reads
+    attestations, is not there.
     """
     from vbuild.mirroring.check import checked_mirror
 
     if not attestations:
         return checked_mirror(Path(folder))
-    asked = attestations_of(publisher=None, trust_root=path_of(trust_root), fetch=False)
+    asked = attestations_of(publisher=None, trust_root=None, fetch=False)
     from vbuild.verification.attestations import attested_files
 
     return checked_mirror(Path(folder), attested=partial(attested_files, asked=asked))

@@ -40,21 +40,19 @@ def cache_dir() -> None:
     terminal.write(f"{cache_folder()}\n")
 
 
-@cache.command("size", epilog=options.example("vbuild cache size --json"))
-@options.as_json
-def cache_size(*, as_json: bool) -> None:
+@cache.command("size", epilog=options.example("vbuild cache size"))
+def cache_size() -> None:
     """Print how many entries each part of the cache has, and their size."""
-    from vbuild.files.cache import RULES, cache_folder, sizes
+    from vbuild.files.cache import RULES, sizes
 
     found = {part: (len(entries), sum(entry.size for entry in entries)) for part, entries in sizes().items()}
     total = sum(size for _, size in found.values())
-    parts = [{"name": str(part), "entries": count, "size": size} for part, (count, size) in found.items()]
     lines = [f"{'part':<10} {'entries':>8} {'size':>12}  contents"]
     lines += [
         f"{part:<10} {count:>8} {size / 1e6:>9.1f} MB  {RULES[part].holds}" for part, (count, size) in found.items()
     ]
     lines += [f"{'':<10} {sum(count for count, _ in found.values()):>8} {total / 1e6:>9.1f} MB"]
-    terminal.show({"folder": str(cache_folder()), "parts": parts, "size": total}, lines, as_json=as_json)
+    terminal.show(None, lines, as_json=False)
 
 
 @cache.command("prune", epilog=options.example("vbuild cache prune --older-than 7"))

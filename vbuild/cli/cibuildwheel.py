@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 @click.option("--variants", multiple=True, metavar="LABELS", help="Build only these, separated by commas; or 'plain'.")
 @click.option("--fresh", is_flag=True, help="Run cibuildwheel even where an earlier run with the same files is kept.")
 @click.option("--dry-run", is_flag=True, help="Print every run with its variables; build and write nothing.")
-@options.as_json
 def cibuildwheel(
     arguments: tuple[str, ...],
     folder: Path | None,
@@ -29,7 +28,6 @@ def cibuildwheel(
     variants: tuple[str, ...],
     fresh: bool,
     dry_run: bool,
-    as_json: bool,
 ) -> None:
     """Run cibuildwheel once for each variant, and make one release.
 
@@ -41,7 +39,7 @@ def cibuildwheel(
     labels = [label.strip() for text in variants for label in text.split(",")]
     if dry_run:
         runs = verb.planned(arguments, variants=labels)
-        terminal.show([run.data() for run in runs], run_lines(runs), as_json=as_json)
+        terminal.show(None, run_lines(runs), as_json=False)
         return
     if folder is None:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
@@ -51,9 +49,9 @@ def cibuildwheel(
             arguments,
             variants=labels,
             fresh=fresh,
-            echo=None if as_json else echo,
+            echo=echo,
         )
-    show_release(release, as_json=as_json)
+    show_release(release)
 
 
 def run_lines(runs: Iterable["CibuildwheelRun"]) -> Iterator[str]:

@@ -15,14 +15,13 @@ from vbuild.cli.render import show_release
 @click.option(
     "--recipe", type=options.PATH, help="Also name the targets of this recipe or project that are in no part."
 )
-@options.as_json
-def collect(parts: tuple[Path, ...], folder: Path, *, recipe: Path | None, as_json: bool) -> None:
+def collect(parts: tuple[Path, ...], folder: Path, *, recipe: Path | None) -> None:
     """Join the parts that several CI jobs built into one release.
 
     PARTS are folders that 'vbuild matrix --part' wrote, or folders of these. Every wheel is verified again.
     """
     from vbuild.release.collect import collect as verb
 
-    with progress(folder, quiet=as_json) as on_progress:
+    with progress(folder, quiet=False) as on_progress:
         release = verb(parts, folder, recipe=recipe, on_progress=on_progress)
-    show_release(release, as_json=as_json)
+    show_release(release)

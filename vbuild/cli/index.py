@@ -19,8 +19,7 @@ from vbuild.files.wording import counted
     metavar="RELEASE",
     help="With --simple: remove this release, as in demo==1.0. Repeatable.",
 )
-@options.as_json
-def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], as_json: bool) -> None:
+def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...]) -> None:
     """Write the variants.json of every release in a folder, or the repodata of a channel for conda.
 
     An index at --simple that is there already keeps its other releases. It is replaced in one step. FOLDER is a channel
@@ -35,20 +34,19 @@ def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], as_json
     if folder.is_dir() and not wheels_in(folder) and packages_in(folder):
         if simple:
             raise click.UsageError("--simple is for wheels; expected none for a channel of packages for conda")
-        _index_channel(folder, as_json=as_json)
+        _index_channel(folder)
         return
     indexed = verb(folder, simple=simple, remove=remove)
-    data = {"variants": [item.data() for item in indexed], "simple": str(simple) if simple else None}
     lines = []
     for item in indexed:
         lines += [f"{item.path.name}: {', '.join(item.labels)}", *(f"  note: {note}" for note in item.notes)]
     lines = lines or [f"{folder}: no variant wheels"]
-    terminal.show(data, [*lines, *([str(simple)] if simple else [])], as_json=as_json)
+    terminal.show(None, [*lines, *([str(simple)] if simple else [])], as_json=False)
 
 
-def _index_channel(folder: Path, *, as_json: bool) -> None:
+def _index_channel(folder: Path) -> None:
     from vbuild.publishing.conda.channel import index_channel
 
     indexed = index_channel(folder)
     lines = [f"{item.path}: {counted(len(item.packages), 'package')}" for item in indexed]
-    terminal.show({"channel": [item.data() for item in indexed]}, lines, as_json=as_json)
+    terminal.show(None, lines, as_json=False)

@@ -27,8 +27,7 @@ from vbuild.files.wording import wrapped
     help="Write workflows for the project in the folder SOURCE: wheels of all Pythons, release, index, PyPI.",
 )
 @click.option("--check", is_flag=True, help="Say what a build would meet on this machine; write nothing.")
-@options.as_json
-def init(source: str, file: Path | None, *, emit: str | None, check: bool, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - axes
+def init(source: str, file: Path | None, *, emit: str | None, check: bool, **asked: Any) -> None:  # noqa: ANN401 - axes
     """Write a recipe for a project from what its files say.
 
     SOURCE is the folder of a project, an sdist, or a name on the package index. The recipe names the source and its
@@ -42,7 +41,7 @@ def init(source: str, file: Path | None, *, emit: str | None, check: bool, as_js
         from vbuild.release.emit import write_workflows
 
         made = [str(path) for path in write_workflows(Path(source))]
-        terminal.show({"workflows": made}, made, as_json=as_json)
+        terminal.show(None, made, as_json=False)
         return
     axes = axes_of(**asked)
     if check:
@@ -52,7 +51,7 @@ def init(source: str, file: Path | None, *, emit: str | None, check: bool, as_js
 
         found = prospect(source, axes)
         lines = [line for one in (*found.notes, *found.obstacles) for line in wrapped(str(one), indent=2)]
-        terminal.show(found.data(), lines or [f"{found.name}: nothing in the way"], as_json=as_json)
+        terminal.show(None, lines or [f"{found.name}: nothing in the way"], as_json=False)
         if found.errors:
             raise BuildError(f"{found.name}: {found.errors} {'thing' if found.errors == 1 else 'things'} in the way")
         return
@@ -60,4 +59,4 @@ def init(source: str, file: Path | None, *, emit: str | None, check: bool, as_js
 
     written = verb(source, axes, file=file)
     lines = [line for note in written.notes for line in wrapped(note, indent=2)]
-    terminal.show(written.data(), [*lines, f"{written.path}:", *written.text.splitlines()], as_json=as_json)
+    terminal.show(None, [*lines, f"{written.path}:", *written.text.splitlines()], as_json=False)

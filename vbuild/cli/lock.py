@@ -37,7 +37,6 @@ from vbuild.cli import options, terminal
     is_flag=True,
     help="With --machine: build requirements that have no wheel, which runs their code.",
 )
-@options.as_json
 def lock(
     source: str,
     machines: tuple[Path, ...],
@@ -46,7 +45,6 @@ def lock(
     folder: Path | None,
     *,
     allow_builds: bool,
-    as_json: bool,
 ) -> None:
     """Pin what a recipe is built from: sources, toolkits, packages.
 
@@ -64,13 +62,13 @@ def lock(
     if not machines:
         from vbuild.release.lock import lock as verb
 
-        with terminal.status(quiet=as_json) as on_progress:
+        with terminal.status(quiet=False) as on_progress:
             written = verb(Path(source), on_progress=on_progress)
-        terminal.show(written.data(), written.lines(), as_json=as_json)
+        terminal.show(None, written.lines(), as_json=False)
         return
     from vbuild.release.machine_lock import lock_machines
     from vbuild.variants.select import machine_at
 
     described = {str(file): machine_at(file) for file in machines}
     locks = lock_machines(source, places, described, folder or Path(), requires=requires, allow_builds=allow_builds)
-    terminal.show([one.data() for one in locks], [line for one in locks for line in one.lines()], as_json=as_json)
+    terminal.show(None, [line for one in locks for line in one.lines()], as_json=False)

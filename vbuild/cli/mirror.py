@@ -41,12 +41,8 @@ def mirror() -> None:
     metavar="LIST",
     help="Mirror for a machine with these GPUs: H100, 80,90. Repeatable.",
 )
-@click.option("--cpu", metavar="LEVEL", help="With --gpu: its CPU. Alone: a machine without GPUs.  [default: x86-64]")
 @click.option("--driver", metavar="VERSION", help="With --gpu: NVIDIA's driver there, as in 580, or its CUDA: 12.8.")
-@click.option("--glibc", metavar="VERSION", default="2.28", show_default=True, help="Its glibc.")
 @click.option("--python", "pythons", multiple=True, metavar="VERSION", help="Its Python. Repeatable.")
-@click.option("--per-machine", is_flag=True, help="Make an index for each machine, cut for it alone.")
-@options.ptx
 @click.option(
     "--recompress/--no-recompress",
     default=None,
@@ -55,7 +51,6 @@ def mirror() -> None:
 @options.strip
 @options.drop
 @click.option("--accept-license", is_flag=True, help="Cut wheels whose licence forbids changes: you have permission.")
-@click.option("--local", is_flag=True, help="Say in the version of a wheel what it was cut for: 2.9.1+sm90.")
 @click.option("--variants", is_flag=True, help="Add a variant wheel for each kind of GPUs, for uv.")
 @click.option("--prune", is_flag=True, help="Remove files that no machine installs any more.")
 @click.option("--url", metavar="URL", help="Name this, where the site will be served, in locks, instead of paths.")
@@ -64,7 +59,6 @@ def mirror() -> None:
 )
 @options.allow_builds
 @options.dry_run
-@options.as_json
 def make(sources: tuple[str, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
     """Make an index of what a fleet installs, with wheels cut to the GPUs that it has.
 
@@ -73,29 +67,24 @@ def make(sources: tuple[str, ...], folder: Path | None, **asked: Any) -> None:  
     """
     from vbuild.api import shipping
 
-    dry_run, as_json = asked.pop("dry_run"), asked.pop("as_json")
+    dry_run = asked.pop("dry_run")
     if (folder is None) != dry_run:
         raise click.UsageError("expected either --output-dir FOLDER or --dry-run")
-    with terminal.bar(quiet=as_json) as on_progress:
+    with terminal.bar(quiet=False) as on_progress:
         result = shipping.mirror(sources, folder, **asked, on_progress=on_progress)
-    terminal.show(result.data(), mirrored_lines(result), as_json=as_json)
+    terminal.show(None, mirrored_lines(result), as_json=False)
 
 
 @mirror.command("verify", epilog=options.example("vbuild mirror verify site"))
 @click.argument("folder", type=options.FOLDER)
 @click.option("--attestations", is_flag=True, help="Also check who published the originals (PEP 740), by signatures.")
-@click.option(
-    "--trust-root", type=options.FILE, help="With --attestations: trust this trusted_root.json, not Sigstore's own."
-)
 @options.as_json
-def verify(folder: Path, *, attestations: bool, trust_root: Path | None, as_json: bool) -> None:
+def verify(folder: Path, *, attestations: bool, as_json: bool) -> None:
     """Hold every file, index page and lock of a mirror against what its mirror.json says."""
     from vbuild.api import shipping
     from vbuild.errors import RepackageError
 
-    if trust_root and not attestations:
-        raise click.UsageError("--trust-root goes with --attestations only")
-    found = shipping.verify_mirror(folder, attestations=attestations, trust_root=trust_root)
+    found = shipping.verify_mirror(folder, attestations=attestations)
     terminal.show(found.data(), found.lines(), as_json=as_json)
     if found.problems:
         raise RepackageError(f"{folder}: {counted(len(found.problems), 'problem')}")

@@ -17,12 +17,9 @@ if TYPE_CHECKING:
 # the layout that each option is for; the others are for all
 _MEANT_FOR = {
     "add": "hwcaps",
-    "mirror": "redirect",
     "by_hardware": "redirect",
     "by_installed": "redirect",
-    "name": "suffix",
     "base": "oci",
-    "emit": "oci",
     "map": "conda",
 }
 _UNASKED = (None, (), False)
@@ -50,18 +47,13 @@ _URL = options.Value("url", "vbuild.publishing.model:folder_url")
     metavar="LEVEL=WHEEL",
     help="hwcaps: add this wheel as that level: v3=other.whl. Repeatable.",
 )
-@click.option("--mirror", type=_URL, multiple=True, help="redirect: ask this other place for wheels first. Repeatable.")
 @click.option("--by-hardware", is_flag=True, help="redirect: choose by CPU and GPU, not by tags only.")
 @click.option(
     "--by-installed",
     is_flag=True,
     help="redirect: make one sdist of wheels built against several versions of a package; the one installed decides.",
 )
-@click.option("--name", metavar="TEMPLATE", help="suffix: name wheels like this. [default: {name}-{label}]")
 @click.option("--base", type=options.PATH, metavar="DIR[:NAME]", help="oci: build on this image layout.")
-@click.option(
-    "--emit", type=options.Choice(["nfd", "dra"]), multiple=True, help="oci: also write these rules for clusters."
-)
 @click.option(
     "--map",
     type=options.Value("name=name", "vbuild.cli.publish:two_names"),

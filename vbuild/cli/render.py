@@ -21,7 +21,7 @@ _SHOWN_FIGURES = 8
 _WHEEL = re.compile(r"\S+\.whl: ")
 
 
-def show_release(release: "ReleaseResult", *, as_json: bool) -> None:
+def show_release(release: "ReleaseResult", *, as_json: bool = False) -> None:
     """Print *release*; `VbuildError`, and thus status 1, if something of it failed."""
     # the wheels are read again for their sizes and hashes, so only if asked for
     data = {**release.data(), "changes": release.changes and release.changes.data()} if as_json else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vbuild.cli import options, terminal
-from vbuild.errors import HardwareError, RepackageError, VariantError
+from vbuild.errors import RepackageError, VariantError
 
 if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from vbuild.variants.select import Selection
 
 _IMAGES = "oci:"
-_GPU_OPTIONS = "--gpu, --driver, --glibc and --python-version go with --cpu, as in --cpu v3"
 
 
 @click.command(epilog=options.example("vbuild select annoy --find-links dist"))
@@ -33,14 +32,9 @@ _GPU_OPTIONS = "--gpu, --driver, --glibc and --python-version go with --cpu, as 
     "--cpu",
     type=options.Value("level", "vbuild.api.arguments:level_named"),
     metavar="LEVEL",
-    help="Choose for a machine with this CPU level, as in v3, and with what these four options say.",
+    help="Choose for a machine with this CPU level, as in v3, and with what --gpu says.",
 )
 @click.option("--gpu", "gpus", type=options.GPUS, metavar="LIST", help="With --cpu: its GPUs. [default: none]")
-@click.option("--driver", metavar="VERSION", help="With --gpu: NVIDIA's driver, as in 580. [default: a new one]")
-@click.option("--glibc", metavar="VERSION", help="With --cpu: its glibc, as in 2.28. [default: that of this machine]")
-@click.option(
-    "--python-version", metavar="VERSION", help="With --cpu: its Python, as in 3.12. [default: the running one]"
-)
 @click.option(
     "--without",
     multiple=True,
@@ -118,25 +112,19 @@ def _machines(asked: Mapping[str, Any]) -> "dict[str, Machine]":
 
 def _described(asked: Mapping[str, Any]) -> "Machine | None":
     """The machine that options of the command line describe; None if none of them is there."""
-    cpu, gpus, driver = asked["cpu"], asked["gpus"], asked["driver"]
+    cpu, gpus = asked["cpu"], asked["gpus"]
     if cpu is None:
-        if gpus or driver or asked["glibc"] or asked["python_version"]:
-            raise click.UsageError(_GPU_OPTIONS)
+        if gpus:
+            raise click.UsageError("--gpu goes with --cpu, as in --cpu v3")
         return None
     if asked["machines"]:
         raise click.UsageError("--cpu describes another machine; expected no --machine")
-    if driver and not gpus:
-        raise click.UsageError("--driver is that of GPUs; expected --gpu with them, as in --gpu H100")
     from vbuild.hardware.driver import Dotted
     from vbuild.hardware.machine import Machine
 
     found = [Dotted(device.major, device.number % 10) for device in gpus.devices] if gpus else []
     processors = [target.processor for target in gpus.targets] if gpus else []
-    more = {"glibc": asked["glibc"], "python": asked["python_version"], "processors": processors}
-    try:
-        return Machine.described(cpu, found, driver=driver, **more)
-    except HardwareError as error:  # all of it are words of the command
-        raise click.UsageError(str(error)) from error
+    return Machine.described(cpu, found, processors=processors)
 
 
 def _image(name: str, machine: "Machine") -> "ImageSelection":

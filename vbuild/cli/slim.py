@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     "variants that need such a driver anyway]",
 )
 @click.option("--allow-unsupported", is_flag=True, help="Go on if a wheel has no code for a GPU that you name.")
-@click.option("--strict", is_flag=True, help="Refuse a wheel if one library has no code for a GPU that you name.")
 @click.option("--accept-license", is_flag=True, help="Go on if the licence forbids changes: you have permission.")
 @click.option("--force", is_flag=True, help="Cut libraries even if GNU strip would destroy them later.")
 @options.provenance
@@ -96,7 +95,7 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
 
 
 # options that are about wheels as files
-_OF_WHEELS = ("shares", "drop", "strict", "provenance")
+_OF_WHEELS = ("shares", "drop", "provenance")
 
 
 def _check_of_wheels(asked: Mapping[str, Any]) -> None:

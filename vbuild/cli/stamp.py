@@ -17,7 +17,6 @@ from vbuild.cli import options, terminal
     type=options.Value("label", "vbuild.variants.model:checked_label"),
     help="Use this variant label, made of a-z, 0-9, _ and dots.",
 )
-@click.option("--hash-label", is_flag=True, help="Use the hash of the properties as the label, eight hex digits.")
 @click.option("--null", is_flag=True, help="Make the null variant: it has no properties and ranks after all others.")
 @click.option("--remove", is_flag=True, help="Remove the label and variant.json.")
 @click.option(
@@ -31,15 +30,14 @@ from vbuild.cli import options, terminal
 @click.option(
     "--metadata", type=options.FILE, help="Take priorities and providers from the [variant] table of this TOML file."
 )
-@options.as_json
-def stamp(wheel: Path, folder: Path, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - the options above
+def stamp(wheel: Path, folder: Path, **asked: Any) -> None:  # noqa: ANN401 - the options above
     """Copy a wheel under a variant label, or remove its label."""
     from vbuild.api import repackaging
 
     label, null, remove = (asked[name] for name in ("label", "null", "remove"))
-    if sum((label is not None, asked["hash_label"], null, remove)) != 1:
-        raise click.UsageError("expected exactly one of --label, --hash-label, --null and --remove")
+    if sum((label is not None, null, remove)) != 1:
+        raise click.UsageError("expected exactly one of --label, --null and --remove")
     if (null or remove) and asked["properties"]:
-        raise click.UsageError("--property goes with --label or --hash-label only")
+        raise click.UsageError("--property goes with --label only")
     path = repackaging.stamp(wheel, folder, **asked)
-    terminal.show({"wheel": str(path), "bytes": path.stat().st_size}, [str(path)], as_json=as_json)
+    terminal.show(None, [str(path)], as_json=False)

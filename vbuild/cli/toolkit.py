@@ -24,17 +24,16 @@ def list_toolkits(*, as_json: bool) -> None:
 @toolkit.command("install", epilog=options.example("vbuild toolkit install 13.0 cublas nccl==2.28.9"))
 @click.argument("version")
 @click.argument("libraries", nargs=-1)
-@options.as_json
-def install_toolkit(version: str, libraries: tuple[str, ...], *, as_json: bool) -> None:
+def install_toolkit(version: str, libraries: tuple[str, ...]) -> None:
     """Fetch toolkit VERSION from the package index into the cache.
 
     LIBRARIES are more components of it, or packages with a version, such as nccl==2.28.9.
     """
     from vbuild.toolchain import toolkit_provision
 
-    with terminal.status(quiet=as_json) as on_progress:
+    with terminal.status(quiet=False) as on_progress:
         provided = toolkit_provision.install(version, libraries, on_progress=on_progress)
-    terminal.show(provided.data(), provided.lines(), as_json=as_json)
+    terminal.show(None, provided.lines(), as_json=False)
 
 
 @toolkit.command("path", epilog=options.example('CUDA_HOME="$(vbuild toolkit path 13.0)" make'))
@@ -47,15 +46,12 @@ def toolkit_path(version: str, libraries: tuple[str, ...]) -> None:
     terminal.show(None, toolkit_provision.path(version, libraries).lines(), as_json=False)
 
 
-@toolkit.command("prune", epilog=options.example("vbuild toolkit prune --unused-for 30"))
-@click.option(
-    "--unused-for", type=click.IntRange(0, 36500), metavar="DAYS", help="Remove only what was not used for this long."
-)
-def prune_toolkits(*, unused_for: int | None) -> None:
-    """Remove toolkits from the cache, and packages that only they used.
+@toolkit.command("prune", epilog=options.example("vbuild toolkit prune"))
+def prune_toolkits() -> None:
+    """Remove all toolkits from the cache; 'vbuild cache prune' those that were not used for long.
 
     Run it while no build is running: a build does not mark its toolkit as used.
     """
     from vbuild.toolchain import toolkit_provision
 
-    terminal.show(None, toolkit_provision.prune(unused_for=unused_for).lines(), as_json=False)
+    terminal.show(None, toolkit_provision.prune().lines(), as_json=False)

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also install and import the wheels, on emulated CPUs that have no more than they promise to need.",
 )
-@click.option("--recipe", type=options.PATH, help="With --run: also run this recipe's test.")
 @click.option("--test", metavar="COMMAND", help="With --run: also run this command of the shell.")
 @click.option(
     "--allow-builds",
@@ -64,7 +63,6 @@ def verify(
     publisher: str | None,
     trust_root: Path | None,
     run: bool,
-    recipe: Path | None,
     test: str | None,
     allow_builds: bool,
     as_json: bool,
@@ -80,10 +78,8 @@ def verify(
     from vbuild.verification.level_emulation import LevelReport
     from vbuild.verification.verify import verify as verb
 
-    if (recipe or test or allow_builds) and not run:
+    if (test or allow_builds) and not run:
         raise click.UsageError("--recipe, --test and --allow-builds go with --run only")
-    if recipe and test:
-        raise click.UsageError("--recipe has a test of its own; give it or --test")
     if (publisher or trust_root) and not attestations:
         raise click.UsageError("--publisher and --trust-root go with --attestations only")
     with terminal.status(quiet=as_json) as on_progress:
@@ -95,7 +91,7 @@ def verify(
             from vbuild.verification.attestations import attested
 
             verdicts = [attested(verdict, asked) for verdict in verdicts]
-        levels = partial(looking.run_levels, cpu=cpu, recipe=recipe, test=test, allow_builds=allow_builds)
+        levels = partial(looking.run_levels, cpu=cpu, test=test, allow_builds=allow_builds)
         runs = (
             [levels(one.wheel, processors=one.processors, on_progress=on_progress) for one in verdicts] if run else []
         )

@@ -77,11 +77,11 @@ def test_the_channel_lists_what_is_in_it_as_another_indexer_does(tmp_path: Path)
     for build in ("h1_0", "h1_sm80_201", "h1_sm90_202"):
         conda_package(tmp_path / "out/linux-64", f"demo-1.0-{build}", {"x": b"x"}, index={"depends": ["__cuda"]})
     conda_package(tmp_path / "out/linux-64", "old-2.0-0_0", {"x": b"x"}, ending=".tar.bz2")
-    result = CliRunner().invoke(main, ["index", str(tmp_path / "out"), "--json"])
+    result = CliRunner().invoke(main, ["index", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)["channel"]
-    assert [(item["subdir"], len(item["packages"])) for item in found] == [("linux-64", 4), ("noarch", 0)]
-    ours = {item["subdir"]: json.loads(Path(item["path"]).read_text()) for item in found}
+    assert [line.partition(": ")[2] for line in result.stdout.splitlines()] == ["4 packages", "0 packages"]
+    folders = [tmp_path / "out" / name for name in ("linux-64", "noarch")]
+    ours = {folder.name: json.loads((folder / "repodata.json").read_text()) for folder in folders}
     shutil.copytree(tmp_path / "out", tmp_path / "copy")
     theirs = rattler_answer("index", folder=str(tmp_path / "copy"))
     for key, count in (("packages", 1), ("packages.conda", 3)):
