@@ -18,7 +18,7 @@ from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
 from vbuild.variants.metadata import VariantMetadata, VariantProvider
 from vbuild.variants.model import NULL, Property, Variant, hash_label
-from vbuild.variants.order import ranked
+from vbuild.variants.select import ranked
 
 VARIANTLIB = str(Path(sys.executable).with_name("variantlib"))
 VALUES = ("1", "1.0", "10", "2", "v3", "zz")

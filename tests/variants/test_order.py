@@ -8,8 +8,8 @@ from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Schema
 from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import NULL, Variant
-from vbuild.variants.order import ranked
 from vbuild.variants.providers import BUILT_IN, metadata_for, supported
+from vbuild.variants.select import ranked
 
 LEVELS = tuple(variant(f"l{level}", f"x86_64 :: level :: v{level}") for level in (1, 2, 3, 4))
 REQUIRED = VariantProvider(requires=("rebellions-variant-provider",))

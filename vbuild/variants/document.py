@@ -5,8 +5,7 @@
     providers            {namespace: provider}
     variants             {label: {namespace: {feature: [values, sorted]}}}; in a wheel exactly one label
 
-The format is a draft: its URLs and versions are here, and those of earlier drafts in `vbuild.variants.earlier`. In
-pyproject.toml, or in a ``variant.toml``, a project declares what its variants may be:
+The format is a draft. In pyproject.toml, or in a ``variant.toml``, a project declares what its variants may be:
 
     [variant.default-priorities]
     namespace = ["x86_64", "blas_lapack"]
@@ -19,13 +18,30 @@ pyproject.toml, or in a ``variant.toml``, a project declares what its variants m
 Providers that vbuild knows (x86_64, aarch64, nvidia) may be left out.
 https://peps.python.org/pep-0825/#variant-metadata
 The building draft of wheelnext: https://github.com/wheelnext/peps/blob/HEAD/peps/pep-9998.rst
+
+Documents of other tools and of earlier drafts are read with a note, never written:
+
+    …/v0.2.0.json, …/peps/9999/v0.2.0.json   variantlib 0.2.2, and the draft without a number: the same as 850/0.2.0
+    …/v0.0.3.json                            PEP 817, and variantlib up to 0.2.1
+
+What 0.0.3 has and 0.2.0 has not:
+
+    default-priorities.feature      {namespace: [features]}: the order of static properties, else of a plugin
+    default-priorities.property     {namespace: {feature: [values]}}: the same for values
+    static-properties               {namespace: {feature: [values]}} at the top; now in providers
+    providers.*.enable-if           a marker: the plugin is for machines where it holds
+    providers.*.install-time        false: no plugin at all, the static properties count
+    any other key                   to be ignored (PEP 817); lists of values in any order
+
+Since 0.2.0 a plugin itself says the order of its properties, so a document's order of these is left out.
+https://peps.python.org/pep-0817/
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,7 +49,6 @@ from msgspec.structs import replace
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, VariantError, at
 from vbuild.files.json_text import json_object
-from vbuild.variants.earlier import current
 from vbuild.variants.metadata import VariantMetadata, placed, read_namespaces, read_providers, refuse_unread
 from vbuild.variants.model import Property, Variant, checked_name, checked_value
 from vbuild.variants.providers import check_values, metadata_for
@@ -41,16 +56,23 @@ from vbuild.variants.providers import check_values, metadata_for
 # bytes: four thousand variants; JSON takes twenty times its size in memory
 _LARGEST = 1 << 21
 
+_SITE = "https://variants-schema.wheelnext.dev"
+_SAME = (f"{_SITE}/v0.2.0.json", f"{_SITE}/peps/9999/v0.2.0.json")
+_OLDER = f"{_SITE}/v0.0.3.json"
+_PRIORITIES, _STATIC, _ORDER = "default-priorities", "static-properties", "feature-order"
+_TOP = ("$schema", _PRIORITIES, "providers", "variants")
+_KNOWN = ("requires", "plugin-api", _STATIC, _ORDER, "optional")
+
 
 class Schema(Enum):
-    """The versions of the format that are known."""
+    """The versions of the format that vbuild writes."""
 
-    PEP_825 = "https://variants-schema.wheelnext.dev/peps/825/v0.1.1.json"
-    PEP_850 = "https://variants-schema.wheelnext.dev/peps/850/v0.2.0.json"
+    PEP_825 = f"{_SITE}/peps/825/v0.1.1.json"
+    PEP_850 = f"{_SITE}/peps/850/v0.2.0.json"
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """The schema at *url*; another one is refused: what it means is not known (PEP 825, schema)."""
+        """The schema at *url*; an unknown one is refused (PEP 825, schema)."""
         for schema in cls:
             if schema.value == url:
                 return schema
@@ -59,7 +81,7 @@ class Schema(Enum):
 
     @classmethod
     def versioned(cls, text: str) -> Self:
-        """The schema that people call by PEP and version: ``850/0.2.0``."""
+        """The schema called by PEP and version: ``850/0.2.0``."""
         for schema in cls:
             if schema.version == text:
                 return schema
@@ -67,7 +89,6 @@ class Schema(Enum):
 
     @property
     def version(self) -> str:
-        """The PEP and the version of the schema, as the end of its URL has them."""
         return "/".join(self.value.removesuffix(".json").rsplit("/", 2)[1:]).replace("/v", "/")
 
     @property
@@ -76,7 +97,7 @@ class Schema(Enum):
 
 
 class Document(Struct, frozen=True):
-    """Variants, by label, and the metadata they share; *notes* say what is to be known of how it was read."""
+    """Variants and the metadata they share; *notes* say how an earlier draft was read."""
 
     schema: Schema
     metadata: VariantMetadata
@@ -102,24 +123,23 @@ class Document(Struct, frozen=True):
 
     @classmethod
     def of(cls, variant: Variant, metadata: VariantMetadata, *, schema: Schema = Schema.PEP_850) -> Self:
-        """What a wheel of *variant* carries; PEP 825 alone leaves the providers of *metadata* out.
+        """The document in a wheel of *variant*; PEP 825 alone leaves the providers of *metadata* out.
 
-        `VariantError` if no installer would take such a wheel.
+        `VariantError` if no installer takes such a wheel.
         """
         refuse_unread(variant)
         check_values(variant, metadata)
-        kept = metadata if schema.has_providers else replace(metadata, providers=())
-        return cls(schema, kept, (variant,))
+        return cls(schema, metadata if schema.has_providers else replace(metadata, providers=()), (variant,))
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """The document in *data*; `VariantError` for anything that is not as the PEPs say, with its place.
+        """The document in *data*; `VariantError` names the place that breaks the PEPs.
 
-        Documents of other tools and of earlier drafts are read as what they would be today, with notes.
+        Documents of other tools and of earlier drafts are read as 850/0.2.0, with notes.
         """
         if len(data) > _LARGEST:
             raise VariantError(f"{len(data)} bytes of JSON; expected {_LARGEST} at most")
-        values, notes = current(json_object(data, VariantError))
+        values, notes = _current(json_object(data, VariantError))
         table = Table(values)
         try:
             schema = table.parsed("$schema", Schema.parse)
@@ -132,10 +152,10 @@ class Document(Struct, frozen=True):
 
     @classmethod
     def of_wheel(cls, label: str | None, data: bytes | None) -> "Document | None":
-        """Returns what *data*, the variant.json of a wheel, says, or None for a plain wheel, which has none.
+        """The document in *data*, the variant.json of a wheel, or None for a plain wheel, which has none.
 
-        *label* is the variant label in the wheel's file name. `VariantError` if a wheel has a label or a variant.json
-        and not the other, or if they disagree (PEP 825, variant wheel).
+        *label* is the variant label in the wheel's file name. `VariantError` if only one of the two is there, or if
+        they disagree (PEP 825, variant wheel).
         """
         if label is None:
             if data is not None:
@@ -148,7 +168,7 @@ class Document(Struct, frozen=True):
         return document
 
     def pack(self) -> bytes:
-        """The document as bytes: the same document gives the same bytes, readable, with a final newline."""
+        """The document as bytes: readable, the same for the same document, with a final newline."""
         variants: dict[str, dict[str, dict[str, list[str]]]] = {}
         for variant in sorted(self.variants, key=lambda variant: variant.label):
             namespaces = variants.setdefault(variant.label, {})
@@ -159,9 +179,10 @@ class Document(Struct, frozen=True):
 
     def only(self, label: str) -> Variant:
         """The one variant of a wheel whose file name says *label* (V2); `VariantError` if there is another."""
-        found = ", ".join(repr(variant.label) for variant in self.variants) or "none"
-        if [variant.label for variant in self.variants] != [label]:
-            raise VariantError(f"describes {found}; expected only {label!r}, as in the file name (PEP 825)")
+        labels = [variant.label for variant in self.variants]
+        if labels != [label]:
+            described = ", ".join(map(repr, labels)) or "none"
+            raise VariantError(f"describes {described}; expected only {label!r}, as in the file name (PEP 825)")
         return self.variants[0]
 
 
@@ -176,7 +197,7 @@ def read_variants(table: Table) -> tuple[Variant, ...]:
 
 
 def combine(documents: Iterable[tuple[object, Document]]) -> Document:
-    """One document for a release, made of its wheels' pairs of place and document, in any order (V6).
+    """One document for a release, of its wheels' pairs of place and document, in any order (V6).
 
     The namespace lists must begin alike, and the longest wins; a label must mean the same everywhere, and a
     namespace must have the same provider everywhere (PEP 825, consistency; PEP 850, provider information).
@@ -227,7 +248,7 @@ def _check_alike(document: Document, longest: Document) -> None:
             )
 
 
-# the wheels of a release have few different ones
+# the wheels of a release have few different documents
 _parsed = lru_cache(maxsize=1024)(Document.parse)
 
 
@@ -265,14 +286,14 @@ def _listed(variant: Variant) -> str:
 
 
 class Declaration(Struct, frozen=True):
-    """What a project says of its variants: the metadata they share, and those it names."""
+    """The metadata that a project's variants share, and the variants that it names."""
 
     metadata: VariantMetadata
     variants: tuple[Variant, ...] = ()
 
     @classmethod
     def read(cls, table: Table) -> Self:
-        """The declaration in the keys of *table*, the one called ``variant``."""
+        """The declaration in *table*, the one called ``variant``."""
         if "$schema" in table:
             table.parsed("$schema", Schema.parse)
         metadata = metadata_for(read_namespaces(table), read_providers(table))
@@ -284,7 +305,7 @@ class Declaration(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The declaration in the text of a ``variant.toml``; `VariantError` with the key's place for what is wrong."""
+        """The declaration in the text of a ``variant.toml``; `VariantError` names the key that is wrong."""
         try:
             top = Table.parse(text)
             with top.table("variant") as table:
@@ -295,9 +316,95 @@ class Declaration(Struct, frozen=True):
         return declaration
 
     def variant(self, label: str) -> Variant:
-        """The variant that the project calls *label*; `VariantError` if it names none of that label."""
+        """The variant called *label*; `VariantError` if the project names none of that label."""
         for variant in self.variants:
             if variant.label == label:
                 return variant
         known = ", ".join(variant.label for variant in self.variants) or "none"
         raise VariantError(f"no variant {label!r} in the [variant.variants] table, which has {known}")
+
+
+def _current(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The document *values* as 850/0.2.0 and notes, if it is of another tool or an earlier draft; else itself.
+
+    What is malformed stays as it is, for the reader to refuse.
+    """
+    schema = values.get("$schema")
+    if schema in _SAME:
+        return {**values, "$schema": Schema.PEP_850.value}, (
+            f"$schema is {schema}, read as 850/0.2.0, which is the same",
+        )
+    if schema != _OLDER:
+        return values, ()
+    return _upgraded(values)
+
+
+def _upgraded(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    notes = [f"$schema is {_OLDER}, an earlier draft, read as 850/0.2.0"]
+    priorities = _table(values, _PRIORITIES)
+    static, features = _table(values, _STATIC), _table(priorities, "feature")
+    order = _table(priorities, "property")
+    named = [name for name in priorities.get("namespace") or () if isinstance(name, str)]
+    described = _table(values, "providers")
+    providers: dict[str, Any] = {**described}
+    for namespace in dict.fromkeys([*named, *described]):
+        provider = _table(described, namespace)
+        properties = _table(static, namespace) or _table(provider, _STATIC)
+        if properties and (not provider.get("requires") or provider.get("install-time") is False):
+            providers[namespace] = _static_provider(
+                provider, properties, features.get(namespace), _table(order, namespace)
+            )
+            continue
+        if namespace not in described:
+            continue
+        known = {key: value for key, value in provider.items() if key in _KNOWN and key != _STATIC}
+        providers[namespace] = known or described[namespace]
+        if "enable-if" in provider:
+            notes.append(f"providers.{namespace}.enable-if is left out, so its plugin may be asked on other machines")
+        if features.get(namespace) or order.get(namespace):
+            notes.append(f"the order of the properties of {namespace} is left out: its plugin says that")
+    variants = values.get("variants")
+    return {
+        **{key: value for key, value in values.items() if key in _TOP},
+        "$schema": Schema.PEP_850.value,
+        _PRIORITIES: {"namespace": priorities["namespace"]} if "namespace" in priorities else {},
+        "providers": providers,
+        "variants": _with_sorted_values(variants) if isinstance(variants, Mapping) else variants,
+    }, tuple(notes)
+
+
+def _table(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    table = values.get(key)
+    return table if isinstance(table, Mapping) else {}
+
+
+def _static_provider(
+    provider: Mapping[str, Any], properties: Mapping[str, Any], features: object, order: Mapping[str, Any]
+) -> dict[str, Any]:
+    """*provider* with its static *properties*, those that *features* and *order* name first."""
+    first = features if isinstance(features, list) else provider.get(_ORDER) or ()
+    names = [*dict.fromkeys([*(name for name in first if name in properties), *properties])]
+    return {
+        _STATIC: {name: _ordered(properties[name], order.get(name)) for name in names},
+        **({_ORDER: names} if len(names) > 1 else {}),
+        **({"optional": provider["optional"]} if "optional" in provider else {}),
+    }
+
+
+def _ordered(values: object, first: object) -> object:
+    if not isinstance(values, list) or not isinstance(first, list):
+        return values
+    return [*(value for value in first if value in values), *(value for value in values if value not in first)]
+
+
+def _with_sorted_values(variants: Mapping[str, Any]) -> dict[str, Any]:
+    """The *variants* with the values of each feature sorted, as PEP 825 wants them."""
+
+    def with_sorted_lists(value: object) -> object:
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return sorted(value)
+        if isinstance(value, Mapping):
+            return {key: with_sorted_lists(item) for key, item in value.items()}
+        return value
+
+    return {label: with_sorted_lists(value) for label, value in variants.items()}

@@ -26,9 +26,9 @@ _MODE = 0o644
 
 
 class Indexed(Struct, frozen=True):
-    """The variants.json of one release: its path, the labels it lists, how many wheels they have, and if it is new.
+    """The variants.json of one release: the labels that it lists, and how many wheels they have.
 
-    *notes* say which wheels other tools have made, or an earlier draft, and what that means.
+    *notes* say which wheels are of other tools or an earlier draft, and what that means.
     """
 
     path: Path
@@ -38,7 +38,6 @@ class Indexed(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
         return {
             "index": self.path.name,
             "labels": list(self.labels),
@@ -51,13 +50,12 @@ class Indexed(Struct, frozen=True):
 def index(
     folder: Path, *, simple: Path | None = None, remove: Sequence[str] = (), verify: bool = True
 ) -> tuple[Indexed, ...]:
-    """Write into *folder* the variants.json of each release whose variant wheels are there.
+    """Write into *folder* the variants.json of each release whose variant wheels are there, unless it is the same.
 
-    A file that says the same already is left alone. *simple* is a folder for a static simple index of all of it: one
-    that is there keeps its other releases, but for those in *remove*; see `write_simple`. Every wheel in *folder* is
-    compared with its RECORD first, unless *verify* is off. `VariantError` names the two
-    wheels that contradict each other, or the one that contradicts its own file name; `WheelError` the one that cannot
-    be read, or a folder in use. Then nothing is written.
+    *simple* is a folder for a static simple index of all of it, which keeps its other releases, but for those in
+    *remove*; see `write_simple`. Every wheel in *folder* is compared with its RECORD first, unless *verify* is off.
+    `VariantError` names the two wheels that contradict each other, or the one that contradicts its own file name;
+    `WheelError` the one that cannot be read, or a folder in use. Then nothing is written.
     """
     if not folder.is_dir():
         raise VariantError(f"{folder}: no such folder of wheels")
@@ -90,28 +88,25 @@ def index(
 
 
 def _notes(documents: Sequence[tuple[str, Document]]) -> Iterator[str]:
-    """Yield each note once, with the first wheel that it is about and how many there are."""
+    """Each note once, with the first wheel that it is about, and how many more there are."""
     wheels: dict[str, list[str]] = {}
     for wheel, document in documents:
         for note in document.notes:
             wheels.setdefault(note, []).append(wheel)
-    for note, named in wheels.items():
-        more = f" and {len(named) - 1} more" if len(named) > 1 else ""
-        yield f"{named[0]}{more}: {note}"
+    for note, (first, *others) in wheels.items():
+        more = f" and {len(others)} more" if others else ""
+        yield f"{first}{more}: {note}"
 
 
 @contextmanager
 def indexing(folder: Path) -> Iterator[None]:
-    """In the block no other process looks for wheels in *folder* and writes down what it found, as this one does.
-
-    Else the one that looked first may write last, and what came between is in no index.
-    """
+    """In the block no other process indexes *folder*: it could read first and write last, without what came between."""
     with turn(folder):
         yield
 
 
 def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
-    """Each variant wheel of *folder* with what its variant.json says."""
+    """Each variant wheel of *folder* with its variant.json."""
     for path in wheels_in(folder):
         name = WheelName.parse(path.name)
         data = peek(path, VARIANT_JSON)
@@ -122,7 +117,7 @@ def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
 
 
 def _write(documents: Mapping[Path, bytes]) -> None:
-    """Write *documents*, by their paths in one folder."""
+    """Write *documents*, all in one folder."""
     try:
         with replacing_all([*documents]) as parts:
             for path, part in parts.items():

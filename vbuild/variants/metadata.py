@@ -5,7 +5,7 @@
                                    if there are several features; or requires (packages with a plugin), with
                                    plugin-api if it is not the package's name; optional = off unless asked for
 
-The same keys stand in ``variant.json`` and in the ``[variant]`` table of a project, so one reader serves both.
+``variant.json`` and the ``[variant]`` table of a project have the same keys.
 https://peps.python.org/pep-0825/#default-priorities, and the providers and building drafts of wheelnext.
 """
 
@@ -32,7 +32,7 @@ StaticProperties = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class VariantProvider(Struct, frozen=True):
-    """Who says which properties of one namespace a machine supports: a static list, or a plugin."""
+    """What says which properties of one namespace a machine supports: a static list, or a plugin."""
 
     requires: tuple[str, ...] = ()
     plugin_api: str | None = None
@@ -43,8 +43,8 @@ class VariantProvider(Struct, frozen=True):
     def __post_init__(self) -> None:
         """Refuse what the providers draft forbids (provider information; V5)."""
         if bool(self.requires) == bool(self.static_properties):
-            found = "both" if self.requires else "neither"
-            raise VariantError(f"{found} of requires and static-properties; expected exactly one (PEP 850)")
+            given = "both" if self.requires else "neither"
+            raise VariantError(f"{given} of requires and static-properties; expected exactly one (PEP 850)")
         for requirement in self.requires:
             _check_requirement(requirement)
         if twice := _first_twice(self.requires):
@@ -62,14 +62,13 @@ class VariantProvider(Struct, frozen=True):
 
     @classmethod
     def static(cls, features: Mapping[str, Iterable[str]], *, optional: bool = False) -> Self:
-        """The provider that lists its *features* and their values itself, each best first."""
+        """The provider that lists *features* and their values itself, each best first."""
         listed = tuple((feature, tuple(values)) for feature, values in features.items())
         order = tuple(features) if len(listed) > 1 else ()
         return cls(static_properties=tuple(sorted(listed)), feature_order=order, optional=optional)
 
     @classmethod
     def read(cls, table: Table) -> Self:
-        """The provider described by the keys of *table*."""
         if "build-requires" in table:
             raise table.refuse("build-requires", "needs the plugin to run; write its values as static-properties")
         with table.table("static-properties", optional=True) as features:
@@ -88,7 +87,7 @@ class VariantProvider(Struct, frozen=True):
 
     @property
     def features(self) -> StaticProperties:
-        """The static features in order of preference, each with its values, best first."""
+        """The static features, best first, each with its values, best first."""
         if not self.feature_order:
             return self.static_properties
         values = dict(self.static_properties)
@@ -103,7 +102,7 @@ class VariantProvider(Struct, frozen=True):
         return re.sub(r"[-_.]+", "_", name).lower()
 
     def data(self) -> dict[str, Any]:
-        """The keys as JSON and TOML write them; those with nothing to say are left out."""
+        """The keys for JSON and TOML, without empty ones."""
         keys: dict[str, Any] = {}
         if self.requires:
             keys["requires"] = list(self.requires)
@@ -132,7 +131,7 @@ class VariantProvider(Struct, frozen=True):
 
 
 class VariantMetadata(Struct, frozen=True):
-    """The namespaces of a release, most important first, and their providers in the same order."""
+    """The namespaces of a release, most important first, and their providers in that order."""
 
     namespaces: tuple[str, ...]
     providers: tuple[tuple[str, VariantProvider], ...]
@@ -153,23 +152,21 @@ class VariantMetadata(Struct, frozen=True):
 
     @classmethod
     def of(cls, namespaces: Iterable[str], providers: Mapping[str, VariantProvider]) -> Self:
-        """The metadata of these *namespaces*, providers put in their order; empty *providers* mean PEP 825 alone."""
+        """The metadata of *namespaces*, with *providers* in their order; none mean PEP 825 alone."""
         order = tuple(namespaces)
         rank = {namespace: place for place, namespace in enumerate(order)}
-        listed = sorted(providers.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
-        return cls(order, tuple(listed))
+        ordered = sorted(providers.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
+        return cls(order, tuple(ordered))
 
     @classmethod
     def read(cls, table: Table) -> Self:
-        """The metadata in the keys ``default-priorities`` and ``providers`` of *table*."""
         return cls.of(read_namespaces(table), read_providers(table))
 
     def provider(self, namespace: str) -> VariantProvider | None:
-        """The provider of *namespace*, or None if there is none."""
         return dict(self.providers).get(namespace)
 
     def data(self) -> dict[str, Any]:
-        """The keys as JSON writes them; no ``providers`` if there are none."""
+        """The keys for JSON; no ``providers`` if there are none."""
         keys: dict[str, Any] = {"default-priorities": {"namespace": list(self.namespaces)}}
         if self.providers:
             keys["providers"] = {namespace: provider.data() for namespace, provider in self.providers}
@@ -179,11 +176,12 @@ class VariantMetadata(Struct, frozen=True):
         """Refuse a *variant* whose namespaces are not listed (V4), or an ill-formed ABI dependency (PEP 850)."""
         for prop in variant.properties:
             if prop.namespace == ABI_DEPENDENCY:
+                wrong = ""
                 if not _DISTRIBUTION.fullmatch(prop.feature):
                     wrong = "feature is no normalised distribution name"
-                    raise VariantError(f"{prop}: {wrong}, as in abi_dependency :: torch :: 2.9")
-                if not _RELEASE.fullmatch(prop.value):
+                elif not _RELEASE.fullmatch(prop.value):
                     wrong = "value is no release of one to three numbers"
+                if wrong:
                     raise VariantError(f"{prop}: {wrong}, as in abi_dependency :: torch :: 2.9")
             elif prop.namespace not in self.namespaces:
                 listed = ", ".join(self.namespaces)
@@ -200,22 +198,21 @@ def refuse_unread(variant: Variant) -> None:
     """Refuse a *variant* with an ABI dependency, as long as installers cannot have it."""
     for prop in variant.properties:
         if prop.namespace == ABI_DEPENDENCY:
-            what = f"expected Requires-Dist: {prop.feature}=={prop.value}.*, as matrix.requires writes it"
-            raise VariantError(f"{prop}: {UNREAD}; {what}")
+            expected = f"expected Requires-Dist: {prop.feature}=={prop.value}.*, as matrix.requires writes it"
+            raise VariantError(f"{prop}: {UNREAD}; {expected}")
 
 
 def read_namespaces(table: Table) -> tuple[str, ...]:
-    """The key ``default-priorities.namespace`` of *table*."""
     with table.table("default-priorities") as priorities:
         return priorities.texts("namespace")
 
 
 def read_providers(table: Table) -> dict[str, VariantProvider]:
-    """The key ``providers`` of *table*, by namespace; empty if it is not there."""
+    """The key ``providers`` of *table*, by namespace; empty without it."""
     providers = {}
-    with table.table("providers", optional=True) as found:
-        for namespace in found:
-            with found.table(namespace) as keys, placed(found.place(namespace)):
+    with table.table("providers", optional=True) as namespaces:
+        for namespace in namespaces:
+            with namespaces.table(namespace) as keys, placed(namespaces.place(namespace)):
                 providers[namespace] = VariantProvider.read(keys)
     return providers
 

@@ -1,9 +1,9 @@
-"""Variant properties and variants as values.
+"""Variant properties, and variants.
 
     x86_64 :: level :: v3            namespace :: feature :: value
     x86_64_v3 = {x86_64 :: level :: v3}    a variant: its label, and the properties that the label stands for
 
-A wheel fits a machine when, for each feature it names, the machine supports at least one of the values given.
+A wheel fits a machine if, for each feature that it names, the machine supports at least one of the values.
 https://peps.python.org/pep-0825/#variant-properties
 """
 
@@ -41,14 +41,14 @@ def checked_value(text: str) -> str:
 
 
 def checked_label(text: str) -> str:
-    """*text*, a variant label; `VariantError` if PEP 825 forbids it (V1). There is no limit of length."""
+    """*text*, a variant label of any length; `VariantError` if PEP 825 forbids it (V1)."""
     if not _LABEL.fullmatch(text):
         raise VariantError(f"variant label {text!r} may only hold a-z, 0-9, _ and . (PEP 825, variant label)")
     return text
 
 
 class Property(Struct, frozen=True, order=True):
-    """One thing a machine must support, in three parts."""
+    """One thing that a machine must support."""
 
     namespace: str
     feature: str
@@ -56,12 +56,12 @@ class Property(Struct, frozen=True, order=True):
 
     @classmethod
     def of(cls, namespace: str, feature: str, value: str) -> Self:
-        """The property of these parts; `VariantError` if one holds what PEP 825 forbids."""
+        """The property of these parts; `VariantError` if PEP 825 forbids one."""
         return cls(checked_name(namespace, "namespace"), checked_name(feature, "feature"), checked_value(value))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The property written ``namespace :: feature :: value``; spaces around the colons mean nothing."""
+        """The property written ``namespace :: feature :: value``, with or without spaces."""
         parts = [part.strip() for part in text.split("::")]
         if len(parts) != _PARTS:
             raise VariantError(f"not a variant property: {text!r}; expected namespace :: feature :: value")
@@ -83,34 +83,31 @@ class Feature(Struct, frozen=True):
 
 
 class Variant(Struct, frozen=True):
-    """A variant label and the set of properties it stands for, sorted."""
+    """A variant label and its properties, sorted."""
 
     label: str
     properties: tuple[Property, ...]
 
     @classmethod
     def of(cls, label: str, properties: Iterable[Property]) -> Self:
-        """The variant of that *label*; `VariantError` if the two do not belong together.
-
-        The label ``null`` means no properties, and no other label does (PEP 825, variant label; V1).
-        """
+        """The variant of *label* and *properties*; `VariantError` unless only ``null`` has none (PEP 825, V1)."""
         checked_label(label)
-        found = tuple(sorted(set(properties)))
-        if label == NULL_LABEL and found:
+        ordered = tuple(sorted(set(properties)))
+        if label == NULL_LABEL and ordered:
             raise VariantError(
-                f"variant label 'null' stands for no properties, got {found[0]} (PEP 825, variant label)"
+                f"variant label 'null' stands for no properties, got {ordered[0]} (PEP 825, variant label)"
             )
-        if label != NULL_LABEL and not found:
+        if label != NULL_LABEL and not ordered:
             raise VariantError(
                 f"variant {label!r} has no properties; only the label 'null' may (PEP 825, variant label)"
             )
-        return cls(label, found)
+        return cls(label, ordered)
 
     @classmethod
     def hashed(cls, properties: Iterable[Property]) -> Self:
-        """The variant of these *properties* under the label that their hash gives, or the null variant."""
-        found = tuple(properties)
-        return cls.of(hash_label(found) if found else NULL_LABEL, found)
+        """The variant of *properties* labelled by their hash, or the null variant."""
+        properties = tuple(properties)
+        return cls.of(hash_label(properties) if properties else NULL_LABEL, properties)
 
     def __str__(self) -> str:
         return f"{self.label} ({', '.join(map(str, self.features)) or 'no properties'})"
@@ -130,7 +127,7 @@ NULL = Variant(NULL_LABEL, ())
 
 
 def hash_label(properties: Iterable[Property]) -> str:
-    """A label made of the *properties* alone: eight hexadecimal digits, as variantlib makes its default labels.
+    """A label of eight hexadecimal digits, as variantlib's default labels.
 
     A newline ends each property, so that no two lists of properties are hashed as the same text.
     """

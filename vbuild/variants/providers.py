@@ -1,14 +1,14 @@
-"""The providers that vbuild answers for itself: x86-64 levels, Arm versions, NVIDIA drivers and GPUs, AMD's GPUs.
+"""The providers whose answers vbuild knows: x86-64 levels, Arm versions, NVIDIA drivers and GPUs, AMD's GPUs.
 
     x86_64 :: level                        v4 > v3 > v2 > v1
     aarch64 :: version                     9.0a > 8.5a > ... > 8.1a > 8a
     nvidia :: cuda_version_lower_bound     what the driver runs: 12.8 > 12.7 > ... > 12.0 > 12 > 11.20 > ... > 11
     nvidia :: cuda_version_upper_bound     what the driver is older than: 15.20 > ... > 12.9
-    nvidia :: sm_arch                      90_real > 90_virtual; several may be named, one must run
-    amd :: gfx_arch                        gfx942; several may be named, one must be there
+    nvidia :: sm_arch                      90_real > 90_virtual; of several values one must run
+    amd :: gfx_arch                        gfx942; of several values one must be there
 
-The packages behind them are not all published; installers carry their own copies, of one version each, and take
-a provider for theirs only when ``requires`` is one specifier, without marker or extra, that admits that version.
+Not all of these packages are published. Installers carry copies of one version each, and use a copy only if
+``requires`` is one specifier, without marker or extra, that admits its version.
 Order and values are those of uv 0.13.8 and of wheelnext/nvidia-variant-provider.
 """
 
@@ -30,7 +30,10 @@ _OLDEST_GPU = Dotted(5, 0)
 
 
 class BuiltIn(Struct, frozen=True):
-    """A provider known to vbuild: how it is written, the version installers carry, and what it supports."""
+    """A provider that vbuild knows: the version that installers carry, and what it says a machine supports.
+
+    *several* are the features that may have several values.
+    """
 
     provider: VariantProvider
     version: str
@@ -41,29 +44,29 @@ class BuiltIn(Struct, frozen=True):
         """Whether an installer with a copy of this provider uses it for *provider*."""
         if len(provider.requires) != 1 or provider.endpoint != self.provider.endpoint:
             return False
-        wanted, mine = (checked_requirement(one.requires[0], VariantError) for one in (provider, self.provider))
+        requirement = checked_requirement(provider.requires[0], VariantError)
+        own = checked_requirement(self.provider.requires[0], VariantError)
         return (
-            canonicalize_name(wanted.name) == canonicalize_name(mine.name)
-            and not (wanted.marker or wanted.extras or wanted.url)
-            and wanted.specifier.contains(self.version, prereleases=True)
+            canonicalize_name(requirement.name) == canonicalize_name(own.name)
+            and not (requirement.marker or requirement.extras or requirement.url)
+            and requirement.specifier.contains(self.version, prereleases=True)
         )
 
 
 def metadata_for(namespaces: Iterable[str], given: Mapping[str, VariantProvider] | None = None) -> VariantMetadata:
-    """The metadata of these *namespaces*, most important first: the providers *given*, else the built-in ones.
+    """The metadata of *namespaces*, most important first, with the providers *given*, else the built-in ones.
 
-    Without any provider, given or built in, it is good for PEP 825 alone.
+    Without any provider it is PEP 825's.
     """
     order = tuple(namespaces)
-    known = {namespace: BUILT_IN[namespace].provider for namespace in order if namespace in BUILT_IN}
-    return VariantMetadata.of(order, known | dict(given or {}))
+    built_in = {namespace: BUILT_IN[namespace].provider for namespace in order if namespace in BUILT_IN}
+    return VariantMetadata.of(order, built_in | dict(given or {}))
 
 
 def supported(namespace: str, provider: VariantProvider, machine: Machine) -> Features:
-    """The features of *namespace* that *machine* supports, each with its values, best first.
+    """The features of *namespace* that *machine* supports, each with its values, best first (PEP 850, providers).
 
-    In the order of the providers draft: nothing if the provider is optional, else its static list if it has one, else
-    what the machine's description lists, else the built-in answer (PEP 850, providers).
+    Nothing for an optional provider, else its static list, else the machine's description, else the built-in answer.
     """
     if provider.optional:
         return ()
@@ -80,7 +83,7 @@ def is_answered(namespace: str, provider: VariantProvider) -> bool:
 
 
 def check_values(variant: Variant, metadata: VariantMetadata) -> None:
-    """Refuse values that the providers of *variant*'s features do not allow, where that is known (V8)."""
+    """Refuse values that the known providers of *variant*'s features do not allow (V8)."""
     for feature in variant.features:
         provider = metadata.provider(feature.namespace)
         if provider is None:
@@ -117,7 +120,7 @@ def _nvidia(machine: Machine) -> Features:
 
 
 def _lower_bounds(driver: Dotted) -> Iterator[str]:
-    """What a driver is at least: its own version and every older one from CUDA 11 on."""
+    """The driver's version, and every older one from CUDA 11 on."""
     for major in range(driver.major, _OLDEST_MAJOR - 1, -1):
         newest = driver.minor if major == driver.major else _NEWEST_MINOR
         yield from (f"{major}.{minor}" for minor in range(newest, -1, -1))
@@ -125,7 +128,7 @@ def _lower_bounds(driver: Dotted) -> Iterator[str]:
 
 
 def _upper_bounds(driver: Dotted) -> Iterator[str]:
-    """What a driver is older than, up to CUDA 15.20."""
+    """The versions that the driver is older than, up to CUDA 15.20."""
     for major in range(_NEWEST_MAJOR, driver.major, -1):
         yield from (f"{major}.{minor}" for minor in range(_NEWEST_MINOR, -1, -1))
         yield str(major)
@@ -134,7 +137,7 @@ def _upper_bounds(driver: Dotted) -> Iterator[str]:
 
 
 def _sm_archs(capability: Dotted) -> Iterator[str]:
-    """The code that a GPU runs: real code of its major version up to its minor one, and PTX of the major's first."""
+    """What a GPU runs: real code of its major version up to its minor one, and PTX of the major's first."""
     if capability >= _OLDEST_GPU:
         yield from (f"{capability.major}{minor}_real" for minor in range(capability.minor, -1, -1))
         yield f"{capability.major}0_virtual"
@@ -169,7 +172,7 @@ BUILT_IN: Mapping[str, BuiltIn] = {
         ),
         "0.3.0",
         frozenset({"gfx_arch"}),
-        # what a machine has of AMD's is in its description, or it has nothing
+        # a machine's description lists AMD's GPUs
         lambda _machine: (),
     ),
 }

@@ -4,6 +4,11 @@
 
 The order is that of installers: if nothing of a version fits, the next older one is tried, pre-releases come last, and
 variants count only if the release's ``{name}-{version}-variants.json`` lists them.
+
+A machine supports a variant if, for each of its features, it supports one of the values. The best value of each feature
+has a place: (of the namespace, of the feature, of the value), counted from the best. A variant's rank is the sorted
+list of these places; the lower list wins, and a list that goes on beats the same list cut short. Equal ranks fall to
+the label. The null variant comes after every other one, then a wheel that is no variant.
 https://peps.python.org/pep-0825/#variant-ordering
 """
 
@@ -22,16 +27,102 @@ from vbuild.errors import HardwareError, VariantError, WheelError, at, meant, re
 from vbuild.files.atomic import replacing
 from vbuild.files.reading import read_text
 from vbuild.hardware.conda import machine_of
-from vbuild.hardware.machine import Machine
+from vbuild.hardware.cpu import extra_of
+from vbuild.hardware.machine import Features, Machine
 from vbuild.index_client.located import LocatedFile, files_at
 from vbuild.variants.document import Document
-from vbuild.variants.order import Ranked, ranked
-from vbuild.variants.providers import BUILT_IN
+from vbuild.variants.metadata import ABI_DEPENDENCY, VariantMetadata
+from vbuild.variants.model import Feature, Variant
+from vbuild.variants.providers import BUILT_IN, is_answered, supported
 from vbuild.wheel.archive import peek_into
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 
-Rank = tuple[bool, int, int, tuple[int, str] | tuple[()]]
+Place = tuple[int, int, int]
+
+_SHOWN = 6
+# after every place there is, so that of two lists that begin alike the longer one is the lower
+_END: Place = (1 << 30, 0, 0)
+
+
+class Ranked(Struct, frozen=True):
+    """A variant with its rank on a machine, or what the machine lacks to support it."""
+
+    variant: Variant
+    rank: tuple[Place, ...]
+    best: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def is_supported(self) -> bool:
+        return not self.missing
+
+    @property
+    def why(self) -> str:
+        if not self.variant.properties:
+            return "null variant: fits every machine, after all others"
+        return "; ".join(self.missing or self.best)
+
+    @property
+    def key(self) -> tuple[bool, tuple[Place, ...], str]:
+        return bool(self.missing), (*self.rank, _END), self.variant.label
+
+
+def ranked(document: Document, machine: Machine) -> tuple[Ranked, ...]:
+    """The variants of *document*, the best for *machine* first, those that it does not support last."""
+    namespaces = machine.ordered(document.metadata.namespaces)
+    features = [supported_features(document.metadata, namespace, machine) for namespace in namespaces]
+    places = dict(zip(namespaces, enumerate(features), strict=True))
+    ranks = (_rank_of(variant, document.metadata, places, machine) for variant in document.variants)
+    return tuple(sorted(ranks, key=lambda rank: rank.key))
+
+
+def supported_features(metadata: VariantMetadata, namespace: str, machine: Machine) -> Features:
+    """The features of *namespace* that *machine* supports, best first; none without a provider."""
+    provider = None if namespace in machine.without else metadata.provider(namespace)
+    return supported(namespace, provider, machine) if provider else ()
+
+
+def _rank_of(
+    variant: Variant, metadata: VariantMetadata, places: dict[str, tuple[int, Features]], machine: Machine
+) -> Ranked:
+    best: list[tuple[Place, str]] = []
+    missing: list[str] = []
+    for feature in variant.features:
+        number, features = places.get(feature.namespace, (0, ()))
+        names = [name for name, _ in features]
+        values = dict(features).get(feature.name, ())
+        if value := next((value for value in values if value in feature.values), None):
+            place = number, names.index(feature.name), values.index(value)
+            text = f"{feature.namespace} :: {feature.name} :: {value}"
+            best.append((place, f"{text} is number {place[2] + 1} of {len(values)} that the machine supports"))
+        else:
+            is_unwanted = feature.namespace in machine.without
+            reason = "left out, as asked" if is_unwanted else _reason(feature, metadata, features, machine)
+            missing.append(f"{feature} is not supported: {reason}")
+    best.sort()
+    return Ranked(variant, tuple(place for place, _ in best), tuple(text for _, text in best), tuple(missing))
+
+
+def _reason(feature: Feature, metadata: VariantMetadata, features: Features, machine: Machine) -> str:
+    """Why *machine*, which has *features* of the namespace, supports no value of *feature*."""
+    is_listed = machine.features(feature.namespace) is not None
+    if values := dict(features).get(feature.name):
+        return f"the machine has {', '.join(values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}"
+    if feature.namespace == ABI_DEPENDENCY:
+        return "installers do not match ABI dependencies yet"
+    provider = metadata.provider(feature.namespace)
+    if provider is None:
+        return "no provider says what a machine supports"
+    if provider.optional:
+        return "its provider is optional, so off unless asked for"
+    if features or is_listed or is_answered(feature.namespace, provider):
+        is_unasked = not is_listed and extra_of(f"{feature.namespace} :: {feature.name} :: {feature.values[0]}")
+        unasked = f"installers' own {' '.join(provider.requires)} answers for levels only"
+        return unasked if is_unasked else f"the machine has no {feature.namespace} :: {feature.name}"
+    setting = f"[supported.{feature.namespace}] with {feature.name} = ['{feature.values[0]}'] to the file of --machine"
+    unknown = f"vbuild does not know what a machine has of {feature.namespace}, and does not run its provider"
+    return f"{unknown}, {', '.join(provider.requires)}; if the machine has it, add {setting}"
 
 
 class Candidate(Struct, frozen=True):
@@ -44,7 +135,7 @@ class Candidate(Struct, frozen=True):
 
     @property
     def path(self) -> Path:
-        """Its path, or its name alone if it is somewhere else."""
+        """Its path, or only its name if it is somewhere else."""
         return self.file.path or Path(self.file.name)
 
     @property
@@ -55,9 +146,8 @@ class Candidate(Struct, frozen=True):
 class Selection(Struct, frozen=True):
     """The wheel that a machine gets, and every wheel of the versions looked at, best first.
 
-    *url* is where the wheel is, empty for a file of this machine, of which *wheel* is the path.
-
-    *notes* say of documents of other tools and earlier drafts how they were read.
+    *wheel* is its path on this machine, or its name if it is at *url*. *notes* say how variants.json of other tools and
+    earlier drafts were read.
     """
 
     wheel: Path
@@ -67,7 +157,6 @@ class Selection(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
-        """The selection as JSON holds it."""
         return {
             "wheel": self.wheel.name,
             "label": self.name.variant,
@@ -75,8 +164,8 @@ class Selection(Struct, frozen=True):
             "version": self.name.version,
             **({"url": self.url} if self.url else {}),
             "ranking": [
-                {"wheel": one.file.name, "label": one.name.variant, "fits": one.fits, "why": one.why}
-                for one in self.ranking
+                {"wheel": wheel.file.name, "label": wheel.name.variant, "fits": wheel.fits, "why": wheel.why}
+                for wheel in self.ranking
             ],
             **({"notes": list(self.notes)} if self.notes else {}),
         }
@@ -89,11 +178,11 @@ def select(
     machine: Machine,
     version: str | Version | None = None,
 ) -> Selection:
-    """The wheel of the project *name* at the places *find_links* that *machine* gets, of *version* if one is given.
+    """The wheel of the project *name* at the places *find_links* that *machine* gets, by default of any *version*.
 
-    A place is a folder, or the URL of a page of links or a simple index, of which METADATA is read at most.
-    `VariantError` if no wheel fits, saying why for each, where a variants.json is not as PEP 825 says, or for a
-    namespace of the machine's policy that no release has; `FetchError` for a place that cannot be read.
+    A place is a folder, or the URL of a page of links or a simple index, from which only METADATA is fetched.
+    `VariantError` if no wheel fits, with the reason for each, if a variants.json breaks PEP 825, or for a namespace of
+    the machine's policy that no release has; `FetchError` for a place that cannot be read.
     """
     asked_project(name, VariantError)
     listed = {file.name: file for place in reversed(find_links) for file in files_at(place, name)}
@@ -107,13 +196,17 @@ def select(
     ranking: list[Candidate] = []
     notes: list[str] = []
     known = set(BUILT_IN)
-    # the final ones, then the pre-releases
-    for found in sorted(releases, key=lambda release: (not release.is_prerelease, release), reverse=True):
-        index, document = _document(WheelName.parse(releases[found][0].name), listed)
-        known.update(document.metadata.namespaces if document else ())
-        notes += (f"{index}: {note}" for note in (document.notes if document else ()))
-        variants = ranked(document, machine) if document else None
-        candidates = _ranked(releases[found], index, variants, machine)
+    # final releases before pre-releases
+    for release in sorted(releases, key=lambda release: (not release.is_prerelease, release), reverse=True):
+        index = f"{WheelName.parse(releases[release][0].name).release}-variants.json"
+        variants = None
+        if file := listed.get(index):
+            with at(file.path or file.url):
+                document = Document.parse(file.read())
+            known.update(document.metadata.namespaces)
+            notes += (f"{index}: {note}" for note in document.notes)
+            variants = ranked(document, machine)
+        candidates = _candidates(releases[release], index, variants, machine)
         ranking += candidates
         if (best := candidates[0]).fits:
             _check_policy(machine, known)
@@ -134,9 +227,9 @@ def _check_policy(machine: Machine, known: Collection[str]) -> None:
 
 
 def machine_at(path: Path) -> Machine:
-    """The machine that the file at *path* describes: TOML, or the JSON in which conda or pixi say it.
+    """The machine that the file at *path* describes, in TOML, or in the JSON of conda or pixi.
 
-    `HardwareError` with file and key for what is wrong.
+    `HardwareError` names the file, and the key that is wrong.
     """
     try:
         text = read_text(path)
@@ -149,7 +242,7 @@ def machine_at(path: Path) -> Machine:
 
 
 def save_machine(machine: Machine, path: Path) -> None:
-    """Write *machine* to *path*, complete or not at all. `HardwareError` if that cannot be."""
+    """Write *machine* to *path*, complete or not at all. `HardwareError` if it cannot be written."""
     try:
         with replacing(path) as part:
             part.write_text(str(machine), encoding="utf-8")
@@ -160,29 +253,29 @@ def save_machine(machine: Machine, path: Path) -> None:
 def _releases(
     name: str, listed: Mapping[str, LocatedFile], version: str | Version | None
 ) -> dict[Version, tuple[LocatedFile, ...]]:
-    """The wheels of the project among the files *listed*, by version."""
-    wanted = canonicalize_name(name)
+    """The wheels of the project *name* among the files *listed*, by version."""
+    project = canonicalize_name(name)
     try:
         only = Version(version) if isinstance(version, str) else version
     except InvalidVersion as error:
         raise VariantError(f"no version {version!r}; expected one as PEP 440 writes it") from error
     releases: dict[Version, list[LocatedFile]] = {}
-    for file in (listed[name] for name in sorted(listed) if name.endswith(".whl")):
+    for filename in sorted(listed):
         try:
-            parsed = WheelName.parse(file.name)
+            wheel = WheelName.parse(filename)
         except WheelError:
-            continue  # installers pass such files over
-        if parsed.project == wanted and only in {None, Version(parsed.version)}:
-            releases.setdefault(Version(parsed.version), []).append(file)
-    return {found: tuple(wheels) for found, wheels in releases.items()}
+            continue  # installers ignore such files
+        if wheel.project == project and only in {None, Version(wheel.version)}:
+            releases.setdefault(Version(wheel.version), []).append(listed[filename])
+    return {release: tuple(wheels) for release, wheels in releases.items()}
 
 
-def _ranked(
+def _candidates(
     wheels: tuple[LocatedFile, ...], index: str, variants: tuple[Ranked, ...] | None, machine: Machine
 ) -> list[Candidate]:
     """The *wheels* of one release, best first: by variant, then by tag, then the highest build number."""
     tags = {tag: place for place, tag in enumerate(machine.tags)}
-    ranks: dict[str, Rank] = {}
+    ranks: dict[str, tuple[bool, int, int, tuple[int, str] | tuple[()]]] = {}
     candidates = []
     for file in wheels:
         name = WheelName.parse(file.name)
@@ -199,17 +292,8 @@ def _ranked(
     return _admitted(candidates, machine)
 
 
-def _document(name: WheelName, listed: Mapping[str, LocatedFile]) -> tuple[str, Document | None]:
-    """The name of the release's variants.json and what is in it, or None if it is not *listed*."""
-    index = f"{name.release}-variants.json"
-    if (file := listed.get(index)) is None:
-        return index, None
-    with at(file.path or file.url):
-        return index, Document.parse(file.read())
-
-
 def _placed(label: str | None, index: str, variants: tuple[Ranked, ...] | None) -> tuple[int | None, str]:
-    """Where wheels of *label* stand among the *variants* of the *index*, and why, or None if they cannot be had."""
+    """Where wheels of *label* stand among the *variants* of *index*, and why; None if the machine cannot have them."""
     if label is None:
         return len(variants or ()), "no variant: after every variant that fits"
     if variants is None:
@@ -229,7 +313,7 @@ def _metadata(file: LocatedFile) -> bytes | None:
 
 
 def _admitted(candidates: list[Candidate], machine: Machine) -> list[Candidate]:
-    """The *candidates*; none of them fits where the best one does not allow the machine's Python."""
+    """The *candidates*; if the best one's Requires-Python excludes the machine's Python, none of them fits."""
     best = candidates[0]
     wanted = best.file.requires_python
     if best.fits and wanted is None:

@@ -28,12 +28,11 @@ def stamped(
     variant: Variant,
     metadata: VariantMetadata | None = None,
 ) -> Path:
-    """Write into *folder* the copy of *wheel* that is *variant*, and return its path; an older stamp is replaced.
+    """Write into *folder* the copy of *wheel* that is *variant*, and return its path; it replaces an older stamp.
 
-    Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers. Every
-    member is compared with RECORD meanwhile. `VariantError` if the
-    metadata does not cover the variant or that is for other machines than the wheel, `HardwareError` if it asks for a
-    CPU level that does not exist, `WheelError` if the wheel is damaged.
+    Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers. Every member is
+    compared with RECORD. `VariantError` if the metadata does not cover the variant, or if that is for other machines
+    than the wheel; `HardwareError` if it asks for an unknown CPU level; `WheelError` if the wheel is damaged.
     """
     with open_wheel(wheel) as source:
         with at(wheel.name):
@@ -48,7 +47,7 @@ def stamped(
 def unstamped(wheel: Path, folder: Path) -> Path:
     """Write into *folder* the copy of *wheel* that is not a variant, and return its path.
 
-    `VariantError` if it is none already.
+    `VariantError` if the wheel is not a variant.
     """
     with open_wheel(wheel) as source:
         if not (source.name.variant or source.find(_path(source))):
@@ -59,16 +58,16 @@ def unstamped(wheel: Path, folder: Path) -> Path:
 
 
 def described(properties: Iterable[Property], *, label: str | None, declaration: Declaration | None) -> Variant:
-    """The variant of these *properties* under *label*; under their hash without one; or as *declaration* lists it.
+    """The variant of *properties* under *label*, else under their hash; without properties as *declaration* says.
 
-    `VariantError` if neither properties nor a declared variant of that label say what it is.
+    `VariantError` if the declaration has no variant of that label.
     """
-    given = tuple(properties)
+    properties = tuple(properties)
     if label is None:
-        return Variant.hashed(given)
-    if not given and declaration:
+        return Variant.hashed(properties)
+    if not properties and declaration:
         return declaration.variant(label)
-    return Variant.of(label, given)
+    return Variant.of(label, properties)
 
 
 def declaration_at(path: Path) -> Declaration:
@@ -82,7 +81,7 @@ def declaration_at(path: Path) -> Declaration:
 
 
 def _check_machine(variant: Variant, name: WheelName) -> None:
-    """`VariantError` if the CPU level of *variant* is of another machine than the platforms of *name*."""
+    """`VariantError` if the CPU level of *variant* is for other machines than the platforms of *name*."""
     cpu = Cpu.of_properties(map(str, variant.properties))
     if cpu and name.machines and cpu.machine not in name.machines:
         raise VariantError(f"{cpu.variant_property} is for {cpu.machine}, and the wheel for {', '.join(name.machines)}")
@@ -93,9 +92,9 @@ def _path(wheel: Wheel) -> str:
 
 
 def _namespaces(variant: Variant, name: WheelName) -> tuple[str, ...]:
-    """The namespaces in use; for the null variant, which uses none, the one of its platform's CPU levels.
+    """The namespaces in use; for the null variant, which uses none, that of its platform's CPU levels.
 
-    The list may not be empty (PEP 825, default priorities), and the wheels alongside the null one begin with theirs.
+    The list may not be empty (PEP 825, default priorities), and the wheels beside the null one begin with that.
     """
     if variant.namespaces:
         return tuple(sorted(variant.namespaces))

@@ -10,7 +10,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.publishing.conda.plan import choices, condition, conditions, level_packages
 from vbuild.variants.document import Document
 from vbuild.variants.model import NULL, Property, Variant
-from vbuild.variants.order import ranked
+from vbuild.variants.select import ranked
 
 
 def said(*texts: str) -> tuple[str, ...]:

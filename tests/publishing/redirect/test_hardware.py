@@ -19,7 +19,7 @@ from vbuild.publishing.redirect import redirecthardware as hardware
 from vbuild.publishing.redirect.sdist import RedirectChoice, ranked_choices
 from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import Variant
-from vbuild.variants.order import ranked
+from vbuild.variants.select import ranked
 
 LEVEL, DRIVER, BELOW, GPU = (
     "x86_64 :: level :: ",

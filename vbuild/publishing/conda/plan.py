@@ -86,7 +86,7 @@ from vbuild.publishing.model import ConsumerUse, PublishPlan
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.variants.document import Document, combine
 from vbuild.variants.model import Property, Variant
-from vbuild.variants.order import ranked
+from vbuild.variants.select import ranked
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 

@@ -28,8 +28,8 @@ from vbuild.publishing.oci.model import (
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import Property, Variant
-from vbuild.variants.order import ranked
 from vbuild.variants.providers import BUILT_IN, metadata_for
+from vbuild.variants.select import ranked
 
 _PLAIN = "no variant: after every variant that fits"
 # what a variant is called whose index does not say; never shown
