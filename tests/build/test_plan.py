@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.factories.plans import GCC, PYTHON, RPATH, plan
 from vbuild.build.plan import BuildBackend, Rewriting, levelled, planned
 from vbuild.errors import BuildError
-from vbuild.files.archives import OLDEST
+from vbuild.files.atomic import OLDEST
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.flags import FlagRules
 from vbuild.toolchain.compilers import CompilerFamily, Rust

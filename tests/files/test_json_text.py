@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from vbuild.files.json_text import parsed_json
+from vbuild.files.reading import parsed_json
 
 
 @pytest.mark.parametrize("text", ['{"a": [1, 2.5, null]}', b'{"a": [1, 2.5, null]}'], ids=["text", "bytes"])

@@ -8,7 +8,7 @@ from tests.factories import hwcaps_wheels, releases
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from vbuild.errors import VbuildError
-from vbuild.files.archives import LATEST
+from vbuild.files.atomic import LATEST
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.conda.plan import Conda
 from vbuild.publishing.hwcaps.plan import Hwcaps

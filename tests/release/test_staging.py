@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from vbuild.errors import RecipeError
-from vbuild.files.staging import staging
+from vbuild.files.atomic import staging
 
 RUN = """
 import sys, time
 from pathlib import Path
-from vbuild.files.staging import staging
+from vbuild.files.atomic import staging
 with staging(Path(sys.argv[1])) as stage:
     (stage / "builds").mkdir()
     (stage / "builds/half.whl").write_text("half")

@@ -52,7 +52,7 @@ from msgspec.structs import replace
 
 from vbuild.config.table import Env, Settings
 from vbuild.errors import BuildError
-from vbuild.files.archives import OLDEST
+from vbuild.files.atomic import OLDEST
 from vbuild.files.cache import ELSEWHERE, Cache, Part
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu

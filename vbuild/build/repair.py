@@ -29,8 +29,7 @@ from vbuild.build.requiring import outside
 from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError, RecipeError, at
-from vbuild.files.archives import OLDEST, source_date_epoch
-from vbuild.files.atomic import duplicate, replacing, stage_in
+from vbuild.files.atomic import OLDEST, duplicate, replacing, source_date_epoch, stage_in
 from vbuild.process.masking import hiding
 from vbuild.process.python import with_own_packages
 from vbuild.process.run import run, supervised

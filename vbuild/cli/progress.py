@@ -34,7 +34,7 @@ class _Logs:
     """The logs of builds in *folder*, and how far each has been read."""
 
     def __init__(self, folder: Path) -> None:
-        from vbuild.files.staging import LOGS
+        from vbuild.files.atomic import LOGS
 
         self.folder = folder / LOGS
         # what is there already is of an earlier run

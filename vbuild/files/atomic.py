@@ -1,45 +1,56 @@
-"""Files that are whole or not there at all, however a run ends, also where the machine loses its power.
+"""What vbuild writes is complete or not there at all, however a run ends, also if the machine loses its power.
 
-What is in the making lies in a stage, a folder that a run has for itself in the folder for the results:
+Work in progress is in a stage, a folder of one run in the folder for the results:
 
     dist/.vbuild-x7f3/alive     locked for as long as its run lives, whatever ends it
 
 A run that is killed leaves its stage behind. The next run that writes to the same folder removes it: the lock on its
-file went with the process. A file gets its name only when it is locked, so there is no moment at which a living stage
-looks dead.
+file went with the process. A file gets its name only when it is locked, so a living stage never looks dead.
 
-The same file under a second name, without a second copy of its bytes where the file system can.
+    stage_in, staging        a stage
+    replacing, completed     a file, or a folder that others read meanwhile, such as an index, replaced in one step
+    linked, duplicate        the same file under a second name, sharing its bytes if the file system can
+    locked, turn, turn_for   one process or thread at a time; a lock ends with its process
 
-Locks between processes and threads: held while a descriptor is open, so no process that ends keeps one.
+Runs that write into one folder take turns: the lock is the folder's own, so it leaves no file. Linux lists who holds
+it: a process that is stopped (SIGSTOP, Ctrl-Z) would keep all others waiting until somebody thinks of it.
+https://man7.org/linux/man-pages/man5/proc_locks.5.html
+
+Archives take the time of SOURCE_DATE_EPOCH, never of the clock. Commands refuse a value that is not a time before they
+write, and a format that cannot hold one stores the nearest. Build backends see the variable as the user set it.
+https://reproducible-builds.org/specs/source-date-epoch/
 """
 
 import ctypes
 import errno
+import logging
 import os
 import secrets
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import gettempdir
 
 from filelock import lock_descriptor
 
+from vbuild.errors import BuildError, RecipeError, VbuildError, WheelError, refusal_of
 from vbuild.files.reading import open_file
 from vbuild.process.signals import uninterrupted
 
-# what file systems say that have no locks: some network ones
+# of file systems without locks: some network ones
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
-# what file systems say that have nothing to wait for
+# of file systems that need no fsync
 _UNSYNCED = NO_LOCKS | {errno.EINVAL, errno.EROFS, errno.EBADF}
 
 # of renameat2(2)
 _HERE, _EXCHANGE = -100, 2
 
-# bytes that one system call copies, so that others are not kept waiting, and that Python does
+# bytes that one system call copies, so that Ctrl-C does not wait long, and that Python copies
 _AT_ONCE, _BUFFER = 1 << 30, 1 << 20
 
 _PAUSE = 0.05  # seconds between two tries: a thread that waits in the system hears no Ctrl-C
@@ -49,13 +60,27 @@ STAGE = ".vbuild-"
 
 _ALIVE, _NEW = "alive", "alive.new"
 _LEFT = 86400  # seconds after which a stage without the file has lost its process
-_TRIES = 20  # what was killed ends as soon as the system comes to it
+_TRIES = 20  # killed processes may take a moment to end
+
+LOGS = "logs"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+_LOG = logging.getLogger("vbuild")
+_SAID_AFTER, _STOPPED = 1.0, 10.0  # seconds
+_SEEN_EVERY = 0.5  # seconds
+_HELD = threading.local()
+
+OLDEST = 315532800
+"""1980-01-01 in seconds since 1970: the earliest time that a zip archive can hold, and the default."""
+
+LATEST = 253402300799
+"""9999-12-31 23:59:59 in seconds since 1970: the latest time that a date with a year of four digits can hold."""
 
 
 def unmade(error: OSError) -> OSError:
-    """*error* of a file or folder that could not be made, with the name of the folder that has no place for it.
+    """*error* of a file or folder that cannot be made, with the name of the folder that takes no new one.
 
-    Some file systems, as /proc, say of a new name that it is not there, though its folder is: a `PermissionError` here.
+    Some file systems, as /proc, say that a new name does not exist, though its folder does: here a `PermissionError`.
     """
     if not isinstance(error, FileNotFoundError | NotADirectoryError) or not error.filename:
         return error
@@ -67,14 +92,13 @@ def unmade(error: OSError) -> OSError:
 def settle(path: Path) -> None:
     """Wait until the disk has all of *path*, a file, or a folder with all that is in it.
 
-    A file has to be there before its name is: after a power cut there may be the new name, and zeros. `OSError` if the
-    disk is broken, or turns out to be full.
+    Without this, a power cut may leave the new name, and zeros. `OSError` if the disk is broken or full.
     """
     if path.is_symlink() or (path.is_dir() and os.name == "nt"):  # Windows opens no folders
         return
     if path.is_dir():
-        for one in path.iterdir():
-            settle(one)
+        for entry in path.iterdir():
+            settle(entry)
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -86,8 +110,8 @@ def settle(path: Path) -> None:
 
 
 def settle_names(folder: Path) -> None:
-    """Wait until the disk has the names of what is in *folder*, but not what they name."""
-    with suppress(OSError):  # all is renamed, and nothing can be taken back; Windows opens no folders
+    """Wait until the disk has the names in *folder*, not what they name."""
+    with suppress(OSError):  # all is renamed, and cannot be undone; Windows opens no folders
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -97,11 +121,11 @@ def settle_names(folder: Path) -> None:
 
 @contextmanager
 def stage_in(folder: Path) -> Iterator[Path]:
-    """A folder for work in progress in *folder*, gone afterwards, and with it those of runs that were killed.
+    """A new folder in *folder* for work in progress, removed afterwards, as are those of killed runs.
 
     `OSError` if nothing new can be made in *folder*.
     """
-    # a name made up before there is a folder, so that no interrupt can come between
+    # the name before the folder, so that no interrupt comes between
     stage = folder / f"{STAGE}{secrets.token_hex(4)}"
     try:
         try:
@@ -123,7 +147,7 @@ def stage_in(folder: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove from *folder* the stages of runs that were killed, as far as this user may."""
+    """Remove from *folder* the stages of killed runs, as far as this user may."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(STAGE) and entry.is_dir(follow_symlinks=False):
@@ -149,9 +173,9 @@ def _remove_if_dead(stage: Path) -> None:
 
 
 def _remove_whole(stage: Path) -> None:
-    """Remove *stage*, also if a compiler that is about to end still writes there."""
+    """Remove *stage*, even while a compiler that is about to end writes there."""
     for _ in range(_TRIES):
-        with suppress(OSError):  # of a folder that it could not close, which CPython 3.11 then closes again
+        with suppress(OSError):  # CPython 3.11 closes a folder twice if the first time fails
             if _is_emptied(stage):
                 shutil.rmtree(stage, ignore_errors=True)
         if not stage.exists():
@@ -160,7 +184,7 @@ def _remove_whole(stage: Path) -> None:
 
 
 def _is_emptied(stage: Path) -> bool:
-    """Whether nothing is in *stage* any more but the file that says whose it is, which has to go last."""
+    """Empty *stage* but for the file that says whose it is, which goes last; whether that worked."""
     for path in stage.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -171,20 +195,14 @@ def _is_emptied(stage: Path) -> bool:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The path of a new file in a stage beside *path*, which takes the place of *path* if the block ends well.
-
-    After an error or an interrupt no new file is left; `OSError` of both passes.
-    """
+    """The path of a new file, which takes the place of *path* if the block ends well; else it is removed."""
     with replacing_all([path]) as parts:
         yield parts[path]
 
 
 @contextmanager
 def replacing_all(paths: Sequence[Path]) -> Iterator[Mapping[Path, Path]]:
-    """For each of *paths*, one or more in one folder, that of a new file, as `replacing` has it.
-
-    All new files are complete before the first takes its place.
-    """
+    """For each of *paths*, all in one folder, the path of a new file; all are complete before the first is renamed."""
     folder = paths[0].parent
     with stage_in(folder) as stage:
         parts = {path: stage / path.name for path in paths}
@@ -197,31 +215,30 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[Mapping[Path, Path]]:
 
 
 def linked(source: Path, target: Path) -> Path:
-    """*target*, now the file at *source*: the same one, or a copy; neither may be written to any more."""
+    """*target*, now a hard link to *source*, or a copy; neither may be written to any more."""
     try:
         target.hardlink_to(source)
-    except OSError:  # another file system, one without hard links, or a file with as many as it can have
+    except OSError:  # another file system, one without hard links, or too many of them
         duplicate(source, target)
         shutil.copystat(source, target)
     return target
 
 
 def duplicate(source: Path, target: Path) -> None:
-    """Write the bytes of *source* to the new file *target*; file systems that can share them take no room for that."""
-    with open_file(source) as one, target.open("xb") as other:
+    """Copy *source* to the new file *target*; file systems that can share the bytes do."""
+    with open_file(source) as read, target.open("xb") as written:
         if hasattr(os, "copy_file_range"):
             # not between these two file systems, or the disk is full: writing the rest tells which
             with suppress(OSError):
-                while os.copy_file_range(one.fileno(), other.fileno(), _AT_ONCE):
+                while os.copy_file_range(read.fileno(), written.fileno(), _AT_ONCE):
                     pass
-        shutil.copyfileobj(one, other, _BUFFER)
+        shutil.copyfileobj(read, written, _BUFFER)
 
 
 def exchange(new: Path, old: Path) -> None:
-    """Let the folder *new* take the name of the folder *old*, and *old* that of *new*; `OSError` if that cannot be.
+    """Exchange the names of the folders *new* and *old*.
 
-    On Linux both names change in one step. Elsewhere a process that is killed in the middle leaves *old* under its name
-    with ``.old`` behind it.
+    On Linux that is one step. Elsewhere a process that is killed in between leaves *old* with ``.old`` after its name.
     """
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
     if call and not call(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _EXCHANGE):
@@ -235,22 +252,21 @@ def exchange(new: Path, old: Path) -> None:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True, check: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Hold the lock on *path*, a file that is made if it is missing, or a folder, for the block.
+    """Hold the lock on *path*, a folder, or a file that is made if it is missing, for the block.
 
-    Windows opens no folders: there a file in the folder for temporary ones has the lock, by the folder's number.
-    Gives False if another thread or process holds it and *wait* is off. *check* is called between two tries and may
-    raise. `OSError` if the file cannot be opened, or its file system has no locks.
+    Windows opens no folders: there a temporary file named by the folder's number has the lock. Gives False if another
+    thread or process holds it and *wait* is off. *check* is called between two tries and may raise. `OSError` if the
+    file cannot be opened, or its file system has no locks.
     """
     is_instead = os.name == "nt" and path.is_dir()
     if is_instead:
         number = path.stat()
         path = Path(gettempdir()) / f"vbuild-{number.st_dev:x}-{number.st_ino:x}.lock"
     while True:
-        # no child inherits it: Python sees to that
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
         try:
             is_held = lock_descriptor(descriptor, blocking=False)
-            # the holder before may have removed the file: then this lock is of no use
+            # the holder before may have removed the file
             if is_held and os.fstat(descriptor).st_nlink == 0:
                 continue
             if is_held or not wait:
@@ -264,3 +280,160 @@ def locked(path: Path, *, wait: bool = True, check: Callable[[], None] | None = 
         if check:
             check()
         time.sleep(_PAUSE)
+
+
+@contextmanager
+def turn(folder: Path) -> Iterator[None]:
+    """In the block no other run that takes turns writes into the existing *folder*; blocks may be nested.
+
+    `BuildError` if the run that writes there is stopped for ten seconds. Without locks, on some network file systems,
+    all go ahead.
+    """
+    held: set[tuple[int, int]] = _HELD.__dict__.setdefault("folders", set())
+    if _key(folder) in held:
+        yield
+        return
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(locked(folder, check=_Waiting(folder)))
+        key = _key(folder)
+        held.add(key)
+        stack.callback(held.discard, key)
+        yield
+
+
+def _key(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+class _Waiting:
+    """Called between two tries to lock *folder*: says what it waits for, once, and gives up on a stopped process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._begun = self._moving = time.monotonic()
+        self._seen = 0.0
+        self._is_said = False
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now < max(self._begun + _SAID_AFTER, self._seen + _SEEN_EVERY):
+            return
+        self._seen = now
+        process = _holder(self._folder)
+        who = f"process {process}" if process else "another process"
+        if not self._is_said:
+            self._is_said = True
+            _LOG.warning("vbuild: %s: waiting for %s, which writes there", self._folder, who)
+        if not (process and _is_stopped(process)):
+            self._moving = now
+        elif now > self._moving + _STOPPED:
+            raise BuildError(
+                f"{self._folder}: {who}, which writes there, is stopped; "
+                f"let it go on ('kill -CONT {process}') or end it, and try again"
+            )
+
+
+def _holder(folder: Path) -> int | None:
+    """The process that has locked *folder*, if the system tells."""
+    with suppress(OSError, ValueError, IndexError):
+        device, inode = _key(folder)
+        file = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF; of those that wait, an arrow comes first
+            words = line.split()
+            if "->" not in words and words[1] == "FLOCK" and words[5] == file:
+                return int(words[4]) or None
+    return None
+
+
+def _is_stopped(process: int) -> bool:
+    with suppress(OSError):
+        # the name, in brackets, may have anything in it
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in {"T", "t"}
+    return False
+
+
+@contextmanager
+def turn_for(out: Path) -> Iterator[None]:
+    """`turn` for *out*, which is made if it is missing, and removed again if it stays empty."""
+    is_new = not os.path.lexists(out)
+    try:
+        if is_new:
+            out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WheelError(f"{out}: cannot be written: {unmade(error).strerror}") from error
+    try:
+        with turn(out) if out.is_dir() else nullcontext():
+            yield
+    finally:
+        if is_new:
+            with suppress(OSError):  # there is something in it, as there should be
+                out.rmdir()
+
+
+@contextmanager
+def completed(out: Path) -> Iterator[Path]:
+    """A new folder that takes the place of *out* if the block ends well; it may have hard links to files of *out*."""
+    path = out.absolute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with stage_in(path.parent) as stage:
+            folder = stage / path.name
+            folder.mkdir()
+            yield folder
+            settle(folder)
+            if out.exists() and any(out.iterdir()):
+                exchange(folder, out)  # the old folder goes with the stage
+            else:
+                if out.exists():
+                    out.rmdir()
+                folder.rename(out)
+            settle_names(path.parent)
+    except OSError as error:
+        raise WheelError(f"{out}: cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """A stage in *folder*, by a path without links; a new *folder* is removed again if it stays empty.
+
+    `RecipeError` if it cannot be written to, or if the disk is full or refuses a file during the block; `VbuildError`
+    if SOURCE_DATE_EPOCH is not a time.
+    """
+    source_date_epoch()
+    is_new = not folder.exists()
+    try:
+        with ExitStack() as stack:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                stage = stack.enter_context(stage_in(folder))
+            except OSError as error:
+                raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
+            # the flags that hide the folder from what compilers write name the resolved one
+            yield stage.resolve()
+    except OSError as error:
+        if error.errno in _FULL:
+            raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
+        if reason := refusal_of(error, where=folder):
+            raise RecipeError(reason) from error
+        raise
+    finally:
+        with uninterrupted():
+            logs = folder / LOGS
+            for empty in (logs, folder) if is_new else (logs,):
+                with suppress(OSError):  # there is something in it, or another run has removed it
+                    empty.rmdir()
+
+
+def source_date_epoch() -> int | None:
+    """SOURCE_DATE_EPOCH in seconds since 1970, or None if it is not set; `VbuildError` if it is not a time."""
+    if (text := os.environ.get("SOURCE_DATE_EPOCH")) is None:
+        return None
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(LATEST))
+    if not (is_number and int(text) <= LATEST):
+        raise VbuildError(
+            f"SOURCE_DATE_EPOCH is {text!r}; expected seconds since 1970, a whole number from 0 to {LATEST} (year 9999)"
+        )
+    return int(text)

@@ -1,17 +1,27 @@
-"""Files that somebody else made, opened for reading: regular ones alone, so that none makes a command wait for ever.
+"""Files and JSON that somebody else made.
 
-A folder of wheels may have anything in it. A FIFO has no bytes until somebody writes into it, and a device has no end.
-Some files of /proc and /sys are regular by their mode, but cannot be read, or wait for events; they state no size.
-
-`open_file`, `read_file` and `read_text` raise `OSError` for all of these, with the path and a reason. What vbuild has
-written itself, into its cache or a folder for work in progress, may be read without them.
+`open_file`, `read_file` and `read_text` take regular files alone, and raise `OSError` with path and reason for others.
+A FIFO has no bytes until somebody writes into it, and a device has no end. Some files of /proc and /sys are regular by
+their mode, but cannot be read, or wait for events; they state no size. What vbuild has written itself may be read
+without these functions.
 https://man7.org/linux/man-pages/man7/fifo.7.html
+
+`json_object` and `parsed_json` refuse JSON with far more values than texts of its size have: Python takes forty times
+the size of a text of tiny values, ``[[],[],...``, in memory. Texts that say something have some twenty characters for
+each comma and each opening bracket, and Python takes about four times their size.
+https://www.rfc-editor.org/rfc/rfc8259 (section 9: a parser may limit what it accepts)
 """
 
 import errno
 import io
+import json
 import os
 import stat
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from vbuild.errors import VbuildError
 
 AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 """The flag with which the system opens a FIFO without waiting for a writer; regular files open as without it."""
@@ -19,14 +29,15 @@ AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 # what Linux and macOS say of a socket
 _UNOPENED = frozenset({errno.ENXIO, errno.EOPNOTSUPP})
 
+# values that any text may have, of a hundred or two hundred bytes of memory each; characters for each in longer ones
+_MOST, _SPARSE = 250_000, 16
+
 
 def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """The regular file at *path*, open for reading."""
     return open(path, "rb", opener=_descriptor)
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of the regular file at *path*."""
     with open_file(path) as file:
         return file.read()
 
@@ -38,7 +49,7 @@ def read_text(path: str | os.PathLike[str], *, errors: str = "strict") -> str:
 
 
 def _descriptor(path: str, flags: int) -> int:
-    """A descriptor of the file at *path*, which is a regular one and can be read."""
+    """A descriptor of the regular file at *path*."""
     try:
         descriptor = os.open(path, flags | AT_ONCE)
     except OSError as error:
@@ -46,7 +57,18 @@ def _descriptor(path: str, flags: int) -> int:
             raise _refusal(path, "a socket or a device") from error
         raise
     try:
-        _check(descriptor, path)
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(mode):
+            raise _refusal(path, "a FIFO" if stat.S_ISFIFO(mode) else "a socket or a device")
+        try:
+            start = os.read(descriptor, 1)
+        except OSError as error:  # whatever the reason, it is the file's
+            raise OSError(errno.EIO, error.strerror, path) from error
+        if start and not os.fstat(descriptor).st_size:
+            raise _refusal(path, "a file of the system's, which states no size")
+        os.lseek(descriptor, 0, os.SEEK_SET)
         if AT_ONCE:
             os.set_blocking(descriptor, True)
     except BaseException:
@@ -55,20 +77,54 @@ def _descriptor(path: str, flags: int) -> int:
     return descriptor
 
 
-def _check(descriptor: int, path: str) -> None:
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if not stat.S_ISREG(mode):
-        raise _refusal(path, "a FIFO" if stat.S_ISFIFO(mode) else "a socket or a device")
-    try:
-        start = os.read(descriptor, 1)
-    except OSError as error:  # whatever the reason, it is the file's
-        raise OSError(errno.EIO, error.strerror, path) from error
-    if start and not os.fstat(descriptor).st_size:
-        raise _refusal(path, "a file of the system's, which states no size")
-    os.lseek(descriptor, 0, os.SEEK_SET)
-
-
 def _refusal(path: str, kind: str) -> OSError:
     return OSError(errno.ENXIO, f"{kind}; expected a regular file", path)
+
+
+def json_object(text: bytes, refusal: type[VbuildError]) -> dict[str, Any]:
+    """The object in the JSON *text*; a *refusal* says what is wrong with another text.
+
+    An object with a key twice is refused: JSON readers differ on which of the two counts.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+            raise refusal(f"key {twice!r} stands twice in one object")
+        return values
+
+    try:
+        values = parsed_json(text.decode(), pairs=unique)
+    except UnicodeDecodeError as error:
+        raise refusal(f"not UTF-8 at byte {error.start:#x}") from error
+    except json.JSONDecodeError as error:
+        raise refusal(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except ValueError as error:
+        raise refusal("JSON nested too deeply, of far too many values, or with a number too long") from error
+    if not isinstance(values, dict):
+        raise refusal(f"expected a JSON object, got {type(values).__name__}")
+    return values
+
+
+def parsed_json(
+    text: str | bytes,
+    *,
+    number: Callable[[str], Any] | None = None,
+    pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None,
+) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """The value of the JSON *text*; `ValueError` for other texts, deep nesting, and far too many values.
+
+    *number* parses numbers with a point or an exponent; then NaN and infinities are refused. *pairs* makes the objects.
+    """
+    values = sum(map(text.count, ",{[")) if isinstance(text, str) else sum(map(text.count, b",{["))
+    if values > (most := max(_MOST, len(text) // _SPARSE)):
+        raise ValueError(f"{values} values, expected {most} at most")
+    try:
+        return json.loads(text, parse_float=number, parse_constant=number and _refused, object_pairs_hook=pairs)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _refused(name: str) -> None:
+    raise ValueError(f"{name} is no number")

@@ -1,17 +1,29 @@
-"""Files from templates in which a text cannot become syntax: each is quoted for its file, unless it is marked for it.
+"""Files from templates, in which no text can become syntax.
+
+`templates` quotes each value for its file, unless it is `Written`: vbuild's own, or made for its place in the file.
 
     - run: [[ command ]]      command = "a: b"      ->  - run: "a: b"
     [[ name ]]:               name = Written("a")   ->  a:
 
-Whoever forgets to quote has quoted. What is marked is vbuild's own, or made for its place in the file.
+`rendered` makes one HTML file that needs no network: values are escaped, and the content security policy lets nothing
+run or load but the style and the script inside.
+
+    base.css and the room's style sheets -> <style>      their hashes -> content security policy
+    the room's scripts                   -> <script>
 """
 
+import base64
 import functools
+import hashlib
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+_BASE = "vbuild.files"
 
 
 class Written(str):
@@ -20,35 +32,75 @@ class Written(str):
     __slots__ = ()
 
 
-@functools.cache
-def templates(package: str, quote: Callable[[str], str], **options: Any) -> Environment:  # noqa: ANN401 - jinja has them
-    """The templates in *package*, whose values *quote* makes safe in the file, with jinja's *options*."""
+def _environment(package: str, **options: Any) -> "Environment":  # noqa: ANN401 - jinja has them
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - most commands write no such file
 
-    def placed(value: object) -> object:
-        return value if isinstance(value, Written | int) else quote(str(value))
-
-    return Environment(
-        loader=PackageLoader(package, "."),
-        autoescape=False,  # noqa: S701 - no HTML; *quote* is for what it is
-        finalize=placed,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        **options,
+    return Environment(  # noqa: S701 - each caller escapes
+        loader=PackageLoader(package, "."), undefined=StrictUndefined, trim_blocks=True, **options
     )
 
 
+@functools.cache
+def templates(package: str, quote: Callable[[str], str], **options: Any) -> "Environment":  # noqa: ANN401 - as above
+    """The templates in *package*, whose values *quote* makes safe in the file, with jinja's *options*."""
+
+    def quoted(value: object) -> object:
+        return value if isinstance(value, Written | int) else quote(str(value))
+
+    return _environment(package, finalize=quoted, keep_trailing_newline=True, **options)
+
+
 def yaml_text(text: str) -> str:
-    """*text* as YAML in one line, a string whatever it looks like, "3.10" and "on" too."""
+    """*text* as a YAML string in one line, also "3.10" and "on"."""
     # JSON is YAML, but for characters that are no text or end lines there
-    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in json.dumps(text, ensure_ascii=False))
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
 
 
 def yaml_block(lines: list[str], *, indent: int) -> str:
-    """*lines* as a text of YAML that has several, with *indent* blanks; in one line if that cannot be.
-
-    The first one does not begin with a blank.
-    """
+    """*lines*, whose first begins with no blank, as an indented YAML block; as one line if one is unprintable."""
     if not all(map(str.isprintable, lines)):
         return yaml_text("\n".join([*lines, ""]))
     return "|" + "".join(f"\n{' ' * indent}{line}" for line in lines)
+
+
+def rendered(
+    room: str,
+    template: str,
+    *,
+    styles: Sequence[str],
+    scripts: Sequence[str],
+    filters: Mapping[str, Callable[..., Any]],
+    **values: object,
+) -> str:
+    """The *template* of the package *room*, rendered with *values*, and with its *styles* and *scripts* inside.
+
+    The template has the places of ``policy``, ``style`` and ``script``, and may use *filters*.
+    """
+    from markupsafe import Markup  # noqa: PLC0415 - most commands write no page
+
+    style = "".join([_file(_BASE, "base.css"), *(_file(room, name) for name in styles)])
+    script = "".join(_file(room, name) for name in scripts)
+    return _compiled(room, template, tuple(filters.items())).render(
+        style=Markup(style),  # noqa: S704 - files of vbuild's own
+        script=Markup(script),  # noqa: S704 - files of vbuild's own
+        policy=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'",
+        **values,
+    )
+
+
+@functools.cache
+def _compiled(room: str, template: str, filters: tuple[tuple[str, Callable[..., Any]], ...]) -> "Template":
+    environment = _environment(room, autoescape=True, lstrip_blocks=True)
+    environment.filters.update(filters)
+    return environment.get_template(template)
+
+
+def _file(package: str, name: str) -> str:
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def _source(text: str) -> str:
+    """*text* in a content security policy: its hash."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -18,7 +18,7 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.version import Version
 
 from vbuild.errors import HardwareError, at
-from vbuild.files.json_text import parsed_json
+from vbuild.files.reading import parsed_json
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine

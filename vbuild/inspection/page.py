@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vbuild.binary.outline import BinaryOutline
-from vbuild.files.html import rendered
+from vbuild.files.templates import rendered
 from vbuild.files.wording import counted, percent, sized
 from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.architectures import Device

@@ -14,9 +14,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from vbuild.errors import RepackageError
-from vbuild.files.atomic import linked
+from vbuild.files.atomic import completed, linked, turn_for
 from vbuild.files.hashing import sha256_of
-from vbuild.files.replaced import completed, turn_for
 from vbuild.mirroring.model import SiteMachine
 from vbuild.mirroring.site import MIRROR, lock_of, read_site
 from vbuild.publishing.oci.model import EMPTY_TYPE, INDEX_TYPE, MANIFEST_TYPE, REF_NAME, Descriptor, digest_of

@@ -20,9 +20,7 @@ from msgspec.structs import replace
 
 from vbuild import __version__
 from vbuild.errors import RepackageError
-from vbuild.files.archives import source_date_epoch
-from vbuild.files.atomic import unmade
-from vbuild.files.replaced import turn_for
+from vbuild.files.atomic import source_date_epoch, turn_for, unmade
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.gpu import GpuList

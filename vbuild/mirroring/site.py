@@ -21,10 +21,9 @@ import msgspec
 
 from vbuild.config.toml_text import toml
 from vbuild.errors import RepackageError, at
-from vbuild.files.atomic import linked
+from vbuild.files.atomic import completed, linked
 from vbuild.files.hashing import Digests
 from vbuild.files.reading import read_file
-from vbuild.files.replaced import completed
 from vbuild.mirroring.making import Made
 from vbuild.mirroring.model import MirroredFile, Site, SiteMachine, check_name
 from vbuild.sbom.statement import PROVENANCE, statement

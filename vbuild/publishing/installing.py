@@ -24,7 +24,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from vbuild.errors import RepackageError, at
-from vbuild.files.archives import OLDEST, source_date_epoch
+from vbuild.files.atomic import OLDEST, source_date_epoch
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import Record, RecordRow, unpadded
 from vbuild.wheel.paths import scheme_of

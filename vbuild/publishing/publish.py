@@ -19,11 +19,9 @@ from msgspec.structs import asdict, replace
 from vbuild.elf.catalogue import is_shared_object
 from vbuild.elf.surgery.relink import relinked
 from vbuild.errors import RepackageError, at
-from vbuild.files.atomic import linked, settle, settle_names
+from vbuild.files.atomic import linked, settle, settle_names, staging, turn
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
-from vbuild.files.staging import staging
-from vbuild.files.turns import turn
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
 from vbuild.publishing.model import (

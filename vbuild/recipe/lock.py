@@ -25,8 +25,7 @@ from msgspec import Struct
 
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, at
-from vbuild.files.json_text import json_object
-from vbuild.files.reading import read_file
+from vbuild.files.reading import json_object, read_file
 from vbuild.recipe.cuda import ToolkitSpec
 
 _VERSION = 1

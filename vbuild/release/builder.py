@@ -32,9 +32,9 @@ from vbuild.build.wrappers import Ccache, FailedCall, Override, ccache, named
 from vbuild.dispatch.reach import Doubt
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
+from vbuild.files.atomic import LOGS
 from vbuild.files.cache import Cache, Part
 from vbuild.files.reading import read_text
-from vbuild.files.staging import LOGS
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpu_here

@@ -46,7 +46,7 @@ from vbuild.build.reproducible import BuildTraces, Unreproducible, not_reproduci
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import named, nvcc_of
 from vbuild.errors import BuildError, VbuildError, at
-from vbuild.files.staging import LOGS, staging
+from vbuild.files.atomic import LOGS, staging
 from vbuild.hardware.machine import cpu_here
 from vbuild.process.masking import hiding, masked_in
 from vbuild.recipe.hidden import hiding_secrets, of_settings, of_variables, too_short

@@ -24,9 +24,8 @@ from packaging.utils import canonicalize_name
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.trial import TrialResult, WheelTrial
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
-from vbuild.files.atomic import STAGE, linked
+from vbuild.files.atomic import LOGS, STAGE, linked, staging
 from vbuild.files.hashing import sha256_of
-from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import cpu_here
 from vbuild.recipe.hidden import hiding_secrets

@@ -33,7 +33,7 @@ from vbuild.build.job import Job, shared
 from vbuild.build.trial import TrialResult
 from vbuild.build.watching import library_of
 from vbuild.errors import RecipeError, VbuildError, at
-from vbuild.files.staging import staging
+from vbuild.files.atomic import staging
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import files_of
 from vbuild.process.masking import masked_in

@@ -15,8 +15,8 @@ from vbuild.build.reproducible import Unreproducible
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
 from vbuild.errors import VbuildError, at
+from vbuild.files.atomic import LOGS
 from vbuild.files.hashing import sha256_of
-from vbuild.files.staging import LOGS
 from vbuild.hardware.driver import Dotted
 from vbuild.publishing.lint.index import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
 from vbuild.recipe.masked import masked, masked_setting

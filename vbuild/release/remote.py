@@ -42,10 +42,10 @@ from vbuild.build.job import Job
 from vbuild.build.source import TREE_SUFFIX, fetched, pack_tree, unpacked
 from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, VbuildError
+from vbuild.files.atomic import LOGS
 from vbuild.files.cache import sweep_daily
 from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import read_file
-from vbuild.files.staging import LOGS
 from vbuild.process.run import keep_watch, stoppable, supervised
 from vbuild.recipe.hidden import hiding_secrets
 from vbuild.recipe.matrix import Matrix

@@ -24,8 +24,7 @@ from vbuild.build.reproducible import Unreproducible
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
 from vbuild.errors import RecipeError, VbuildError, at, reason_of
-from vbuild.files.json_text import parsed_json
-from vbuild.files.reading import read_text
+from vbuild.files.reading import parsed_json, read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList

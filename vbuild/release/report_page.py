@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from vbuild.build.trial import TrialResult
-from vbuild.files.html import rendered
+from vbuild.files.templates import rendered
 from vbuild.files.wording import counted, percent, sized
 from vbuild.publishing.lint.index import is_uploadable
 from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, differing, kinds

@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
 
-from vbuild.files.json_text import parsed_json
+from vbuild.files.reading import parsed_json
 from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making, Material, MaterialRole, Treatment
 
 FILE = "sboms/vbuild.cdx.json"

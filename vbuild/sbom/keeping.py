@@ -33,7 +33,7 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild import __version__
 from vbuild.elf.catalogue import is_shared_object
-from vbuild.files.json_text import parsed_json
+from vbuild.files.reading import parsed_json
 from vbuild.sbom.cyclonedx import FILE, packed, read
 from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making
 from vbuild.wheel.archive import Wheel

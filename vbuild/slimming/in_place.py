@@ -21,11 +21,9 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from vbuild.errors import RepackageError, at
-from vbuild.files.atomic import linked, locked, replacing
+from vbuild.files.atomic import linked, locked, replacing, staging
 from vbuild.files.hashing import sha256_of
-from vbuild.files.json_text import json_object
-from vbuild.files.reading import read_file
-from vbuild.files.staging import staging
+from vbuild.files.reading import json_object, read_file
 from vbuild.files.wording import counted, sized
 from vbuild.sbom.keeping import path_of, rehashed
 from vbuild.wheel.installed import Environment, FileRow, InstalledDistribution, revised

@@ -30,7 +30,7 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild.elf.catalogue import is_shared_object, plain
 from vbuild.errors import RepackageError, VbuildError
-from vbuild.files.json_text import json_object
+from vbuild.files.reading import json_object
 from vbuild.splitting.bundle import WheelBinary
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import BIN, DEV, GENERATOR, LIBS, Metadata, WheelFile

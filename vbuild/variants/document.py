@@ -48,7 +48,7 @@ from msgspec.structs import replace
 
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, VariantError, at
-from vbuild.files.json_text import json_object
+from vbuild.files.reading import json_object
 from vbuild.variants.metadata import VariantMetadata, placed, read_namespaces, read_providers, refuse_unread
 from vbuild.variants.model import Property, Variant, checked_name, checked_value
 from vbuild.variants.providers import check_values, metadata_for

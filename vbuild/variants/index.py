@@ -13,9 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from vbuild.errors import VariantError, at
-from vbuild.files.atomic import replacing_all, sweep
+from vbuild.files.atomic import replacing_all, sweep, turn
 from vbuild.files.reading import read_file
-from vbuild.files.turns import turn
 from vbuild.variants.document import Document, combine
 from vbuild.wheel.archive import check_wheels, peek, wheels_in
 from vbuild.wheel.metadata import VARIANT_JSON

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple, Self
 from msgspec import Struct
 
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
-from vbuild.files.json_text import json_object
-from vbuild.files.reading import read_file
+from vbuild.files.reading import json_object, read_file
 from vbuild.wheel.archive import files_in
 from vbuild.wheel.metadata import Metadata, Record, RecordRow, unpadded
 

@@ -24,10 +24,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import WheelError, at
-from vbuild.files.atomic import linked
+from vbuild.files.atomic import completed, linked, turn_for
 from vbuild.files.hashing import Digests
 from vbuild.files.reading import read_file, read_text
-from vbuild.files.replaced import completed, turn_for
 from vbuild.wheel.archive import files_in, open_wheel, wheels_in
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName

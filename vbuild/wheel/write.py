@@ -18,8 +18,7 @@ from typing import BinaryIO
 from msgspec.structs import replace
 
 from vbuild.errors import WheelError, at
-from vbuild.files.archives import OLDEST, source_date_epoch
-from vbuild.files.atomic import duplicate, settle, settle_names, stage_in
+from vbuild.files.atomic import OLDEST, duplicate, settle, settle_names, source_date_epoch, stage_in
 from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
 from vbuild.process.signals import uninterrupted

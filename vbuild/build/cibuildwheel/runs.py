@@ -54,7 +54,7 @@ from vbuild.build.plan import RELATIVE_RPATHS, SETTLED, BuildBackend, CudaPlan, 
 from vbuild.config.table import Env, Setting
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError
-from vbuild.files.archives import OLDEST
+from vbuild.files.atomic import OLDEST
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.flags import HostCompiler
 from vbuild.recipe.model import Recipe, lock_file

@@ -31,7 +31,7 @@ from vbuild.files import zstd
 from vbuild.files.archives import BoundedInfo
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
-from vbuild.files.json_text import json_object
+from vbuild.files.reading import json_object
 from vbuild.files.records import Buffer
 from vbuild.hardware.conda import MACHINES
 from vbuild.hardware.cpu import available_cores

@@ -27,8 +27,7 @@ from msgspec import Struct
 from vbuild.config.table import Table
 from vbuild.errors import HardwareError, RecipeError, RepackageError, at
 from vbuild.files.hashing import sha256_of
-from vbuild.files.json_text import json_object
-from vbuild.files.reading import read_file
+from vbuild.files.reading import json_object, read_file
 from vbuild.hardware.cpu import Cpu
 from vbuild.wheel.metadata import unpadded
 

@@ -28,10 +28,8 @@ from msgspec import Struct
 from vbuild.errors import RepackageError, at
 from vbuild.files import zstd
 from vbuild.files.archives import BoundedInfo
-from vbuild.files.atomic import STAGE, linked, settle, settle_names
-from vbuild.files.json_text import json_object
-from vbuild.files.reading import open_file, read_file
-from vbuild.files.staging import staging
+from vbuild.files.atomic import STAGE, linked, settle, settle_names, staging
+from vbuild.files.reading import json_object, open_file, read_file
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.oci.model import (
     GZIP_TYPE,

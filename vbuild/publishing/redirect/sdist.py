@@ -35,7 +35,7 @@ from packaging.version import Version
 
 from vbuild.config.requirements import read_requirement
 from vbuild.errors import RepackageError
-from vbuild.files.archives import OLDEST, source_date_epoch
+from vbuild.files.atomic import OLDEST, source_date_epoch
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
