@@ -79,19 +79,13 @@ def test_a_document_is_written_in_one_way() -> None:
 
 
 def test_a_document_of_pep_825_alone_has_no_providers() -> None:
-    found = Document.of(variant("v3", V3), metadata(), schema=Schema.PEP_825)
+    found = document(variant("v3", V3), metadata=VariantMetadata(("x86_64",), ()), schema=Schema.PEP_825)
     assert json.loads(found.pack()) == {
         "$schema": "https://variants-schema.wheelnext.dev/peps/825/v0.1.1.json",
         "default-priorities": {"namespace": ["x86_64"]},
         "variants": {"v3": {"x86_64": {"level": ["v3"]}}},
     }
     assert Document.parse(found.pack()) == found
-
-
-def test_a_schema_is_called_by_pep_and_version() -> None:
-    assert [Schema.versioned(text) for text in ("825/0.1.1", "850/0.2.0")] == [Schema.PEP_825, Schema.PEP_850]
-    with pytest.raises(VariantError, match=r"^unknown variant schema '825'; expected 825/0\.1\.1 or 850/0\.2\.0$"):
-        Schema.versioned("825")
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -443,7 +437,7 @@ CONTRADICTIONS = [
         "two and one: different providers of 'n'; expected the same (PEP 850, provider information)",
     ),
     (
-        Document.of(variant("z", "n :: f :: 2"), A.metadata, schema=Schema.PEP_825),
+        document(variant("z", "n :: f :: 2"), metadata=VariantMetadata(("n",), ()), schema=Schema.PEP_825),
         f"two and one: different schemas: {Schema.PEP_825.value} and {Schema.PEP_850.value}",
     ),
 ]

@@ -57,24 +57,28 @@ def _descriptor(path: str, flags: int) -> int:
             raise _refusal(path, "a socket or a device") from error
         raise
     try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if not stat.S_ISREG(mode):
-            raise _refusal(path, "a FIFO" if stat.S_ISFIFO(mode) else "a socket or a device")
-        try:
-            start = os.read(descriptor, 1)
-        except OSError as error:  # whatever the reason, it is the file's
-            raise OSError(errno.EIO, error.strerror, path) from error
-        if start and not os.fstat(descriptor).st_size:
-            raise _refusal(path, "a file of the system's, which states no size")
-        os.lseek(descriptor, 0, os.SEEK_SET)
+        _check(descriptor, path)
         if AT_ONCE:
             os.set_blocking(descriptor, True)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _check(descriptor: int, path: str) -> None:
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(mode):
+        raise _refusal(path, "a FIFO" if stat.S_ISFIFO(mode) else "a socket or a device")
+    try:
+        start = os.read(descriptor, 1)
+    except OSError as error:  # whatever the reason, it is the file's
+        raise OSError(errno.EIO, error.strerror, path) from error
+    if start and not os.fstat(descriptor).st_size:
+        raise _refusal(path, "a file of the system's, which states no size")
+    os.lseek(descriptor, 0, os.SEEK_SET)
 
 
 def _refusal(path: str, kind: str) -> OSError:

@@ -21,7 +21,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jinja2 import Environment, Template
+    from jinja2 import Environment
 
 _BASE = "vbuild.files"
 
@@ -81,20 +81,15 @@ def rendered(
 
     style = "".join([_file(_BASE, "base.css"), *(_file(room, name) for name in styles)])
     script = "".join(_file(room, name) for name in scripts)
-    return _compiled(room, template, tuple(filters.items())).render(
+    environment = _environment(room, autoescape=True, lstrip_blocks=True)
+    environment.filters.update(filters)
+    return environment.get_template(template).render(
         style=Markup(style),  # noqa: S704 - files of vbuild's own
         script=Markup(script),  # noqa: S704 - files of vbuild's own
         policy=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
         "img-src data:; base-uri 'none'; form-action 'none'",
         **values,
     )
-
-
-@functools.cache
-def _compiled(room: str, template: str, filters: tuple[tuple[str, Callable[..., Any]], ...]) -> "Template":
-    environment = _environment(room, autoescape=True, lstrip_blocks=True)
-    environment.filters.update(filters)
-    return environment.get_template(template)
 
 
 def _file(package: str, name: str) -> str:

@@ -44,7 +44,6 @@ from functools import lru_cache
 from typing import Any, Self
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, VariantError, at
@@ -65,7 +64,7 @@ _KNOWN = ("requires", "plugin-api", _STATIC, _ORDER, "optional")
 
 
 class Schema(Enum):
-    """The versions of the format that vbuild writes."""
+    """The versions of the format that vbuild knows; it writes that of PEP 850."""
 
     PEP_825 = f"{_SITE}/peps/825/v0.1.1.json"
     PEP_850 = f"{_SITE}/peps/850/v0.2.0.json"
@@ -78,18 +77,6 @@ class Schema(Enum):
                 return schema
         known = " or ".join(schema.value for schema in cls)
         raise VariantError(f"unknown variant schema {url!r}; expected {known}")
-
-    @classmethod
-    def versioned(cls, text: str) -> Self:
-        """The schema called by PEP and version: ``850/0.2.0``."""
-        for schema in cls:
-            if schema.version == text:
-                return schema
-        raise VariantError(f"unknown variant schema {text!r}; expected {' or '.join(item.version for item in cls)}")
-
-    @property
-    def version(self) -> str:
-        return "/".join(self.value.removesuffix(".json").rsplit("/", 2)[1:]).replace("/v", "/")
 
     @property
     def has_providers(self) -> bool:
@@ -122,14 +109,11 @@ class Document(Struct, frozen=True):
             raise VariantError("providers in a document of PEP 825; expected none, or the schema of PEP 850")
 
     @classmethod
-    def of(cls, variant: Variant, metadata: VariantMetadata, *, schema: Schema = Schema.PEP_850) -> Self:
-        """The document in a wheel of *variant*; PEP 825 alone leaves the providers of *metadata* out.
-
-        `VariantError` if no installer takes such a wheel.
-        """
+    def of(cls, variant: Variant, metadata: VariantMetadata) -> Self:
+        """The document in a wheel of *variant*; `VariantError` if no installer takes such a wheel."""
         refuse_unread(variant)
         check_values(variant, metadata)
-        return cls(schema, metadata if schema.has_providers else replace(metadata, providers=()), (variant,))
+        return cls(Schema.PEP_850, metadata, (variant,))
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
