@@ -9,8 +9,7 @@ from vbuild.build.agreement import Agreement, Fatbins, Shortfall, agreement
 from vbuild.errors import BuildError
 from vbuild.hardware.gpu import GpuList, GpuOffer
 from vbuild.recipe.cuda import Archs
-from vbuild.toolchain.nvcc_commands import Command
-from vbuild.toolchain.nvcc_options import Codegen, NvccOutput
+from vbuild.toolchain.nvcc_commands import Codegen, Command, NvccOutput
 
 LINUX = Path("demo-1.0-cp311-cp311-linux_x86_64.whl")
 HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"

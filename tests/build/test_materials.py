@@ -28,8 +28,7 @@ from vbuild.recipe.model import BuildSettings
 from vbuild.sbom.model import Material, MaterialRole, package_url
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.nvcc_commands import Command
-from vbuild.toolchain.nvcc_options import NvccOutput
+from vbuild.toolchain.nvcc_commands import Command, NvccOutput
 from vbuild.toolchain.toolkit import Toolkit
 
 PYTHON = Interpreter.at(Path(sys.executable), os.environ)

@@ -12,7 +12,7 @@ from tests.factories.projects import KERNEL, tree
 from vbuild.build.agreement import agreement
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs
-from vbuild.toolchain.nvcc_options import Codegen
+from vbuild.toolchain.nvcc_commands import Codegen
 
 pytestmark = [
     pytest.mark.network,

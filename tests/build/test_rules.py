@@ -4,8 +4,7 @@ import pytest
 
 from vbuild.build.agreement import unused
 from vbuild.recipe.cuda import Archs, FileRule
-from vbuild.toolchain.nvcc_commands import Command
-from vbuild.toolchain.nvcc_options import NvccOutput
+from vbuild.toolchain.nvcc_commands import Command, NvccOutput
 
 
 def command(*sources: str) -> Command:

@@ -16,7 +16,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.process.masking import hiding
 from vbuild.recipe.flags import FlagRules, OwnFlags
 from vbuild.recipe.hidden import of_settings
-from vbuild.recipe.masked import hashed
+from vbuild.recipe.variables import hashed
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
 

@@ -21,8 +21,8 @@ from vbuild.recipe.source import Git
 from vbuild.release.cache import BuildCache, BuildKind
 from vbuild.toolchain.interpreter import remembered
 from vbuild.toolchain.toolkit import ToolkitPin
+from vbuild.toolchain.toolkit_cache import SEEN
 from vbuild.toolchain.toolkit_cache import ToolkitCache as Toolkits
-from vbuild.toolchain.toolkit_layout import SEEN
 
 KEY = "0123456789abcdef" * 4
 FLIPS = 24  # of one bit each, in every cache

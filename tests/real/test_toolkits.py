@@ -14,8 +14,7 @@ from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit import Toolkit, releases
-from vbuild.toolchain.toolkit_installed import Installed
+from vbuild.toolchain.toolkit import Installed, Toolkit, releases
 from vbuild.toolchain.toolkit_provision import install, packaged, path, provided, prune
 
 pytestmark = [pytest.mark.nightly, pytest.mark.network, needs("gcc", "g++")]

@@ -12,8 +12,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList, GpuRequest
 from vbuild.recipe.cuda import Archs, Compress, CudaSettings, FileRule, Strategy, ToolkitSpec
 from vbuild.recipe.flags import NEWEST_GLIBC, HostCompiler, HostSettings
-from vbuild.recipe.matrix import Axis, AxisValue, Matrix, MatrixRule, Plain
-from vbuild.recipe.matrix_cuda import GpuGroup, MatrixEntry
+from vbuild.recipe.matrix import Axis, AxisValue, GpuGroup, Matrix, MatrixEntry, MatrixRule, Plain
 from vbuild.recipe.target import Target, evaluated
 
 PYTHON = 'python = ["3.12"]\n'

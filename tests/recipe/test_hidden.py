@@ -6,8 +6,8 @@ import pytest
 
 from vbuild.process.masking import Mask, hiding
 from vbuild.recipe.hidden import hiding_secrets, of_settings, of_variables, too_short
-from vbuild.recipe.masked import hashed
 from vbuild.recipe.model import Recipe
+from vbuild.recipe.variables import hashed
 
 WORD = "correct-horse-battery"
 HASH = hashed("abc")

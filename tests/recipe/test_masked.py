@@ -4,7 +4,7 @@ from hashlib import sha256
 
 import pytest
 
-from vbuild.recipe.masked import masked, masked_setting
+from vbuild.recipe.variables import masked, masked_setting
 
 HASH = f"sha256:{sha256(b'abc').hexdigest()[:16]}"
 

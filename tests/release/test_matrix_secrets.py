@@ -12,7 +12,7 @@ import pytest
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from tests.factories.workdir import Workdir
-from vbuild.recipe.masked import hashed
+from vbuild.recipe.variables import hashed
 
 WORD = "correct-horse-battery"
 SECRETS = {

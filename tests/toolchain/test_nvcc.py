@@ -11,10 +11,8 @@ from tests.factories.plans import rules
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain.compiler_program import THREADS
-from vbuild.toolchain.nvcc import side_by_side
-from vbuild.toolchain.nvcc_commands import Command
-from vbuild.toolchain.nvcc_options import Call, CudaRules, NvccOutput
-from vbuild.toolchain.nvcc_rewriting import HostCompiler, RewrittenNvcc, rewritten
+from vbuild.toolchain.nvcc import HostCompiler, RewrittenNvcc, rewritten, side_by_side
+from vbuild.toolchain.nvcc_commands import Call, Command, CudaRules, NvccOutput
 
 HOST = HostCompiler(rules("v3"), {"g++": "/usr/bin/g++", "gcc": "/usr/bin/gcc"})
 OURS = ("-Xcompiler", "-march=x86-64-v3", "-Xcompiler", "-mtune=generic")

@@ -12,8 +12,7 @@ from tests.factories.toolkits import component, core, installed, laid_out, place
 from vbuild.errors import BuildError, VbuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
-from vbuild.toolchain.toolkit_cache import ToolkitCache
-from vbuild.toolchain.toolkit_layout import STAMP
+from vbuild.toolchain.toolkit_cache import STAMP, ToolkitCache
 from vbuild.toolchain.toolkit_provision import Provision, listing, path, prune
 
 MONTH = 30 * 24 * 3600

@@ -9,8 +9,8 @@ from tests.factories.toolkits import installed
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit_installed import Installed, matching, named
-from vbuild.toolchain.toolkit_installed import installed as all_installed
+from vbuild.toolchain.toolkit import Installed, matching, named
+from vbuild.toolchain.toolkit import installed as all_installed
 from vbuild.toolchain.toolkit_provision import provided
 
 # no CUDA of this version is anywhere in the usual places

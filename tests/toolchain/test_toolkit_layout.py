@@ -8,7 +8,7 @@ import pytest
 
 from vbuild.errors import BuildError
 from vbuild.toolchain.toolkit import ToolkitPin
-from vbuild.toolchain.toolkit_layout import lay_out
+from vbuild.toolchain.toolkit_cache import lay_out
 
 
 def _unpacked(folder: Path, project: str, **files: str) -> tuple[ToolkitPin, Path]:

@@ -22,10 +22,9 @@ from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from vbuild.errors import BuildError, FetchError, WheelError
 from vbuild.files.hashing import unsealed
 from vbuild.index_client.configuration import Indexes
-from vbuild.toolchain import toolkit_layout as integrity
+from vbuild.toolchain import toolkit_cache as integrity
 from vbuild.toolchain.toolkit import ToolkitPin, identity_of
-from vbuild.toolchain.toolkit_cache import ToolkitCache, component_name
-from vbuild.toolchain.toolkit_layout import SEEN, STAMP, is_complete
+from vbuild.toolchain.toolkit_cache import SEEN, STAMP, ToolkitCache, component_name, is_complete
 
 NOWHERE = Indexes(no_index=True)
 

@@ -10,7 +10,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from tests.factories.tools import needs
 from vbuild.elf.records import ElfMachine
-from vbuild.toolchain.toolkit_layout import add_stubs, stub_of
+from vbuild.toolchain.toolkit_cache import add_stubs, stub_of
 
 CUDA = """
 #define __CUDA_API_PTSZ(api) api ## _ptsz

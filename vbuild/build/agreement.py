@@ -23,15 +23,17 @@ from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain.nvcc_commands import (
     HARD_CODED,
     LINKS,
+    Codegen,
     Command,
+    NvccOutput,
     is_excused,
     is_trial,
     lacking,
+    matches,
     missing,
     wants,
     written,
 )
-from vbuild.toolchain.nvcc_options import Codegen, NvccOutput, matches
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 

@@ -52,8 +52,7 @@ from vbuild.recipe.source import PROJECT_FILES, Folder, Sdist, project_file, pro
 from vbuild.recipe.spelling import baseline
 from vbuild.toolchain.compilers import INSTALL_C, Compilers, found_rust
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit import releases
-from vbuild.toolchain.toolkit_installed import installed
+from vbuild.toolchain.toolkit import installed, releases
 
 _DEFAULTS = {"x86_64": "x86-64-v3", "aarch64": "armv8.2-a"}
 _RECIPE = ".toml"

@@ -63,7 +63,7 @@ from vbuild.recipe.flags import FlagRules, OwnFlags
 from vbuild.toolchain.compiler_program import TOOLS
 from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, family_of, known_macros
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.nvcc_options import Call, CudaRules, requested
+from vbuild.toolchain.nvcc_commands import Call, CudaRules, requested
 from vbuild.toolchain.rewriting import chooses_instructions
 from vbuild.toolchain.zig import zig_cpu
 

@@ -46,8 +46,7 @@ from vbuild.process.masking import masked_text
 from vbuild.sbom.model import Material, MaterialRole
 from vbuild.toolchain import compiler_program, compiler_wrapper, nvcc_commands, zig_options
 from vbuild.toolchain.compilers import Compilers, cargo_home, described
-from vbuild.toolchain.nvcc_commands import Command, is_trial
-from vbuild.toolchain.nvcc_options import CudaRules
+from vbuild.toolchain.nvcc_commands import Command, CudaRules, is_trial
 from vbuild.toolchain.toolkit import Toolkit
 
 NAMES = frozenset({"ccache", "sccache"})

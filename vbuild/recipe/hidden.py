@@ -17,10 +17,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from vbuild.process.masking import STARS, hiding
-from vbuild.recipe.masked import PLAIN, SECRET, hashed, secrets_in
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
-from vbuild.recipe.variables import is_asked, passed
+from vbuild.recipe.variables import PLAIN, SECRET, hashed, is_asked, passed, secrets_in
 
 _SHORTEST = 8  # characters, as for GitLab's masked variables
 _SHORTEST_SECRET = 4  # fewer would be hidden in every second line

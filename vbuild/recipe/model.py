@@ -23,8 +23,7 @@ from vbuild.errors import RecipeError, at, meant
 from vbuild.recipe.cuda import CudaSettings
 from vbuild.recipe.flags import FlagRules, HostCompiler, HostSettings
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.matrix import Matrix, read_matrix
-from vbuild.recipe.matrix_cuda import NAMESPACE
+from vbuild.recipe.matrix import NAMESPACE, Matrix, read_matrix
 from vbuild.recipe.source import (
     PROJECT_FILES,
     Folder,

@@ -24,8 +24,7 @@ from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList, GpuRequest
 from vbuild.recipe.cuda import Compress, CudaBuild, Strategy, ToolkitSpec, check_together
-from vbuild.recipe.matrix import AxisValue, Matrix, MatrixRule, Plain, local_label
-from vbuild.recipe.matrix_cuda import NONE, GpuGroup, MatrixEntry
+from vbuild.recipe.matrix import NONE, AxisValue, GpuGroup, Matrix, MatrixEntry, MatrixRule, Plain, local_label
 from vbuild.recipe.spelling import baseline, label, variant_property
 
 _MOST = 4096  # combinations

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from vbuild.build.job import Job
 from vbuild.errors import at
 from vbuild.files.hashing import sha256_of
-from vbuild.recipe.masked import masked_words
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Debian, Git, NativeSource, Sdist
 from vbuild.recipe.target import Target
+from vbuild.recipe.variables import masked_words
 from vbuild.sbom.keeping import Changes, bill_of, path_of, revised
 from vbuild.sbom.model import Making, Material, MaterialRole, package_url, public_url
 from vbuild.toolchain.toolkit import Toolkit

@@ -19,10 +19,10 @@ from vbuild.files.atomic import LOGS
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
 from vbuild.publishing.lint.index import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
-from vbuild.recipe.masked import masked, masked_setting
 from vbuild.recipe.matrix import local_label
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
+from vbuild.recipe.variables import masked, masked_setting
 from vbuild.release.cache import BuildCache
 from vbuild.release.report import (
     FailureEntry,

@@ -1,7 +1,7 @@
 """The program behind the wrapper of nvcc: make a command one for the GPUs and the CPU being built for, and run nvcc.
 
     NVCC_PREPEND_FLAGS, the command's words, NVCC_APPEND_FLAGS
-      -> the command        as `vbuild.toolchain.nvcc_rewriting` has it; its list of codes is in the log
+      -> the command        as `vbuild.toolchain.nvcc` has it; its list of codes is in the log
       -> line numbers       of GPU code, made by the preprocessor: its wrapper is told to map the paths
       -> debug information  (-G) of GPU code has the folder that nvcc runs in: by a name that is the same everywhere
       -> files in between   of what is linked at once, kept by names without the number of a process
@@ -10,30 +10,281 @@ nvcc compiles for one architecture after the other. Where fewer processes run th
 compiled side by side: `--threads` is not among the words that a compiler cache sees, as the object is the same.
 
     python -I -S -c "…main()" FOLDER ARGUMENT...   with the settings in FOLDER
+
+What becomes of a command of nvcc: one for the GPUs and the CPU being built for, with names that are always the same.
+
+    list of codes      by `vbuild.toolchain.nvcc_commands`
+    host flags         those that choose instructions out, by `vbuild.toolchain.rewriting`; ours in
+    host compiler      the compiler wrapper of its name, which stands first on PATH as well
+    names              the source's path from the build's folder on; that of the object, for files in between
+
+nvcc makes the names of what a file has for itself of the file's whole path, and hands the host compiler a file that is
+called by the number of its own process, which is in the object's symbols: two builds would never have the same bytes.
+Several sources at once are called after the first: what has their file names in it differs, and those of one name are
+left as they are.
+
+The level's flags are in the command too, although the host compiler's wrapper adds them: a compiler cache tells
+commands apart by their words, and a project may name a host compiler that has no compiler wrapper.
 """
 
 import json
 import marshal
 import os
+import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
-from vbuild.toolchain import compiler_program
-from vbuild.toolchain.nvcc_commands import LINKS, Command, contradiction, logged
-from vbuild.toolchain.nvcc_options import Call, CudaRules, NvccOutput
-from vbuild.toolchain.nvcc_rewriting import (
-    DEBUG,
-    LINEINFO,
-    HostCompiler,
-    RewrittenNvcc,
-    absolute,
-    rewritten,
-    tells_apart,
+from vbuild.hardware.gpu import GpuCodeKind
+from vbuild.recipe.cuda import Archs, FileRule
+from vbuild.toolchain import compiler_program, rewriting
+from vbuild.toolchain.nvcc_commands import (
+    LINKS,
+    LIST,
+    Call,
+    Codegen,
+    Command,
+    CudaRules,
+    NvccOutput,
+    Option,
+    contradiction,
+    listed,
+    logged,
+    matches,
+    spelled,
 )
+
+LINEINFO, DEBUG = "-lineinfo", "-G"
+_TOKEN = re.compile(r"""(?:"[^"]*"|'[^']*'|\\.|[^,\s"'\\])+""")
+_SPLITS = re.compile(r"""[\s,"']""")
+_COMPRESSION = frozenset({"-compress-mode", "-no-compress"})
+_COMPRESS_ALL = frozenset({"-compress-all", "--compress-all"})  # fatbinary's own name for the mode "size"
+_HAS_FATBIN = frozenset({NvccOutput.OBJECT, NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK, NvccOutput.FATBIN})
+# no compiler cache may take an object that has the lines of another folder, as it was made without the wrapper; ccache
+# passes over a macro that is a word of its own
+_MAPPED = "-Xcompiler=-DVBUILD_MAPPED_LINES"
+
+
+@dataclass(frozen=True, slots=True)
+class HostCompiler:
+    """How host code is compiled: the compiler wrappers' *rules*, and where the compilers that have compiler wrappers
+    really are.
+
+    *mapping* are the flags that keep the folder of the build out of the binaries.
+    """
+
+    rules: dict[str, tuple[str, ...]]
+    compilers: Mapping[str, str]
+    mapping: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Our flags as nvcc takes them: in two words each, which ccache looks into. It would split some at a blank."""
+        flags = (*self.rules["compile"], *(flag for flag in self.mapping if not _SPLITS.search(flag)))
+        return tuple(word for flag in flags for word in ("-Xcompiler", flag))
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenNvcc:
+    """A command's new *words*, the line for the log, and which host flags came out, went in, or are refused.
+
+    With *keeps*, host code keeps the project's own flags, so that no compiler wrapper may stand before its compiler.
+    """
+
+    words: tuple[str, ...]
+    command: Command | None = None
+    removed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    keeps: bool = False
+
+
+def rewritten(
+    words: Sequence[str], rules: CudaRules, host: HostCompiler, *, log: Iterable[Command] = (), ccbin: str = ""
+) -> RewrittenNvcc:
+    """What becomes of the command *words*; the commands in *log* made the objects that it may link.
+
+    *ccbin* is the host compiler of a command that names none.
+    """
+    call = Call.parse(words)
+    if not call.inputs:
+        return RewrittenNvcc(tuple(words))
+    paths = [absolute(source) for source in call.sources]
+    rule = rules.rule(paths)
+    theirs, ours = _lists(call, rules, rule, log)
+    is_new = set(theirs) != set(ours)
+    keeps = bool(paths) and all(any(matches(path, glob) for glob in host.rules["keep"]) for path in paths)
+    tokens = _host_flags(call)
+    # who compiles for GPUs rarely has host code for some CPUs in the same file: its flags stay by a rule only
+    judged = rewriting.rewritten([*tokens, *call.sources], {**host.rules, "flags": ("strip",)})
+    compiler = _host_compiler((*call.values("-ccbin"), ccbin or rules.host)[0], host, is_wrapper=not keeps)
+    gone = _gone(call, rules, is_new=is_new) | (frozenset({"-ccbin"}) if compiler else frozenset())
+    appended = tuple(_appended(call, rules))
+    kept = [word for option in call.options for word in _kept(option, gone, frozenset(judged.removed))]
+    if _MAPPED in appended:
+        kept = [_relative(word, host.mapping) if word in call.sources else word for word in kept]
+    flags = host.words if paths else ()
+    behind = [*(spelled(ours) if is_new else ()), *compiler, *appended, *_named(call, paths, rules, host)]
+    return RewrittenNvcc(
+        words=(*flags, *kept, *behind) if keeps else (*kept, *behind, *flags),
+        command=Command(
+            call.sources,
+            call.output,
+            call.files,
+            str(rule.archs if rule else rules.mode),
+            rule is not None,
+            tuple(map(str, theirs)) or tuple(value for _, value in call.list_options),
+            tuple(map(str, ours)),
+        ),
+        removed=tuple(judged.removed),
+        added=tuple(flag for flag in host.rules["compile"] if paths and flag not in tokens),
+        refused=tuple(judged.refused),
+        keeps=keeps,
+    )
+
+
+def _lists(
+    call: Call, rules: CudaRules, rule: FileRule | None, log: Iterable[Command]
+) -> tuple[tuple[Codegen, ...], tuple[Codegen, ...]]:
+    """The list of *call*, and the one it is to have: its own where nvcc refuses that, or takes no other."""
+    found = listed(call.list_options, defers=call.defers)
+    links = call.output in LINKS
+    if found is None or call.output is NvccOutput.OTHER or (links and call.defers):
+        return found or (), found or ()
+    treatment = rule.archs if rule else rules.mode
+    is_single = call.output in {NvccOutput.CUBIN, NvccOutput.PTX}
+    if is_single and found and treatment is Archs.INTERSECT:
+        return found, found
+    ours = () if call.sources or found or treatment is Archs.KEEP else _made(call, log)
+    ours = ours or rules.decided(found, rule, defers=call.defers)
+    if is_single and [codegen.offer.code for codegen in ours] != [GpuCodeKind.MACHINE]:
+        return found, found
+    return found, ours
+
+
+def _made(call: Call, log: Iterable[Command]) -> tuple[Codegen, ...]:
+    """What a link without a list is for: the machine code of its objects, or what is to become that."""
+    inputs = {absolute(file) for file in call.inputs}
+    codes = (code for command in log if not inputs.isdisjoint(command.files) for code in command.ours)
+    machine = (code.replace("lto_", "sm_") for code in codes if not code.startswith("compute_"))
+    return tuple(map(Codegen.of, dict.fromkeys(machine)))
+
+
+def _host_flags(call: Call) -> list[str]:
+    """The words that reach the host compiler and may choose instructions."""
+    words = [_bare(token) for value in call.values("-Xcompiler") for token in _TOKEN.findall(value)]
+    if call.forwards:
+        words += [option.words[0] for option in call.flat if option.words[0].startswith("-m") and option.name != "-m"]
+    return words
+
+
+def _bare(token: str) -> str:
+    return token.strip("\"'")
+
+
+def _gone(call: Call, rules: CudaRules, *, is_new: bool) -> frozenset[str]:
+    """The options that are left out, because there are others in their place."""
+    lists = LIST | {"-dlto"} if call.defers else LIST
+    compresses = any(flag != LINEINFO for flag in rules.append)
+    return (lists if is_new else frozenset()) | (_COMPRESSION if compresses else frozenset())
+
+
+def _kept(option: Option, gone: frozenset[str], removed: frozenset[str]) -> tuple[str, ...]:
+    """What stays of *option* without those that are *gone*, and without the *removed* flags of the host compiler.
+
+    A file of options goes as its words where something in it changes.
+    """
+    if option.inside:
+        inside = tuple(word for one in option.inside for word in _kept(one, gone, removed))
+        return option.words if inside == tuple(word for one in option.inside for word in one.words) else inside
+    if option.name in gone or option.words[0] in removed:
+        return ()
+    if option.name == "-Xcompiler":
+        return _without(option, removed)
+    if option.name == "-Xfatbin" and gone >= _COMPRESSION:
+        return _without(option, _COMPRESS_ALL)
+    return option.words
+
+
+def _without(option: Option, removed: frozenset[str]) -> tuple[str, ...]:
+    tokens = _TOKEN.findall(option.value)
+    kept = [token for token in tokens if _bare(token) not in removed]
+    if len(kept) == len(tokens):
+        return option.words
+    return (f"{option.name}={','.join(kept)}",) if kept else ()
+
+
+def _host_compiler(given: str, host: HostCompiler, *, is_wrapper: bool) -> tuple[str, ...]:
+    """The options for the host compiler *given*: its wrapper or the program itself, with what CC has beside it.
+
+    torch hands CC on, flags and all, which nvcc takes for a file's name. A compiler without a compiler wrapper stays.
+    """
+    if not given:
+        return ()
+    words = [given] if Path(given).exists() else given.split()
+    place = next((place for place, word in enumerate(words) if Path(word).name in host.compilers), 0)
+    compiler, name = words[place], Path(words[place]).name
+    if Path(compiler).is_dir():
+        compiler, name = f"{compiler}/gcc", "gcc"  # nvcc's rule for a folder
+    known = host.compilers.get(name)
+    if known and ("/" not in compiler or os.path.realpath(compiler) == os.path.realpath(known)):
+        compiler = name if is_wrapper else known  # no path of this build, by which a cache would miss
+    return (f"-ccbin={compiler}", *(f"-Xcompiler={word}" for word in words[place + 1 :]))
+
+
+def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
+    """The rules' own options, where *call* has a use for them."""
+    is_mapped = bool(call.sources) and call.output is not NvccOutput.TEXT and call.has(LINEINFO, DEBUG)
+    for flag in rules.append:
+        if flag != LINEINFO:
+            if call.output in _HAS_FATBIN:
+                yield flag
+        # -G has all that -lineinfo has, and nvcc warns of both
+        elif call.sources and call.output is not NvccOutput.TEXT and not call.has(DEBUG):
+            is_mapped = True
+            yield flag
+    if is_mapped:
+        yield _MAPPED
+
+
+def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: HostCompiler) -> Iterator[str]:
+    """The options that name what is compiled after the project's own files, where *call* compiles one, of *paths*."""
+    if not paths or not tells_apart(paths) or not all(path.endswith(".cu") for path in paths):
+        return
+    name = rewriting.mapped(paths[0], host.mapping)
+    if name is None or _SPLITS.search(name):
+        return
+    yield f"-Xcudafe=--orig_src_path_name={name}"
+    if call.has("-c", "-dc", "-dw") and not call.has("-keep", "-save-temps", "-objtemp"):
+        yield "-objtemp"
+    # not of the source, which may be compiled several times, to be linked together
+    made = rewriting.mapped(call.files[0], host.mapping) if call.files else None
+    if rules.seeds and made and not call.has("-frandom-seed") and not _SPLITS.search(made):
+        yield f"-frandom-seed={made}"
+
+
+def tells_apart(paths: Sequence[str]) -> bool:
+    """Whether files in between are told apart that nvcc calls after *paths*, without their folders."""
+    return len({PurePath(path).stem for path in paths}) == len(paths)
+
+
+def _relative(source: str, mapping: Sequence[str]) -> str:
+    """The path of *source* from the folder of the process on, if *mapping* has both in one folder.
+
+    With line numbers, GPU code is called by the path of its source as the command has it.
+    """
+    here, there = (rewriting.mapped(os.path.join(path, ""), mapping) for path in (os.getcwd(), absolute(source)))  # noqa: PTH109, PTH118 - as above
+    is_one_folder = bool(here and there) and str(here).partition("/")[0] == str(there).partition("/")[0]
+    return os.path.relpath(source) if os.path.isabs(source) and is_one_folder else source  # noqa: PTH117 - the same
+
+
+def absolute(file: str) -> str:
+    return os.path.abspath(file)  # noqa: PTH100 - no symlink is resolved
+
 
 GUARD = "VBUILD_NVCC"
 _PREFIX = "CCACHE_PREFIX"

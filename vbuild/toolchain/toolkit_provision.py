@@ -32,11 +32,22 @@ from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.source import ToolkitLibrary
-from vbuild.toolchain.toolkit import MACHINES, Toolkit, ToolkitPin, asked, identity_of, known, resolved
-from vbuild.toolchain.toolkit_cache import KeptToolkit, OnProgress, ToolkitCache, kept_in, silently
+from vbuild.toolchain.toolkit import (
+    MACHINES,
+    Installed,
+    Toolkit,
+    ToolkitPin,
+    asked,
+    identity_of,
+    installed,
+    known,
+    matching,
+    named,
+    passed_over,
+    resolved,
+)
+from vbuild.toolchain.toolkit_cache import KeptToolkit, OnProgress, ToolkitCache, is_complete, kept_in, silently
 from vbuild.toolchain.toolkit_cache import prune as prune_cache
-from vbuild.toolchain.toolkit_installed import Installed, installed, matching, named, passed_over
-from vbuild.toolchain.toolkit_layout import is_complete
 from vbuild.toolchain.zig import foreseen_zig, provided_zig
 
 
