@@ -62,7 +62,7 @@ def signed(data: bytes) -> bytes:
     image = PeImage.parse(data)
     data += bytes(-len(data) % 8)
     certificate = struct.pack("<IHH", 24, 0x200, 2).ljust(24, b"\x5a")
-    place = image.place + 20 + 112 + 8 * 4
+    place = image.coff_at + 20 + 112 + 8 * 4
     return data[:place] + struct.pack("<II", len(data), len(certificate)) + data[place + 8 :] + certificate
 
 

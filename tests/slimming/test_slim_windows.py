@@ -94,7 +94,7 @@ def _with_field(section: str, field: int, number: int) -> Callable[[bytes, PeIma
     """A field of the header of *section*, by its offset there, that says *number*."""
 
     def damage(data: bytes, image: PeImage) -> bytes:
-        table = image.place + 20 + image.coff.optional_size
+        table = image.coff_at + 20 + image.coff.optional_size
         return _patched(data, table + 40 * image.named(section)[0].index + field, number)
 
     return damage
@@ -110,25 +110,28 @@ _OPTIONAL, _RAW_SIZE, _RAW_AT, _START = 20, 16, 20, 12
 _DIRECTORIES = _OPTIONAL + 112
 PINNED = None  # nothing is wrong with the file, and no pointer leads to its containers
 BAD: dict[str, tuple[Callable[[bytes, PeImage], bytes], str | None]] = {
-    "headers cut short": (lambda data, image: data[: image.place + 60], "runs past the end"),
+    "headers cut short": (lambda data, image: data[: image.coff_at + 60], "runs past the end"),
     "sections cut short": (lambda data, _: data[:0x800], "past the end, 0x800"),
     "section past the end": (_with_field(".nv_fatb", _RAW_SIZE, 1 << 30), "past the end"),
     "raw data that overlap": (_with_field(".nvFatBi", _RAW_AT, 0x800), "overlap in the file"),
     "addresses that overlap": (_with_field(".nvFatBi", _START, 0x3000), "overlap in memory"),
     "a relocation in GPU code": (_with_relocation_in_gpu_code, PINNED),
-    "pointers without relocations": (lambda data, image: _patched(data, image.place + _DIRECTORIES + 40, 0, 8), PINNED),
-    "ARM64EC": (lambda data, image: _patched(data, image.place, 0xA641, 2), "PE file for machine 0xa641"),
+    "pointers without relocations": (
+        lambda data, image: _patched(data, image.coff_at + _DIRECTORIES + 40, 0, 8),
+        PINNED,
+    ),
+    "ARM64EC": (lambda data, image: _patched(data, image.coff_at, 0xA641, 2), "PE file for machine 0xa641"),
     "a .NET assembly": (
-        lambda data, image: _patched(data, image.place + _DIRECTORIES + 112, 72 << 32 | 0x1000, 8),
+        lambda data, image: _patched(data, image.coff_at + _DIRECTORIES + 112, 72 << 32 | 0x1000, 8),
         "a .NET assembly, which has offsets of its own",
     ),
-    "2000 sections": (lambda data, image: _patched(data, image.place + 2, 2000, 2), "2000 sections: too many"),
+    "2000 sections": (lambda data, image: _patched(data, image.coff_at + 2, 2000, 2), "2000 sections: too many"),
     "no file alignment": (
-        lambda data, image: _patched(data, image.place + _OPTIONAL + 36, 0),
+        lambda data, image: _patched(data, image.coff_at + _OPTIONAL + 36, 0),
         "expected a power of two",
     ),
     "sections between sectors": (
-        lambda data, image: _patched(data, image.place + _OPTIONAL + 36, 0x100),
+        lambda data, image: _patched(data, image.coff_at + _OPTIONAL + 36, 0x100),
         "file alignment 0x100: expected a multiple of 0x200, or the alignment in memory, 0x1000",
     ),
     "an archive behind it": (lambda data, _: data + b"PK", "2 bytes behind the last section"),

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Self
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from vbuild.errors import VbuildError
+from vbuild.errors import BinaryError, VbuildError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -24,17 +24,18 @@ Ident = Annotated[bytes, "16s"]
 class Packed(Struct, frozen=True):
     """A fixed-size piece of a file format, whose fields are of the types above.
 
-    A room derives its own base from it, to say with *REFUSAL* which error a record that is cut short raises.
+    *REFUSAL* is the error that a record raises which is cut short.
     """
 
     codes: ClassVar[dict[str, str]] = {}
     """How `struct` spells the type of each field."""
     layout: ClassVar[struct.Struct]
-    REFUSAL: ClassVar[type[VbuildError]] = VbuildError
+    REFUSAL: ClassVar[type[VbuildError]] = BinaryError
 
     def __init_subclass__(cls) -> None:
-        hints = cls.__annotations__.items()
-        cls.codes = {field: hint.__metadata__[0] for field, hint in hints if hasattr(hint, "__metadata__")}
+        cls.codes = {
+            field: hint.__metadata__[0] for field, hint in cls.__annotations__.items() if hasattr(hint, "__metadata__")
+        }
         cls.layout = struct.Struct("<" + "".join(cls.codes.values()))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""GPU code inside libraries: NVIDIA's fatbins and AMD's offload bundles, read and packed; nothing here edits a library.
+"""GPU code inside libraries: NVIDIA's fatbins and AMD's offload bundles, read and packed.
 
-Start with `model`, the values that are the same for both vendors, and `survey`, which finds them in a library.
+Start with `model`, the values of both vendors, and `survey`, which finds them in a library.
 """

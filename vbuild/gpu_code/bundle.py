@@ -10,7 +10,7 @@ Plain, in `.hip_fatbin` at multiples of 4096, without a size of its own:
       16 8       idSize
       24 idSize  id        kind-triple-target: hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+
 
-The runtime looks for the table in the first 4096 bytes. Compressed as a whole, with numbers of 8 bytes in version 3:
+The table is in the first 4096 bytes. Compressed as a whole, with numbers of 8 bytes in version 3:
 
     0    4     magic             CCOB
     4    2     version           1, 2, 3
@@ -19,10 +19,10 @@ The runtime looks for the table in the first 4096 bytes. Compressed as a whole, 
     12   4 (8) uncompressedSize
     16   8     hash              first 8 bytes of the MD5 of what was compressed
 
-Such a bundle is inflated as a whole, and compressed again as it was: the same version, the same method.
+Such a bundle is compressed again with the same version and method.
 
 https://clang.llvm.org/docs/ClangOffloadBundler.html ; which code object is taken: ROCm/clr, hipamd/src/hip_fatbin.cpp
-A library whose wrapper says HIPK had its code moved out by rocm-kpack; nothing is done to it.
+rocm-kpack moves the code of libraries whose wrapper says HIPK to other files; they stay as they are.
 """
 
 import hashlib
@@ -38,32 +38,28 @@ from msgspec.structs import replace
 from vbuild.errors import BinaryError
 from vbuild.files import zstd
 from vbuild.files.edited import Part
-from vbuild.files.records import U16, U32, U64, Buffer
-from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, Reading, Vendor, Writing, verbatim
+from vbuild.files.records import U16, U32, U64, Buffer, Packed
+from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, Reading, Vendor, Writing, verbatim
 from vbuild.hardware.architectures import SPIRV, GpuTarget
 from vbuild.hardware.gpu import GpuCodeKind
 
 MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 COMPRESSED_MAGIC = b"CCOB"
 ALIGNMENT = 4096
-# the most that is inflated at once, in bytes, and how many times its size; published bundles come to 120 times
+# the most that is inflated at once, in bytes and times the size; published bundles come to 120 times
 _WINDOW_LOG = 30
 _LARGEST, _PLENTY, _RATIO = 1 << _WINDOW_LOG, 1 << 24, 512
 _ZSTD_LEVEL, _ZLIB_LEVEL = 9, 9
-# the part of a compressed bundle that its code objects have in common, and that stays with the last: of published ones,
-# with 15 to 27 processors, one alone takes 13 to 18 % of them all
+# the part of a compressed bundle that its code objects have in common: of published ones, with 15 to 27 processors, one
+# alone takes 13 to 18 % of them all
 _IN_COMMON = 8
-# bytes that are read and inflated at once to find where a zlib stream ends
-_PIECE = 1 << 16
-# what the runtime reads to find the table in
-_TABLE = 4096
+_PIECE = 1 << 16  # bytes inflated at once to find where a zlib stream ends
+_TABLE = 4096  # bytes in which the runtime looks for the table
 _PARTS_BEFORE_TARGET = 5
 _HOST = GpuTarget("host")
 
 
 class BundleMethod(IntEnum):
-    """How a bundle is compressed."""
-
     ZLIB = 0
     ZSTD = 1
 
@@ -71,46 +67,34 @@ class BundleMethod(IntEnum):
 _COMPRESSIONS = {BundleMethod.ZLIB: Compression.ZLIB, BundleMethod.ZSTD: Compression.ZSTD}
 
 
-class Count(GpuRecord, frozen=True):
-    """How many entries a plain bundle has."""
-
+class Count(Packed, frozen=True):
     entries: U64
 
 
-class BundleRow(GpuRecord, frozen=True):
-    """Where an entry is; its id follows."""
-
+class BundleRow(Packed, frozen=True):
     offset: U64
     size: U64
     id_size: U64
 
 
-class CompressedStart(GpuRecord, frozen=True):
-    """What every version of a compressed bundle begins with."""
-
+class CompressedStart(Packed, frozen=True):
     magic: U32
     version: U16
     method: U16
 
 
-class Sizes1(GpuRecord, frozen=True):
-    """Version 1."""
-
+class Sizes1(Packed, frozen=True):
     uncompressed: U32
     hash: U64
 
 
-class Sizes2(GpuRecord, frozen=True):
-    """Version 2."""
-
+class Sizes2(Packed, frozen=True):
     total: U32
     uncompressed: U32
     hash: U64
 
 
-class Sizes3(GpuRecord, frozen=True):
-    """Version 3."""
-
+class Sizes3(Packed, frozen=True):
     total: U64
     uncompressed: U64
     hash: U64
@@ -121,7 +105,7 @@ _SIZES: Mapping[int, type[Sizes]] = {1: Sizes1, 2: Sizes2, 3: Sizes3}
 
 
 class _Compressed(NamedTuple):
-    """A compressed bundle: what its header says, where what is compressed lies, and where it ends."""
+    """The header of a compressed bundle, and the file offsets of its payload and its end."""
 
     version: int
     method: BundleMethod
@@ -132,14 +116,14 @@ class _Compressed(NamedTuple):
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The bundle that begins where *room* does; `BinaryError` if none does, or if it does not fit in."""
+    """The bundle that begins where *room* does; `BinaryError` if none does or it does not fit."""
     start = room.start
     if bytes(data[start : min(start + len(COMPRESSED_MAGIC), room.stop)]) == COMPRESSED_MAGIC:
         stop = _compressed(data[: room.stop], start).stop
     else:
         head = data[start : min(start + _TABLE, room.stop)]
         rows = list(_rows(head, start))
-        # an entry of no bytes, the host's, is nowhere
+        # the host's entry has no bytes
         stop = start + max([_table_size(rows), *(row.offset + row.size for row, _ in rows if row.size)])
     if stop > room.stop:
         raise BinaryError(f"bundle at {start:#x} ends at {stop:#x}, past the end of its section, {room.stop:#x}")
@@ -147,7 +131,7 @@ def extent(data: memoryview, room: range) -> range:
 
 
 def read(data: memoryview, span: range) -> Reading:
-    """The entries of the bundle at *span*; `BinaryError` if it is damaged, or of a version that is not known."""
+    """The entries of the bundle at *span*; `BinaryError` if it is damaged or of an unknown version."""
     start = span.start
     if bytes(data[start : start + len(COMPRESSED_MAGIC)]) == COMPRESSED_MAGIC:
         return _compressed_reading(data, span)
@@ -157,7 +141,7 @@ def read(data: memoryview, span: range) -> Reading:
 
 
 def packed(kept: Sequence[GpuEntry], written: Writing) -> tuple[Part, ...]:
-    """The plain bundle of the *kept* entries, each as *written* gives it, at multiples of 4096."""
+    """The plain bundle of the *kept* entries, each as *written* gives it."""
     codes = [written(entry) for entry in kept]
     idents = [entry.ident.encode() for entry in kept]
     end = len(MAGIC) + Count.layout.size + sum(BundleRow.layout.size + len(ident) for ident in idents)
@@ -186,32 +170,27 @@ BUNDLES = ContainerForm(
 )
 
 
-def _rows(head: memoryview, place: int) -> Iterator[tuple[BundleRow, str]]:
-    """The rows of the table in *head*, found at *place*, with their ids."""
-    if bytes(head[: len(MAGIC)]) != MAGIC:
-        found = bytes(head[: len(MAGIC)])
-        raise BinaryError(f"no bundle at {place:#x}: begins with {found!r}, expected {MAGIC.decode()} or CCOB")
-    where = len(MAGIC)
-    if len(head) < where + Count.layout.size:
-        raise BinaryError(f"bundle at {place:#x} is cut short")
-    count = Count.parse(head, where).entries
-    where += Count.layout.size
+def _rows(head: memoryview, start: int) -> Iterator[tuple[BundleRow, str]]:
+    """The rows of the table in *head*, the first bytes of the bundle at the file offset *start*, with their ids."""
+    if (magic := bytes(head[: len(MAGIC)])) != MAGIC:
+        raise BinaryError(f"no bundle at {start:#x}: begins with {magic!r}, expected {MAGIC.decode()} or CCOB")
+    at = len(MAGIC)
+    if len(head) < at + Count.layout.size:
+        raise BinaryError(f"bundle at {start:#x} is cut short")
+    count = Count.parse(head, at).entries
+    at += Count.layout.size
     for index in range(count):
-        if len(head) < where + BundleRow.layout.size:
-            raise BinaryError(f"bundle at {place:#x} has no room for {count} entries in its first {len(head):#x} bytes")
-        row = BundleRow.parse(head, where)
-        where += BundleRow.layout.size
-        if row.id_size > len(head) - where:
-            raise BinaryError(f"bundle at {place:#x} has an id of {row.id_size:#x} bytes for entry {index}")
-        yield row, _text(head[where : where + row.id_size], place)
-        where += row.id_size
-
-
-def _text(ident: memoryview, place: int) -> str:
-    try:
-        return bytes(ident).decode("ascii")
-    except UnicodeDecodeError:
-        raise BinaryError(f"bundle at {place:#x} has an id that is not ASCII: {bytes(ident)!r}") from None
+        if len(head) < at + BundleRow.layout.size:
+            raise BinaryError(f"bundle at {start:#x} has no room for {count} entries in its first {len(head):#x} bytes")
+        row = BundleRow.parse(head, at)
+        at += BundleRow.layout.size
+        if row.id_size > len(head) - at:
+            raise BinaryError(f"bundle at {start:#x} has an id of {row.id_size:#x} bytes for entry {index}")
+        ident = bytes(head[at : at + row.id_size])
+        if not ident.isascii():
+            raise BinaryError(f"bundle at {start:#x} has an id that is not ASCII: {ident!r}")
+        yield row, ident.decode("ascii")
+        at += row.id_size
 
 
 def _table_size(rows: Sequence[tuple[BundleRow, str]]) -> int:
@@ -220,13 +199,13 @@ def _table_size(rows: Sequence[tuple[BundleRow, str]]) -> int:
 
 def _entry(row: BundleRow, ident: str, start: int) -> GpuEntry:
     kind, code, target = _who(ident)
-    begin = start + row.offset if row.size else start  # an entry of no bytes may say any place
+    begin = start + row.offset if row.size else start  # one of no bytes may have any offset
     span = range(begin, begin + row.size)
     return GpuEntry(Vendor.AMD, kind, code, target, span, span, uncompressed_size=row.size, ident=ident)
 
 
 def _who(ident: str) -> tuple[str, GpuCodeKind, GpuTarget]:
-    """What *ident* says of the entry: kind, code and target."""
+    """Kind, code and target of the entry *ident*."""
     parts = ident.split("-", _PARTS_BEFORE_TARGET)
     if parts[0] == "host":
         return "host", GpuCodeKind.OTHER, _HOST
@@ -250,62 +229,54 @@ def _check_places(rows: Sequence[tuple[BundleRow, str]], start: int) -> None:
 
 
 def _compressed(data: memoryview, start: int) -> _Compressed:
-    """The compressed bundle at *start* of *data*, that ends with the section."""
+    """The compressed bundle at *start* of *data*, which ends with the section."""
     head = CompressedStart.parse(data, start)
-    what = f"compressed bundle at {start:#x}"
+    bundle = f"compressed bundle at {start:#x}"
     if (form := _SIZES.get(head.version)) is None:
-        raise BinaryError(f"{what} has version {head.version}; only 1, 2 and 3 are known")
+        raise BinaryError(f"{bundle} has version {head.version}; only 1, 2 and 3 are known")
     if head.method not in tuple(BundleMethod):
-        raise BinaryError(f"{what} has method {head.method}; only 0 (zlib) and 1 (zstd) are known")
+        raise BinaryError(f"{bundle} has method {head.method}; only 0 (zlib) and 1 (zstd) are known")
     method = BundleMethod(head.method)
     sizes = form.parse(data, start + CompressedStart.layout.size)
     header = CompressedStart.layout.size + form.layout.size
     if isinstance(sizes, Sizes1):
         payload = data[start + header :]
-        size = (
-            _frame_size(payload, what)
-            if method is BundleMethod.ZSTD
-            else _stream_size(payload, sizes.uncompressed, what)
-        )
+        try:
+            if method is BundleMethod.ZSTD:
+                size = zstd.frame_size(payload)
+            elif _is_too_much(sizes.uncompressed, len(payload)):
+                claim = f"claims to inflate to {sizes.uncompressed:#x} bytes"
+                raise BinaryError(f"{bundle} {claim}, which is not tried to find its end")
+            else:
+                size = _stream_size(payload, sizes.uncompressed)
+        except (zstd.ZstdError, zlib.error) as error:
+            raise BinaryError(f"{bundle} is damaged: {error}") from error
         total = header + size
     elif (total := sizes.total) < header:
-        raise BinaryError(f"{what} is {total:#x} bytes long, less than its header")
+        raise BinaryError(f"{bundle} is {total:#x} bytes long, less than its header")
     return _Compressed(head.version, method, sizes.uncompressed, sizes.hash, start + header, start + total)
 
 
-def _frame_size(data: memoryview, what: str) -> int:
-    try:
-        return zstd.frame_size(data)
-    except zstd.ZstdError as error:
-        raise BinaryError(f"{what} is damaged: {error}") from error
-
-
-def _stream_size(data: memoryview, uncompressed: int, what: str) -> int:
-    """How many bytes of *data* the zlib stream takes that it begins with, which has to be inflated for that."""
-    if _is_too_much(uncompressed, len(data)):
-        raise BinaryError(f"{what} claims to inflate to {uncompressed:#x} bytes, which is not tried to find its end")
-    stream, place, found = zlib.decompressobj(), 0, 0
-    try:
-        while not stream.eof and found <= uncompressed:
-            piece = stream.unconsumed_tail or data[place : place + _PIECE]
-            place += 0 if stream.unconsumed_tail else len(piece)
-            if not len(piece):
-                break
-            found += len(stream.decompress(piece, _PIECE))
-    except zlib.error as error:
-        raise BinaryError(f"{what} is damaged: {error}") from error
-    if not stream.eof or found != uncompressed:
-        raise BinaryError(f"{what} is damaged: it claims {uncompressed:#x} bytes, and its zlib stream has others")
-    return place - len(stream.unused_data)
+def _stream_size(data: memoryview, uncompressed: int) -> int:
+    """The bytes of the zlib stream that *data* begins with, which has to be inflated to find its end."""
+    stream, at, inflated = zlib.decompressobj(), 0, 0
+    while not stream.eof and inflated <= uncompressed:
+        piece = stream.unconsumed_tail or data[at : at + _PIECE]
+        at += 0 if stream.unconsumed_tail else len(piece)
+        if not len(piece):
+            break
+        inflated += len(stream.decompress(piece, _PIECE))
+    if not stream.eof or inflated != uncompressed:
+        raise zlib.error(f"it claims {uncompressed:#x} bytes, and its zlib stream has others")
+    return at - len(stream.unused_data)
 
 
 def _is_too_much(uncompressed: int, size: int) -> bool:
-    """Whether *size* bytes cannot well inflate to so many *uncompressed* ones."""
+    """Whether *size* bytes cannot well inflate to *uncompressed* ones."""
     return uncompressed > min(_LARGEST, max(_PLENTY, _RATIO * size))
 
 
 def _compressed_reading(data: memoryview, span: range) -> Reading:
-    """The entries of the compressed bundle at *span*, which have no place of their own in the file."""
     head = _compressed(data[: span.stop], span.start)
     size = head.stop - head.payload
     rows = list(_rows(memoryview(_inflated(data, head, span.start, most=_TABLE)), span.start))
@@ -316,6 +287,7 @@ def _compressed_reading(data: memoryview, span: range) -> Reading:
     entries = tuple(
         replace(
             _entry(row, ident, 0),
+            # they have no bytes of their own in the file
             span=range(span.start, span.start),
             payload=range(span.start, span.start),
             compression=_COMPRESSIONS[head.method],
@@ -330,9 +302,9 @@ def _compressed_reading(data: memoryview, span: range) -> Reading:
 
 
 def _packed_again(data: memoryview, span: range, kept: Sequence[GpuEntry], _: Writing) -> tuple[Part, ...]:
-    """The compressed bundle at *span* of *data* with the *kept* entries; as it is if that is no smaller.
+    """The compressed bundle at *span* of *data* with the *kept* entries, unless that is no smaller.
 
-    `BinaryError` if what is in it is not what was compressed.
+    `BinaryError` if its hash is wrong.
     """
     head = _compressed(data[: span.stop], span.start)
     plain = memoryview(_inflated(data, head, span.start))
@@ -361,8 +333,8 @@ def _hash(plain: Buffer) -> int:
     return int.from_bytes(hashlib.md5(plain, usedforsecurity=False).digest()[:8], "little")
 
 
-def _inflated(data: memoryview, head: _Compressed, place: int, *, most: int | None = None) -> bytes:
-    """What is compressed in the bundle of *head*, or the first *most* bytes of it; `BinaryError` if it is damaged."""
+def _inflated(data: memoryview, head: _Compressed, start: int, *, most: int | None = None) -> bytes:
+    """The plain bundle of *head*, or its first *most* bytes; `BinaryError` if it is damaged."""
     payload = data[head.payload : head.stop]
     try:
         if head.method is BundleMethod.ZLIB:
@@ -372,15 +344,15 @@ def _inflated(data: memoryview, head: _Compressed, place: int, *, most: int | No
         else:
             plain = zstd.decompressed(payload, head.uncompressed, window_log=_WINDOW_LOG)
     except (zlib.error, zstd.ZstdError, MemoryError, OverflowError) as error:
-        raise BinaryError(f"compressed bundle at {place:#x} is damaged: {error}") from error
+        raise BinaryError(f"compressed bundle at {start:#x} is damaged: {error}") from error
     if not most and len(plain) != head.uncompressed:
-        found = f"inflates to {len(plain):#x} bytes, but claims {head.uncompressed:#x}"
-        raise BinaryError(f"compressed bundle at {place:#x} {found}")
+        sizes = f"inflates to {len(plain):#x} bytes, but claims {head.uncompressed:#x}"
+        raise BinaryError(f"compressed bundle at {start:#x} {sizes}")
     return plain
 
 
 def _whole(stream: memoryview, size: int) -> bytes:
-    """What the zlib *stream* was made of; `zlib.error` if it does not end within *size* bytes of that."""
+    """The zlib *stream* inflated; `zlib.error` if it does not end within *size* bytes."""
     inflater = zlib.decompressobj()
     # one byte more shows that there is more
     plain = inflater.decompress(stream, size + 1)

@@ -5,8 +5,7 @@
     PTX            text                       .target sm_90a
     container      fatbin or bundle           see `vbuild.gpu_code.model.Container`
 
-Each may lie in a zstd frame, as ``kernel_sm_75.cubin.zst`` does. Two kinds of files say by those beside them what they
-are for:
+Each may lie in a zstd frame (``kernel_sm_75.cubin.zst``). Two kinds of files say it by those beside them:
 
     add.json, add.cubin, add.ttir …   one entry of Triton's cache: its JSON has the target, its cubin or code object too
     *_gfx90a.dat, *.sm_80.bc          one of several for different GPUs; its own bytes name no other
@@ -18,8 +17,8 @@ A cubin's e_flags are of one of two layouts:
     0x41      8              bits 8 to 15  bit 3        CUDA 12, for 10.0 and later
     0x41      8              bits 8 to 15  .nv.compat   CUDA 13
 
-No flag tells sm_100f from sm_100, which run on the same GPUs. The note of the compiler says both: ``-arch sm_100f``.
-Asked of ptxas 12.3, 12.9, 13.0 and 13.5, and of nvdisasm. https://llvm.org/docs/AMDGPUUsage.html#header
+No flag tells sm_100f from sm_100, but the compiler's note does: ``-arch sm_100f``.
+Checked with ptxas 12.3, 12.9, 13.0 and 13.5, and nvdisasm. https://llvm.org/docs/AMDGPUUsage.html#header
 """
 
 import json
@@ -55,16 +54,15 @@ _OLD, _NEW = (0x33, 7), (0x41, 8)
 _OLD_SPECIFIC, _NEW_SPECIFIC = 1 << 11, 1 << 3
 _AMD_HSA = 0x40
 HEADER = FileHeader.layout.size
-# bytes in which the notes of a compiler stand, which come behind the names and the symbols
-_NOTES = 1 << 14
+_NOTES = 1 << 14  # the first bytes, in which the notes of a compiler stand, behind names and symbols
 _ARCH_OPTION = re.compile(rb"-arch[ =]sm_(?P<number>\d{2,3})(?P<suffix>[af]?)[ \0]")
 _TARGET = re.compile(rb"^\s*\.target\s+sm_(?P<number>\d{2,3})(?P<suffix>[af]?)\b", re.MULTILINE)
 _VERSION = re.compile(rb"^\s*\.version\s+(?P<major>\d{1,2})\.(?P<minor>\d)\b", re.MULTILINE)
 _ZSTD, _ZSTD_SUFFIX, _WINDOW_LOG = b"\x28\xb5\x2f\xfd", ".zst", 27
-# what is in a frame gets smaller by a few times: so many times, or bytes, are more than that
+# code in a frame gets smaller by a few times
 _PLENTY, _RATIO = 1 << 24, 32
 _PTX_SUFFIX = ".ptx"
-# names of files that are text, or lie in a frame, and may be GPU code nevertheless
+# names of files that are text or lie in a frame, and may be GPU code
 SUFFIXES = (_PTX_SUFFIX, *(f"{name}{_ZSTD_SUFFIX}" for name in (".cubin", ".ptx", ".co", ".hsaco")))
 _CONTAINERS = {MAGIC_BYTES: FATBINS, BUNDLE_MAGIC: BUNDLES, COMPRESSED_MAGIC: BUNDLES}
 # an architecture in the name of a file: fmhaSm100aKernel, kernel_sm_75, gfx90a
@@ -73,9 +71,9 @@ _NAMES = (
     r"(?P<processor>gfx[0-9a-f]{3,4}(?:-[\d-]*generic)?)(?![0-9a-z])",
 )
 _NAMED = re.compile("|".join(_NAMES), re.IGNORECASE)
-# of small letters, and one by one: they take a tenth of the time
+# for small letters, each alone: that takes a tenth of the time
 _NAMED_BYTES = tuple(re.compile(pattern.encode()) for pattern in _NAMES)
-# files that are taken by the architecture in their name, and no ELF files; bytes of them that are looked at
+# files whose name says the architecture; bytes of them that are searched
 _BY_NAME, _LOOKED_AT = (".bc", ".dat"), 1 << 22
 
 
@@ -83,7 +81,7 @@ TRITON = "entry of Triton's cache"
 
 
 class Folder(Protocol):
-    """The folder of a file: the *names* that are in it, and what each file holds."""
+    """The *names* in the folder of a file, and its files' bytes."""
 
     @property
     def names(self) -> AbstractSet[str]: ...
@@ -92,33 +90,33 @@ class Folder(Protocol):
 
 
 class Folders:
-    """The folders of a package whose files are at *paths*; *read* gives what is in one."""
+    """The folders of a package with files at *paths*; *read* gives a file's bytes."""
 
     def __init__(self, paths: Iterable[str], read: Callable[[str], bytes]) -> None:
         self._read = read
         self._names: dict[str, set[str]] = {}
         for path in paths:
-            place, _, name = path.rpartition("/")
-            self._names.setdefault(place, set()).add(name)
+            folder, _, name = path.rpartition("/")
+            self._names.setdefault(folder, set()).add(name)
 
     def of(self, path: str) -> "Folder":
         """The folder of the file at *path*."""
-        place = path.rpartition("/")[0]
-        return _PackageFolder(self._names[place], lambda name: self._read(f"{place}/{name}".lstrip("/")))
+        folder = path.rpartition("/")[0]
+        return _PackageFolder(self._names[folder], lambda name: self._read(f"{folder}/{name}".lstrip("/")))
 
 
 class DiskFolder:
-    """The folder *place* of this machine."""
+    """A folder of this machine."""
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     @cached_property
     def names(self) -> frozenset[str]:
-        return frozenset(file.name for file in self._place.iterdir())
+        return frozenset(file.name for file in self._path.iterdir())
 
     def read(self, name: str) -> bytes:
-        return read_file(self._place / name)
+        return read_file(self._path / name)
 
 
 class _PackageFolder(NamedTuple):
@@ -127,9 +125,9 @@ class _PackageFolder(NamedTuple):
 
 
 class DeviceFile(Struct, frozen=True):
-    """A file that is nothing but code for one kind of GPU; *trouble* says why nobody can say for which, or is None.
+    """A file of code for one kind of GPU; *trouble* says why it is not known for which.
 
-    *kind* is the vendor's word for it ("cubin", "ptx", "code-object"), *version* that of PTX.
+    *kind* is the vendor's word ("cubin", "ptx", "code-object"), *version* that of PTX.
     """
 
     vendor: Vendor
@@ -143,12 +141,9 @@ class DeviceFile(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: str, size: int, head: Head, folder: "Folder | None" = None) -> Self | None:
-        """What the file at *path* of *size* bytes is; *head* gives its first bytes. None if it is something else.
-
-        What lies beside it in *folder* says it first.
-        """
-        if folder and (found := cls._beside(path, head, folder)):
-            return found
+        """The GPU code that the file at *path* of *size* bytes is, by its *folder*, else by its *head*; or None."""
+        if folder and (file := cls._beside(path, head, folder)):
+            return file
         start = head(HEADER)
         if start.startswith(_ZSTD) and path.endswith(_ZSTD_SUFFIX):
             return cls._compressed(path.removesuffix(_ZSTD_SUFFIX), head)
@@ -158,7 +153,7 @@ class DeviceFile(Struct, frozen=True):
 
     @classmethod
     def _beside(cls, path: str, head: Head, folder: "Folder") -> Self | None:
-        """What the file at *path* is by what lies beside it in *folder*; None if that says nothing, or is damaged."""
+        """What the files beside it in *folder* say of the one at *path*, if anything."""
         name = path.rpartition("/")[2]
         with suppress(VbuildError):
             if machine := _machine_of(name, folder.names):
@@ -168,39 +163,41 @@ class DeviceFile(Struct, frozen=True):
         return None
 
     @classmethod
-    def _entry(cls, place: str, machine: str, folder: "Folder") -> Self | None:
-        """The entry of Triton's cache with the file *machine*; None if its JSON tells no target."""
-        about = f"{machine.rpartition('.')[0]}.json"
+    def _entry(cls, prefix: str, machine: str, folder: "Folder") -> Self | None:
+        """The entry of Triton's cache with the file *machine*; None if its JSON has no target."""
+        description = f"{machine.rpartition('.')[0]}.json"
         try:
-            target = json.loads(folder.read(about))["target"]
-            said = str(target["arch"])
+            target = json.loads(folder.read(description))["target"]
+            stated = str(target["arch"])
             is_nvidia = target["backend"] == "cuda"
         except (ValueError, TypeError, LookupError):
             return None
         data = folder.read(machine)
-        file = cls.of(f"{place}{machine}", len(data), lambda size: data[:size])
+        file = cls.of(f"{prefix}{machine}", len(data), lambda size: data[:size])
         if file is None:
             return None
         own = str(file.arch.number) if isinstance(file.arch, Arch) else file.arch.processor
         trouble = file.trouble
-        if not trouble and (said.partition(":")[0] != own or is_nvidia is not isinstance(file.arch, Arch)):
-            trouble = f"{machine} is for {file.arch}, though {about} says {said}"
+        if not trouble and (stated.partition(":")[0] != own or is_nvidia is not isinstance(file.arch, Arch)):
+            trouble = f"{machine} is for {file.arch}, though {description} says {stated}"
         return cls(file.vendor, TRITON, file.code, file.arch, trouble=trouble)
 
     @classmethod
     def _named(cls, name: str, named: tuple[str, Device, str], head: Head, folder: "Folder") -> Self | None:
-        """The file *name*, with what *named* says of that; None if no other is for another GPU."""
+        """The file *name* for the GPU in *named*; None if no file beside it differs in the GPU alone."""
         start, arch, end = named
-        found = (_architecture_in(other) for other in folder.names if other != name)
-        others = tuple(GpuOffer(GpuCodeKind.MACHINE, each[1]) for each in found if each and each[::2] == (start, end))
+        beside = (_architecture_in(other) for other in folder.names if other != name)
+        others = tuple(
+            GpuOffer(GpuCodeKind.MACHINE, other[1]) for other in beside if other and other[::2] == (start, end)
+        )
         if not others:
             return None
         text = head(_LOOKED_AT).lower()
         words = {match[0].decode() for pattern in _NAMED_BYTES for match in pattern.finditer(text)}
-        there = {each for word in words if (each := _device(word)) and Vendor.of(each) is Vendor.of(arch)}
+        devices = {device for word in words if (device := _device(word)) and Vendor.of(device) is Vendor.of(arch)}
         trouble = None
-        if there and arch not in there:
-            trouble = f"is for {arch} by its name, but its bytes name {min(map(str, there))}"
+        if devices and arch not in devices:
+            trouble = f"is for {arch} by its name, but its bytes name {min(map(str, devices))}"
         return cls(Vendor.of(arch), "file named", GpuCodeKind.MACHINE, arch, trouble=trouble, others=others)
 
     @classmethod
@@ -209,11 +206,9 @@ class DeviceFile(Struct, frozen=True):
             start = zstd.first_bytes(head(_NOTES), _NOTES, window_log=_WINDOW_LOG)
         except zstd.ZstdError:
             return None
-        # how long it is cannot be seen from its start
+        # the start does not say the size
         file = cls.of(path, 1 << 63, lambda size: start[:size])
-        if not file:
-            return None
-        return replace(file, compression=Compression.ZSTD)
+        return replace(file, compression=Compression.ZSTD) if file else None
 
     @classmethod
     def _elf(cls, path: str, size: int, start: bytes, head: Head) -> Self | None:
@@ -227,7 +222,10 @@ class DeviceFile(Struct, frozen=True):
         else:
             header = FileHeader.parse(start, 0)
             abi = start[7], start[8]
-            arch = _cubin(header.e_flags, abi, path, head) if machine == _CUBIN else _code_object(header.e_flags, abi)
+            if machine == _CUBIN:
+                arch = _cubin(header.e_flags, abi, path, head)
+            elif abi[0] == _AMD_HSA:
+                arch = GpuTarget.of_flags(header.e_flags, abi[1])
             if arch is None:
                 trouble = f"has flags {header.e_flags:#x} of ABI {abi[0]:#x} {abi[1]}, which say no known GPU"
             elif header.e_shoff + header.e_shnum * header.e_shentsize > size:
@@ -241,27 +239,27 @@ class DeviceFile(Struct, frozen=True):
     @classmethod
     def _text(cls, path: str, start: bytes) -> Self | None:
         match = _TARGET.search(start)
-        arch = _known(match) if match else None
+        arch = _checked(int(match["number"]), match["suffix"].decode()) if match else None
         trouble = _contradicted(path, arch) if arch else "names no known target"
-        said = _VERSION.search(start)
-        version = Dotted(int(said["major"]), int(said["minor"])) if said else None
+        stated = _VERSION.search(start)
+        version = Dotted(int(stated["major"]), int(stated["minor"])) if stated else None
         return cls(Vendor.NVIDIA, "ptx", GpuCodeKind.PTX, arch or _NO_GPU, trouble=trouble, version=version)
 
     @property
     def is_known(self) -> bool:
-        """Whether it says for which GPU it is, be that true or not."""
+        """Whether it says for which GPU it is, true or not."""
         return self.arch not in {_NO_GPU, _NO_PROCESSOR}
 
     @property
     def offer(self) -> GpuOffer:
-        """What it offers the GPU's driver: nothing that a GPU could do without, if nobody can say for which it is."""
+        """What it offers the driver: in *trouble*, something that every GPU may need."""
         return GpuOffer(GpuCodeKind.OTHER if self.trouble else self.code, self.arch)
 
 
 def container_in(data: memoryview) -> CodeContainer | None:
-    """The fatbin or the bundle that the file *data* is; None if it is neither. `BinaryError` if it is damaged.
+    """The fatbin or bundle that the file *data* is, if any; `BinaryError` if it is damaged.
 
-    One in a zstd frame is pinned, and its places are those in the frame.
+    In a zstd frame it is pinned, with offsets in the frame.
     """
     frame = None
     if data[: len(_ZSTD)] == _ZSTD:
@@ -282,12 +280,12 @@ def container_in(data: memoryview) -> CodeContainer | None:
 def _unframed(frame: memoryview) -> bytes:
     most = max(_PLENTY, _RATIO * len(frame))
     try:
-        found = zstd.first_bytes(frame, most + 1, window_log=_WINDOW_LOG)
+        data = zstd.first_bytes(frame, most + 1, window_log=_WINDOW_LOG)
     except (zstd.ZstdError, MemoryError) as error:
         raise BinaryError(f"a damaged zstd frame: {error}") from error
-    if len(found) > most:
+    if len(data) > most:
         raise BinaryError(f"a zstd frame of more than {most:#x} bytes in {len(frame):#x}")
-    return found
+    return data
 
 
 def may_be_container(path: str, head: Head) -> bool:
@@ -300,12 +298,12 @@ def may_be_container(path: str, head: Head) -> bool:
 
 
 def is_named(path: str) -> bool:
-    """Whether the name of the file at *path* has the one architecture by which it may be taken."""
+    """Whether the file at *path* has one architecture in its name."""
     return _architecture_in(path.rpartition("/")[2]) is not None
 
 
 def _machine_of(name: str, names: Container[str]) -> str | None:
-    """The cubin or code object of the entry of Triton's cache that *name* is a part of; None if there is none."""
+    """The cubin or code object of the entry of Triton's cache that *name* is a part of, if any."""
     stem = name.removeprefix("__grp__").rpartition(".")[0]
     if not stem or f"{stem}.json" not in names:
         return None
@@ -313,17 +311,15 @@ def _machine_of(name: str, names: Container[str]) -> str | None:
 
 
 def _architecture_in(name: str) -> tuple[str, Device, str] | None:
-    """The one architecture in the *name* of a file of data or bitcode, and what of it stands before and behind."""
-    if not name.endswith(_BY_NAME):
+    """The one architecture in the *name* of a file of data or bitcode, between the text before and behind it."""
+    matches = list(_NAMED.finditer(name)) if name.endswith(_BY_NAME) else []
+    if len(matches) != 1 or not (arch := _device(matches[0][0])):
         return None
-    found = list(_NAMED.finditer(name))
-    if len(found) != 1 or not (arch := _device(found[0][0])):
-        return None
-    return name[: found[0].start()], arch, name[found[0].end() :]
+    return name[: matches[0].start()], arch, name[matches[0].end() :]
 
 
 def _device(word: str) -> Device | None:
-    """The GPU that *word* names, sm_80 or gfx90a; None if there is none."""
+    """The GPU that *word* names, such as sm_80 or gfx90a."""
     if not (match := _NAMED.fullmatch(word)):
         return None
     if match["number"]:
@@ -340,31 +336,23 @@ def _cubin(flags: int, abi: tuple[int, int], path: str, head: Head) -> Arch | No
     number = flags >> 8 & 0xFF
     if flags & _NEW_SPECIFIC:
         return _checked(number, "a")
-    # its name may say that it is for a family, which spares the search for a note that says no more
+    # a family in its name spares the search for the note
     if f"sm{number}f" in path.lower().replace("_", "") and (family := _checked(number, "f")):
         return family
-    # without its note it counts as code that more GPUs run
+    # without a note it counts as code for more GPUs
     match = _ARCH_OPTION.search(head(_NOTES))
     return _checked(number, match["suffix"].decode() if match and int(match["number"]) == number else "")
 
 
-def _code_object(flags: int, abi: tuple[int, int]) -> GpuTarget | None:
-    return GpuTarget.of_flags(flags, abi[1]) if abi[0] == _AMD_HSA else None
-
-
-def _known(match: re.Match[bytes]) -> Arch | None:
-    return _checked(int(match["number"]), match["suffix"].decode())
-
-
 def _checked(number: int, suffix: str) -> Arch | None:
-    """The architecture with this *number* and *suffix*; None if no toolkit has it."""
+    """The architecture, if a toolkit has it."""
     arch = Arch(number, suffix)
     return arch if arch.toolkits else None
 
 
 def _contradicted(path: str, arch: Device) -> str | None:
-    """What the name of the file at *path* says otherwise than its contents, *arch*; None if that is nothing."""
+    """How the name of the file at *path* contradicts its contents, for *arch*; None if it does not."""
     named = [match[0] for match in _NAMED.finditer(path.rpartition("/")[2])]
-    there = {re.sub(r"[^0-9a-z-]", "", name.lower()).removeprefix("sm") for name in named}
+    devices = {re.sub(r"[^0-9a-z-]", "", name.lower()).removeprefix("sm") for name in named}
     own = str(arch.number) if isinstance(arch, Arch) else arch.processor
-    return f"is for {arch}, though its name says {named[0]}" if there and own not in there else None
+    return f"is for {arch}, though its name says {named[0]}" if devices and own not in devices else None

@@ -28,10 +28,9 @@ Entry header, `headerSize` bytes, at least 64; `payloadSize` bytes follow, and t
     0x30  8     key                of obfuscated code
     0x38  8     uncompressedSize   0: stored raw
 
-Everything in an entry counts from its own start, so it can be copied to any place that is a multiple of 8. A fatbin
-with fatSize 0 has no code for any GPU, and the driver takes it as one where no entry fits.
+An entry can be copied to any multiple of 8. The driver takes a fatbin with fatSize 0 as one where no entry fits.
 
-A compressed payload, which `inflated` believes to be as large as it claims only as far as its bytes bear that out:
+A compressed payload:
 
     LZ4    a block without a frame, CUDA 11 and 12
     zstd   one frame that says its size, CUDA 12.4 and later; drivers before 550.54.14 cannot load it
@@ -53,8 +52,8 @@ from msgspec.structs import replace
 from vbuild.errors import BinaryError
 from vbuild.files import zstd
 from vbuild.files.edited import Part
-from vbuild.files.records import U16, U32, U64, Buffer
-from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, Reading, Vendor, Writing
+from vbuild.files.records import U16, U32, U64, Buffer, Packed
+from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, Reading, Vendor, Writing
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuCodeKind
@@ -64,17 +63,12 @@ MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 VERSION = 1
 ENTRY_VERSION = 0x0101
 ALIGNMENT = 8
-# the driver keeps a fatbin's size in a signed 32-bit number
-_LARGEST = (1 << 31) - 1
-# fifty times as many as any compiler writes for one translation unit
-_MOST_ENTRIES = 1 << 10
-# compute capabilities have three digits
-_ARCHS = 1000
+_LARGEST = (1 << 31) - 1  # of fatSize, which the driver reads as a signed number
+_MOST_ENTRIES = 1 << 10  # fifty times as many as any compiler writes for one translation unit
+_ARCHS = 1000  # compute capabilities have three digits
 
 
 class FatbinKind(IntEnum):
-    """What an entry holds."""
-
     PTX = 1
     CUBIN = 2
     OLD_CUBIN = 4
@@ -87,12 +81,11 @@ class FatbinKind(IntEnum):
 
     @property
     def label(self) -> str:
-        """How a report writes it, as ``lto-ir``."""
         return self.name.lower().replace("_", "-")
 
 
 class FatbinFlag(IntFlag):
-    """What the flags of an entry say; the two ARCH bits are the letter behind the number of the architecture."""
+    """The flags of an entry; the ARCH bits are the letter behind the architecture's number."""
 
     ADDRESS_64 = 1 << 0
     DEBUG = 1 << 1
@@ -116,22 +109,18 @@ _KINDS = frozenset(FatbinKind)
 _KNOWN = sum(FatbinFlag)
 _COMPRESSIONS = {0: Compression.RAW, FatbinFlag.LZ4: Compression.LZ4, FatbinFlag.ZSTD: Compression.ZSTD}
 _SUFFIXES = {0: "", FatbinFlag.ARCH_SPECIFIC: "a", FatbinFlag.ARCH_FAMILY: "f"}
-# the driver's rule for choosing is known of these two only; any other kind is kept
+# how the driver chooses is known of these only; other kinds are kept
 _CODES = {FatbinKind.PTX: GpuCodeKind.PTX, FatbinKind.CUBIN: GpuCodeKind.MACHINE}
 
 
-class FatbinHeader(GpuRecord, frozen=True):
-    """The head of a container."""
-
+class FatbinHeader(Packed, frozen=True):
     magic: U32
     version: U16
     header_size: U16
     fat_size: U64
 
 
-class EntryHeader(GpuRecord, frozen=True):
-    """The part of an entry's header that every entry has."""
-
+class EntryHeader(Packed, frozen=True):
     kind: U16
     version: U16
     header_size: U32
@@ -148,9 +137,7 @@ class EntryHeader(GpuRecord, frozen=True):
     uncompressed_size: U64
 
 
-class TextPlace(GpuRecord, frozen=True):
-    """Where in an entry a text stands."""
-
+class TextPlace(Packed, frozen=True):
     offset: U32
     size: U32
 
@@ -159,7 +146,7 @@ HEADER_SIZE = FatbinHeader.layout.size
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The fatbin that begins where *room* does; `BinaryError` if none does, or if it does not fit in."""
+    """The fatbin that begins where *room* does; `BinaryError` if none does or it does not fit."""
     start = room.start
     header = FatbinHeader.parse(data[: room.stop], start)
     if header.magic != MAGIC:
@@ -180,28 +167,28 @@ def extent(data: memoryview, room: range) -> range:
 
 
 def read(data: memoryview, span: range) -> Reading:
-    """The entries of the fatbin at *span*; `BinaryError` if one is damaged or of a version that is not known.
+    """The entries of the fatbin at *span*; `BinaryError` if one is damaged or of an unknown version.
 
-    One with an entry of a kind or with flags that are not known is pinned: nobody can say which GPU needs that entry.
+    An entry of unknown kind or flags pins it: nobody can say which GPU needs that entry.
     """
     entries: list[GpuEntry] = []
     oddity = None
-    place = span.start + HEADER_SIZE
+    start = span.start + HEADER_SIZE
     room = data[: span.stop]
-    while place < span.stop:
+    while start < span.stop:
         if len(entries) == _MOST_ENTRIES:
             raise BinaryError(f"fatbin at {span.start:#x} has more than {_MOST_ENTRIES} entries, as none ever had")
-        header = EntryHeader.parse(room, place)
+        header = EntryHeader.parse(room, start)
         traits = _traits(header.kind, header.arch, header.flags)
-        entry = _entry(room, place, header, traits)
+        entry = _entry(room, start, header, traits)
         entries.append(entry)
         oddity = oddity or traits.oddity
-        place = entry.span.stop
+        start = entry.span.stop
     return Reading(tuple(entries), f"holds {oddity}" if oddity else None)
 
 
 def packed(kept: Sequence[GpuEntry], written: Writing) -> tuple[Part, ...]:
-    """The fatbin of the *kept* entries, each as *written* gives it; an empty one where there are none."""
+    """The fatbin of the *kept* entries, each as *written* gives it."""
     parts = [written(entry) for entry in kept]
     size = sum(map(len, parts))
     return (FatbinHeader(MAGIC, VERSION, HEADER_SIZE, size).pack(), *parts)
@@ -222,7 +209,7 @@ FATBINS = ContainerForm(
 
 
 class _Traits(NamedTuple):
-    """What kind, architecture and flags of an entry mean together."""
+    """The meaning of an entry's kind, architecture and flags."""
 
     kind: str
     code: GpuCodeKind
@@ -285,13 +272,13 @@ def _entry(data: memoryview, start: int, header: EntryHeader, traits: _Traits) -
         header.payload_size if is_raw else header.uncompressed_size,
         header.flags,
         _text(data, start, header, TextPlace(header.ident_offset, header.ident_size)),
+        # behind a cubin's offset of options stands a binary description
         _options(data, start, header) if header.kind == FatbinKind.PTX else "",
         version=Dotted(header.major, header.minor) if header.kind == FatbinKind.PTX else None,
     )
 
 
 def _options(data: memoryview, start: int, header: EntryHeader) -> str:
-    """What ptxas is to be given; behind a cubin's offset of the same name stands a binary description instead."""
     if not header.options_offset:
         return ""
     if header.options_offset > header.header_size - TextPlace.layout.size:
@@ -310,19 +297,17 @@ def _text(data: memoryview, start: int, header: EntryHeader, place: TextPlace) -
     return text.rstrip(b"\0").decode(errors="backslashreplace")
 
 
-# the most that is inflated at once, in bytes; no published entry comes near
-LIMIT = 1 << 30
-# GPU code gets smaller by a few times; this much is never more than a fatbin of a few kilobytes may ask for
+LIMIT = 1 << 30  # bytes that are inflated at once; no published entry comes near
+# GPU code gets smaller by a few times: more than this many bytes have to be borne out by the payload
 _PLENTY, _RATIO = 1 << 24, 32
-# its windows have 4 MiB at the most: drivers take what nvcc writes, whose frames have windows of 8 MiB or less
+# its windows have 4 MiB; drivers take those of nvcc, up to 8 MiB
 _ZSTD_LEVEL = 9
-# a byte of an LZ4 block stands for 255 at the most
-_LZ4_RATIO = 255
+_LZ4_RATIO = 255  # the most bytes that one of an LZ4 block stands for
 _RECOMPRESSED = frozenset({"cubin", "ptx"})
 
 
 def decompressed(data: Buffer, entry: GpuEntry) -> bytes:
-    """What *entry* of the file *data* holds; `BinaryError` if its compression is damaged or not known."""
+    """The code of *entry* of the file *data*; `BinaryError` if its compression is damaged or not known."""
     if entry.vendor is Vendor.NVIDIA and entry.flags & FatbinFlag.OBFUSCATED:
         raise BinaryError(f"{entry.kind} at {entry.span.start:#x} is obfuscated: only NVIDIA's linker can read it")
     if entry.share:
@@ -332,7 +317,7 @@ def decompressed(data: Buffer, entry: GpuEntry) -> bytes:
 
 
 def is_without_kernels(data: Buffer, entry: GpuEntry) -> bool:
-    """Whether *entry* of the file *data* is a cubin, stored raw, in which no section has code: `.text.NAME`."""
+    """Whether *entry* of the file *data* is a raw cubin without a section of code, `.text.NAME`."""
     if (entry.vendor, entry.kind, entry.compression) != (Vendor.NVIDIA, FatbinKind.CUBIN.label, Compression.RAW):
         return False
     code = bytes(memoryview(data)[entry.payload.start : entry.payload.stop])
@@ -340,12 +325,12 @@ def is_without_kernels(data: Buffer, entry: GpuEntry) -> bool:
 
 
 def inflated(payload: memoryview, compression: Compression, *, size: int, place: int) -> bytes:
-    """The *size* bytes that *payload*, found at *place* of a file, was made of; `BinaryError` if it was not."""
+    """The *size* bytes that *payload*, from the file offset *place*, inflates to; `BinaryError` if it does not."""
     if size > LIMIT:
         raise BinaryError(f"code at {place:#x} claims to inflate to {size:#x} bytes; more than {LIMIT:#x} is refused")
     if size > max(_PLENTY, _RATIO * len(payload)):
-        found = f"{len(payload):#x} bytes at {place:#x} claim to inflate to {size:#x}"
-        raise BinaryError(f"{found}; more than {_RATIO} times as many is refused")
+        claim = f"{len(payload):#x} bytes at {place:#x} claim to inflate to {size:#x}"
+        raise BinaryError(f"{claim}; more than {_RATIO} times as many is refused")
     try:
         result = _inflated(payload, compression, size)
     except (cramjam.DecompressionError, zstd.ZstdError, zlib.error, MemoryError) as error:
@@ -358,9 +343,9 @@ def inflated(payload: memoryview, compression: Compression, *, size: int, place:
 
 
 def recompressed(data: Buffer, entry: GpuEntry) -> Part:
-    """*entry* of the file *data* with its code in a zstd frame, or as it is where that would not be smaller.
+    """*entry* of the file *data*, if a cubin or PTX, with its code in a zstd frame unless that is no smaller.
 
-    Only cubins and PTX are taken; a driver before 550.54.14 cannot load the result.
+    A driver before 550.54.14 cannot load the result.
     """
     if not _is_recompressed(entry):
         return entry.span
@@ -382,7 +367,7 @@ def recompressed(data: Buffer, entry: GpuEntry) -> Part:
 
 
 def recompressed_size(data: Buffer, entry: GpuEntry, *, sample: int) -> int:
-    """About how many bytes `recompressed` makes of *entry*, by at most *sample* bytes in the middle of its code."""
+    """Estimated bytes of `recompressed`, by up to *sample* bytes in the middle of the code."""
     if not _is_recompressed(entry):
         return entry.size
     code = decompressed(data, entry)
@@ -406,8 +391,8 @@ def _inflated(payload: memoryview, compression: Compression, size: int) -> bytes
         case Compression.LZ4 if size > _LZ4_RATIO * len(payload):
             raise cramjam.DecompressionError(f"{len(payload):#x} bytes cannot become {size:#x}")
         case Compression.LZ4:
-            found = bytearray(size)
-            return bytes(memoryview(found)[: cramjam.lz4.decompress_block_into(payload, found)])
+            code = bytearray(size)
+            return bytes(memoryview(code)[: cramjam.lz4.decompress_block_into(payload, code)])
         case Compression.ZSTD:
             return zstd.decompressed(payload, size)
         case Compression.ZLIB:

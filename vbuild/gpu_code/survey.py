@@ -7,8 +7,8 @@ what nvcc's link leaves of sources without relocatable code: cubins without any,
     .nv_fatbin __nv_relfatbin  <- .nvFatBinSegment   NVIDIA, `vbuild.gpu_code.fatbin`
     .hip_fatbin                <- .hipFatBinSegment  AMD, `vbuild.gpu_code.bundle`
 
-Fatbins elsewhere (.rodata, .ldata, .cask_resource) and cubins without one are for libraries whose host code chooses
-among them: they are found for a report, and stay. What is damaged or not known is named, and stays as well.
+Host code chooses among fatbins elsewhere (.rodata, .ldata, .cask_resource) and cubins without one: they are found for
+a report, and stay, as does what is damaged or not known.
 """
 
 import re
@@ -43,50 +43,47 @@ _ELF64_LITTLE_ENDIAN = re.compile(re.escape(b"\x7fELF\x02\x01"))
 _FATBIN = re.compile(re.escape(fatbin.MAGIC_BYTES))
 _ZEROS = 1 << 12
 _WORD = 8
-# five times what the largest library has, cuFFT: a file of one pattern, hours of work, can come in a tiny wheel
+# pieces, five times cuFFT's: a file of one pattern, hours of work, can come in a tiny wheel
 _MOST = 1 << 17
-# what is damaged was looked at up to there, and counts for more
-_DAMAGED = 1 << 6
+_DAMAGED = 1 << 6  # pieces that a damaged one counts for
 _NOTES = 100
 
 
 def device_code(image: Image, *, everywhere: bool = True) -> DeviceCode:
-    """The GPU code of *image*; what is damaged or not known is in its notes, and nothing of it is movable.
+    """The GPU code of *image*; notes name what is damaged or not known. Unless *everywhere*, of its sections only.
 
-    Unless *everywhere*, only the sections for it are looked into, of which headers alone are read.
     `BinaryError` if there is more of it than any library has.
     """
     findings = _Findings()
     for form in FORMS:
-        _Sections(image, form, findings).survey()
+        sections = _Sections(image, form, findings)
+        for section in sections.sections:
+            sections.walk(section)
     if everywhere:
-        _survey_the_rest(image, findings)
-    return findings.result()
+        known = {section.span for form in FORMS for name in form.sections for section in image.named(name)}
+        known |= {section.span for form in FORMS for section in image.named(form.wrapper_section)}
+        for section in image.sections:
+            if section.is_data and section.span not in known:
+                _search(image, section, findings)
+    notes = findings.notes
+    return DeviceCode(
+        tuple(sorted(findings.containers, key=lambda container: container.span.start)),
+        tuple(sorted(findings.blobs, key=lambda blob: blob.span.start)),
+        tuple(notes if len(notes) <= _NOTES else [*notes[:_NOTES], f"and {len(notes) - _NOTES} notes more"]),
+    )
 
 
 class _Findings(Struct):
-    """What a survey has found so far."""
-
     containers: list[Container] = field(default_factory=list)
     blobs: list[Blob] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pieces: int = 0
 
     def count(self, more: int = 1) -> None:
-        """Bear in mind that *more* was found; `BinaryError` if that is more than can be."""
+        """Count *more* pieces; `BinaryError` if no library can have as many."""
         self.pieces += more
         if self.pieces > _MOST:
             raise BinaryError(f"more than {_MOST} pieces of GPU code; no library has so many, so this one is damaged")
-
-    def result(self) -> DeviceCode:
-        return DeviceCode(
-            tuple(sorted(self.containers, key=lambda container: container.span.start)),
-            tuple(sorted(self.blobs, key=lambda blob: blob.span.start)),
-            tuple(self.notes if len(self.notes) <= _NOTES else [*self.notes[:_NOTES], self._rest()]),
-        )
-
-    def _rest(self) -> str:
-        return f"and {len(self.notes) - _NOTES} notes more"
 
 
 class _Sections:
@@ -95,30 +92,23 @@ class _Sections:
     def __init__(self, image: Image, form: ContainerForm, findings: _Findings) -> None:
         self.image, self.form, self.findings = image, form, findings
         self.sections = tuple(section for name in form.sections for section in image.named(name) if len(section.span))
-        # where wrappers lead to in a program that is loaded where it says: there no pointer has to be filled
+        # the targets of wrappers in a program that is loaded where it says: no pointer there has to be filled
         self.fixed: set[int] = set()
-        places = self._wrappers()
-        pointers = self._pointers()
+        places = self._wrapper_pointers()
+        try:
+            pointers = image.pointers([section.addresses for section in self.sections])
+        except BinaryError as error:
+            findings.notes.append(f"no {form.name} can be moved: {error}")
+            pointers = ()
         self.wrappers: dict[int, list[Pointer]] = defaultdict(list)
         for pointer in pointers:
             if pointer.place in places:
                 self.wrappers[pointer.target].append(pointer)
         self.targets = sorted(pointer.target for pointer in pointers)
 
-    def survey(self) -> None:
-        for section in self.sections:
-            self._walk(section)
-
-    def _pointers(self) -> tuple[Pointer, ...]:
-        try:
-            return self.image.pointers([section.addresses for section in self.sections])
-        except BinaryError as error:
-            self.findings.notes.append(f"no {self.form.name} can be moved: {error}")
-            return ()
-
-    def _wrappers(self) -> frozenset[int]:
+    def _wrapper_pointers(self) -> set[int]:
         """The addresses of the pointers in wrappers."""
-        places = set()
+        places: set[int] = set()
         for section in self.image.named(self.form.wrapper_section):
             size = ContainerWrapper.layout.size
             end = section.span.start
@@ -138,60 +128,61 @@ class _Sections:
                 else:
                     whose = self.form.foreign.get(wrapper.magic, f"of version {wrapper.version}, which is not known")
                     self.findings.notes.append(f"wrapper at {start:#x} has magic {wrapper.magic:#x}, {whose}")
-        return frozenset(places)
+        return places
 
-    def _walk(self, section: Section) -> None:
-        """Every container of *section*; behind what is damaged it goes on where the next wrapper points to."""
+    def walk(self, section: Section) -> None:
+        """Find every container of *section*; behind what is damaged, go on where the next wrapper points to."""
         shift = section.addresses.start - section.span.start
         starts = sorted(target - shift for target in self.wrappers if target in section.addresses)
-        place = _behind_zeros(self.image.data, section.span)
+        start = _behind_zeros(self.image.data, section.span)
         first = len(self.findings.containers)
-        while place < section.span.stop:
-            following = bisect_right(starts, place)
+        while start < section.span.stop:
+            following = bisect_right(starts, start)
             end = starts[following] if following < len(starts) else section.span.stop
             try:
-                span = self.form.extent(self.image.data, range(place, section.span.stop))
+                span = self.form.extent(self.image.data, range(start, section.span.stop))
                 end = min(end, span.stop)
                 reading = self.form.read(self.image.data, span)
             except BinaryError as error:
                 self.findings.notes.append(f"{section.name}: {error}")
-                what = f"damaged or unknown {self.form.name}"
-                self.findings.blobs.append(Blob(section.name, range(place, end), what, is_damaged=True))
+                damage = f"damaged or unknown {self.form.name}"
+                self.findings.blobs.append(Blob(section.name, range(start, end), damage, is_damaged=True))
                 self.findings.count(_DAMAGED)
-                place = end
+                start = end
             else:
                 self.findings.count(1 + len(reading.entries))
-                address = span.start + shift
+                addresses = range(span.start + shift, span.stop + shift)
                 self.findings.containers.append(
                     Container(
                         self.form.vendor,
                         section.name,
                         span,
-                        address,
+                        addresses.start,
                         reading.entries,
-                        tuple(self.wrappers.get(address, ())),
-                        reading.why_pinned or self._why_pinned(range(address, address + len(span)), reading.entries),
+                        tuple(self.wrappers.get(addresses.start, ())),
+                        reading.why_pinned or self._why_pinned(addresses, reading.entries),
                         reading.packing or self.form.packing,
-                        not reading.why_pinned and self._has_only_its_start(range(address, address + len(span))),
+                        not reading.why_pinned and self._has_only_its_start(addresses),
                     )
                 )
-                place = span.stop
-            place = _behind_zeros(self.image.data, range(place, section.span.stop))
+                start = span.stop
+            start = _behind_zeros(self.image.data, range(start, section.span.stop))
         if self.form.vendor is Vendor.AMD:
-            self._pin_followed(first)
-
-    def _pin_followed(self, first: int) -> None:
-        """Pin each container from the *first* on that the runtime may read on from: to one without a wrapper."""
-        found = self.findings.containers
-        why = f"another {self.form.name} follows, to which no wrapper points"
-        for place in range(first, len(found) - 1):
-            if found[place].movable and not found[place + 1].wrappers:
-                found[place] = replace(found[place], why_pinned=why)
+            # the runtime may read on from one container to the next, if that has no wrapper
+            containers = self.findings.containers
+            why = f"another {self.form.name} follows, to which no wrapper points"
+            for index in range(first, len(containers) - 1):
+                if containers[index].movable and not containers[index + 1].wrappers:
+                    containers[index] = replace(containers[index], why_pinned=why)
 
     def _why_pinned(self, addresses: range, entries: Sequence[GpuEntry]) -> str | None:
         wrappers = len(self.wrappers.get(addresses.start, ()))
         first, last = bisect_left(self.targets, addresses.start), bisect_left(self.targets, addresses.stop)
-        if not wrappers and first == last and all(fatbin.is_without_kernels(self.image.data, each) for each in entries):
+        if (
+            not wrappers
+            and first == last
+            and all(fatbin.is_without_kernels(self.image.data, entry) for entry in entries)
+        ):
             return None
         if wrappers != 1:
             return f"{wrappers} wrappers point to it" if wrappers else "no wrapper points to it"
@@ -201,42 +192,33 @@ class _Sections:
         return None
 
     def _has_only_its_start(self, addresses: range) -> bool:
-        """Whether wrappers lead to the fatbin at *addresses*, and nothing that is known leads into its middle."""
+        """Whether wrappers lead to the fatbin at *addresses*, and no pointer leads into its middle."""
         first, last = bisect_left(self.targets, addresses.start), bisect_left(self.targets, addresses.stop)
         is_wrapped = addresses.start in self.wrappers or addresses.start in self.fixed
         return self.form is FATBINS and is_wrapped and set(self.targets[first:last]) <= {addresses.start}
 
 
-def _survey_the_rest(image: Image, findings: _Findings) -> None:
-    """Fatbins and cubins outside the sections that wrappers point into."""
-    names = (name for form in FORMS for name in (*form.sections, form.wrapper_section))
-    known = {section.span for name in names for section in image.named(name)}
-    for section in image.sections:
-        if section.is_data and section.span not in known:
-            _search(image, section, findings)
-
-
 def _search(image: Image, section: Section, findings: _Findings) -> None:
+    """Find the fatbins and cubins of a section that is not for them."""
     false: list[int] = []
-    shift = section.addresses.start - section.span.start
     fatbins, elves = _Magic(_FATBIN, image, section), _Magic(_ELF64_LITTLE_ENDIAN, image, section)
-    place = section.span.start
-    while (start := min(fatbins.after(place), elves.after(place))) < section.span.stop:
-        place = start + 1
+    at = section.span.start
+    while (start := min(fatbins.after(at), elves.after(at))) < section.span.stop:
+        at = start + 1
         findings.count()
         if start != fatbins.start:
             if blob := _bare(image, section, start):
                 findings.blobs.append(blob)
-                place = blob.span.stop
+                at = blob.span.stop
             continue
         try:
-            container = _stray(image, section, start, shift)
+            container = _stray(image, section, start)
         except BinaryError:
             false.append(start)
         else:
             findings.count(len(container.entries))
             findings.containers.append(container)
-            place = container.span.stop
+            at = container.span.stop
     if false:
         findings.notes.append(
             f"{section.name} has the magic of a fatbin {len(false)} times where none begins, first at {false[0]:#x}"
@@ -244,47 +226,45 @@ def _search(image: Image, section: Section, findings: _Findings) -> None:
 
 
 class _Magic:
-    """The places in *section* where *pattern* is, looked up from one to the next."""
+    """The offsets in *section* at which *pattern* is, searched once from one to the next."""
 
     def __init__(self, pattern: re.Pattern[bytes], image: Image, section: Section) -> None:
         self._pattern, self._data, self._end = pattern, image.data, section.span.stop
         self.start = -1
 
-    def after(self, place: int) -> int:
-        """The first at *place* or behind it; the section's end if there is none."""
-        if self.start < place:
-            match = self._pattern.search(self._data, place, self._end)
+    def after(self, offset: int) -> int:
+        """The first from *offset* on, or the section's end."""
+        if self.start < offset:
+            match = self._pattern.search(self._data, offset, self._end)
             self.start = match.start() if match else self._end
         return self.start
 
 
-def _stray(image: Image, section: Section, start: int, shift: int) -> Container:
+def _stray(image: Image, section: Section, start: int) -> Container:
     span = fatbin.extent(image.data, range(start, section.span.stop))
     reading = fatbin.read(image.data, span)
     if not reading.entries or reading.why_pinned:
         raise BinaryError(f"no known fatbin at {start:#x}")
     why = f"lies in {section.name}, where the library's own code looks for it"
-    return Container(FATBINS.vendor, section.name, span, start + shift, reading.entries, (), why, FATBINS.packing)
+    address = start + section.addresses.start - section.span.start
+    return Container(FATBINS.vendor, section.name, span, address, reading.entries, (), why, FATBINS.packing)
 
 
 def _bare(image: Image, section: Section, start: int) -> Blob | None:
-    """The ELF file for a GPU that begins at *start* on its own; None for another."""
+    """The ELF file for a GPU that begins at *start*; None for another."""
     try:
         header = FileHeader.parse(image.data[: section.span.stop], start)
     except BinaryError:
         return None
-    if (what := _ELF_OF_DEVICE.get(header.e_machine)) is None:
+    if (kind := _ELF_OF_DEVICE.get(header.e_machine)) is None:
         return None
-    tables = (
-        header.e_shoff + header.e_shnum * header.e_shentsize,
-        header.e_phoff + header.e_phnum * header.e_phentsize,
-    )
-    end = start + max(*tables, FileHeader.layout.size)
-    return Blob(section.name, range(start, min(end, section.span.stop)), what)
+    sections = header.e_shoff + header.e_shnum * header.e_shentsize
+    size = max(sections, header.e_phoff + header.e_phnum * header.e_phentsize, FileHeader.layout.size)
+    return Blob(section.name, range(start, min(start + size, section.span.stop)), kind)
 
 
 def _behind_zeros(data: memoryview, span: range) -> int:
-    """The first place in *span* that is not zero, or its end."""
+    """The first offset in *span* that is not zero, or its end."""
     for start in range(span.start, span.stop, _ZEROS):
         piece = bytes(data[start : min(start + _ZEROS, span.stop)])
         if rest := piece.lstrip(b"\0"):

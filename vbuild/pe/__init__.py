@@ -1,5 +1,4 @@
-"""PE files of Windows: what each says to the loader, which file of a wheel loads which, and GPU code cut out.
+"""PE files of Windows: what each says to the loader (`read`), which file loads which (`linkage`), its `code`.
 
-Start with `read` and `linkage`; `code` is what the proof of instruction sets takes. Cutting is `cutting` on the words
-of `image`; `cut_check` proves of each result that it loads as the file before.
+GPU code is cut out by `cutting`; `cut_check` proves that the result loads as the file before.
 """

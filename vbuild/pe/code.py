@@ -7,22 +7,28 @@
     base relocations    pointers in data
     load configuration  the place through which code calls what RAX points at, where /guard:cf checks indirect calls
 
+What the unwind information of a function leads to depends on its handler:
+
+    __C_specific_handler    ranges of code, each with a filter and where to go on
+    __CxxFrameHandler3      FuncInfo: what unwinds a state, and what catches in a block
+    __CxxFrameHandler4      the same in numbers of seven bits and more
+
+An RVA is an address counted from the image's base.
 https://learn.microsoft.com/cpp/build/exception-handling-x64 ; LLVM, WinEHPrepare and Win64EH.h
 """
 
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from vbuild.binary.code import CodeImage, CodeSection, Symbol
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
-from vbuild.pe.handlers import handlers as handlers_of
 from vbuild.pe.image import Directory, Machine, PeImage, SectionFlag
-from vbuild.pe.loaded import HALF, LONGEST, WORD, LoadedPe
 
 _EXCEPTION, _LOAD_CONFIG, _ADDRESSES = 3, 10, 12
+_WORD, _HALF = struct.Struct("<Q"), struct.Struct("<I")
 _FUNCTION, _IMPORT, _DELAYED, _EXPORTS = (struct.Struct(f"<{count}I") for count in (3, 5, 8, 10))
 _SYMBOL = struct.Struct("<8sIhHBB")
 _EXTERNAL, _STATIC, _IS_FUNCTION = 2, 3, 0x20
@@ -30,7 +36,7 @@ _CHAINED, _HANDLED = 4, 3
 _BY_NUMBER = 1 << 63
 # no real file has as many of these; a number has 40 bits in the index of references
 _MOST_ROWS, _MOST_NAMES, _MOST_PARTS, _HIGHEST = 1 << 20, 1 << 16, 1 << 12, 1 << 39
-_MOST_CONSTANTS = 1 << 25
+_MOST_CONSTANTS, _LONGEST = 1 << 25, 4096
 _NO_CONSTANTS = frozenset({".pdata", ".xdata", ".reloc", ".rsrc", ".edata", ".nv_fatb", "__nv_rel", ".hip_fat"})
 _JUMP = re.compile(rb"\x48?\xff\x25", re.DOTALL)
 _UPX = "UPX0"
@@ -38,18 +44,71 @@ _UPX = "UPX0"
 _GIVEN = frozenset({"CMPXCHG16B", "LAHF-SAHF"})
 # IMAGE_LOAD_CONFIG_DIRECTORY64: CHPEMetadataPointer, GuardCFDispatchFunctionPointer, GuardXFGDispatchFunctionPointer
 _CHPE, _DISPATCHERS = 200, (120, 288)
+_MOST_STATES = 1 << 14
+# the bits of FuncInfo4's first byte
+_HAS_FLAGS, _HAS_UNWINDS, _HAS_TRIES, _RESERVED = 4, 8, 16, 128
+# FuncInfo's first number without flags, in its three versions; and of the rows behind it
+_FUNCTION_INFO, _MASK = range(0x19930520, 0x19930523), 0x1FFFFFFF
+_SCOPE, _UNWIND, _TRY, _CATCH = (struct.Struct(f"<{count}I") for count in (4, 2, 5, 5))
+
+
+class LoadedPe:
+    """The file *pe*, read by RVA; *code* are the sections that run."""
+
+    def __init__(self, pe: PeImage) -> None:
+        self.pe, self.base = pe, pe.optional.image_base
+        self.code = tuple(
+            CodeSection(section.name, section.addresses.start, bytes(pe.view(section.span)))
+            for section in pe.sections
+            if section.header.flags & SectionFlag.EXECUTE and section.span
+        )
+
+    def bytes_at(self, start: int, size: int) -> bytes:
+        """Up to *size* bytes of one section from the RVA *start* on."""
+        at = self.pe.offset(self.base + start)
+        if at is None:
+            return b""
+        sections = self.pe.sections
+        index = bisect_right(sections, self.base + start, key=lambda section: section.addresses.start) - 1
+        return bytes(self.pe.data[at : min(at + size, sections[index].span.stop)])
+
+    def row(self, layout: struct.Struct, start: int) -> tuple[int, ...]:
+        """The row of *layout* at the RVA *start*; `BinaryError` out of its section."""
+        return next(self.rows(layout, start, 1))
+
+    def rows(self, layout: struct.Struct, start: int, count: int) -> Iterator[tuple[int, ...]]:
+        """*count* rows of *layout* from the RVA *start* on; `BinaryError` out of their section."""
+        data = self.bytes_at(start, layout.size * count)
+        if len(data) < layout.size * count:
+            raise BinaryError(f"table of {count} rows at RVA {start:#x} runs out of its section")
+        return layout.iter_unpack(data)
+
+    def text(self, start: int) -> str:
+        """The text at the RVA *start*, up to a zero."""
+        return self.bytes_at(start, _LONGEST).partition(b"\0")[0].decode("utf-8", "backslashreplace")
+
+    def directory(self, number: int) -> tuple[int, int]:
+        """RVA and size of a data directory; zeros if there is none."""
+        entry = self.pe.directories[number] if number < len(self.pe.directories) else None
+        return (entry.start, entry.size) if entry and entry.start else (0, 0)
+
+    def is_code(self, address: int) -> bool:
+        return any(section.address <= address < section.end for section in self.code)
+
+    def is_data(self, start: int) -> bool:
+        return any(self.base + start in section.addresses for section in self.pe.sections if section.is_data)
+
+    def configured(self, offset: int) -> int:
+        """The word at *offset* of the load configuration; 0 behind its end."""
+        config, directory_size = self.directory(_LOAD_CONFIG)
+        size = int.from_bytes(self.bytes_at(config, _HALF.size), "little") if config and directory_size else 0
+        is_there = offset + _WORD.size <= size
+        return int.from_bytes(self.bytes_at(config + offset, _WORD.size), "little") if is_there else 0
 
 
 def read_code(data: Buffer) -> CodeImage:
     """The code of the PE file *data*; `BinaryError` if it is damaged, or is not plain x86-64 code."""
     with memoryview(data) as view:
-        return _Reader(view).image()
-
-
-class _Reader:
-    """One PE file that is read for its code."""
-
-    def __init__(self, view: memoryview) -> None:
         pe = PeImage.parse(view)
         if pe.coff.machine != Machine.AMD64:
             raise BinaryError(f"code for machine {pe.coff.machine:#x}: of PE files that for x86-64 is read")
@@ -57,251 +116,370 @@ class _Reader:
             raise BinaryError("packed by UPX: the code that it unpacks is not read")
         if pe.directory(Directory.CLR):
             raise BinaryError(".NET assembly: its code is not a processor's")
-        self._base, self._top = pe.optional.image_base, pe.optional.image_base + pe.optional.image_size
-        if self._top > _HIGHEST:
-            raise BinaryError(f"image base {self._base:#x}: code above {_HIGHEST:#x} is not read")
-        self._file = LoadedPe(pe)
-        self._config, size = self._file.directory(_LOAD_CONFIG)
-        if not size:
-            self._config = 0
-        if self._config and self._configured(_CHPE):
+        if pe.optional.image_base + pe.optional.image_size > _HIGHEST:
+            raise BinaryError(f"image base {pe.optional.image_base:#x}: code above {_HIGHEST:#x} is not read")
+        file = LoadedPe(pe)
+        if file.configured(_CHPE):
             raise BinaryError("ARM64EC: its code for x86-64 is mixed with arm64's")
+        return _image(file)
 
-    def _configured(self, place: int) -> int:
-        """The word at *place* of the load configuration; 0 behind its end."""
-        size = int.from_bytes(self._file.bytes_at(self._config, HALF.size), "little")
-        is_there = place + WORD.size <= size
-        return int.from_bytes(self._file.bytes_at(self._config + place, WORD.size), "little") if is_there else 0
 
-    def image(self) -> CodeImage:
-        pe = self._file.pe
-        imports, libraries = self._imports()
-        functions, parts, unwound = self._functions()
-        named, objects, soname = self._named()
-        handlers, is_known = handlers_of(self._file, unwound, frozenset(functions))
-        stubs = self._stubs({place for place, _ in imports}, functions)
-        symbols = dict(named)
-        ends = dict(functions)
-        for start, end in functions.items():
-            known = symbols.get(start)
-            names = known.names if known else (f"code at {start:#x}.cold",) if start in parts else ()
-            symbols[start] = Symbol(start, end - start, names, bool(known and known.is_exported))
-        skipped = {stub.address for stub in stubs} - ends.keys()
-        start, size = self._file.directory(_ADDRESSES)
-        places = {place for place, _ in imports}
-        pointers = (() if pe.is_fixed else self._pointers(places)) or tuple(self._guessed_pointers(places))
-        tables = self._tables_in_code([place for place, _ in pointers], functions)
-        return CodeImage(
-            machine="x86_64",
-            system="windows",
-            image_base=self._base,
-            given=_GIVEN,
-            soname=soname,
-            needed=libraries,
-            code=self._file.code,
-            constants=tuple(
-                CodeSection(section.name, section.addresses.start, bytes(pe.view(section.span)))
-                for section in pe.sections
-                if section.is_data and section.name not in _NO_CONSTANTS and len(section.span) <= _MOST_CONSTANTS
-            ),
-            functions=tuple(symbols[at] for at in sorted(symbols) if at not in skipped),
-            objects=tuple(sorted((*objects, *tables), key=lambda one: one.address)),
-            pointers=pointers,
-            import_places=imports,
-            writable=tuple(section.addresses for section in pe.sections if section.header.flags & SectionFlag.WRITE),
-            relro=(range(self._base + start, self._base + start + size),) if size else (),
-            slots=(range(self._base + start, self._base + start + size),) if size else (),
-            areas=tuple(section.addresses for section in pe.sections),
-            stubs=stubs,
-            entry=self._base + pe.optional.entry if pe.optional.entry else 0,
-            has_handlers=bool(handlers) or not is_known,
-            handlers=handlers,
-            has_strange_handlers=not is_known,
-            dispatchers=frozenset(place for at in _DISPATCHERS if self._config and (place := self._configured(at))),
-        )
+def _image(file: LoadedPe) -> CodeImage:
+    pe, base = file.pe, file.base
+    imports, libraries = _imports(file)
+    ends, parts, unwound = _functions(file)
+    symbols, objects, soname = _named(file)
+    handlers, is_known = _handlers(file, unwound, ends)
+    stubs = _stubs(file, imports, ends)
+    for start, end in ends.items():
+        known = symbols.get(start)
+        names = known.names if known else (f"code at {start:#x}.cold",) if start in parts else ()
+        symbols[start] = Symbol(start, end - start, names, bool(known and known.is_exported))
+    skipped = {stub.address for stub in stubs} - ends.keys()
+    # the base relocations of a program may have been taken out
+    pointers = (() if pe.is_fixed else _pointers(file, imports)) or tuple(_guessed_pointers(file, imports))
+    objects += _tables_in_code(file, [place for place, _ in pointers], ends)
+    start, size = file.directory(_ADDRESSES)
+    addresses = (range(base + start, base + start + size),) if size else ()
+    return CodeImage(
+        machine="x86_64",
+        system="windows",
+        image_base=base,
+        given=_GIVEN,
+        soname=soname,
+        needed=libraries,
+        code=file.code,
+        constants=tuple(
+            CodeSection(section.name, section.addresses.start, bytes(pe.view(section.span)))
+            for section in pe.sections
+            if section.is_data and section.name not in _NO_CONSTANTS and len(section.span) <= _MOST_CONSTANTS
+        ),
+        functions=tuple(symbols[address] for address in sorted(symbols) if address not in skipped),
+        objects=tuple(sorted(objects, key=lambda symbol: symbol.address)),
+        pointers=pointers,
+        import_places=tuple(sorted(imports.items())),
+        writable=tuple(section.addresses for section in pe.sections if section.header.flags & SectionFlag.WRITE),
+        relro=addresses,
+        slots=addresses,
+        areas=tuple(section.addresses for section in pe.sections),
+        stubs=stubs,
+        entry=base + pe.optional.entry if pe.optional.entry else 0,
+        has_handlers=bool(handlers) or not is_known,
+        handlers=handlers,
+        has_strange_handlers=not is_known,
+        dispatchers=frozenset(place for offset in _DISPATCHERS if (place := file.configured(offset))),
+    )
 
-    def _imports(self) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-        """The places that the loader fills with an import's address, now or when it is first called; and the DLLs."""
-        places: dict[int, str] = {}
-        libraries: dict[str, None] = {}
-        for number, layout in ((Directory.IMPORT, _IMPORT), (Directory.DELAY_IMPORT, _DELAYED)):
-            at, _ = self._file.directory(number)
-            for _ in range(_MOST_PARTS if at else 0):
-                row = self._file.row(layout, at)
-                at += layout.size
-                if layout is _IMPORT:
-                    lookup, name, addresses = row[0] or row[4], row[3], row[4]
-                else:
-                    name, addresses, lookup = row[1], row[3], row[4]
-                if not name:
+
+def _imports(file: LoadedPe) -> tuple[dict[int, str], tuple[str, ...]]:
+    """The addresses that the loader fills with an import, at once or when it is first called, by name; and the DLLs."""
+    places: dict[int, str] = {}
+    libraries: dict[str, None] = {}
+    for number, layout in ((Directory.IMPORT, _IMPORT), (Directory.DELAY_IMPORT, _DELAYED)):
+        at, _ = file.directory(number)
+        for _ in range(_MOST_PARTS if at else 0):
+            row = file.row(layout, at)
+            at += layout.size
+            if layout is _IMPORT:
+                lookup, name, addresses = row[0] or row[4], row[3], row[4]
+            else:
+                name, addresses, lookup = row[1], row[3], row[4]
+            if not name:
+                break
+            library = file.text(name)
+            libraries[library] = None
+            for count in range(_MOST_NAMES):
+                (entry,) = file.row(_WORD, lookup + _WORD.size * count)
+                if not entry:
                     break
-                library = self._file.text(name)
-                libraries[library] = None
-                for count in range(_MOST_NAMES):
-                    (entry,) = self._file.row(WORD, lookup + WORD.size * count)
-                    if not entry:
-                        break
-                    called = f"{library.lower()}#{entry & 0xFFFF}" if entry & _BY_NUMBER else self._file.text(entry + 2)
-                    places[self._base + addresses + WORD.size * count] = called
-        return tuple(sorted(places.items())), tuple(libraries)
+                symbol = f"{library.lower()}#{entry & 0xFFFF}" if entry & _BY_NUMBER else file.text(entry + 2)
+                places[file.base + addresses + _WORD.size * count] = symbol
+    return places, tuple(libraries)
 
-    def _named(self) -> tuple[dict[int, Symbol], tuple[Symbol, ...], str | None]:
-        """The functions and objects with names, and the name that the file was linked under."""
-        names: dict[int, list[str]] = {}
-        exported: set[int] = set()
-        soname = None
-        at, size = self._file.directory(Directory.EXPORT)
-        if size:
-            row = self._file.row(_EXPORTS, at)
-            soname, first, functions = self._file.text(row[3]) if row[3] else None, row[4], row[5]
-            if max(functions, row[6]) > _MOST_NAMES:
-                raise BinaryError(f"{max(functions, row[6])} exports, expected {_MOST_NAMES} or less")
-            addresses = [one for (one,) in self._file.rows(HALF, row[7], functions)] if functions else []
-            called: dict[int, list[str]] = {}
-            if row[6]:
-                numbers = self._file.rows(struct.Struct("<H"), row[9], row[6])
-                for (place,), (number,) in zip(self._file.rows(HALF, row[8], row[6]), numbers, strict=True):
-                    called.setdefault(number, []).append(self._file.text(place))
-            for number, address in enumerate(addresses):
-                # what is in the directory itself is the name of another DLL's
-                if address and not at <= address < at + size:
-                    base = soname.lower() if soname else ""
-                    names.setdefault(self._base + address, []).extend(called.get(number, [f"{base}#{first + number}"]))
-                    exported.add(self._base + address)
-        for address, name in self._symbols():
-            names.setdefault(address, []).append(name)
-        found = {
-            address: Symbol(address, 0, tuple(dict.fromkeys(some)), address in exported)
-            for address, some in sorted(names.items())
-        }
-        functions_of = {address: one for address, one in found.items() if self._file.is_code(address)}
-        return functions_of, tuple(one for address, one in found.items() if address not in functions_of), soname
 
-    def _symbols(self) -> Iterator[tuple[int, str]]:
-        """The functions and variables in mingw's symbol table: address and name."""
-        coff, data = self._file.pe.coff, self._file.pe.data
-        end = coff.symbols_at + _SYMBOL.size * coff.symbols
-        if not coff.symbols_at or coff.symbols > _MOST_ROWS or end > len(data):
-            return
-        skipped = 0
-        for name, value, section, kind, storage, more in _SYMBOL.iter_unpack(data[coff.symbols_at : end]):
-            if skipped:
-                skipped -= 1
-                continue
-            skipped = more
-            is_own = bool(more) and kind != _IS_FUNCTION  # a section's
-            if storage not in {_EXTERNAL, _STATIC} or not 0 < section <= len(self._file.pe.sections) or is_own:
-                continue
-            at = end + HALF.unpack(name[4:])[0] if name[:4] == bytes(4) else 0
-            text = bytes(data[at : at + LONGEST]) if at else name
-            address = self._file.pe.sections[section - 1].addresses.start + value
-            if kind == _IS_FUNCTION or not self._file.is_code(address):
+def _named(file: LoadedPe) -> tuple[dict[int, Symbol], list[Symbol], str | None]:
+    """The functions by address, and the objects, with names and without sizes; and the name of the DLL."""
+    names: dict[int, list[str]] = {}
+    exported: set[int] = set()
+    soname = None
+    at, size = file.directory(Directory.EXPORT)
+    if size:
+        row = file.row(_EXPORTS, at)
+        soname, first, functions = file.text(row[3]) if row[3] else None, row[4], row[5]
+        if max(functions, row[6]) > _MOST_NAMES:
+            raise BinaryError(f"{max(functions, row[6])} exports, expected {_MOST_NAMES} or less")
+        names_of: dict[int, list[str]] = {}
+        if row[6]:
+            numbers = file.rows(struct.Struct("<H"), row[9], row[6])
+            for (name_at,), (number,) in zip(file.rows(_HALF, row[8], row[6]), numbers, strict=True):
+                names_of.setdefault(number, []).append(file.text(name_at))
+        for number, (start,) in enumerate(file.rows(_HALF, row[7], functions) if functions else ()):
+            # what is in the directory itself is the name of another DLL's
+            if start and not at <= start < at + size:
+                unnamed = [f"{(soname or '').lower()}#{first + number}"]
+                names.setdefault(file.base + start, []).extend(names_of.get(number, unnamed))
+                exported.add(file.base + start)
+    for address, name in _symbols(file):
+        names.setdefault(address, []).append(name)
+    symbols = [
+        Symbol(address, 0, tuple(dict.fromkeys(aliases)), address in exported)
+        for address, aliases in sorted(names.items())
+    ]
+    named = {symbol.address: symbol for symbol in symbols if file.is_code(symbol.address)}
+    return named, [symbol for symbol in symbols if symbol.address not in named], soname
+
+
+def _symbols(file: LoadedPe) -> Iterator[tuple[int, str]]:
+    """Address and name of the functions and variables in mingw's symbol table."""
+    coff, data, sections = file.pe.coff, file.pe.data, file.pe.sections
+    end = coff.symbols_at + _SYMBOL.size * coff.symbols
+    if not coff.symbols_at or coff.symbols > _MOST_ROWS or end > len(data):
+        return
+    skipped = 0
+    for name, value, section, kind, storage, more in _SYMBOL.iter_unpack(data[coff.symbols_at : end]):
+        if skipped:
+            skipped -= 1
+            continue
+        skipped = more
+        is_section = bool(more) and kind != _IS_FUNCTION
+        if storage in {_EXTERNAL, _STATIC} and 0 < section <= len(sections) and not is_section:
+            at = end + _HALF.unpack(name[4:])[0] if name[:4] == bytes(4) else 0
+            text = bytes(data[at : at + _LONGEST]) if at else name
+            address = sections[section - 1].addresses.start + value
+            if kind == _IS_FUNCTION or not file.is_code(address):
                 yield address, text.partition(b"\0")[0].decode("utf-8", "backslashreplace")
 
-    def _functions(self) -> tuple[dict[int, int], frozenset[int], dict[int, tuple[int, int]]]:
-        """Where functions start and end; the starts of those that are parts of others; and where handlers are told.
 
-        That is by the start of a function: RVA of the handler's data, and its own address.
-        """
-        at, size = self._file.directory(_EXCEPTION)
-        count = size // _FUNCTION.size
-        if count > _MOST_ROWS:
-            raise BinaryError(f"{count} functions in .pdata, expected {_MOST_ROWS} or less")
-        ends: dict[int, int] = {}
-        parents: dict[int, int] = {}
-        told: dict[int, tuple[int, int]] = {}
-        for begin, end, unwind in self._file.rows(_FUNCTION, at, count) if count else ():
-            if not begin < end or not self._file.is_code(self._base + begin):
+def _functions(file: LoadedPe) -> tuple[dict[int, int], set[int], dict[int, tuple[int, int]]]:
+    """The functions in .pdata: end by start, starts of parts that stand elsewhere, and the handlers by start.
+
+    A handler is the RVA of its data, and its own.
+    """
+    at, size = file.directory(_EXCEPTION)
+    count, base = size // _FUNCTION.size, file.base
+    if count > _MOST_ROWS:
+        raise BinaryError(f"{count} functions in .pdata, expected {_MOST_ROWS} or less")
+    ends: dict[int, int] = {}
+    parents: dict[int, int] = {}
+    unwound: dict[int, tuple[int, int]] = {}
+    for begin, end, unwind in file.rows(_FUNCTION, at, count) if count else ():
+        start = base + begin
+        if not begin < end or not file.is_code(start):
+            continue
+        ends[start] = base + end
+        if unwind & 1:
+            parents[start] = base + file.row(_FUNCTION, unwind & ~1)[0]
+            continue
+        (head,) = file.row(_HALF, unwind)
+        flags, codes = head >> 3 & 31, head >> 16 & 255
+        behind = unwind + _HALF.size + 2 * (codes + codes % 2)
+        if flags & _CHAINED:
+            parents[start] = base + file.row(_FUNCTION, behind)[0]
+        elif flags & _HANDLED:
+            unwound[start] = behind + _HALF.size, file.row(_HALF, behind)[0]
+    # a part right behind its function, or behind another of its parts, belongs to it
+    merged: dict[int, int] = {}
+    parts: set[int] = set()
+    last = -1
+    for start in sorted(ends):
+        if start in parents:
+            if last >= 0 and merged[last] == start and (last == parents[start] or last in parts):
+                merged[last] = ends[start]
                 continue
-            ends[begin] = end
-            if unwind & 1:
-                parents[begin] = self._file.row(_FUNCTION, unwind & ~1)[0]
-                continue
-            (head,) = self._file.row(HALF, unwind)
-            flags, count = head >> 3 & 31, head >> 16 & 255
-            behind = unwind + HALF.size + 2 * (count + count % 2)
-            if flags & _CHAINED:
-                parents[begin] = self._file.row(_FUNCTION, behind)[0]
-            elif flags & _HANDLED:
-                told[begin] = behind + HALF.size, self._file.row(HALF, behind)[0]
-        merged, parts = self._merged(ends, parents)
-        base = self._base
-        return (
-            {base + begin: base + end for begin, end in merged.items()},
-            frozenset(base + begin for begin in parts),
-            {base + begin: where for begin, where in told.items()},
-        )
+            parts.add(start)
+        merged[start] = ends[start]
+        last = start
+    return merged, parts, unwound
 
-    @staticmethod
-    def _merged(ends: dict[int, int], parents: dict[int, int]) -> tuple[dict[int, int], set[int]]:
-        """Functions with the parts right behind them; and the starts of parts that stand elsewhere."""
-        merged: dict[int, int] = {}
-        parts: set[int] = set()
-        last = -1
-        for begin in sorted(ends):
-            if begin in parents:
-                if last >= 0 and merged[last] == begin and (last == parents[begin] or last in parts):
-                    merged[last] = ends[begin]
-                    continue
-                parts.add(begin)
-            merged[begin] = ends[begin]
-            last = begin
-        return merged, parts
 
-    # pointers
+def _pointers(file: LoadedPe, imports: dict[int, str]) -> tuple[tuple[int, int], ...]:
+    pointers = file.pe.pointers([range(file.base, file.base + file.pe.optional.image_size)])
+    return tuple((pointer.place, pointer.target) for pointer in pointers if pointer.place not in imports)
 
-    def _pointers(self, imports: Iterable[int]) -> tuple[tuple[int, int], ...]:
-        known = set(imports)
-        return tuple(
-            (pointer.place, pointer.target)
-            for pointer in self._file.pe.pointers([range(self._base, self._top)])
-            if pointer.place not in known
-        )
 
-    def _guessed_pointers(self, imports: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Every word in data that may be an address, for a file whose base relocations were taken out."""
-        known = set(imports)
-        for section in self._file.pe.sections:
-            if not section.is_data or section.name in _NO_CONSTANTS:
-                continue
-            start, data = section.addresses.start, self._file.pe.view(section.span)
-            for number, (word,) in enumerate(WORD.iter_unpack(data[: len(data) // 8 * 8])):
-                place = start + WORD.size * number
-                if self._base <= word < self._top and place not in known:
+def _guessed_pointers(file: LoadedPe, imports: dict[int, str]) -> Iterator[tuple[int, int]]:
+    """Every word in data that may be an address."""
+    for section in file.pe.sections:
+        if section.is_data and section.name not in _NO_CONSTANTS:
+            data = file.pe.view(section.span)
+            for number, (word,) in enumerate(_WORD.iter_unpack(data[: len(data) // 8 * 8])):
+                place = section.addresses.start + _WORD.size * number
+                if file.base <= word < file.base + file.pe.optional.image_size and place not in imports:
                     yield place, word
 
-    def _tables_in_code(self, places: Iterable[int], functions: dict[int, int]) -> Iterator[Symbol]:
-        """The tables of pointers between functions, as mingw has one of constructors, with -1 in front and 0 behind."""
-        starts, last = sorted(functions), range(0)
-        for place in sorted(places):
-            index = bisect_right(starts, place) - 1
-            if not self._file.is_code(place) or (index >= 0 and place < functions[starts[index]]):
-                continue
-            if place == last.stop:
-                last = range(last.start, place + WORD.size)
-                continue
-            if last:
-                yield self._table(last)
-            last = range(place, place + WORD.size)
-        if last:
-            yield self._table(last)
 
-    def _table(self, places: range) -> Symbol:
-        before = self._file.bytes_at(places.start - WORD.size - self._base, WORD.size)
-        start = places.start - WORD.size * (before == b"\xff" * WORD.size)
-        stop = places.stop + WORD.size * (self._file.bytes_at(places.stop - self._base, WORD.size) == bytes(WORD.size))
-        return Symbol(start, stop - start)
+def _tables_in_code(file: LoadedPe, places: list[int], functions: dict[int, int]) -> Iterator[Symbol]:
+    """The tables of pointers between functions, as mingw has one of constructors, with -1 in front and 0 behind."""
+    starts = sorted(functions)
+    tables: list[range] = []
+    for place in sorted(places):
+        index = bisect_right(starts, place) - 1
+        if file.is_code(place) and (index < 0 or place >= functions[starts[index]]):
+            if tables and place == tables[-1].stop:
+                tables[-1] = range(tables[-1].start, place + _WORD.size)
+            else:
+                tables.append(range(place, place + _WORD.size))
+    for table in tables:
+        before = file.bytes_at(table.start - _WORD.size - file.base, _WORD.size)
+        behind = file.bytes_at(table.stop - file.base, _WORD.size)
+        start = table.start - _WORD.size * (before == b"\xff" * _WORD.size)
+        yield Symbol(start, table.stop + _WORD.size * (behind == bytes(_WORD.size)) - start)
 
-    def _stubs(self, imports: set[int], functions: dict[int, int]) -> tuple[CodeSection, ...]:
-        """The jumps through an import's place that stand alone, outside functions that .pdata knows."""
-        starts = sorted(functions)
-        found = []
-        for code in self._file.code:
-            for match in _JUMP.finditer(code.data):
-                end = match.end() + HALF.size
-                place = code.address + end + int.from_bytes(code.data[match.end() : end], "little", signed=True)
-                at = code.address + match.start()
-                index = bisect_right(starts, at) - 1
-                if place in imports and (index < 0 or functions[starts[index]] <= at):
-                    found.append(CodeSection(".plt", at, code.data[match.start() : end]))
-        return tuple(found)
+
+def _stubs(file: LoadedPe, imports: dict[int, str], functions: dict[int, int]) -> tuple[CodeSection, ...]:
+    """The jumps through an import's place that stand outside the functions of .pdata."""
+    starts = sorted(functions)
+    stubs = []
+    for code in file.code:
+        for match in _JUMP.finditer(code.data):
+            end = match.end() + _HALF.size
+            place = code.address + end + int.from_bytes(code.data[match.end() : end], "little", signed=True)
+            at = code.address + match.start()
+            index = bisect_right(starts, at) - 1
+            if place in imports and (index < 0 or functions[starts[index]] <= at):
+                stubs.append(CodeSection(".plt", at, code.data[match.start() : end]))
+    return tuple(stubs)
+
+
+def _handlers(
+    file: LoadedPe, unwound: dict[int, tuple[int, int]], functions: dict[int, int]
+) -> tuple[dict[int, tuple[int, ...]], bool]:
+    """The functions that run when the one at an address throws; and whether all such tables were understood."""
+    handlers: dict[int, tuple[int, ...]] = {}
+    is_known = True
+    for function, (data, handler) in unwound.items():
+        called = _handlers_at(file, data)
+        is_known &= called is not None
+        # what the file brings itself to handle errors may be one of its own
+        own = {file.base + handler} & functions.keys()
+        if more := (own | {file.base + start for start in called or ()}) - {function}:
+            handlers[function] = tuple(sorted(more))
+    return handlers, is_known
+
+
+def _handlers_at(file: LoadedPe, data: int) -> list[int] | None:
+    """The RVAs that the table of a handler at *data* leads to; None if it is of no known kind."""
+    try:
+        (first,) = file.row(_HALF, data)
+        if file.bytes_at(first, 4) and (file.row(_HALF, first)[0] & _MASK) in _FUNCTION_INFO:
+            return list(_function_info(file, first))
+        if (scopes := _scopes(file, first, data + 4)) is not None:
+            return scopes
+        if not file.is_data(first):
+            # the check of the stack has its number there, or places in the function itself
+            return []
+        called = list(_FunctionInfo4(file, first).handlers())
+    except (BinaryError, IndexError):
+        return None
+    return called if all(file.is_code(file.base + start) for start in called) else None
+
+
+def _function_info(file: LoadedPe, at: int) -> Iterator[int]:
+    """What FuncInfo at the RVA *at*, of __CxxFrameHandler3, leads to."""
+    _, states, unwinds, tries, blocks = file.row(_TRY, at)
+    if max(states, tries) > _MOST_STATES:
+        raise BinaryError(f"{max(states, tries)} states of a function")
+    for _, action in file.rows(_UNWIND, unwinds, states) if states else ():
+        if action:
+            yield action
+    for *_, count, rows in file.rows(_TRY, blocks, tries) if tries else ():
+        if count > _MOST_STATES:
+            raise BinaryError(f"{count} handlers of a block")
+        for row in file.rows(_CATCH, rows, count) if count else ():
+            yield row[3]
+
+
+def _scopes(file: LoadedPe, count: int, at: int) -> list[int] | None:
+    """What the table of __C_specific_handler at the RVA *at* leads to; None if it is none."""
+    if not 0 < count <= _MOST_STATES:
+        return None
+    try:
+        rows = list(file.rows(_SCOPE, at, count))
+    except BinaryError:
+        return None
+    if not all(
+        begin < end and file.is_code(file.base + begin) and (not target or file.is_code(file.base + target))
+        for begin, end, _, target in rows
+    ):
+        return None
+    # 1 stands for a filter that takes every exception
+    return [start for _, _, handler, target in rows for start in (handler, target) if start > 1]
+
+
+class _FunctionInfo4:
+    """FuncInfo4, of __CxxFrameHandler4, from an RVA on; `BinaryError` or `IndexError` if it is none."""
+
+    def __init__(self, file: LoadedPe, at: int) -> None:
+        self._file, self._at = file, at
+        self._data, self._next = file.bytes_at(at, _LONGEST), 0
+
+    def _byte(self) -> int:
+        self._next += 1
+        return self._data[self._next - 1]
+
+    def _address(self) -> int:
+        self._next += _HALF.size
+        if self._next > len(self._data):
+            raise BinaryError(f"table of handlers at RVA {self._at:#x} is too long")
+        return int(_HALF.unpack_from(self._data, self._next - _HALF.size)[0])
+
+    def _number(self) -> int:
+        first = self._byte()
+        # as many ones at the end as bytes follow, up to three
+        more = next((count for count in range(_HALF.size) if not first >> count & 1), None)
+        if more is None:
+            return self._address()
+        number = first
+        for count in range(more):
+            number |= self._byte() << 8 * (count + 1)
+        return number >> (more + 1)
+
+    def _rows(self) -> range:
+        count = self._number()
+        if count > _MOST_STATES:
+            raise BinaryError(f"{count} rows in a table of handlers")
+        return range(count)
+
+    def handlers(self) -> Iterator[int]:
+        """The RVAs of the functions that run."""
+        head = self._byte()
+        if head & _RESERVED or not head & (_HAS_UNWINDS | _HAS_TRIES):
+            raise BinaryError(f"table of handlers at RVA {self._at:#x} begins with {head:#x}")
+        if head & _HAS_FLAGS:
+            self._number()
+        unwinds = self._address() if head & _HAS_UNWINDS else 0
+        tries = self._address() if head & _HAS_TRIES else 0
+        if unwinds:
+            yield from _FunctionInfo4(self._file, unwinds).unwinds()
+        if tries:
+            yield from _FunctionInfo4(self._file, tries).tries()
+
+    def unwinds(self) -> Iterator[int]:
+        for _ in self._rows():
+            kind = self._number() & 3
+            if kind:
+                yield self._address()
+            if kind in {1, 2}:
+                self._number()
+
+    def tries(self) -> Iterator[int]:
+        for _ in self._rows():
+            for _ in range(3):
+                self._number()
+            yield from _FunctionInfo4(self._file, self._address()).catches()
+
+    def catches(self) -> Iterator[int]:
+        for _ in self._rows():
+            head = self._byte()
+            if head & 1:
+                self._number()
+            if head & 2:
+                self._address()
+            if head & 4:
+                self._number()
+            yield self._address()
+            for _ in range(head >> 4 & 3):
+                if head & 8:
+                    self._address()
+                else:
+                    self._number()

@@ -2,12 +2,10 @@
 
     replaced spans -> packed down in their section -> the section's end, now free, is left out of the file
     later sections shift in the file by whole FileAlignment units; the loader fills what is left out with zeros
-    -> an edited file over the file, proved before it is handed out
+    -> an edited file, proved before it is handed out
 
-Of sections for debuggers the file has no bytes once they are stripped; their addresses stay.
-Addresses, sizes in memory, imports, exports and unwind tables stay. What has file offsets follows: section headers,
-the debug directory, the symbol table of debuggers. An Authenticode signature is void after a change: it is dropped if
-that is allowed, and else the file is refused, as one with other bytes behind its last section is.
+Addresses and sizes in memory stay. What has file offsets follows: section headers, the debug directory, the symbol
+table of debuggers. A file with an Authenticode signature, or other bytes behind its last section, is refused.
 """
 
 import struct
@@ -40,7 +38,6 @@ from vbuild.pe.image import (
     PeImage,
     PeSection,
     SectionFlag,
-    SectionHeader,
 )
 
 _SYMBOL = 18
@@ -60,16 +57,13 @@ def cut(
     *,
     strip: Strip = Strip.NOTHING,
 ) -> EditedFile:
-    """*image* with *replacements*, and without what *strip* names, proved; `EditedFile.whole` if nothing changes.
-
-    `BinaryError` if it cannot be done without a risk, or the file is signed.
-    """
+    """*image* with *replacements* and without what *strip* names, proved; `BinaryError` if that is a risk."""
     stripped = debug_sections(image) if strip is not Strip.NOTHING else None
-    if all(each.parts == (each.span,) for each in replacements) and stripped is None:
+    if all(replacement.parts == (replacement.span,) for replacement in replacements) and stripped is None:
         return EditedFile.whole(image.data)
     _check_kind(image)
     _check_end(image)
-    spans = [_addresses(image, each.span) for each in replacements]
+    spans = [_addresses(image, replacement.span) for replacement in replacements]
     check_followed(replacements, spans, image.pointers(spans), _exported(image))
     beds = _beds(image, replacements)
     edited = _checked_sum(image, spliced(image.data, _edits(image, beds, stripped)))
@@ -78,30 +72,30 @@ def cut(
 
 
 def debug_sections(image: PeImage) -> dict[int, bytes] | None:
-    """The sections for debuggers, by index, with what each is called once longer names than eight letters are gone.
+    """The sections for debuggers, by index, with the eight letters that are left of each name.
 
-    They and the symbols, which hold those names, are what stripping takes of a DLL that mingw linked. None if there are
-    no symbols, or another section needs its name.
+    Stripping takes them and the symbols, which hold the long names, of a DLL that mingw linked. None if there are no
+    symbols, or another section needs its name.
     """
     symbols = symbols_of(image)
     if not symbols or symbols.start < image.end or symbols.stop > image.size:
         return None
     strings = symbols.start + _SYMBOL * image.coff.symbols
     debug_data = {entry.raw_at for _, entry in image.debug_entries()}
-    found = {}
+    sections = {}
     for section in image.sections:
         if section.name.startswith("/"):
-            place = strings + int(section.name[1:]) if section.name[1:].isdigit() else image.size
-            name = bytes(image.data[place : min(place + _LONGEST_NAME, symbols.stop)]).partition(b"\0")[0]
+            start = strings + int(section.name[1:]) if section.name[1:].isdigit() else image.size
+            name = bytes(image.data[start : min(start + _LONGEST_NAME, symbols.stop)]).partition(b"\0")[0]
             is_loaded = not section.header.flags & SectionFlag.DISCARDABLE
-            if is_loaded or not name.startswith(_DEBUG) or any(place in section.raw for place in debug_data):
+            if is_loaded or not name.startswith(_DEBUG) or any(offset in section.raw for offset in debug_data):
                 return None
-            found[section.index] = name[:8].ljust(8, b"\0")
-    return found
+            sections[section.index] = name[:8].ljust(8, b"\0")
+    return sections
 
 
 def symbols_of(image: PeImage) -> range:
-    """The file offsets of the symbols and of the names behind them."""
+    """The file offsets of the symbols and their names."""
     start = image.coff.symbols_at
     strings = start + _SYMBOL * image.coff.symbols
     size = int.from_bytes(image.data[strings : strings + 4], "little")
@@ -109,7 +103,7 @@ def symbols_of(image: PeImage) -> range:
 
 
 class _Bed(Struct, frozen=True):
-    """A section in which spans are replaced, and how they are packed in it."""
+    """A section with replaced spans, and how they are packed."""
 
     section: PeSection
     replacements: tuple[Replacement, ...]
@@ -129,30 +123,19 @@ class _Bed(Struct, frozen=True):
 
 
 class _Shifts(Struct, frozen=True):
-    """How many bytes the file has of the sections that become shorter, and so where everything else comes to lie."""
+    """The bytes that stay of shortened sections, by index, and the file offsets that are *gone*."""
 
     sizes: dict[int, int]
     gone: tuple[range, ...]
 
     @classmethod
     def of(cls, image: PeImage, sizes: dict[int, int]) -> "_Shifts":
-        """*sizes*: for the index of a section, the bytes of it that stay, padding included."""
-        gone = sorted(
-            (
-                range(section.raw.start + sizes[section.index], section.raw.stop)
-                for section in image.sections
-                if section.index in sizes
-            ),
-            key=lambda span: span.start,
-        )
-        return cls(sizes, tuple(gone))
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.gone))
+        raw = {index: image.sections[index].raw for index in sizes}
+        sizes = {index: min(size, len(raw[index])) for index, size in sizes.items()}
+        return cls(sizes, tuple(range(raw[index].start + size, raw[index].stop) for index, size in sizes.items()))
 
     def offset(self, old: int) -> int:
-        """Where the byte at *old* is afterwards."""
+        """The new offset of the byte at *old*."""
         return old - sum(min(len(span), max(0, old - span.start)) for span in self.gone)
 
 
@@ -168,7 +151,7 @@ def _check_kind(image: PeImage) -> None:
 
 
 def _check_end(image: PeImage) -> None:
-    """Refuse what stands behind the last section, unless it is known: symbols."""
+    """Refuse bytes behind the last section, but for symbols."""
     end = image.end
     if symbols := symbols_of(image):
         if symbols.start < end or symbols.stop > len(image.data):
@@ -210,31 +193,27 @@ def _addresses(image: PeImage, span: range) -> range:
 
 
 def _beds(image: PeImage, replacements: Sequence[Replacement]) -> tuple[_Bed, ...]:
-    found = by_section(replacements, lambda each: _section_of(image, each.span).index)
-    return tuple(_bed(image, image.sections[index], each) for index, each in found.items())
+    sections = by_section(replacements, lambda replacement: _section_of(image, replacement.span).index)
+    return tuple(_bed(image, image.sections[index], inside) for index, inside in sections.items())
 
 
 def _bed(image: PeImage, section: PeSection, replacements: tuple[Replacement, ...]) -> _Bed:
     shift = section.addresses.start - section.span.start
     filled = range(section.addresses.start, section.addresses.start + len(section.span))
-    ends = [each.span.start + shift for each in replacements[1:]] + [filled.stop]
-    gaps = [range(each.span.stop + shift, end) for each, end in zip(replacements, ends, strict=True)]
+    ends = [replacement.span.start + shift for replacement in replacements[1:]] + [filled.stop]
+    gaps = [range(piece.span.stop + shift, end) for piece, end in zip(replacements, ends, strict=True)]
     padding = image.padding(gaps)
-    # what pads a piece goes with it: incremental links leave room for it to grow
-    pieces = [
-        Chunk(
-            range(each.span.start + shift, gap.stop if gap in padding else gap.start),
-            each.size,
-            stays=not each.pointers,
-        )
-        for each, gap in zip(replacements, gaps, strict=True)
-    ]
+    pieces = []
+    for replacement, gap in zip(replacements, gaps, strict=True):
+        # what pads a piece goes with it: incremental links leave room for it to grow
+        span = range(replacement.span.start + shift, gap.stop if gap in padding else gap.start)
+        pieces.append(Chunk(span, replacement.size, stays=not replacement.pointers))
 
     def bed(packing: Callable[..., Packing]) -> _Bed:
         return _Bed(section, replacements, packing(filled, pieces, alignment=1, is_padding=lambda _gap: False))
 
     try:
-        return min(bed(packed), bed(spread), key=lambda each: each.end)
+        return min(bed(packed), bed(spread), key=lambda choice: choice.end)
     except BinaryError:
         return bed(packed)
 
@@ -242,15 +221,14 @@ def _bed(image: PeImage, section: PeSection, replacements: tuple[Replacement, ..
 def _edits(image: PeImage, beds: tuple[_Bed, ...], stripped: dict[int, bytes] | None) -> list[Edit]:
     unit = image.optional.file_alignment
     sizes = {bed.section.index: up(bed.end - bed.section.raw.start, unit) for bed in beds}
-    sizes |= dict.fromkeys(stripped or (), 0)
-    shifts = _Shifts.of(image, {index: min(size, len(image.sections[index].raw)) for index, size in sizes.items()})
+    shifts = _Shifts.of(image, sizes | dict.fromkeys(stripped or (), 0))
     edits = [Edit(span) for span in shifts.gone]
     for bed in beds:
         stop = bed.section.raw.start + shifts.sizes[bed.section.index]
-        for each, start in zip(bed.replacements, bed.packing.starts, strict=True):
-            place = start - bed.shift
-            edits.append(Edit(range(place, place + each.size), each.parts))
-            edits += (_word(image, pointer.place, start) for pointer in each.pointers)
+        for replacement, start in zip(bed.replacements, bed.packing.starts, strict=True):
+            offset = start - bed.shift
+            edits.append(Edit(range(offset, offset + replacement.size), replacement.parts))
+            edits += (_word(image, pointer.place, start) for pointer in replacement.pointers)
         for free in bed.packing.free:
             gap = range(free.start - bed.shift, min(free.stop - bed.shift, stop))
             edits.append(Edit(gap, (bytes(len(gap)),)))
@@ -266,63 +244,53 @@ def _edits(image: PeImage, beds: tuple[_Bed, ...], stripped: dict[int, bytes] | 
 
 
 def _word(image: PeImage, address: int, value: int) -> Edit:
-    place = image.offset(address)
-    if place is None:
+    offset = image.offset(address)
+    if offset is None:
         raise BinaryError(f"pointer at {address:#x} is not in the file")
-    return Edit(range(place, place + _WORD), (value.to_bytes(_WORD, "little"),))
+    return Edit(range(offset, offset + _WORD), (value.to_bytes(_WORD, "little"),))
 
 
 def _section_edits(image: PeImage, shifts: _Shifts, stripped: dict[int, bytes] | None) -> Iterator[Edit]:
-    """The headers as they are when the file has less of some sections."""
+    """The headers of a file that has less of some sections."""
     coff, optional = image.coff, image.optional
     if stripped is not None:
         coff = replace(coff, symbols_at=0, symbols=0)
     elif coff.symbols_at:
         coff = replace(coff, symbols_at=shifts.offset(coff.symbols_at))
-    told = sum(len(image.sections[index].raw) - size for index, size in shifts.sizes.items())
-    optional = replace(optional, initialized_size=max(0, optional.initialized_size - told))
-    headers = coff.pack() + optional.pack() + b"".join(each.pack() for each in image.directories)
-    yield Edit(range(image.place, image.place + len(headers)), (headers,))
-    table = image.place + CoffHeader.layout.size + image.coff.optional_size
-    names = stripped or {}
-    after = (_header(section, shifts) for section in image.sections)
-    rows = b"".join(replace(each, name=names.get(index, each.name)).pack() for index, each in enumerate(after))
+    optional = replace(optional, initialized_size=max(0, optional.initialized_size - sum(map(len, shifts.gone))))
+    headers = coff.pack() + optional.pack() + b"".join(directory.pack() for directory in image.directories)
+    yield Edit(range(image.coff_at, image.coff_at + len(headers)), (headers,))
+    table = image.coff_at + CoffHeader.layout.size + image.coff.optional_size
+    rows = b""
+    for section in image.sections:
+        header = section.header
+        size = shifts.sizes.get(section.index, header.raw_size)
+        rows += replace(
+            header,
+            name=(stripped or {}).get(section.index, header.name),
+            raw_size=size,
+            raw_at=shifts.offset(header.raw_at) if size else 0,
+            lines_at=shifts.offset(header.lines_at) if header.lines_at else 0,
+            relocations_at=shifts.offset(header.relocations_at) if header.relocations_at else 0,
+        ).pack()
     yield Edit(range(table, table + len(rows)), (rows,))
-
-
-def _header(section: PeSection, shifts: _Shifts) -> SectionHeader:
-    header = section.header
-    size = shifts.sizes.get(section.index, header.raw_size)
-    return replace(
-        header,
-        raw_size=size,
-        raw_at=shifts.offset(header.raw_at) if size else 0,
-        lines_at=shifts.offset(header.lines_at) if header.lines_at else 0,
-        relocations_at=shifts.offset(header.relocations_at) if header.relocations_at else 0,
-    )
 
 
 def _checked_sum(image: PeImage, edited: EditedFile) -> EditedFile:
     """*edited* with the checksum of its bytes, if the file had one."""
-    if not image.optional.checksum:
-        return edited
-    place = image.place + CoffHeader.layout.size + _CHECKSUM_AT
-    empty = _with_word(edited, place, 0)
-    return _with_word(edited, place, checksum(empty))
-
-
-def _with_word(edited: EditedFile, place: int, number: int) -> EditedFile:
+    offset = image.coff_at + CoffHeader.layout.size + _CHECKSUM_AT
     written = Written.of(edited)
-    head = bytearray(written[: place + 4])
-    head[place:] = number.to_bytes(4, "little")
-    rest = (
-        piece if isinstance(piece, range) else bytes(piece) for piece in written.pieces(range(place + 4, len(written)))
-    )
-    return EditedFile.of(edited.source, [bytes(head), *rest])
+
+    def with_checksum(number: int) -> EditedFile:
+        pieces = written.pieces(range(offset + 4, len(written)))
+        rest = (piece if isinstance(piece, range) else bytes(piece) for piece in pieces)
+        return EditedFile.of(edited.source, [bytes(written[:offset]) + number.to_bytes(4, "little"), *rest])
+
+    return with_checksum(checksum(with_checksum(0))) if image.optional.checksum else edited
 
 
 def checksum(file: EditedFile) -> int:
-    """The checksum of *file*, whose own field for it is 0: its 16-bit words with carries added, and its size."""
+    """The checksum of *file*, whose own field is 0: its 16-bit words with carries added, and its size."""
     total, odd = 0, b""
     for buffer in file.buffers():
         for start in range(0, len(buffer), _CHUNK):

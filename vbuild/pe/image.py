@@ -6,8 +6,8 @@ r"""The headers of a PE file, its sections, and the words in them that Windows' 
     +24   112   optional header of PE32+: image base, alignments, checksum; then 8 bytes for each data directory
           40    for each section: addresses it takes, and apart from that the bytes that the file has of it
 
-A section may have fewer bytes in the file than in memory: the loader fills the rest with zeros. Addresses here are
-virtual ones with the image base, as pointers have them; a name is cut to eight letters, as linkers do.
+A section may have fewer bytes in the file than in memory: the loader fills the rest with zeros. Addresses include the
+image base, as pointers do.
 https://learn.microsoft.com/windows/win32/debug/pe-format
 """
 
@@ -31,7 +31,7 @@ _WORD = struct.Struct("<Q")
 _BLOCK = struct.Struct("<II")  # the RVA of a page, and the bytes of its base relocations, these two included
 _PE32_PLUS = 0x20B
 _LONGEST_NAME = 8
-# no file that a linker made has as many; each costs time
+# more than any linker makes
 _MOST_SECTIONS = 1 << 10
 # linkers put the headers right behind a small program for DOS
 _FURTHEST = 1 << 16
@@ -42,16 +42,13 @@ Name = Annotated[bytes, "8s"]
 
 
 class Machine(IntEnum):
-    """Machine of the COFF header, those that wheels are for."""
-
-    I386 = 0x14C
     AMD64 = 0x8664
     ARM64 = 0xAA64
     ARM64EC = 0xA641
 
 
 class Directory(IntEnum):
-    """The places of data directories that matter here."""
+    """The numbers of data directories."""
 
     EXPORT = 0
     IMPORT = 1
@@ -66,31 +63,17 @@ class SectionFlag(IntFlag):
     """Characteristics of a section."""
 
     CODE = 0x20
-    INITIALIZED_DATA = 0x40
     DISCARDABLE = 0x200_0000
     EXECUTE = 0x2000_0000
     WRITE = 0x8000_0000
 
 
-class _BaseRelocation(IntEnum):
-    """The types of base relocations that a 64-bit file has."""
-
-    ABSOLUTE = 0
-    DIR64 = 10
-
-
+# types of base relocations
+_ABSOLUTE, _DIR64 = 0, 10
 _RELOCS_STRIPPED = 0x1
 
 
-class PeRecord(Packed, frozen=True):
-    """A record of a PE file; `BinaryError` if it is cut short."""
-
-    REFUSAL = BinaryError
-
-
-class CoffHeader(PeRecord, frozen=True):
-    """What says how many sections there are, and where the symbols of debuggers lie."""
-
+class CoffHeader(Packed, frozen=True):
     machine: U16
     sections: U16
     time: U32
@@ -100,8 +83,8 @@ class CoffHeader(PeRecord, frozen=True):
     characteristics: U16
 
 
-class OptionalHeader(PeRecord, frozen=True):
-    """The optional header of a 64-bit file, up to its data directories."""
+class OptionalHeader(Packed, frozen=True):
+    """Up to the data directories."""
 
     magic: U16
     linker_major: U8
@@ -134,15 +117,15 @@ class OptionalHeader(PeRecord, frozen=True):
     directories: U32
 
 
-class DataDirectory(PeRecord, frozen=True):
-    """Where a table is: its RVA, or for certificates its file offset; and its size."""
+class DataDirectory(Packed, frozen=True):
+    """RVA of a table, or for certificates its file offset; and its size."""
 
     start: U32
     size: U32
 
 
-class SectionHeader(PeRecord, frozen=True):
-    """A section: *size* bytes at the RVA *start*, of which the file has *raw_size* at *raw_at*."""
+class SectionHeader(Packed, frozen=True):
+    """*size* bytes at the RVA *start*, of which the file has *raw_size* at *raw_at*."""
 
     name: Name
     size: U32
@@ -156,7 +139,7 @@ class SectionHeader(PeRecord, frozen=True):
     flags: U32
 
 
-class DebugEntry(PeRecord, frozen=True):
+class DebugEntry(Packed, frozen=True):
     """A row of the debug directory; *raw_at* is a file offset."""
 
     characteristics: U32
@@ -170,7 +153,7 @@ class DebugEntry(PeRecord, frozen=True):
 
 
 class PeSection(Struct, frozen=True):
-    """One section: its header, and the address that its image is loaded to."""
+    """A section of an image that is loaded to *base*."""
 
     index: int
     header: SectionHeader
@@ -183,9 +166,8 @@ class PeSection(Struct, frozen=True):
     @property
     def raw(self) -> range:
         """The file offsets of its bytes, padding included."""
-        return (
-            range(self.header.raw_at, self.header.raw_at + self.header.raw_size) if self.header.raw_size else range(0)
-        )
+        header = self.header
+        return range(header.raw_at, header.raw_at + header.raw_size) if header.raw_size else range(0)
 
     @property
     def span(self) -> range:
@@ -204,15 +186,14 @@ class PeSection(Struct, frozen=True):
 
     @property
     def is_data(self) -> bool:
-        """Whether it is loaded from the file, and is not code."""
         return bool(self.span) and not self.header.flags & (SectionFlag.CODE | SectionFlag.EXECUTE)
 
 
 class PeLayout(Struct, frozen=True, eq=False):
-    """The headers of a 64-bit PE file of *size* bytes; *place* is the offset of its COFF header."""
+    """The headers of a 64-bit PE file of *size* bytes; the COFF header is at the offset *coff_at*."""
 
     size: int
-    place: int
+    coff_at: int
     coff: CoffHeader
     optional: OptionalHeader
     directories: tuple[DataDirectory, ...]
@@ -224,9 +205,9 @@ class PeLayout(Struct, frozen=True, eq=False):
 
         `BinaryError` unless its sections lie inside the file, and rise without an overlap in the file and in memory.
         """
-        place = coff_place(source)
-        coff = CoffHeader.parse(bytes(source[place : place + CoffHeader.layout.size]))
-        start = place + CoffHeader.layout.size
+        coff_at = coff_place(source)
+        start = coff_at + CoffHeader.layout.size
+        coff = CoffHeader.parse(bytes(source[coff_at:start]))
         if (magic := int.from_bytes(bytes(source[start : start + 2]), "little")) != _PE32_PLUS:
             raise BinaryError(f"optional header of magic {magic:#x}: expected {_PE32_PLUS:#x} (64-bit, PE32+)")
         table = start + coff.optional_size
@@ -242,11 +223,10 @@ class PeLayout(Struct, frozen=True, eq=False):
         headers = (SectionHeader(*row) for row in SectionHeader.layout.iter_unpack(rows))
         sections = tuple(PeSection(index, header, optional.image_base) for index, header in enumerate(headers))
         _check_sections(sections, optional, table_end=table + len(rows), file_size=len(source))
-        return PeLayout(len(source), place, coff, optional, directories, sections)
+        return PeLayout(len(source), coff_at, coff, optional, directories, sections)
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is a program that is loaded where it says: no pointer in it has to be filled."""
         return bool(self.coff.characteristics & _RELOCS_STRIPPED)
 
     @property
@@ -255,46 +235,46 @@ class PeLayout(Struct, frozen=True, eq=False):
         return max((section.raw.stop for section in self.sections if section.raw), default=self.optional.headers_size)
 
     def named(self, name: str) -> tuple[PeSection, ...]:
-        """Every section called *name*, or by its first eight letters."""
+        """The sections called *name*, which linkers cut to eight letters."""
         return tuple(section for section in self.sections if section.name == name[:_LONGEST_NAME])
 
     def offset(self, address: int) -> int | None:
-        """The file offset of the byte that is loaded to *address*; None if the file has no such byte."""
+        """The file offset of the byte that is loaded to *address*."""
         index = bisect_right(self.sections, address, key=lambda section: section.addresses.start) - 1
         if index < 0:
             return None
         section = self.sections[index]
-        place = section.span.start + address - section.addresses.start
-        return place if place in section.span else None
+        offset = section.span.start + address - section.addresses.start
+        return offset if offset in section.span else None
 
     def address(self, offset: int) -> int | None:
-        """The address to which the byte at *offset* of the file is loaded; None if it is not."""
+        """The address to which the byte at *offset* is loaded."""
         for section in self.sections:
             if offset in section.span:
                 return section.addresses.start + offset - section.span.start
         return None
 
-    def directory(self, which: Directory) -> DataDirectory | None:
-        """The data directory *which*, or None if it is empty."""
-        found = self.directories[which] if which < len(self.directories) else None
-        return found if found and found.start and found.size else None
+    def directory(self, number: Directory) -> DataDirectory | None:
+        """The data directory *number* unless it is empty."""
+        entry = self.directories[number] if number < len(self.directories) else None
+        return entry if entry and entry.start and entry.size else None
 
-    def table(self, which: Directory) -> range:
-        """The file offsets of what the data directory *which* names; `BinaryError` unless one section has all of it."""
-        if not (directory := self.directory(which)):
+    def table(self, number: Directory) -> range:
+        """The file offsets of a data directory's table; `BinaryError` unless one section has all of it."""
+        if not (directory := self.directory(number)):
             return range(0)
         start = self.offset(self.optional.image_base + directory.start)
         end = self.offset(self.optional.image_base + directory.start + directory.size - 1)
         if start is None or end != start + directory.size - 1:
             raise BinaryError(
-                f"{which.name.lower()} directory at RVA {directory.start:#x}, {directory.size:#x} bytes, is not in the "
-                "file"
+                f"{number.name.lower()} directory at RVA {directory.start:#x}, {directory.size:#x} bytes, is not in "
+                "the file"
             )
         return range(start, start + directory.size)
 
 
 class PeImage(PeLayout, frozen=True, eq=False):
-    """A 64-bit PE file: its headers, and its bytes, which are never copied."""
+    """A 64-bit PE file with its bytes, which are never copied."""
 
     data: memoryview
 
@@ -303,38 +283,36 @@ class PeImage(PeLayout, frozen=True, eq=False):
         """The 64-bit PE file *data*; `BinaryError` as `PeLayout.read`."""
         view = memoryview(data).cast("B")
         layout = PeLayout.read(view)
-        return cls(layout.size, layout.place, layout.coff, layout.optional, layout.directories, layout.sections, view)
+        return cls(layout.size, layout.coff_at, layout.coff, layout.optional, layout.directories, layout.sections, view)
 
     def view(self, span: range) -> memoryview:
-        """The bytes at the file offsets *span*."""
         return self.data[span.start : span.stop]
 
     def pointers(self, ranges: Sequence[range]) -> tuple[Pointer, ...]:
         """Every word that the loader fills with an address in one of *ranges*, by the base relocations.
 
-        `BinaryError` if the table of these is damaged, or has a type that a 64-bit file has not.
+        `BinaryError` if their table is damaged, or has a type that no 64-bit file has.
         """
         wanted = Ranges(ranges)
-        return tuple(self._pointers(wanted)) if wanted else ()
+        pointers = []
+        starts = [section.addresses.start for section in self.sections]
+        for place in self.relocated() if wanted else ():
+            section = self.sections[max(bisect_right(starts, place) - 1, 0)]
+            offset = section.span.start + place - section.addresses.start
+            if offset not in section.span or offset + _WORD.size > section.span.stop:
+                raise BinaryError(f"base relocation of {place:#x}, where the file has no word")
+            target = _WORD.unpack_from(self.data, offset)[0]
+            if wanted.low <= target < wanted.high and target in wanted:
+                pointers.append(Pointer(place, target))
+        return tuple(pointers)
 
     def padding(self, gaps: Sequence[range]) -> frozenset[range]:
-        """Those of the addresses *gaps* of the file at which there is nothing but zeros, and to which nothing leads."""
+        """The *gaps* (addresses) that hold nothing but zeros, and to which no pointer leads."""
         empty = [
             gap for gap in gaps if (at := self.offset(gap.start)) is None or not any(self.data[at : at + len(gap)])
         ]
-        led_to = [pointer.target for pointer in self.pointers(empty)]
-        return frozenset(gap for gap in empty if not any(target in gap for target in led_to))
-
-    def _pointers(self, wanted: Ranges) -> Iterator[Pointer]:
-        places = [section.addresses.start for section in self.sections]
-        for place in self.relocated():
-            section = self.sections[max(bisect_right(places, place) - 1, 0)]
-            at = section.span.start + place - section.addresses.start
-            if at not in section.span or at + _WORD.size > section.span.stop:
-                raise BinaryError(f"base relocation of {place:#x}, where the file has no word")
-            target = _WORD.unpack_from(self.data, at)[0]
-            if wanted.low <= target < wanted.high and target in wanted:
-                yield Pointer(place, target)
+        targets = [pointer.target for pointer in self.pointers(empty)]
+        return frozenset(gap for gap in empty if not any(target in gap for target in targets))
 
     def relocated(self) -> Iterator[int]:
         """The addresses of the words that the loader adds its base to."""
@@ -346,9 +324,9 @@ class PeImage(PeLayout, frozen=True, eq=False):
                 raise BinaryError(f"block of base relocations at {at:#x} of {size:#x} bytes")
             for (word,) in struct.iter_unpack("<H", self.data[at + _BLOCK.size : at + size]):
                 kind = word >> 12
-                if kind == _BaseRelocation.DIR64:
+                if kind == _DIR64:
                     yield self.optional.image_base + page + (word & 0xFFF)
-                elif kind != _BaseRelocation.ABSOLUTE:
+                elif kind != _ABSOLUTE:
                     raise BinaryError(f"base relocation of type {kind} at {at:#x}, expected DIR64 (10)")
             at += size
 
@@ -360,14 +338,14 @@ class PeImage(PeLayout, frozen=True, eq=False):
 
 
 def is_64_bit(head: Callable[[int], bytes]) -> bool:
-    """Whether a file is a 64-bit PE file; *head* gives so many of its first bytes, or more."""
+    """Whether a file is a 64-bit PE file; *head* gives that many of its first bytes, or more."""
     start = head(_E_LFANEW.size)
     if not start.startswith(_DOS) or len(start) < _E_LFANEW.size:
         return False
-    (place,) = _E_LFANEW.unpack_from(start)
-    magic = place + len(_SIGNATURE) + CoffHeader.layout.size
-    found = head(magic + 2)[place : magic + 2] if place < _FURTHEST else b""
-    return found.startswith(_SIGNATURE) and found[-2:] == _PE32_PLUS.to_bytes(2, "little")
+    (pe_at,) = _E_LFANEW.unpack_from(start)
+    magic_at = pe_at + len(_SIGNATURE) + CoffHeader.layout.size
+    header = head(magic_at + 2)[pe_at : magic_at + 2] if pe_at < _FURTHEST else b""
+    return header.startswith(_SIGNATURE) and header[-2:] == _PE32_PLUS.to_bytes(2, "little")
 
 
 def coff_place(source: Sliceable) -> int:
@@ -375,10 +353,10 @@ def coff_place(source: Sliceable) -> int:
     head = bytes(source[: _E_LFANEW.size])
     if head[:2] != _DOS or len(head) < _E_LFANEW.size:
         raise BinaryError(f"not a PE file: begins with {head[:2].hex(' ') or 'nothing'}, expected 4d 5a")
-    (place,) = _E_LFANEW.unpack(head)
-    if bytes(source[place : place + 4]) != _SIGNATURE:
-        raise BinaryError(f"not a PE file: no PE\\0\\0 at {place:#x}, where its DOS header leads")
-    return int(place) + len(_SIGNATURE)
+    (pe_at,) = _E_LFANEW.unpack(head)
+    if bytes(source[pe_at : pe_at + 4]) != _SIGNATURE:
+        raise BinaryError(f"not a PE file: no PE\\0\\0 at {pe_at:#x}, where its DOS header leads")
+    return int(pe_at) + len(_SIGNATURE)
 
 
 def _check_sections(sections: Sequence[PeSection], optional: OptionalHeader, *, table_end: int, file_size: int) -> None:

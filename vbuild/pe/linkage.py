@@ -16,12 +16,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from vbuild.binary.linkage import Edge, Via
 from vbuild.binary.outline import BinaryOutline
 
-# what delvewheel takes for granted, _dll_list.py: API sets, and what Pythons bring, the C runtime among it
+# delvewheel, _dll_list.py: API sets, and what Pythons bring, with the C runtime
 _GIVEN = re.compile(
     r"(api-ms-win|ext-ms-win|api-ms-onecore)-.*\.dll|python\d+t?(_d)?\.dll|libpypy[\d.]*-c\.dll|python-native\.dll"
     r"|vcruntime140(_1|_threads)?d?\.dll|ucrtbased?\.dll|msvcrt\.dll"
 )
-# those of Windows 10 that wheels need; delvewheel's ignore_names_x64 has all 1,422 that there are from 7 SP1 on
+# those of Windows 10 that wheels need; delvewheel's ignore_names_x64 has 1,422 of 7 SP1 and later
 _NAMES = """
     activeds advapi32 authz avicap32 avifil32 avrt bcrypt bcryptprimitives bthprops cabinet cfgmgr32 clusapi combase
     comctl32 comdlg32 coremessaging credui crypt32 cryptbase cryptnet cryptui d2d1 d3d10 d3d10_1 d3d11 d3d12 d3d8 d3d9
@@ -37,7 +37,7 @@ _NAMES = """
     xaudio2_8 xaudio2_9 xinput1_4 xinput9_1_0 xmllite xolehlp
 """
 _SYSTEM = frozenset(f"{name}.dll" for name in _NAMES.split()) | {"winspool.drv", "ntoskrnl.exe"}
-# what the display driver installs, and the loaders of OpenCL and Vulkan
+# of the display driver, with the loaders of OpenCL and Vulkan
 _DRIVER = frozenset(
     ("nvcuda.dll", "nvml.dll", "nvcuvid.dll", "nvencodeapi64.dll", "nvapi64.dll", "opencl.dll", "vulkan-1.dll")
 )
@@ -51,7 +51,7 @@ def is_system(name: str) -> bool:
 def edges_of(
     files: Mapping[str, BinaryOutline], *, added: Collection[str] = (), is_elsewhere: Callable[[str], bool]
 ) -> Iterator[Edge]:
-    """Where each DLL that *files*, by installed path, need is, those of a file together and in order.
+    """The edges from *files* to the DLLs that they need, each file's in its order.
 
     *added* are the folders that code gives to os.add_dll_directory; *is_elsewhere* says of a name whether another
     package has it.
@@ -64,12 +64,12 @@ def edges_of(
         folder = posixpath.dirname(path)
         for name in outline.needed:
             fitting = [home for home in homes.get(name.lower(), ()) if _fits(files[home], outline)]
-            own = next((home for home in fitting if posixpath.dirname(home) == folder), None)
-            given = next((home for home in fitting if posixpath.dirname(home) in added), None)
-            if own:
-                yield Edge(path, name, Via.OWN, own)
-            elif given:
-                yield Edge(path, name, Via.ADDED, given)
+            beside = next((home for home in fitting if posixpath.dirname(home) == folder), None)
+            in_added = next((home for home in fitting if posixpath.dirname(home) in added), None)
+            if beside:
+                yield Edge(path, name, Via.OWN, beside)
+            elif in_added:
+                yield Edge(path, name, Via.ADDED, in_added)
             elif is_system(name):
                 yield Edge(path, name, Via.PLATFORM, None)
             elif name.lower() in _DRIVER:

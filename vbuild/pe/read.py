@@ -7,8 +7,8 @@
     debug directory             the PDB's id, as symbol servers have it
     certificate table           whether it is signed
 
-lief gets the headers alone: of whole files it makes two copies, 140 KB of imports that lead to one table of names take
-it 20 s, and 360 KB of delayed ones 90 s and 9 GB. The tables are read here, no further than any real one goes.
+lief gets the headers alone: it copies whole files twice, and 360 KB of delayed imports take it 90 s and 9 GB. The
+tables are read here, no further than any real one goes.
 https://learn.microsoft.com/en-us/windows/win32/debug/pe-format
 """
 
@@ -20,13 +20,13 @@ from msgspec import Struct
 
 from vbuild.binary.outline import MODULE, BinaryLoading, BinaryOutline, Format, PlainSection, reading_with_lief
 from vbuild.errors import BinaryError
-from vbuild.files.records import U32, Buffer
-from vbuild.pe.image import CoffHeader, DebugEntry, Directory, PeRecord, coff_place
+from vbuild.files.records import U32, Buffer, Packed
+from vbuild.pe.image import CoffHeader, DebugEntry, Directory, coff_place
 from vbuild.pe.linkage import is_system
 
 # as platform tags spell them, where one has them
 _MACHINES = {0x14C: "x86", 0x1C4: "armnt", 0x200: "ia64", 0x8664: "amd64", 0xAA64: "arm64"}
-# what the load configuration tells: x64 code that calls arm64 code, and one file for both
+# by the load configuration: x64 code that calls arm64 code, and one file for both
 _HYBRIDS = {"amd64": "arm64ec", "arm64": "arm64x"}
 _CHPE = 200  # the offset of CHPEMetadataPointer in IMAGE_LOAD_CONFIG_DIRECTORY64
 _LOAD_CONFIG = 10
@@ -36,12 +36,12 @@ _BITS = {0x10B: 32, 0x20B: 64}
 _IS_CODE, _IS_DATA = 0x20, 0x40
 _SECTION, _SYMBOL, _CODEVIEW, _CODEVIEW_SIZE = 40, 18, 2, 24
 _NUMBER, _ADDRESS = struct.Struct("<I"), struct.Struct("<Q")
-# exports have numbers of 16 bits; no real file needs a tenth of so many DLLs, or of such a debug directory
+# exports have numbers of 16 bits; the others are ten times what any real file has
 _MOST_EXPORTS, _MOST_LIBRARIES, _MOST_DEBUG, _LONGEST = 1 << 16, 4096, 1 << 12, 255
 _DEBUG_NAMES = (".debug_", ".zdebug_", ".stab")
 UPX = "UPX0"
 PACKED = "packed by UPX: what it unpacks is not read"
-# NVIDIA's and AMD's GPU code has hundreds of MB, and the others are tables
+# GPU code of hundreds of MB, and tables
 _WITHOUT_TEXT = frozenset({".nv_fatb", "__nv_rel", ".hip_fat", ".pdata", ".xdata", ".reloc", ".rsrc", ".edata"})
 _SUFFIX = re.compile(rb"\.dll(?![\w.-])|\.\0d\0l\0l\0(?![\w.-]\0)", re.IGNORECASE)
 # a whole string, or the last part of a path, in bytes and in UTF-16
@@ -49,7 +49,7 @@ _NAME = re.compile(rb"(?<![^\0/\\\"' ])[\w+-][\w.+-]*\.dll\Z", re.IGNORECASE)
 _WIDE = re.compile(rb"[\w+-]\0(?:[\w.+-]\0)*\.\0d\0l\0l\0\Z", re.IGNORECASE)
 
 
-class _ExportDirectory(PeRecord, frozen=True):
+class _ExportDirectory(Packed, frozen=True):
     flags: U32
     time: U32
     version: U32
@@ -62,7 +62,7 @@ class _ExportDirectory(PeRecord, frozen=True):
     number_table: U32
 
 
-class _Import(PeRecord, frozen=True):
+class _Import(Packed, frozen=True):
     lookup: U32
     time: U32
     forwarder: U32
@@ -70,7 +70,7 @@ class _Import(PeRecord, frozen=True):
     addresses: U32
 
 
-class _DelayedImport(PeRecord, frozen=True):
+class _DelayedImport(Packed, frozen=True):
     attributes: U32
     name: U32
     handle: U32
@@ -102,130 +102,121 @@ class _PeFile:
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
-        place = coff_place(data)
-        self.coff = coff = CoffHeader.parse(data, place)
-        end = place + CoffHeader.layout.size + coff.optional_size + _SECTION * coff.sections
+        coff_at = coff_place(data)
+        self.coff = coff = CoffHeader.parse(data, coff_at)
+        optional_at = coff_at + CoffHeader.layout.size
+        end = optional_at + coff.optional_size + _SECTION * coff.sections
         if end > len(data):
             raise BinaryError(f"headers end at {end:#x}, past the end, {len(data):#x}")
-        magic = int.from_bytes(data[place + CoffHeader.layout.size :][:2], "little")
+        magic = int.from_bytes(data[optional_at:][:2], "little")
         if magic not in _BITS:
             raise BinaryError(f"optional header of the kind {magic:#x}, expected one of 32 or 64 bits")
         with reading_with_lief() as lief:
             config = lief.PE.ParserConfig()
             for table in ("imports", "exports", "signature", "rsrc", "reloc", "exceptions", "arm64x_binary"):
                 setattr(config, f"parse_{table}", False)
-            found = lief.PE.parse(bytes(data[:end]), config)
-            if found is None or len(found.sections) != coff.sections:
+            pe = lief.PE.parse(bytes(data[:end]), config)
+            if pe is None or len(pe.sections) != coff.sections:
                 raise BinaryError("headers of a PE file that cannot be read")
-            optional = found.optional_header
             self.bits = _BITS[magic]
-            self.base, self.header_size = optional.imagebase, min(optional.sizeof_headers, len(data))
-            self.directories = [(each.rva, each.size) for each in found.data_directories]
-            # "/4" is the name at that place behind the symbols
+            self.base, header_size = pe.optional_header.imagebase, pe.optional_header.sizeof_headers
+            self.header_size = min(header_size, len(data))
+            self.directories = [(directory.rva, directory.size) for directory in pe.data_directories]
             strings = coff.symbols_at + _SYMBOL * coff.symbols
             self.sections = [
                 _Section(
-                    self._name(each.fullname, strings),
-                    each.virtual_address,
-                    range(each.pointerto_raw_data, each.pointerto_raw_data + each.sizeof_raw_data),
-                    each.characteristics,
+                    self._name(section.fullname, strings),
+                    section.virtual_address,
+                    range(section.pointerto_raw_data, section.pointerto_raw_data + section.sizeof_raw_data),
+                    section.characteristics,
                 )
-                for each in found.sections
+                for section in pe.sections
             ]
+        self.is_packed = any(section.name == UPX for section in self.sections)
+        self.symbols = self.certificates = range(0)
         # UPX takes the symbols out, and leaves in the header where they were
-        self.is_packed = any(each.name == UPX for each in self.sections)
-        self.symbols = self._symbols(strings) if coff.symbols_at and not self.is_packed else range(0)
-        self.certificates = self._certificates()
-        pieces = {each.name: each.span for each in self.sections if each.span}
+        if coff.symbols_at and not self.is_packed:
+            # the size of the names stands before them
+            size = self.number(strings) if strings + _NUMBER.size <= len(data) else 0
+            self.symbols = range(coff.symbols_at, strings + size)
+        # the one directory that has an offset in the file
+        start, size = self.directories[Directory.SECURITY] if len(self.directories) > Directory.SECURITY else (0, 0)
+        if start:
+            self.certificates = range(start, start + size)
+        pieces = {section.name: section.span for section in self.sections if section.span}
         pieces |= {"symbol table": self.symbols, "certificate table": self.certificates}
         for name, span in pieces.items():
             if span.stop > len(data):
                 raise BinaryError(f"{name} ends at {span.stop:#x}, past the end, {len(data):#x}")
-        if (total := sum(len(each.span) for each in self.sections)) > 2 * len(data):
+        if (total := sum(len(section.span) for section in self.sections)) > 2 * len(data):
             raise BinaryError(f"sections of {total:#x} bytes together in a file of {len(data):#x}")
 
     def _name(self, raw: bytes, strings: int) -> str:
         name = raw.partition(b"\0")[0]
+        # "/4" is the name at that place behind the symbols
         if name[:1] == b"/" and name[1:].isdigit() and self.coff.symbols_at:
             start = strings + int(name[1:])
             name = bytes(self.data[start : start + _LONGEST]).partition(b"\0")[0] or name
         return name.decode("utf-8", "backslashreplace")
 
-    def _symbols(self, strings: int) -> range:
-        """The symbols, and the names behind them, whose size stands before them."""
-        size = _NUMBER.unpack_from(self.data, strings)[0] if strings + _NUMBER.size <= len(self.data) else 0
-        return range(self.coff.symbols_at, strings + size)
-
-    def _certificates(self) -> range:
-        """The certificate table: the one directory that has an offset in the file."""
-        start, size = self.directories[Directory.SECURITY] if len(self.directories) > Directory.SECURITY else (0, 0)
-        return range(start, start + size) if start else range(0)
-
     def directory(self, number: int) -> int | None:
-        """Where the table of that *number* is in the file; None if there is none."""
+        """The file offset of a directory's table."""
         address, size = self.directories[number] if number < len(self.directories) else (0, 0)
         return self.offset(address) if address and size else None
 
     def offset(self, address: int) -> int:
-        """Where in the file that is what is loaded at *address*, counted from the image's base."""
-        for each in self.sections:
-            if each.address <= address < each.address + len(each.span):
-                return each.span.start + address - each.address
+        """The file offset of the byte at the RVA *address*."""
+        for section in self.sections:
+            if section.address <= address < section.address + len(section.span):
+                return section.span.start + address - section.address
         if address < self.header_size:
             return address
         raise BinaryError(f"nothing in the file is loaded at {address:#x}")
 
-    def number(self, place: int, layout: struct.Struct = _NUMBER) -> int:
-        if place + layout.size > len(self.data):
-            raise BinaryError(f"number at {place:#x} is past the end, {len(self.data):#x}")
-        found: int = layout.unpack_from(self.data, place)[0]
-        return found
+    def number(self, offset: int, layout: struct.Struct = _NUMBER) -> int:
+        if offset + layout.size > len(self.data):
+            raise BinaryError(f"number at {offset:#x} is past the end, {len(self.data):#x}")
+        return int(layout.unpack_from(self.data, offset)[0])
 
     def text(self, address: int) -> str:
         start = self.offset(address)
-        found, end, _ = bytes(self.data[start : start + _LONGEST + 1]).partition(b"\0")
+        text, end, _ = bytes(self.data[start : start + _LONGEST + 1]).partition(b"\0")
         if not end:
             raise BinaryError(f"name at {start:#x}, which does not end within {_LONGEST} bytes")
-        return found.decode("utf-8", "backslashreplace")
+        return text.decode("utf-8", "backslashreplace")
 
     def libraries(self, number: int, kind: type[_Import] | type[_DelayedImport]) -> tuple[str, ...]:
-        """The DLLs in the table of that *number*, whose rows end with an empty one."""
+        """The DLLs in a directory's table, whose rows end with an empty one."""
         if (start := self.directory(number)) is None:
             return ()
-        found: dict[str, None] = {}
-        for place in range(start, start + _MOST_LIBRARIES * kind.layout.size, kind.layout.size):
-            row = kind.parse(self.data, place)
+        names: dict[str, None] = {}
+        for offset in range(start, start + _MOST_LIBRARIES * kind.layout.size, kind.layout.size):
+            row = kind.parse(self.data, offset)
             if not row.name:
-                return tuple(found)
+                return tuple(names)
             # Visual C++ 6 wrote addresses that have the base in them
             is_absolute = isinstance(row, _DelayedImport) and not row.attributes & 1
-            found[self.text(row.name - self.base if is_absolute else row.name)] = None
+            names[self.text(row.name - self.base if is_absolute else row.name)] = None
         raise BinaryError(f"imports from more than {_MOST_LIBRARIES} DLLs")
 
     @property
     def exports(self) -> _ExportDirectory | None:
-        if (place := self.directory(Directory.EXPORT)) is None:
+        if (start := self.directory(Directory.EXPORT)) is None:
             return None
-        found = _ExportDirectory.parse(self.data, place)
-        if (count := max(found.functions, found.names)) > _MOST_EXPORTS:
+        exports = _ExportDirectory.parse(self.data, start)
+        if (count := max(exports.functions, exports.names)) > _MOST_EXPORTS:
             raise BinaryError(f"{count} exports, expected {_MOST_EXPORTS} or less")
-        return found
+        return exports
 
     def _rows(self, address: int, count: int) -> Iterator[int]:
         start = self.offset(address) if count else 0
-        return (self.number(start + _NUMBER.size * each) for each in range(count))
-
-    @property
-    def export_count(self) -> int:
-        """How many functions and variables it exports; numbers that were left out have no address."""
-        found = self.exports
-        return sum(1 for row in self._rows(found.function_table, found.functions) if row) if found else 0
+        return (self.number(start + _NUMBER.size * index) for index in range(count))
 
     @property
     def modules(self) -> Iterator[str]:
-        """The Python modules that it is: what it exports to be imported by."""
-        found = self.exports
-        for address in self._rows(found.name_table, found.names) if found else ():
+        """The Python modules whose init functions it exports."""
+        exports = self.exports
+        for address in self._rows(exports.name_table, exports.names) if exports else ():
             start = self.offset(address)
             if match := MODULE.match(self.data[start : start + _LONGEST + 1]):
                 yield match[1].decode()
@@ -236,69 +227,62 @@ class _PeFile:
         if (start := self.directory(Directory.DEBUG)) is None:
             return None
         size, step = min(self.directories[Directory.DEBUG][1], _MOST_DEBUG), DebugEntry.layout.size
-        for entry in (DebugEntry.parse(self.data, start + each) for each in range(0, size - step + 1, step)):
-            found = bytes(self.data[entry.raw_at : entry.raw_at + _CODEVIEW_SIZE])
-            if entry.type == _CODEVIEW and found[:4] == b"RSDS" and len(found) == _CODEVIEW_SIZE:
-                one, two, three, rest, age = struct.unpack_from("<IHH8sI", found, 4)
-                return f"{one:08X}{two:04X}{three:04X}{rest.hex().upper()}{age:X}"
+        for offset in range(start, start + size - step + 1, step):
+            entry = DebugEntry.parse(self.data, offset)
+            codeview = bytes(self.data[entry.raw_at : entry.raw_at + _CODEVIEW_SIZE])
+            if entry.type == _CODEVIEW and codeview[:4] == b"RSDS" and len(codeview) == _CODEVIEW_SIZE:
+                first, second, third, rest, age = struct.unpack_from("<IHH8sI", codeview, 4)
+                return f"{first:08X}{second:04X}{third:04X}{rest.hex().upper()}{age:X}"
         return None
 
     @property
     def machine(self) -> str:
         name = _MACHINES.get(self.coff.machine, f"{self.coff.machine:#x}")
-        place = self.directory(_LOAD_CONFIG) if name in _HYBRIDS else None
-        if place is None or self.number(place) < _CHPE + _ADDRESS.size:
+        config = self.directory(_LOAD_CONFIG) if name in _HYBRIDS else None
+        if config is None or self.number(config) < _CHPE + _ADDRESS.size:
             return name
-        return _HYBRIDS[name] if self.number(place + _CHPE, _ADDRESS) else name
+        return _HYBRIDS[name] if self.number(config + _CHPE, _ADDRESS) else name
 
     @property
     def mentioned(self) -> Iterator[str]:
         """The file names of DLLs in its constants, without those of Windows."""
-        for each in self.sections:
-            with self.data[each.span.start : each.span.stop] as text:
-                for match in _SUFFIX.finditer(text) if each.has_text else ():
+        for section in self.sections:
+            with self.data[section.span.start : section.span.stop] as text:
+                for match in _SUFFIX.finditer(text) if section.has_text else ():
                     step, name = (2, _WIDE) if match[0][1] == 0 else (1, _NAME)
                     around = bytes(text[max(match.start() - step * _LONGEST, match.start() % step) : match.end()])
                     # of bytes, only what is behind the last zero is looked at again
-                    found = name.search(around, around.rfind(b"\0") + 1 if step == 1 else 0)
-                    if found and not is_system(called := found[0][::step].decode("ascii")):
-                        yield called
+                    library = name.search(around, around.rfind(b"\0") + 1 if step == 1 else 0)
+                    if library and not is_system(dll := library[0][::step].decode("ascii")):
+                        yield dll
 
     @property
     def outline(self) -> BinaryOutline:
-        exports = self.exports
-        needed, delayed = (
-            self.libraries(Directory.IMPORT, _Import),
-            self.libraries(Directory.DELAY_IMPORT, _DelayedImport),
-        )
-        is_managed = self.directory(Directory.CLR) is not None
-        pieces = {"(symbols)": len(self.symbols), "(certificates)": len(self.certificates)}
+        exports, flags = self.exports, self.coff.characteristics
+        needed = self.libraries(Directory.IMPORT, _Import)
+        delayed = self.libraries(Directory.DELAY_IMPORT, _DelayedImport)
+        notes: tuple[str, ...] = (PACKED,) if self.is_packed else ()
+        if self.directory(Directory.CLR) is not None:
+            notes += (".NET assembly: its code is not a processor's",)
+        symbols = PlainSection("(symbols)", len(self.symbols), is_loaded=False, is_symbols=True)
+        certificates = PlainSection("(certificates)", len(self.certificates), is_loaded=False)
+        # numbers that were left out have no address
+        addresses = self._rows(exports.function_table, exports.functions) if exports else ()
         return BinaryOutline(
             format=Format.PE,
             machine=self.machine,
             bits=self.bits,
-            type="DLL"
-            if self.coff.characteristics & _IS_DLL
-            else "EXE"
-            if self.coff.characteristics & _IS_PROGRAM
-            else "OBJ",
+            type="DLL" if flags & _IS_DLL else "EXE" if flags & _IS_PROGRAM else "OBJ",
             soname=self.text(exports.name) if exports and exports.name else None,
             needed=tuple(dict.fromkeys((*needed, *delayed))),
             delayed=tuple(name for name in delayed if name not in needed),
             build_id=self.build_id,
-            exports=self.export_count,
+            exports=sum(1 for address in addresses if address),
             is_signed=bool(self.certificates),
-            notes=(
-                *([PACKED] if self.is_packed else ()),
-                *([".NET assembly: its code is not a processor's"] if is_managed else ()),
-            ),
+            notes=notes,
             sections=(
-                *(each.plain for each in self.sections),
-                *(
-                    PlainSection(name, size, is_loaded=False, is_symbols=name == "(symbols)")
-                    for name, size in pieces.items()
-                    if size
-                ),
+                *(section.plain for section in self.sections),
+                *(piece for piece in (symbols, certificates) if piece.size),
             ),
         )
 
