@@ -15,9 +15,20 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import finders, listed_in, packages_at
 from vbuild.inspection.model import bill_line
 from vbuild.recipe.lock import Lock, LockedRequirement
-from vbuild.sbom.cyclonedx import packed, read
 from vbuild.sbom.keeping import renamed_bill
-from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making, Material, MaterialRole, Treatment, package_url
+from vbuild.sbom.model import (
+    Bill,
+    BillChange,
+    BillFile,
+    Gone,
+    Making,
+    Material,
+    MaterialRole,
+    Treatment,
+    package_url,
+    packed,
+    read,
+)
 from vbuild.wheel.name import WheelName
 
 _HASH = "0123456789abcdef" * 4

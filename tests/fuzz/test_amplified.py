@@ -18,8 +18,7 @@ from tests.fuzz.bounds import measured
 from tests.fuzz.targets import TARGETS
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import FileHeader, SectionHeader, SectionType, SymbolEntry
-from vbuild.sbom.cyclonedx import packed
-from vbuild.sbom.model import Bill, Gone, Treatment
+from vbuild.sbom.model import Bill, Gone, Treatment, packed
 
 CASES: dict[str, tuple[str, Callable[[], bytes]]] = {}
 HEADERS = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"

@@ -8,8 +8,20 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
-from vbuild.sbom.cyclonedx import FILE, packed, read
-from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making, Material, MaterialRole, Treatment, package_url
+from vbuild.sbom.model import (
+    FILE,
+    Bill,
+    BillChange,
+    BillFile,
+    Gone,
+    Making,
+    Material,
+    MaterialRole,
+    Treatment,
+    package_url,
+    packed,
+    read,
+)
 
 LIBS = package_url("demo_libs", "0.123", file="demo_libs-0.123-py3-none-manylinux_2_28_x86_64.whl")
 OFFICIAL = package_url("NVIDIA_cufft-cu12", "11.2.1.3+cu12")

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.factories.wheels import wheel
-from vbuild.sbom.cyclonedx import FILE, packed
 from vbuild.sbom.keeping import contradictions, listed, revised
-from vbuild.sbom.model import Bill, BillFile, Gone, Treatment
+from vbuild.sbom.model import FILE, Bill, BillFile, Gone, Treatment, packed
 from vbuild.verification.verify import verify
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import RecordRow

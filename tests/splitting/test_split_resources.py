@@ -31,7 +31,7 @@ from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
-from vbuild.wheel.unpacking import room_for
+from vbuild.wheel.archive import room_for
 
 pytestmark = needs("gcc", "ldd")
 

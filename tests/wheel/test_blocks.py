@@ -16,10 +16,8 @@ from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.blocks import Blocks, InflatedFile, as_edit, filler
+from vbuild.wheel.blocks import END, WINDOW, Blocks, InflatedFile, Stall, as_edit, filler, flushed, inflated_stream
 from vbuild.wheel.deflate import Codec, Deflater
-from vbuild.wheel.inflating import Stall, inflated_stream
-from vbuild.wheel.joining import END, WINDOW, flushed
 from vbuild.wheel.write import edited
 
 # zlib's own that have blocks with codes of their own, long enough to be found

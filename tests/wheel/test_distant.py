@@ -15,7 +15,7 @@ from vbuild.errors import WheelError
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
 from vbuild.index_client.ranged import PIECE, TAIL, ranged
-from vbuild.wheel.distant import Distant
+from vbuild.wheel.archive import Distant
 from vbuild.wheel.name import WheelName
 
 NAME = "demo-1.0-py3-none-any.whl"

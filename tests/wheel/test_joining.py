@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vbuild.wheel.joining import END, flushed, proved, unfinished
+from vbuild.wheel.blocks import END, flushed, proved, unfinished
 
 RANDOM = random.Random(1)
 WORDS = b" ".join(RANDOM.choice([b"alpha", b"beta", b"gamma", b"%d" % n]) for n in range(150_000))

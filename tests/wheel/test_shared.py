@@ -8,8 +8,8 @@ import pytest
 
 from tests.factories.wheels import wheel
 from vbuild.errors import WheelError
-from vbuild.wheel import kept
-from vbuild.wheel.shared import SharedWheels
+from vbuild.wheel import archive
+from vbuild.wheel.archive import SharedWheels
 
 LARGE, SMALL = os.urandom(3_000_000), b"x = 1\n"
 FILES: dict[str, bytes | str] = {"demo/_C.so": LARGE, "demo/__init__.py": SMALL}
@@ -44,7 +44,7 @@ def test_without_readers_to_come_or_room_nothing_is_kept(tmp_path: Path, monkeyp
         with pytest.raises(WheelError):
             opened.read("demo/_C.so")
     path = wheel(tmp_path, files=FILES)
-    monkeypatch.setattr(kept, "_MOST", len(LARGE) - 1)
+    monkeypatch.setattr(archive, "_MOST", len(LARGE) - 1)
     with SharedWheels(tmp_path, keeps=True) as wheels, wheels.open(path) as opened:
         assert opened.read("demo/_C.so") == LARGE
         blanked(path)

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from tests.factories.deflate_streams import PLAIN, Segment, judged, segments, stream_of, zlibs
 from vbuild.files.edited import EditedFile
-from vbuild.wheel.blocks import Blocks, InflatedFile
+from vbuild.wheel.blocks import END, WINDOW, Blocks, InflatedFile, Stall, flushed, inflated_stream
 from vbuild.wheel.deflate import Codec, Deflater
-from vbuild.wheel.inflating import Stall, inflated_stream
-from vbuild.wheel.joining import END, WINDOW, flushed
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "deflate"
 GRID = 1 << 13

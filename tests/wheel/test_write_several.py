@@ -14,7 +14,7 @@ from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import RecordRow
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import edited, passed, placed, write_wheel, write_wheels
-from vbuild.wheel.zip_format import ZipMethod
+from vbuild.wheel.zip_read import ZipMethod
 
 NAME = WheelName.parse("demo-1.0-py3-none-any.whl")
 VARIANT = NAME.labelled("x86_64_v3")

@@ -19,8 +19,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel, peek
 from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.write import edited
-from vbuild.wheel.zip_format import FULL32, End, Zip64End, Zip64Locator, ZipMethod
-from vbuild.wheel.zip_read import ZipReader
+from vbuild.wheel.zip_read import FULL32, End, Zip64End, Zip64Locator, ZipMethod, ZipReader
 from vbuild.wheel.zip_write import ZipWriter, new_header
 
 NAME = "demo-1.0-py3-none-any.whl"

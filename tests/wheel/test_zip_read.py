@@ -21,9 +21,8 @@ from tests.factories.hostile_zips import (
 )
 from vbuild.errors import WheelError
 from vbuild.files import zstd
-from vbuild.wheel.inflating import Stall
-from vbuild.wheel.zip_format import FULL32, CentralHeader, descriptors
-from vbuild.wheel.zip_read import _STRICT, Member, ZipReader
+from vbuild.wheel.blocks import Stall
+from vbuild.wheel.zip_read import _STRICT, FULL32, CentralHeader, Member, ZipReader, descriptors
 
 ZSTD, BZIP2 = 93, 12
 DATA = random.Random(1).randbytes(400_000)

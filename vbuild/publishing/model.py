@@ -30,9 +30,9 @@ from vbuild.errors import RepackageError
 from vbuild.files.hashing import Digests
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
+from vbuild.wheel.archive import SharedWheels
 from vbuild.wheel.metadata import Metadata, Renaming
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.shared import SharedWheels
 
 
 class LinkedFile(Struct, frozen=True):

@@ -40,13 +40,11 @@ from vbuild.publishing.model import (
 from vbuild.publishing.releases import releases_at
 from vbuild.sbom.keeping import Changes, bill_of, carries, listed, path_of, revised
 from vbuild.sbom.model import BillChange
-from vbuild.wheel.archive import Wheel
+from vbuild.wheel.archive import SharedWheels, Wheel, room_for
 from vbuild.wheel.blocks import as_edit
 from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.metadata import is_dist_info
-from vbuild.wheel.shared import SharedWheels
 from vbuild.wheel.simple_index import write_index_of
-from vbuild.wheel.unpacking import room_for
 from vbuild.wheel.write import WheelWriter, write_wheel
 
 README = "README.md"

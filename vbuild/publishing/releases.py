@@ -23,10 +23,9 @@ from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
-from vbuild.wheel.archive import Wheel, gathered, open_wheel
+from vbuild.wheel.archive import SharedWheels, Wheel, gathered, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON, Metadata, RecordRow, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.shared import SharedWheels
 
 _BASELINES = {"x86_64": "v1", "aarch64": "8a"}
 

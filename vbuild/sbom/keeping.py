@@ -34,8 +34,7 @@ from packaging.version import InvalidVersion, Version
 from vbuild import __version__
 from vbuild.elf.catalogue import is_shared_object
 from vbuild.files.reading import parsed_json
-from vbuild.sbom.cyclonedx import FILE, packed, read
-from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making
+from vbuild.sbom.model import FILE, Bill, BillChange, BillFile, Gone, Making, packed, read
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import RecordRow, is_dist_info, recorded_sha256
 from vbuild.wheel.name import WheelName
@@ -55,7 +54,7 @@ def is_bill(path: str) -> bool:
 
 
 def renamed_bill(data: bytes, old: WheelName, new: WheelName) -> bytes:
-    """The bill *data* of the wheel *old* as that of *new*; as it is, where it is of something else, or unreadable."""
+    """Return the bill *data* of the wheel *old* as that of *new*; unchanged if of something else, or unreadable."""
     try:
         text = data.decode()
         bill = parsed_json(text)
@@ -71,26 +70,26 @@ def renamed_bill(data: bytes, old: WheelName, new: WheelName) -> bytes:
         after = _replaced(bill, reference, values)
         lines = json.dumps(after, indent=2 if text.startswith("{\n") else None, ensure_ascii=text.isascii())
         return (lines + text[len(text.rstrip("\n")) :]).encode()
-    except (ValueError, TypeError, KeyError, RecursionError):  # among them text that is no UTF-8, or cannot become it
+    except (ValueError, TypeError, KeyError, RecursionError):  # among them text that is not UTF-8, or cannot become it
         return data
 
 
 def _replaced(value: Any, reference: str, values: dict[str, str]) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """*value* with what *values* has in the component *reference*, which is named again wherever it is named."""
+    """*value* with what *values* has in the component *reference*, wherever that is named."""
     match value:
         case dict():
-            known = {key: _replaced(each, reference, values) for key, each in value.items()}
+            known = {key: _replaced(item, reference, values) for key, item in value.items()}
             if value.get("bom-ref") == reference:
                 known |= {key: text for key, text in values.items() if key in known}
             return known
         case list():
-            return [_replaced(each, reference, values) for each in value]
+            return [_replaced(item, reference, values) for item in value]
         case _:
             return values["bom-ref"] if value == reference else value
 
 
 class Changes(Struct, frozen=True):
-    """What is done to a wheel: to files, by their new paths, with the *gpus* that are left; libraries that go; builds.
+    """What is done to a wheel: *edited* files by their new paths, the *gpus* that are left, libraries that go, builds.
 
     What an *edited* file was before counts only where its bytes are others now.
     """
@@ -102,25 +101,24 @@ class Changes(Struct, frozen=True):
 
 
 def path_of(dist_info: str) -> str:
-    """Where the bill of a wheel with that ``.dist-info`` folder is."""
     return f"{dist_info}/{FILE}"
 
 
 def bill_of(wheel: Wheel) -> Bill | None:
-    """The bill that *wheel* carries; None without one, and for one that cannot be read."""
+    """Return the bill that *wheel* carries; None without one that can be read."""
     member = wheel.find(path_of(wheel.dist_info))
     return read(wheel.read(member)) if member and member.size <= LARGEST else None
 
 
 def carries(wheel: Wheel) -> bool:
-    """Whether *wheel* has a bill of vbuild's, be it readable or not."""
+    """Whether *wheel* has a bill of vbuild's, readable or not."""
     return wheel.find(path_of(wheel.dist_info)) is not None
 
 
 def put(writer: WheelWriter, wheel: Wheel, *, changes: Changes | None = None, others: Iterable[Wheel] = ()) -> None:
-    """Have *writer* put into its wheel, made of *wheel* and *others*, the bill of what it has written in the end."""
+    """Let *writer* put into its wheel, made of *wheel* and *others*, the bill of what it has written."""
     path = path_of(wheel.dist_info)
-    earlier = [bill for each in (wheel, *others) if (bill := bill_of(each))]
+    earlier = [bill for source in (wheel, *others) if (bill := bill_of(source))]
     writer.write_after(
         wheel.find(path) or path, lambda rows: revised(writer.name, rows, earlier=earlier, changes=changes)
     )
@@ -129,7 +127,7 @@ def put(writer: WheelWriter, wheel: Wheel, *, changes: Changes | None = None, ot
 def revised(
     name: WheelName, rows: Iterable[RecordRow], *, earlier: Sequence[Bill] = (), changes: Changes | None = None
 ) -> bytes:
-    """The bill of the wheel *name* whose members are *rows*, as a file: after *changes* to what had *earlier* bills."""
+    """Return the bill of the wheel *name* whose members are *rows*, as a file: *earlier* bills after *changes*."""
     changes = changes or Changes()
     past = {file.sha256: file for bill in reversed(earlier) for file in bill.files}
     files = []
@@ -142,19 +140,20 @@ def revised(
         gpus = changes.gpus.get(path, before.gpus if before else ())
         files.append(BillFile(path, digest, steps, gpus if steps else ()))
     there = {(file.path, file.sha256) for file in files}
-    gone = {(one.path, one.sha256): one for one in (*(one for bill in earlier for one in bill.gone), *changes.gone)}
+    all_gone = (*(library for bill in earlier for library in bill.gone), *changes.gone)
+    gone = {(library.path, library.sha256): library for library in all_gone}
     makings = dict.fromkeys((*(making for bill in earlier for making in bill.makings), *changes.makings))
     return packed(
         replace(
             Bill.of(name, tool=__version__, makings=makings),
             files=tuple(files),
-            gone=tuple(one for key, one in gone.items() if key not in there),
+            gone=tuple(library for key, library in gone.items() if key not in there),
         )
     )
 
 
 def rehashed(data: bytes, changes: Mapping[str, str | None]) -> bytes:
-    """The bill *data* with the SHA-256 of each file in *changes*; None takes it out. As it is if it cannot be read.
+    """Return the bill *data* with the SHA-256 of each file in *changes*, without those of None.
 
     A hash that the file had before its last change takes that change back.
     """
@@ -187,7 +186,7 @@ def listed(rows: Iterable[RecordRow], *, also: Iterable[str] = ()) -> dict[str, 
 
 
 def contradictions(wheel: Wheel) -> Iterator[str]:
-    """What the bill of *wheel* says that is not so, a sentence each; nothing without a bill."""
+    """Say in a sentence each what the bill of *wheel* says that is not so."""
     if not carries(wheel):
         return
     bill = bill_of(wheel)
@@ -210,8 +209,8 @@ def contradictions(wheel: Wheel) -> Iterator[str]:
             yield f"says that {gone.path} has been {gone.fate}, but it is in the wheel"
 
 
-def _same(one: str, other: str) -> bool:
+def _same(version: str, other: str) -> bool:
     try:
-        return Version(one) == Version(other)
+        return Version(version) == Version(other)
     except InvalidVersion:
-        return one == other
+        return version == other

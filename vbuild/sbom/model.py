@@ -1,22 +1,28 @@
-"""What a wheel is made of, as values: the bill of materials that it carries.
+"""A bill of materials: the files of wheels, what these were before, what it took to build them; as CycloneDX 1.6 JSON.
 
-    Bill -> File      a compiled file that is in it, by path and SHA-256, and what it was before vbuild changed it
-         -> Gone      a library that was in it, and where it went
-         -> Making    a build of it: the source, native dependencies, build requirements, compilers and toolkit,
-                      target and flags
+    metadata.component           the release; its sources as externalReferences, a git commit in its pedigree
+    components                   native dependencies, compiled files, and libraries that went, with scope excluded
+      pedigree.ancestors         the file before each change
+    dependencies                 the release on all that is in it, and on the packages that have what moved
+    formulation                  of each build: source, compilers, packages, toolkit; target and flags as properties
 
-Nothing in it is of the machine that made it: no path, no time, no name. Hashes are SHA-256 in 64 hex digits.
+The same bill gives the same bytes: all is sorted, there is no time, and the serial number is made of the rest.
+https://cyclonedx.org/docs/1.6/json/ https://peps.python.org/pep-0770/
 """
 
-from collections.abc import Iterable
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Self
-from urllib.parse import quote, urlsplit, urlunsplit
+from hashlib import sha256
+from typing import Any, Self
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
+from vbuild.files.reading import parsed_json
 from vbuild.wheel.name import WheelName
 
 
@@ -57,7 +63,7 @@ class BillFile(Struct, frozen=True):
 class Gone(Struct, frozen=True):
     """A library that the wheel had at *path*, called *name*; one that moved is at *target* of the package *purl*.
 
-    *version* is the library's own, if it is known; *evidence* is what proves that a library is the official one.
+    *version* is the library's own; *evidence* is what proves that a library is the official one.
     """
 
     path: str
@@ -71,7 +77,7 @@ class Gone(Struct, frozen=True):
 
 
 class Material(Struct, frozen=True):
-    """Something that a build took: its name, and what is known to tell it from others of that name.
+    """Something that a build took: its name, and what tells it from others of that name.
 
     *identity* is a hash of vbuild's own where nothing else pins it, of a folder or of a toolkit that was installed.
     """
@@ -90,7 +96,7 @@ class Material(Struct, frozen=True):
 
 
 class Making(Struct, frozen=True):
-    """One build: what it took, and its *settings*, such as target and flags, each a name and a text."""
+    """One build: what it took, and its *settings*, such as target and flags."""
 
     materials: tuple[Material, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
@@ -108,7 +114,6 @@ class Bill(Struct, frozen=True):
 
     @classmethod
     def of(cls, name: WheelName, *, tool: str, makings: Iterable[Making] = ()) -> Self:
-        """A bill of the wheel *name* that lists no file yet."""
         return cls(name.project, name.version, tool, makings=tuple(makings))
 
     @property
@@ -120,7 +125,6 @@ class Bill(Struct, frozen=True):
         return package_url(self.project, self.version)
 
     def called(self, name: WheelName) -> Self:
-        """The same of the wheel *name*."""
         return replace(self, project=name.project, version=name.version)
 
 
@@ -131,9 +135,277 @@ def package_url(project: str, version: str, *, file: str | None = None) -> str:
 
 
 def public_url(url: str) -> str | None:
-    """*url* without user and password, and without what stands behind its path; None for a place on this machine."""
+    """*url* without user, password, query and fragment; None for a place on this machine."""
     parts = urlsplit(url)
     if "://" not in url or parts.scheme == "file" or not parts.hostname:
         return None
     host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+FILE = "sboms/vbuild.cdx.json"
+
+_PREFIX = "vbuild:"
+_BUNDLED = ".libs/"
+_GONE = "#gone-"
+_KEYED = ("name", "version", "purl", "sha256", "url", "commit", "identity")
+_Json = dict[str, Any]
+
+
+def packed(bill: Bill) -> bytes:
+    """Return *bill* as CycloneDX 1.6; UTF-8, ends with a line break."""
+    parts = [*_parts(bill)]
+    # the libraries that moved to a package, by the reference of the package
+    moved: dict[str, list[str]] = {}
+    for part in parts:
+        package, gone, _ = part["bom-ref"].rpartition(_GONE)
+        if gone:
+            moved.setdefault(package, []).append(part["bom-ref"])
+    whole = {"type": "library", "bom-ref": bill.purl, "name": bill.project, "version": bill.version}
+    document: _Json = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "tools": {"components": [{"type": "application", "name": "vbuild", "version": bill.tool}]},
+            "component": {**whole, "purl": bill.purl, **_sources(bill)},
+        },
+        "components": parts,
+        "dependencies": [
+            {"ref": bill.purl, "dependsOn": [part["bom-ref"] for part in parts if part.get("scope") != "excluded"]},
+            *(
+                {"ref": ref, **({"dependsOn": moved[ref]} if ref in moved else {})}
+                for ref in (part["bom-ref"] for part in parts)
+            ),
+        ],
+    }
+    if bill.makings:
+        document["formulation"] = [_formula(making, number) for number, making in enumerate(bill.makings)]
+    serial = uuid.UUID(bytes=sha256(_text(document)).digest()[:16], version=5)
+    return _text({"bomFormat": "CycloneDX", "specVersion": "1.6", "serialNumber": serial.urn} | document)
+
+
+def read(data: bytes) -> Bill | None:
+    """Return the bill that `packed` made *data* of; None for anything else."""
+    try:
+        bill = _read(parsed_json(data))
+        packed(bill)  # a lone surrogate can be read, and not be written
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return bill
+
+
+def _text(document: _Json) -> bytes:
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _parts(bill: Bill) -> Iterator[_Json]:
+    """The components, each once: packages that have what moved, native dependencies, files, and what went."""
+    origins = sorted({gone.purl for gone in bill.gone if gone.purl})
+    for purl in origins:
+        name, _, version = purl.removeprefix("pkg:pypi/").partition("?")[0].partition("@")
+        yield {"type": "library", "bom-ref": purl, "name": name, "version": unquote(version), "purl": purl}
+    natives = {part for making in bill.makings for part in making.materials if part.role is MaterialRole.NATIVE}
+    yield from _numbered(natives, "native")
+    for file in sorted(bill.files, key=lambda file: file.path):
+        yield _file(file, bill.purl)
+    for gone in sorted(bill.gone, key=lambda gone: (gone.path, gone.sha256)):
+        yield _gone(gone, bill.purl)
+
+
+def _file(file: BillFile, whole: str) -> _Json:
+    # an empty list says that there is no GPU code any more
+    gpus = ", ".join(file.gpus) if file.gpus or any(change.gpus for change in file.before) else None
+    part: _Json = {
+        "type": "library",
+        "bom-ref": f"{whole}#{sha256(file.path.encode()).hexdigest()}",
+        "name": file.path.rpartition("/")[2],
+        "hashes": _hashes(file.sha256),
+        **_properties(path=file.path, bundled="true" if _BUNDLED in file.path else None, gpus=gpus),
+    }
+    if file.before:
+        part["pedigree"] = {
+            "ancestors": [
+                {
+                    "type": "library",
+                    "name": part["name"],
+                    "hashes": _hashes(change.sha256),
+                    **_properties(changed=change.how, gpus=", ".join(change.gpus) if change.gpus else None),
+                }
+                for change in file.before
+            ]
+        }
+    return part
+
+
+def _gone(gone: Gone, whole: str) -> _Json:
+    about = f"{gone.path}\0{gone.sha256}"
+    return {
+        "type": "library",
+        "bom-ref": f"{gone.purl or whole}{_GONE}{sha256(about.encode()).hexdigest()}",
+        "name": gone.name,
+        **({"version": gone.version} if gone.version else {}),
+        "scope": "excluded",
+        "hashes": _hashes(gone.sha256),
+        **({"purl": gone.purl} if gone.purl else {}),
+        **_properties(path=gone.path, fate=gone.fate, target=gone.target, evidence=gone.evidence),
+    }
+
+
+def _formula(making: Making, number: int) -> _Json:
+    materials = {part for part in making.materials if part.role is not MaterialRole.NATIVE}
+    natives = sorted(_key(part) for part in making.materials if part.role is MaterialRole.NATIVE)
+    settings = [*making.settings, *(("native", key) for key in natives)]
+    return {
+        "bom-ref": f"build-{number}",
+        "components": [*_numbered(materials, f"build-{number}")],
+        "properties": [{"name": _PREFIX + name, "value": value} for name, value in sorted(settings)],
+    }
+
+
+def _numbered(materials: Iterable[Material], prefix: str) -> Iterator[_Json]:
+    for part in sorted(materials, key=_key):
+        yield _material(part, f"{prefix}:{_key(part)}")
+
+
+def _key(material: Material) -> str:
+    """Return 16 hex digits that tell *material* from others.
+
+    The text that is hashed belongs to the format: another one would change every bill that has been written.
+    """
+    values = ", ".join(f"{name}={getattr(material, name)!r}" for name in _KEYED)
+    text = f"Material(role=<Role.{material.role.name}: {material.role.value!r}>, {values})"
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def _material(material: Material, reference: str) -> _Json:
+    is_tool = material.role in {MaterialRole.COMPILER, MaterialRole.TOOLKIT}
+    reference_to = {"type": "vcs" if material.commit else "source-distribution", "url": material.url}
+    return {
+        "type": "application" if is_tool else "library",
+        "bom-ref": reference,
+        "name": material.name,
+        **({"version": material.version} if material.version else {}),
+        **({"hashes": _hashes(material.sha256)} if material.sha256 else {}),
+        **({"purl": material.purl} if material.purl else {}),
+        **({"externalReferences": [reference_to]} if material.url else {}),
+        **_properties(role=material.role, commit=material.commit, identity=material.identity),
+    }
+
+
+def _sources(bill: Bill) -> _Json:
+    """Where the release's source is, for programs that read only this component."""
+    sources = sorted(
+        {part for making in bill.makings for part in making.materials if part.role is MaterialRole.SOURCE}, key=_key
+    )
+    archives = [
+        {"type": "source-distribution", "url": part.purl, "hashes": _hashes(part.sha256)}
+        for part in sources
+        if part.purl and part.sha256
+    ]
+    histories = [{"type": "vcs", "url": part.url} for part in sources if part.url and part.commit]
+    commits = [{"uid": part.commit, **({"url": part.url} if part.url else {})} for part in sources if part.commit]
+    return {
+        **({"pedigree": {"commits": commits}} if commits else {}),
+        **({"externalReferences": [*archives, *histories]} if archives or histories else {}),
+    }
+
+
+def _hashes(digest: str) -> list[dict[str, str]]:
+    return [{"alg": "SHA-256", "content": digest}]
+
+
+def _properties(**values: str | None) -> _Json:
+    entries = [{"name": _PREFIX + name, "value": value} for name, value in sorted(values.items()) if value is not None]
+    return {"properties": entries} if entries else {}
+
+
+def _read(document: Mapping[str, Any]) -> Bill:
+    about = document["metadata"]
+    [tool] = [tool["version"] for tool in about["tools"]["components"] if tool["name"] == "vbuild"]
+    parts = document["components"]
+    natives = {_key(part): part for part in _materials(parts)}
+    return Bill(
+        project=_str(about["component"]["name"]),
+        version=_str(about["component"]["version"]),
+        tool=_str(tool),
+        files=tuple(
+            _file_of(part) for part in parts if "path" in _own_properties(part) and "fate" not in _own_properties(part)
+        ),
+        gone=tuple(_gone_of(part) for part in parts if "fate" in _own_properties(part)),
+        makings=tuple(_making_of(formula, natives) for formula in document.get("formulation", ())),
+    )
+
+
+def _materials(parts: Iterable[Mapping[str, Any]]) -> Iterator[Material]:
+    yield from (_material_of(part) for part in parts if "role" in _own_properties(part))
+
+
+def _making_of(formula: Mapping[str, Any], natives: Mapping[str, Material]) -> Making:
+    settings = [(_str(prop["name"]).removeprefix(_PREFIX), _str(prop["value"])) for prop in formula["properties"]]
+    used = (natives[value] for name, value in settings if name == "native")
+    return Making((*_materials(formula["components"]), *used), tuple(pair for pair in settings if pair[0] != "native"))
+
+
+def _material_of(part: Mapping[str, Any]) -> Material:
+    properties = _own_properties(part)
+    return Material(
+        role=MaterialRole(properties["role"]),
+        name=_str(part["name"]),
+        version=_optional(part, "version"),
+        purl=_optional(part, "purl"),
+        sha256=_digest(part) if "hashes" in part else None,
+        url=next((_str(reference["url"]) for reference in part.get("externalReferences", ())), None),
+        commit=properties.get("commit"),
+        identity=properties.get("identity"),
+    )
+
+
+def _file_of(part: Mapping[str, Any]) -> BillFile:
+    ancestors = part.get("pedigree", {}).get("ancestors", ())
+    before = tuple(
+        BillChange(_digest(ancestor), _own_properties(ancestor)["changed"], _gpus(ancestor)) for ancestor in ancestors
+    )
+    return BillFile(_own_properties(part)["path"], _digest(part), tuple(before), _gpus(part))
+
+
+def _gone_of(part: Mapping[str, Any]) -> Gone:
+    properties = _own_properties(part)
+    return Gone(
+        path=properties["path"],
+        sha256=_digest(part),
+        name=_str(part["name"]),
+        fate=Treatment(properties["fate"]),
+        purl=_optional(part, "purl"),
+        target=properties.get("target"),
+        version=_optional(part, "version"),
+        evidence=properties.get("evidence"),
+    )
+
+
+def _own_properties(part: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        _str(prop["name"]).removeprefix(_PREFIX): _str(prop["value"])
+        for prop in part.get("properties", ())
+        if _str(prop["name"]).startswith(_PREFIX)
+    }
+
+
+def _gpus(part: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(filter(None, _own_properties(part).get("gpus", "").split(", ")))
+
+
+def _digest(part: Mapping[str, Any]) -> str:
+    [digest] = [_str(digest["content"]) for digest in part["hashes"] if digest["alg"] == "SHA-256"]
+    return digest
+
+
+def _optional(part: Mapping[str, Any], key: str) -> str | None:
+    # an empty text is written as none
+    return _str(part[key]) or None if key in part else None
+
+
+def _str(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value

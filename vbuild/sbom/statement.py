@@ -53,13 +53,13 @@ def statement(
     asked: Mapping[str, Any] | None = None,
     platform: str | None = None,
 ) -> bytes:
-    """The statement on *wheels*, which *verb* made of the files *inputs* as *asked*; bills of materials tell the rest.
+    """The statement on *wheels*, which *verb* made of the files *inputs* as *asked*.
 
     *earlier* are dependencies that statements on what the wheels were made of have, as `dependencies_at` gives them.
-    *platform* is the URI of what did it, by default `build_platform`; it is empty if nobody knows.
-    `WheelError` if a wheel is damaged.
+    *platform* is the URI of what did it, by default `build_platform`; empty if nobody knows. `WheelError` if a wheel is
+    damaged.
     """
-    found = [_dependency(path.name, sha256=sha256_of(path)) for path in inputs]
+    dependencies = [_dependency(path.name, sha256=sha256_of(path)) for path in inputs]
     subjects, about = [], []
     for wheel in sorted(wheels, key=lambda path: path.name):
         with open_wheel(wheel) as opened:
@@ -73,11 +73,11 @@ def statement(
             )
             for part in parts
         }
-        found += filter(_is_dependency, taken.values())
+        dependencies += filter(_is_dependency, taken.values())
         unpinned = {
-            one["name"]
-            for part, one in taken.items()
-            if not (_is_dependency(one) or part.role is MaterialRole.COMPILER)
+            material["name"]
+            for part, material in taken.items()
+            if not (_is_dependency(material) or part.role is MaterialRole.COMPILER)
         }
         subjects.append({"name": wheel.name, "digest": {"sha256": sha256_of(wheel)}})
         about.append(
@@ -90,7 +90,10 @@ def statement(
         )
     builder = build_platform() if platform is None else platform
     # each once, by name
-    known = {(each["name"], json.dumps(each, sort_keys=True)): each for each in (*found, *map(dict, earlier))}
+    known = {
+        (dependency["name"], json.dumps(dependency, sort_keys=True)): dependency
+        for dependency in (*dependencies, *map(dict, earlier))
+    }
     whole = {
         "_type": _STATEMENT,
         "subject": subjects,
@@ -112,7 +115,7 @@ def statement(
 def state_each(
     wheels: Iterable[Path], *, inputs: Sequence[Path], verb: str, asked: Mapping[str, Any]
 ) -> tuple[Path, ...]:
-    """Write alongside each of *wheels* a statement on it alone, ``<wheel>.provenance.json``, and give their paths.
+    """Write alongside each of *wheels* a statement on it alone, ``<wheel>.provenance.json``, and return their paths.
 
     `WheelError` if one cannot be written.
     """
@@ -142,17 +145,17 @@ def build_platform(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def platform_at(folder: Path) -> str:
-    """The platform that the statement in *folder* names; empty without, and without one that can be read."""
+    """The platform that the statement in *folder* names; empty if there is none that can be read."""
     with suppress(*_UNREADABLE):
         return str(_predicate(folder)["runDetails"]["builder"]["id"])
     return ""
 
 
 def dependencies_at(folder: Path) -> tuple[_Json, ...]:
-    """What the statement in *folder* depends on; nothing if there is none, or one that cannot be read."""
+    """What the statement in *folder* depends on; nothing if there is none that can be read."""
     with suppress(*_UNREADABLE):
-        found = _predicate(folder)["buildDefinition"]["resolvedDependencies"]
-        return tuple(each for each in found if _is_dependency(each))
+        dependencies = _predicate(folder)["buildDefinition"]["resolvedDependencies"]
+        return tuple(dependency for dependency in dependencies if _is_dependency(dependency))
     return ()
 
 
@@ -169,13 +172,13 @@ def _dependency(name: str, *, uri: str | None = None, **digest: str | None) -> _
     return {"name": name, **({"uri": uri} if uri else {}), **({"digest": known} if known else {})}
 
 
-def _is_dependency(each: object) -> bool:
+def _is_dependency(entry: object) -> bool:
     """Whether *each* is what `_dependency` makes: nothing else of somebody's file is passed on.
 
     One of a name alone is none: in-toto wants a URI or a digest.
     """
-    if not isinstance(each, dict) or not {"name"} < {*each} <= {"name", "uri", "digest"}:
+    if not isinstance(entry, dict) or not {"name"} < {*entry} <= {"name", "uri", "digest"}:
         return False
-    digest = each.get("digest", {})
-    texts = (each.get("name"), each.get("uri", ""), *(digest.values() if isinstance(digest, dict) else [None]))
+    digest = entry.get("digest", {})
+    texts = (entry.get("name"), entry.get("uri", ""), *(digest.values() if isinstance(digest, dict) else [None]))
     return all(isinstance(text, str) for text in texts)

@@ -42,9 +42,9 @@ from vbuild.wheel.zip_read import Member
 _UNTOUCHED = EditedFile.whole(b"")
 _JSON, _PYTHON = ".json", ".py"
 _LINES = (".txt", ".csv", ".tsv", ".sha256", ".sha256sum", ".md5", ".list", ".lst", ".manifest")
-# names and hashes stand in them, but not one to a line
+# their names and hashes are not one to a line
 _OTHERS = (".toml", ".yaml", ".yml")
-# bytes of a list that is read: the longest that is known has 6 MB
+# bytes of a list that is read: the longest known has 6 MB
 _LONGEST = 1 << 26
 _WORD = re.compile(r"[\w.+=@/-]+")
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
@@ -64,7 +64,6 @@ _LONGEST_TEXT = 1 << 20
 
 
 def is_alone(path: str, size: int, head: Head) -> bool:
-    """Whether the file at *path* of *size* bytes is nothing but GPU code; *head* gives its first bytes."""
     return bool(DeviceFile.of(path, size, head)) or may_be_container(path, head)
 
 
@@ -79,7 +78,7 @@ def examined(
 ) -> LibraryPlan:
     """Return what each of *shares* keeps of the file *data* at *path*, which lies in *folder*.
 
-    Raises `RepackageError` if nothing serves a GPU asked for.
+    Raises `RepackageError` if the cuts are strict, and it has no code for a GPU of a share.
     """
 
     def head(size: int) -> bytes:
@@ -132,7 +131,6 @@ def file_plan(file: DeviceFile, path: str, size: int, shares: Sequence[Share], c
 
 
 def _container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts) -> LibraryPlan:
-    """Return what each of *shares* keeps of the fatbin or the bundle that the file *data* at *path* is."""
     whole = EditedFile.whole(data)
     try:
         container = container_in(data)
@@ -182,7 +180,7 @@ def _why_not_gone(container: Container) -> str | None:
     if container.why_pinned:
         return container.why_pinned
     try:
-        # what is compressed is read to its end, and held against its hash
+        # reads what is compressed to its end, and compares it with its hash
         container.keeping(frozenset())
     except BinaryError as error:
         return str(error)
@@ -253,7 +251,7 @@ class OwnLists(Struct, frozen=True):
         )
 
     def why_whole(self, path: str, digest: str) -> str | None:
-        """Why the file at *path* with this SHA-256 has to stay as it is; None if nothing is known."""
+        """Why the file at *path* with this SHA-256 has to stay as it is, or None."""
         if source := self.digests.get(digest):
             return f"its SHA-256 is in {source}"
         source = self.words.get(posixpath.basename(path))
@@ -368,7 +366,6 @@ def may_list(path: str, size: int) -> bool:
 
 
 def _with_digests(text: bytes, digests: Mapping[str | None, str]) -> Iterator[str]:
-    """The paths of the files whose SHA-256 stands in *text*."""
     return (digests[digest] for match in _DIGEST.findall(text) if (digest := match.decode()) in digests)
 
 
@@ -437,7 +434,6 @@ def still_listed(package: Package, cuts: Iterable[LibraryCut], listed: Mapping[s
 
 
 def _listed_in(image: Image) -> frozenset[str]:
-    """Return the architectures in lists of them among the constants of a library."""
     constants = (
         section for section in image.sections if section.name.startswith((".rodata", ".rdata")) and section.span
     )

@@ -41,6 +41,7 @@ from vbuild.wheel.licence import prohibitions
 from vbuild.wheel.metadata import VARIANT_JSON, RecordRow, recorded_sha256, unpadded
 
 _SHOWN_OWNERS = 3
+_PRIVATE = "private use may be allowed where redistribution is not: then say so with --accept-license"
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -49,14 +50,12 @@ _MAPPED = re.compile(r"(?:\S+\s+){4}(?P<inode>\d+)\s+(?P<path>/.*)\n?")
 
 
 class Owner(Struct, frozen=True):
-    """A distribution, and what its listing says of a file."""
-
     distribution: InstalledDistribution
     row: RecordRow
 
 
 class InstalledFile(Struct, frozen=True):
-    """A regular file of an environment: its *paths*, if several are names of it, from the root, and who owns it."""
+    """A regular file of an environment: its *paths* from the root, if it has several names, and who owns it."""
 
     paths: tuple[str, ...]
     status: os.stat_result
@@ -71,7 +70,7 @@ class InstalledFile(Struct, frozen=True):
 class _Done(Struct, frozen=True):
     """What a cut of *file* came to; *part* is the new file, or None if the old one stays.
 
-    Without a SHA-256 of the *new* one the old one goes, and no other comes. *listed* are architectures that it names.
+    Without a SHA-256 of the *new* file the old one is removed. *listed* are architectures that it names.
     """
 
     file: InstalledFile
@@ -100,10 +99,10 @@ def slim_environment(
 ) -> SlimmedEnvironment:
     """Cut what is installed in *environment* down to what *share* keeps, as *cuts* say; with *dry_run* nothing changes.
 
-    *backup* is a folder that keeps the old files, for `undo`. Files that cannot be changed safely stay, and are in the
-    result with the reason; so do files that are nothing but GPU code of distributions whose listings are *unread*: some
-    of their code, or of the lists of files that it reads, is not there. *on_progress* is called with the distribution
-    at work, and bytes done and in total.
+    *backup* is a folder that keeps the old files, for `undo`. Files that cannot be changed safely stay, with the reason
+    in the result; so do files of GPU code alone of distributions whose listings are *unread*: some of their code, or of
+    the lists that it reads, is missing. *on_progress* is called with the distribution at work, and bytes done and in
+    total.
 
     Raises `RepackageError` if the environment cannot be written to or another run changes it, `RecipeError` if the disk
     is full: every file is then the old or the new one, and listings say which.
@@ -124,9 +123,9 @@ def slim_environment(
         journal.finish()
         if interrupted:  # rows may be others now
             run = new_run()
-        kept = Backup(backup.resolve(), environment.root) if backup else None
-        found = run.change(stage, journal, kept)
-        return replace(run.result(found), completed=count, backup=backup)
+        old_files = Backup(backup.resolve(), environment.root) if backup else None
+        results = run.change(stage, journal, old_files)
+        return replace(run.result(results), completed=count, backup=backup)
 
 
 class _Run:
@@ -151,7 +150,7 @@ class _Run:
         self.listings = Listings(environment, self._distributions)
         self._refused: dict[str, tuple[str | None, tuple[str, ...]]] = {}
         self._listed: dict[str, OwnLists] = {}
-        # each as it was at first, and listed once: some have ten thousands of files
+        # each is listed once, as it was at first: some have ten thousands of files
         self._folders: dict[Path, DiskFolder] = {}
         self._files = InstalledFiles(environment.root, self._distributions)
 
@@ -173,32 +172,29 @@ class _Run:
                 yield result
 
     def change(self, stage: Path, journal: Journal, backup: Backup | None) -> list[_Done]:
-        """Make the changes, and return what came of every file."""
-        found: list[_Done] = []
-        changed: dict[str, FileRow | None] = {}
-        key = None
+        results: list[_Done] = []
+        rows: dict[str, FileRow | None] = {}
+        listing = None
         try:
-            with closing(self.examined(stage)) as results:
-                for done in results:
-                    if (now := done.file.owners[0].distribution.listing) != key:
-                        self._settle(changed)
-                        key = now
-                    found.append(self._renamed(done, stage, journal, backup, changed))
+            with closing(self.examined(stage)) as cuts:
+                for done in cuts:
+                    if (next_listing := done.file.owners[0].distribution.listing) != listing:
+                        self.listings.update(rows)
+                        rows.clear()
+                        listing = next_listing
+                    results.append(self._renamed(done, stage, journal, backup, rows))
         finally:
             with uninterrupted():
                 for part in stage.glob("part-*"):  # they may have filled the disk
                     part.unlink()
-                self._settle(changed)
+                self.listings.update(rows)
                 journal.finish()
-        return found
-
-    def _settle(self, changed: dict[str, FileRow | None]) -> None:
-        self.listings.update(changed)
-        changed.clear()
+        return results
 
     def _renamed(
-        self, done: _Done, stage: Path, journal: Journal, backup: Backup | None, changed: dict[str, FileRow | None]
+        self, done: _Done, stage: Path, journal: Journal, backup: Backup | None, rows: dict[str, FileRow | None]
     ) -> _Done:
+        """Put the new file of *done* in its place, and its row into *rows*; something may have come between."""
         if done.part is None or done.cut is None:
             return done
         for number, path in enumerate(done.file.paths):
@@ -213,47 +209,47 @@ class _Run:
             if backup:
                 backup.keep(target, change)
             journal.write(change)
-            with uninterrupted():  # what has changed has to be known
+            with uninterrupted():  # a change that is made has to be recorded
                 try:
                     if done.new:
                         part.replace(target)
                     else:
                         target.unlink()
-                except PermissionError:  # Windows, of a file that a process has
+                except PermissionError:  # Windows, of a file that a process uses
                     return replace(done, why_left="in use by a process; end it first")
-                changed[path] = FileRow(path, done.new, done.cut.after) if done.new else None
+                rows[path] = FileRow(path, done.new, done.cut.after) if done.new else None
         return done
 
-    def result(self, found: Iterable[_Done]) -> SlimmedEnvironment:
-        """The account of the run that *found* these results."""
-        by_owner: dict[str, list[_Done]] = {}
-        for done in found:
-            by_owner.setdefault(str(done.file.owners[0].distribution.listing), []).append(done)
+    def result(self, results: Iterable[_Done]) -> SlimmedEnvironment:
+        by_listing: dict[str, list[_Done]] = {}
+        for done in results:
+            by_listing.setdefault(str(done.file.owners[0].distribution.listing), []).append(done)
         distributions = []
         linked = 0
-        for one in self._distributions:
-            key = str(one.listing)
-            results = by_owner.get(key, [])
-            changed = [done for done in results if done.cut and not done.why_left and done.saves]
-            left = [FileLeft(done.file.path, done.why_left, done.saves) for done in results if done.why_left]
-            listed = {done.file.path: done.listed for done in results if done.listed}
+        for distribution in self._distributions:
+            key = str(distribution.listing)
+            own = by_listing.get(key, [])
+            changed = [done for done in own if done.cut and not done.why_left and done.saves]
+            left = [FileLeft(done.file.path, done.why_left, done.saves) for done in own if done.why_left]
+            listed = {done.file.path: done.listed for done in own if done.listed}
             cuts = [done.cut for done in changed if done.cut]
-            warnings = (*self._refused.get(key, (None, ()))[1], *still_listed(one, cuts, listed))
+            warnings = (*self._refused.get(key, (None, ()))[1], *still_listed(distribution, cuts, listed))
             linked += sum(
                 done.file.status.st_size for done in changed if done.file.status.st_nlink > len(done.file.paths)
             )
             distributions.append(
                 SlimmedDistribution(
-                    project=one.project,
-                    version=one.version,
+                    project=distribution.project,
+                    version=distribution.version,
                     before=self._files.sizes[key],
                     after=self._files.sizes[key] - sum(done.saves for done in changed),
                     libraries=tuple(
-                        done.cut for done in results if done.cut and not done.why_left and done.cut.has_gpu_code
+                        done.cut for done in own if done.cut and not done.why_left and done.cut.has_gpu_code
                     ),
                     left=(*left, *self._files.outside.get(key, ())),
-                    why_left=one.trouble or (f"editable: its code is in {one.source}" if one.source else None),
-                    is_editable=one.source is not None,
+                    why_left=distribution.trouble
+                    or (f"editable: its code is in {distribution.source}" if distribution.source else None),
+                    is_editable=distribution.source is not None,
                     warnings=warnings if changed else (),
                 )
             )
@@ -264,12 +260,12 @@ class _Run:
         try:
             with open_file(self._root / file.path) as opened:
                 data = memoryview(mmap(opened.fileno(), 0, access=ACCESS_READ))
-            place = (self._root / file.path).parent
-            folder = self._folders.setdefault(place, DiskFolder(place))
+            parent = (self._root / file.path).parent
+            folder = self._folders.setdefault(parent, DiskFolder(parent))
             plan = examined(file.path, data, (self._share,), self._cuts, folder)
         except (VbuildError, OSError) as error:
-            told = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-            return _Done(file, why_left=told.removeprefix(f"{file.path}: "))
+            damage = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+            return _Done(file, why_left=damage.removeprefix(f"{file.path}: "))
         cut = plan.cuts[0]
         if not plan.is_changed or cut.after >= cut.before:
             # zeros where code was save nothing on a disk
@@ -278,7 +274,8 @@ class _Run:
             whys = (cut.why_whole, *cut.lacks.values(), *notes) if is_meant else ()
             why = next(filter(None, whys), None)
             return _Done(file, replace(cut, after=cut.before), why_left=why, listed=plan.listed)
-        why, old = file.why_left or self._refusal(file), ""
+        refusals = (self._refusal(owner.distribution) for owner in file.owners)
+        why, old = file.why_left or next(filter(None, refusals), None), ""
         if cut.alone.startswith(TRITON):
             why = why or "one of the files of an entry of Triton's cache, which are of use together only"
         if cut.alone and any(owner.distribution.listing in self._unread for owner in file.owners):
@@ -307,27 +304,18 @@ class _Run:
                 return why
         return None
 
-    def _refusal(self, file: InstalledFile) -> str | None:
-        """Why a distribution that owns *file* may not be changed, or is not to be."""
-        return next((why for owner in file.owners if (why := self._refusal_of(owner.distribution))), None)
-
-    def _refusal_of(self, one: InstalledDistribution) -> str | None:
-        key = str(one.listing)
+    def _refusal(self, distribution: InstalledDistribution) -> str | None:
+        """Why *distribution* may not be changed, or should not."""
+        key = str(distribution.listing)
         if key not in self._refused:
-            self._refused[key] = self._asked(one)
+            why, warnings = _why_claimed(distribution, self._share), tuple[str, ...]()
+            if why is None:
+                own = [prohibition for prohibition in prohibitions(distribution) if prohibition.is_own]
+                warnings = tuple(f"accepted for you: {prohibition}" for prohibition in own)
+                if own and not self._accept_license:
+                    why, warnings = f"the licence forbids changes ({own[0]}); {_PRIVATE}", ()
+            self._refused[key] = why, warnings
         return self._refused[key][0]
-
-    def _asked(self, one: InstalledDistribution) -> tuple[str | None, tuple[str, ...]]:
-        if why := _why_claimed(one, self._share):
-            return why, ()
-        own = [found for found in prohibitions(one) if found.is_own]
-        if own and not self._accept_license:
-            what = f"the licence forbids changes ({own[0]})"
-            return (
-                f"{what}; private use may be allowed where redistribution is not: then say so with --accept-license",
-                (),
-            )
-        return None, tuple(f"accepted for you: {found}" for found in own)
 
 
 def _written(edited: EditedFile, part: Path) -> str:
@@ -341,25 +329,24 @@ def _written(edited: EditedFile, part: Path) -> str:
 
 
 def _is_still(path: Path, status: os.stat_result) -> bool:
-    """Whether the file at *path* is the one with *status*."""
     with suppress(OSError):
         now = path.lstat()
         return (now.st_ino, now.st_size, now.st_mtime_ns) == (status.st_ino, status.st_size, status.st_mtime_ns)
     return False
 
 
-def _why_claimed(one: InstalledDistribution, share: Share) -> str | None:
-    """Why the GPUs of *one* are not to be narrowed to *share*: it is a variant that says which it has."""
-    if one.is_conda or not (member := one.find(f"{one.dist_info}/{VARIANT_JSON}")):
+def _why_claimed(distribution: InstalledDistribution, share: Share) -> str | None:
+    """Why not to narrow the GPUs of *distribution* to *share*: it is a variant that says which it has."""
+    if distribution.is_conda or not (member := distribution.find(f"{distribution.dist_info}/{VARIANT_JSON}")):
         return None
     with suppress(VariantError):
-        if vendors := share.vendors.intersection(Document.parse(one.read(member)).metadata.namespaces):
+        if vendors := share.vendors.intersection(Document.parse(distribution.read(member)).metadata.namespaces):
             return f"a variant for {', '.join(sorted(vendors))} GPUs already; install the one for yours"
     return None
 
 
 def _why_not_theirs(owners: Sequence[Owner], data: memoryview, digest: str) -> str | None:
-    """Why the file *data*, whose SHA-256 is *digest*, is not what its listings say; None if it is.
+    """Why the file *data*, whose SHA-256 is *digest*, is not what its listings say, or None.
 
     conda changes files after pip has written RECORD, so its own hash decides.
     """
@@ -384,7 +371,7 @@ def _agrees(row: RecordRow, data: memoryview, digest: str) -> bool:
 
 
 class InstalledFiles:
-    """The files of *distributions* below *root* that may have GPU code, in *found*.
+    """The files of *distributions* below *root* that may have GPU code, in *found*; only their first bytes are read.
 
     *sizes* are the bytes of each distribution, by its listing, and *outside* the files of each that lie elsewhere.
     """
@@ -399,27 +386,29 @@ class InstalledFiles:
     def _found(self, distributions: Iterable[InstalledDistribution]) -> Iterator[InstalledFile]:
         """Yield the files that may have GPU code, each once, those of one distribution next to each other."""
         by_path: dict[str, list[Owner]] = {}
-        for one in distributions:
-            for row in one.rows:
-                by_path.setdefault(str(one.place(row.path)), []).append(Owner(one, row))
+        for distribution in distributions:
+            for row in distribution.rows:
+                by_path.setdefault(str(distribution.place(row.path)), []).append(Owner(distribution, row))
         names: dict[tuple[int, int], list[tuple[str, os.stat_result, list[Owner]]]] = {}
         for path, owners in by_path.items():
-            with suppress(OSError):  # what is listed and not there is of no concern
+            with suppress(OSError):  # what is listed need not be there
                 status = os.lstat(path)
                 key = str(owners[0].distribution.listing)
                 if stat.S_ISLNK(status.st_mode):
-                    self._look_at_link(path, key)
+                    target = os.path.realpath(path)
+                    if not Path(target).is_relative_to(self._root):
+                        self._leave(path, key, f"a link to {target}, outside of the environment")
                 elif stat.S_ISREG(status.st_mode) and self._is_inside(path):
                     names.setdefault((status.st_dev, status.st_ino), []).append((path, status, owners))
                 elif stat.S_ISREG(status.st_mode):
-                    self._look_outside(path, key, "lies outside of the environment")
-        running = _running(path for found in names.values() for path, _, _ in found)
-        for found in names.values():
-            path, status, owners = found[0]
+                    self._leave(path, key, "lies outside of the environment")
+        running = _running(path for names_of_file in names.values() for path, _, _ in names_of_file)
+        for names_of_file in names.values():
+            path, status, owners = names_of_file[0]
             self.sizes[str(owners[0].distribution.listing)] += status.st_size
             if _is_worth_reading(path):
-                everyone = tuple(owner for _, _, several in found for owner in several)
-                paths = tuple(_from(self._root, os.path.realpath(each)) for each, _, _ in found)
+                everyone = tuple(owner for _, _, several in names_of_file for owner in several)
+                paths = tuple(_from(self._root, os.path.realpath(name)) for name, _, _ in names_of_file)
                 yield InstalledFile(paths, status, everyone, _why_left(path, status, running))
 
     def _is_inside(self, path: str) -> bool:
@@ -429,18 +418,13 @@ class InstalledFiles:
             self._inside[folder] = Path(os.path.realpath(folder)).is_relative_to(self._root)
         return self._inside[folder]
 
-    def _look_at_link(self, path: str, key: str) -> None:
-        target = os.path.realpath(path)
-        if not Path(target).is_relative_to(self._root):
-            self._look_outside(path, key, f"a link to {target}, outside of the environment")
-
-    def _look_outside(self, path: str, key: str, why: str) -> None:
+    def _leave(self, path: str, key: str, why: str) -> None:
         if _is_worth_reading(path):
             self.outside.setdefault(key, []).append(FileLeft(_from(self._root, path), why))
 
 
 def _why_left(path: str, status: os.stat_result, running: Mapping[tuple[str, int], str]) -> str | None:
-    """Why the file at *path* has to stay as it is, whatever is in it; None if nothing speaks for that."""
+    """Why the file at *path* has to stay as it is, whatever is in it, or None."""
     if process := running.get((path, 0)) or running.get((path.rpartition(os.sep)[2], status.st_ino)):
         return f"in use by {process}; end it first"
     if not status.st_mode & stat.S_IWUSR:
@@ -453,7 +437,6 @@ def _why_left(path: str, status: os.stat_result, running: Mapping[tuple[str, int
 
 
 def _from(root: Path, path: str) -> str:
-    """Where *path* is from *root*, as RECORD has it: with slashes."""
     return Path(os.path.relpath(path, root)).as_posix()
 
 
@@ -464,7 +447,7 @@ def _is_worth_reading(path: str) -> bool:
         with open_file(path) as file:
             return worth_reading(path, lambda size: _head(file, size))
     except OSError:
-        return True  # who reads all of it says why that cannot be
+        return True  # whoever reads all of it says why that fails
 
 
 def _head(file: BinaryIO, size: int) -> bytes:
@@ -473,14 +456,14 @@ def _head(file: BinaryIO, size: int) -> bytes:
 
 
 def _running(paths: Iterable[str]) -> dict[tuple[str, int], str]:
-    """Who has files mapped: by path and 0, or by name and inode for processes that see other paths.
+    """Which process has a file mapped: by path and 0, or by name and inode for processes that see other paths.
 
-    A process that has the file by another name, as in the environment that uv has linked it into, too, keeps that.
+    A process that has the file by another name, as in an environment that uv has linked it into, keeps that.
     """
     wanted = {path.rpartition(os.sep)[2] for path in paths}
-    found: dict[tuple[str, int], str] = {}
-    if sys.platform != "linux":  # Windows replaces no file that is mapped: it is named then
-        return found
+    processes: dict[tuple[str, int], str] = {}
+    if sys.platform != "linux":  # Windows replaces no mapped file, and the result names it
+        return processes
     here = _seen(Path("/proc/self"))
     for process in Path("/proc").glob("[0-9]*"):
         if process.name == str(os.getpid()):
@@ -491,12 +474,11 @@ def _running(paths: Iterable[str]) -> dict[tuple[str, int], str]:
             for path, inode in rows:
                 if (name := path.rpartition("/")[2]) in wanted:
                     who = f"process {process.name} ({(process / 'comm').read_text().strip()})"
-                    found[path, 0] = who
+                    processes[path, 0] = who
                     if _seen(process) != here:
-                        found[name, int(inode)] = who
-    return found
+                        processes[name, int(inode)] = who
+    return processes
 
 
 def _seen(process: Path) -> tuple[str, str]:
-    """Where the paths of *process* begin: its root in its own view of what is mounted."""
     return str((process / "root").readlink()), str((process / "ns/mnt").readlink())

@@ -3,8 +3,8 @@
     .vbuild-…/part-7      the new file, complete and beside the old ones
     backup                the old file under a second name, and a line in the backup's list
     .vbuild-slim.journal  a line: path, old and new SHA-256 and size
-    rename                the old file is gone, wherever else it has a name it stays
-    RECORD, conda-meta    and the bill of materials, in which the rows are true again
+    rename                the old file is gone; any other name of it stays
+    RECORD, conda-meta    and the bill of materials get true rows again
 
 A run that is killed leaves its journal. The next run sees by it which files are new, and sets their rows.
 """
@@ -35,8 +35,7 @@ _LIST = "vbuild-slim.jsonl"
 class FileChange(Struct, frozen=True):
     """A file that changes: *path* from the environment's root, SHA-256 and size before and after; None if it goes.
 
-    *kept* is what the backup calls the old file. Of one that goes *listed* has each listing, from the root, and what
-    that calls it.
+    *kept* is what the backup calls the old file. *listed* has, for one that goes, each listing and its path there.
     """
 
     path: str
@@ -49,46 +48,48 @@ class FileChange(Struct, frozen=True):
 
 
 class Listings:
-    """The files that list the files of an *environment*, each written again once its rows are known."""
+    """The files that list the files of an *environment*, each rewritten once its rows are known."""
 
     def __init__(self, environment: Environment, distributions: Iterable[InstalledDistribution]) -> None:
         self._root = environment.root
-        self._by_listing = {os.path.relpath(one.listing, self._root): one for one in distributions}
+        self._by_listing = {
+            os.path.relpath(distribution.listing, self._root): distribution for distribution in distributions
+        }
         self._owners: dict[str, list[tuple[InstalledDistribution, str]]] = {}
-        for one in self._by_listing.values():
-            for row in one.rows:
-                self._owners.setdefault(str(one.place(row.path)), []).append((one, row.path))
+        for distribution in self._by_listing.values():
+            for row in distribution.rows:
+                self._owners.setdefault(str(distribution.place(row.path)), []).append((distribution, row.path))
 
     def that_list(self, path: str) -> tuple[tuple[str, str], ...]:
-        """The listings that have the file at *path*, each from the root, and what it calls that."""
+        """The listings that have the file at *path*, each from the root, with its path there."""
         owners = self._owners.get(str(self._root / path), ())
-        return tuple((os.path.relpath(one.listing, self._root), listed) for one, listed in owners)
+        return tuple((os.path.relpath(distribution.listing, self._root), listed) for distribution, listed in owners)
 
     def list_again(self, change: FileChange) -> None:
-        """Have the listings that had the file of *change* before it went get a row of it, where they are there."""
+        """Let the listings that had the file of *change* before it went get a row of it again."""
         owners = self._owners.setdefault(str(self._root / change.path), [])
         for listing, listed in change.listed:
-            one = self._by_listing.get(listing)
-            if one and (one, listed) not in owners:
-                owners.append((one, listed))
+            distribution = self._by_listing.get(listing)
+            if distribution and (distribution, listed) not in owners:
+                owners.append((distribution, listed))
 
     def update(self, changes: Mapping[str, FileRow | None]) -> None:
-        """Say in every listing of the files *changes*, by paths from the root, what they are now."""
+        """Write what the files *changes*, by paths from the root, are now into every listing."""
         # conda lists RECORD, too
         records = self._written(changes, is_conda=False)
         self._written({**changes, **records}, is_conda=True)
 
     def _written(self, changes: Mapping[str, FileRow | None], *, is_conda: bool) -> dict[str, FileRow]:
-        """Write *changes* into listings of one sort; returns what files these and their bills of materials are now."""
+        """Write *changes* into listings of one sort; return the rows of these listings and their bills of materials."""
         by_listing: dict[Path, tuple[InstalledDistribution, dict[str, FileRow | None]]] = {}
         for path, now in changes.items():
-            for one, listed in self._owners.get(str(self._root / path), ()):
-                if one.is_conda is is_conda:
-                    rows = by_listing.setdefault(one.listing, (one, {}))[1]
+            for distribution, listed in self._owners.get(str(self._root / path), ()):
+                if distribution.is_conda is is_conda:
+                    rows = by_listing.setdefault(distribution.listing, (distribution, {}))[1]
                     rows[listed] = FileRow(listed, now.sha256, now.size) if now else None
         written = {}
-        for listing, (one, rows) in by_listing.items():
-            bill = None if is_conda else _rebilled(one, rows)
+        for listing, (distribution, rows) in by_listing.items():
+            bill = None if is_conda else _rebilled(distribution, rows)
             data = read_file(listing)
             if (new := revised(listing, data, rows)) != data:
                 overwrite(listing, new)
@@ -98,12 +99,12 @@ class Listings:
         return written
 
 
-def _rebilled(one: InstalledDistribution, rows: dict[str, FileRow | None]) -> Path | None:
-    """Put into the bill of materials of *one*, if it has one, what *rows* say, and its new row into these; its path."""
-    path = path_of(one.dist_info)
-    if one.find(path) is None:
+def _rebilled(distribution: InstalledDistribution, rows: dict[str, FileRow | None]) -> Path | None:
+    """Update the bill of materials of *distribution*, and add its new row to *rows*; return its path, or None."""
+    path = path_of(distribution.dist_info)
+    if distribution.find(path) is None:
         return None
-    bill = one.place(path)
+    bill = distribution.place(path)
     data = read_file(bill)
     if (new := rehashed(data, {listed: row.sha256 if row else None for listed, row in rows.items()})) != data:
         overwrite(bill, new)
@@ -112,14 +113,13 @@ def _rebilled(one: InstalledDistribution, rows: dict[str, FileRow | None]) -> Pa
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Let *data* be what *path* holds, with the mode and the owner that it has; `OSError` if that cannot be."""
+    """Replace what *path* holds by *data*, with its mode and owner; `OSError` if that cannot be."""
     with replacing(path) as part:
         part.write_bytes(data)
         alike(part, path)
 
 
 def alike(new: Path, old: Path) -> None:
-    """Give the file *new* the mode, times, extended attributes and owner of *old*."""
     shutil.copystat(old, new)
     status = old.stat()
     if (status.st_uid, status.st_gid) != (new.stat().st_uid, new.stat().st_gid):
@@ -128,13 +128,13 @@ def alike(new: Path, old: Path) -> None:
 
 
 class Journal:
-    """The changes of one run, written down in the file *path* before each is made."""
+    """The changes of one run; each is written down in the file *path* before it is made."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def left(self) -> tuple[FileChange, ...]:
-        """The changes that a run before this one has written down, and perhaps made."""
+        """The changes that an earlier run has written down, and perhaps made."""
         with suppress(OSError):
             return tuple(_changes(read_file(self.path)))
         return ()
@@ -147,22 +147,22 @@ class Journal:
 
 
 def completed(environment: Environment, listings: Listings, changes: Iterable[FileChange]) -> int:
-    """Make true what the listings say of files that a killed run or undo changed, or not; returns how many are new."""
-    found: dict[str, FileRow | None] = {}
+    """Correct what the listings say of files that a killed run or undo may have changed; return how many are new."""
+    rows: dict[str, FileRow | None] = {}
     done = 0
     for change in changes:
         path = environment.root / change.path
         if change.new is None and not path.exists():
-            found[change.path] = None
+            rows[change.path] = None
             done += 1
         elif change.new is None:
             if path.is_file() and sha256_of(path) == change.old:  # not gone yet, or back
                 listings.list_again(change)
-                found[change.path] = FileRow(change.path, change.old, change.old_size)
+                rows[change.path] = FileRow(change.path, change.old, change.old_size)
         elif path.is_file() and (digest := _one_of(path, change)):
-            found[change.path] = FileRow(change.path, digest, change.size if digest == change.new else change.old_size)
+            rows[change.path] = FileRow(change.path, digest, change.size if digest == change.new else change.old_size)
             done += digest == change.new
-    listings.update(found)
+    listings.update(rows)
     return done
 
 
@@ -174,7 +174,7 @@ def _one_of(path: Path, change: FileChange) -> str | None:
 
 
 class Backup:
-    """Old files in the folder *folder*, and a list of them whose first line says where they were."""
+    """Old files in *folder*, and a list of them whose first line says where they were."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder = folder
@@ -188,19 +188,19 @@ class Backup:
                     stream.write(b"\n")
         except OSError as error:
             raise RepackageError(f"{folder}: no place for a backup: {error.strerror}") from error
-        found = _root_in(self._list)
-        if found != root:
-            raise RepackageError(f"{folder}: has a backup of {found}; expected a folder of its own for {root}")
+        recorded_root = _root_in(self._list)
+        if recorded_root != root:
+            raise RepackageError(f"{folder}: has a backup of {recorded_root}; expected a folder of its own for {root}")
 
     def keep(self, old: Path, change: FileChange) -> FileChange:
         """Keep *old*, by a second name where the file system can, and write *change* down."""
-        kept = replace(change, kept=change.old)
+        recorded = replace(change, kept=change.old)
         target = self.folder / "files" / change.old
         if not target.exists():
             with replacing(target) as part:
                 linked(old, part)
-        _append(self._list, to_builtins(kept))
-        return kept
+        _append(self._list, to_builtins(recorded))
+        return recorded
 
 
 class Undone(Struct, frozen=True):
@@ -213,12 +213,10 @@ class Undone(Struct, frozen=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What came back, for people."""
         first = f"{self.root}: {counted(self.files, 'file')} back, {sized(self.size)}"
         return (first, *(f"  left: {path}: {why}" for path, why in self.left))
 
     def data(self) -> dict[str, Any]:
-        """The same for JSON."""
         left = [{"path": path, "why": why} for path, why in self.left]
         return {"environment": str(self.root), "files": self.files, "size": self.size, "left": left}
 
@@ -256,7 +254,7 @@ def undo(folder: Path) -> Undone:
 def changing(environment: Environment) -> Iterator[tuple[Path, Journal]]:
     """A stage and a journal on the file system of *environment*, for one run at a time."""
     places = (environment.root, *environment.folders)
-    room = next((place for place in places if os.access(place, os.W_OK | os.X_OK)), None)
+    room = next((folder for folder in places if os.access(folder, os.W_OK | os.X_OK)), None)
     if room is None:
         raise RepackageError(f"{environment.root}: cannot be written to; expected an environment of this user's")
     journal = Journal(room / JOURNAL)
@@ -276,8 +274,8 @@ def backed_up(folder: Path) -> tuple[Path, tuple[FileChange, ...]]:
 
 
 def restored(folder: Path, root: Path, change: FileChange) -> str | None:
-    """Put the old file of *change* back, unless it is there; returns why not, if something else has its name."""
-    path, kept = root / change.path, folder / "files" / str(change.kept)
+    """Put the old file of *change* back; return why not, if something else has its name."""
+    path, old_file = root / change.path, folder / "files" / str(change.kept)
     if path.is_symlink() or not path.parent.is_dir():
         return "is not what slimming left there"
     if path.exists() or change.new is not None:
@@ -286,18 +284,17 @@ def restored(folder: Path, root: Path, change: FileChange) -> str | None:
             return None
         if digest != change.new:
             return "is not what slimming left there: installed again, or changed"
-    if not kept.is_file() or sha256_of(kept) != change.old:
+    if not old_file.is_file() or sha256_of(old_file) != change.old:
         return "its old file is missing in the backup, or damaged"
     with replacing(path) as part:
-        linked(kept, part)
+        linked(old_file, part)
     return None
 
 
 def discard(folder: Path) -> None:
-    """Remove the backup *folder*, all of whose files are back."""
     (folder / _LIST).unlink()
     shutil.rmtree(folder / "files", ignore_errors=True)
-    with suppress(OSError):  # there is something else in it
+    with suppress(OSError):  # something else is in it
         folder.rmdir()
 
 
@@ -311,7 +308,7 @@ def _root_in(file: Path) -> Path:
 
 
 def _changes(data: bytes) -> Iterator[FileChange]:
-    """The changes in the lines of *data*; a last line that a killed run did not finish is none."""
+    """The changes in the lines of *data*, without a last line that a killed run did not finish."""
     for line in data.splitlines():
         with suppress(ValueError, TypeError):
             values = json.loads(line)

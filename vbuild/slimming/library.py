@@ -117,12 +117,10 @@ class ContainerDecision(Struct, frozen=True):
         return service([entry.offer for entry in self.kept], device) if self.serves else Service.NONE
 
     def compiles_for(self, device: Arch) -> bool:
-        """Whether *device* finds PTX here to compile, or needs nothing of this container."""
         ptx = [entry.offer for entry in self.kept if entry.code is GpuCodeKind.PTX]
         return not self.serves or service(ptx, device) is Service.JIT
 
     def rewritten(self, data: memoryview, *, zstd: bool) -> "Rewrite":
-        """Return the container with the kept entries alone, compressed again with *zstd*."""
         written = partial(recompressed, data) if zstd else verbatim
         span, wrappers = self.container.span, self.container.wrappers if self.container.movable else ()
         try:
@@ -144,7 +142,7 @@ class Rewrite(Struct, frozen=True):
 
 
 class GpuLibrary(Struct, frozen=True):
-    """A library, mapped into memory; *trouble* says why it cannot be read, or is None.
+    """A library, mapped into memory; *trouble* says why it cannot be read.
 
     *shrinking* are the file offsets of the pinned containers that may become smaller where they are.
     """
@@ -363,7 +361,6 @@ def _chosen_from(decisions: Sequence[ContainerDecision]) -> list[ContainerDecisi
 
 
 def _of_vendor(decisions: Iterable[ContainerDecision], device: Device) -> list[ContainerDecision]:
-    """Return the decisions about containers for GPUs of the vendor of *device*."""
     return [decision for decision in decisions if decision.container.vendor is Vendor.of(device)]
 
 
@@ -447,17 +444,13 @@ def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Sav
     except BinaryError:
         return  # an entry that cannot be read is named by what looks at it
     before = sum(entry.size for entry in samples)
-    middles = [_middle(entry.span) for entry in samples]
+    starts = [entry.span.start + max(len(entry.span) - _LYING, 0) // 2 for entry in samples]
+    middles = [range(start, min(start + _LYING, entry.span.stop)) for start, entry in zip(starts, samples, strict=True)]
     packed = _packed(image, middles) * before // sum(map(len, middles))
     # a zstd frame does not get smaller in a wheel
     saving = Saving("--recompress", (packed - after) * size // before, (before - after) * size // before)
     if saving.packed > 0 or saving.unpacked > 0:
         yield saving
-
-
-def _middle(span: range) -> range:
-    start = span.start + max(len(span) - _LYING, 0) // 2
-    return range(start, min(start + _LYING, span.stop))
 
 
 def _debug(image: Image) -> list[range]:

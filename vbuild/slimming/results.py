@@ -1,6 +1,6 @@
-"""The results of slimming, as values: what each library lost in bytes and GPU code, and what each wheel lost.
+"""What slimming does to libraries, wheels and environments; sizes are bytes.
 
-Sizes are bytes. A container is one fatbin, the GPU code of one translation unit; an entry is its code for one GPU.
+A container is one fatbin, the GPU code of one translation unit; an entry is its code for one GPU.
 """
 
 from pathlib import Path
@@ -27,14 +27,13 @@ class Saving(Struct, frozen=True):
 class LibraryCut(Struct, frozen=True, kw_only=True):
     """One library before and after: the number of entries kept and dropped, of containers emptied, JIT-only and pinned.
 
-    *jit_only* counts containers that have only PTX for some GPU asked for; *virtual* are the GPUs M.0 that PTX in all
-    of them serves. *zstd* says that some kept code needs a driver that reads zstd, and *is_recompressed* that slimming
-    compressed it so. *gpus_before* and *gpus* name the GPUs with code. *headers*
-    says where there was room for program headers, *is_fragile* that GNU strip would destroy the library, *why_whole*
-    why it is unchanged although it has code that could go, *more* what other options would save, and *lacks* what
-    there is instead of code for a GPU asked for. *surplus* has, of each container that cannot be cut, the
-    architectures whose code no GPU asked for needs. *alone* says what it is if it is nothing but GPU code ("cubin for
-    sm_90"); then it may stand for several *files*, of which *gone* are left out.
+    *jit_only* counts containers that have only PTX for some GPU of the share; *virtual* are the GPUs M.0 that PTX in
+    all containers serves. *zstd*: some kept code needs a driver that reads zstd; *is_recompressed*: slimming compressed
+    it so. *headers* says where there was room for program headers, *is_fragile* that GNU
+    strip would destroy the library, *why_whole* why code that could go stays, *more* what other options would save,
+    *lacks* what there is instead of code for a GPU, and *surplus*, of each container that cannot be cut, the
+    architectures whose code no GPU needs. *alone* says what it is if it is nothing but GPU code ("cubin for sm_90");
+    then it may stand for several *files*, of which *gone* are left out.
     """
 
     member: str
@@ -112,11 +111,9 @@ class Slimmed(Struct, frozen=True, kw_only=True):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the output is the input, byte for byte."""
         return self.why_untouched is not None
 
     def data(self) -> dict[str, Any]:
-        """The result for JSON."""
         return {
             "wheel": self.wheel.name,
             "output": self.name,
@@ -134,7 +131,7 @@ class Slimmed(Struct, frozen=True, kw_only=True):
 
 
 class FileLeft(Struct, frozen=True):
-    """A file that stays as it was although it would become *saves* bytes smaller, and *why*; by its path."""
+    """A file that stays although it would become *saves* bytes smaller, and *why*."""
 
     path: str
     why: str
@@ -163,11 +160,10 @@ class SlimmedDistribution(Struct, frozen=True, kw_only=True):
 
     @property
     def reasons(self) -> dict[str, list[FileLeft]]:
-        """The files that were left, by the reason."""
-        found: dict[str, list[FileLeft]] = {}
+        by_reason: dict[str, list[FileLeft]] = {}
         for file in self.left:
-            found.setdefault(file.why, []).append(file)
-        return found
+            by_reason.setdefault(file.why, []).append(file)
+        return by_reason
 
     @property
     def saves(self) -> int:
@@ -179,7 +175,7 @@ class SlimmedDistribution(Struct, frozen=True, kw_only=True):
             "version": self.version,
             "installed": {"before": self.before, "after": self.after},
             "libraries": [library.data() for library in self.libraries],
-            "left": [{"path": one.path, "why": one.why, "saves": one.saves} for one in self.left],
+            "left": [{"path": file.path, "why": file.why, "saves": file.saves} for file in self.left],
             "why_left": self.why_left,
             "warnings": list(self.warnings),
         }
@@ -188,8 +184,8 @@ class SlimmedDistribution(Struct, frozen=True, kw_only=True):
 class SlimmedEnvironment(Struct, frozen=True, kw_only=True):
     """An environment before and after, in bytes of the files that its distributions own.
 
-    *linked* bytes of the old files stay on the disk under other names, such as in uv's cache. *completed* changes of a
-    run that was killed had their rows set. After a dry run nothing has changed.
+    *linked* bytes of the old files stay on the disk under other names, such as in uv's cache. *completed* counts
+    changes of a killed run whose rows were set. After a dry run nothing has changed.
     """
 
     root: Path
@@ -201,14 +197,13 @@ class SlimmedEnvironment(Struct, frozen=True, kw_only=True):
 
     @property
     def before(self) -> int:
-        return sum(one.before for one in self.distributions)
+        return sum(distribution.before for distribution in self.distributions)
 
     @property
     def after(self) -> int:
-        return sum(one.after for one in self.distributions)
+        return sum(distribution.after for distribution in self.distributions)
 
     def data(self) -> dict[str, Any]:
-        """The result for JSON."""
         return {
             "environment": str(self.root),
             "dry_run": self.is_dry_run,
@@ -216,5 +211,5 @@ class SlimmedEnvironment(Struct, frozen=True, kw_only=True):
             "linked": self.linked,
             "completed": self.completed,
             "backup": str(self.backup) if self.backup else None,
-            "distributions": [one.data() for one in self.distributions],
+            "distributions": [distribution.data() for distribution in self.distributions],
         }

@@ -46,12 +46,11 @@ from vbuild.variants.document import Document
 from vbuild.variants.index import index
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
-from vbuild.wheel.archive import Wheel, gathered, open_wheel
+from vbuild.wheel.archive import Wheel, forget, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Deflater, estimated
 from vbuild.wheel.licence import Prohibition, prohibitions
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.unpacking import forget, room_for
 from vbuild.wheel.write import WheelWriter, passed, write_wheels
 from vbuild.wheel.zip_read import Member
 
@@ -130,7 +129,9 @@ def slim_wheel(
             outputs = tuple(slim_outputs(wheel, plan, shares))
             write = partial(_write, wheel, plan, outputs, cuts, on_progress=advance)
             written = write(folder) if folder else ()
-            warnings = () if plan.is_idle else (*map(_licence_warning, forbidden), *_hash_warning(wheel))
+            warnings = [] if plan.is_idle else [*map(_licence_warning, forbidden)]
+            if not plan.is_idle and (unhashed := wheel.record.unhashed(wheel.record_path)):
+                warnings.append(f"RECORD has {unhashed}: CRC-32 alone vouches for them; the new RECORD has them all")
             return tuple(_results(wheel, plan, outputs, written, warnings))
 
 
@@ -146,9 +147,7 @@ def _check_shares(shares: Sequence[Share], cuts: Cuts) -> None:
 
 
 def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
-    """Raise `RepackageError` for a glob that matches nothing in any wheel, probably a typo, before anything is
-    written.
-    """
+    """Raise `RepackageError` for a glob that matches nothing in any wheel, probably a typo."""
     unused = set(cuts.drop)
     for path in wheels if unused else ():
         with open_wheel(path) as wheel, at(path.name):
@@ -158,15 +157,9 @@ def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
 
 
 def _licence_warning(prohibition: Prohibition) -> str:
-    """What to know about a wheel that is changed although some licence in it forbids that."""
     if prohibition.is_own:
         return f"accepted for you: {prohibition}"
     return f"the licence of a component forbids to modify that one: {prohibition}"
-
-
-def _hash_warning(wheel: Wheel) -> Iterator[str]:
-    if bare := wheel.record.unhashed(wheel.record_path):
-        yield f"RECORD has {bare}: CRC-32 alone vouches for them; the new RECORD has them all"
 
 
 class SlimPlan(Struct, frozen=True):
@@ -188,12 +181,10 @@ class SlimPlan(Struct, frozen=True):
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do."""
         return not self.dropped and not any(library.is_changed for library in self.libraries)
 
     @property
     def why_idle(self) -> str | None:
-        """Why there is nothing to do, or None."""
         if not self.is_idle:
             return None
         if not self.libraries and self.has_others:
@@ -226,7 +217,6 @@ class SlimPlan(Struct, frozen=True):
         return {path: file for path, file in files.items() if not file.is_unchanged} | self.lists[share]
 
     def gone(self, share: int) -> frozenset[str]:
-        """Return the members that the share with index *share* does not have."""
         return self.dropped.union(library.member for library in self.libraries if share in library.gone)
 
     def cuts(self, share: int) -> tuple[LibraryCut, ...]:
@@ -348,7 +338,6 @@ class SlimOutput(Struct, frozen=True):
 
     @property
     def warnings(self) -> Iterator[str]:
-        """What publishers should know about the wheel."""
         for cut in self.cuts:
             if cut.is_fragile:
                 what = "its program headers were moved by force: GNU strip and objcopy destroy such a file"
@@ -359,7 +348,6 @@ class SlimOutput(Struct, frozen=True):
         yield from self.notes
 
     def remakes(self, wheel: Wheel, path: str) -> bool:
-        """Whether the member of *wheel* at *path* is written anew."""
         is_document = self.document is not None and path == f"{wheel.dist_info}/{VARIANT_JSON}"
         return is_document or path == path_of(wheel.dist_info)
 
@@ -372,7 +360,6 @@ class SlimOutput(Struct, frozen=True):
             put(writer, wheel, changes=self._changes(wheel))
 
     def _changes(self, wheel: Wheel) -> Changes:
-        """Return the changes to the compiled files of *wheel*, for its bill of materials."""
         before = listed((wheel.row(member) for member in wheel.members), also=self.files)
         cuts = {cut.member: cut for cut in self.cuts}
         edited = {

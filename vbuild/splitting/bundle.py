@@ -105,11 +105,11 @@ class Bundle:
     @cached_property
     def opened_by(self) -> Mapping[str, tuple[WheelBinary, ...]]:
         """The binaries that each file of the wheel names."""
-        found: dict[str, list[WheelBinary]] = {}
+        by_file: dict[str, list[WheelBinary]] = {}
         for binary in self.binaries.values():
             for file in self.namers(binary):
-                found.setdefault(file, []).append(binary)
-        return {file: tuple(binaries) for file, binaries in found.items()}
+                by_file.setdefault(file, []).append(binary)
+        return {file: tuple(binaries) for file, binaries in by_file.items()}
 
     @cached_property
     def hwcaps_copies(self) -> Mapping[str, str]:
@@ -125,13 +125,13 @@ class Bundle:
         names = {binary.name, binary.loading.outline.soname or binary.name, binary.folder.rpartition("/")[2]}
         if binary.folder.endswith(OWN_FOLDER):
             names.add(OWN_FOLDER)
-        found = {file for name in names for file in self.mentions.get(name, ())}
-        found |= {file for pattern, file in self._patterns if matches_pattern(pattern, binary.path, by=file)}
+        files = {file for name in names for file in self.mentions.get(name, ())}
+        files |= {file for pattern, file in self._patterns if matches_pattern(pattern, binary.path, by=file)}
         if not binary.is_bundled:
             starts = (binary.name[:end] for end in range(1, len(binary.name) + 1))
-            found |= {file for start in starts if ".so" not in start for file in self.mentions.get(start, ())}
+            files |= {file for start in starts if ".so" not in start for file in self.mentions.get(start, ())}
         # libraries often have their own name in their data
-        return found - {binary.path}
+        return files - {binary.path}
 
     @cached_property
     def folders(self) -> frozenset[str]:
@@ -170,18 +170,18 @@ class WheelReader:
         results = in_threads(
             partial(self._read_member, wheel), members, size=lambda member: member.size, threads=available_cores()
         )
-        for member, found in zip(members, results, strict=True):
-            if isinstance(found, str):
-                damaged[member.path] = found
+        for member, result in zip(members, results, strict=True):
+            if isinstance(result, str):
+                damaged[member.path] = result
                 continue
-            loading, sha256, origin = found
+            loading, sha256, origin = result
             if (path := installed_path(member.path)) is None:
                 outside[member.path] = loading
             else:
                 binaries[path] = WheelBinary(member, path, loading, sha256, origin)
         ordered = {path: binaries[path] for path in sorted(binaries)}
         names: set[str] = set()
-        for binary in (one for one in ordered.values() if one.is_library):
+        for binary in (library for library in ordered.values() if library.is_library):
             for name in (binary.name, binary.loading.outline.soname or binary.name):
                 names.update(spellings(name, is_bundled=binary.is_bundled))
             if _REPAIRED.search(binary.folder):

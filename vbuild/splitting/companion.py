@@ -249,7 +249,7 @@ def licence_files(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> tuple
         is_near = path.startswith(f"{wheel.dist_info}/") or path.rpartition("/")[0] in folders
         return is_near or not named.isdisjoint(_words(path.partition("/")[2]))
 
-    return tuple(one for one in wheel.members if one.size <= _LARGEST_TEXT and is_licence(one.path))
+    return tuple(member for member in wheel.members if member.size <= _LARGEST_TEXT and is_licence(member.path))
 
 
 def licence_texts(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> dict[str, bytes]:
@@ -269,7 +269,9 @@ def licence_texts(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> dict[
 
 def names_of(binary: WheelBinary, packages: Mapping[str, str]) -> frozenset[str]:
     """Return the words by which a text may call the library *binary*; *packages* are those of `packages_in`."""
-    named = [plain(binary.name), binary.loading.outline.soname or "", *_versions(binary.loading.given)]
+    named = [plain(binary.name), binary.loading.outline.soname or ""]
+    # in front of the versions of its symbols: OPENSSL_3.0.0, libtiff_4.0
+    named += [match["name"] for version in binary.loading.given if (match := _VERSIONED.fullmatch(version))]
     if package := package_of(binary, packages):
         named.append(package)
     return frozenset(word for name in named for word in _spelled(name))
@@ -282,8 +284,8 @@ def packages_in(wheel: Wheel) -> dict[str, str]:
         return {}
     try:
         components = json_object(wheel.read(member), VbuildError)["components"]
-        found = ((str(one["bom-ref"]).rpartition("#"), str(one["name"])) for one in components)
-        return {digest: name for (_, mark, digest), name in found if mark}
+        references = ((str(one["bom-ref"]).rpartition("#"), str(one["name"])) for one in components)
+        return {digest: name for (_, mark, digest), name in references if mark}
     except (VbuildError, KeyError, TypeError):
         return {}
 
@@ -293,8 +295,8 @@ def package_of(binary: WheelBinary, packages: Mapping[str, str]) -> str | None:
     names = [".".join(parts[:end]) for end in range(len(parts), 1, -1)]
     folders = [*_FOLDERS, *(folder.format(binary.loading.outline.machine) for folder in _DEBIAN_FOLDERS)]
     paths = (f"{folder}/{name}" for folder in folders for name in names)
-    found = (packages.get(sha256(path.encode()).hexdigest()) for path in (paths if packages else ()))
-    return next(filter(None, found), None)
+    matches = (packages.get(sha256(path.encode()).hexdigest()) for path in (paths if packages else ()))
+    return next(filter(None, matches), None)
 
 
 def unnamed(
@@ -311,18 +313,13 @@ def unnamed(
 
     def is_part(word: str) -> bool:
         return any(
-            min(len(word), len(said)) >= _SHORTEST_PART and (word.startswith(said) or said.startswith(word))
-            for said in headings
+            min(len(word), len(heading)) >= _SHORTEST_PART and (word.startswith(heading) or heading.startswith(word))
+            for heading in headings
         )
 
     return tuple(
         name for name, words in libraries.items() if words.isdisjoint(paths | headings) and not any(map(is_part, words))
     )
-
-
-def _versions(given: Sequence[str]) -> Iterator[str]:
-    """Yield the names in front of the versions that a library gives its symbols: OPENSSL_3.0.0, libtiff_4.0."""
-    yield from (match["name"] for version in given if (match := _VERSIONED.fullmatch(version)))
 
 
 def _spelled(name: str) -> Iterator[str]:
@@ -336,28 +333,28 @@ def _spelled(name: str) -> Iterator[str]:
 
 def _words(text: str) -> set[str]:
     """Return the words of *text* in small letters, each without lib in front, also without a number at its end."""
-    found = _tokens(text)
-    return found | {word.rstrip("0123456789+") for word in found}
+    words = _tokens(text)
+    return words | {word.rstrip("0123456789+") for word in words}
 
 
 def _tokens(text: str) -> set[str]:
-    found = {word.lower().removeprefix("lib") for word in _WORD.findall(text.replace("_", " "))}
-    return found - _SILENT - {""}
+    words = {word.lower().removeprefix("lib") for word in _WORD.findall(text.replace("_", " "))}
+    return words - _SILENT - {""}
 
 
 def _headings(text: str) -> set[str]:
     """Return the words of the headings and fields of *text*: lines that are decorated, or hardly more than a name."""
-    found: set[str] = set()
+    words: set[str] = set()
     for line in text.splitlines():
         if not line.strip(_DECORATION) or len(line) > _LONGEST:
             continue
         if _FIELD.match(line) or _DECORATED.fullmatch(line) or len(_tokens(line)) == 1:
-            found |= _words(line)
+            words |= _words(line)
         if field := _FIELD.match(line):
             # patterns of files: numpy.libs/libscipy_openblas*.so
             files = (item.rpartition("/")[2].replace("*", "") for item in re.split(r"[\s,]+", line[field.end() :]))
-            found.update(word for file in files if ".so" in file for word in _spelled(file))
-    return found
+            words.update(word for file in files if ".so" in file for word in _spelled(file))
+    return words
 
 
 def licence_lines(several: Iterable[Metadata]) -> tuple[str, ...]:
@@ -365,14 +362,14 @@ def licence_lines(several: Iterable[Metadata]) -> tuple[str, ...]:
 
     SPDX expressions are joined if all have one; otherwise the older License and Classifier lines are used.
     """
-    found = sorted(several, key=lambda metadata: canonicalize_name(metadata.name))
-    expressions = dict.fromkeys(metadata.headers.value("License-Expression") for metadata in found)
+    metadatas = sorted(several, key=lambda metadata: canonicalize_name(metadata.name))
+    expressions = dict.fromkeys(metadata.headers.value("License-Expression") for metadata in metadatas)
     if None not in expressions:
         joined = " AND ".join(f"({text})" for text in sorted(filter(None, expressions)))
         return (f"License-Expression: {joined if len(expressions) > 1 else joined[1:-1]}",)
     # a text of many lines is copied with its continuation lines; the field may occur only once
-    stated = [text.strip() for metadata in found for name, text in metadata.headers.fields if name == "license"]
-    classifiers = {line for metadata in found for line in metadata.headers.values("Classifier")}
+    stated = [text.strip() for metadata in metadatas for name, text in metadata.headers.fields if name == "license"]
+    classifiers = {line for metadata in metadatas for line in metadata.headers.values("Classifier")}
     licences = sorted(line for line in classifiers if line.startswith(_LICENCE_CLASSIFIER))
-    one = [text for text in dict.fromkeys(stated) if len({*stated}) == 1]
-    return (*(line for text in one for line in text.splitlines()), *(f"Classifier: {line}" for line in licences))
+    single = [text for text in dict.fromkeys(stated) if len({*stated}) == 1]
+    return (*(line for text in single for line in text.splitlines()), *(f"Classifier: {line}" for line in licences))

@@ -97,7 +97,7 @@ def stub_obstacle(bundle: Bundle, library: WheelBinary) -> str | None:
         return f"none is written for {outline.machine}"
     if not is_shared_object(library.name):
         return "its name is not that of a library"
-    if is_stub(library):
+    if tuple(section.name for section in outline.sections if section.name) == STUB_SECTIONS:
         return "it is one itself"
     return None
 
@@ -110,7 +110,9 @@ class Doubt(Struct, frozen=True):
 
 
 def stub_doubt(bundle: Bundle, library: WheelBinary) -> Doubt | None:
-    if not library.is_bundled and (header := _header(bundle)):
+    paths = (member.path for member in bundle.wheel.members)
+    header = next((path for path in paths if PurePosixPath(path).suffix in _HEADERS), None)
+    if header and not library.is_bundled:
         return Doubt(f"others may link with it, because the wheel has headers ({header})", can_be_tried=False)
     for path in sorted(bundle.namers(library)):
         member = bundle.wheel.find(path) if path.endswith(".py") else None
@@ -123,15 +125,6 @@ def asks_own_place(library: WheelBinary) -> str:
     """Say how *library* may find out where it is; empty if it does not."""
     places = library.loading.own_place
     return f"may ask where it is itself ({', '.join(places)})" if places else ""
-
-
-def is_stub(library: WheelBinary) -> bool:
-    return tuple(section.name for section in library.loading.outline.sections if section.name) == STUB_SECTIONS
-
-
-def _header(bundle: Bundle) -> str | None:
-    paths = (member.path for member in bundle.wheel.members)
-    return next((path for path in paths if PurePosixPath(path).suffix in _HEADERS), None)
 
 
 Key = tuple[str, str]
@@ -210,7 +203,7 @@ class _PoolDraft:
 def planned_pools(movable: Mapping[Bundle, Sequence[WheelBinary]], *, smallest: int) -> tuple[Pool, ...]:
     """Return the pools of wheels that can give away *movable*; none that saves less than *smallest* bytes."""
     drafts: dict[Place, list[_PoolDraft]] = {}
-    largest_first = sorted(_repeated(movable), key=lambda row: -sum(one.member.size for one in row[1].values()))
+    largest_first = sorted(_repeated(movable), key=lambda row: -sum(library.member.size for library in row[1].values()))
     for bundle, libraries in largest_first:
         same_place = drafts.setdefault(_place(bundle), [])
         draft = next((draft for draft in same_place if draft.accepts(libraries)), None)
@@ -219,27 +212,27 @@ def planned_pools(movable: Mapping[Bundle, Sequence[WheelBinary]], *, smallest: 
         else:
             draft.bundles.append(bundle)
             draft.libraries = {**libraries, **draft.libraries}
-    order = {bundle: place for place, bundle in enumerate(movable)}
+    order = {bundle: index for index, bundle in enumerate(movable)}
     merged = (draft.pool(order) for several in drafts.values() for draft in _merged(several, order))
-    found = _compatible(pool for pool in merged if len(pool.bundles) > 1 and pool.saved >= smallest)
-    return tuple(sorted(found, key=lambda pool: order[pool.bundles[0]]))
+    pools = _compatible(pool for pool in merged if len(pool.bundles) > 1 and pool.saved >= smallest)
+    return tuple(sorted(pools, key=lambda pool: order[pool.bundles[0]]))
 
 
 def _merged(drafts: Sequence["_PoolDraft"], order: Mapping[Bundle, int]) -> Sequence["_PoolDraft"]:
     """Replace pairs of *drafts* by what both have as long as that saves more than the two apart."""
-    found = [*drafts]
+    merged = [*drafts]
     while True:
         best: tuple[int, _PoolDraft, _PoolDraft, _PoolDraft] | None = None
-        for one, other in combinations(found, 2):
-            if common := one.common(other):
-                apart = sum(pool.saved for pool in _compatible([one.pool(order), other.pool(order)]))
+        for draft, other in combinations(merged, 2):
+            if common := draft.common(other):
+                apart = sum(pool.saved for pool in _compatible([draft.pool(order), other.pool(order)]))
                 more = common.pool(order).saved - apart
                 if more > (best[0] if best else 0):
-                    best = more, common, one, other
+                    best = more, common, draft, other
         if best is None:
-            return found
+            return merged
         _, common, *pair = best
-        found = [*(draft for draft in found if draft not in pair), common]
+        merged = [*(draft for draft in merged if draft not in pair), common]
 
 
 def _compatible(pools: Iterable[Pool]) -> list[Pool]:
@@ -248,11 +241,11 @@ def _compatible(pools: Iterable[Pool]) -> list[Pool]:
     Wheels of one release that a machine may take must not require different dependencies, nor one that a newer libc
     gets with other libraries.
     """
-    kept: list[Pool] = []
+    chosen: list[Pool] = []
     for pool in sorted(pools, key=lambda pool: -pool.saved):
-        if not any(pool.families & other.families and are_rivals(pool, other) for other in kept):
-            kept.append(pool)
-    return kept
+        if not any(pool.families & other.families and are_rivals(pool, other) for other in chosen):
+            chosen.append(pool)
+    return chosen
 
 
 def are_rivals(pool: Pool, other: Pool) -> bool:
@@ -280,14 +273,16 @@ def _place(bundle: Bundle) -> Place:
 def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
     """Yield the wheels of *movable* with those libraries that another wheel of their platform has, too."""
     counts = Counter(
-        (_place(bundle), *key) for bundle, libraries in movable.items() for key in {one.key for one in libraries}
+        (_place(bundle), *key)
+        for bundle, libraries in movable.items()
+        for key in {library.key for library in libraries}
     )
     for bundle, libraries in movable.items():
         place = _place(bundle)
-        if found := {one.key: one for one in libraries if counts[place, *one.key] > 1}:
+        if repeated := {library.key: library for library in libraries if counts[place, *library.key] > 1}:
             # two files of one name do not fit into one folder
-            names = Counter(name for name, _ in found)
-            yield bundle, {key: one for key, one in found.items() if names[key[0]] == 1}
+            names = Counter(name for name, _ in repeated)
+            yield bundle, {key: library for key, library in repeated.items() if names[key[0]] == 1}
 
 
 # toolkits keep stand-ins for the driver's libraries in this folder, to link against
@@ -355,21 +350,21 @@ def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uned
     wheels = [_WheelDecisions(bundle, request, uneditable or {}, copies) for bundle in bundles]
     for wheel in wheels:
         wheel.decide_alone()
-    found: tuple[Pool, ...] = ()
+    pools: tuple[Pool, ...] = ()
     while request.share:
         for wheel in wheels:
             # a -libs wheel cannot depend on the wheel that requires it
             while dependents := dict(wheel.dependents()):
                 wheel.keep(dependents)
         movable = {wheel.bundle: tuple(wheel.movable.values()) for wheel in wheels}
-        found = planned_pools(movable, smallest=request.smallest)
-        unshared = [wheel.unshared(found) for wheel in wheels]
+        pools = planned_pools(movable, smallest=request.smallest)
+        unshared = [wheel.unshared(pools) for wheel in wheels]
         if not any(unshared):
             break
         # what is in no pool stays, and so does what needs it: decide again
         for wheel, reasons in zip(wheels, unshared, strict=True):
             wheel.keep(reasons)
-    return Decisions({wheel.bundle: wheel.decisions(found) for wheel in wheels}, found)
+    return Decisions({wheel.bundle: wheel.decisions(pools) for wheel in wheels}, pools)
 
 
 @dataclass(slots=True, eq=False)
@@ -412,8 +407,8 @@ class _WheelDecisions:
             reason = f"METADATA requires {line} already; say with --libs what else to call it"
             self.keep(dict.fromkeys(self.movable, reason))
         # what only dropped libraries needed can be dropped in the next round
-        while self.request.drop_unneeded and (found := self._unneeded()):
-            for path in found:
+        while self.request.drop_unneeded and (unneeded := self._unneeded()):
+            for path in unneeded:
                 self.movable.pop(path, None)
                 self.decided[path] = LibraryDecision(DecisionKind.DROP, "nothing in the wheel needs it")
 
@@ -450,19 +445,12 @@ class _WheelDecisions:
         if self.request.stubs is StubPolicy.NEVER:
             return None if is_asked else opener
         why = stub_obstacle(self.bundle, library)
-        if why is None and not is_asked and self.bundle.namer(library):
-            why = self._doubted(library)
+        if why is None and not is_asked and self.bundle.namer(library) and (doubt := stub_doubt(self.bundle, library)):
+            why = self._tried(library, doubt.what) if doubt.can_be_tried else doubt.what
         if why is not None:
             return f"{opener}; a stub would not do: {why}"
         self.openers[library.path] = opener
         return None
-
-    def _doubted(self, library: WheelBinary) -> str | None:
-        """Return why *library* may not work if a stub takes its place, unless a run has shown that it does."""
-        doubt = stub_doubt(self.bundle, library)
-        if doubt is None:
-            return None
-        return self._tried(library, doubt.what) if doubt.can_be_tried else doubt.what
 
     def _tried(self, library: WheelBinary, doubt: str) -> str | None:
         """Return the *doubt* about *library* with what a run has shown, or None if it has shown that it works."""
@@ -551,15 +539,19 @@ class _WheelDecisions:
         decision = self.decided.get(path)
         return path in self.movable or (decision is not None and decision.is_gone)
 
-    def unshared(self, found: Sequence[Pool]) -> dict[str, str]:
+    def unshared(self, pools: Sequence[Pool]) -> dict[str, str]:
         """Return the movable libraries that are in none of the *pools*, with the reasons."""
-        pool = pool_of(self.bundle, found)
+        pool = pool_of(self.bundle, pools)
         keys = {library.key for library in pool.libraries.values()} if pool else set()
-        reasons = {path: self._why_unshared(one) for path, one in self.movable.items() if one.key not in keys}
+        reasons = {
+            path: self._why_unshared(library) for path, library in self.movable.items() if library.key not in keys
+        }
         # the loader searches the folder of the pool before that of a stub
-        staying = {one.name: one for path, one in self.bundle.binaries.items() if not self._leaves(path)}
+        staying = {binary.name: binary for path, binary in self.bundle.binaries.items() if not self._leaves(path)}
         others = pool.libraries if pool and not self.openers.keys().isdisjoint(self.movable) else {}
-        hidden = next((name for name, one in others.items() if name in staying and staying[name].key != one.key), None)
+        hidden = next(
+            (name for name, library in others.items() if name in staying and staying[name].key != library.key), None
+        )
         if hidden:
             why = f"a stub would not do: the wheel of shared libraries has another {hidden}"
             reasons |= {path: f"{opener}; {why}" for path, opener in self.openers.items() if path in self.movable}
@@ -581,9 +573,9 @@ class _WheelDecisions:
             self.movable.pop(path, None)
             self.decided[path] = LibraryDecision(DecisionKind.KEEP, reason)
 
-    def decisions(self, found: Sequence[Pool]) -> dict[str, LibraryDecision]:
+    def decisions(self, pools: Sequence[Pool]) -> dict[str, LibraryDecision]:
         """Return all decisions, with the reason if a library of an official name is not replaced."""
-        pool = pool_of(self.bundle, found)
+        pool = pool_of(self.bundle, pools)
         decisions = dict(self.decided)
         for path, library in self.movable.items():
             opener = self.openers.get(path)

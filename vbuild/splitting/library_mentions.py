@@ -70,12 +70,12 @@ class MentionReader:
 
     def names(self, wheel: Wheel, wanted: Collection[str]) -> dict[str, set[str]]:
         """Return the names in *wheel*, each with its members; in bytecode only *wanted* names are found."""
-        found: dict[str, set[str]] = {}
+        members_of: dict[str, set[str]] = {}
         sources = {member.path for member in wheel.members if member.path.endswith(".py")}
         for member in wheel.members:
             for name in self._in_member(wheel, member, sources, wanted):
-                found.setdefault(name, set()).add(member.path)
-        return found
+                members_of.setdefault(name, set()).add(member.path)
+        return members_of
 
     def _in_member(
         self, wheel: Wheel, member: Member, sources: Collection[str], wanted: Collection[str]
@@ -88,8 +88,8 @@ class MentionReader:
             if _CACHED.sub(r"\g<name>.py", path) in sources:
                 return ()
             code = _read(wheel, member)
-            found = {name for name in wanted if name.encode(errors="replace") in code}
-            return found | {OWN_FOLDER} if _OWN_FOLDER_IN_BYTECODE.search(code) else found
+            names = {name for name in wanted if name.encode(errors="replace") in code}
+            return names | {OWN_FOLDER} if _OWN_FOLDER_IN_BYTECODE.search(code) else names
         if path.endswith(_TEXTS) and member.size <= _LARGEST_TEXT and not is_dist_info(path):
             return self._of_content(wheel, member, is_code=False)
         return ()
@@ -130,8 +130,8 @@ def spellings(name: str, *, is_bundled: bool) -> Iterator[str]:
 
 def _read(wheel: Wheel, member: Member) -> bytes:
     if member.size > _LARGEST_SOURCE:
-        what = f"{wheel.path.name}: {member.path}: {member.size} bytes"
-        raise WheelError(f"{what} of Python code, expected {_LARGEST_SOURCE} at most")
+        where = f"{wheel.path.name}: {member.path}: {member.size} bytes"
+        raise WheelError(f"{where} of Python code, expected {_LARGEST_SOURCE} at most")
     return wheel.read(member)
 
 
@@ -207,7 +207,7 @@ def for_linux(source: bytes, tree: ast.Module) -> bytes:
         if last.end_lineno is None or last.end_col_offset is None:
             continue
         # of a decorated function, the line of its first decorator
-        line = min([first.lineno, *(each.lineno for each in getattr(first, "decorator_list", ()))])
+        line = min([first.lineno, *(decorator.lineno for decorator in getattr(first, "decorator_list", ()))])
         start = starts[line - 1] + first.col_offset
         stop = starts[last.end_lineno - 1] + last.end_col_offset
         blank = re.sub(rb"[^\r\n]", b" ", text[start:stop])
@@ -275,7 +275,7 @@ def _compared(fact: str, op: ast.cmpop, right: ast.expr) -> bool | None:
     if isinstance(op, (ast.Eq, ast.NotEq)) and isinstance(right, ast.Constant) and isinstance(right.value, str):
         return (fact == right.value) == isinstance(op, ast.Eq)
     if isinstance(op, (ast.In, ast.NotIn)) and isinstance(right, _COLLECTIONS):
-        values = [each.value if isinstance(each, ast.Constant) else None for each in right.elts]
+        values = [element.value if isinstance(element, ast.Constant) else None for element in right.elts]
         if all(isinstance(value, str) for value in values):
             return (fact in values) == isinstance(op, ast.In)
     return None

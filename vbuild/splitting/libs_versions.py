@@ -29,8 +29,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
 from vbuild.splitting.companion import Companion, LibsContents, contents_in
 from vbuild.splitting.decisions import MOST_FOREIGN, Pool
-from vbuild.wheel.archive import Wheel
-from vbuild.wheel.distant import Distant
+from vbuild.wheel.archive import Distant, Wheel
 from vbuild.wheel.metadata import GENERATOR, Metadata, Record, WheelFile, is_dist_info, recorded_sha256
 from vbuild.wheel.name import WheelName
 
@@ -93,8 +92,8 @@ class Publications:
         for wheel in self.given:
             if wheel.name.project == project:
                 about = wheel.wheel_file()
-                found = PublishedLibs.of(wheel.name, "what is split", wheel.record, wheel.metadata(), about)
-                self._read.setdefault(wheel.name, found)
+                published = PublishedLibs.of(wheel.name, "what is split", wheel.record, wheel.metadata(), about)
+                self._read.setdefault(wheel.name, published)
         own = [name for name in self._read if name.project == project]
         by_version: dict[Version, list[WheelName]] = {}
         for name in dict.fromkeys([*own, *self._names(project)]):
@@ -122,7 +121,7 @@ class Publications:
             return ()
         if project not in self._listed:
             files = self._files(project)
-            self._listed[project] = {WheelName.parse(one.file): one for one in files if one.is_wheel}
+            self._listed[project] = {WheelName.parse(file.file): file for file in files if file.is_wheel}
             if files and not self._listed[project]:
                 raise RepackageError(
                     f"{project}: {self._shown} has no wheel of it, but {files[0].file}: the name belongs to another "
@@ -133,7 +132,7 @@ class Publications:
     def _files(self, project: str) -> Sequence[ListedFile]:
         from vbuild.index_client.packages import files_of
 
-        return [one for one in files_of(project, indexes=self._places) if not one.is_yanked]
+        return [file for file in files_of(project, indexes=self._places) if not file.is_yanked]
 
     def contradiction(self, release: WheelName, lines: Sequence[str], *, given: Collection[str]) -> str | None:
         """Return what is wrong with publishing wheels of *release* that require *lines* with those that are published.
@@ -142,8 +141,8 @@ class Publications:
         """
         if self.against is None or not lines:
             return None
-        files = [one for one in self._files(release.project) if one.is_wheel and one.file not in given]
-        other = next((one for one in files if one.version == Version(release.version)), None)
+        files = [file for file in self._files(release.project) if file.is_wheel and file.file not in given]
+        other = next((file for file in files if file.version == Version(release.version)), None)
         if other is None:
             return None
         with self._opened(other) as distant:
@@ -197,23 +196,23 @@ def libs_choices(
     a published wheel would get other contents, or nothing says which version to take.
     """
     groups: dict[tuple[str, str], dict[Pool, LibsContents]] = {}
-    for pool, one in libs.items():
-        machines = sorted({machine for _, machine in systems_of(one.platform)})
-        groups.setdefault((one.name, ".".join(machines)), {})[pool] = one
+    for pool, contents in libs.items():
+        machines = sorted({machine for _, machine in systems_of(contents.platform)})
+        groups.setdefault((contents.name, ".".join(machines)), {})[pool] = contents
     _check_one_release(libs)
-    found: dict[Pool, LibsChoice] = {}
+    choices: dict[Pool, LibsChoice] = {}
     for (project, _), group in groups.items():
-        asked = (stated or {}).get(project)
-        own = Version(asked) if asked else _common_version(project, group)
+        version = (stated or {}).get(project)
+        own = Version(version) if version else _common_version(project, group)
         published = _Group(group, publications, needs_empty(tuple(group)))
         if names := published.newest(project, own):
-            for pool, one in group.items():
-                made = one.wheel(names[pool].version)
-                found[pool] = LibsChoice(replace(made, name=names[pool]), is_published=True)
+            for pool, contents in group.items():
+                companion = contents.wheel(names[pool].version)
+                choices[pool] = LibsChoice(replace(companion, name=names[pool]), is_published=True)
         else:
             published.check_free(project, own)
-            found |= {pool: LibsChoice(one.wheel(str(own))) for pool, one in group.items()}
-    return found
+            choices |= {pool: LibsChoice(contents.wheel(str(own))) for pool, contents in group.items()}
+    return choices
 
 
 class _Group(Struct, frozen=True):
@@ -233,9 +232,9 @@ class _Group(Struct, frozen=True):
                 continue
             if self.needs_empty and all(name.platform != _ANY for name in names):
                 continue
-            found = {pool: self._serving(one, names) for pool, one in self.libs.items()}
-            chosen = {pool: name for pool, name in found.items() if name}
-            if len(chosen) == len(found):
+            serving = {pool: self._serving(one, names) for pool, one in self.libs.items()}
+            chosen = {pool: name for pool, name in serving.items() if name}
+            if len(chosen) == len(serving):
                 return chosen
         return None
 
@@ -248,7 +247,7 @@ class _Group(Struct, frozen=True):
 
     def _is_rival(self, name: WheelName, wanted: LibsContents) -> bool:
         """Whether an installer may take *name* for what is *wanted*."""
-        others = {one.platform for one in self.libs.values()} - {wanted.platform}
+        others = {contents.platform for contents in self.libs.values()} - {wanted.platform}
         return name.platform not in others and not systems_of(name.platform).isdisjoint(systems_of(wanted.platform))
 
     def check_free(self, project: str, own: Version) -> None:
@@ -282,11 +281,11 @@ def _common_version(project: str, pools: Iterable[Pool]) -> Version:
 
 def _check_one_release(pools: Iterable[Pool]) -> None:
     """Raise `RepackageError` if two releases of one project share libraries: one of them is published first."""
-    found: dict[str, set[Version]] = {}
+    versions_of: dict[str, set[Version]] = {}
     for bundle in chain.from_iterable(pool.bundles for pool in pools):
         name = bundle.wheel.name
-        found.setdefault(name.project, set()).add(Version(Version(name.version).public))
-    for project, versions in found.items():
+        versions_of.setdefault(name.project, set()).add(Version(Version(name.version).public))
+    for project, versions in versions_of.items():
         if len(versions) > 1:
             several = " and ".join(map(str, sorted(versions)))
             raise RepackageError(

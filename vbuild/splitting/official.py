@@ -52,7 +52,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
 from vbuild.process.threads import OncePerKey, several_at_once
 from vbuild.verification.installed_wheel import mapped
-from vbuild.wheel.distant import Distant
+from vbuild.wheel.archive import Distant
 from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.name import WheelName
 
@@ -171,7 +171,7 @@ class Officials:
 
     def closure(self, wheel: OfficialWheel) -> tuple[OfficialWheel, ...]:
         """Return *wheel* and all wheels with NVIDIA's libraries that it requires, directly or indirectly."""
-        found = {wheel.project: wheel}
+        closure = {wheel.project: wheel}
 
         def with_library(wanted: tuple[str, SpecifierSet]) -> OfficialWheel | None:
             try:
@@ -185,12 +185,12 @@ class Officials:
                 wanted = {
                     canonicalize_name(requirement.name): requirement.specifier
                     for requirement in self._required(session, last)
-                    if canonicalize_name(requirement.name) not in found
+                    if canonicalize_name(requirement.name) not in closure
                 }
                 with several_at_once(with_library, wanted.items()) as wheels:
-                    last = [one for one in wheels if one]
-                found |= {one.project: one for one in last}
-        return tuple(found.values())
+                    last = [found_wheel for found_wheel in wheels if found_wheel]
+                closure |= {new.project: new for new in last}
+        return tuple(closure.values())
 
     def toolkits(self, project: str, version: str, extra: str) -> tuple[str, ...]:
         """Return the minor versions of cuda-toolkit, such as "12.4", whose *extra* pins *version* of *project*, the
@@ -200,7 +200,7 @@ class Officials:
         """
 
         def pins(requirement: Requirement) -> bool:
-            is_exact = any(one.operator == "==" for one in requirement.specifier)
+            is_exact = any(clause.operator == "==" for clause in requirement.specifier)
             return (
                 is_exact
                 and canonicalize_name(requirement.name) == canonicalize_name(project)
@@ -225,12 +225,12 @@ class Officials:
                 with self._session() as session:
                     facts = session.facts(release)
                 extras = {extra for line in facts.requires for extra in _EXTRA.findall(line)}
-                found = (
+                requirements = (
                     one
                     for one in self._requirements(facts.requires, extras)
                     if canonicalize_name(one.name) == canonicalize_name(project)
                 )
-                return next((requirement.specifier for requirement in found), SpecifierSet())
+                return next((requirement.specifier for requirement in requirements), SpecifierSet())
         raise RepackageError(
             f"CUDA {cuda}: no release of {TOOLKIT} for it; expected a version that the package index has"
         )
@@ -253,8 +253,8 @@ class Officials:
         outline = loading.outline
         if outline.machine != self._machine:
             return Unproved(f"it is for {outline.machine}, and not for {self._machine}", 0)
-        found = hashed(name) or hashed(outline.soname or "")
-        bundled = _Bundled(data, sha256, found.digest if found else None)
+        hashed_name = hashed(name) or hashed(outline.soname or "")
+        bundled = _Bundled(data, sha256, hashed_name.digest if hashed_name else None)
         with self._session() as session:
             matches = (self._match(session, bundled, likely) for likely in self._candidates(name, entries))
             if (match := next(filter(None, matches), None)) is None:
@@ -265,8 +265,8 @@ class Officials:
             evidence = _evidence(session, bundled, match)
             if isinstance(evidence, OfficialEvidence):
                 return Provenance(wheel, library, evidence, session.transferred)
-            what = f"{wheel.project} {wheel.version} has a {library.soname} whose SHA-256 begins with {bundled.digest}"
-            return Unproved(f"{what}, but {evidence}", session.transferred)
+            alike = f"{wheel.project} {wheel.version} has a {library.soname} whose SHA-256 begins with {bundled.digest}"
+            return Unproved(f"{alike}, but {evidence}", session.transferred)
 
     def _candidates(self, name: str, entries: Sequence[CatalogueEntry]) -> Iterator[list[_Candidate]]:
         """Yield the releases that may have *name*: by the version in it, then all others, newest first."""
@@ -292,14 +292,14 @@ class Officials:
                 alike += [library for library in facts.libraries if library.sha256.startswith(bundled.digest)]
             return _Match(listed, self._official(project, listed, facts), alike[0]) if alike else None
 
-        with several_at_once(matched, candidates) as found:
-            return next(filter(None, found), None)
+        with several_at_once(matched, candidates) as matches:
+            return next(filter(None, matches), None)
 
     def _newest(self, session: "_Session", project: str, specifier: SpecifierSet) -> OfficialWheel:
         return self._found.get(f"{project} {specifier}", lambda: self._looked_for(session, project, specifier))
 
     def _looked_for(self, session: "_Session", project: str, specifier: SpecifierSet) -> OfficialWheel:
-        is_exact = any(one.operator in {"==", "==="} and not one.version.endswith(".*") for one in specifier)
+        is_exact = any(clause.operator in {"==", "==="} and not clause.version.endswith(".*") for clause in specifier)
         wheels = self._wheels(project)
         for listed in wheels:
             if specifier.contains(listed.version, prereleases=is_exact) and (is_exact or not listed.is_yanked):
@@ -329,7 +329,9 @@ class Officials:
         for wheel in wheels:
             for requirement in filter(None, map(read_requirement, wheel.requires)):
                 if canonicalize_name(requirement.name) == TOOLKIT:
-                    fitting = (one for one in self._toolkits() if requirement.specifier.contains(one.version))
+                    fitting = (
+                        release for release in self._toolkits() if requirement.specifier.contains(release.version)
+                    )
                     if release := next(fitting, None):
                         yield from self._requirements(session.facts(release).requires, requirement.extras)
                 elif _NVIDIA.fullmatch(canonicalize_name(requirement.name)):
@@ -528,10 +530,10 @@ def difference(official: memoryview, bundled: memoryview) -> str | None:
     Raises `BinaryError` if one of them is not a 64-bit little-endian ELF file, or is damaged.
     """
     here, there = ElfImage.parse(official), ElfImage.parse(bundled)
-    one, other = (
+    expected, other = (
         (file.machine, file.header.e_type, file.header.e_flags, file.header.e_entry) for file in (here, there)
     )
-    if one != other:
+    if expected != other:
         return "its ELF header says otherwise"
     wanted, copies = ([section for section in file.sections if section.is_loaded] for file in (here, there))
     if Counter(section.name for section in wanted) != Counter(section.name for section in copies):
@@ -554,14 +556,14 @@ class _Pair(Struct, frozen=True):
 
     def is_same(self, section: Section, copy: Section) -> bool:
         """Whether the official *section* became *copy*."""
-        one, other = section.header, copy.header
-        is_free = one.sh_type in _TOUCHED or one.sh_type == SectionType.DYNAMIC
-        same_size = one.sh_size == other.sh_size or section.name in {".dynstr", ".dynamic"}
-        same_place = one.sh_addr == other.sh_addr or is_free
-        if (one.sh_type, one.sh_flags) != (other.sh_type, other.sh_flags) or not (same_size and same_place):
+        before, other = section.header, copy.header
+        is_free = before.sh_type in _TOUCHED or before.sh_type == SectionType.DYNAMIC
+        same_size = before.sh_size == other.sh_size or section.name in {".dynstr", ".dynamic"}
+        same_place = before.sh_addr == other.sh_addr or is_free
+        if (before.sh_type, before.sh_flags) != (other.sh_type, other.sh_flags) or not (same_size and same_place):
             return False
         here, there = self.official.view(section.span), self.bundled.view(copy.span)
-        match one.sh_type:
+        match before.sh_type:
             case SectionType.DYNAMIC:
                 return _dynamic(here, self.official_names) == _dynamic(there, self.bundled_names)
             case SectionType.STRTAB if section.name == ".dynstr":
@@ -593,7 +595,7 @@ def _unreachable_section(bundled: ElfImage) -> str | None:
         if has_bytes and bundled.offset(section.header.sh_addr) != section.header.sh_offset:
             return section.name
     dynamic = bundled.section(".dynamic")
-    spans = [one.span for one in bundled.segments if one.p_type == SegmentType.DYNAMIC]
+    spans = [segment.span for segment in bundled.segments if segment.p_type == SegmentType.DYNAMIC]
     if dynamic and [span.start for span in spans] != [dynamic.span.start]:
         return dynamic.name
     for tag, value in _entries(bundled.view(spans[0])) if spans else ():
@@ -613,39 +615,39 @@ def _entries(dynamic: memoryview) -> tuple[tuple[int, int], ...]:
 def _dynamic(dynamic: memoryview, names: bytes) -> tuple[Counter[tuple[int, int]], list[str]]:
     """Return the entries of *dynamic* that may not differ, and the libraries that are needed."""
     entries = _entries(dynamic)
-    kept = Counter((tag, value) for tag, value in entries if tag not in _CHANGED)
-    return kept, [_library(names, value) for tag, value in entries if tag == DynamicTag.NEEDED]
+    fixed = Counter((tag, value) for tag, value in entries if tag not in _CHANGED)
+    return fixed, [_library(names, value) for tag, value in entries if tag == DynamicTag.NEEDED]
 
 
 def _library(names: bytes, offset: int) -> str:
     """Return the library's name at *offset*, without the hash and the version that repair tools take from files."""
     name = names[offset : names.find(b"\0", offset)].decode("utf-8", "backslashreplace")
-    return (found.name if (found := hashed(name)) else name).partition(".so")[0]
+    return (split_name.name if (split_name := hashed(name)) else name).partition(".so")[0]
 
 
 def _versions(versions: memoryview, names: bytes) -> tuple[bytes, list[str]]:
     """Return ``.gnu.version_r`` without the offsets of libraries' names, and these names."""
-    data, place, libraries = bytearray(versions), 0, list[str]()
+    data, offset, libraries = bytearray(versions), 0, list[str]()
     for _ in range(_MOST_RECORDS):
-        if place + _VERNEED.size > len(data):
+        if offset + _VERNEED.size > len(data):
             break
-        version, count, file, aux, following = _VERNEED.unpack_from(data, place)
+        version, count, file, aux, following = _VERNEED.unpack_from(data, offset)
         libraries.append(_library(names, file))
-        _VERNEED.pack_into(data, place, version, count, 0, aux, following)
+        _VERNEED.pack_into(data, offset, version, count, 0, aux, following)
         if not following:
             break
-        place += following
+        offset += following
     return bytes(data), libraries
 
 
 def _begins_alike(official: bytes, bundled: bytes) -> bool:
     """Whether the *bundled* names begin with the *official* ones, except for paths among those."""
-    place = 0
+    offset = 0
     for match in _PATH.finditer(official):
-        if official[place : match.start()] != bundled[place : match.start()]:
+        if official[offset : match.start()] != bundled[offset : match.start()]:
             return False
-        place = match.end()
-    return official[place:] == bundled[place : len(official)]
+        offset = match.end()
+    return official[offset:] == bundled[offset : len(official)]
 
 
 def _unnumbered(symbols: memoryview) -> bytes:

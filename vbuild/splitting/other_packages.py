@@ -68,8 +68,8 @@ class PackageFinder:
 
         Raises `RepackageError` if several CUDA versions have the library, and nothing says which is meant.
         """
-        if found := framework(name):
-            return LibraryPackage(found.project, name, (found.folder,))
+        if package := framework(name):
+            return LibraryPackage(package.project, name, (package.folder,))
         entries = by_soname(name)
         if not entries:
             return None
@@ -110,8 +110,8 @@ def _cuda_major(bundle: Bundle) -> int | None:
     metadata = bundle.wheel.metadata()
     projects = [canonicalize_name(metadata.name), *filter(None, map(required_project, metadata.requires_dist))]
     majors = (11, 12, 13)
-    found = {major for major in majors for one in projects if one.endswith((f"-cu{major}", f"-cuda{major}"))}
-    return found.pop() if len(found) == 1 else None
+    known = {major for major in majors for name in projects if name.endswith((f"-cu{major}", f"-cuda{major}"))}
+    return known.pop() if len(known) == 1 else None
 
 
 class RequirementWriter(Struct, frozen=True):
@@ -129,10 +129,12 @@ class RequirementWriter(Struct, frozen=True):
         Raises `RepackageError` if the packages are of several CUDA majors, and nothing says which is meant.
         """
         missing = []
-        for one in (package for package in packages if package.wheel):
-            extra, cuda = (one.entry.extra, one.entry.cuda) if one.entry else (None, None)
-            if required(metadata, one.project, machine=self.machine, extra=extra, cuda=cuda) is None:
-                missing.append(one)
+        for package in packages:
+            if package.wheel is None:
+                continue
+            extra, cuda = (package.entry.extra, package.entry.cuda) if package.entry else (None, None)
+            if required(metadata, package.project, machine=self.machine, extra=extra, cuda=cuda) is None:
+                missing.append(package)
         new = self._of_one_cuda(missing)
         toolkits: dict[str, set[str]] = {}
         if (self.request.pin or OfficialPin.EXACT) is OfficialPin.EXACT:
@@ -167,13 +169,15 @@ class RequirementWriter(Struct, frozen=True):
 
         A wheel with a library for each CUDA loads one of them, and RPATHs lead to all.
         """
-        majors = {one.entry.cuda for one in packages if one.entry and one.entry.cuda}
+        majors = {package.entry.cuda for package in packages if package.entry and package.entry.cuda}
         if len(majors) <= 1:
             return [*packages]
         if not self.request.cuda:
             several = " and ".join(map(str, sorted(majors)))
             raise RepackageError(f"needs libraries of CUDA {several}; say with --cuda which of them it is to require")
-        return [one for one in packages if not one.entry or one.entry.cuda in {None, self.request.cuda[0]}]
+        return [
+            package for package in packages if not package.entry or package.entry.cuda in {None, self.request.cuda[0]}
+        ]
 
     def exactly(self, project: str, version: str) -> str:
         return exact(project, version, machine=self.machine)
@@ -215,12 +219,12 @@ def compatible_alone(project: str, version: str, *, machine: str = "x86_64") -> 
 
 def merged(metadata: Metadata, lines: Iterable[str]) -> tuple[str, ...]:
     """Return the Requires-Dist lines of *metadata*, then those of *lines* that add something."""
-    found = list(metadata.requires_dist)
+    merged_lines = list(metadata.requires_dist)
     for line in lines:
         wanted = checked_requirement(line, RepackageError)
-        if not any(_says(known, wanted) for known in map(read_requirement, found) if known):
-            found.append(line)
-    return tuple(found)
+        if not any(_says(known, wanted) for known in map(read_requirement, merged_lines) if known):
+            merged_lines.append(line)
+    return tuple(merged_lines)
 
 
 def conflict(metadata: Metadata, project: str, version: str, *, machine: str = "x86_64") -> str | None:
@@ -247,13 +251,13 @@ def required(
 
     Lines for the *extra* of cuda-toolkit count, too, if their version can be of CUDA *cuda*; they allow every version.
     """
-    found = [requirement.specifier for _, requirement in _applying(metadata, project, machine)]
+    specifiers = [requirement.specifier for _, requirement in _applying(metadata, project, machine)]
     if extra:
         versions = [f"{cuda}.{minor}.{patch}" for minor in range(_MINORS) for patch in range(_PATCHES)]
         for _, toolkit in _applying(metadata, TOOLKIT, machine):
             if extra in toolkit.extras and (cuda is None or any(map(toolkit.specifier.contains, versions))):
-                found.append(SpecifierSet())
-    return reduce(and_, found) if found else None
+                specifiers.append(SpecifierSet())
+    return reduce(and_, specifiers) if specifiers else None
 
 
 def _line(specification: str, machine: str) -> str:

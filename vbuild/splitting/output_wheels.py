@@ -26,11 +26,10 @@ from vbuild.splitting.companion import Companion
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.other_packages import merged
 from vbuild.splitting.patches import PatchedFile, PatchPlan
-from vbuild.wheel.archive import Wheel
+from vbuild.wheel.archive import Wheel, forget
 from vbuild.wheel.metadata import Metadata, RecordRow, is_dist_info, unpadded
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.sdist import PKG_INFO, SUFFIX, read_files, release_of
-from vbuild.wheel.unpacking import forget
 from vbuild.wheel.write import WheelWriter
 from vbuild.wheel.zip_read import Member
 
@@ -107,7 +106,7 @@ def thin_wheel(
     wheel = bundle.wheel
     decisions = plan.decisions.by_bundle[bundle]
     gone = {bundle.binaries[path].member.path for path, decision in decisions.items() if decision.is_gone}
-    patched = {path: one for path, one in patched_files(plan, bundle).items() if path not in removed}
+    patched = {path: file for path, file in patched_files(plan, bundle).items() if path not in removed}
     metadata = wheel.metadata()
     lines = merged(metadata, requires)
     has_new_lines = lines != metadata.requires_dist
@@ -115,16 +114,18 @@ def thin_wheel(
     left_out = (gone - stubs.keys()).union(removed)
     if not (left_out or stubs or patched or has_new_lines or new_files):
         return None
-    changed: dict[str, Buffer | EditedFile] = {path: one.data for path, one in patched.items() if one.data is not None}
+    changed: dict[str, Buffer | EditedFile] = {
+        path: file.data for path, file in patched.items() if file.data is not None
+    }
     changed |= {**stubs, **(new_files or {})}
     if has_new_lines:
         changed[f"{wheel.dist_info}/METADATA"] = str(metadata.replacing("Requires-Dist", lines)).encode()
     if (carries(wheel) and (left_out or stubs or patched or new_files)) or (bill and (patched or gone)):
         bill_changes = Changes(
-            {path: BillChange(one.patch.binary.sha256, _HOW) for path, one in patched.items()},
+            {path: BillChange(file.patch.binary.sha256, _HOW) for path, file in patched.items()},
             gone=tuple(_gone(bundle, plan, companion)),
         )
-        hashes = {path: one.sha256 for path, one in patched.items()}
+        hashes = {path: file.sha256 for path, file in patched.items()}
         hashes |= {path: sha256(data).hexdigest() for path, data in stubs.items()}
         changed[path_of(wheel.dist_info)] = _bill(wheel, hashes, bill_changes, left_out=left_out)
     return OutputWheel(wheel.name, wheel, tuple(_parts(wheel, changed, left_out)))
@@ -132,7 +133,7 @@ def thin_wheel(
 
 def patched_files(plan: PatchPlan, bundle: Bundle) -> dict[str, PatchedFile]:
     """Return the files of the wheel of *bundle* that do not move and have other bytes, by member."""
-    return {one.patch.binary.member.path: one for one in plan.staying[bundle] if one.data is not None}
+    return {file.patch.binary.member.path: file for file in plan.staying[bundle] if file.data is not None}
 
 
 def _parts(
@@ -163,15 +164,15 @@ def _gone(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Itera
     for path, decision in plan.decisions.by_bundle[bundle].items():
         binary = bundle.binaries[path]
         if decision.kind is DecisionKind.REPLACE and decision.provenance:
-            found, library = decision.provenance.wheel, decision.provenance.library
+            wheel, library = decision.provenance.wheel, decision.provenance.library
             yield Gone(
                 path=binary.member.path,
                 sha256=binary.sha256,
                 name=library.soname,
                 fate=Treatment.MOVED,
-                purl=package_url(found.project, found.version, file=found.file),
+                purl=package_url(wheel.project, wheel.version, file=wheel.file),
                 target=library.path,
-                version=found.version,
+                version=wheel.version,
                 evidence=str(decision.provenance.evidence),
             )
         elif decision.pool and companion:
@@ -221,8 +222,8 @@ class SourceFiles(Struct, frozen=True):
     def read(cls, path: Path) -> "SourceFiles":
         with at(path):
             release_of(path.name)
-            found = read_files(path, PKG_INFO, _PYPROJECT)
-        return cls(path, found.get(PKG_INFO), found.get(_PYPROJECT))
+            files = read_files(path, PKG_INFO, _PYPROJECT)
+        return cls(path, files.get(PKG_INFO), files.get(_PYPROJECT))
 
     def changed(self, lines: Sequence[str]) -> dict[str, bytes] | str:
         """Return the files that state *lines*, too; none if all are there; or the reason why the sdist cannot."""
@@ -258,11 +259,11 @@ def extended(text: str, lines: Sequence[str]) -> str | None:
     if table is None or not isinstance(project, dict) or "dependencies" in project.get("dynamic", ()):
         return None
     rows = "".join(f"\n    '{line}'," for line in lines)
-    found = _LIST.search(text, table.end())
+    opening = _LIST.search(text, table.end())
     if "dependencies" not in project:
         new = f"{text[: table.end()]}dependencies = [{rows}\n]\n{text[table.end() :]}"
-    elif found:
-        new = f"{text[: found.end()]}{rows}{text[found.end() :]}"
+    elif opening:
+        new = f"{text[: opening.end()]}{rows}{text[opening.end() :]}"
     else:
         return None
     expected = {**before, "project": {**project, "dependencies": [*lines, *project.get("dependencies", ())]}}
@@ -274,7 +275,7 @@ def extended(text: str, lines: Sequence[str]) -> str | None:
 
 def divided(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Divide *paths* into wheels or folders, and sdists: those given, and those in the folders."""
-    given = tuple(path for path in paths if path.name.endswith(SUFFIX) and not path.is_dir())
-    others = tuple(path for path in paths if path not in given)
+    sdists = tuple(path for path in paths if path.name.endswith(SUFFIX) and not path.is_dir())
+    others = tuple(path for path in paths if path not in sdists)
     inside = (path for folder in others if folder.is_dir() for path in sorted(folder.glob(f"*{SUFFIX}")))
-    return others, tuple(dict.fromkeys([*given, *inside]))
+    return others, tuple(dict.fromkeys([*sdists, *inside]))

@@ -72,10 +72,14 @@ def with_import(source: str, module: str = MODULE, *, option: str = "") -> str:
     """
     text = source.removeprefix(_BOM)
     body = _parsed(text, option).body
-    relative = (one for one in body if isinstance(one, ast.ImportFrom) and one.module is None and one.level == 1)
-    if any(alias.name == module for one in relative for alias in one.names):
+    relative = (
+        statement
+        for statement in body
+        if isinstance(statement, ast.ImportFrom) and statement.module is None and statement.level == 1
+    )
+    if any(alias.name == module for statement in relative for alias in statement.names):
         return source
-    first = next((number for number, found in enumerate(body) if not _is_prelude(found, number)), len(body))
+    first = next((number for number, statement in enumerate(body) if not _is_prelude(statement, number)), len(body))
     added = _added(text, body[:first], body[first:], f"from . import {module}")
     return _BOM * (text != source) + added
 
@@ -84,21 +88,21 @@ def _added(source: str, prelude: Sequence[ast.stmt], rest: Sequence[ast.stmt], s
     lines = [match[0] for match in _LINE.finditer(source)]
     newline = next((end for end in ("\r\n", "\r", "\n") if lines[0].endswith(end)), "\n")
     if prelude:
-        place = _end(lines, prelude[-1])
+        line_number = _end(lines, prelude[-1])
     elif rest:  # before decorators
         decorators = getattr(rest[0], "decorator_list", ())
-        place = min([rest[0].lineno, *(decorator.lineno for decorator in decorators)]) - 1
+        line_number = min([rest[0].lineno, *(decorator.lineno for decorator in decorators)]) - 1
     else:
-        place = len(lines)
-    if rest and rest[0].lineno <= place:
+        line_number = len(lines)
+    if rest and rest[0].lineno <= line_number:
         number, offset = rest[0].lineno - 1, rest[0].col_offset  # in bytes of UTF-8
         line = lines[number].encode()
         shared = b"%s%s; %s" % (line[:offset], statement.encode(), line[offset:])
         return "".join([*lines[:number], shared.decode(), *lines[number + 1 :]])
-    before = "".join(lines[:place])
+    before = "".join(lines[:line_number])
     ended = newline if before and not before.endswith(("\r", "\n")) else ""
     gap = newline if prelude and isinstance(prelude[-1], ast.Expr) else ""
-    return f"{before}{ended}{gap}{statement}  # noqa: F401{newline}{''.join(lines[place:])}"
+    return f"{before}{ended}{gap}{statement}  # noqa: F401{newline}{''.join(lines[line_number:])}"
 
 
 def _end(lines: Sequence[str], statement: ast.stmt) -> int:

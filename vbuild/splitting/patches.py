@@ -52,9 +52,9 @@ from vbuild.splitting.decisions import Decisions, Pool, are_rivals, decide, seco
 from vbuild.splitting.official import OfficialWheel, Provenance
 from vbuild.splitting.other_packages import LibraryPackage, PackageFinder
 from vbuild.splitting.request import SplitRequest
+from vbuild.wheel.archive import forget
 from vbuild.wheel.blocks import as_edit
 from vbuild.wheel.paths import installed_path
-from vbuild.wheel.unpacking import forget
 
 ORIGIN = "$ORIGIN"
 
@@ -113,8 +113,8 @@ def rpath_of(
     """
     entries = [*_entries(written_at or path, loading, alive, there)]
     # a library of the wheel that was found before one of a foreign folder must still be found before it
-    own = next((place for place, entry in enumerate(entries) if not entry.is_foreign), len(entries))
-    last = next((place for place, entry in enumerate(entries) if entry.is_foreign and place > own), len(entries))
+    own = next((index for index, entry in enumerate(entries) if not entry.is_foreign), len(entries))
+    last = next((index for index, entry in enumerate(entries) if entry.is_foreign and index > own), len(entries))
     foreign, before, after = (
         [entry.moved_to(path) for entry in some if not entry.dropped or (entry.is_foreign and not cleans)]
         for some in (entries[:own], entries[own:last], entries[last:])
@@ -146,10 +146,10 @@ def _entries(
     living = None if alive is None else set(map(_normal, alive))
     known = None if there is None else set(map(_normal, there))
     for text in loading.outline.search_path:
-        found = ORIGIN_TOKEN.match(text)
-        rest = text[found.end() :] if found else ""
-        if not found or (rest and not rest.startswith("/")):
-            why = _BUILD_MACHINE if found or text.startswith("/") else _WORKING_DIRECTORY
+        origin = ORIGIN_TOKEN.match(text)
+        rest = text[origin.end() :] if origin else ""
+        if not origin or (rest and not rest.startswith("/")):
+            why = _BUILD_MACHINE if origin or text.startswith("/") else _WORKING_DIRECTORY
             yield _RpathEntry(text, dropped=why, is_foreign=True)
         elif _TOKEN.search(rest):
             yield _RpathEntry(text, rest=rest)
@@ -199,10 +199,10 @@ class PatchMaker(Struct, frozen=True, eq=False):
 
     def for_bundle(self, bundle: Bundle) -> tuple[FilePatch, ...]:
         """Return a patch for each file that stays in *bundle*."""
-        staying = [one for one in bundle.binaries.values() if not self.decisions.of(bundle, one.path).is_gone]
-        stubs = (one for one in bundle.binaries.values() if self.decisions.of(bundle, one.path).leaves_stub)
-        alive = frozenset(one.folder for one in (*staying, *stubs))
-        return tuple(self._patch(_Destination(bundle, one, one.path, alive)) for one in staying)
+        staying = [binary for binary in bundle.binaries.values() if not self.decisions.of(bundle, binary.path).is_gone]
+        stubs = (binary for binary in bundle.binaries.values() if self.decisions.of(bundle, binary.path).leaves_stub)
+        alive = frozenset(binary.folder for binary in (*staying, *stubs))
+        return tuple(self._patch(_Destination(bundle, binary, binary.path, alive)) for binary in staying)
 
     def for_pool(self, pool: Pool) -> tuple[FilePatch, ...]:
         folder = self.libs_folders[pool]
@@ -211,10 +211,10 @@ class PatchMaker(Struct, frozen=True, eq=False):
             for name, library in pool.libraries.items()
         )
 
-    def _patch(self, place: "_Destination") -> FilePatch:
-        bundle, binary = place.bundle, place.binary
+    def _patch(self, destination: "_Destination") -> FilePatch:
+        bundle, binary = destination.bundle, destination.binary
         if (bundle, binary.path) in self.uneditable:
-            return FilePatch(bundle, binary, place.path, Relink())
+            return FilePatch(bundle, binary, destination.path, Relink())
         first: dict[str, None] = {}
         folders: dict[str, None] = {}
         renamed: list[tuple[str, str]] = []
@@ -223,18 +223,18 @@ class PatchMaker(Struct, frozen=True, eq=False):
         for edge in bundle.graph.needs(binary.path):
             decision = self.decisions.of(bundle, edge.provider) if edge.provider else None
             if decision and decision.provenance and edge.provider:
-                renamed += _renamed(place, edge, decision.provenance.library.soname)
-                for found in self._replaced(bundle, edge.provider):
-                    official[found.wheel] = None
+                renamed += _renamed(destination, edge, decision.provenance.library.soname)
+                for provenance in self._replaced(bundle, edge.provider):
+                    official[provenance.wheel] = None
                     # its folder, and those of all wheels that its wheel requires
-                    folders[found.library.path.rpartition("/")[0]] = None
-                    wheels = self.packages.officials.closure(found.wheel)
+                    folders[provenance.library.path.rpartition("/")[0]] = None
+                    wheels = self.packages.officials.closure(provenance.wheel)
                     folders |= dict.fromkeys(folder for wheel in wheels for folder in wheel.folders)
             elif decision and decision.pool and edge.provider:
                 renamed += [(edge.name, bundle.binaries[edge.provider].name)] if "/" in edge.name else []
                 folder = self.libs_folders[decision.pool]
                 # a file in that folder without RUNPATH is found by the RPATH of the file that loads it
-                if place.path.rpartition("/")[0] != folder or binary.loading.outline.runpath:
+                if destination.path.rpartition("/")[0] != folder or binary.loading.outline.runpath:
                     (first if decision.leaves_stub else folders)[folder] = None
             elif self.cleans and edge.provider is None and edge.via in {Via.MISSING, Via.OUTSIDE}:
                 if package := self.packages.find(bundle, edge.name):
@@ -242,15 +242,15 @@ class PatchMaker(Struct, frozen=True, eq=False):
                     folders |= dict.fromkeys(package.folders)
             elif self.cleans and edge.via is Via.NAME and edge.provider:
                 folders[edge.provider.rpartition("/")[0]] = None
-        folders |= dict.fromkeys(self._opened_folders(place))
-        relink = self._relink(place, tuple(renamed), tuple(folders), first=tuple(first))
-        return FilePatch(bundle, binary, place.path, relink, tuple(official), tuple(packages))
+        folders |= dict.fromkeys(self._opened_folders(destination))
+        relink = self._relink(destination, tuple(renamed), tuple(folders), first=tuple(first))
+        return FilePatch(bundle, binary, destination.path, relink, tuple(official), tuple(packages))
 
-    def _opened_folders(self, place: "_Destination") -> Iterator[str]:
+    def _opened_folders(self, destination: "_Destination") -> Iterator[str]:
         """Yield the folders in which a file that moves finds what it opens by a name: that moves with it."""
-        if place.path != place.binary.path:
-            for opened in place.bundle.opened_by.get(place.binary.path, ()):
-                if pool := self.decisions.of(place.bundle, opened.path).pool:
+        if destination.path != destination.binary.path:
+            for opened in destination.bundle.opened_by.get(destination.binary.path, ()):
+                if pool := self.decisions.of(destination.bundle, opened.path).pool:
                     yield self.libs_folders[pool]
 
     def _replaced(self, bundle: Bundle, path: str) -> Iterator[Provenance]:
@@ -264,26 +264,26 @@ class PatchMaker(Struct, frozen=True, eq=False):
 
     def _relink(
         self,
-        place: "_Destination",
+        destination: "_Destination",
         renamed: tuple[tuple[str, str], ...],
         folders: tuple[str, ...],
         *,
         first: tuple[str, ...],
     ) -> Relink:
-        outline = place.binary.loading.outline
+        outline = destination.binary.loading.outline
         before = outline.search_path
         rpath = rpath_of(
-            place.path,
-            place.binary.loading,
+            destination.path,
+            destination.binary.loading,
             folders,
             first=first,
-            alive=place.alive.union(first, folders),
-            there=place.bundle.folders,
-            written_at=place.binary.path,
+            alive=destination.alive.union(first, folders),
+            there=destination.bundle.folders,
+            written_at=destination.binary.path,
             cleans=self.cleans,
         )
         # in another folder the same entry leads elsewhere
-        leads_elsewhere = place.path != place.binary.path and not {*rpath} <= {*before}
+        leads_elsewhere = destination.path != destination.binary.path and not {*rpath} <= {*before}
         if not (first or folders or renamed or self.cleans or leads_elsewhere) or not outline.is_loadable:
             return Relink()
         return Relink(renamed=renamed, rpath=rpath if rpath != before else None)
@@ -298,15 +298,15 @@ class _Destination(Struct, frozen=True, eq=False):
     alive: frozenset[str]
 
 
-def _renamed(place: _Destination, edge: Edge, soname: str) -> Iterator[tuple[str, str]]:
+def _renamed(destination: _Destination, edge: Edge, soname: str) -> Iterator[tuple[str, str]]:
     """Yield the names by which the file asks for the library of *edge*, each with the official *soname* if they differ.
 
     If NEEDED is a path, versions of symbols still refer to a name.
     """
     names = {edge.name: None}
     if "/" in edge.name and edge.provider:
-        provider = place.bundle.binaries[edge.provider]
-        taken = {each.library for each in place.binary.loading.taken}
+        provider = destination.bundle.binaries[edge.provider]
+        taken = {version.library for version in destination.binary.loading.taken}
         names |= dict.fromkeys(name for name in (provider.name, provider.loading.outline.soname) if name in taken)
     yield from ((name, soname) for name in names if name != soname)
 
@@ -397,9 +397,9 @@ class Patcher:
     def patched(self, patch: FilePatch) -> PatchedFile:
         if self._is_empty(patch):
             return PatchedFile(patch, None, patch.binary.sha256)
-        kept = self._kept[_key(patch)]
-        data = EditedFile.whole(self._spool.view(kept.place)) if kept.place else kept.data
-        return PatchedFile(patch, data, kept.sha256)
+        kept_file = self._kept[_key(patch)]
+        data = EditedFile.whole(self._spool.view(kept_file.place)) if kept_file.place else kept_file.data
+        return PatchedFile(patch, data, kept_file.sha256)
 
     def _is_empty(self, patch: FilePatch) -> bool:
         return patch.is_empty and not self.cut
@@ -425,23 +425,23 @@ class PatchPlan(Struct, frozen=True, eq=False):
 
     def stubs(self, bundle: Bundle) -> dict[str, bytes]:
         """Return the stubs that stay in the wheel of *bundle*, by member."""
-        found = {}
+        stubs = {}
         for path, decision in self.decisions.by_bundle[bundle].items():
             if decision.pool and decision.leaves_stub:
                 library = bundle.binaries[path]
-                found[library.member.path] = stub(library, rpath_to(path, self.libs_folders[decision.pool]))
-        return found
+                stubs[library.member.path] = stub(library, rpath_to(path, self.libs_folders[decision.pool]))
+        return stubs
 
     def second_stubs(self, pool: Pool) -> dict[str, bytes]:
         """Return what stubs lead to in the -libs wheel of *pool*, by path."""
-        found = {}
+        stubs = {}
         for library in pool.libraries.values():
             copies = (
-                (bundle, one.path) for bundle in pool.bundles for one in bundle.libraries if one.key == library.key
+                (bundle, copy.path) for bundle in pool.bundles for copy in bundle.libraries if copy.key == library.key
             )
             if any(self.decisions.of(bundle, path).leaves_stub for bundle, path in copies):
-                found[f"{self.libs_folders[pool]}/{second_name(library)}"] = second_stub(library)
-        return found
+                stubs[f"{self.libs_folders[pool]}/{second_name(library)}"] = second_stub(library)
+        return stubs
 
 
 def plan_patches(
@@ -484,13 +484,13 @@ def libs_owners(pools: Sequence[Pool], request: SplitRequest, *, among: Sequence
     versions of one project could not be in the order of releases.
     """
     owners = {pool: libs_owner(pool, request, among=among) for pool in pools}
-    found: dict[Pool, str] = {}
+    names: dict[Pool, str] = {}
     for pool, owner in owners.items():
-        rivals = [one for one in pools if owners[one] == owner and one.platform == pool.platform]
-        labels = {one: min(bundle.wheel.name.variant or "" for bundle in one.bundles) for one in rivals}
-        is_first = pool is min(rivals, key=lambda one: (labels[one], pools.index(one)))
-        found[pool] = owner if is_first or not labels[pool] else f"{owner}-{canonicalize_name(labels[pool])}"
-    return found
+        rivals = [rival for rival in pools if owners[rival] == owner and rival.platform == pool.platform]
+        labels = {rival: min(bundle.wheel.name.variant or "" for bundle in rival.bundles) for rival in rivals}
+        is_first = pool is min(rivals, key=lambda rival: (labels[rival], pools.index(rival)))
+        names[pool] = owner if is_first or not labels[pool] else f"{owner}-{canonicalize_name(labels[pool])}"
+    return names
 
 
 def libs_owner(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str:
@@ -515,11 +515,13 @@ def _check_versions(folders: Mapping[Pool, str]) -> None:
     """Raise `RepackageError` if two projects would require different versions of one -libs wheel in one environment."""
     for pool, other in combinations(folders, 2):
         is_shared = folders[pool] == folders[other] and are_rivals(pool, other)
-        for one, two in product(pool.bundles, other.bundles) if is_shared else ():
-            if one.wheel.name.project != two.wheel.name.project and not _pythons(one).isdisjoint(_pythons(two)):
+        for bundle, rival in product(pool.bundles, other.bundles) if is_shared else ():
+            if bundle.wheel.name.project != rival.wheel.name.project and not _pythons(bundle).isdisjoint(
+                _pythons(rival)
+            ):
                 raise RepackageError(
-                    f"{one.wheel.path.name} and {two.wheel.path.name} share libraries with other wheels, and not the "
-                    "same: they could not be installed together; split the projects apart"
+                    f"{bundle.wheel.path.name} and {rival.wheel.path.name} share libraries with other wheels, and not "
+                    "the same: they could not be installed together; split the projects apart"
                 )
 
 
@@ -533,13 +535,13 @@ def _check_folder_is_free(pool: Pool, folder: str) -> None:
         paths = (installed_path(member.path) or "" for member in bundle.wheel.members)
         taken = next((path for path in paths if path.startswith(f"{folder}/")), None)
         if taken or bundle.wheel.name.project == project:
-            what = (
+            why = (
                 f"{taken} is where its shared libraries would be"
                 if taken
                 else "its shared libraries would be a wheel of its own name"
             )
             raise RepackageError(
-                f"{bundle.wheel.path.name}: {what}; say with --libs what else their wheel is to be called"
+                f"{bundle.wheel.path.name}: {why}; say with --libs what else their wheel is to be called"
             )
 
 

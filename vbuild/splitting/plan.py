@@ -69,7 +69,7 @@ class MachinePlan(Struct, frozen=True, eq=False):
     @property
     def transferred(self) -> int:
         """Bytes read from official wheels to find out where libraries come from."""
-        origins = {one.key: one.origin for bundle in self.bundles for one in bundle.binaries.values()}
+        origins = {binary.key: binary.origin for bundle in self.bundles for binary in bundle.binaries.values()}
         return sum(origin.transferred for origin in origins.values() if origin)
 
     def libs(self, pool: Pool) -> LibsContents:
@@ -112,7 +112,7 @@ class MachinePlan(Struct, frozen=True, eq=False):
         files = chain.from_iterable((*self.patches.staying.values(), *self.patches.moving.values()))
         for patch in (file.patch for file in files):
             # those certainly installed with the wheel: it requires them now, or did before
-            found = {
+            installed = {
                 package.library
                 for package in patch.packages
                 if (package.entry and (majors is None or package.entry.cuda in majors))
@@ -120,7 +120,7 @@ class MachinePlan(Struct, frozen=True, eq=False):
             }
             for edge in patch.bundle.graph.needs(patch.binary.path):
                 is_elsewhere = edge.provider is None and edge.via in {Via.MISSING, Via.OUTSIDE}
-                if (is_elsewhere and edge.name not in found) or (edge.via is Via.NAME and not self.request.rpath):
+                if (is_elsewhere and edge.name not in installed) or (edge.via is Via.NAME and not self.request.rpath):
                     yield edge.name
 
 
@@ -177,18 +177,18 @@ def _promising(wheels: Sequence[Wheel], request: SplitRequest) -> set[Wheel]:
     if request.rpath or request.drop_unneeded:
         return set(wheels)
     owners: dict[tuple[str, str, str | None], list[Wheel]] = {}
-    found = set()
+    promising = set()
     for wheel in wheels:
         for member in wheel.members:
             name = member.path.rpartition("/")[2]
             if not is_shared_object(name):
                 continue
             if is_driver(plain(name)) or (request.replace and by_stem(plain(name))):
-                found.add(wheel)
+                promising.add(wheel)
             owners.setdefault((wheel.name.platform, name, wheel.row(member).hash), []).append(wheel)
     if request.share:
-        found |= {wheel for several in owners.values() if len({*several}) > 1 for wheel in several}
-    return found
+        promising |= {wheel for several in owners.values() if len({*several}) > 1 for wheel in several}
+    return promising
 
 
 def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _Lines], Mapping[Bundle, str]]:
@@ -243,11 +243,11 @@ class SplitPlan:
 
     @cached_property
     def _libs(self) -> Mapping[Pool, LibsContents]:
-        return {pool: one.libs(pool) for one in self.machines for pool in one.patches.decisions.pools}
+        return {pool: machine.libs(pool) for machine in self.machines for pool in machine.patches.decisions.pools}
 
     @cached_property
     def _choices(self) -> Mapping[Pool, LibsChoice]:
-        stated = {name: version for one in self.machines for name, version in one.request.libs_versions.items()}
+        stated = {name: version for machine in self.machines for name, version in machine.request.libs_versions.items()}
         return libs_choices(
             self._libs, self.publications, stated=stated, needs_empty=lambda pools: any(self._empty_users(pools))
         )
@@ -260,13 +260,15 @@ class SplitPlan:
     def _empty_users(self, pools: Collection[Pool]) -> Iterator[str]:
         """Yield the files that require the -libs wheels of *pools* and bring their libraries, or are built."""
         projects = {self._libs[pool].name for pool in pools}
-        platforms = {one.platform for one in self._libs.values() if one.name in projects}
+        platforms = {contents.platform for contents in self._libs.values() if contents.name in projects}
         bundles = [bundle for pool in pools for bundle in pool.bundles]
         families = {_family(bundle) for bundle in bundles}
         for _, bundle in self._bundles:
             if _family(bundle) in families and bundle.wheel.name.platform not in platforms:
                 yield bundle.wheel.path.name
-        yield from (one.path.name for one in self.sources if any(one.is_of(bundle.wheel.name) for bundle in bundles))
+        yield from (
+            source.path.name for source in self.sources if any(source.is_of(bundle.wheel.name) for bundle in bundles)
+        )
 
     @cached_property
     def empty_wheels(self) -> Mapping[OutputWheel, tuple[str, ...]]:
@@ -276,14 +278,14 @@ class SplitPlan:
         for the machine that it runs on. So where a wheel of libraries is required and does not fit, there is one that
         fits everywhere; installers prefer the other.
         """
-        found = []
-        for requirement in dict.fromkeys(one.requirement for one in self.companions.values()):
-            alike = [pool for pool, one in self.companions.items() if one.requirement == requirement]
+        empty_wheels = []
+        for requirement in dict.fromkeys(companion.requirement for companion in self.companions.values()):
+            alike = [pool for pool, companion in self.companions.items() if companion.requirement == requirement]
             new = [pool for pool in alike if not self._choices[pool].is_published]
             if new and (users := tuple(self._empty_users(alike))):
                 empty = self._libs[new[0]].empty(self.companions[new[0]].name.version)
-                found.append((libs_wheel(empty, ()), users))
-        return dict(found)
+                empty_wheels.append((libs_wheel(empty, ()), users))
+        return dict(empty_wheels)
 
     def requires_of(self, source: SourceFiles) -> _Lines:
         """Return the lines that all wheels of the release of *source* get."""
@@ -296,13 +298,13 @@ class SplitPlan:
 
     @cached_property
     def preloads(self) -> Mapping[Bundle, PreloadFiles]:
-        found = {}
+        preloads = {}
         for machine, bundle in self._bundles:
-            found[bundle] = PreloadFiles({})
+            preloads[bundle] = PreloadFiles({})
             if machine.request.preload:
                 closure, companion = machine.packages.officials.closure, self._companion(machine, bundle)
-                found[bundle] = preload_files(bundle, machine.patches, companion, closure=closure)
-        return found
+                preloads[bundle] = preload_files(bundle, machine.patches, companion, closure=closure)
+        return preloads
 
     @cached_property
     def _agreed(self) -> tuple[Mapping[Bundle, _Lines], Mapping[Bundle, str]]:
@@ -325,10 +327,10 @@ class SplitPlan:
     @cached_property
     def thin_wheels(self) -> Mapping[Bundle, OutputWheel | None]:
         """The wheels that change; None for one that is copied."""
-        found = {}
+        outputs = {}
         for machine, bundle in self._bundles:
-            apart = (one.members for one in machine.apart if bundle.wheel in one.wheels)
-            found[bundle] = thin_wheel(
+            apart = (output.members for output in machine.apart if bundle.wheel in output.wheels)
+            outputs[bundle] = thin_wheel(
                 bundle,
                 machine.patches,
                 requires=self.requires(bundle),
@@ -337,7 +339,7 @@ class SplitPlan:
                 new_files=self.preloads[bundle].files,
                 bill=machine.request.bill,
             )
-        return found
+        return outputs
 
     @cached_property
     def libs_wheels(self) -> Mapping[Pool, OutputWheel]:
@@ -353,12 +355,12 @@ class SplitPlan:
 
     @cached_property
     def outputs_apart(self) -> Mapping[Output, OutputWheel]:
-        found = {}
+        outputs = {}
         for machine in self.machines:
             bundles = {bundle.wheel: bundle for bundle in machine.bundles}
-            for one in machine.apart:
-                found[one] = one.wheel(patched_files(machine.patches, bundles[one.wheels[0]]))
-        return found
+            for output in machine.apart:
+                outputs[output] = output.wheel(patched_files(machine.patches, bundles[output.wheels[0]]))
+        return outputs
 
     @cached_property
     def unlicensed(self) -> Mapping[OutputWheel, tuple[str, ...]]:
@@ -383,12 +385,12 @@ class SplitPlan:
     @cached_property
     def _contradictions(self) -> Mapping[str, str]:
         """What contradicts the wheels of each release where they are to be published."""
-        given = {bundle.wheel.path.name for _, bundle in self._bundles}
+        names = {bundle.wheel.path.name for _, bundle in self._bundles}
         lines = {bundle.wheel.name.release: (bundle.wheel.name, self.requires(bundle)) for _, bundle in self._bundles}
-        found = {
-            release: self.publications.contradiction(name, its, given=given) for release, (name, its) in lines.items()
+        warnings = {
+            release: self.publications.contradiction(name, its, given=names) for release, (name, its) in lines.items()
         }
-        return {release: warning for release, warning in found.items() if warning}
+        return {release: warning for release, warning in warnings.items() if warning}
 
     def warnings(self, machine: MachinePlan, bundle: Bundle) -> Iterator[str]:
         """Yield what publishers of the wheel of *bundle* should know."""

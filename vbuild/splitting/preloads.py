@@ -162,7 +162,7 @@ def preload_source(
     up = "../" * len(package.split("/"))
     rest = sorted(others, key=lambda other: other.path)
     first, more = _rows(up, libraries), _rows(up, rest)
-    places = {(one.path.rpartition("/")[0], one.requirement): one.path for one in (*libraries, *rest)}
+    places = {(library.path.rpartition("/")[0], library.requirement): library.path for library in (*libraries, *rest)}
     more = [row for row in more if row not in first]
     return _SOURCE.format(
         expected="".join(f"    {python_text(up + path)},\n" for path in places.values()),
@@ -175,26 +175,26 @@ def preload_source(
 def _rows(up: str, libraries: Iterable[PreloadedLibrary]) -> list[str]:
     """Return a row of source for each library, formatted as formatters do it."""
     rows: dict[str, None] = {}
-    for one in libraries:
-        values = (up + one.path, one.requirement, one.pathfinder or "")
+    for library in libraries:
+        values = (up + library.path, library.requirement, library.pathfinder or "")
         rows["    (\n" + "".join(f"        {python_text(text)},\n" for text in values) + "    ),\n"] = None
     return list(rows)
 
 
 def in_order(needs: Mapping[str, Collection[str]]) -> tuple[str, ...]:
     """Return the keys of *needs*, each after those that it needs; a circle begins anywhere."""
-    found: dict[str, None] = {}
+    ordered: dict[str, None] = {}
     for start in sorted(needs):
         stack = [start]
         seen = {start}
         while stack:
-            missing = [name for name in sorted(needs[stack[-1]]) if name in needs and name not in seen | found.keys()]
+            missing = [name for name in sorted(needs[stack[-1]]) if name in needs and name not in seen | ordered.keys()]
             if missing:
                 seen.add(missing[0])
                 stack.append(missing[0])
             else:
-                found[stack.pop()] = None
-    return tuple(found)
+                ordered[stack.pop()] = None
+    return tuple(ordered)
 
 
 def hooks(
@@ -217,9 +217,9 @@ def hooks(
         if name.startswith("_") and "/" not in name:
             word = re.compile(rf"\b{re.escape(name)}\b")
             users += (path for path, text in (sources or {}).items() if word.search(text))
-        found = {package for path in users if (package := package_of(path, files, namespaces=namespaces))}
-        packages |= found
-        if not found:
+        own = {package for path in users if (package := package_of(path, files, namespaces=namespaces))}
+        packages |= own
+        if not own:
             unserved.append(consumer)
     return tuple(sorted(packages)), tuple(sorted(unserved))
 
@@ -245,7 +245,7 @@ def preload_files(
     """
     patches = [file.patch for file in plan.staying[bundle]]
     libraries = [*_moved(bundle, plan, companion), *_of_other_packages(patches)]
-    roots = [one.binary.path for one in patches if one.relink.rpath is not None and not one.binary.is_bundled]
+    roots = [patch.binary.path for patch in patches if patch.relink.rpath is not None and not patch.binary.is_bundled]
     stubs = {path for path, decision in plan.decisions.by_bundle[bundle].items() if decision.leaves_stub}
     roots += [path for path in stubs if not bundle.binaries[path].is_bundled]
     if not (libraries and roots):
@@ -285,9 +285,9 @@ def _possible_dependencies(
     """Yield all libraries of the official wheels that any file needs: they need one another."""
     for patch in patches:
         wheels = (*patch.official, *(package.wheel for package in patch.packages if package.wheel))
-        for wheel in (other for one in wheels for other in closure(one)):
-            for library in wheel.libraries:
-                yield PreloadedLibrary(library.path, wheel.project, _pathfinder(library.soname))
+        for official in (other for wheel in wheels for other in closure(wheel)):
+            for library in official.libraries:
+                yield PreloadedLibrary(library.path, official.project, _pathfinder(library.soname))
 
 
 def _moved(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iterator[PreloadedLibrary]:
@@ -313,13 +313,13 @@ def _moved(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iter
 
 def _of_other_packages(patches: Iterable[FilePatch]) -> Iterable[PreloadedLibrary]:
     """Return the libraries of other packages to which the patches lead."""
-    found: dict[PreloadedLibrary, None] = {}
+    libraries: dict[PreloadedLibrary, None] = {}
     for patch in patches:
         for package in patch.packages:
             for library in package.wheel.libraries if package.wheel else ():
                 if library.soname in patch.binary.loading.outline.needed:
-                    found[PreloadedLibrary(library.path, package.project, _pathfinder(library.soname))] = None
-    return found
+                    libraries[PreloadedLibrary(library.path, package.project, _pathfinder(library.soname))] = None
+    return libraries
 
 
 def _pathfinder(soname: str) -> str | None:

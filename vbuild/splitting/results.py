@@ -139,14 +139,18 @@ class Split(Struct, frozen=True, kw_only=True):
     def of(self, names: Collection[str]) -> Self:
         """Return the result for the wheels of these *names* alone, with the companions that they require."""
         wheels = tuple(wheel for wheel in self.wheels if wheel.name in names)
-        companions = tuple(one for one in self.companions if any(wheel in names for wheel in one.wheels))
+        companions = tuple(
+            companion for companion in self.companions if any(wheel in names for wheel in companion.wheels)
+        )
         return replace(self, wheels=wheels, companions=companions)
 
     def moved(self, folder: Path) -> Self:
         """Return the result after all written files moved to *folder*."""
         wheels = tuple(replace(wheel, path=wheel.path and folder / wheel.path.name) for wheel in self.wheels)
-        companions = tuple(replace(one, path=one.path and folder / one.path.name) for one in self.companions)
-        sources = tuple(replace(one, path=one.path and folder / one.path.name) for one in self.sources)
+        companions = tuple(
+            replace(companion, path=companion.path and folder / companion.path.name) for companion in self.companions
+        )
+        sources = tuple(replace(source, path=source.path and folder / source.path.name) for source in self.sources)
         return replace(self, wheels=wheels, companions=companions, sources=sources)
 
     @property
@@ -216,9 +220,9 @@ def _split_wheel(plan: SplitPlan, machine: MachinePlan, bundle: Bundle, written:
 
 
 def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
-    made = [(output, [bundle.wheel for bundle in pool.bundles]) for pool, output in plan.libs_wheels.items()]
-    made += [(output, [*one.wheels]) for one, output in plan.outputs_apart.items()]
-    named = [(output, tuple(wheel.path.name for wheel in wheels)) for output, wheels in made]
+    companions = [(output, [bundle.wheel for bundle in pool.bundles]) for pool, output in plan.libs_wheels.items()]
+    companions += [(output, [*apart.wheels]) for apart, output in plan.outputs_apart.items()]
+    named = [(output, tuple(wheel.path.name for wheel in wheels)) for output, wheels in companions]
     for output, users in (*named, *plan.empty_wheels.items()):
         path = written.get(str(output.name))
         yield CompanionResult(
@@ -234,11 +238,11 @@ def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
 
 def _moves(plan: SplitPlan, machine: MachinePlan) -> Iterator[LibraryMove]:
     """Yield every library once for each decision about it, the largest first."""
-    found: dict[tuple[str, LibraryDecision], list[Bundle]] = {}
+    bundles_of: dict[tuple[str, LibraryDecision], list[Bundle]] = {}
     for bundle in machine.bundles:
         for path, decision in machine.patches.decisions.by_bundle[bundle].items():
-            found.setdefault((path, decision), []).append(bundle)
-    moves = (_move(plan, path, decision, bundles) for (path, decision), bundles in found.items())
+            bundles_of.setdefault((path, decision), []).append(bundle)
+    moves = (_move(plan, path, decision, bundles) for (path, decision), bundles in bundles_of.items())
     yield from sorted(moves, key=lambda move: (_ORDER.index(move.kind), -move.packed, move.path))
 
 

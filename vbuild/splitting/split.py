@@ -30,11 +30,10 @@ from vbuild.splitting.plan import SplitPlan, plan_machine
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split, split_result
 from vbuild.splitting.trial import with_evidence
-from vbuild.wheel.archive import Wheel, gathered, open_wheel
+from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.sdist import write_changed
-from vbuild.wheel.unpacking import room_for
 from vbuild.wheel.write import WheelWriter, write_wheels
 
 OnProgress = Callable[[str, int, int], None]
@@ -66,17 +65,17 @@ def split(
     if a wheel is damaged; `FetchError` if no index answers. Then nothing is in *folder*.
     """
     request = request or SplitRequest()
-    given, sdists = divided(paths)
+    wheel_paths, sdists = divided(paths)
     if request.tries:
 
-        def split_as(asked: SplitRequest, place: Path | None) -> Split:
-            return split(given, place, request=asked, codec=Codec.ISAL, verify=False, indexes=indexes)
+        def split_as(attempt: SplitRequest, target: Path | None) -> Split:
+            return split(wheel_paths, target, request=attempt, codec=Codec.ISAL, verify=False, indexes=indexes)
 
         request = with_evidence(
-            gathered(given), request, split_as, indexes=indexes, on_progress=lambda what: on_progress(what, 0, 1)
+            gathered(wheel_paths), request, split_as, indexes=indexes, on_progress=lambda step: on_progress(step, 0, 1)
         )
     with ExitStack() as stack:
-        wheels = [stack.enter_context(open_wheel(path)) for path in gathered(given)]
+        wheels = [stack.enter_context(open_wheel(path)) for path in gathered(wheel_paths)]
         sources = tuple(_sources(sdists, [wheel.name for wheel in wheels], named=paths))
         # bytes read and bytes written together, so every wheel counts twice
         lock = Lock()

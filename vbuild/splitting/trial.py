@@ -82,11 +82,11 @@ class _Trial:
         for first, second in zip(self._runs({}), self._runs({}), strict=True):
             with at(first.command):
                 if first.status:
-                    what = f"fails before the split, with status {first.status}: {_last_line(first.output)}"
-                    raise RepackageError(f"{what}; expected a command that works")
+                    failure = f"fails before the split, with status {first.status}: {_last_line(first.output)}"
+                    raise RepackageError(f"{failure}; expected a command that works")
                 if first.output != second.output:
-                    what = f"prints {_first_change(second.output, first.output)} when it runs again"
-                    raise RepackageError(f"{what}; expected a command that prints the same each time")
+                    failure = f"prints {_first_change(second.output, first.output)} when it runs again"
+                    raise RepackageError(f"{failure}; expected a command that prints the same each time")
             # a cache is filled by the first run
             self._before.append(second)
 
@@ -118,21 +118,21 @@ class _Trial:
         trusted = {digest: RunEvidence(is_harmless=True) for digest in moved}
         with TemporaryDirectory(prefix="vbuild-try-") as folder:
             result = self.splitter(replace(self.request, tries=(), evidence=trusted), Path(folder))
-            thin = {one.wheel: one.path for one in result.wheels if one.path}
+            thin = {wheel.wheel: wheel.path for wheel in result.wheels if wheel.path}
             companions = frozenset(WheelName.parse(path.name).project for path in result.companion_paths)
             runs = self._runs(thin, links=(Path(folder),), companions=companions)
             pairs = zip(runs, self._before, strict=True)
-            changes = (f"`{run.command}`: {what}" for run, before in pairs if (what := run.difference(before)))
-            found = next(changes, None)
-        if found is None:
+            changes = (f"`{run.command}`: {change}" for run, before in pairs if (change := run.difference(before)))
+            first_change = next(changes, None)
+        if first_change is None:
             self.loaded = frozenset().union(*(run.loaded for run in runs))
-        return found
+        return first_change
 
     def _runs(
         self, thin: Mapping[Path, Path], *, links: tuple[Path, ...] = (), companions: frozenset[str] = frozenset()
     ) -> list[Run]:
         """Run each command in an environment for each group of wheels, or of the *thin* ones in their place."""
-        found = []
+        runs = []
         for group in self.groups:
             first, *others = (thin.get(wheel, wheel) for wheel in group)
             self.on_progress(f"trying {first.name}")
@@ -145,8 +145,8 @@ class _Trial:
                     sources=sources,
                     folder=Path(folder),
                 )
-                found += [_run(command, environment.folder, environment.packages) for command in self.request.tries]
-        return found
+                runs += [_run(command, environment.folder, environment.packages) for command in self.request.tries]
+        return runs
 
 
 def with_evidence(
@@ -196,7 +196,10 @@ def _groups(wheels: Sequence[Path]) -> list[list[Path]]:
             files[wheel] = frozenset(filter(None, (installed_path(member.path) for member in source.members)))
     groups: list[list[Path]] = []
     for wheel in wheels:
-        group = next((one for one in groups if all(files[wheel].isdisjoint(files[other]) for other in one)), None)
+        group = next(
+            (candidate for candidate in groups if all(files[wheel].isdisjoint(files[other]) for other in candidate)),
+            None,
+        )
         if group is None:
             groups.append([wheel])
         else:
@@ -248,8 +251,8 @@ def _last_line(text: str) -> str:
 
 def _first_change(now: str, before: str) -> str:
     lines, others = now.splitlines(), before.splitlines()
-    place = next((number for number, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
-    if place is None:
-        place = min(len(lines), len(others))
-    line, other = (repr(some[place]) if place < len(some) else "nothing" for some in (lines, others))
+    index = next((number for number, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
+    if index is None:
+        index = min(len(lines), len(others))
+    line, other = (repr(some[index]) if index < len(some) else "nothing" for some in (lines, others))
     return f"{line} instead of {other}"

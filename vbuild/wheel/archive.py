@@ -2,31 +2,36 @@
 
     open_wheel(path) -> Wheel -> Member -> .read, .chunks
                                            .mapped -> a view of a large member, to be cut and written
+    SharedWheels.open(path) -> the same Wheel for several readers, whose members are inflated once
+    Distant(file, name)     -> a wheel on a server: its directory, METADATA, RECORD, and what somebody reads of the rest
 
-Only this room opens zip archives; `vbuild.wheel.write` makes new ones, and `vbuild.wheel.distant` reads what lies
-somewhere else.
-
+Only this room opens zip archives; `vbuild.wheel.write` makes new ones.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
 
 import hashlib
+import mmap
 import re
+import shutil
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property, partial
 from pathlib import Path
-from threading import Event
-from typing import BinaryIO, TypeVar, cast
+from tempfile import TemporaryFile, gettempdir
+from threading import Event, Lock
+from types import TracebackType
+from typing import BinaryIO, Self, TypeVar, cast
+
+from msgspec import Struct
 
 from vbuild.errors import WheelError, at
 from vbuild.files.reading import open_file
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
-from vbuild.process.threads import in_threads
-from vbuild.wheel.blocks import Blocks, InflatedFile
-from vbuild.wheel.inflating import Stall
-from vbuild.wheel.kept import KeptMembers
+from vbuild.process.threads import OncePerKey, in_threads
+from vbuild.wheel.blocks import Blocks, InflatedFile, Stall
 from vbuild.wheel.metadata import (
     Metadata,
     Record,
@@ -40,33 +45,139 @@ from vbuild.wheel.metadata import (
 )
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import check_eggs, check_placing, scripts_in
-from vbuild.wheel.unpacking import fed, forget, mapped
-from vbuild.wheel.zip_format import ZipMethod
-from vbuild.wheel.zip_read import CHUNK, Member, ZipReader
+from vbuild.wheel.zip_read import CHUNK, Member, ZipMethod, ZipReader
 
 T = TypeVar("T")
 R = TypeVar("R")
+Chunk = TypeVar("Chunk", bound=Buffer)
+_Key = tuple[Path, str]
 
 # PEP 427: SHA-256 or better
 _ALGORITHMS = ("sha256", "sha384", "sha512")
 # as flit 0.8 and uv_build 0.8.12 had it; as many base64 digits are no hash of any of them
 _HEXADECIMAL = re.compile(r"[0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128}")
-# bytes of what is read whole, RECORD excepted: the longest description there is has a hundredth of it
+# bytes of what is read whole, RECORD excepted: a hundred times the longest description there is
 _READ_WHOLE = 1 << 23
 # bytes of entry_points.txt: there are projects with a thousand
 _LONGEST_POINTS = 1 << 18
 # bytes of a row of RECORD besides its path: the longest hash, a size, commas, quotes, a line end; and a few more
 _ROW, _BLANK = 160, 1 << 12
 _SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
-# up to here a member is mapped in memory alone, and hashed by the thread that inflates it
+# up to here a member is mapped or kept in memory, and hashed by the thread that inflates it
 _SMALL = 1 << 20
 # bytes of members that one thread takes at a time, and what each of them counts at least
 _LOT, _SMALLEST = 1 << 23, 1 << 13
+# lots of chunks that wait for a thread, and bytes of one: with a single lot the two threads would wait for each other,
+# and to hand over each chunk by itself takes as long as to hash it
+_AHEAD, _FED = 4, 1 << 20
+# bytes on the disk at most, and the part of the free ones; bytes in memory
+_MOST, _FREE = 1 << 34, 4
+_MOST_IN_MEMORY = 1 << 26
+# NVIDIA's METADATA has a licence in it, the RECORD of the largest wheels ten thousand lines
+_LARGEST = 1 << 24
+# wheels that nobody reads just now, and may read again: each takes a descriptor, and memory for its members
+_IDLE, _IDLE_MEMBERS = 100, 100_000
+
+
+def fed(work: Callable[[Chunk], object], chunks: Iterable[Chunk], *, in_thread: bool = False) -> Iterator[Chunk]:
+    """Yield the *chunks*, each after *work* on it; or *in_thread*, while another thread does the work in order."""
+    if not in_thread:
+        for chunk in chunks:
+            work(chunk)
+            yield chunk
+        return
+    with ThreadPoolExecutor(1) as executor:
+        pending = deque[Future[object]]()
+        lot: list[Chunk] = []
+        size = 0
+        for chunk in chunks:
+            lot.append(chunk)
+            size += len(chunk)
+            if size >= _FED:
+                if len(pending) == _AHEAD:
+                    pending.popleft().result()
+                pending.append(executor.submit(deque, map(work, lot), 0))
+                lot, size = [], 0
+            yield chunk
+        pending.append(executor.submit(deque, map(work, lot), 0))
+        for future in pending:
+            future.result()
+
+
+@contextmanager
+def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryview]:
+    """Map the *chunks*, more than none, from a file in *folder* that nobody else sees and that goes with its views.
+
+    `WheelError` if there is no room for it.
+    """
+    try:
+        with TemporaryFile(dir=folder) as file:
+            for _ in fed(file.write, chunks, in_thread=True):
+                pass
+            file.flush()
+            mapping = InflatedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise WheelError(f"cannot be unpacked: {error.strerror}") from error
+    try:
+        yield memoryview(mapping)
+    finally:
+        # the last view left closes it
+        with suppress(BufferError):
+            mapping.close()
+
+
+def forget(data: Buffer) -> None:
+    """Let go of the pages of *data* that were read, if it is mapped: what waits or is done need not be in memory."""
+    if isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        data.obj.madvise(mmap.MADV_DONTNEED)
+
+
+def room_for(folder: Path | None) -> Path | None:
+    """Return where to unpack what goes to *folder*: there or above, for the system's own folder may be in memory."""
+    return next((parent for parent in (folder, *folder.parents) if parent.is_dir()), None) if folder else None
+
+
+class KeptMembers:
+    """What members hold, by wheel and path, in *folder* or in memory, until it is closed; without room it keeps no
+    more.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._views = OncePerKey[_Key, memoryview | None]()
+        self._lock = Lock()
+        # systems that do not say how much is free have no such function
+        free = shutil.disk_usage(folder or gettempdir()).free if hasattr(shutil, "disk_usage") else _MOST
+        self._room = min(free // _FREE, _MOST)
+        self._room_in_memory = _MOST_IN_MEMORY
+
+    def view(self, key: _Key, size: int, chunks: Callable[[], Iterator[bytes]]) -> memoryview | None:
+        """Return what *key* stands for, its *size* bytes taken from *chunks* the first time; None without room."""
+        return self._views.get(key, lambda: self._kept(size, chunks) if self._has_room(size) else None)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _has_room(self, size: int) -> bool:
+        with self._lock:
+            if size <= _SMALL:
+                self._room_in_memory -= size
+                return self._room_in_memory >= 0
+            self._room -= size
+            return self._room >= 0
+
+    def _kept(self, size: int, chunks: Callable[[], Iterator[bytes]]) -> memoryview:
+        if size <= _SMALL:
+            return memoryview(b"".join(chunks()))
+        with ExitStack() as stack:
+            view = stack.enter_context(mapped(chunks(), folder=self._folder))
+            with self._lock:
+                self._stack.push(stack.pop_all())
+        return view
 
 
 class Members:
-    """The members of an archive that is open as *source*, by path."""
-
     def __init__(self, source: ZipReader) -> None:
         self.source = source
         self.members = source.members
@@ -76,67 +187,82 @@ class Members:
         return self._by_path.get(path)
 
     def known(self, member: Member | str) -> Member:
-        """The member itself, or the one of that path; `WheelError` if there is none."""
-        found = self.find(member) if isinstance(member, str) else member
-        if found is None:
+        """Return *member*, or the one of that path; `WheelError` if there is none."""
+        known = self.find(member) if isinstance(member, str) else member
+        if known is None:
             raise WheelError(f"{member}: no such member")
-        return found
+        return known
 
 
 class Wheel(Members):
-    """A wheel open for reading, whose archive is sound and whose RECORD lists exactly its members."""
+    """A wheel open for reading, whose archive is sound and whose RECORD lists exactly its members: see `verified`."""
 
     def __init__(
-        self, path: Path, source: ZipReader, *, kept: KeptMembers | None = None, sound: set[str] | None = None
+        self,
+        path: Path,
+        source: ZipReader,
+        name: WheelName,
+        dist_info: str,
+        record: Record,
+        *,
+        kept: KeptMembers | None = None,
+        sound: set[str] | None = None,
     ) -> None:
         super().__init__(source)
-        self.path = path
+        self.path, self.name, self.dist_info, self.record = path, name, dist_info, record
+        self.record_path = f"{dist_info}/RECORD"
+        self.comment = source.comment
         self._kept = kept
         self._sound = set[str]() if sound is None else sound
-        self.name = WheelName.parse(path.name)
+        self._unlisted = unlisted(dist_info)
+        self._rows = {row.path: row for row in record.rows}
         self._metadata: Metadata | None = None
         self._wheel_file: WheelFile | None = None
-        self.comment = source.comment
-        self.dist_info = _dist_info_in(source)
-        check_dist_info(self.dist_info, self.name)
-        source.check_layout()
-        self._unlisted = unlisted(self.dist_info)
-        self.record_path = f"{self.dist_info}/RECORD"
-        if not (record := self.find(self.record_path)):
-            raise WheelError(f"no RECORD in {self.dist_info}")
-        # every character of a path may be written twice
-        most = _BLANK + sum(_ROW + 2 * len(member.path.encode()) for member in self.members)
-        self.record = parsed(Record.parse, whole(source, record, most=most), record.path)
-        for name in ("METADATA", "WHEEL"):
-            if not self.find(f"{self.dist_info}/{name}"):
-                raise WheelError(f"no {name} in {self.dist_info}")
-        self._rows = {row.path: row for row in self.record.rows}
         self._digests: dict[str, str] = {}
         self._learnt: dict[tuple[str, object], object] = {}
-        self._check_record()
-        # what installers refuse, or do not agree about
+
+    @classmethod
+    def verified(
+        cls, path: Path, source: ZipReader, *, kept: KeptMembers | None = None, sound: set[str] | None = None
+    ) -> Self:
+        """Return the wheel in the archive *source*; `WheelError` if installers refuse it, or do not agree about it."""
+        name = WheelName.parse(path.name)
+        dist_info = _dist_info_in(source)
+        check_dist_info(dist_info, name)
+        source.check_layout()
+        wheel = cls(path, source, name, dist_info, _record_in(source, dist_info), kept=kept, sound=sound)
+        for file in ("METADATA", "WHEEL"):
+            if not wheel.find(f"{dist_info}/{file}"):
+                raise WheelError(f"no {file} in {dist_info}")
+        wheel._check_record()
+        scripts = [script for script, _ in wheel.scripts]
+        wheel._text(f"{dist_info}/WHEEL", wheel_headers)
+        check_placing(wheel._by_path, dist_info, name, scripts=scripts)
+        check_eggs(wheel._by_path, lambda path: wheel._text(path, str))
+        return wheel
+
+    @cached_property
+    def scripts(self) -> tuple[tuple[str, str], ...]:
+        """Name and function of each script that installers make."""
         points = f"{self.dist_info}/entry_points.txt"
-        self.scripts = self._text(points, scripts_in, most=_LONGEST_POINTS) if self.find(points) else ()
-        self._text(f"{self.dist_info}/WHEEL", wheel_headers)
-        check_placing(self._by_path, self.dist_info, self.name, scripts=[name for name, _ in self.scripts])
-        check_eggs(self._by_path, lambda path: self._text(path, str))
+        return self._text(points, scripts_in, most=_LONGEST_POINTS) if self.find(points) else ()
 
     def read(self, member: Member | str) -> bytes:
-        """What *member*, or the member of that path, holds; `WheelError` as `chunks` has it, or if there is none."""
+        """Return what *member* holds; `WheelError` as `chunks` has it, or if there is none of that path."""
         return b"".join(self.chunks(member))
 
     def chunks(self, member: Member | str) -> Iterator[Buffer]:
         """The same in chunks of 1 MiB or less; `WheelError` after the last one unless CRC-32 and hash agree."""
         with at(self.path.name):
-            found = self.known(member)
-            if (view := self._view(found)) is None:
-                yield from self._checked(found)
+            known = self.known(member)
+            if (view := self._view(known)) is None:
+                yield from self._checked(known)
             else:
                 yield from (view[start : start + CHUNK] for start in range(0, len(view), CHUNK))
                 forget(view)
 
     def head(self, member: Member | str, size: int) -> bytes:
-        """The first *size* bytes of *member*, or all it has, unchecked; none if it cannot be inflated."""
+        """Return the first *size* bytes of *member*, or all it has, unchecked; none if it cannot be inflated."""
         with at(self.path.name):
             return self.source.head(self.known(member), size)
 
@@ -144,37 +270,29 @@ class Wheel(Members):
     def mapped(
         self, member: Member | str, *, folder: Path | None = None, to_edit: bool = False
     ) -> Iterator[memoryview]:
-        """What *member* holds, read-only and checked as `chunks` does, in an unnamed file in *folder* if it is large.
+        """Map what *member* holds, checked as `chunks` does, from an unnamed file in *folder* if it is large.
 
-        Only the pages looked at take memory, and the system may take them back. Views of it should be gone by the end
-        of the block: the file takes its room on disk until the last one is. Of one *to_edit*, what stays can be copied
-        into another wheel as it lies in this one.
+        Only the pages looked at take memory. Views of it should be gone by the end of the block: the file takes its
+        room on disk until the last one is. Of one *to_edit*, what stays can be copied into another wheel as it lies in
+        this one.
         """
         with ExitStack() as stack:
             with at(self.path.name):
-                found = self.known(member)
-                if (view := self._view(found)) is None:
-                    view = stack.enter_context(self._unpacked(found, folder, to_edit=to_edit))
+                known = self.known(member)
+                if (view := self._view(known)) is None:
+                    view = stack.enter_context(self._unpacked(known, folder, to_edit=to_edit))
             yield view
             forget(view)
 
     def learnt(self, member: Member, data: memoryview, learn: Callable[[memoryview], R]) -> R:
-        """What *learn* makes of *data*, which *member* holds; for as long as the wheel is open it is asked once."""
+        """Return what *learn* makes of *data*, which *member* holds; it is called once while the wheel is open."""
         key = member.path, learn
         if key not in self._learnt:
             self._learnt[key] = learn(data)
         return cast(R, self._learnt[key])
 
-    def packed_digest(self, member: Member) -> str:
-        """The SHA-256 of *member* as it lies in the archive, compressed or not, in hexadecimal digits."""
-        digest = hashlib.sha256()
-        with at(self.path.name):
-            for chunk in self.source.raw(self.source.data_offset(member), member.compressed_size):
-                digest.update(chunk)
-        return digest.hexdigest()
-
     def row(self, member: Member) -> RecordRow:
-        """What RECORD says of *member*, a size or a hash that it lacks filled in; RECORD itself has neither."""
+        """Return what RECORD says of *member*, a size or a hash that it lacks filled in; RECORD itself has neither."""
         if member.path in self._unlisted:
             return RecordRow(member.path)
         return RecordRow(member.path, self._rows[member.path].hash or self._digest(member), member.size)
@@ -194,8 +312,8 @@ class Wheel(Members):
     def check(self, *, stop: Event | None = None) -> None:
         """`WheelError` naming a member that does not match its CRC-32 or its hash in RECORD.
 
-        What has been read to its end has been compared, and is not read again. The largest come first, on all cores;
-        nothing more is read once *stop* is set.
+        What has been read to its end is not read again. The largest come first, on all cores; nothing more is read once
+        *stop* is set.
         """
         left = [member for member in self.members if member.path not in self._sound]
         in_threads(
@@ -209,7 +327,6 @@ class Wheel(Members):
                     return
 
     def _digest(self, member: Member) -> str:
-        """What RECORD should say of *member* and does not: its hash, by what it holds."""
         if member.path not in self._digests:
             hashing = hashlib.sha256()
             with at(self.path.name):
@@ -219,7 +336,6 @@ class Wheel(Members):
         return self._digests[member.path]
 
     def _view(self, member: Member) -> memoryview | None:
-        """What *member* holds, checked, where that is kept."""
         if self._kept is None:
             return None
         return self._kept.view((self.path, member.path), member.size, partial(self._checked, member))
@@ -237,8 +353,8 @@ class Wheel(Members):
 
     def _checked(self, member: Member, *, stalls: list[Stall] | None = None) -> Iterator[bytes]:
         if member.header.method == ZipMethod.ZSTD and not self.name.variant:
-            what = "compressed with zstd, which pip cannot read; expected so in variants only"
-            raise WheelError(f"{member.path}: {what}")
+            why = "compressed with zstd, which pip cannot read; expected so in variants only"
+            raise WheelError(f"{member.path}: {why}")
         expected = None if member.path in self._unlisted else self._rows[member.path].hash
         algorithm, _, digest = (expected or "sha256=").partition("=")
         hashing = hashlib.new(algorithm)
@@ -261,7 +377,7 @@ class Wheel(Members):
                 raise WheelError(f"{member.path}: {wrong}")
 
     def _text(self, path: str, parse: Callable[[str], T], *, most: int = _READ_WHOLE) -> T:
-        """What *parse* makes of the member at *path*, compared with RECORD; `WheelError` if it is over *most* bytes."""
+        """Parse the member at *path*, compared with RECORD; `WheelError` if it is over *most* bytes."""
         if (member := self.known(path)).size > most:
             raise WheelError(f"{path}: {member.size} bytes, expected {most} at most")
         return parsed(parse, b"".join(self._checked(member)), path)
@@ -276,15 +392,14 @@ def open_wheel(
     sound: set[str] | None = None,
     is_strict: bool = False,
 ) -> Iterator[Wheel]:
-    """The wheel at *path*; with *check*, the contents of every member are checked against RECORD first.
+    """Open the wheel at *path*; with *check*, the contents of every member are compared with RECORD first.
 
-    What its members hold goes to those *kept*, if given; *sound* are the members of it that were compared earlier. It
-    *is_strict* where somebody vouches for it, as `ZipReader` has it.
-    `WheelError` if the archive is damaged or ambiguous, or if RECORD does not list exactly its members.
+    What its members hold goes to those *kept*; *sound* are the members that were compared earlier. *is_strict* as in
+    `ZipReader`. `WheelError` if the archive is damaged or ambiguous, or if RECORD does not list exactly its members.
     """
     with _opened(path) as file:
         with at(path.name):
-            wheel = Wheel(path, ZipReader(file, is_strict=is_strict), kept=kept, sound=sound)
+            wheel = Wheel.verified(path, ZipReader(file, is_strict=is_strict), kept=kept, sound=sound)
         wheel.metadata()
         if check:
             wheel.check()
@@ -292,7 +407,7 @@ def open_wheel(
 
 
 def lots_of(members: Iterable[Member]) -> list[list[Member]]:
-    """The *members* as work for threads, the largest first: a large one alone, of others many together."""
+    """Divide *members* among threads, the largest first: a large one alone, of others many together."""
     lots: list[list[Member]] = []
     room = 0
     for member in sorted(members, key=lambda member: member.size, reverse=True):
@@ -320,14 +435,13 @@ def checked_meanwhile(wheels: Sequence[Wheel]) -> Iterator[None]:
 
 
 def check_wheels(paths: Iterable[Path]) -> None:
-    """`WheelError` naming a wheel of *paths*, and in it a member, that does not match its CRC-32 or RECORD."""
     for path in paths:
         with open_wheel(path, check=True):
             pass
 
 
 def peek(path: Path, name: str) -> bytes | None:
-    """The file *name* in the ``.dist-info`` folder of the wheel at *path*, CRC-32 checked; None without one.
+    """Return the file *name* in the ``.dist-info`` folder of the wheel at *path*, CRC-32 checked; None without one.
 
     Reads the central directory and that member, nothing else: RECORD is not consulted.
     """
@@ -359,12 +473,21 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _dist_info_in(source: ZipReader) -> str:
-    """Its ``.dist-info`` folder; installers count one that is empty, or is a file, too."""
+    """Installers count a folder that is empty, or is a file, too."""
     return dist_info_of(f"{member.path}/" for member in (*source.members, *source.folders))
 
 
+def _record_in(source: ZipReader, dist_info: str) -> Record:
+    """Read RECORD; it may write every character of a path twice, and no more."""
+    path = f"{dist_info}/RECORD"
+    if not (record := next((member for member in source.members if member.path == path), None)):
+        raise WheelError(f"no RECORD in {dist_info}")
+    most = _BLANK + sum(_ROW + 2 * len(member.path.encode()) for member in source.members)
+    return parsed(Record.parse, whole(source, record, most=most), path)
+
+
 def _disagreement(member: Member, row: RecordRow | None) -> str | None:
-    """What is wrong with the *row* of RECORD for *member*."""
+    """Return what is wrong with the *row* of RECORD for *member*."""
     if not row:
         return "not listed in RECORD"
     algorithm, _, digest = (row.hash or "").partition("=")
@@ -379,14 +502,14 @@ def _disagreement(member: Member, row: RecordRow | None) -> str | None:
 
 
 def whole(source: ZipReader, member: Member, *, most: int = _READ_WHOLE) -> bytes:
-    """What *member* of *source* holds, CRC-32 checked; `WheelError` if it is over *most* bytes."""
+    """Return what *member* of *source* holds, CRC-32 checked; `WheelError` if it is over *most* bytes."""
     if member.size > most:
         raise WheelError(f"{member.path}: {member.size} bytes, expected {most} at most")
     return b"".join(source.inflated(member))
 
 
 def parsed(parse: Callable[[str], T], data: bytes, path: str) -> T:
-    """What *parse* makes of the text *data*, which lies at *path*; `WheelError` if it is not UTF-8."""
+    """Parse the text *data*, which lies at *path*; `WheelError` if it is not UTF-8."""
     with at(path):
         try:
             return parse(data.decode())
@@ -395,28 +518,138 @@ def parsed(parse: Callable[[str], T], data: bytes, path: str) -> T:
 
 
 def gathered(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The wheels at *paths* and in the folders there; `WheelError` for an empty folder, or a file name given twice."""
+    """Return the wheels at *paths* and in folders there; `WheelError` for an empty folder, or a name given twice."""
     wheels: dict[str, Path] = {}
     for path in paths:
-        found = wheels_in(path) if path.is_dir() else (path,)
-        if not found:
+        wheels_there = wheels_in(path) if path.is_dir() else (path,)
+        if not wheels_there:
             raise WheelError(f"{path}: no wheels in this folder; expected files that end in .whl")
-        for wheel in found:
+        for wheel in wheels_there:
             if (other := wheels.setdefault(wheel.name, wheel)) != wheel:
                 raise WheelError(f"{wheel}: called as {other}, and both would become one file; give them apart")
     return tuple(wheels.values())
 
 
 def wheels_in(folder: Path) -> tuple[Path, ...]:
-    """The wheels in *folder*, sorted; `WheelError` if it cannot be read."""
     return files_in(folder, ".whl")
 
 
 def files_in(folder: Path, ending: str) -> tuple[Path, ...]:
-    """What in *folder* has a name with this *ending*, sorted; `WheelError` if it cannot be read, which a glob takes for
-    an empty one.
+    """Return what in *folder* has a name with this *ending*, sorted.
+
+    `WheelError` if the folder cannot be read, which a glob takes for an empty one.
     """
     try:
         return tuple(sorted(path for path in folder.iterdir() if path.name.endswith(ending)))
     except OSError as error:
         raise WheelError(f"{folder}: cannot be read: {error.strerror}") from error
+
+
+class Distant(Members):
+    """The wheel called *name* in *file*; `WheelError` if its directory is not sound, or is not a wheel's.
+
+    Callers compare the bytes they take with RECORD: nothing is checked here but CRC-32.
+    """
+
+    def __init__(self, file: BinaryIO, name: WheelName) -> None:
+        self.name = name
+        with at(name):
+            super().__init__(ZipReader(file, largest=_LARGEST))
+            self._dist_info = dist_info_of(self._by_path)
+            check_dist_info(self._dist_info, name)
+            self.metadata = self._text("METADATA", Metadata.parse)
+            self.record = self._text("RECORD", Record.parse)
+
+    def head(self, path: str, size: int) -> bytes:
+        """Return the first *size* bytes of the member at *path*, or all it has; `WheelError` if they cannot be
+        inflated.
+        """
+        with at(self.name):
+            member = self.known(path)
+            wanted = min(size, member.size)
+            head = self.source.head(member, wanted) if wanted else b""
+            if len(head) < wanted:
+                raise WheelError(f"{path}: damaged: its first {wanted} bytes cannot be inflated")
+            return head
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """Yield what the member at *path* holds; `WheelError` unless size and CRC-32 agree."""
+        with at(self.name):
+            yield from self.source.inflated(self.known(path))
+
+    def _text(self, file: str, parse: Callable[[str], T]) -> T:
+        member = self.known(f"{self._dist_info}/{file}")
+        return parsed(parse, whole(self.source, member, most=_LARGEST), member.path)
+
+
+class _Open(Struct, eq=False):
+    wheel: Wheel
+    stack: ExitStack
+    readers: int = 0
+
+
+class SharedWheels:
+    """The wheels of one run; it *keeps* what members hold if several readers are expected, in *folder*."""
+
+    def __init__(self, folder: Path | None = None, *, keeps: bool) -> None:
+        self._kept = KeptMembers(folder) if keeps else None
+        self._open: dict[Path, _Open] = {}
+        self._sound: dict[Path, set[str]] = {}
+        # wheels that nobody reads, with the number of their members, and the sum of these
+        self._idle_paths: dict[Path, int] = {}
+        self._idle = 0
+        self._lock = Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for opened in self._open.values():
+            opened.stack.close()
+        if self._kept:
+            self._kept.close()
+
+    @contextmanager
+    def open(self, path: Path) -> Iterator[Wheel]:
+        with self._lock:
+            if path not in self._open:
+                self._open[path] = self._opened(path)
+            opened = self._open[path]
+            opened.readers += 1
+            self._idle -= self._idle_paths.pop(path, 0)
+        try:
+            yield opened.wheel
+        finally:
+            with self._lock:
+                opened.readers -= 1
+                if not opened.readers:
+                    self._leave(path, len(opened.wheel.members))
+
+    def check(self, paths: Iterable[Path], *, stop: Event | None = None) -> None:
+        """`WheelError` naming a wheel of *paths*, and in it a member, that does not match its CRC-32 or RECORD.
+
+        Nothing more is read once *stop* is set.
+        """
+        until = stop or Event()
+
+        def check(path: Path) -> None:
+            with self.open(path) as wheel:
+                wheel.check(stop=until)
+
+        in_threads(check, sorted(paths), size=lambda path: path.stat().st_size, threads=available_cores(), stop=until)
+
+    def _opened(self, path: Path) -> _Open:
+        with ExitStack() as stack:
+            wheel = stack.enter_context(open_wheel(path, kept=self._kept, sound=self._sound.setdefault(path, set())))
+            return _Open(wheel, stack.pop_all())
+
+    def _leave(self, path: Path, members: int) -> None:
+        """Keep the wheel at *path* open for the next reader; of too many, close what has waited longest."""
+        self._idle_paths[path] = members
+        self._idle += members
+        while len(self._idle_paths) > _IDLE or self._idle > _IDLE_MEMBERS:
+            oldest = next(iter(self._idle_paths))
+            self._idle -= self._idle_paths.pop(oldest)
+            self._open.pop(oldest).stack.close()

@@ -5,7 +5,7 @@
 
 Where a piece ends depends on the parts of the file and on its source, never on the number of cores: the same file gives
 the same bytes on every machine, and files over one source that share a long range share its pieces. What the source was
-inflated from is copied where it is as small as what would come out here. `vbuild.wheel.joining` makes a stream one that
+inflated from is copied where it is as small as what would come out here. `vbuild.wheel.blocks` makes a stream one that
 another may follow.
 """
 
@@ -34,9 +34,8 @@ from vbuild.files.edited import EditedFile, Part
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import OncePerKey
-from vbuild.wheel.blocks import Blocks, InflatedFile
-from vbuild.wheel.joining import END, WINDOW, flushed, unfinished
-from vbuild.wheel.zip_format import ZipMethod
+from vbuild.wheel.blocks import END, WINDOW, Blocks, InflatedFile, flushed, unfinished
+from vbuild.wheel.zip_read import ZipMethod
 
 _GRID, _FINE_GRID = 1 << 22, 1 << 20
 # from here on a source is cut on the wide grid: there are pieces for all cores then
@@ -44,7 +43,7 @@ _MANY_PIECES = 1 << 24
 # pieces in flight take memory
 _MOST = 8
 _LEVEL, _FAST_LEVEL = 6, 2
-# pieces, for fewer of which trying one both ways costs what copying saves
+# fewer pieces than this are not copied: trying one both ways costs what copying saves
 _FEW = 8
 # of so many parts one piece each is tried, the first time in their middle, until it is clear; one in _FEW at most
 _TRIED, _SIXTHS, _CLEAR = 4, (3, 1, 5), 0.002
@@ -59,8 +58,6 @@ _Key = tuple[bool, bool, int, tuple[int, int, int] | bytes]
 
 
 class Codec(StrEnum):
-    """Who deflates: the one that makes the smallest wheels at its speed, or the fastest."""
-
     LIBDEFLATE = "libdeflate"
     ISAL = "isal"
 
@@ -74,7 +71,6 @@ class DeflatedPart(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes of *plain*."""
         return sum(map(len, self.plain))
 
 
@@ -108,7 +104,7 @@ class Deflater:
         self.forget()
 
     def pressed(self, file: EditedFile) -> Iterator[DeflatedPart]:
-        """The pieces of *file* in order, whose data together are one deflate stream.
+        """Yield the pieces of *file* in order, whose data together are one deflate stream.
 
         At most two more than there are threads are held in memory at a time.
         """
@@ -132,7 +128,7 @@ class Deflater:
         self._is_stopped = True
 
     def _copying(self, file: EditedFile) -> Iterator["_Cut"] | None:
-        """The pieces of *file* if many of them can be copied, and are about as small as they would be."""
+        """Return the pieces of *file* if many of them can be copied, and are about as small as they would be."""
         blocks = file.source.obj.blocks if isinstance(file.source.obj, InflatedFile) else None
         if not blocks or len(blocks.stalls) < _FEW:
             return None
@@ -141,7 +137,7 @@ class Deflater:
         return iter(cuts) if are_many and self._are_dense(blocks, file.source) else None
 
     def _are_dense(self, blocks: Blocks, plain: memoryview) -> bool:
-        """Whether some pieces of *blocks* are about as small as they would be deflated anew, of all that *plain* is."""
+        """Whether some pieces of *blocks*, of the member *plain*, are about as small as they would be deflated anew."""
         if self.codec not in blocks.worth:
             numbers = range(len(blocks.stalls) - 1)
             step = max(len(numbers) // _TRIED, _FEW)
@@ -157,7 +153,7 @@ class Deflater:
         return blocks.worth[self.codec]
 
     def _both_sizes(self, blocks: Blocks, plain: memoryview, number: int) -> tuple[int, int]:
-        """The bytes of the piece *number* of *blocks* copied, and deflated anew; none where it cannot be copied."""
+        """Return the bytes of the piece *number* of *blocks* copied, and deflated anew; none if it cannot be copied."""
         start, stop = blocks.stalls[number].plain, blocks.stalls[number + 1].plain
         if stop - start > _LONGEST_COPIED or not (copied := blocks.copied(number, number + 1, plain)):
             return 0, 0
@@ -195,7 +191,7 @@ class Deflater:
         return DeflatedPart(cut.plain, data, crc)
 
     def _deflated(self, plain: Buffer, *, is_whole: bool) -> bytes:
-        """A deflate stream of *plain*: the whole of one, or one that another can follow."""
+        """Deflate *plain*: the whole of a stream, or what another can follow."""
         if self.codec is Codec.ISAL:
             fast = isal_zlib.compressobj(_FAST_LEVEL, isal_zlib.DEFLATED, -zlib.MAX_WBITS)
             return fast.compress(plain) + fast.flush(isal_zlib.Z_FINISH if is_whole else isal_zlib.Z_FULL_FLUSH)
@@ -204,7 +200,7 @@ class Deflater:
 
 
 def frame(file: EditedFile) -> Iterator[DeflatedPart]:
-    """The pieces of *file* in order, whose data together are one zstd frame, the same on every machine."""
+    """Yield the pieces of *file* in order, whose data together are one zstd frame, the same on every machine."""
     # on one thread or more the frame is the same, and another one without any
     codec = zstd.compressor(_ZSTD_LEVEL, threads=max(available_cores(), 1))
     for buffer in file.buffers():
@@ -215,7 +211,7 @@ def frame(file: EditedFile) -> Iterator[DeflatedPart]:
 
 
 def estimated(file: EditedFile, *, members: ZipMethod = ZipMethod.DEFLATED) -> int:
-    """About how many bytes *file* takes in an archive: as pieces of it of 1 MiB together are compressed."""
+    """Estimate how many bytes *file* takes in an archive, from samples."""
     size, chosen = file.size, []
     step = max(size // _SAMPLES, _SAMPLE)
     place = wanted = 0
@@ -252,7 +248,7 @@ class _Store:
             self._sources[id(source)] = source
 
     def given(self, key: _Key, made: Callable[[], bytes]) -> bytes:
-        """The piece for *key*, which *made* gives if there is none yet."""
+        """Return the piece for *key*, which *made* gives if there is none yet."""
         return self._read(self._spans.get(key, lambda: self._added(made())))
 
     def _read(self, span: range) -> bytes:
@@ -298,12 +294,11 @@ class _Cut(Struct, frozen=True):
     source: memoryview = memoryview(b"")
 
     def copied(self) -> bytes | None:
-        """What the piece is in the stream that it came from, or None."""
         return self.blocks.copied(*self.stalls, self.source) if self.blocks else None
 
 
 def _cuts(file: EditedFile, blocks: Blocks | None = None) -> Iterator[_Cut]:
-    """The bytes of *file*, piece by piece: a long range alone, cut where its source is a multiple of the grid.
+    """Cut *file* into pieces: a long range alone, cut where its source is a multiple of the grid.
 
     Where a range has *blocks*, these are cut out of it.
     """
@@ -331,14 +326,14 @@ def _cuts(file: EditedFile, blocks: Blocks | None = None) -> Iterator[_Cut]:
 
 
 def _long_cuts(file: EditedFile, part: range, grid: int) -> Iterator[_Cut]:
-    """The bytes of *part*, cut at multiples of *grid*, none shorter than a quarter of it or longer than 1.5."""
+    """Cut *part* at multiples of *grid*, no piece shorter than a quarter of it or longer than 1.5."""
     first = -(-(part.start + grid // 4) // grid) * grid
     for start, stop in pairwise((part.start, *range(first, part.stop - grid // 4, grid), part.stop)):
         yield _Cut((file.source[start:stop],), (id(file.source.obj), start, stop))
 
 
 def _parts(file: EditedFile, blocks: Blocks | None) -> Iterator[Part | _Cut]:
-    """The parts of *file*, and what of them can be copied from *blocks*."""
+    """Yield the parts of *file*, and what of them can be copied from *blocks*."""
     places = [stall.plain for stall in blocks.stalls] if blocks else []
     for part in file.parts:
         if not isinstance(part, range):
@@ -352,8 +347,8 @@ def _parts(file: EditedFile, blocks: Blocks | None) -> Iterator[Part | _Cut]:
             if end - begin <= _LONGEST_COPIED:
                 if start < begin:
                     yield range(start, begin)
-                place = id(file.source.obj), begin, end
-                yield _Cut((file.source[begin:end],), place, (first, last), blocks, file.source)
+                key = id(file.source.obj), begin, end
+                yield _Cut((file.source[begin:end],), key, (first, last), blocks, file.source)
                 start = end
         if start < part.stop:
             yield range(start, part.stop)

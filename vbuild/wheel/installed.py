@@ -45,8 +45,6 @@ class FileRow(NamedTuple):
 
 
 class OwnedFile(NamedTuple):
-    """A file of a distribution as `vbuild.wheel.licence` reads them."""
-
     path: str
     size: int
 
@@ -54,8 +52,8 @@ class OwnedFile(NamedTuple):
 class InstalledDistribution(Struct, frozen=True, dict=True):
     """A distribution that is installed: *listing* is the file that lists its files, with paths from *folder*.
 
-    *trouble* says why its files are not known, and *source* where the code of an editable one is; both may be None.
-    *texts* are licences beside it, by the path that they have in its package.
+    *trouble* says why its files are not known, and *source* where the code of an editable one is. *texts* are licences
+    beside it, by the path that they have in its package.
     """
 
     project: str
@@ -81,7 +79,6 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
         return "" if self.is_conda else self.listing.parent.name
 
     def place(self, path: str) -> Path:
-        """Where the file is that the listing calls *path*."""
         return Path(os.path.normpath(self.folder / path))
 
     @cached_property
@@ -94,7 +91,7 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
         return next((member for member in self.members if member.path == path), None)
 
     def read(self, member: OwnedFile) -> bytes:
-        """What *member* holds, or nothing if it cannot be read."""
+        """Return what *member* holds, or nothing if it cannot be read."""
         with suppress(OSError):
             return read_file(dict(self.texts).get(member.path, self.place(member.path)))
         return b""
@@ -108,7 +105,7 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
 
     @classmethod
     def in_folder(cls, dist_info: Path) -> Self:
-        """The distribution whose ``.dist-info`` folder is *dist_info*; what is wrong with it goes into *trouble*."""
+        """Return the distribution of the folder *dist_info*; what is wrong with it goes into *trouble*."""
         match = _NAME.fullmatch(dist_info.name.removesuffix(_DIST_INFO))
         name, version = (match["name"], match["version"]) if match else (dist_info.name, "")
         listing, source = dist_info / "RECORD", None
@@ -125,7 +122,6 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
 
     @classmethod
     def in_conda(cls, file: Path) -> Self:
-        """The package of conda that *file* in conda-meta describes."""
         prefix = file.parent.parent
         try:
             values = json_object(_text(file).encode(), WheelError)
@@ -150,12 +146,12 @@ class Environment(Struct, frozen=True):
     def at(cls, path: Path) -> Self:
         """The venv, prefix, folder of packages or tree of an image at *path*; `RepackageError` if it is none."""
         if not path.is_dir():
-            what = "a file" if path.exists() else "not there"
-            raise RepackageError(f"{path}: {what}; expected the folder of an environment")
+            state = "a file" if path.exists() else "not there"
+            raise RepackageError(f"{path}: {state}; expected the folder of an environment")
         root = path.resolve()
         if all((root / name).is_dir() for name in _OF_A_TREE):
             return cls.under(root)
-        folders = _distinct(found for pattern in _PACKAGES for found in root.glob(pattern))
+        folders = _distinct(folder for pattern in _PACKAGES for folder in root.glob(pattern))
         if not folders and any(root.glob(f"*{_DIST_INFO}")):
             folders = (root,)
         prefixes = (root,) if (root / _CONDA_META).is_dir() else ()
@@ -175,14 +171,14 @@ class Environment(Struct, frozen=True):
             raise RepackageError(f"{path}: not a folder; expected the tree of an unpacked image")
         device = root.stat().st_dev
         unread: list[OSError] = []
-        for place, names, _files in os.walk(root, onerror=unread.append):
-            here = Path(place)
+        for folder, names, _files in os.walk(root, onerror=unread.append):
+            here = Path(folder)
             if any(name.endswith(_DIST_INFO) for name in names):
                 folders.append(here)
             if _CONDA_META in names:
                 prefixes.append(here)
             names[:] = sorted(name for name in names if _is_on(here / name, device))
-        # what another user has for himself alone is passed over
+        # another user's private folders are skipped
         for error in unread:
             if not isinstance(error, PermissionError) or not (folders or prefixes):
                 raise RepackageError(f"{error.filename}: cannot be read: {error.strerror}") from error
@@ -197,12 +193,21 @@ class Environment(Struct, frozen=True):
         """
         infos = (info for folder in self.folders for info in files_in(folder, _DIST_INFO) if info.is_dir())
         metas = (file for prefix in self.prefixes for file in files_in(prefix / _CONDA_META, ".json"))
-        found = [*map(InstalledDistribution.in_folder, infos), *map(InstalledDistribution.in_conda, metas)]
-        return tuple(sorted(found, key=lambda one: (one.project.lower(), one.version, str(one.listing))))
+        installed = [*map(InstalledDistribution.in_folder, infos), *map(InstalledDistribution.in_conda, metas)]
+        return tuple(
+            sorted(
+                installed,
+                key=lambda distribution: (
+                    distribution.project.lower(),
+                    distribution.version,
+                    str(distribution.listing),
+                ),
+            )
+        )
 
 
 def revised(listing: Path, data: bytes, changes: Mapping[str, FileRow | None]) -> bytes:
-    """The bytes of *listing*, now *data*, in which the rows of *changes* say something else.
+    """Return the bytes of *listing*, now *data*, with the rows of *changes*.
 
     None takes a row out; a row that is not there is put at the end. A row of RECORD without hash keeps having none.
     """
@@ -276,7 +281,7 @@ def _conda_rows(values: Mapping[str, Any]) -> Iterator[RecordRow]:
 
 
 def _conda_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """The licences of a package, which conda leaves in its cache."""
+    """Yield the licences of a package, which conda leaves in its cache."""
     if cached := values.get("extracted_package_dir"):
         folder = Path(cached) / "info" / "licenses"
         for file in sorted(folder.rglob("*")) if folder.is_dir() else ():
@@ -285,7 +290,7 @@ def _conda_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
 
 
 def _editable(file: Path) -> str | None:
-    """The URL of the code that the distribution with the direct_url.json *file* runs in place; None without one."""
+    """Return the URL of the code that an editable distribution runs in place, by its direct_url.json; or None."""
     try:
         values = json.loads(read_file(file))
         return str(values["url"]) if values["dir_info"]["editable"] else None

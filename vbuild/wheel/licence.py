@@ -75,39 +75,32 @@ class Licence(Struct, frozen=True):
 
     @classmethod
     def of(cls, wheel: Package) -> Self:
-        """The licence of *wheel*."""
         headers = wheel.metadata().headers
         paths = [member.path for member in wheel.members]
         # what is installed may have programs and files elsewhere: ../../../bin/demo, /etc/demo
         inside = (path for path in paths if not path.startswith(("/", "../")))
         folders = [posixpath.dirname(path) for path in inside if ".dist-info/" not in path]
         beside = posixpath.commonpath(folders) if folders else ""
-        found = [path for path in paths if _is_text(path, wheel.dist_info)]
-        own = tuple(path for path in found if _is_own(path, wheel, beside))
+        texts = [path for path in paths if _is_text(path, wheel.dist_info)]
+        own = tuple(path for path in texts if _is_own(path, wheel, beside))
         return cls(
             expression=headers.value("License-Expression"),
             text=headers.value("License") or None,
             classifiers=tuple(text for text in headers.values("Classifier") if text.startswith("License ::")),
             files=own,
-            components=tuple(path for path in found if path not in own),
+            components=tuple(path for path in texts if path not in own),
         )
 
     def __str__(self) -> str:
-        """The licence in one line."""
         licence = self.expression or next(iter((self.text or "").splitlines()), "")
         names = (classifier.rpartition(" :: ")[2] for classifier in self.classifiers)
         return licence or ", ".join(names) or "not stated"
 
     @property
     def proprietary(self) -> str | None:
-        """The words of METADATA that call it so, which others of its fields may not; None if none do."""
+        """The words of METADATA that call it so, even if other fields do not; or None."""
         named = (self.expression, next(iter((self.text or "").splitlines()), ""), *self.classifiers)
         return next((text for text in named if text and _PROPRIETARY.search(text)), None)
-
-    @property
-    def is_stated(self) -> bool:
-        """Whether anything says what the distribution's own licence is."""
-        return bool(self.expression or self.text or self.classifiers or self.files)
 
 
 def prohibitions(wheel: Package) -> Iterator[Prohibition]:
@@ -115,13 +108,14 @@ def prohibitions(wheel: Package) -> Iterator[Prohibition]:
     licence = Licence.of(wheel)
     texts = [(path, _read(wheel, path)) for path in licence.files]
     own = [*texts, (f"{wheel.dist_info}/{_METADATA}", licence.text or "")]
-    found = [said for path, text in own if (said := _forbidden(path, text))]
+    found = [prohibition for path, text in own if (prohibition := _forbidden(path, text))]
     yield from found
     if licence.proprietary and not found:
         yield Prohibition(f"{wheel.dist_info}/{_METADATA}", licence.proprietary)
+    is_stated = bool(licence.expression or licence.text or licence.classifiers or licence.files)
     for path in licence.components:
-        if said := _forbidden(path, _read(wheel, path), is_own=not licence.is_stated):
-            yield said
+        if prohibition := _forbidden(path, _read(wheel, path), is_own=not is_stated):
+            yield prohibition
 
 
 def _is_text(path: str, dist_info: str) -> bool:
@@ -149,8 +143,8 @@ def _read(wheel: Package, path: str) -> str:
     return wheel.read(member).decode(errors="replace") if member and member.size <= _LARGEST else ""
 
 
-def _forbidden(place: str, text: str, *, is_own: bool = True) -> Prohibition | None:
-    """The first sentence in *text* that forbids modification, from those words to its end."""
+def _forbidden(path: str, text: str, *, is_own: bool = True) -> Prohibition | None:
+    """Return the first sentence in *text* that forbids modification, from those words to its end."""
     for sentence in _SENTENCE.finditer(text):
         starts = []
         start = sentence.start()
@@ -161,6 +155,6 @@ def _forbidden(place: str, text: str, *, is_own: bool = True) -> Prohibition | N
             start = match.end()
         else:
             line = text.count("\n", 0, starts[0]) + 1
-            said = " ".join(text[starts[0] : sentence.end()].split())[:_LONGEST]
-            return Prohibition(f"{place}, line {line}", said, is_own)
+            forbidding = " ".join(text[starts[0] : sentence.end()].split())[:_LONGEST]
+            return Prohibition(f"{path}, line {line}", forbidding, is_own)
     return None

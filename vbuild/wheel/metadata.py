@@ -26,7 +26,7 @@ from vbuild.wheel.name import WheelName
 
 # possessive: of a million further lines none is ever given back, and to remember them takes a hundred bytes for each
 _FIELD = re.compile(r"(?P<name>[!-9;-~]+):[^\n]*\n?(?:[ \t][^\n]*\n?)*+")
-# fields, and characters of them, descriptions that are a field included; no project comes near
+# fields, and characters of them; no project comes near
 _MOST, _LONGEST = 1 << 14, 1 << 20
 
 
@@ -38,7 +38,7 @@ class MetadataHeaders(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The headers at the start of *text*; every text has them, if only none; `WheelError` for thousands of them."""
+        """Read the headers at the start of *text*, perhaps none; `WheelError` for thousands of them."""
         fields: list[tuple[str, str]] = []
         end = 0
         while match := _FIELD.match(text, end):
@@ -52,15 +52,13 @@ class MetadataHeaders(Struct, frozen=True):
         return "".join(text for _, text in self.fields) + self.rest
 
     def values(self, name: str) -> tuple[str, ...]:
-        """What each field called *name*, in any case, says."""
         return tuple(text.partition(":")[2].strip() for field, text in self.fields if field == name.lower())
 
     def value(self, name: str) -> str | None:
-        """What the first field called *name* says, or None if there is none."""
         return next(iter(self.values(name)), None)
 
     def replacing(self, name: str, values: Sequence[str]) -> Self:
-        """The same headers saying *values* under *name*, where the first such field stood, or else last."""
+        """Return the headers with *values* under *name*, where the first such field stood, or else last."""
         if broken := [value for value in values if len(value.splitlines()) > 1]:
             raise WheelError(f"{name} {broken[0]!r}: expected one line")
         key = name.lower()
@@ -69,15 +67,15 @@ class MetadataHeaders(Struct, frozen=True):
         newline = "\r\n" if any(text.endswith("\r\n") for _, text in self.fields) else "\n"
         fields = [(field, text if text.endswith("\n") else text + newline) for field, text in self.fields]
         places = [index for index, (field, _) in enumerate(fields) if field == key]
-        place = places[0] if places else len(fields)
+        index = places[0] if places else len(fields)
         added = [(key, f"{name}: {value}{newline}") for value in values]
-        kept = [field for field in fields[place:] if field[0] != key]
+        others = [field for field in fields[index:] if field[0] != key]
         # text in front of which no field stood must not become the continuation of one
         rest = newline + self.rest if self.rest.startswith((" ", "\t")) else self.rest
-        return type(self)((*fields[:place], *added, *kept), rest)
+        return type(self)((*fields[:index], *added, *others), rest)
 
     def changing(self, name: str, change: Callable[[str], str]) -> Self:
-        """The same headers with what *change* makes of each field called *name*, at its place, blanks kept.
+        """Return the headers with each field called *name* as *change* makes it, at its place, blanks kept.
 
         `WheelError` if a value gets another number of lines.
         """
@@ -115,13 +113,11 @@ class RecordRow(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """RECORD: every file of a wheel, each once."""
-
     rows: tuple[RecordRow, ...]
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The rows of a RECORD file, with any line ends; `WheelError` naming the line that is not a row."""
+        """Read a RECORD file, with any line ends; `WheelError` naming the line that is not a row."""
         # decoded piece by piece: StringIO takes four bytes for each character
         lines = csv.reader(io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline=""), strict=True)
         rows: dict[str, RecordRow] = {}
@@ -138,7 +134,8 @@ class Record(Struct, frozen=True):
         return cls(tuple(rows.values()))
 
     def warnings(self, own: str) -> Iterator[str]:
-        """What `installer` refuses, pip and uv do not, and every rewriting mends; *own* is the path of RECORD itself.
+        """Yield what `installer` refuses, pip and uv do not, and every rewriting mends; *own* is the path of RECORD
+        itself.
 
         Published wheels have it: catboost's hashes are padded (catboost#2282), the RECORD of whey's first releases does
         not list itself (whey#14), and tools that add a file to a finished wheel add rows without hashes. And the
@@ -149,14 +146,14 @@ class Record(Struct, frozen=True):
         padded = [row.path for row in self.rows if (row.hash or "").endswith("=")]
         if padded:
             yield f"{len(padded)} hashes end in '=', that of {padded[0]} first, which installer refuses"
-        if what := self.unhashed(own):
-            yield f"{what}, which installer refuses"
+        if unhashed := self.unhashed(own):
+            yield f"{unhashed}, which installer refuses"
         unsized = [row.path for row in self.rows if row.hash and row.size is None]
         if unsized:
             yield f"{len(unsized)} files without size, {unsized[0]} first, which installer refuses"
 
     def unhashed(self, own: str) -> str | None:
-        """What RECORD says nothing of that could be compared, in words; None if it has a hash of all but itself."""
+        """Count the files of which RECORD has no hash, in words; None if it has one of all but itself."""
         bare = [row.path for row in self.rows if not row.hash and row.path not in unlisted(own.partition("/")[0])]
         return f"{len(bare)} files without hash, {bare[0]} first" if bare else None
 
@@ -184,7 +181,6 @@ class _HeaderFile(Struct, frozen=True):
     headers: MetadataHeaders
 
     def replacing(self, name: str, values: Iterable[str]) -> Self:
-        """The same file saying *values* under *name*, as `MetadataHeaders.replacing` puts them."""
         return type(self)(self.headers.replacing(name, tuple(values)))
 
     def __str__(self) -> str:
@@ -196,7 +192,7 @@ class WheelFile(_HeaderFile, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The WHEEL file *text*; `WheelError` without the fields PEP 427 requires, or from a later format."""
+        """Read the WHEEL file *text*; `WheelError` without the fields PEP 427 requires, or from a later format."""
         headers = wheel_headers(text)
         if not headers.value("Tag"):
             raise WheelError("no Tag")
@@ -217,7 +213,6 @@ class Metadata(_HeaderFile, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The METADATA file *text*; `WheelError` without a name or a version."""
         headers = MetadataHeaders.parse(text)
         for field in ("Metadata-Version", "Name", "Version"):
             if not headers.value(field):
@@ -292,8 +287,8 @@ class Renaming(Struct, frozen=True):
     def metadata(self, metadata: Metadata, *, requirement: Callable[[str], str] | None = None) -> Metadata:
         """The METADATA of the new wheel, where the old one's is *metadata*.
 
-        *requirement* changes each line of Requires-Dist first; then those that name the project itself, for an extra of
-        its, follow the name. A version is spelled again only if it is another one.
+        *requirement* changes each line of Requires-Dist first; then those that name an extra of the project itself
+        follow its name. A version is spelled again only if it is another one.
         """
         stays = self.new.project == self.old.project
         name = self.project or (metadata.name if stays else self.new.project)
@@ -308,22 +303,22 @@ class Renaming(Struct, frozen=True):
 
 
 def requirement_of(line: str, projects: Mapping[str, str]) -> str:
-    """The requirement *line* with the project's name replaced as *projects* has it; the rest as it was written."""
+    """Return the requirement *line* with the project's name replaced as *projects* has it."""
     match = _PROJECT.match(line)
     if match and (new := projects.get(canonicalize_name(match["name"]))):
         return f"{line[: match.start('name')]}{new}{line[match.end('name') :]}"
     return line
 
 
-def _same(one: str, other: str) -> bool:
+def _same(version: str, other: str) -> bool:
     try:
-        return Version(one) == Version(other)
+        return Version(version) == Version(other)
     except ValueError:
         return False
 
 
 def wheel_headers(text: str) -> MetadataHeaders:
-    """The fields of the WHEEL file *text*; `WheelError` unless it is of the format that is known.
+    """Read the fields of the WHEEL file *text*; `WheelError` unless its format is known.
 
     Published wheels lack a Tag, and everybody installs them: ninja 1.11.1.1.
     """
@@ -362,7 +357,6 @@ def check_dist_info(dist_info: str, name: WheelName) -> None:
 
 
 def unpadded(digest: bytes) -> str:
-    """*digest* as RECORD writes it, in base64url without padding."""
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
@@ -385,6 +379,6 @@ LIBS, DEV, BIN = "-libs", "-dev", "-bin"
 
 
 def is_companion(metadata: Metadata, wheel_file: WheelFile) -> bool:
-    """Whether a wheel that says this was made alongside others: a split leaves it as it is."""
+    """Whether a wheel was made alongside others, by a split, which leaves it as it is."""
     is_ours = wheel_file.headers.value("Generator") == GENERATOR
     return is_ours and canonicalize_name(metadata.name).endswith((LIBS, DEV, BIN))

@@ -21,7 +21,7 @@ from vbuild.errors import WheelError, at
 
 _SUFFIX = ".whl"
 _FEWEST, _MOST = 5, 7
-# compatibility tags that one name stands for: names have dozens, and a name of ten kilobytes could have a million
+# names have dozens of tags, and a name of ten kilobytes could stand for a million
 _MOST_TAGS = 1 << 12
 _TAGS = r"\w+(\.\w+)*"
 _PYTHON = r"(?!\d)\w+(\.(?!\d)\w+)*"
@@ -38,7 +38,7 @@ _CHECKS = tuple((part, title, re.compile(rule, re.ASCII), expected) for part, ti
 
 
 class WheelName(Struct, frozen=True):
-    """The six parts of a wheel's file name, and its variant label if it has one; spelled as in the file name."""
+    """The parts of a wheel's file name, spelled as there."""
 
     distribution: str
     version: str
@@ -64,7 +64,7 @@ class WheelName(Struct, frozen=True):
 
     @classmethod
     def parse(cls, filename: str) -> Self:
-        """The name in *filename*, which is not a path; `WheelError` if it is not a wheel's."""
+        """Read *filename*, which is not a path; `WheelError` if it is not a wheel's."""
         with at(repr(filename)):
             if not filename.endswith(_SUFFIX):
                 raise WheelError("not a wheel's file name: expected it to end in .whl")
@@ -106,7 +106,7 @@ class WheelName(Struct, frozen=True):
 
     @property
     def project(self) -> str:
-        """The project as package indexes spell it: lower case, with dashes."""
+        """The project as package indexes spell it."""
         return canonicalize_name(self.distribution)
 
     @property

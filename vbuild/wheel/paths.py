@@ -67,7 +67,7 @@ def check_places(paths: Iterable[str]) -> None:
 
 
 def folded(path: str) -> str:
-    """Returns the file that Windows or macOS takes *path* for.
+    """Return the file that Windows or macOS takes *path* for.
 
     Neither case nor Unicode form counts, nor dots and spaces at ends; and ``a.py:b`` is a stream of ``a.py``.
     """
@@ -79,10 +79,10 @@ _DATA = re.compile(r"[^/]+-[^/]+\.data/(?P<scheme>[^/]+)/(?P<rest>.+)")
 
 
 def scheme_of(path: str) -> tuple[str, str]:
-    """Returns the installation scheme of the member *path*, and its path in that scheme's folder.
+    """Return the installation scheme of the member *path*, and its path in that scheme's folder.
 
-    Members outside of the ``.data`` folder are of the scheme ``purelib``, as are those in its folder ``platlib``:
-    installers put both into site-packages.
+    Installers put members outside of the ``.data`` folder and those in its folder ``platlib`` into site-packages: both
+    count as ``purelib``.
     """
     if not (match := _DATA.fullmatch(path)):
         return "purelib", path
@@ -90,7 +90,7 @@ def scheme_of(path: str) -> tuple[str, str]:
 
 
 def installed_path(path: str) -> str | None:
-    """Returns where the member *path* is below site-packages, or None if it is a script, a header or data."""
+    """Return where the member *path* is below site-packages, or None if it is a script, a header or data."""
     scheme, rest = scheme_of(path)
     return rest if scheme == "purelib" else None
 
@@ -109,22 +109,22 @@ def check_placing(paths: Iterable[str], dist_info: str, name: WheelName, *, scri
     placed: dict[str, str] = {}
     for path in paths:
         with at(path):
-            place = _place(path, data)
-            if other := placed.get(place):
+            target = _place(path, data)
+            if other := placed.get(target):
                 raise WheelError(f"installed at the place of {other}")
-        placed[place] = path
+        placed[target] = path
     for script in scripts:
-        place = f"{data}/data/bin/{script}"
-        if other := placed.get(place):
+        target = f"{data}/data/bin/{script}"
+        if other := placed.get(target):
             raise WheelError(f"entry point {script!r}: installed at the place of {other}")
-        placed[place] = f"entry point {script!r}"
+        placed[target] = f"entry point {script!r}"
     check_places(placed)
     if all(platform.startswith(_EXACT) for platform in name.platform.split(".")):
         return
     seen: dict[str, str] = {}
-    for place in placed:
-        if (other := seen.setdefault(folded(place), place)) != place:
-            raise WheelError(f"{place}: the same file as {other} on Windows or macOS, for which the wheel also is")
+    for target in placed:
+        if (other := seen.setdefault(folded(target), target)) != target:
+            raise WheelError(f"{target}: the same file as {other} on Windows or macOS, for which the wheel also is")
     with at("on Windows or macOS, for which the wheel also is"):
         check_places(seen)
 
@@ -138,12 +138,12 @@ def _place(path: str, data: str) -> str:
     folder, _, below = rest.partition("/")
     if folder not in _SCHEMES or not below:
         raise WheelError(f"expected one of the folders {', '.join(_SCHEMES)} in {data}, and the file below it")
-    scheme, place = scheme_of(path)
+    scheme, target = scheme_of(path)
     if scheme == "scripts":
-        if "/" in place:
+        if "/" in target:
             raise WheelError("a folder among scripts")
-        return f"{data}/data/bin/{place}"
-    return place if scheme == "purelib" else path
+        return f"{data}/data/bin/{target}"
+    return target if scheme == "purelib" else path
 
 
 _SCRIPTS = ("console_scripts", "gui_scripts")
@@ -153,12 +153,12 @@ _GROUP = re.compile(r"\[(?P<name>[^\[\]]+)\]")
 _FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*(\s*\[[^\[\]]*\w[^\[\]]*\])?")
 # what they would replace in a virtual environment; uv refuses them
 _RESERVED = re.compile(r"pythonw?(\d+(\.\d+)?)?", re.IGNORECASE)
-# configparser has it stand for every group
+# configparser reads it into every group
 _DEFAULT = "DEFAULT"
 
 
 def scripts_in(text: str) -> tuple[tuple[str, str], ...]:
-    """Returns name and function of each script in entry_points.txt, those with windows of their own included.
+    """Return name and function of each script in entry_points.txt, those with windows of their own included.
 
     `WheelError` if installers refuse one, or do not agree about it.
     """
@@ -178,7 +178,7 @@ def scripts_in(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str, str]]:
-    """Group, name and value of each line; `WheelError` for lines that are read in two ways."""
+    """Yield group, name and value of each line; `WheelError` for lines that are read in two ways."""
     seen: set[tuple[str, str]] = set()
     group = ""
     indentation: int | None = None

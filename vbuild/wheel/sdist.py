@@ -40,7 +40,7 @@ _DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, Overflow
 
 
 def release_of(filename: str) -> tuple[NormalizedName, Version]:
-    """The project and the version in the *filename* of an sdist; `WheelError` if it is none."""
+    """Return the project and the version in the *filename* of an sdist; `WheelError` if it is none."""
     try:
         name, version = parse_sdist_filename(filename)
         # packaging takes any characters; the name becomes a path, and a part of pages
@@ -54,7 +54,7 @@ def release_of(filename: str) -> tuple[NormalizedName, Version]:
 
 @contextmanager
 def reading(sdist: Path | BinaryIO) -> Iterator[tarfile.TarFile]:
-    """The archive *sdist*, whose members can be read once, in order; `WheelError` in the block if it is damaged.
+    """Open the archive *sdist*, whose members can be read once, in order; `WheelError` in the block if it is damaged.
 
     So it is if it unpacks to far more than source code does.
     """
@@ -84,25 +84,25 @@ class _BoundedGzip(gzip.GzipFile):
 
 
 def below_top(member: tarfile.TarInfo) -> str:
-    """Where *member* is in the one folder that an sdist has at its top."""
+    """Return where *member* is in the one folder that an sdist has at its top."""
     return member.name.removeprefix("./").partition("/")[2]
 
 
 def read_files(sdist: Path, *wanted: str) -> dict[str, bytes]:
-    """Those of the files *wanted*, by their paths below the top folder, that are there; `WheelError` for damage.
+    """Return those of the files *wanted*, by their paths below the top folder, that are there; `WheelError` for damage.
 
     One of more than `LARGEST` bytes counts as not there.
     """
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     with reading(sdist) as archive:
         for member in archive:
             path = below_top(member)
             is_small = member.isreg() and member.size <= LARGEST
             if path in wanted and is_small and (file := archive.extractfile(member)):
-                found[path] = file.read()
-                if len(found) == len(wanted):
+                files[path] = file.read()
+                if len(files) == len(wanted):
                     break
-    return found
+    return files
 
 
 def write_changed(sdist: Path, target: Path, changed: Mapping[str, bytes]) -> None:
@@ -116,15 +116,15 @@ def write_changed(sdist: Path, target: Path, changed: Mapping[str, bytes]) -> No
         reading(sdist) as archive,
         target.open("wb") as raw,
         gzip.GzipFile("", "wb", fileobj=raw, mtime=seconds) as packed,
-        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as made,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as changed_archive,
     ):
         for member in archive:
             data = changed.get(below_top(member)) if member.isreg() else None
             if data is None:
-                made.addfile(member, archive.extractfile(member) if member.isreg() else None)
+                changed_archive.addfile(member, archive.extractfile(member) if member.isreg() else None)
             else:
                 member.size = len(data)
-                made.addfile(member, BytesIO(data))
+                changed_archive.addfile(member, BytesIO(data))
         # a tar archive ends before the checksum that gzip has of it
         while cast("BinaryIO", archive.fileobj).read(_PIECE):
             pass

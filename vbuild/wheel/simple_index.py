@@ -66,7 +66,9 @@ class IndexedFile(Struct, frozen=True):
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
-        """The file that a page lists as *data*; `ValueError`, `LookupError` or `TypeError` if that is none of ours."""
+        """Read the file that a page lists as *data*; `ValueError`, `LookupError` or `TypeError` if that is none of
+        ours.
+        """
         name = str(data["filename"])
         if "/" in name or name in {"", ".", ".."}:
             raise ValueError(f"no file name: {name!r}")
@@ -81,7 +83,7 @@ class IndexedFile(Struct, frozen=True):
         )
 
     def data(self) -> dict[str, Any]:
-        """Returns the file as JSON (PEP 691)."""
+        """The file as JSON (PEP 691)."""
         data: dict[str, Any] = {
             "filename": self.filename,
             "url": quote(self.filename),
@@ -97,7 +99,7 @@ class IndexedFile(Struct, frozen=True):
         return data
 
     def link(self) -> str:
-        """Returns the file as a link of HTML (PEP 503)."""
+        """The file as a link of HTML (PEP 503)."""
         attributes = {"href": f"{quote(self.filename)}#sha256={self.sha256}"}
         if self.requires_python:
             attributes["data-requires-python"] = self.requires_python
@@ -107,12 +109,12 @@ class IndexedFile(Struct, frozen=True):
 
 
 def write_simple(folder: Path, out: Path, *, remove: Iterable[str] = ()) -> tuple[str, ...]:
-    """Write into *out* the index of the wheels, sdists and variants.json files in *folder*; gives all its projects.
+    """Write into *out* the index of the wheels, sdists and variants.json files in *folder*; return all its projects.
 
-    *out* is new, empty, or an index of before. Then each release in *folder* takes the place of the one there, those
-    called in *remove* go, as ``demo==1.0`` or ``demo`` for all of a project, and all else stays. Whoever reads *out*
-    meanwhile sees the old index or the new one, and so does who looks after this was killed. `WheelError`, and nothing
-    written, if *out* holds something else, a wheel is damaged, or *out* has nothing of what is to be removed.
+    *out* is new, empty, or an earlier index. Each release in *folder* takes the place of the one there, those in
+    *remove* go, as ``demo==1.0`` or ``demo`` for all of a project, and all else stays. Readers of *out* see the old
+    index or the new one, also after this was killed. `WheelError`, and nothing written, if *out* holds something else,
+    a wheel is damaged, or *out* has nothing of what is to be removed.
     """
     with Digests() as digests, turn_for(out):
         there = read_index(out)
@@ -122,16 +124,16 @@ def write_simple(folder: Path, out: Path, *, remove: Iterable[str] = ()) -> tupl
 
 
 def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tuple[str, ...]:
-    """As `write_simple`, for the wheels and variants.json *files* of any folders; *digests* may know them already.
+    """As `write_simple`, for the wheels and variants.json *files* of any folders, into a new or empty *out*.
 
-    *out* is new or empty.
+    *digests* may know them already.
     """
     check_unused(out)
     return _write(files, out, {}, set(), digests=digests)
 
 
 def check_index(out: Path) -> None:
-    """Refuse, as a `WheelError`, a place for an index that holds something else."""
+    """`WheelError` if the place for an index holds something else."""
     read_index(out)
 
 
@@ -161,9 +163,10 @@ def _write(
 def fill_index(
     files: Iterable[Path], index: Path, *, digests: Digests, uploaded: Mapping[str, str] | None = None
 ) -> Mapping[str, list[IndexedFile]]:
-    """Make the new folder *index* an index of the wheels, sdists and variants.json *files*; its projects and files.
+    """Make the new folder *index* an index of the wheels, sdists and variants.json *files*; return its projects and
+    files.
 
-    *uploaded* has the times of upload, of files by their names. `WheelError` if a file cannot be read.
+    *uploaded* has the times of upload by file name. `WheelError` if a file cannot be read.
     """
     index.mkdir()
     times = uploaded or {}
@@ -176,7 +179,6 @@ def fill_index(
 
 
 def _all_added(files: Iterable[Path], index: Path, *, digests: Digests) -> dict[str, list[IndexedFile]]:
-    """What *files*, put into *index*, are listed as, by project."""
     new: dict[str, list[IndexedFile]] = {}
     for path in files:
         project, file = _added(path, index, digests=digests)
@@ -196,7 +198,7 @@ def _write_all_pages(index: Path, projects: Mapping[str, list[IndexedFile]]) -> 
 
 
 def read_index(out: Path) -> dict[str, list[IndexedFile]]:
-    """The projects of the index in *out* and their files; none if *out* is new or empty.
+    """Read the projects of the index in *out* and their files; none if *out* is new or empty.
 
     `WheelError` if it holds anything else.
     """
@@ -220,11 +222,17 @@ def _releases(text: str, there: Mapping[str, list[IndexedFile]], out: Path) -> s
     name, _, version = (part.strip() for part in text.partition("=="))
     project = canonicalize_name(name)
     known = {file.version for file in there.get(project, ())}
-    found = {one for one in known if not version or one == version or Version(one) == _version(text, version)}
-    if not found:
-        has = ", ".join(f"{name}=={one}" for name, files in there.items() for one in sorted({f.version for f in files}))
+    versions = {
+        candidate
+        for candidate in known
+        if not version or candidate == version or Version(candidate) == _version(text, version)
+    }
+    if not versions:
+        has = ", ".join(
+            f"{name}=={number}" for name, files in there.items() for number in sorted({f.version for f in files})
+        )
         raise WheelError(f"{out}: has no {text} to remove; it has {has or 'nothing'}")
-    return {(project, one) for one in found}
+    return {(project, number) for number in versions}
 
 
 def _version(text: str, version: str) -> Version:
@@ -235,18 +243,17 @@ def _version(text: str, version: str) -> Version:
 
 
 def project_link(project: str) -> str:
-    """Returns the link to the page of *project* (PEP 503)."""
+    """The link to the page of *project* (PEP 503)."""
     return _link(project, href=f"{project}/")
 
 
 def check_unused(out: Path) -> None:
-    """Refuse, as a `WheelError`, a place for an index that holds something already."""
+    """`WheelError` if the place for an index holds something already."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise WheelError(f"{out}: exists and is not an empty folder; choose another one")
 
 
 def _added(path: Path, index: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    """Put the file at *path* into *index*; its project and how it is listed."""
     kinds = {VARIANTS: _add_document, SUFFIX: _add_sdist}
     return next((add for end, add in kinds.items() if path.name.endswith(end)), _add_wheel)(
         path, index, digests=digests
@@ -254,7 +261,7 @@ def _added(path: Path, index: Path, *, digests: Digests) -> tuple[str, IndexedFi
 
 
 def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    """Put the wheel at *path* and its METADATA below *folder*; its project and how it is listed."""
+    """Put the wheel at *path* and its METADATA below *folder*; return its project and how it is listed."""
     with open_wheel(path) as wheel:
         name = wheel.name
         metadata = wheel.metadata()
@@ -275,7 +282,6 @@ def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Inde
 
 
 def _sdists(folder: Path) -> Iterator[Path]:
-    """The sdists in *folder*, by their names."""
     for path in files_in(folder, SUFFIX):
         with suppress(WheelError):
             release_of(path.name)
@@ -283,7 +289,6 @@ def _sdists(folder: Path) -> Iterator[Path]:
 
 
 def _add_sdist(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    """Put the sdist at *path* below *folder*; its project and how it is listed."""
     with at(path):
         project, version = release_of(path.name)
         data = read_files(path, PKG_INFO).get(PKG_INFO)
@@ -306,19 +311,17 @@ def _version_in(name: str) -> str:
 
 
 def _linked(source: str | Path, target: str | Path) -> Path:
-    """*target*, now the file at *source*, whatever was there."""
     Path(target).unlink(missing_ok=True)
     return linked(Path(source), Path(target))
 
 
 def _written(path: Path, data: bytes) -> None:
-    """Write *data* to a new file at *path*: one that is there may be that of the index before, too."""
+    """Write *data* to a new file at *path*: an existing one may be that of the earlier index, too."""
     path.unlink(missing_ok=True)
     path.write_bytes(data)
 
 
 def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    """Put the variants.json at *path* below *folder*; its project and how it is listed."""
     distribution, _, version = path.name.removesuffix(VARIANTS).partition("-")
     try:
         Version(version)
@@ -336,7 +339,6 @@ def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, I
 
 
 def _write_pages(folder: Path, title: str, links: list[str], **data: Any) -> None:  # noqa: ANN401 - whatever JSON holds
-    """Write index.html of the *links*, and index.json of the *data*."""
     page = _PAGE.format(title=html.escape(title), links="\n".join(f"    {link}<br>" for link in links))
     _written(folder / "index.html", page.encode())
     _written(folder / "index.json", f"{json.dumps({'meta': _META, **data}, indent=2)}\n".encode())

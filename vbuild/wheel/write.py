@@ -27,8 +27,7 @@ from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.metadata import Record, RecordRow, check_dist_info, is_dist_info, unlisted, unpadded
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import check_path
-from vbuild.wheel.zip_format import CentralHeader, ZipMethod
-from vbuild.wheel.zip_read import Member
+from vbuild.wheel.zip_read import CentralHeader, Member, ZipMethod
 from vbuild.wheel.zip_write import ZipWriter, new_header
 
 _BUFFER = 1 << 18
@@ -50,17 +49,14 @@ class WheelWriter:
         self._rows: list[RecordRow] = []
         self._last: list[Callable[[], RecordRow]] = []
         self._anonymous_mode: int | None = None
-        # how members outside of the .dist-info folder are compressed; that one every reader of metadata must read
+        # members of the .dist-info folder are always deflated: every reader of metadata must read them
         self.members = ZipMethod.DEFLATED
 
     def copy(self, wheel: Wheel, member: Member, *, path: str | None = None) -> None:
-        """Pass on *member* of *wheel*, which stays open until the writer is done; its compressed bytes as they are.
-
-        RECORD is passed over: the writer makes its own.
-        """
+        """Copy *member* of *wheel*, which stays open until the writer is done, as compressed bytes; skip RECORD."""
         if self._anonymous_mode is not None:
-            made = new_header(mode=self._anonymous_mode)
-            attributes = {"time": made.time, "date": made.date, "external_attributes": made.external_attributes}
+            header = new_header(mode=self._anonymous_mode)
+            attributes = {"time": header.time, "date": header.date, "external_attributes": header.external_attributes}
             member = replace(member, packed=replace(member.header, **attributes).pack())
         elif wheel is not self._like:
             self.follow(wheel)
@@ -76,8 +72,8 @@ class WheelWriter:
         path = place.path if isinstance(place, Member) else place
         # the .dist-info folder is written at the end, when the caller's bytes may be others
         file = data if isinstance(data, EditedFile) else EditedFile.whole(memoryview(data).cast("B"))
-        kept = EditedFile.whole(bytes(file)) if is_dist_info(path) else file
-        self._place(path, partial(self._write, place, kept, mode=mode))
+        own_copy = EditedFile.whole(bytes(file)) if is_dist_info(path) else file
+        self._place(path, partial(self._write, place, own_copy, mode=mode))
 
     def write_after(self, place: Member | str, made: Callable[[tuple[RecordRow, ...]], bytes]) -> None:
         """Put at *place*, in the ``.dist-info`` folder, what *made* gives for RECORD's rows of all outside of it."""
@@ -95,7 +91,6 @@ class WheelWriter:
         self._anonymous_mode = mode
 
     def finish(self) -> None:
-        """Write the ``.dist-info`` folder, RECORD and the central directory."""
         if self._dist_info is None:
             raise WheelError("no member is in a .dist-info folder")
         check_dist_info(self._dist_info, self.name)
@@ -144,7 +139,7 @@ class WheelWriter:
         return RecordRow(path, f"sha256={unpadded(digest)}", file.size)
 
     def _method(self, method: int, path: str) -> int:
-        """How the member at *path* is compressed that was, or is to be, by *method*: by zstd in variants only.
+        """How to compress the member at *path* that was, or is to be, compressed by *method*: by zstd in variants only.
 
         pip, which installs what has no label, cannot read zstd.
         """
@@ -153,7 +148,7 @@ class WheelWriter:
         return self.members if method == ZipMethod.DEFLATED else method
 
     def _new_header(self, mode: int) -> CentralHeader:
-        """Returns a new member's header. Its time is SOURCE_DATE_EPOCH, or that of METADATA in the input, never now."""
+        """Return a new member's header. Its time is SOURCE_DATE_EPOCH, or that of METADATA in the input, never now."""
         if self._anonymous_mode is not None:
             return new_header(mode=self._anonymous_mode)
         header, like = new_header(mode=mode), self._like
@@ -176,10 +171,9 @@ class WheelWriter:
 def write_wheel(
     folder: Path, name: WheelName, *, like: Wheel | None = None, deflater: Deflater | None = None
 ) -> Iterator[WheelWriter]:
-    """A writer of the wheel *name* in *folder*, which is made if missing; the file is there when the block ends well.
+    """Yield a writer of the wheel *name* in *folder*; the file is there when the block ends well, else nothing is.
 
-    Whatever ends the block otherwise, nothing is left. New members take time and compression from *like*, or else from
-    the first wheel copied from.
+    New members take time and compression from *like*, or else from the first wheel copied from.
     """
     with write_wheels(folder, [name], like=like, deflater=deflater) as (writer,):
         yield writer
@@ -195,7 +189,7 @@ def write_wheels(
     passing: Sequence[Path] = (),
     checked: Sequence[Wheel] = (),
 ) -> Iterator[tuple[WheelWriter, ...]]:
-    """Writers of the wheels *names*, as `write_wheel` gives one; none of the files is there before all are complete.
+    """Yield writers of the wheels *names*; none of the files is there before all are complete.
 
     Those *passing* come along as they are, byte for byte. The wheels *checked* are compared with their RECORDs
     meanwhile: `WheelError`, and no file there, if one of them is damaged.
@@ -227,7 +221,8 @@ def write_wheels(
 
 @contextmanager
 def _placing(targets: Sequence[Path], folder: Path) -> Iterator[Mapping[Path, Path]]:
-    """For each of *targets* the name of a file to write in *folder*, which takes its place if the block ends well.
+    """Yield for each of *targets* the name of a file to write in *folder*, which takes its place if the block ends
+    well.
 
     Else nothing is left, nor a folder that was not there before.
     """
@@ -270,7 +265,7 @@ def _put(parts: Mapping[Path, Path]) -> None:
 
 @contextmanager
 def _part(part: Path, target: Path) -> Iterator[BinaryIO]:
-    """The file *part*, new and open, that is to become *target*."""
+    """Open the new file *part*, which is to become *target*."""
     with at(target), _writing():
         file = part.open("xb", buffering=_BUFFER)
     try:
@@ -321,7 +316,7 @@ def passed(wheel: Wheel, folder: Path, *, verify: bool = False) -> Path:
 
 
 def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tuple[Path, ...]:
-    """The files *wheels*, by their names, in *folder*, all of them or none; they were made of the one at *made_from*.
+    """Put the files *wheels*, by their names, into *folder*, all of them or none; *made_from* is their source.
 
     `WheelError` if they cannot be written there, or one would take the place of what it was made from.
     """
@@ -335,7 +330,7 @@ def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tup
 
 
 def _refuse_folder(target: Path) -> None:
-    """Refuse what no file can be put in the place of, before any is."""
+    """Refuse a folder in the place of a file, before any is written."""
     with at(target), _writing():
         if target.is_dir():
             raise WheelError("cannot be written: Is a directory")

@@ -1,62 +1,329 @@
-"""Find and inflate the members of an open zip archive, if every reader would see the same ones.
+"""The zip format, and the members of an open archive, if every reader would see the same ones.
 
-Refused is what two installers could read differently: bytes in front of the archive, members that overlap, a local
-header that contradicts the central directory, a name given twice. So is what has no place in a wheel: links,
-encryption, paths that leave the folder they are unpacked into. Deflate streams are read a chunk at a time (RFC 1951).
+    local header | name | extra | data          one per member
+    central header | name | extra | comment     one per member, all together: the central directory
+    zip64 end | zip64 locator                   if a size, an offset or the count does not fit
+    end | comment
+
+A value that does not fit its field is all ones there and stands in the header's zip64 extra field instead.
+
+Refused is what two installers could read differently: bytes in front of the archive, two ends, members that overlap, a
+local header that contradicts the central directory, a name given twice. So is what has no place in a wheel: links,
+encryption, paths that leave the folder they are unpacked into.
+https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (section 4.3)
 """
 
 import os
+import re
 import stat
+import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from enum import IntEnum
 from functools import lru_cache
 from threading import Lock
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar, Self
 
 from isal import isal_zlib
 from msgspec import Struct
 
 from vbuild.errors import WheelError, at
 from vbuild.files import zstd
-from vbuild.wheel.inflating import Stall, grid_for, inflated_stream
+from vbuild.files.records import U16, U32, U64, Buffer, Packed
+from vbuild.wheel.blocks import Stall, grid_for, inflated_stream
 from vbuild.wheel.paths import check_path, check_places
-from vbuild.wheel.zip_format import (
-    FULL32,
-    LARGEST_DESCRIPTOR,
-    LOCAL_SIZE,
-    RECORD_BYTE,
-    CentralHeader,
-    Directory,
-    Extra,
-    ZipFlag,
-    ZipMethod,
-    check_unicode_path,
-    descriptors,
-    extra_fields,
-    widened,
-)
+
+FULL16 = 0xFFFF
+FULL32 = 0xFFFFFFFF
+LARGEST_DESCRIPTOR = 24
+
+_SIGNATURE = struct.Struct("<I")
+_LOCAL_SIGNATURE = b"PK\x03\x04"
+# the bytes of a central header that a local header repeats
+_IN_BOTH = slice(6, 32)
+LOCAL_SIZE = 30
+
+
+class ZipMethod(IntEnum):
+    """How a member is compressed: the two ways that every installer reads, and zstd, which uv does and pip does not."""
+
+    STORED = 0
+    DEFLATED = 8
+    ZSTD = 93
+
+
+class ZipFlag(IntEnum):
+    """General purpose bit flags; the ones a wheel may have, and the ones that mean encryption."""
+
+    ENCRYPTED = 1 << 0
+    OPTION_1 = 1 << 1
+    OPTION_2 = 1 << 2
+    DESCRIPTOR = 1 << 3
+    STRONGLY_ENCRYPTED = 1 << 6
+    UTF8 = 1 << 11
+    MASKED = 1 << 13
+
+
+class Extra(IntEnum):
+    ZIP64 = 0x0001
+    UNICODE_PATH = 0x7075
+
+
+class ZipRecord(Packed, frozen=True):
+    """A record that begins with a signature, which is not a field."""
+
+    SIGNATURE: ClassVar[int]
+    REFUSAL = WheelError
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.layout = struct.Struct(cls.layout.format.replace("<", "<4x"))
+
+    @classmethod
+    def parse(cls, data: Buffer, offset: int = 0) -> Self:
+        """Read the record at *offset*; `WheelError` if it is cut short or is not this record."""
+        record = super().parse(data, offset)
+        (signature,) = _SIGNATURE.unpack_from(data, offset)
+        if signature != cls.SIGNATURE:
+            raise WheelError(f"no {cls.__name__} where one should be: signature is {signature:#010x}")
+        return record
+
+    def pack(self) -> bytes:
+        return _SIGNATURE.pack(self.SIGNATURE) + super().pack()[_SIGNATURE.size :]
+
+
+class CentralHeader(ZipRecord, frozen=True):
+    """The header in the central directory. A local header is its fields from *version_needed* to *extra_length*."""
+
+    SIGNATURE: ClassVar = 0x02014B50
+    version_made_by: U16
+    version_needed: U16
+    flags: U16
+    method: U16
+    time: U16
+    date: U16
+    crc: U32
+    compressed_size: U32
+    size: U32
+    name_length: U16
+    extra_length: U16
+    comment_length: U16
+    disk: U16
+    internal_attributes: U16
+    external_attributes: U32
+    header_offset: U32
+
+    @classmethod
+    def parse_local(cls, data: bytes) -> Self:
+        """Read the local header *data*, with zeros for what only the directory has; `WheelError` if it is none."""
+        if len(data) != LOCAL_SIZE or not data.startswith(_LOCAL_SIGNATURE):
+            raise WheelError(f"no local header where one should be: it starts with {data[:4]!r}")
+        central = bytearray(_SIGNATURE.pack(cls.SIGNATURE).ljust(cls.layout.size, b"\0"))
+        central[_IN_BOTH] = data[len(_LOCAL_SIGNATURE) :]
+        return cls.parse(central)
+
+    def pack_local(self) -> bytes:
+        return _LOCAL_SIGNATURE + self.pack()[_IN_BOTH]
+
+
+class Zip64End(ZipRecord, frozen=True):
+    SIGNATURE: ClassVar = 0x06064B50
+    record_size: U64
+    version_made_by: U16
+    version_needed: U16
+    disk: U32
+    directory_disk: U32
+    entries_here: U64
+    entries: U64
+    directory_size: U64
+    directory_offset: U64
+
+
+class Zip64Locator(ZipRecord, frozen=True):
+    SIGNATURE: ClassVar = 0x07064B50
+    disk: U32
+    end_offset: U64
+    disks: U32
+
+
+class End(ZipRecord, frozen=True):
+    SIGNATURE: ClassVar = 0x06054B50
+    disk: U16
+    directory_disk: U16
+    entries_here: U16
+    entries: U16
+    directory_size: U32
+    directory_offset: U32
+    comment_length: U16
+
+
+_EXTRA = struct.Struct("<HH")
+_WIDE = struct.Struct("<Q")
+_DESCRIPTOR_SIGNATURE = b"PK\x07\x08"
+_DESCRIPTOR = struct.Struct("<III")
+_WIDE_DESCRIPTOR = struct.Struct("<IQQ")
+
+
+def extra_fields(data: bytes) -> dict[int, bytes]:
+    """Return the extra fields in *data* by identifier; `WheelError` if one runs past the end or comes twice."""
+    fields: dict[int, bytes] = {}
+    offset = 0
+    # fewer than four bytes at the end are padding (zipalign writes them)
+    while offset + _EXTRA.size <= len(data):
+        identifier, size = _EXTRA.unpack_from(data, offset)
+        start = offset + _EXTRA.size
+        offset = start + size
+        if offset > len(data):
+            raise WheelError(f"extra field {identifier:#06x} runs past its header")
+        if identifier in fields and identifier in tuple(Extra):
+            raise WheelError(f"extra field {identifier:#06x} comes twice")
+        fields[identifier] = data[start:offset]
+    return fields
+
+
+def widened(values: tuple[int, ...], fields: dict[int, bytes], *, spare: int = 0) -> tuple[int, ...]:
+    """Return 32-bit *values* with each one that is all ones taken from the zip64 extra field, in order.
+
+    `WheelError` if the field has fewer values than that, or more, which readers use differently; *spare* more may be
+    there.
+    """
+    if Extra.ZIP64 not in fields:
+        return values
+    wide = fields[Extra.ZIP64]
+    if len(wide) < _WIDE.size * values.count(FULL32):
+        raise WheelError("truncated: the zip64 extra field lacks a value")
+    if len(wide) not in {_WIDE.size * (values.count(FULL32) + more) for more in (0, spare)}:
+        raise WheelError("the zip64 extra field has more than the values that do not fit their fields")
+    wide_values = (value for (value,) in _WIDE.iter_unpack(wide))
+    return tuple(next(wide_values) if value == FULL32 else value for value in values)
+
+
+def check_unicode_path(fields: dict[int, bytes], name: bytes) -> None:
+    """`WheelError` if a Unicode path extra field among *fields* names another file than *name*."""
+    if Extra.UNICODE_PATH in fields and fields[Extra.UNICODE_PATH][5:] != name:
+        named = fields[Extra.UNICODE_PATH][5:]
+        raise WheelError(f"its Unicode path extra field names it {named!r}, expected {name!r}")
+
+
+def descriptors(values: tuple[int, int, int], *, is_wide: bool) -> tuple[bytes, ...]:
+    """Return what may stand behind data whose CRC-32, packed size and size are *values*: with a signature, or without.
+
+    Nothing may where the sizes need 64 bits and the local header has no zip64 extra field, which makes it *is_wide*. A
+    CRC-32 that is the signature itself cannot do without one.
+    """
+    if not is_wide and max(values) > FULL32:
+        return ()
+    plain = (_WIDE_DESCRIPTOR if is_wide else _DESCRIPTOR).pack(*values)
+    signed = _DESCRIPTOR_SIGNATURE + plain
+    return (signed,) if plain.startswith(_DESCRIPTOR_SIGNATURE) else (signed, plain)
+
+
+def zip64_extra(values: tuple[int, ...]) -> bytes:
+    if not values:
+        return b""
+    return _EXTRA.pack(Extra.ZIP64, _WIDE.size * len(values)) + b"".join(_WIDE.pack(value) for value in values)
+
+
+# all signatures of records have one, so uv refuses comments that do, of the archive and of members
+RECORD_BYTE = re.compile(rb"[\x01-\x08]")
+
+Read = Callable[[int, int], bytes]
+
+
+class Directory(Struct, frozen=True):
+    """The central directory: how many *entries*, at which *offset*, in how many bytes; and the archive's *comment*."""
+
+    entries: int
+    offset: int
+    size: int
+    comment: bytes
+
+    @classmethod
+    def found(cls, read: Read, size: int) -> Self:
+        """Find it in the archive of *size* bytes, of which *read* takes offset and size; `WheelError` if in doubt."""
+        tail_size = min(size, End.layout.size + FULL16)
+        tail = read(size - tail_size, tail_size)
+        start = _end_in(tail)
+        end = End.parse(tail, start)
+        comment = tail[start + End.layout.size :]
+        if record_byte := RECORD_BYTE.search(comment):
+            raise WheelError(
+                f"byte {record_byte[0][0]:#04x} in the archive's comment, as zip records have; uv refuses it"
+            )
+        boundary = size - tail_size + start
+        text: tuple[int, int, int] = (end.entries, end.directory_offset, end.directory_size)
+        if wide := _zip64_end(read, boundary):
+            boundary, disks, stated = wide
+            full = (FULL16, FULL32, FULL32)
+            if any(text[part] not in {stated[part], full[part]} for part in range(3)):
+                raise WheelError("the end record and the zip64 end record disagree")
+            text = stated
+        else:
+            disks = (end.disk, end.directory_disk, end.entries - end.entries_here)
+        if any(disks):
+            raise WheelError("one part of an archive of several; expected a whole one")
+        entries, offset, length = text
+        if offset + length != boundary:
+            raise WheelError(
+                f"the central directory ends at {offset + length:#x}, its end record begins at {boundary:#x}"
+            )
+        return cls(entries, offset, length, comment)
+
+
+def _end_in(tail: bytes) -> int:
+    """Return where the end record starts in *tail*: the last one whose comment ends with the file."""
+    signature = End.SIGNATURE.to_bytes(4, "little")
+    start = tail.rfind(signature)
+    while start >= 0:
+        rest = len(tail) - start - End.layout.size
+        if rest >= 0 and End.parse(tail, start).comment_length == rest:
+            return start
+        start = tail.rfind(signature, 0, start + len(signature) - 1)
+    raise WheelError("not a zip archive, or truncated: no end record")
+
+
+def _zip64_end(read: Read, end: int) -> tuple[int, tuple[int, int, int], tuple[int, int, int]] | None:
+    """Return offset, disks, and (entries, offset, size) of the zip64 end record in front of *end*; None without one."""
+    start = end - Zip64Locator.layout.size
+    if start < 0:
+        return None
+    packed = read(start, Zip64Locator.layout.size)
+    if not packed.startswith(Zip64Locator.SIGNATURE.to_bytes(4, "little")):
+        return None
+    locator = Zip64Locator.parse(packed)
+    record = Zip64End.parse(read(locator.end_offset, Zip64End.layout.size))
+    # record_size counts what follows it: twelve bytes less than the whole
+    if locator.end_offset + record.record_size + 12 != start:
+        raise WheelError("the zip64 end record is not in front of its locator")
+    # Python and uv look for it at a fixed distance, and not where the locator says
+    if locator.end_offset + Zip64End.layout.size != start:
+        raise WheelError(f"a zip64 end record of {record.record_size + 12} bytes, expected {Zip64End.layout.size}")
+    if locator.disks > 1:
+        raise WheelError(f"one part of an archive of {locator.disks}; expected a whole one")
+    disks = (locator.disk, record.disk or record.directory_disk, record.entries - record.entries_here)
+    return locator.end_offset, disks, (record.entries, record.directory_offset, record.directory_size)
+
 
 CHUNK = 1 << 20
 
-# how a member may be compressed to be inflated here
 READ_METHODS = frozenset({ZipMethod.STORED, ZipMethod.DEFLATED, ZipMethod.ZSTD})
 
 
 def _inflated_frame(raw: Iterator[bytes]) -> Iterator[bytes]:
-    """What the zstd frame in *raw* holds, a chunk at a time; `WheelError` unless it ends with *raw*."""
+    """Inflate the zstd frame in *raw*, a chunk at a time; `WheelError` unless it ends with *raw*."""
     try:
         yield from zstd.inflated(raw, CHUNK)
     except zstd.ZstdError as error:
         raise WheelError(f"damaged: its zstd frame is broken: {error}") from error
 
 
-# more than a block of zstd, of 128 KiB at most, takes with its header and that of its frame
+# bytes, more than a block of zstd, of 128 KiB at most, takes with its header and that of its frame
 _FRAME_HEAD = 1 << 18
-# more than the codes of a deflate block take, which stand before its first byte (RFC 1951, 3.2.7: 290 at most)
+# bytes, more than the codes of a deflate block take, which stand before its first byte (RFC 1951, 3.2.7: 290 at most)
 _HEAD = 1 << 9
 
-# bytes of members that zlib inflates in any case, which takes no longer with them
+# bytes of members that zlib inflates in any case: it takes no longer with them
 _STRICT = 1 << 20
 
 _ENCRYPTED = ZipFlag.ENCRYPTED | ZipFlag.STRONGLY_ENCRYPTED | ZipFlag.MASKED
@@ -105,7 +372,7 @@ _unpacked = lru_cache(maxsize=64)(CentralHeader.parse)
 
 
 class ZipReader:
-    """The members of the zip archive in *file*; `WheelError` if its directory is not sound, or is over *largest*.
+    """The members of the zip archive in *file*; `WheelError` if its directory is not sound, or is over *largest* bytes.
 
     If it *is_strict*, zlib inflates large members as well: what it refuses no installer takes.
     """
@@ -114,7 +381,7 @@ class ZipReader:
         self.file = file
         self._is_strict = is_strict
         self._lock = Lock()
-        # what `os.pread` reads through, if the system has this call and the file is one of its own
+        # for `os.pread`, if the system has this call and the file is one of its own
         self._descriptor: int | None = None
         with suppress(OSError):  # io.UnsupportedOperation is one
             self._descriptor = file.fileno() if hasattr(os, "pread") else None
@@ -128,12 +395,12 @@ class ZipReader:
         check_places(member.path for member in everything)
         self.members = tuple(member for member in everything if not member.path.endswith("/"))
         self._starts: dict[int, int] = {}
-        # the offsets of the members whose local header has a zip64 extra field, and a descriptor of twice the size
+        # offsets of members whose local header has a zip64 extra field, and whose descriptor has twice the size
         self._wide: set[int] = set()
         self.folders = tuple(member for member in everything if member.path.endswith("/"))
 
     def data_offset(self, member: Member) -> int:
-        """Where the data of *member* begin; `WheelError` if its local header contradicts the central one."""
+        """Return where the data of *member* begin; `WheelError` if its local header contradicts the central one."""
         if (known := self._starts.get(member.header_offset)) is not None:
             return known
         with at(member.path):
@@ -178,7 +445,7 @@ class ZipReader:
             raise WheelError(f"{gap[0]} are {gap[1]} bytes of no member; expected none")
 
     def _end_of(self, member: Member) -> int:
-        """Where *member* ends, its data descriptor included; `WheelError` if that lies or is missing."""
+        """Return where *member* ends, its data descriptor included; `WheelError` if that lies or is missing."""
         end = self.data_offset(member) + member.compressed_size
         header = member.header
         if not header.flags & ZipFlag.DESCRIPTOR:
@@ -186,28 +453,27 @@ class ZipReader:
         with at(member.path):
             if header.method == ZipMethod.STORED:
                 raise WheelError("stored, with its size behind it: where it ends cannot be seen from the start")
-            found = self._read_at(end, min(LARGEST_DESCRIPTOR, self._directory_offset - end))
+            behind = self._read_at(end, min(LARGEST_DESCRIPTOR, self._directory_offset - end))
             values = (header.crc, member.compressed_size, member.size)
             for descriptor in descriptors(values, is_wide=member.header_offset in self._wide):
-                if found.startswith(descriptor):
+                if behind.startswith(descriptor):
                     return end + len(descriptor)
             raise WheelError("its data descriptor is missing, or disagrees with the central directory")
 
     def raw(self, offset: int, size: int) -> Iterator[bytes]:
-        """The *size* bytes at *offset*, a chunk at a time."""
         for start in range(offset, offset + size, CHUNK):
             yield self._read_at(start, min(CHUNK, offset + size - start))
 
     def packed(self, member: Member, place: int, size: int) -> bytes:
-        """At most *size* bytes at *place* of what *member* is in the archive; `ValueError` if that is closed."""
+        """Return at most *size* bytes at *place* of what *member* is in the archive; `ValueError` if that is closed."""
         if self.file.closed:
             raise ValueError(member.path)
         return self._read_at(self.data_offset(member) + place, min(size, member.compressed_size - place))
 
     def inflated(self, member: Member, *, stalls: list[Stall] | None = None) -> Iterator[bytes]:
-        """What *member* holds, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 are as declared.
+        """Yield what *member* holds, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 are as declared.
 
-        If it is deflated, *stalls* get what `vbuild.wheel.blocks` finds of its blocks; then some chunks may be longer.
+        If it is deflated, *stalls* get what `inflated_stream` finds; then some chunks may be longer.
         """
         with at(member.path):
             raw = self.raw(self.data_offset(member), member.compressed_size)
@@ -234,7 +500,7 @@ class ZipReader:
                 raise WheelError(f"damaged: CRC-32 is {crc:#010x}, expected {header.crc:#010x}")
 
     def head(self, member: Member, size: int) -> bytes:
-        """The first *size* bytes of *member*, less than a chunk; none where they cannot be inflated."""
+        """Return the first *size* bytes of *member*, less than a chunk; none where they cannot be inflated."""
         with at(member.path):
             method = member.header.method
             most = _FRAME_HEAD if method == ZipMethod.ZSTD else _HEAD + size
@@ -271,7 +537,7 @@ class ZipReader:
 
 
 def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member) -> str | None:
-    """What the *local* header says otherwise than the central directory says of *member*, or None if they agree."""
+    """Return where the *local* header contradicts the central directory about *member*, or None."""
     central = member.header
     truth = (member.size, member.compressed_size)
     spare = 0 if FULL32 in {local.size, local.compressed_size} else 2
@@ -284,7 +550,7 @@ def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member
     flags, expected = (header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2) for header in (local, central))
     # with a data descriptor the true values come after the data, and here only perhaps
     absent = (0, FULL32) if local.flags & ZipFlag.DESCRIPTOR else ()
-    for what, here, there, but in (
+    for field, here, there, but in (
         ("flags", f"{flags:#06x}", f"{expected:#06x}", False),
         ("method", local.method, central.method, False),
         ("size", size, member.size, size in absent),
@@ -292,7 +558,7 @@ def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member
         ("CRC-32", f"{local.crc:#010x}", f"{central.crc:#010x}", local.crc in absent),
     ):
         if here != there and not but:
-            return f"{what} {here} in its local header, but {there} in the central directory"
+            return f"{field} {here} in its local header, but {there} in the central directory"
     return None
 
 
@@ -319,8 +585,8 @@ def _members(directory: bytes, entries: int) -> Iterator[Member]:
             raise WheelError(f"{name!r}: a name that is not UTF-8{missing}") from error
         with at(_shown(path)):
             member = _member(path, packed, directory[middle:end])
-            if found := RECORD_BYTE.search(directory, end, offset):
-                raise WheelError(f"byte {found[0][0]:#04x} in its comment, as zip records have; uv refuses it")
+            if record_byte := RECORD_BYTE.search(directory, end, offset):
+                raise WheelError(f"byte {record_byte[0][0]:#04x} in its comment, as zip records have; uv refuses it")
             if path in paths:
                 raise WheelError("two members of this name")
         paths.add(path)
@@ -330,7 +596,7 @@ def _members(directory: bytes, entries: int) -> Iterator[Member]:
 
 
 def _shown(path: str) -> str:
-    """How *path* stands in a message: what cannot be printed escaped, and what is too long cut."""
+    """Return *path* for a message: escaped if it cannot be printed, and cut if it is too long."""
     shown = path if path and path.isprintable() else repr(path)
     return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
 
@@ -342,7 +608,7 @@ def _check_version(header: CentralHeader) -> None:
 
 
 def _member(path: str, packed: bytes, extra: bytes) -> Member:
-    """The member at *path*; `WheelError` if it is nothing that may be in a wheel."""
+    """Return the member at *path*; `WheelError` if it is nothing that may be in a wheel."""
     header = _unpacked(packed)
     fields = extra_fields(extra) if extra else {}
     size, compressed_size, header_offset = widened((header.size, header.compressed_size, header.header_offset), fields)

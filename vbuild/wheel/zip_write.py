@@ -28,18 +28,19 @@ from vbuild.files.reading import open_file
 from vbuild.files.records import Buffer
 from vbuild.wheel.deflate import DeflatedPart, Deflater, frame
 from vbuild.wheel.paths import check_path
-from vbuild.wheel.zip_format import (
+from vbuild.wheel.zip_read import (
     FULL16,
     FULL32,
     CentralHeader,
     End,
+    Member,
     Zip64End,
     Zip64Locator,
     ZipFlag,
     ZipMethod,
+    ZipReader,
     zip64_extra,
 )
-from vbuild.wheel.zip_read import Member, ZipReader
 
 FIRST_DATE = 1 << 5 | 1  # 1980-01-01, the first day a zip archive can say
 
@@ -54,7 +55,7 @@ _ZSTD_VERSION = 63
 
 
 def new_header(*, mode: int = 0o644, method: int = ZipMethod.DEFLATED) -> CentralHeader:
-    """Returns the header of a new file with these permission bits; sizes and lengths are still to come."""
+    """Return the header of a new file with these permission bits; sizes and lengths are still to come."""
     external = (stat.S_IFREG | mode) << 16
     return CentralHeader(_UNIX | _VERSION, _VERSION, 0, method, 0, FIRST_DATE, 0, 0, 0, 0, 0, 0, 0, 0, external, 0)
 
@@ -75,7 +76,7 @@ class ZipWriter:
         self._entries.append(_header(placed, is_local=False))
 
     def write(self, path: str, data: EditedFile, header: CentralHeader, deflater: Deflater) -> bytes:
-        """Append a file at *path* that holds *data*, with the time, mode and method of *header*; its SHA-256."""
+        """Append a file at *path* that holds *data*, with the time, mode and method of *header*; return its SHA-256."""
         method = header.method if header.method in {ZipMethod.STORED, ZipMethod.ZSTD} else ZipMethod.DEFLATED
         flags = header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
         version = _ZSTD_VERSION if method == ZipMethod.ZSTD else _VERSION
@@ -117,7 +118,6 @@ class ZipWriter:
         self._entries.append(_header(member, is_local=False))
 
     def finish(self, comment: bytes) -> None:
-        """Append the central directory and the end record."""
         offset = self._file.tell()
         size = sum(self._file.write(entry) for entry in self._entries)
         count = len(self._entries)
@@ -142,13 +142,13 @@ def _header(member: Member, *, is_local: bool) -> bytes:
         wide = values[:2] if is_large else ()
     extra = zip64_extra(wide)
     size, compressed_size, header_offset = (FULL32 if value in wide else min(value, FULL32) for value in values)
-    # what reading needs: what the compression does, if it is not one of the two that everyone knows
+    # the version that the compression needs, if it is not one of the two that everyone knows
     version = _ZIP64_VERSION if is_large or extra else _VERSION
-    kept = header.flags & (ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
+    options = header.flags & (ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
     new = replace(
         header,
         version_needed=version if header.method in _PLAIN else max(header.version_needed & 0xFF, version),
-        flags=kept if member.path.isascii() else kept | ZipFlag.UTF8,
+        flags=options if member.path.isascii() else options | ZipFlag.UTF8,
         compressed_size=compressed_size,
         size=size,
         name_length=len(name),
@@ -165,7 +165,7 @@ def _longest(size: int) -> int:
 
 
 def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
-    """Append *size* bytes at *offset* of *source* to *output*, by the kernel alone where it can."""
+    """Send *size* bytes at *offset* of *source* to *output*, by the kernel alone where it can."""
     sent = 0
     if size >= _LARGE and hasattr(os, "copy_file_range"):
         output.flush()
@@ -184,8 +184,6 @@ def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
 
 
 class PassedStream(Struct, frozen=True):
-    """The bytes of *member* of an archive that stays open as *source*."""
-
     source: ZipReader
     member: Member
 
@@ -226,7 +224,7 @@ def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStr
 
 @contextmanager
 def open_stored(path: Path) -> Iterator[ZipReader]:
-    """The archive at *path*; `WheelError` if it is damaged, or its members could be read in two ways."""
+    """Open the archive at *path*; `WheelError` if it is damaged, or its members could be read in two ways."""
     try:
         file = open_file(path)
     except OSError as error:

@@ -16,7 +16,7 @@ from vbuild.publishing.oci.check import problems
 from vbuild.publishing.oci.model import Layer, NewFile
 from vbuild.publishing.oci.plan import Emit
 from vbuild.publishing.oci.writing import write_layer
-from vbuild.wheel.shared import SharedWheels
+from vbuild.wheel.archive import SharedWheels
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
 PROPERTIES, LABEL = "dev.wheelnext.variant.properties", "dev.wheelnext.variant.label"

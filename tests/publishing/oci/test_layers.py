@@ -17,7 +17,7 @@ from tests.factories.wheels import everything, hashed, record_of, wheel
 from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.oci.model import File, Layer, MemberFile, NewFile
 from vbuild.publishing.oci.writing import WrittenBlob, write_layer
-from vbuild.wheel.shared import SharedWheels
+from vbuild.wheel.archive import SharedWheels
 
 MOMENT = 1_700_000_000
 LARGE = "\n".join(str(number**3) for number in range(30_000)).encode()

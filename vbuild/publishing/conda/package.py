@@ -36,10 +36,8 @@ from vbuild.files.records import Buffer
 from vbuild.hardware.conda import MACHINES
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.installing import InstalledFile, InstallEnvironment, installed, moment_of, scripts_of
-from vbuild.wheel.archive import Wheel
+from vbuild.wheel.archive import SharedWheels, Wheel, mapped
 from vbuild.wheel.metadata import recorded_sha256
-from vbuild.wheel.shared import SharedWheels
-from vbuild.wheel.unpacking import mapped
 from vbuild.wheel.zip_read import Member, ZipReader
 from vbuild.wheel.zip_write import PassedStream, StoredStream, open_stored, write_stored
 

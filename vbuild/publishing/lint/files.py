@@ -38,8 +38,7 @@ from vbuild.wheel.metadata import LIBS, VARIANT_JSON, is_companion, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.sdist import LARGEST, PKG_INFO, SUFFIX, below_top, reading, release_of
-from vbuild.wheel.zip_format import ZipMethod
-from vbuild.wheel.zip_read import READ_METHODS, ZipReader
+from vbuild.wheel.zip_read import READ_METHODS, ZipMethod, ZipReader
 
 T = TypeVar("T")
 
@@ -90,7 +89,7 @@ class ReadyWheel:
         Also if a member of a local file differs from RECORD.
         """
         with source.opened() as file, at(source.name):
-            wheel = Wheel(Path(source.name), ZipReader(file, is_strict=True))
+            wheel = Wheel.verified(Path(source.name), ZipReader(file, is_strict=True))
             methods = {member.header.method for member in wheel.members}
             if source.path and methods <= READ_METHODS:
                 wheel.check()

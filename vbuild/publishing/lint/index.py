@@ -50,7 +50,7 @@ from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import files_in
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.simple_index import IndexedFile, project_link
-from vbuild.wheel.zip_format import ZipMethod
+from vbuild.wheel.zip_read import ZipMethod
 
 # PyPI's MB and GB are 1024 times 1024, and 1024 times that, bytes: MAX_FILESIZE and UPLOAD_LIMIT_CAP of its source
 MB = 1 << 20

@@ -55,10 +55,8 @@ from vbuild.publishing.oci.model import (
     OciImage,
     digest_of,
 )
-from vbuild.wheel.archive import Wheel
-from vbuild.wheel.shared import SharedWheels
-from vbuild.wheel.unpacking import fed
-from vbuild.wheel.zip_format import ZipMethod
+from vbuild.wheel.archive import SharedWheels, Wheel, fed
+from vbuild.wheel.zip_read import ZipMethod
 
 _LEVEL = 6
 _GATHERED = 1 << 20

@@ -47,7 +47,7 @@ from vbuild.publishing.redirect.sdist import (
     packed,
 )
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, labels_of
-from vbuild.wheel.shared import SharedWheels
+from vbuild.wheel.archive import SharedWheels
 
 WHEELS = "wheels"
 PINS = "requirements.txt"
