@@ -96,16 +96,6 @@ def test_a_report_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path) == "cannot be read: Is a directory"
 
 
-def test_a_report_of_another_project_is_not_what_was_before(tmp_path: Path) -> None:
-    path = tmp_path / "old.json"
-    path.write_text(json.dumps(data(entry())))
-    with pytest.raises(RecipeError) as caught:
-        Report.previous(path, "other")
-    assert str(caught.value) == f"{path}: is of 'demo'; expected a report of 'other', which this release is of"
-    assert Report.previous(None, "other") is None
-    assert Report.previous(path, "Demo")
-
-
 def test_wheels_of_one_build_count_their_time_once() -> None:
     fat = {"compiled_for": "sm_75,sm_80", "build_seconds": 40.0}
     found = report(entry("sm75", gpus="sm_75") | fat, entry("sm80", gpus="sm_80") | fat, entry(seconds=2.0))

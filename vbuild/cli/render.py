@@ -24,7 +24,7 @@ _WHEEL = re.compile(r"\S+\.whl: ")
 def show_release(release: "ReleaseResult", *, as_json: bool = False) -> None:
     """Print *release*; `VbuildError`, and thus status 1, if something of it failed."""
     # the wheels are read again for their sizes and hashes, so only if asked for
-    data = {**release.data(), "changes": release.changes and release.changes.data()} if as_json else None
+    data = release.data() if as_json else None
     terminal.show(data, release_lines(release), as_json=as_json)
     if release.failures:
         raise VbuildError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
@@ -83,9 +83,6 @@ def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
         yield f"kept from an earlier run: {kept}; --fresh builds them again"
     if release.split:
         yield from split_lines(release.split)
-    if release.changes:
-        for line in release.changes.lines():
-            yield from wrapped(line, indent=4)
     for note in release.notes:
         yield from wrapped(note)
 

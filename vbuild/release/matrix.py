@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vbuild.build.frontend import begin as begin_build
@@ -402,12 +403,13 @@ def _builds_to_make(missing: Sequence[PlannedWheel], wheels: Sequence[PlannedWhe
 def _longest_first(wheels: Iterable[PlannedWheel], context: ReleaseContext) -> list[PlannedWheel]:
     """*wheels*, those first that took longest in the run before, by its report; what it does not have comes before.
 
-    Of these, what is for more GPUs comes first. The report is that to compare with, or the one among the results.
+    Of these, what is for more GPUs comes first.
     """
-    report = context.before
-    with suppress(VbuildError):  # there is none, or it is of another vbuild
-        report = report or Report.previous(context.folder / REPORT, context.recipe.name)
-    seconds = {(entry.label, entry.python): entry.seconds for entry in report.wheels} if report else {}
+    seconds: dict[tuple[str | None, str], float] = {}
+    with suppress(VbuildError):  # there is no report, or it is of another vbuild
+        report = Report.load(context.folder / REPORT)
+        if report.project == canonicalize_name(context.recipe.name):
+            seconds = {(entry.label, entry.python): entry.seconds for entry in report.wheels}
 
     def length(wheel: PlannedWheel) -> tuple[float, int]:
         target = wheel.target

@@ -47,7 +47,6 @@ from vbuild.verification.model import Verdict
 from vbuild.wheel.archive import open_wheel
 
 if TYPE_CHECKING:
-    from vbuild.release.report_comparison import Comparison
     from vbuild.splitting.request import SplitRequest
     from vbuild.splitting.results import Split
     from vbuild.toolchain.interpreter import Interpreter
@@ -175,8 +174,7 @@ class ReleaseResult(Struct, frozen=True):
     """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them.
 
     *notes* are what the user should know about the tools, and *split* is what was taken out of the finished wheels.
-    *choices* say what standard machines get, and *changes* how it differs from the release before, if that was given.
-    *bench* is what the recipe's bench says of it.
+    *choices* say what standard machines get, and *bench* what the recipe's bench says of it.
     """
 
     name: str
@@ -187,7 +185,6 @@ class ReleaseResult(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     split: "Split | None" = None
     choices: tuple[MachineChoice, ...] = ()
-    changes: "Comparison | None" = None
     bench: tuple[BenchReport, ...] = ()
 
     @property
@@ -298,8 +295,8 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
     of it. Builds and wheels of earlier runs are taken from *cache*, and None keeps nothing. *supply* gives CUDA
     toolkits and zig; by default they are fetched.
 
-    At the end, *split* says what is taken out of all wheels, and the report has what differs from *before*. The
-    statement of provenance names *source*, the files in *inputs* and the folders in *parts*.
+    At the end, *split* says what is taken out of all wheels. The statement of provenance names *source*, the files in
+    *inputs* and the folders in *parts*.
     """
 
     recipe: Recipe
@@ -312,7 +309,6 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
     supply: Supply = FETCHED
     is_part: bool = False
     split: "SplitRequest | None" = None
-    before: Report | None = None
     source: str = ""
     inputs: tuple[Path, ...] = ()
     parts: tuple[Path, ...] = ()

@@ -33,7 +33,6 @@ from vbuild.hardware.machine import Machine
 from vbuild.recipe.target import Target
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult
 from vbuild.release.report import REPORT, MachineChoice
-from vbuild.release.report_comparison import Comparison
 from vbuild.release.report_page import PAGE, page
 from vbuild.sbom.statement import PROVENANCE, build_platform, dependencies_at, platform_at, statement
 from vbuild.variants.document import Document
@@ -102,11 +101,8 @@ def published(
 ) -> ReleaseResult:
     """Index the finished wheels with those of the same release in the folder of results, then move all of it there.
 
-    ``report.json`` and ``report.html`` go with them; the page also shows what differs from the report *before*. If
-    there are wheels, ``provenance.json`` is a statement on them, on the context's inputs, and on the wheels that its
-    parts were made of; it names a platform only if all of them were made there, and none *is_remote*. *split* is the
-    account of what was taken out of the wheels, and *bench* what was timed: wheels of an earlier run that are left out
-    now go.
+    ``report.json``, ``report.html`` and ``provenance.json`` go with them. *split* is the account of what was taken out
+    of the wheels. Wheels of an earlier run that *bench* leaves out now are removed.
     """
     folder, stage = context.folder, context.stage
     products = tuple(outcome for outcome in outcomes if isinstance(outcome, Product))
@@ -133,21 +129,13 @@ def published(
         report = release.report()
         reports = (stage / REPORT, stage / PAGE)
         reports[0].write_text(json.dumps(report.data(), indent=2) + "\n", encoding="utf-8")
-        reports[1].write_text(page(report, context.before), encoding="utf-8")
-        required = split.companion_paths if split else ()
-        wheels = tuple(dict.fromkeys((*(product.wheel for product in products), *required)))
-        # all that needs room on the disk is done
+        reports[1].write_text(page(report), encoding="utf-8")
+        wheels = [product.wheel for product in products] + [*(split.companion_paths if split else ())]
         files = [*wheels, *(item.path for item in indexed), *reports]
         if wheels:  # a statement is on something
-            path = stage / PROVENANCE
-            earlier = [one for part in context.parts for one in dependencies_at(part)]
-            asked = {"recipe": context.inputs[0].name} if context.inputs else {}
-            platforms = {"" if is_remote else build_platform(), *map(platform_at, context.parts)}
-            platform = "" if len(platforms) > 1 else platforms.pop()
-            stated = statement(wheels, inputs=context.inputs, earlier=earlier, asked=asked, platform=platform)
-            path.write_bytes(stated)
-            files.append(path)
+            files.append(_provenance(context, wheels, is_remote=is_remote))
         files = list(dict.fromkeys(files))  # a dependency wheel may be given, and be made again
+        # all that needs room on the disk is done
         for file in files:
             settle(file)
         for file in files:
@@ -160,8 +148,25 @@ def published(
         release,
         products=tuple(replace(product, wheel=folder / product.wheel.name) for product in products),
         indexed=tuple(replace(item, path=folder / item.path.name) for item in indexed),
-        changes=Comparison(context.before, report) if context.before else None,
     )
+
+
+def _provenance(context: ReleaseContext, wheels: Iterable[Path], *, is_remote: bool) -> Path:
+    """The file with the statement on *wheels*, on the inputs, and on what the parts of the release were made of.
+
+    It names a platform only if all wheels were made there, and none on a worker.
+    """
+    path = context.stage / PROVENANCE
+    platforms = {"" if is_remote else build_platform(), *map(platform_at, context.parts)}
+    stated = statement(
+        tuple(dict.fromkeys(wheels)),
+        inputs=context.inputs,
+        earlier=[dependency for part in context.parts for dependency in dependencies_at(part)],
+        asked={"recipe": context.inputs[0].name} if context.inputs else {},
+        platform="" if len(platforms) > 1 else platforms.pop(),
+    )
+    path.write_bytes(stated)
+    return path
 
 
 def _indexed(products: Iterable[Product], release: Path, folder: Path, gone: Collection[str]) -> tuple[Indexed, ...]:

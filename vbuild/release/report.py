@@ -1,7 +1,7 @@
-"""``report.json`` as values: `vbuild.release.publication` writes them, and the page, comparisons and collect read them.
+"""``report.json`` as values: `vbuild.release.publication` writes them, and the page and collect read them.
 
     Product, Failure -> WheelEntry, FailureEntry -> Report -> report.json
-    report.json -> checked against report.schema.json -> Report -> page, comparison, or `vbuild.release.collect`
+    report.json -> checked against report.schema.json -> Report -> page, or `vbuild.release.collect`
 
 Fields stand in the order of the keys in the file. The schema describes every key to people and checks what is read:
 vbuild writes these keys and no others; a report that it reads may be of a later version and have more.
@@ -122,11 +122,8 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
     def target_key(self) -> Key:
         """What distinguishes the target from others, in this release and the next, also if its wheel failed."""
         # a path says nothing on another machine
-        return ("" if "/" in self.python else self.python, *self._variant)
-
-    @property
-    def _variant(self) -> Key:
-        return (self.cpu[:3], self.label, *sorted({**self.choices, **self.requires}.items()))  # x86, arm
+        python = "" if "/" in self.python else self.python
+        return (python, self.cpu[:3], self.label, *sorted({**self.choices, **self.requires}.items()))  # x86, arm
 
 
 class ToolkitEntry(Struct, frozen=True):
@@ -169,11 +166,6 @@ class WheelEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
     def emulation(self) -> LevelRun | None:
         """What became of it in an emulator of its CPU level, or None if the recipe did not ask for that."""
         return LevelRun.of_data(self.emulation_data) if self.emulation_data else None
-
-    @property
-    def key(self) -> Key:
-        """What the wheel is, whatever its version is, and that of its platform."""
-        return (self.name.project, self.name.python, self.name.abi, kinds(self.name), *self._variant)
 
     @property
     def build(self) -> Key:
@@ -261,19 +253,6 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
             return cls.of_data(data)
 
     @classmethod
-    def previous(cls, path: Path | None, name: str) -> Self | None:
-        """The report at *path* that a release of the project *name* is compared with, or None without a path.
-
-        `RecipeError` if it is not a report, or is of another project.
-        """
-        if path is None:
-            return None
-        report = cls.load(path)
-        if canonicalize_name(report.name) != canonicalize_name(name):
-            raise RecipeError(f"{path}: is of {report.name!r}; expected a report of {name!r}, which this release is of")
-        return report
-
-    @classmethod
     def of_data(cls, data: object) -> Self:
         """The report that *data*, made by `json.loads`, is; `RecipeError`, with the key, if it is something else.
 
@@ -337,11 +316,6 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     def seconds(self) -> float:
         """How long the builds took, each once, one after the other."""
         return sum({wheel.build: wheel.seconds for wheel in self.wheels}.values())
-
-    @property
-    def pythons(self) -> tuple[str, ...]:
-        """The Pythons of the wheels, as the recipe calls them."""
-        return tuple(dict.fromkeys(wheel.python for wheel in self.wheels))
 
     @property
     def platforms(self) -> tuple[tuple[str, ...], ...]:

@@ -1,16 +1,15 @@
 """The report of a release as one page that needs no network, readable in ten seconds.
 
-    report -> what failed, what changed, each wheel, who gets what, the limits of PyPI, overridden flags, notes
+    report -> what failed, each wheel, who gets what, the limits of PyPI, overridden flags, notes
            -> report.html.jinja with report.css and report.js inside
 
 Rows of the tables only bring together what is alike in the report. The script only filters and sorts these rows.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import groupby
-from typing import Any
 
 from msgspec import Struct
 
@@ -19,7 +18,6 @@ from vbuild.files.templates import rendered
 from vbuild.files.wording import counted, percent, sized
 from vbuild.publishing.lint.index import is_uploadable
 from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, differing, kinds
-from vbuild.release.report_comparison import Comparison, SizeChange, WheelChange, given, grown, titled
 from vbuild.verification.bench import BenchRatio, BenchReport, spelled
 from vbuild.verification.model import Severity, VerifyRule
 from vbuild.wheel.name import WheelName
@@ -29,7 +27,7 @@ _REASON = re.compile(r"\w+ :: (\w+) :: (\S+) is number (\d+ of \d+) that the mac
 
 
 class PageRow(Struct, frozen=True):
-    """A wheel in the table: what it *serves*, its *share* of the largest one's size, and how it was before.
+    """A wheel in the table: what it *serves*, and its *share* of the largest one's size.
 
     Of several wheels of one build the first *is_first*, and stands for the time.
     """
@@ -38,8 +36,6 @@ class PageRow(Struct, frozen=True):
     share: float
     serves: str
     is_first: bool
-    pair: WheelChange | None
-    is_new: bool
 
     @property
     def warnings(self) -> int:
@@ -118,23 +114,13 @@ class Message(Struct, frozen=True):
     logs: tuple[str, ...] = ()
 
 
-def groups(report: Report, pairs: Mapping[Key, WheelChange] | None) -> tuple[PageGroup, ...]:
-    """The wheels of *report* by Python, and by platform if there are several kinds.
-
-    *pairs* have those that were there before, or None if nothing is compared.
-    """
+def groups(report: Report) -> tuple[PageGroup, ...]:
+    """The wheels of *report* by Python, and by platform if there are several kinds."""
     largest = max((wheel.size for wheel in report.wheels), default=0)
     built: set[Key] = set()
     found: dict[str, list[PageRow]] = {}
     for wheel in report.wheels:
-        row = PageRow(
-            wheel,
-            wheel.size / largest if largest else 0.0,
-            _serves(wheel),
-            wheel.build not in built,
-            pairs.get(wheel.key) if pairs is not None else None,
-            pairs is not None and wheel.key not in pairs,
-        )
+        row = PageRow(wheel, wheel.size / largest if largest else 0.0, _serves(wheel), wheel.build not in built)
         built.add(wheel.build)
         platforms = kinds(wheel.name) if len(report.platforms) > 1 else ()
         name = wheel.name
@@ -148,7 +134,8 @@ def served(choices: Iterable[MachineChoice]) -> Iterator[ServedMachine]:
     for _, several in groupby(choices, key=lambda choice: (choice.machine, choice.driver)):
         alike: dict[str, list[MachineChoice]] = {}
         for choice in several:
-            alike.setdefault(given(choice), []).append(choice)
+            gets = (choice.label or "plain") if choice.wheel else "nothing"
+            alike.setdefault(gets, []).append(choice)
         for gets, same in alike.items():
             sizes = sorted({choice.size for choice in same if choice.size is not None})
             yield ServedMachine(same[0], tuple(choice.python for choice in same), tuple(sizes), gets)
@@ -263,8 +250,6 @@ _FEW = 12  # rows that need no filter
 _DENSE = 40  # rows from which on each is a single line
 _RELEASES = 10  # with room for fewer, a project is full within a year or so
 _MANY = 1000
-_NOTICED = 0.01  # of a size
-_LEAST = 0.05  # hundredths that are not rounded to none
 
 
 class Mood(StrEnum):
@@ -300,11 +285,8 @@ class Status(Struct, frozen=True):
     more: str = ""
 
 
-def page(report: Report, before: Report | None = None) -> str:
-    """The HTML of *report*, with what is not as in the one *before*, if that is given."""
-    changes = Comparison(before, report) if before else None
-    pairs = {pair.after.key: pair for pair in changes.pairs} if changes else None
-    tables = groups(report, pairs)
+def page(report: Report) -> str:
+    """The HTML of *report*."""
     machines = [*served(report.choices)]
     for_pypi = uploadable(report)
     return rendered(
@@ -312,19 +294,10 @@ def page(report: Report, before: Report | None = None) -> str:
         "report.html.jinja",
         styles=["report.css"],
         scripts=["report.js"],
-        filters={
-            "sized": sized,
-            "lasting": lasting,
-            "counted": counted,
-            "delta": delta,
-            "leaning": leaning,
-            "grown": grown,
-            "given": given,
-        },
+        filters={"sized": sized, "lasting": lasting, "counted": counted},
         report=report,
-        changes=changes,
         status=status(report),
-        groups=tables,
+        groups=groups(report),
         pythons=len({(wheel.name.python, wheel.name.abi) for wheel in report.wheels}),
         has_many=len(report.wheels) > _FEW,
         is_dense=len(report.wheels) > _DENSE,
@@ -340,7 +313,6 @@ def page(report: Report, before: Report | None = None) -> str:
         lists=list(dict.fromkeys(text for wheel in report.wheels for text in wheel.lists)),
         warnings=(*warnings(report.wheels), *unreproducible(report.wheels)),
         failures=failures(report),
-        titled=titled,
         percent=percent,
         tested=sum(wheel.test is TrialResult.PASSED for wheel in report.wheels),
     )
@@ -406,16 +378,3 @@ def gauges(report: Report) -> Iterator[Gauge]:
 def binary(size: int) -> str:
     """A limit as PyPI writes it, in MB of 1024 times 1024 bytes."""
     return f"{size >> 30} GB" if size >= 1 << 30 and not size % (1 << 30) else f"{size >> 20} MB"
-
-
-def delta(change: SizeChange[Any]) -> str:
-    """By how much of its size something is larger, with its sign."""
-    share = 100 * change.share
-    return f"{share:+.1f} %".replace("-", "\N{MINUS SIGN}") if abs(share) >= _LEAST else "±0 %"
-
-
-def leaning(change: SizeChange[Any]) -> Mood | str:
-    """The colour of a change in size, or none for a small one."""
-    if abs(change.share) < _NOTICED:
-        return ""
-    return Mood.BAD if change.grown > 0 else Mood.GOOD
