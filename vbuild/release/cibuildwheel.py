@@ -88,11 +88,10 @@ def cibuildwheel(
 ) -> ReleaseResult:
     """Build the wheels of cibuildwheel with *arguments* into *folder*, for each of *variants*, by default all.
 
-    The project is the one that *arguments* name, and the working folder has it, as for cibuildwheel. *on_progress*
-    hears of each step of each target, and *echo* what cibuildwheel prints. The folder gets the finished wheels, the
-    release's variants.json, the report, and the logs of what failed. Earlier runs with the same sources, options and
-    images are taken from the cache, unless *fresh*. A `VbuildError` is raised, and no wheel written, where no run can
-    start.
+    *on_progress* gets each step of each target, and *echo* what cibuildwheel prints. The folder gets the finished
+    wheels, the release's variants.json, the report, and the logs of what failed. Earlier runs with the same sources,
+    options and images are taken from the cache, unless *fresh*. A `VbuildError` is raised, and no wheel written, if no
+    run can start.
     """
     given = Arguments.parse(arguments)
     engine, identifiers = _asked(given)
@@ -149,10 +148,7 @@ def cibuildwheel(
 
 
 def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[CibuildwheelRun, ...]:
-    """The runs that `cibuildwheel` would make, with every variable; nothing is built or written.
-
-    Secrets in it are hidden as in logs.
-    """
+    """The runs that `cibuildwheel` would make, with every variable, secrets hidden; nothing is built or written."""
     given = Arguments.parse(arguments)
     _, identifiers = _asked(given)
     recipe = Recipe.load(given.package)
@@ -164,13 +160,13 @@ def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) ->
 
 
 def _hiding(given: Arguments) -> AbstractContextManager[None]:
-    """Hides in logs what cibuildwheel with the words *given* passes on into containers, and secrets in its options."""
+    """Hides what cibuildwheel passes on into containers, and secrets in its options."""
     options = ((name, text) for name, text in os.environ.items() if name.startswith("CIBW_"))
     return hiding(of_variables(os.environ, passed_on(given, os.environ)) | of_settings(options))
 
 
 def _targets(recipe: Recipe, variants: Collection[str]) -> tuple[Target, ...]:
-    """The targets called as in *variants*, once each: the Pythons are cibuildwheel's."""
+    """The targets that *variants* name, once each: the Pythons are cibuildwheel's."""
     return recipe.chosen(only=variants, pythons=recipe.matrix.pythons[:1])
 
 
@@ -204,7 +200,7 @@ def _run_context(given: Arguments, setup: PurePosixPath, supply: Supply, on_prog
 
 
 def _omitted(targets: Sequence[Target], identifiers: Sequence[str]) -> Iterator[str]:
-    """What is not built, though cibuildwheel would: other machines than the variants', and CUDA without glibc."""
+    """Notes on what only cibuildwheel would build: for other machines than the variants', and CUDA without glibc."""
     machine = targets[0].cpu.machine
     if others := [identifier for identifier in identifiers if machine_of(identifier) != machine]:
         yield f"{', '.join(others)}: no variants, which are for {machine}"
@@ -218,14 +214,14 @@ def _no_python(_target: Target) -> Interpreter:
 
 
 class _CibuildwheelSteps(Struct, frozen=True):
-    """Makes wheels of the release *context* from the plain wheels of cibuildwheel; *said* is for the user."""
+    """Makes wheels of the release *context* from the plain wheels of cibuildwheel."""
 
     context: ReleaseContext
     run_context: RunContext
     said: list[str] = field(default_factory=list)
 
     def made(self, run: CibuildwheelRun, runner: ContainerRunner) -> ContainerResult:
-        """*run*, done, and done again where flags for single files put code above the level after all."""
+        """*run*, done again if flags for single files put code above the level."""
         for target in run.targets:
             self.context.on_progress(target, "building")
         made, last = runner.made(run), run
@@ -253,8 +249,8 @@ class _CibuildwheelSteps(Struct, frozen=True):
         return made
 
     def _following(self, run: CibuildwheelRun, made: ContainerResult) -> tuple[Rewriting, tuple[str, ...], str] | None:
-        """The rules by which flags go that put code of *made* above the level of *run*, the identifiers that they are
-        for, and what is different; None where no flag did.
+        """The rules without the flags that put code above the level, the identifiers that need them, and what is
+        different; None if no flag did.
         """
         recipe, said = self.context.recipe, dict[str, None]()
         rules = first = run.plan.rewriting if run.plan else Rewriting()
@@ -275,7 +271,6 @@ class _CibuildwheelSteps(Struct, frozen=True):
         return (rules, tuple(found), "; ".join(said)) if found else None
 
     def outcomes(self, made: Sequence[ContainerResult]) -> Iterator[Product | Failure]:
-        """What became of all targets of *made*."""
         for each in made:
             for identifier, build in each.builds.items():
                 yield from self._finished(each, identifier, build, made)
@@ -297,7 +292,6 @@ class _CibuildwheelSteps(Struct, frozen=True):
     def _finished(
         self, made: ContainerResult, identifier: str, build: ContainerBuild, all_of_them: Sequence[ContainerResult]
     ) -> Iterator[Product | Failure]:
-        """The wheels of one *build* of *made*, for *identifier*."""
         targets = [_of(target, identifier) for target in made.run.targets]
         try:
             _check(made.run, build, self.context.recipe)
@@ -314,7 +308,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
             yield replace(product, not_reproducible=differing) if isinstance(product, Product) else product
 
     def _billed(self, run: CibuildwheelRun, target: Target, build: ContainerBuild) -> ContainerBuild:
-        """*build*, of *run* for *target*, with a bill of materials in its wheel unless the recipe wants none."""
+        """*build* with a bill of materials in its wheel, unless the recipe wants none."""
         if not self.context.recipe.repair.bill:
             return build
         # of other packages of the container nothing is known
@@ -370,12 +364,11 @@ class _CibuildwheelSteps(Struct, frozen=True):
 
 
 def _leaves_out(build: ContainerBuild | None, before: ContainerBuild) -> bool:
-    """Whether *build* has fewer libraries than that *before*, or is not there."""
     return build is None or len(modules_in(build.wheel)) < len(modules_in(before.wheel))
 
 
 def _of(target: Target, identifier: str) -> Target:
-    """*target* for *identifier*: where that is of another machine, for what all of these have."""
+    """*target* for *identifier*; one of another machine has the baseline, as nothing of its code is looked at."""
     machine = machine_of(identifier)
     if machine == target.cpu.machine:
         return replace(target, python=identifier)
@@ -385,7 +378,7 @@ def _of(target: Target, identifier: str) -> Target:
 
 
 def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
-    """`VbuildError` if *build* is not what *run* was for, under whatever name."""
+    """`VbuildError` if *build* is not what *run* was for."""
     if not same_project(WheelName.parse(build.wheel.name).distribution, recipe.name):
         raise BuildError(f"{build.wheel.name}: not of {recipe.name}, which the recipe builds")
     if run.plan and build.record.started is None:
@@ -399,7 +392,7 @@ def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
 
 
 def _not_reproducible(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> tuple[Unreproducible, ...]:
-    """The files in the wheel of *build*, of *run*, that would have other bytes if they were built elsewhere.
+    """The files in the wheel of *build* that would have other bytes if they were built elsewhere.
 
     In a container the project is in the same folder everywhere.
     """
@@ -410,7 +403,7 @@ def _not_reproducible(run: CibuildwheelRun, build: ContainerBuild, recipe: Recip
 
 
 def _baseline(target: Target, identifier: str, made: Sequence[ContainerResult]) -> Path | None:
-    """The wheel that differs from that of *target* in nothing but the CPU level, the lowest."""
+    """The wheel that differs from that of *target* only in the CPU level, the lowest."""
     if not target.asks_for_cpu:
         return None
     for each in made:

@@ -54,7 +54,7 @@ _SHORT = {"": "cp", "python": "cp", "cpython": "cp", "pypy": "pp"}
 
 
 class ReleasePart(Struct, frozen=True):
-    """A folder with *wheels*, and the *report* on them, or None if nobody wrote one."""
+    """A folder with *wheels*, and the *report* on them, if there is one."""
 
     folder: Path
     wheels: tuple[Path, ...]
@@ -62,10 +62,10 @@ class ReleasePart(Struct, frozen=True):
 
     @classmethod
     def at(cls, folder: Path) -> "ReleasePart | None":
-        """What is in *folder* itself, or None if that is neither a wheel nor a report.
+        """The part in *folder* itself, or None if it has neither a wheel nor a report.
 
         `RecipeError` for a report that cannot be read, or that lists wheels that are not there; `WheelError` for a
-        name that no wheel has.
+        wrong name.
         """
         wheels = tuple(path for path in wheels_in(folder) if not path.is_dir())
         for wheel in wheels:
@@ -87,16 +87,12 @@ class ReleasePart(Struct, frozen=True):
         return frozenset(companion.file for companion in self.report.companions) if self.report else frozenset()
 
     def log(self, failure: FailureEntry) -> Path | None:
-        """The log of *failure*, if it is here."""
         path = self.folder / LOGS / Path(failure.log).name if failure.log else None
         return path if path and path.is_file() else None
 
 
 class PartWheel(Struct, frozen=True):
-    """A wheel of some part, and its *entry* in the report there, or None if it has none.
-
-    It *is_companion* if a split made it, and others require it.
-    """
+    """A wheel of a part, and its *entry* in the report; it *is_companion* if a split made it."""
 
     path: Path
     entry: WheelEntry | None
@@ -122,15 +118,14 @@ def collect(
     recipe: Path | None = None,
     on_progress: OnProgress = lambda _target, _step: None,
 ) -> ReleaseResult:
-    """Make one release in *folder* of the parts at *paths*, folders of wheels, and whatever is below these.
+    """Make one release in *folder* of the parts at *paths*, folders of wheels, and of those below.
 
-    Every wheel is verified; one that does not keep its promises, and what failed in a part, is a failure of the
-    release, and so is what the *recipe* has and no part, and of two Pythons' wheels of one name the second. The recipe
-    also says what may go above a level, and what is taken out of the wheels: those that change are tested again, where
-    this machine has their Python. *on_progress* is called with each step of each wheel.
+    Failures of the release are wheels that do not keep their promises, what failed in a part, what the *recipe* has and
+    no part, and of two Pythons' wheels of one name the second. The recipe also says what may go above a level, and what
+    is taken out of the wheels: those that change are tested again if this machine has their Python.
 
-    A `VbuildError` is raised, and nothing written, where there are no parts, where one cannot be read or contradicts
-    another, or where they are not of one release.
+    A `VbuildError` is raised, and nothing written, if there are no parts, or if they cannot be read, contradict each
+    other, or are not of one release.
     """
     whole = Recipe.load(recipe) if recipe else None
     split = split_request(whole) if whole else None
@@ -172,13 +167,13 @@ def collect(
 
 
 class _CollectedWheels(Struct, frozen=True):
-    """Brings the wheels of parts into the release *context*, as links in its stage, with *notes* on them."""
+    """Brings the wheels of parts into the release *context*, as links in its stage."""
 
     context: ReleaseContext
     notes: list[str] = field(default_factory=list)
 
     def outcomes(self, wheels: Sequence[PartWheel]) -> list[Product | Failure]:
-        """What becomes of *wheels*, in their order: baselines are verified first, then what is compared with them."""
+        """The outcomes of *wheels*, in their order: baselines are verified first, then what is compared with them."""
         outcomes = {wheel.path.name: self._product(wheel) for wheel in wheels}
         outcomes |= _of_other_base({wheel.path.name: outcomes[wheel.path.name] for wheel in wheels if wheel.entry})
         products = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Product)}
@@ -226,7 +221,7 @@ class _CollectedWheels(Struct, frozen=True):
         return product
 
     def _compared(self, product: Product, sound: Iterable[Product]) -> Product | Failure:
-        """What becomes of *product*, which is above the baseline, compared with one of the *sound* baseline wheels."""
+        """*product*, which is above the baseline, compared with one of the *sound* baseline wheels."""
         nearest = next((other for other in sound if _build(other) == _build(product)), None)
         if nearest is None:
             lowest = baseline(product.target.cpu.machine)
@@ -247,7 +242,7 @@ class _CollectedWheels(Struct, frozen=True):
 
 
 class _WheelClaims(Struct, frozen=True):
-    """What a wheel claims by its *name* and its variant.json: the *cpu* it is for, and its *properties*."""
+    """What a wheel claims by its *name* and its variant.json."""
 
     name: WheelName
     cpu: Cpu
@@ -276,7 +271,7 @@ class _WheelClaims(Struct, frozen=True):
         return Target(self.name.variant, self.name.python, self.cpu, self.properties)
 
     def contradiction(self, reported: Target) -> str | None:
-        """How the target *reported* for the wheel differs from its claims, in words."""
+        """How the target *reported* for the wheel differs from its claims."""
         label = self.name.variant
         if reported.label != label:
             claimed, named = (repr(text) if text else "plain" for text in (label, reported.label))
@@ -292,7 +287,7 @@ class _WheelClaims(Struct, frozen=True):
 
 
 def _of_other_base(outcomes: Mapping[str, Product | Failure]) -> dict[str, Failure]:
-    """Failures of the wheels without a level of their own that are for another one than the rest, by their reports."""
+    """Failures of the wheels without a level that are for another one than the rest, by their reports."""
     targets = {
         name: outcome.target
         for name, outcome in outcomes.items()
@@ -309,21 +304,20 @@ def _of_other_base(outcomes: Mapping[str, Product | Failure]) -> dict[str, Failu
 
 
 def _build(product: Product) -> tuple[object, ...]:
-    """The build of *product*, the same for all CPU levels of a machine: such wheels can be compared."""
+    """The same for wheels of all CPU levels of a machine, which can be compared."""
     name = WheelName.parse(product.wheel.name)
     target = replace(product.target, python="")  # a path says nothing of a Python of another machine
     return (name.project, name.python, name.abi, kinds(name), target.cpu.machine, *without_cpu(target))
 
 
 def _siblings(context: ReleaseContext, pythons: Mapping[str, str], plain: Target) -> list[Target]:
-    """The targets of the recipe for the one of its *pythons* that *plain* is for."""
     python = pythons.get(plain.python, context.recipe.matrix.pythons[0])
     # a report does not have the variables that set builds apart
     return [replace(target, env=(), config_settings=()) for target in context.targets if target.python == python]
 
 
 def _tested_again(context: ReleaseContext, notes: list[str], product: Product, find_links: Path) -> Product | Failure:
-    """*product*, whose wheel has changed, tested again if its Python is here; *notes* says if it is not."""
+    """*product* tested again if its Python is here; *notes* says if it is not."""
     try:
         interpreter = interpreter_of(product.target)
     except BuildError as error:
@@ -347,7 +341,7 @@ def _tested_again(context: ReleaseContext, notes: list[str], product: Product, f
 
 
 def _failures(parts: Iterable[ReleasePart], outcomes: Iterable[Product | Failure], folder: Path) -> Iterator[Failure]:
-    """What failed in *parts* and is not among *outcomes*, each once, with its log in *folder* if its part has it."""
+    """What failed in *parts* and is not among *outcomes*, with its log in *folder* if its part has it."""
     keys = {_target_key(outcome.target) for outcome in outcomes}
     for part in parts:
         for entry in part.report.failures if part.report else ():
@@ -372,7 +366,7 @@ def _copied(log: Path, folder: Path) -> Path:
 def _by_project(
     wheels: Iterable[PartWheel], outcomes: Iterable[Product | Failure], project: str
 ) -> tuple[list[Product | Failure], list[Product | Failure]]:
-    """The *outcomes* of *wheels*: of those of *project*, and of others, whose failures have their project as label."""
+    """The *outcomes* of wheels of *project*, and those of others, whose failures have their project as label."""
     own: list[Product | Failure] = []
     others: list[Product | Failure] = []
     for wheel, outcome in zip(wheels, outcomes, strict=True):
@@ -386,7 +380,6 @@ def _by_project(
 
 
 def _missing(recipe: Recipe, outcomes: Sequence[Product | Failure]) -> list[Failure]:
-    """The targets of *recipe* that are not among *outcomes*."""
     pythons = _recipe_pythons((outcome.target.python for outcome in outcomes), recipe)
     keys = {
         _target_key(replace(outcome.target, python=pythons[outcome.target.python]))
@@ -397,7 +390,7 @@ def _missing(recipe: Recipe, outcomes: Sequence[Product | Failure]) -> list[Fail
 
 
 def _recipe_pythons(pythons: Iterable[str], recipe: Recipe) -> dict[str, str]:
-    """Which of *recipe*'s Pythons each of *pythons* is, one at most: itself, or one with another name elsewhere.
+    """The Python of *recipe* that each of *pythons* is: itself, or one with another name elsewhere.
 
     By the path relative to the recipe, if both are paths; by version; or the only one left that it may be.
     """
@@ -437,7 +430,7 @@ def _tag(python: str) -> str | None:
 
 
 def _ordered(outcomes: Sequence[Product | Failure], recipe: Recipe | None) -> list[Product | Failure]:
-    """*outcomes* by Python, and those of each, in the order of *recipe*; without one by version, plain wheels first."""
+    """*outcomes* in the order of *recipe*; without one by version of Python, plain wheels first."""
     targets = recipe.targets if recipe else ()
     numbers = {_target_key(target)[1:]: number for number, target in reversed([*enumerate(targets)])}
     own = recipe.matrix.pythons if recipe else ()
@@ -461,7 +454,7 @@ def _target_key(target: Target) -> tuple[object, ...]:
 def parts_at(paths: Sequence[Path], *, output: Path) -> tuple[ReleasePart, ...]:
     """The parts at *paths* and below, behind links too; that in *output*, the folder for results, only if it is given.
 
-    `RecipeError` without paths, for a path that is missing or cannot be read, and if the results would replace a part.
+    `RecipeError` for a path that is missing or cannot be read, and if the results would replace a part.
     """
     if not paths:
         raise RecipeError("no parts to collect; expected folders as 'vbuild matrix --part' leaves them")
@@ -490,7 +483,7 @@ def parts_at(paths: Sequence[Path], *, output: Path) -> tuple[ReleasePart, ...]:
 
 
 def _check_results(results: ReleasePart, parts: Sequence[ReleasePart]) -> None:
-    """`RecipeError` if *results*, which a release of *parts* would overwrite, is a part of that release itself."""
+    """`RecipeError` if *results*, which the release of *parts* would overwrite, has something that no part has."""
     names = {wheel.name for part in parts for wheel in part.wheels if wheel.name not in part.companions}
     releases = {WheelName.parse(name).release for name in names}
     others = sorted({wheel.name for wheel in results.wheels} - results.companions - names)
@@ -506,9 +499,9 @@ def _check_results(results: ReleasePart, parts: Sequence[ReleasePart]) -> None:
 
 
 def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str:
-    """The project that *parts* are of, which is *expected* if that is given.
+    """The project that *parts* are of; `RecipeError` if it is not the one *expected*, or if they are of several.
 
-    `RecipeError` if they are of several; parts without reports count only where there are no others.
+    Parts without reports count only if there are no others.
     """
     places: dict[str, tuple[Path, str]] = {}
     for part in parts:
@@ -582,7 +575,6 @@ def _unreadable(error: OSError) -> None:
 
 
 def _wheels(part: ReleasePart) -> Iterator[PartWheel]:
-    """The wheels of *part* in the order of its report, then the others."""
     entries = {entry.wheel: entry for entry in part.report.wheels} if part.report else {}
     places = {name: place for place, name in enumerate(entries)}
     companions = part.companions

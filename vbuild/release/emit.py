@@ -84,8 +84,6 @@ T = TypeVar("T")
 
 
 class CiSystem(StrEnum):
-    """What a release can be emitted for."""
-
     GITHUB = "github"
     GITLAB = "gitlab"
     JSON = "json"
@@ -94,10 +92,9 @@ class CiSystem(StrEnum):
 class JobPart(Struct, frozen=True):
     """One job of a release: one build, and all wheels that are cut from it.
 
-    *name* is no other part's, also where case does not count, and can be a file's, a job's or an artifact's. *labels*
-    are what ``--only`` takes. *python* is what ``--python`` takes, or None if the recipe has one Python; *version* is
-    that Python's where the recipe names it so, or None if it gives a path or nothing. *cpu* is the level, *cuda* the
-    version of the toolkit, if any.
+    *name* is unique, also where case does not count, and can be a file's, a job's or an artifact's. *labels* are what
+    ``--only`` takes, *python* what ``--python`` takes, or None if the recipe has one Python. *version* is that
+    Python's, or None if the recipe gives a path or nothing.
     """
 
     name: str
@@ -114,15 +111,14 @@ class JobPart(Struct, frozen=True):
         return (*only, "--python", self.python) if self.python else only
 
     def command(self, source: str, folder: str, *, options: Iterable[str] = ()) -> tuple[str, ...]:
-        """What makes this part of the recipe at *source*, into a folder of its own name in *folder*."""
         return ("vbuild", "matrix", source, "-o", f"{folder}/{self.name}", "--part", *options, *self.selection)
 
 
 class Jobs(Struct, frozen=True):
-    """A release of *name* as jobs: *parts* of the recipe at *source*, into *parts_folder*, collected in *folder*.
+    """The *parts* of a release as jobs, into *parts_folder*, collected in *folder*.
 
-    *source* is a path from the working folder, as a command takes it. *options* are those of every ``vbuild matrix``.
-    *python* is the version that runs vbuild, and builds if the recipe names none; jobs run on a *machine* of this kind.
+    *source* is a path from the working folder. *options* are those of every ``vbuild matrix``. *python* is the version
+    that runs vbuild, and builds if the recipe names none.
     """
 
     name: str
@@ -158,27 +154,23 @@ class Jobs(Struct, frozen=True):
         )
 
     def command(self, part: JobPart) -> tuple[str, ...]:
-        """What makes *part*, run in the working folder."""
         return part.command(self.source, self.parts_folder, options=self.options)
 
     @property
     def collecting(self) -> tuple[str, ...]:
-        """What makes one release of all parts that are there, and names what is missing."""
         return ("vbuild", "collect", self.parts_folder, "-o", self.folder, "--recipe", self.source)
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The Pythons that the recipe names by their versions."""
         return tuple(dict.fromkeys(part.version for part in self.parts if part.version))
 
 
 def emitted(source: Path, system: CiSystem, *, options: Sequence[str] = ()) -> str:
     """The file that makes the release of the recipe or project at *source* on *system*, run in this working folder.
 
-    Every job installs what the variable ``VBUILD_WHEELS`` names, and fails with a sentence if that is empty; or if its
-    ``vbuild`` is another project's. *options* are given to every ``vbuild matrix``, such as ``--locked``. The same
-    recipe gives the same text. `RecipeError` for a recipe that is wrong, `BuildError` if the jobs would not find it or
-    the file would be too large.
+    Every job installs what the variable ``VBUILD_WHEELS`` names, and fails if that is empty, or if its ``vbuild`` is
+    another project's. *options* are given to every ``vbuild matrix``. The same recipe gives the same text. `BuildError`
+    if the jobs would not find the recipe, or if the file would be too large.
     """
     jobs = Jobs.of(source, options)
     match system:
@@ -227,7 +219,7 @@ def data(jobs: Jobs) -> dict[str, Any]:
 
 
 def parts(recipe: Recipe) -> tuple[JobPart, ...]:
-    """The parts of *recipe*'s release, in the order of its targets; `BuildError` for a label that `--only` misreads."""
+    """The parts of *recipe*'s release; `BuildError` for a label that `--only` misreads."""
     builds: dict[tuple[str, ...], list[Target]] = defaultdict(list)
     for target in recipe.targets:
         if target.label == _PLAIN:
@@ -262,7 +254,7 @@ def parts(recipe: Recipe) -> tuple[JobPart, ...]:
 
 
 def _named(targets: list[Target], *, with_python: bool) -> str:
-    """A name for the part of *targets*, by the pieces that their labels begin with, and by their Python if asked."""
+    """A name for the part of *targets*, by the pieces that their labels begin with."""
     labels, python = [str(target) for target in targets], targets[0].python
     name = _PLAIN
     if _PLAIN not in labels:
@@ -276,7 +268,6 @@ def _named(targets: list[Target], *, with_python: bool) -> str:
 
 
 def chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    """*items* in their order, at most *most* at a time."""
     for start in range(0, len(items), most):
         yield items[start : start + most]
 
@@ -295,7 +286,7 @@ def _relative(source: Path) -> str:
 
 
 def _line(text: str, place: str) -> str:
-    """*text*, where it can stand in one line of any file that is emitted."""
+    """*text*; `BuildError` if it cannot stand in one line of a file that is emitted."""
     if not text.isprintable():
         raise BuildError(f"{place}: {text!r} cannot be written in one line; expected printable characters alone")
     return text
@@ -348,17 +339,17 @@ def workflow(jobs: Jobs) -> str:
 
 
 def github_text(text: str) -> str:
-    """*text* as a workflow has it, whatever is in it."""
+    """*text* quoted for a workflow."""
     return yaml_text(literal(text))
 
 
 def literal(text: str) -> str:
-    """*text* where GitHub looks for expressions, and finds none."""
+    """*text* in which GitHub finds no expressions."""
     return text.replace("${{", "${{ '${{' }}")
 
 
 def set_up(version: str) -> str:
-    """The Python *version* as actions/setup-python calls it; empty for one that the runner has to have."""
+    """The Python *version* as actions/setup-python calls it; empty for one that it does not know."""
     if match := _SETUP_CPYTHON.fullmatch(version):
         return match.group(1)
     if match := _SETUP_PYPY.fullmatch(version):
@@ -394,9 +385,9 @@ def pipeline(jobs: Jobs) -> str:
 def project_workflows(project: Path) -> Mapping[Path, str]:
     """The workflows of *project*, whose table says what its variants are, by their files.
 
-    One builds with cibuildwheel for all its Pythons, one the variants with CUDA if there are any, and one puts the
-    files of a tag into its release, and serves those of all releases as an index. `RecipeError` if the table is wrong,
-    `BuildError` if *project* is none with a table.
+    One builds with cibuildwheel for all its Pythons, one the variants with CUDA, and one puts the files of a tag into
+    its release, and serves those of all releases as an index. `RecipeError` if the table is wrong, `BuildError` if
+    *project* has none.
     """
     recipe = Recipe.load(project)
     if recipe.file.name != "pyproject.toml":
@@ -438,10 +429,7 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
 
 
 def write_workflows(project: Path) -> tuple[Path, ...]:
-    """Write the workflows of *project*, complete or not at all; gives their files.
-
-    `BuildError`, besides what `project_workflows` raises, if one is there already.
-    """
+    """Write the workflows of *project*, all or none; `BuildError` if one exists already."""
     found = project_workflows(project)
     for file in found:
         if file.exists():
@@ -459,7 +447,6 @@ def write_workflows(project: Path) -> tuple[Path, ...]:
 
 
 def _pinned(name: str) -> str:
-    """The requirement of the package *name* in the version that is here, or any if it is not."""
     try:
         return f"{name}=={version(name)}"
     except PackageNotFoundError:
@@ -467,7 +454,7 @@ def _pinned(name: str) -> str:
 
 
 def rendered(template: str, quote: Callable[[str], str], **values: object) -> str:
-    """The text of the *template* of that name with *values* in it; *quote* is what the file asks of a text."""
+    """The text of the *template* with *values* in it, each quoted by *quote*."""
     environment = templates(
         "vbuild.release",
         quote,

@@ -47,7 +47,7 @@ def levels_of(plain: Target, targets: Iterable[Target]) -> tuple[Target, ...]:
 
 
 def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
-    """`RecipeError` if *chosen* has a plain wheel of *recipe*'s, and not all that it is to be joined of."""
+    """`RecipeError` if *chosen* has a plain wheel of *recipe*, and not all that it is joined of."""
     there = {(target.python, target.label) for target in chosen}
     for plain in (target for target in chosen if target.label is None):
         wanted = (target for target in levels_of(plain, recipe.targets) if target.python == plain.python)
@@ -57,10 +57,9 @@ def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
 
 
 class HwcapsMerge(Struct, frozen=True):
-    """Merges the plain wheels of a release, after the split, with its builds for CPU levels.
+    """Merges the plain wheels of a release, after the split, with its builds for CPU levels, less those *left_out*.
 
-    A plain wheel gets the levels of those of its siblings that are like it, less those *left_out*. It is tested as each
-    level of this machine sees it if its Python is here, and as it is otherwise.
+    A merged wheel is tested as each level of this machine sees it if its Python is here, and as it is otherwise.
     """
 
     context: ReleaseContext
@@ -75,7 +74,7 @@ class HwcapsMerge(Struct, frozen=True):
 
     @property
     def _thin(self) -> Path:
-        """The folder of what the wheels may require, which a split made."""
+        """The folder of wheels that a split made, which others require."""
         return self.context.stage / "thin"
 
     def _levels(self, plain: Target) -> tuple[Target, ...]:
@@ -105,10 +104,7 @@ class HwcapsMerge(Struct, frozen=True):
             return self.context.failure(outcome.target, error, log)
 
     def _is_due(self, product: Product) -> bool:
-        """Whether *product* is to be joined: a plain wheel of the project, for glibc, without copies for levels.
-
-        A note says why a plain wheel for x86-64 is not.
-        """
+        """Whether *product* is to be merged; a note says why a plain wheel for x86-64 is not."""
         name = WheelName.parse(product.wheel.name)
         is_own = product.target.label is None and name.project == canonicalize_name(self.context.recipe.name)
         if not is_own or not name.platform.endswith("x86_64"):
@@ -192,7 +188,7 @@ class HwcapsMerge(Struct, frozen=True):
         return replace(product, trial=trial), [what, *leveled.notes]
 
     def _key(self, wheels: Iterable[Path]) -> str:
-        """The key of what is joined of *wheels*, verified, and tested on this machine with what is beside."""
+        """The cache key of the wheel that is joined of *wheels*."""
         others = sorted(self._thin.glob("*.whl")) if self._thin.is_dir() else []
         return key_of(
             {
@@ -207,13 +203,12 @@ class HwcapsMerge(Struct, frozen=True):
 
 
 def _summary(wheel: Path, levels: Sequence[str]) -> str:
-    """Which *levels* are in *wheel*, in a line; there may be none but the baseline, whatever it was joined of."""
     if len(levels) == 1:
         return f"{wheel.name}: no copies for levels in it: the builds of all levels have the same code"
     return f"{wheel.name}: joined of {', '.join(levels)}"
 
 
 def _kind(product: Product) -> tuple[object, ...]:
-    """What wheels to be joined have in common; a path says nothing of a Python of another machine."""
+    """What wheels to be joined have in common; not a path of a Python, which means nothing on another machine."""
     name = WheelName.parse(product.wheel.name)
     return (name.project, name.version, name.python, name.abi, kinds(name))

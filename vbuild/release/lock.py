@@ -38,13 +38,10 @@ from vbuild.toolchain.interpreter import Interpreter
 
 
 class WrittenLock(Struct, frozen=True):
-    """A *lock* and the *file* that it was written to."""
-
     file: Path
     lock: Lock
 
     def data(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
         return {
             "file": str(self.file),
             "source": self.lock.source,
@@ -57,7 +54,6 @@ class WrittenLock(Struct, frozen=True):
         }
 
     def lines(self) -> Iterator[str]:
-        """The result for people."""
         yield f"source: {self.lock.source}"
         yield from (f"native {name}: {text}" for name, text in self.lock.natives)
         yield from (f"CUDA {name}: {len(found)} wheels" for name, found in self.lock.toolkits)
@@ -67,7 +63,7 @@ class WrittenLock(Struct, frozen=True):
 
 
 def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: None) -> WrittenLock:
-    """Write the lock of the recipe or project at *source* next to it; *on_progress* is called with each step.
+    """Write the lock of the recipe or project at *source* next to it; *on_progress* gets each step.
 
     `VbuildError`, with nothing written, if something that the lock names cannot be found.
     """
@@ -108,7 +104,7 @@ def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: Non
 
 
 def _requirements(builder: Builder, jobs: Iterable[Job], on_progress: Callable[[str], None]) -> list[LockedRequirement]:
-    """What the builds of *jobs* and the native steps require, each list for each kind of Python once."""
+    """What the builds of *jobs* and the native steps require, once for each kind of Python."""
     wanted: dict[tuple[str, tuple[str, ...]], Interpreter] = {}
     of_kind = {job.interpreter.kind: job for job in reversed(list(jobs))}
     for kind, job in sorted(of_kind.items()):
@@ -125,7 +121,6 @@ def _requirements(builder: Builder, jobs: Iterable[Job], on_progress: Callable[[
 
 
 def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpreter) -> LockedRequirement:
-    """What uv makes of *requires* for *interpreter*; `BuildError` if nothing fits."""
     variables = {**for_installers(os.environ, builder.context.recipe.build.pass_env), **builder.configuration()}
     log = Path(tempfile.mkdtemp(dir=builder.context.stage, prefix="resolving-"), "log")
     with at(interpreter.kind):
@@ -136,8 +131,7 @@ def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpre
 def locked(recipe: Recipe, *, is_binding: bool = False) -> tuple[Recipe, tuple[str, ...]]:
     """*recipe* with its lock if that is not stale, and otherwise in one line why not.
 
-    If the lock *is_binding*, a `RecipeError` says why there is none. One that cannot be read is
-    refused in any case.
+    `RecipeError` if the lock cannot be read, or *is_binding* and missing or stale.
     """
     file = lock_file(recipe.file)
     if not file.exists():
@@ -170,17 +164,16 @@ def staleness(lock: Lock, recipe: Recipe) -> str | None:
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """The SHA-256 of what *recipe* says: its own file, and its patches, those of native dependencies among them."""
+    """The SHA-256 of the file of *recipe*, and of its patches."""
     patches = (*recipe.build.patches, *(patch for native in recipe.natives for patch in native.patches))
     hashes = [sha256_of(file) for file in (recipe.file, *patches)]
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
 def pinned(source: NativeSource) -> str:
-    """The hash of *source*, as the lock has it; a folder has none, as nothing of it is fetched."""
+    """The hash of *source*; a folder has none, as nothing of it is fetched."""
     return "folder" if isinstance(source, Folder) else digest(source).strip()
 
 
 def natives(recipe: Recipe) -> Hashes:
-    """The sources of the native dependencies of *recipe* by their names."""
     return tuple((native.name, pinned(native.source)) for native in recipe.natives)

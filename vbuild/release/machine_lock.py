@@ -38,7 +38,7 @@ _HEADER = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = {pytho
 
 
 class MachineLock(Struct, frozen=True):
-    """The lock in *file* for the machine called *machine*: the *wheel* it gets, and how many packages come along."""
+    """The lock in *file* for *machine*: the *wheel* it gets, and how many *packages* come along."""
 
     machine: str
     file: Path
@@ -46,17 +46,15 @@ class MachineLock(Struct, frozen=True):
     packages: int
 
     def data(self) -> dict[str, Any]:
-        """The lock as JSON holds it."""
         return {"machine": self.machine, "file": str(self.file), "wheel": self.wheel, "packages": self.packages}
 
     def lines(self) -> Iterator[str]:
-        """The lock for people."""
         yield f"{self.file}: {self.wheel}"
         yield f"  and {self.packages} packages that it requires"
 
 
 class _Found(Struct, frozen=True):
-    """What is locked for a machine: the wheel at *path*, its plain *name*, the lock of the rest as *text*."""
+    """The wheel for a machine at *path*, its plain *name*, and the lock of the rest as *text*."""
 
     called: str
     selection: Selection
@@ -74,10 +72,10 @@ def lock_machines(
     requires: Collection[str] = (),
     allow_builds: bool = False,
 ) -> tuple[MachineLock, ...]:
-    """Write into *folder* a lock of *project*, out of *places*, for each of *machines*, by what these are called.
+    """Write into *folder* a lock of *project*, out of *places*, for each of *machines*, by name.
 
-    What *requires* names is installed as well, and decides which versions fit. Requirements that have no wheel are
-    built to ask what they require if *allow_builds* says so. `VariantError` for a machine for which nothing fits,
+    What *requires* names is installed as well, and decides which versions fit. Requirements without a wheel are built
+    to ask what they require if *allow_builds* says so. `VariantError` for a machine for which nothing fits,
     `BuildError` if what is required cannot be had; nothing is written then.
     """
     asked_project(project, VariantError)
@@ -146,7 +144,6 @@ def _versions(project: str, places: Sequence[str | Path]) -> list[Version]:
 
 
 def _resolved(lines: Sequence[str], machine: Machine, stage: Path, *, builds: bool) -> str:
-    """The text of the lock of what *lines* require on *machine*; `BuildError` if that is impossible."""
     if not lines:
         return _HEADER.format(python=toml(f">={python_of(machine)}"))
     wanted = stage / "wanted.txt"

@@ -77,13 +77,13 @@ _PREPARING = 2
 
 
 class MatrixRequest(Struct, frozen=True, kw_only=True):
-    """What a run of `vbuild matrix` is asked for; nothing, which is the default, builds every target here.
+    """How a recipe is built; by default every target, here.
 
-    *only* names targets of the recipe, empty for all. *jobs* builds run at a time here, or as many as the machine bears
-    for None; another *executor* has workers, with caches of their own. If the run *is_locked*, it uses nothing that the
-    recipe's lock does not name. What is *fresh* takes no build from the cache. A run that *is_part* of a release leaves
-    out what needs all of it: `vbuild.release.collect` verifies across parts, splits, and joins them. *axes* are used
-    instead of those of the recipe's ``[matrix]``. *on_note* gets each line on what was chosen for the user.
+    *only* names targets. *jobs* builds run at a time here, or as many as the machine bears if it is None; another
+    *executor* has workers. If the run *is_locked*, it uses nothing that the recipe's lock does not name. *fresh* takes
+    no build from the cache. A run that *is_part* of a release leaves out what needs all of it: `vbuild.release.collect`
+    verifies across parts, splits, and joins them. *axes* are used instead of those of the recipe's ``[matrix]``.
+    *on_note* gets each line on what was chosen for the user.
     """
 
     jobs: int | None = 1
@@ -107,9 +107,9 @@ def matrix(
     store: BuildCache | None = None,
     on_progress: OnProgress = lambda _target, _step: None,
 ) -> ReleaseResult:
-    """Build *source*, as in `vbuild.build.init`, into *folder*, as *request* says, with *store* or the user's cache.
+    """Build *source*, as in `vbuild.build.init`, into *folder*, with *store* or the user's cache.
 
-    *on_progress* is called with each target and each step of it. The folder gets the finished wheels, the release's
+    *on_progress* gets each target with each step of it. The folder gets the finished wheels, the release's
     variants.json, ``report.json``, ``report.html``, and the logs of what failed. A `VbuildError` is raised, and no
     wheel written, if no build can start or if the wheels would contradict others in the folder.
     """
@@ -144,10 +144,7 @@ def matrix(
 
 
 def jobs_of(source: str | Path, request: MatrixRequest = _DEFAULT) -> tuple[Job, ...]:
-    """What `matrix` would build, with every flag, setting and rule of the wrappers; nothing is built or written.
-
-    Secrets in it are hidden as in logs.
-    """
+    """What `matrix` would build, with every flag and setting, secrets hidden; nothing is built or written."""
     recipe, targets, _ = recipe_and_targets(source, request)
     if not request.is_part:
         check_recipe(recipe, targets)
@@ -161,9 +158,8 @@ def jobs_of(source: str | Path, request: MatrixRequest = _DEFAULT) -> tuple[Job,
 def recipe_and_targets(
     source: str | Path, request: MatrixRequest
 ) -> tuple[Recipe, tuple[Target, ...], tuple[str, ...]]:
-    """The recipe for *source*, with its lock if that is not stale; its targets that *request* asks for.
-
-    Also a line that says why a lock is not used.
+    """The recipe for *source*, with its lock if that is not stale, the targets that *request* asks for, and why a lock
+    is stale.
     """
     draft = given(source, request.axes)
     for note in draft.notes:
@@ -177,7 +173,7 @@ def recipe_and_targets(
 
 
 def check_recipe(recipe: Recipe, targets: Sequence[Target]) -> SplitRequest | None:
-    """What is taken out of the finished wheels of *targets*, or None; `VbuildError` if the recipe cannot be followed.
+    """The request to split the wheels, or None; `VbuildError` if the recipe cannot be followed.
 
     Everything that follows from the recipe alone is refused here, before anything is built.
     """
@@ -202,7 +198,7 @@ def split_request(recipe: Recipe) -> SplitRequest | None:
 
 
 def _check_against(recipe: Recipe) -> None:
-    """`VbuildError` if the plain wheel is to be compared with a file, or a version, that is none of the project's."""
+    """`VbuildError` if ``verify.against`` names a file, or a version, that is none of the project's."""
     against = recipe.verify.against
     if against in AGAINST:
         return
@@ -265,10 +261,9 @@ def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
 
 @contextmanager
 def _preparing(builder: Builder) -> Iterator[Callable[[Iterable[Job]], None]]:
-    """Yield what begins, on threads, what builds of jobs wait for: their environments, and the library of watches.
+    """Yield what begins, on threads, what builds wait for: their environments, and the library of watches.
 
-    The builds find what is there, and wait for what is being made. Errors are left to them, which meet them again.
-    Leaving the block by an error stops the preparations.
+    The builds find what is there, and wait for what is being made. They meet errors again.
     """
 
     def environment(job: Job) -> None:
@@ -290,7 +285,7 @@ def _preparing(builder: Builder) -> Iterator[Callable[[Iterable[Job]], None]]:
 
 
 def planned_wheels(builder: Builder, jobs: Sequence[Job]) -> tuple[PlannedWheel, ...]:
-    """The wheels of *jobs*, each with the keys of its build and of itself in the cache."""
+    """The wheels of *jobs*, with their keys in the cache."""
     repair, cache = builder.context.recipe.repair, builder.context.cache
     keys = {
         key: build_keys(job, source=builder.digest, repair=repair, searched=builder.searched)
@@ -331,7 +326,7 @@ def baseline_of(target: Target, others: Iterable[Target]) -> Target | None:
 
 
 def without_cpu(target: Target) -> tuple[object, ...]:
-    """What the host code of *target* depends on, but for the CPU level; not on the GPUs that there is code for."""
+    """What the host code of *target* depends on, but for the CPU level."""
     return (target.python, target.choices, target.requires, target.cuda.toolkit if target.cuda else None)
 
 
@@ -341,7 +336,7 @@ class _ThreadMap(Protocol):
 
 @contextmanager
 def _thread_map(threads: int) -> Iterator[_ThreadMap]:
-    """A map over *threads*; leaving it by an error or Ctrl-C stops the commands that the threads run."""
+    """A map over *threads*; leaving it by an error or Ctrl-C stops the commands that they run."""
     with ThreadPoolExecutor(threads) as executor, supervised():
         yield lambda function, items: list(executor.map(function, items))
 
@@ -349,7 +344,7 @@ def _thread_map(threads: int) -> Iterator[_ThreadMap]:
 def _built_and_finished(
     builder: Builder, missing: Sequence[PlannedWheel], wheels: Sequence[PlannedWheel], *, jobs: int | None
 ) -> list[Product | Failure]:
-    """What becomes of the *missing* ones of *wheels*: their builds are made, slimmed, and finished."""
+    """The outcomes of the *missing* ones of *wheels*: their builds are made, slimmed, and finished."""
     first = _builds_to_make(missing, wheels)
     at_once, processes = shared(len(first), jobs)
     if len(first) > at_once:
@@ -391,7 +386,7 @@ def _built_and_finished(
 
 
 def _builds_to_make(missing: Sequence[PlannedWheel], wheels: Sequence[PlannedWheel]) -> dict[str, PlannedWheel]:
-    """The builds that *missing* ones of *wheels* need, also to compare with, each with the first wheel that has it."""
+    """The builds that *missing* wheels need, also to compare with, each with the first wheel that has it."""
     keys = {key for wheel in missing for key in (wheel.build, wheel.baseline)}
     first: dict[str, PlannedWheel] = {}
     for wheel in wheels:
@@ -401,7 +396,7 @@ def _builds_to_make(missing: Sequence[PlannedWheel], wheels: Sequence[PlannedWhe
 
 
 def _longest_first(wheels: Iterable[PlannedWheel], context: ReleaseContext) -> list[PlannedWheel]:
-    """*wheels*, those first that took longest in the run before, by its report; what it does not have comes before.
+    """*wheels*, unknown ones first, then those that took longest in the run before, by its report.
 
     Of these, what is for more GPUs comes first.
     """
@@ -426,7 +421,7 @@ def _is_uncut(wheel: PlannedWheel, pieces: Mapping[Target, Path] | Failure) -> b
 
 
 def _compiled_separately(builder: Builder, wheels: Sequence[PlannedWheel]) -> Mapping[PlannedWheel, PlannedWheel]:
-    """For each of *wheels*, which share builds, the same wheel from a build for its GPUs alone; a note says so."""
+    """For each of *wheels*, which share builds, the same wheel from a build for its GPUs alone."""
     if not wheels:
         return {}
     names = ", ".join(str(wheel.target) for wheel in wheels)
@@ -441,7 +436,7 @@ def _compiled_separately(builder: Builder, wheels: Sequence[PlannedWheel]) -> Ma
 def released(context: ReleaseContext, wheels: ReleaseWheels, *, notes: Iterable[str] = ()) -> ReleaseResult:
     """The release of all *wheels* in its folder: split, timed, plain ones merged for CPU levels, indexed, reported.
 
-    *notes* come before those of the wheels. Until the last moment nothing is written into the folder.
+    Until the last moment nothing is written into the folder.
     """
     outcomes, account = _split_wheels(context, wheels, without_twins(wheels.outcomes))
     bench = benched(context, wheels, outcomes)
@@ -461,8 +456,8 @@ def _split_wheels(
 ) -> tuple[Sequence[Product | Failure], "Split | None"]:
     """*outcomes* with thin wheels instead of fat ones, and the account of the split, or None without one.
 
-    What their libraries become is decided for all wheels at once. A wheel that passed its test and changed is tested
-    again, with the wheels that it requires now: the wheel that is published is the one that was tested.
+    All wheels are split at once. A wheel that passed its test and changed is tested again, with the wheels that it
+    requires now: the wheel that is published is the one that was tested.
     """
     products = [outcome for outcome in outcomes if isinstance(outcome, Product)]
     if context.split is None or not products:

@@ -56,11 +56,11 @@ OnProgress = Callable[[Target, str], None]
 
 
 class Product(Struct, frozen=True):
-    """A finished wheel: how it was built and in how many *seconds*, what is verified of it, what became of its test.
+    """A finished wheel: how it was built and in how many *seconds*, its verdict and the result of its test.
 
-    *emulation* is what became of it in an emulator of its CPU level. *lists* are the lists of GPU architectures that
-    were changed in commands of nvcc. It *is_built* in this run, or its build is of an earlier one; it *is_kept* if all
-    of it is. The files *not_reproducible* would have other bytes if it were built elsewhere; None if nobody has looked.
+    *emulation* is its run in an emulator of its CPU level. *lists* are lists of GPU architectures that were changed in
+    commands of nvcc. It *is_built* in this run, or by an earlier one; it *is_kept* if an earlier run also finished it.
+    The files *not_reproducible* would have other bytes if they were built elsewhere; None if not known.
     """
 
     target: Target
@@ -85,17 +85,15 @@ class Product(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """The size of the wheel in bytes."""
         return self.wheel.stat().st_size
 
     @property
     def unpacked(self) -> int:
-        """The size of the wheel's files in bytes, as they lie in an installation."""
+        """Bytes of the wheel's files as they are installed."""
         with open_wheel(self.wheel) as wheel:
             return sum(member.size for member in wheel.members)
 
     def entry(self) -> WheelEntry:
-        """What ``report.json`` has of it."""
         toolkit = self.toolkit
         return WheelEntry(
             **TargetEntry.fields(self.target, self.label),
@@ -119,9 +117,9 @@ class Product(Struct, frozen=True):
 
     @classmethod
     def of_entry(cls, entry: WheelEntry, wheel: Path) -> Self:
-        """The product of another run whose report has the *entry*, and whose file is *wheel* now.
+        """The product of another run, by its *entry* in a report, with its file at *wheel* now.
 
-        It has what a report has of plan and toolkit. `HardwareError` for a GPU that there is not.
+        It has what a report has of plan and toolkit. `HardwareError` for a GPU that does not exist.
         """
         toolkit = None
         if found := entry.toolkit:
@@ -148,25 +146,23 @@ class Product(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """A target of which there is no wheel, and why."""
+    """Why there is no wheel of a target."""
 
     target: Target
     error: str
     log: Path | None
 
     def entry(self) -> FailureEntry:
-        """What ``report.json`` has of it."""
         log = str(self.log) if self.log else None
         return FailureEntry(**TargetEntry.fields(self.target, self.target.label), error=self.error, log=log)
 
     @classmethod
     def of_entry(cls, entry: FailureEntry) -> Self:
-        """The failure of another run whose report has the *entry*; `HardwareError` for a GPU that there is not."""
         return cls(entry.target(), entry.error, Path(entry.log) if entry.log else None)
 
     @classmethod
     def of_twin(cls, target: Target, wheel: str, python: str) -> Self:
-        """That *target* would give the *wheel* that *python* gives, and one would overwrite the other."""
+        """The failure of *target*, whose *wheel* would overwrite that of *python*."""
         return cls(target, f"{wheel}: Python {python} gives the same file", None)
 
 
@@ -189,7 +185,6 @@ class ReleaseResult(Struct, frozen=True):
 
     @property
     def targets(self) -> int:
-        """How many wheels there should be."""
         return len(self.products) + len(self.failures)
 
     @property
@@ -205,7 +200,7 @@ class ReleaseResult(Struct, frozen=True):
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """The flags of the project's own that compiler wrappers took out of some command."""
+        """The flags of the project's own that compiler wrappers took out."""
         changes = (change for made in self.products for change in made.overrides if not is_trial(change.sources))
         return tuple(sorted({flag for change in changes for flag in change.removed}))
 
@@ -221,11 +216,9 @@ class ReleaseResult(Struct, frozen=True):
 
     @property
     def lists(self) -> tuple[str, ...]:
-        """The lists of GPU architectures that were changed in some command."""
         return tuple(sorted({text for made in self.products for text in made.lists}))
 
     def report(self) -> Report:
-        """The release as ``report.json`` holds it; the wheels are read for their sizes and hashes."""
         return Report(
             name=self.name,
             source=self.source,
@@ -250,14 +243,14 @@ def limits() -> PypiLimits:
 
 
 class ReleaseFamily(Struct, frozen=True):
-    """What the variant wheels of a release have in common; *metadata* is None if all of its wheels are plain."""
+    """What the variant wheels of a release have in common; *metadata* is None if all wheels are plain."""
 
     metadata: VariantMetadata | None = None
     hashed: bool = False
 
     @classmethod
     def of(cls, recipe: Recipe, targets: Iterable[Target]) -> Self:
-        """The family of *targets*; `VariantError`, before anything is built, for a label or property that is wrong."""
+        """The family of *targets*; `VariantError` for a label or property that is wrong."""
         labelled = [target for target in targets if target.label is not None]
         if not labelled and recipe.variant is None:
             return cls(None, recipe.matrix.hash_labels)
@@ -271,19 +264,16 @@ class ReleaseFamily(Struct, frozen=True):
         return family
 
     def variant(self, target: Target) -> Variant | None:
-        """The variant that the wheel of *target* is, or None for the plain wheel."""
         if target.label is None:
             return None
         properties = [Property.parse(text) for text in target.properties]
         return Variant.hashed(properties) if self.hashed else Variant.of(target.label, properties)
 
     def label(self, target: Target) -> str | None:
-        """The label in the name of the wheel of *target*, or None for the plain wheel."""
         variant = self.variant(target)
         return variant.label if variant else None
 
     def document(self, target: Target) -> Document | None:
-        """The variant.json of the wheel of *target*, or None for the plain wheel."""
         variant = self.variant(target)
         return Document.of(variant, self.metadata) if variant and self.metadata else None
 
@@ -291,12 +281,9 @@ class ReleaseFamily(Struct, frozen=True):
 class ReleaseContext(Struct, frozen=True, kw_only=True):
     """The release of *targets* of a *recipe*, or a part of it if it *is_part*, and where its steps work.
 
-    Results go into *folder* and work in progress into *stage*. *on_progress* is called with each target and each step
-    of it. Builds and wheels of earlier runs are taken from *cache*, and None keeps nothing. *supply* gives CUDA
-    toolkits and zig; by default they are fetched.
-
-    At the end, *split* says what is taken out of all wheels. The statement of provenance names *source*, the files in
-    *inputs* and the folders in *parts*.
+    Results go into *folder* and work in progress into *stage*. *on_progress* gets each target with each step of it.
+    None as *cache* keeps nothing. *supply* gives CUDA toolkits and zig. *split* says what is taken out of all wheels.
+    The statement of provenance names *source*, the files in *inputs* and the folders in *parts*.
     """
 
     recipe: Recipe
@@ -314,26 +301,22 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
     parts: tuple[Path, ...] = ()
 
     def place(self, step: str, target: Target) -> Path:
-        """The folder for what *step* makes of *target*."""
         return self.stage / step / slug(target)
 
     def log(self, target: Target) -> Path:
-        """The file that the commands for *target* write to."""
         return self.folder / LOGS / f"{self.recipe.name}-{slug(target)}.log"
 
     def failure(self, target: Target, error: VbuildError, log: Path | None = None) -> Failure:
-        """The *error* for which there is no wheel of *target*, with *log* if there is such a file."""
         self.on_progress(target, "failed")
         return Failure(target, str(error), log if log and log.exists() else None)
 
 
 class ReleaseWheels(Struct, frozen=True):
-    """What became of each target, and how wheels that change afterwards, by a split or a merge, are tested again.
+    """The outcome of each target, and how wheels that a split or a merge changes are tested again.
 
-    *test_again* tests a wheel as it is now, with the wheels that it requires in a folder. *python* finds the Python of
-    a target on this machine, or raises `BuildError`. *siblings* are the targets of the same Python, by default those of
-    the release. *notes* are for the user. If the run *is_remote*, workers have made and tested them.
-    *split_note* is a further note if wheels were split.
+    *test_again* tests a wheel with those that it requires in a folder. *python* finds the Python of a target on this
+    machine, or raises `BuildError`. *siblings* are the targets of the same Python, by default those of the release. If
+    the run *is_remote*, workers have made the wheels. *split_note* is a further note if wheels were split.
     """
 
     outcomes: Sequence[Product | Failure]

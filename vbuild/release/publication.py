@@ -58,7 +58,7 @@ _PYTHON = ("cp312", "cp312")
 
 
 class StandardMachine(Struct, frozen=True):
-    """A machine that many people have: its name, its CPU level, and its GPU if it has one."""
+    """A machine that many people have."""
 
     name: str
     cpu: Cpu
@@ -170,10 +170,7 @@ def _provenance(context: ReleaseContext, wheels: Iterable[Path], *, is_remote: b
 
 
 def _indexed(products: Iterable[Product], release: Path, folder: Path, gone: Collection[str]) -> tuple[Indexed, ...]:
-    """The variants.json of the *products*, made in *release*, which also gets their elder siblings in *folder*.
-
-    These are all wheels of the release there but those that are *gone*.
-    """
+    """The variants.json of the *products* and their elder siblings in *folder*, but for those that are *gone*."""
     release.mkdir()
     names = {product.wheel.name for product in products}
     wanted = {WheelName.parse(name).release for name in names}
@@ -193,7 +190,7 @@ def _release_of(wheel: Path) -> str | None:
 
 
 def without_twins(outcomes: Iterable[Product | Failure]) -> list[Product | Failure]:
-    """*outcomes* where of two wheels of one name the second is a failure: one would overwrite the other."""
+    """*outcomes*; of two wheels of one name the second is a failure."""
     names: dict[str, Target] = {}
     kept: list[Product | Failure] = []
     for outcome in outcomes:
@@ -207,9 +204,9 @@ def without_twins(outcomes: Iterable[Product | Failure]) -> list[Product | Failu
 
 
 def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[MachineChoice, ...]:
-    """What the standard machines get of the *wheels* of *project* in *folder*, which has their variants.json too.
+    """What the standard machines get of the *wheels* of *project* in *folder*, for each Python of the release in turn.
 
-    By machine, for each Python of the release in turn; `VariantError` if a variants.json is not as PEP 825 says.
+    `VariantError` if a variants.json is not as PEP 825 says.
     """
     names = [WheelName.parse(path.name) for path in wheels]
     names = [name for name in names if name.project == canonicalize_name(project)]
@@ -225,14 +222,14 @@ def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[Machine
 
 
 class _Wanted(Struct, frozen=True):
-    """What variants ask of NVIDIA's GPUs: whether anything, and the CUDA versions of drivers, the newest first."""
+    """Whether variants ask for NVIDIA GPUs, and the CUDA versions that they ask drivers for, the newest first."""
 
     is_any: bool
     bounds: tuple[Dotted, ...]
 
 
 def _asked(names: list[WheelName], wanted: _Wanted) -> Iterator[tuple[StandardMachine, Dotted | None]]:
-    """The standard machines for which there could be a wheel, and their drivers, given what variants have *wanted*."""
+    """The standard machines for which there could be a wheel, and their drivers."""
     bounds = wanted.bounds
     platforms = {tag for name in names for tag in name.platform.split(".")}
     machines = {
@@ -255,7 +252,6 @@ def _asked(names: list[WheelName], wanted: _Wanted) -> Iterator[tuple[StandardMa
 
 
 def _wanted(folder: Path, names: Iterable[WheelName]) -> _Wanted:
-    """What the variants of the releases of *names* ask of GPUs."""
     found = set()
     is_any = False
     for release in {name.release for name in names}:
@@ -284,7 +280,6 @@ def _pythons(names: Iterable[WheelName]) -> list[tuple[str, str]]:
 
 
 def _version(interpreter: str) -> tuple[int, int]:
-    """The version in ``cp311``, as numbers."""
     match = _INTERPRETER.fullmatch(interpreter)
     return (int(match["major"]), int(match["minor"])) if match else (3, 0)
 
@@ -322,7 +317,6 @@ def _choice(
 
 
 def _tags(interpreter: str, abi: str, platforms: list[str]) -> Iterator[str]:
-    """The compatibility tags of a Python, best first."""
     version = _version(interpreter)
     is_cpython = interpreter.startswith("cp")
     own = cpython_tags(version, [abi], platforms) if is_cpython else generic_tags(interpreter, [abi, "none"], platforms)
@@ -331,7 +325,7 @@ def _tags(interpreter: str, abi: str, platforms: list[str]) -> Iterator[str]:
 
 
 def _platforms(machine: str, *, musl: bool) -> Iterator[str]:
-    """The platforms of a Linux, best first."""
+    """The platform tags of a Linux, best first."""
     if musl:
         yield from (f"musllinux_1_{minor}_{machine}" for minor in range(_MUSL, -1, -1))
     else:

@@ -51,14 +51,13 @@ class ReleaseBench(Struct, frozen=True):
 
     @property
     def levels(self) -> frozenset[Level]:
-        """What is left out, whatever the Python."""
         return frozenset(map(level, (product.target for product in self.left_out)))
 
 
 def benched(context: ReleaseContext, wheels: ReleaseWheels, outcomes: Sequence[Product | Failure]) -> ReleaseBench:
-    """The bench of *outcomes*, as the recipe asks for it; nothing without one, or if this is a part of a release.
+    """The bench of *outcomes* that the recipe asks for; nothing in a part of a release.
 
-    A bench that fails leaves out nothing: its report has the error. Notes of *wheels* say what cannot be compared.
+    A bench that fails leaves out nothing: its report has the error.
     """
     settings, note = context.recipe.bench, wheels.notes.append
     if settings is None or context.is_part:
@@ -83,7 +82,7 @@ def benched(context: ReleaseContext, wheels: ReleaseWheels, outcomes: Sequence[P
 
 
 def _groups(wheels: ReleaseWheels, products: Sequence[Product]) -> tuple[Path | None, list[list[Product]]]:
-    """Those of *products* that can be compared, the lowest level first: for the first Python that is here, and that."""
+    """The first Python that is here, and its *products* that can be compared, the lowest level first."""
     here = frozenset(platform_tags())
     found: dict[tuple[str, ...], dict[tuple[tuple[str, str], ...], list[Product]]] = {}
     for product in products:
@@ -141,7 +140,7 @@ def _report(
     *,
     note: Callable[[str], None],
 ) -> BenchReport:
-    """The bench of *group*, whose first is the measure; of an earlier run, if that had the same wheels."""
+    """The bench of *group*, whose first is the measure, or that of an earlier run with the same wheels."""
     script = settings.script and file_digest(settings.script)
     compared = [product.wheel for product in group] + ([published] if published else [])
     key = key_of(

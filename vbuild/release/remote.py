@@ -78,20 +78,19 @@ Result = tuple[bytes, ...]  # what was packed, then the bytes of wheels
 
 
 class PythonHome(Struct, frozen=True):
-    """The Python that runs vbuild, as another machine can find one like it: its path here, and what it is."""
+    """The path and version of the Python that runs vbuild."""
 
     path: str
     version: str
 
     @classmethod
     def of_this(cls) -> Self:
-        """The Python that runs now."""
         kind, (major, minor, *_) = sys.implementation.name, sys.version_info
         free = "t" if "t" in sys.abiflags else ""
         return cls(sys.executable, f"{kind}@{major}.{minor}{free}")
 
     def local(self, target: Target) -> Target:
-        """*target* as it is meant here: of the Python that runs vbuild there, one of the same version here."""
+        """*target*; if it is of the Python that runs vbuild there, of one of the same version here."""
         if target.python != self.path:
             return target
         here = self.of_this()
@@ -99,10 +98,7 @@ class PythonHome(Struct, frozen=True):
 
 
 class RunMessage(Struct, frozen=True):
-    """What all jobs of a run have in common; *source* is the digest of what is built, *name* the run's own.
-
-    *patches* are those that are in the source.
-    """
+    """What all jobs of a run have in common; *source* is the digest of what is built, with *patches* applied."""
 
     name: str
     recipe: Recipe
@@ -125,14 +121,14 @@ class RunMessage(Struct, frozen=True):
 
 
 class Task(Struct, frozen=True):
-    """The *targets* that a job is about, and the *places* of these in the run."""
+    """The *targets* of a job, and their *places* in the run."""
 
     places: tuple[int, ...]
     targets: tuple[Target, ...]
 
 
 class RemoteFailure(Struct, frozen=True):
-    """Why there is no wheel, and what was logged: by name of the file, of which *log* is the target's own."""
+    """Why there is no wheel, and logs by file name, of which *log* is the target's own."""
 
     error: str
     log: str | None = None
@@ -140,7 +136,7 @@ class RemoteFailure(Struct, frozen=True):
 
 
 class RemoteBuild(Struct, frozen=True):
-    """A build as a worker made it: its *job* and its *key* there."""
+    """A build, with its *job* and its *key* on the worker that made it."""
 
     job: Job
     key: str
@@ -149,8 +145,6 @@ class RemoteBuild(Struct, frozen=True):
 
 
 class RemoteWheels(Struct, frozen=True):
-    """What came of each target of a build, in their order."""
-
     outcomes: tuple[Product | RemoteFailure, ...]
     notes: tuple[str, ...] = ()
 
@@ -159,8 +153,8 @@ class RemoteWheels(Struct, frozen=True):
 def wheels_of_workers(context: ReleaseContext, executor: Executor) -> Iterator[ReleaseWheels]:
     """The wheels of all targets, made by the workers of *executor*, which test changed wheels within the block.
 
-    When the block ends, also by Ctrl-C, jobs that are not done are cancelled. `BuildError` if there is no such
-    cluster, `BuildError` for a recipe with native dependencies, whose sources only this machine has.
+    When the block ends, also by Ctrl-C, jobs that are not done are cancelled. `BuildError` if there is no such cluster,
+    or for a recipe with native dependencies, whose sources only this machine has.
     """
     recipe = context.recipe
     if recipe.natives:
@@ -184,7 +178,6 @@ class _Remote(Struct, frozen=True):
     notes: list[str] = field(default_factory=list)
 
     def outcomes(self, source: Path) -> tuple[Product | Failure, ...]:
-        """What becomes of every target, built from the packed tree *source*."""
         self.cluster.listen(self._hear)
         groups: dict[tuple[str, ...], list[Target]] = {}
         for target in self.context.targets:
@@ -196,7 +189,7 @@ class _Remote(Struct, frozen=True):
         return tuple(outcomes[target] for target in self.context.targets)
 
     def tested_again(self, product: Product, find_links: Path) -> Product | Failure:
-        """*product*, whose wheel is another now, tested again; wheels that it requires are in *find_links*."""
+        """*product*, whose wheel has changed, tested again with wheels that it requires in *find_links*."""
         own = WheelName.parse(product.wheel.name).distribution
         others = [path for path in sorted(find_links.glob("*.whl")) if WheelName.parse(path.name).distribution != own]
         files = (product.wheel, *others)
@@ -260,7 +253,7 @@ class _Remote(Struct, frozen=True):
         return self.sent[key]
 
     def _for_test(self, target: Target, workers: Sequence[Needs]) -> Needs:
-        """What a worker needs to test *target*, as far as some of the *workers* have it: others see what they can."""
+        """What a worker needs to test *target*, as far as some of the *workers* have it."""
         if self.context.recipe.test.command is None:
             return {}
         level, gpu = {str(target.cpu): 1.0}, {GPU: 1.0} if target.cuda else {}
@@ -285,7 +278,7 @@ class _Remote(Struct, frozen=True):
             yield replace(outcome, target=target, wheel=wheel, verdict=replace(outcome.verdict, wheel=wheel))
 
     def _failure(self, target: Target, why: RemoteFailure | BuildError) -> Failure:
-        """That there is no wheel of *target*, its logs written here."""
+        """The failure of *target*, its logs written here."""
         self.context.on_progress(target, "failed")
         if isinstance(why, BuildError):
             return Failure(target, str(why), None)
@@ -358,7 +351,7 @@ def finished(message: bytes, task: bytes, build: Result, baseline: Result | None
 
 
 def tested(message: bytes, task: bytes, names: tuple[str, ...], *wheels: bytes) -> bytes:
-    """What becomes of the test of the first of *wheels*, called by *names*; it may require the others."""
+    """The result of the test of the first of *wheels*, called by *names*; it may require the others."""
     with _working(message, task) as work:
         try:
             return packed(work.tested(dict(zip(names, wheels, strict=True))))
@@ -389,12 +382,10 @@ class WorkerState:
         self._builder = replace(builder, patches=message.patches)
 
     def builder(self, folder: Path, on_progress: OnProgress) -> Builder:
-        """The builder for a job in *folder*, without a source."""
         context = replace(self._builder.context, stage=folder, folder=folder, on_progress=on_progress)
         return replace(self._builder, context=context, notes=[])
 
     def with_source(self, builder: Builder, source: bytes) -> Builder:
-        """*builder* with *source* to build from, a packed tree."""
         with self._lock:
             if self._project is None:
                 builder.archive.write_bytes(source)
@@ -403,7 +394,6 @@ class WorkerState:
             return replace(builder, project=self._project)
 
     def close(self) -> None:
-        """Remove its folder, and sweep the caches."""
         shutil.rmtree(self.folder, ignore_errors=True)
         sweep_daily()
 
@@ -411,7 +401,7 @@ class WorkerState:
 class _States:
     """The states of this worker by their runs, the one that was used last at the end.
 
-    Their folders are in the worker's own, which Dask removes with the worker, or after it where it was killed.
+    Their folders are in the worker's own, which Dask removes with the worker, or later if it was killed.
     """
 
     def __init__(self) -> None:
@@ -420,7 +410,7 @@ class _States:
 
     @contextmanager
     def of(self, message: bytes) -> Iterator[WorkerState]:
-        """The state of the run that *message* is of, which stays for the block at least."""
+        """The state of the run of *message*, which stays at least for the block."""
         key = hashlib.sha256(message).hexdigest()
         with self._lock:
             if key not in self._states:
@@ -444,7 +434,7 @@ _states = _States()
 
 
 class _Work(Struct, frozen=True):
-    """One job of the run of *state*, with its *builder*; its targets as they are here, and as they were sent."""
+    """One job of a run, with its targets as they are here, and as they were sent."""
 
     state: WorkerState
     builder: Builder
@@ -452,7 +442,6 @@ class _Work(Struct, frozen=True):
     sent: tuple[Target, ...]
 
     def built(self, source: bytes) -> RemoteBuild | Failure:
-        """The build of the one target."""
         builder = self.state.with_source(self.builder, source)
         [target] = self.targets
         try:
@@ -468,7 +457,7 @@ class _Work(Struct, frozen=True):
         return RemoteBuild(job, wheel.build, outcome, tuple(dict.fromkeys([*job.notes, *builder.notes])))
 
     def finished(self, build: RemoteBuild, data: bytes, baseline: Result | None) -> list[Product | Failure]:
-        """What comes of each target of *build*, whose portable wheel has the bytes *data*."""
+        """The outcome of each target of *build*, whose portable wheel has the bytes *data*."""
         builder, stage = self.builder, self.builder.context.stage
         repaired = replace(build.repaired, wheel=written(stage / "build", build.repaired.wheel.name, data))
         other = opened(baseline[0]) if baseline else None
@@ -490,7 +479,6 @@ class _Work(Struct, frozen=True):
         return [outcomes[wheel] for wheel in wheels]
 
     def tested(self, wheels: Mapping[str, bytes]) -> TrialResult:
-        """What becomes of the test of the first of *wheels*."""
         [target] = self.targets
         folder = self.builder.context.stage / "required"
         file, *_ = [written(folder, name, data) for name, data in wheels.items()]
@@ -498,7 +486,7 @@ class _Work(Struct, frozen=True):
         return finishing.result_of_test(self.builder, target, file, interpreter=python, find_links=folder)
 
     def failure(self, error: Failure | Exception) -> RemoteFailure:
-        """The *error* for which there is no wheel, with the logs that it names, under names that the sender knows."""
+        """The *error*, with the logs that it names, under names that the sender knows."""
         if isinstance(error, OSError):
             error = BuildError(f"{platform.node()}: {error.strerror or error}")
         if not isinstance(error, Failure):
@@ -533,7 +521,7 @@ class _Work(Struct, frozen=True):
 
 @contextmanager
 def _working(message: bytes, task: bytes) -> Iterator[_Work]:
-    """What the job on *task* needs; if its run is over, its commands are stopped, with a `BuildError`."""
+    """The job on *task*; if its run is over, its commands are stopped, with a `BuildError`."""
     with (
         _states.of(message) as state,
         tempfile.TemporaryDirectory(dir=state.folder, prefix="job-", ignore_cleanup_errors=True) as folder,
@@ -558,7 +546,6 @@ def _working(message: bytes, task: bytes) -> Iterator[_Work]:
 
 
 def written(folder: Path, name: str, data: bytes) -> Path:
-    """The file *name* with *data* in *folder*, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_bytes(data)

@@ -59,7 +59,7 @@ _SHOWN = 60
 
 
 def kinds(name: WheelName) -> tuple[str, ...]:
-    """The platforms of *name*, whatever their versions: ``manylinux_x86_64``, ``musllinux_aarch64``, ``win_amd64``.
+    """The platforms of *name* without versions: ``manylinux_x86_64``, ``musllinux_aarch64``, ``win_amd64``.
 
     A Linux wheel that is not repaired counts as manylinux, which it would become.
     """
@@ -74,8 +74,6 @@ def kinds(name: WheelName) -> tuple[str, ...]:
 
 
 class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
-    """A target of a release, as far as a report describes it."""
-
     python: str
     cpu: str
     properties: tuple[str, ...]
@@ -87,7 +85,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
 
     @staticmethod
     def fields(target: Target, label: str | None) -> dict[str, Any]:
-        """The fields for *target* under *label*, which may be a hash of what its own stands for."""
+        """The fields for *target* under *label*, which may be a hash."""
         return {
             "python": target.python,
             "cpu": str(target.cpu),
@@ -100,7 +98,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
         }
 
     def target(self, toolkit: Toolkit | None = None) -> Target:
-        """The target, compiled with *toolkit* if that is known; `HardwareError` for a GPU that there is not."""
+        """The target, compiled with *toolkit* if that is known; `HardwareError` for a GPU that does not exist."""
         spec = ToolkitSpec(toolkit.version if toolkit else Dotted(0, 0))
         return Target(
             label=self.label,
@@ -115,12 +113,11 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def title(self) -> str:
-        """What people call it among those of its Python."""
         return "+".join(filter(None, [self.label or "plain", local_label(self.requires.items())]))
 
     @property
     def target_key(self) -> Key:
-        """What distinguishes the target from others, in this release and the next, also if its wheel failed."""
+        """What distinguishes the target from others of its release."""
         # a path says nothing on another machine
         python = "" if "/" in self.python else self.python
         return (python, self.cpu[:3], self.label, *sorted({**self.choices, **self.requires}.items()))  # x86, arm
@@ -135,7 +132,7 @@ class ToolkitEntry(Struct, frozen=True):
 
 
 class WheelEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
-    """A wheel of a release: its sizes in bytes, *seconds* of its build, and the *verdict_data* of what was verified."""
+    """A wheel of a release: sizes in bytes, *seconds* of its build."""
 
     wheel: str
     size: int = field(name="bytes")
@@ -164,20 +161,17 @@ class WheelEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
 
     @property
     def emulation(self) -> LevelRun | None:
-        """What became of it in an emulator of its CPU level, or None if the recipe did not ask for that."""
         return LevelRun.of_data(self.emulation_data) if self.emulation_data else None
 
     @property
     def build(self) -> Key:
-        """What its build is: wheels that differ only in the GPUs they were cut to have the same."""
+        """The same for wheels of one build, which differ only in the GPUs they were cut to."""
         toolkit = self.toolkit.version if self.toolkit else None
         code = (self.cpu, *sorted(self.choices.items()), toolkit, self.compiled_for)
         return (self.python, self.name.python, self.name.abi, kinds(self.name), *code)
 
 
 class FailureEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
-    """A target without a wheel: why there is none, and the log of it."""
-
     error: str
     log: str | None
 
@@ -196,9 +190,9 @@ class CompanionEntry(Struct, frozen=True):
 
 
 class MachineChoice(Struct, frozen=True, kw_only=True):
-    """What *machine* gets with a *python*: the *wheel* of *size* bytes with its *label*, or nothing, and *why*.
+    """What *machine* gets with a *python*: the *wheel* of *size* bytes, or none, and *why*.
 
-    *driver* is the newest CUDA version that its driver runs. Without a wheel there is neither label nor size.
+    *driver* is the newest CUDA version that its driver runs.
     """
 
     machine: str
@@ -213,7 +207,7 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
 
 
 class PypiLimits(Struct, frozen=True):
-    """PyPI's limits in bytes: for a file, for a file once its project has asked for more, and for a whole project."""
+    """PyPI's limits in bytes: for a file, for a file on request, and for a whole project."""
 
     file_bytes: int
     file_bytes_on_request: int
@@ -221,8 +215,6 @@ class PypiLimits(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True, dict=True):
-    """The wheels of a release, what failed, what machines get, and notes on all of it."""
-
     format: int = FORMAT
     name: str
     source: str
@@ -254,7 +246,7 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def of_data(cls, data: object) -> Self:
-        """The report that *data*, made by `json.loads`, is; `RecipeError`, with the key, if it is something else.
+        """The report in *data*, made by `json.loads`; `RecipeError`, with the key, if it is something else.
 
         It may have keys that a later version of vbuild has added.
         """
@@ -277,28 +269,24 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
         return report
 
     def data(self) -> dict[str, Any]:
-        """What ``report.json`` holds."""
         data: dict[str, Any] = to_builtins(self)
         return data
 
     @property
     def project(self) -> str:
-        """The project as package indexes spell it."""
         return canonicalize_name(self.name)
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The versions of the project that the wheels are of: one, if all is well."""
+        """The versions of the project's own wheels: one, if all is well."""
         return tuple(dict.fromkeys(wheel.name.version for wheel in self.wheels if wheel.name.project == self.project))
 
     @property
     def targets(self) -> int:
-        """How many wheels there should be."""
         return len(self.wheels) + len(self.failures)
 
     @cached_property
     def companions(self) -> tuple[CompanionEntry, ...]:
-        """The wheels that a split made, which those of the release require."""
         return convert(self.split["beside"], tuple[CompanionEntry, ...]) if self.split else ()
 
     @property
@@ -309,23 +297,19 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(self.files.values())
 
     @property
     def seconds(self) -> float:
-        """How long the builds took, each once, one after the other."""
+        """How long the builds took one after the other."""
         return sum({wheel.build: wheel.seconds for wheel in self.wheels}.values())
 
     @property
     def platforms(self) -> tuple[tuple[str, ...], ...]:
-        """The kinds of platforms of the project's own wheels."""
         return tuple(dict.fromkeys(kinds(wheel.name) for wheel in self.wheels if wheel.name.project == self.project))
 
 
 class _Titled(Protocol):
-    """A wheel, built here or read of a report."""
-
     @property
     def title(self) -> str: ...
     @property
@@ -333,7 +317,7 @@ class _Titled(Protocol):
 
 
 def differing(wheels: Iterable[_Titled]) -> Mapping[Unreproducible, tuple[str, ...]]:
-    """The files of *wheels* that would have other bytes if they were built elsewhere, with titles of the wheels."""
+    """The files that would have other bytes if they were built elsewhere, with the titles of their *wheels*."""
     titles: dict[Unreproducible, dict[str, None]] = {}
     for wheel in wheels:
         for one in wheel.not_reproducible or ():
@@ -342,7 +326,7 @@ def differing(wheels: Iterable[_Titled]) -> Mapping[Unreproducible, tuple[str, .
 
 
 def _finite(text: str) -> float:
-    """The number that *text* is; `ValueError` where it is too large for one."""
+    """The number *text*; `ValueError` if it is too large for one."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError
@@ -351,7 +335,6 @@ def _finite(text: str) -> float:
 
 @cache
 def schema() -> Mapping[str, Any]:
-    """The JSON Schema of ``report.json``."""
     described: dict[str, Any] = json.loads(_schema_text())
     return described
 
@@ -363,7 +346,7 @@ def _schema_text() -> str:
 def check(value: object, *, is_open: bool = False) -> None:
     """`RecipeError`, with the place, for the first mistake in *value*, made by `json.loads`, against the schema.
 
-    If *is_open*, keys that the schema does not list are ignored: a later version of vbuild may have added them.
+    If *is_open*, keys that the schema does not list are ignored.
     """
     if error := next(_validator(is_open=is_open).iter_errors(value), None):
         while error.validator == "anyOf":
@@ -394,7 +377,6 @@ def check(value: object, *, is_open: bool = False) -> None:
 
 @cache
 def _validator(*, is_open: bool) -> Any:  # noqa: ANN401 - jsonschema has no types
-    """The validator of reports; if *is_open*, every object may have further keys."""
     from jsonschema import Draft202012Validator  # noqa: PLC0415 - only needed when a report is read
     from jsonschema.validators import extend  # noqa: PLC0415
 
@@ -411,7 +393,6 @@ def _validator(*, is_open: bool) -> Any:  # noqa: ANN401 - jsonschema has no typ
 
 
 def _below(place: str, key: str | int) -> str:
-    """The place of *key* in the object or array at *place*; quoted unless it is a bare word."""
     if isinstance(key, int):
         return f"{place}[{key}]"
     name = key if _BARE_KEY.fullmatch(key) else repr(key[:_SHOWN])
@@ -419,7 +400,6 @@ def _below(place: str, key: str | int) -> str:
 
 
 def _shown(value: object) -> str:
-    """*value* as a message has room for it."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "an array"
     text = repr(value)

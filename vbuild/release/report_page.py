@@ -29,7 +29,7 @@ _REASON = re.compile(r"\w+ :: (\w+) :: (\S+) is number (\d+ of \d+) that the mac
 class PageRow(Struct, frozen=True):
     """A wheel in the table: what it *serves*, and its *share* of the largest one's size.
 
-    Of several wheels of one build the first *is_first*, and stands for the time.
+    The time of a build stands at its first wheel.
     """
 
     wheel: WheelEntry
@@ -43,14 +43,13 @@ class PageRow(Struct, frozen=True):
 
     @property
     def proved(self) -> str:
-        """What was proved of it, in a few words."""
         verdict = self.wheel.verdict
         gpu = "GPU code ok" if verdict.claimed_gpus and verdict.gpu.startswith("ok") else ""
         return ", ".join(filter(None, (verdict.isa, gpu, counted(self.warnings, "warning") if self.warnings else "")))
 
 
 class PageGroup(Struct, frozen=True):
-    """The rows of one Python's wheels, for one kind of platform; *size* is theirs together."""
+    """The wheels of one Python, for one kind of platform."""
 
     title: str
     rows: tuple[PageRow, ...]
@@ -61,7 +60,7 @@ class PageGroup(Struct, frozen=True):
 
 
 class ServedMachine(Struct, frozen=True):
-    """A machine, the Pythons with which it gets the same variant, and what it gets: *sizes* from the least on."""
+    """A machine, the Pythons with which it gets the same variant, and the *sizes* of these."""
 
     choice: MachineChoice
     pythons: tuple[str, ...]
@@ -75,7 +74,7 @@ class ServedMachine(Struct, frozen=True):
 
 
 class BenchRow(Struct, frozen=True):
-    """A line of a bench: a wheel, or one of its figures; *places* are parts of the bar, none without a ratio."""
+    """A wheel in a bench, or one of its figures; *places* are parts of the bar."""
 
     title: str
     ratio: str
@@ -85,7 +84,7 @@ class BenchRow(Struct, frozen=True):
 
 
 class PageFile(Struct, frozen=True):
-    """A file of the release: its *name*, *size* in bytes, SHA-256, empty if not known, and whether PyPI takes it."""
+    """A file of the release; *sha256* is empty if not known."""
 
     name: str
     size: int
@@ -106,7 +105,7 @@ class Removed(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """What is the same for several *wheels*: a warning of a check, or why they are missing."""
+    """A warning of a check, or why several *wheels* are missing."""
 
     what: str
     wheels: tuple[str, ...]
@@ -130,7 +129,7 @@ def groups(report: Report) -> tuple[PageGroup, ...]:
 
 
 def served(choices: Iterable[MachineChoice]) -> Iterator[ServedMachine]:
-    """What each machine gets, the Pythons with which it is the same together."""
+    """What each machine gets; Pythons with which it gets the same stand together."""
     for _, several in groupby(choices, key=lambda choice: (choice.machine, choice.driver)):
         alike: dict[str, list[MachineChoice]] = {}
         for choice in several:
@@ -142,7 +141,7 @@ def served(choices: Iterable[MachineChoice]) -> Iterator[ServedMachine]:
 
 
 def bench_rows(report: BenchReport) -> Iterator[BenchRow]:
-    """The wheels of *report* against the first, each followed by its figures if there are several."""
+    """The wheels of *report*, each followed by its figures if there are several."""
     ratios = [ratio for one in report.wheels for ratio in (*one.ratios.values(), *filter(None, [one.overall]))]
     widest = max((1.0, *(ratio.high for ratio in ratios)))
     for one in report.wheels:
@@ -154,19 +153,18 @@ def bench_rows(report: BenchReport) -> Iterator[BenchRow]:
 
 
 def _bar(ratio: BenchRatio | None, widest: float) -> tuple[float, ...]:
-    """Where in a bar from 0 to the *widest* ratio stand: 1, the median, the low and the high end of the spread."""
+    """The places of 1, the median, the low and the high end of the spread in a bar from 0 to *widest*."""
     return tuple(value / widest for value in (1, ratio.median, ratio.low, ratio.high)) if ratio else ()
 
 
 def files(report: Report) -> Iterator[PageFile]:
-    """The files of *report*, those that others require at the end."""
     hashes = {wheel.wheel: wheel.sha256 for wheel in report.wheels}
     for name, size in report.files.items():
         yield PageFile(name, size, hashes.get(name, ""), is_uploadable(WheelName.parse(name)))
 
 
 def installs(report: Report) -> Iterator[tuple[str, str]]:
-    """How the project is installed from the folder of *report*, and what that gets: a command line each."""
+    """Command lines that install the project from the folder of *report*, and what each gets."""
     names = [wheel.name for wheel in report.wheels if wheel.name.project == report.project]
     source = f"--no-index --find-links . {report.project}"
     if report.companions:
@@ -197,7 +195,6 @@ def removed(wheels: Sequence[WheelEntry]) -> tuple[Removed, ...]:
 
 
 def warnings(wheels: Sequence[WheelEntry]) -> tuple[Message, ...]:
-    """What the checks found wrong or warn of, once for all wheels of which it is true."""
     alike: dict[str, list[str]] = {}
     for wheel in wheels:
         for finding in wheel.verdict.findings:
@@ -207,7 +204,6 @@ def warnings(wheels: Sequence[WheelEntry]) -> tuple[Message, ...]:
 
 
 def unreproducible(wheels: Sequence[WheelEntry]) -> Iterator[Message]:
-    """The files that would have other bytes if they were built elsewhere, and why."""
     for one, titles in differing(wheels).items():
         yield Message(f"{one.file} {one.why}: it would not have the same bytes if it were built elsewhere", titles)
 
@@ -236,7 +232,6 @@ def lasting(seconds: float) -> str:
 
 
 def _serves(wheel: WheelEntry) -> str:
-    """The CPU level and the GPUs that *wheel* is for."""
     first, *rest = (wheel.gpus or wheel.compiled_for or "").split(",")
     gpus = " ".join([first, *(gpu.removeprefix("sm_") for gpu in rest)])
     cuda = f"CUDA {wheel.toolkit.version}" if wheel.toolkit else ""
@@ -261,7 +256,7 @@ class Mood(StrEnum):
 
 
 class Gauge(Struct, frozen=True):
-    """A size in bytes against a *limit*: what it is of, the *file* if it is one, and what follows from it."""
+    """A size in bytes against a *limit*."""
 
     title: str
     file: str
@@ -273,20 +268,16 @@ class Gauge(Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """How much of the bar is full, at most all of it."""
         return min(1.0, self.size / self.limit)
 
 
 class Status(Struct, frozen=True):
-    """The release in a line, and what to know first."""
-
     mood: Mood
     text: str
     more: str = ""
 
 
 def page(report: Report) -> str:
-    """The HTML of *report*."""
     machines = [*served(report.choices)]
     for_pypi = uploadable(report)
     return rendered(
@@ -319,7 +310,6 @@ def page(report: Report) -> str:
 
 
 def status(report: Report) -> Status:
-    """How the release stands."""
     count, missing = len(report.wheels), len(report.failures)
     wheels = counted(count, "wheel")
     broken = sum(wheel.verdict.failed for wheel in report.wheels)
@@ -335,7 +325,6 @@ def status(report: Report) -> Status:
 
 
 def _tested(report: Report) -> str:
-    """How many wheels have passed a test, in words, or nothing if there was none."""
     tests = [wheel.test for wheel in report.wheels]
     passed, skipped = tests.count(TrialResult.PASSED), tests.count(TrialResult.NOT_RUN)
     if passed == len(tests):
@@ -351,7 +340,7 @@ def uploadable(report: Report) -> dict[str, int]:
 
 
 def gauges(report: Report) -> Iterator[Gauge]:
-    """The sizes that PyPI limits, of what it takes, each against the limit of a project that asks for no more."""
+    """The sizes that PyPI limits, each against the limit of a project that asks for no more."""
     limits, files = report.limits, uploadable(report)
     if not files:
         return
