@@ -13,7 +13,7 @@ from vbuild.build.wrappers import FailedCall
 from vbuild.errors import FetchError
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.model import Severity, VerifyRule
-from vbuild.verification.other_builds import Published, likely_cause, lost, on_index, unlike
+from vbuild.verification.other_builds import Published, file_on_index, likely_cause, lost, unlike
 from vbuild.verification.verify import verify
 
 PLAIN = "static int n(int x) { return x + 1; } int PyInit__c(void) { return n(2); } int x[64];"
@@ -212,7 +212,7 @@ def test_the_wheel_of_this_version_python_and_platform_is_taken_from_the_index(
     ours = wheel(tmp_path / "ours", NAME)
     with serving(simple_index(tmp_path / "index", published)) as server:
         try:
-            theirs = on_index(ours, CPU, tmp_path / "fetched", lambda: server.indexes)
+            theirs = Published.of(file_on_index(ours, tmp_path / "fetched", lambda: server.indexes), CPU)
         except FetchError as error:
             assert not is_found
             assert "no index has a wheel of demo 1.0 for this Python and platform (cp311-cp311-" in str(error)  # noqa: PT017
@@ -228,9 +228,8 @@ def test_another_version_and_the_wheel_for_the_machine_of_a_pure_one_are_found_i
     pure = verify(wheel(tmp_path / "ours", "demo-2.0-py3-none-any.whl"))
     tag = Tag("cp311", "cp311", "linux_x86_64")
     with serving(simple_index(tmp_path / "index", published)) as server:
-        found = lost(
-            pure, on_index(pure.wheel, CPU, tmp_path / "fetched", lambda: server.indexes, version="1.0", tag=tag)
-        )
+        theirs = file_on_index(pure.wheel, tmp_path / "fetched", lambda: server.indexes, version="1.0", tag=tag)
+        found = lost(pure, Published.of(theirs, CPU))
     assert found[0].sentence == "demo/_c.so: 1 of 1 compiled modules of the published wheel are missing"
 
 
@@ -238,7 +237,7 @@ def test_an_index_that_cannot_be_asked_is_an_error(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         indexes = server.indexes
     with pytest.raises(FetchError):
-        on_index(wheel(tmp_path, NAME), CPU, tmp_path / "fetched", lambda: indexes)
+        file_on_index(wheel(tmp_path, NAME), tmp_path / "fetched", lambda: indexes)
 
 
 def test_c_functions_that_no_library_gives_any_more_and_modules_that_grew_are_warnings(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class AttestationRequest(Struct, frozen=True):
 
 
 class _Claim(Struct, frozen=True):
-    """An *attestation* of a wheel, in *place*, and the *publisher* that the place names, by kind and fields."""
+    """An *attestation* of a wheel, in *place*, and the *publisher* that the place names."""
 
     place: str
     attestation: Attestation
@@ -78,7 +78,7 @@ def attested(verdict: Verdict, asked: AttestationRequest) -> Verdict:
 def attested_files(files: Iterable[tuple[str, str, Path]], asked: AttestationRequest) -> Iterator[Finding]:
     """What the provenance of each of *files*, a name, a SHA-256 and the path of the provenance, says of that file.
 
-    The file itself need not be there. `WheelError` if the root of trust or a provenance cannot be read.
+    `WheelError` if the root of trust or a provenance cannot be read.
     """
     verifier = _verifier(asked.trust_root)
     for name, sha256, place in files:
@@ -103,7 +103,7 @@ def _findings(wheel: Path, asked: AttestationRequest, verifier: Verifier) -> Ite
 
 
 def _claims(files: Iterable[tuple[str, bytes]]) -> tuple[list[_Claim], list[Finding]]:
-    """The attestations in *files*, and which of these are none."""
+    """The attestations in *files*, and findings on files that have none."""
     claims: list[_Claim] = []
     wrong: list[Finding] = []
     for place, data in files:
@@ -116,7 +116,6 @@ def _claims(files: Iterable[tuple[str, bytes]]) -> tuple[list[_Claim], list[Find
 
 
 def _judged(claim: _Claim, name: str, sha256: str, asked: AttestationRequest, verifier: Verifier) -> Finding:
-    """What *claim* says of the file *name* of that SHA-256."""
     try:
         return Finding(Severity.NOTE, VerifyRule.ATTESTATION, (), _checked(claim, name, sha256, asked, verifier))
     except WheelError as error:
@@ -148,7 +147,7 @@ def _read(place: str, data: bytes) -> Iterator[_Claim]:
 
 
 def _checked(claim: _Claim, name: str, digest: str, asked: AttestationRequest, verifier: Verifier) -> str:
-    """Who published the file *name* of that SHA-256 by *claim*; `WheelError` if that is not so."""
+    """Who published the file *name* by *claim*; `WheelError` if that is not so."""
     claims = claim.attestation.certificate_claims
     publisher = claim.publisher or {}
     if publisher.get("kind") == "Google":
@@ -177,7 +176,7 @@ def _checked(claim: _Claim, name: str, digest: str, asked: AttestationRequest, v
 
 
 def _signer(attestation: Attestation) -> str:
-    """Whom its certificate is for: a workflow, a service account or a person, by URL or address."""
+    """The URL or address of whom its certificate is for: a workflow, a service account or a person."""
     certificate = x509.load_der_x509_certificate(attestation.verification_material.certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return ", ".join(str(name.value) for name in names)
@@ -192,7 +191,7 @@ _ISSUERS = {
 
 
 def _expected(publisher: Mapping[str, Any]) -> dict[str, str]:
-    """What the certificate of *publisher* claims, tags aside; `WheelError` for a kind that is not known here."""
+    """What the certificate of *publisher* claims, tags aside; `WheelError` for an unknown kind."""
     if not publisher:
         return {}
     kind = publisher["kind"]
@@ -218,7 +217,6 @@ def _place(url: str) -> str:
 
 
 def _verifier(trust_root: Path | None) -> Verifier:
-    """What checks signatures against *trust_root*; `WheelError` if that is none."""
     try:
         with _quiet():
             if trust_root is None:
@@ -233,7 +231,7 @@ def _verifier(trust_root: Path | None) -> Verifier:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of sigstore that nothing is fetched, which is what is meant."""
+    """Without the warnings of sigstore that nothing is fetched, which is intended."""
     log = logging.getLogger("sigstore")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -244,6 +242,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _first(error: BaseException) -> str:
-    """The first lines of what *error* says, as one: pydantic's second is the place of what the third says."""
+    """The first lines of *error* as one: pydantic's second is the place of what the third says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return ": ".join(line for line in lines[:3] if not line.startswith("For further")) or type(error).__name__

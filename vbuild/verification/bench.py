@@ -68,7 +68,6 @@ class BenchRatio(Struct, frozen=True):
 
     @property
     def is_noise(self) -> bool:
-        """Whether it may be faster as well as slower."""
         return self.low <= 1 <= self.high
 
     def is_surely_below(self, other: float) -> bool:
@@ -83,10 +82,8 @@ class BenchRatio(Struct, frozen=True):
 class BenchedWheel(Struct, frozen=True):
     """A *wheel* with the medians of its figures, in seconds, and ratios to the first; *untried* says why it has none.
 
-    The *wheel* is a file name, or the path as it was given where two have one name.
-
-    Its *title* is its label, ``plain``, or ``published``. Without it, the machines of its level get the wheel with the
-    title *below*, to which its *gain* is a ratio. It *is_left_out* of the release if that surely is too little.
+    The *wheel* is a file name, or the path if two have one name. Its *title* is its label, ``plain``, or ``published``.
+    Without it, the machines of its level get the wheel with the title *below*, to which its *gain* is a ratio.
     """
 
     wheel: str
@@ -104,7 +101,7 @@ class BenchedWheel(Struct, frozen=True):
         return self.gain is not None and not self.is_left_out and self.gain.low < 1 + min_gain
 
     def decision(self, min_gain: float | None) -> str | None:
-        """What becomes of the level if *min_gain*, a part of 1, is asked for, in words; None if nothing is decided."""
+        """What becomes of the level if *min_gain*, a part of 1, is expected; None if nothing is decided."""
         if min_gain is None or self.title == PUBLISHED:
             return None
         if self.untried:
@@ -136,7 +133,6 @@ class BenchReport(Struct, frozen=True):
         return found
 
     def lines(self) -> Iterator[str]:
-        """The report as text."""
         for one in self.wheels:
             yield f"{one.wheel}: {one.untried or one.overall or 'the measure'}"
             for name, seconds in one.seconds.items():
@@ -163,11 +159,10 @@ def bench(
 ) -> BenchReport:
     """Time *wheels*, and the *published* one, as *settings* say; one above this machine's level is not run.
 
-    There are up to three times the rounds asked for as long as the noise hides whether a level brings enough.
-    Each environment has *python*, by default one that takes the wheel, the wheel, and what the bench requires; what has
-    no wheel is built if *builds* says so. The bench sees the user's variables that builds see, and those of *pass_env*.
-    `WheelError` if a wheel cannot be installed, or if the bench fails, prints no figures, or not the same ones in each
-    run.
+    There are up to three times the rounds asked for as long as the noise hides whether a level brings enough. Each
+    environment has *python*, by default one that takes the wheel; what has no wheel is built if *builds* says so. The
+    bench sees the user's variables that builds see, and those of *pass_env*. `WheelError` if a wheel cannot be
+    installed, or if the bench fails, prints no figures, or not the same ones in each run.
     """
     every = [_Subject(wheel, claimed_cpu(wheel)) for wheel in wheels]
     if published:
@@ -261,7 +256,7 @@ class _Kind(Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Bench) -> "_Kind":
-        """What *settings* ask for, a script by what it imports or asks for; `WheelError` if it cannot be read."""
+        """What *settings* ask for, a script by what it imports; `WheelError` if it cannot be read."""
         if settings.script is None:
             return cls(("sh", "-c", settings.command or ""))
         script = settings.script
@@ -279,7 +274,6 @@ class _Kind(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """What a message calls it."""
         return self.script.name if self.script else "bench.command"
 
 
@@ -364,10 +358,7 @@ def _check_same(subjects: Sequence[_Subject]) -> None:
 
 
 def _decided(subjects: Sequence[_Subject], why: str, min_gain: float | None) -> list[BenchedWheel]:
-    """Each of *subjects*, and of a level its gain over the next lower one that stays: the lowest are decided first.
-
-    *why* is said of those that were not run.
-    """
+    """Each of *subjects*, and of a level its gain over the next lower one that stays: the lowest are decided first."""
     first = subjects[0]
     found = [_benched(one, first, why) for one in subjects]
     order = sorted(range(1, len(subjects)), key=lambda number: _rank(subjects[number].cpu))
@@ -383,7 +374,6 @@ def _decided(subjects: Sequence[_Subject], why: str, min_gain: float | None) -> 
 
 
 def _is_open(subjects: Sequence[_Subject], min_gain: float | None) -> bool:
-    """Whether the noise hides what becomes of a level."""
     return min_gain is not None and any(one.is_open(min_gain) for one in _decided(subjects, "", min_gain))
 
 

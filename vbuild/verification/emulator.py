@@ -113,9 +113,8 @@ _STOPPED = re.compile(r"--- SIGILL \{.*si_addr\s*=\s*(?P<address>0x[0-9a-f]+)")
 
 
 class Emulator(Struct, frozen=True):
-    """qemu's emulator of the processors of *machine* for single programs: its *path*, and its *version* as it says it.
-
-    *prefix* is the folder with the loader and the libraries of *machine*, where that is not this machine.
+    """qemu's emulator of *machine* for single programs; *prefix* has its loader and libraries, if that is another
+    machine.
     """
 
     path: Path
@@ -125,7 +124,6 @@ class Emulator(Struct, frozen=True):
 
     @classmethod
     def found(cls, machine: str = "x86_64") -> Self | None:
-        """The emulator of *machine* in PATH, or None if there is none."""
         path = shutil.which(f"qemu-{machine}")
         return cls(Path(path), _version(path), machine, _prefix(machine)) if path else None
 
@@ -133,28 +131,25 @@ class Emulator(Struct, frozen=True):
         return f"qemu-{self.machine} {self.version}"
 
     def command(self, cpu: Cpu) -> tuple[str, ...]:
-        """The command before a program that makes it see a processor with the features of *cpu*.
-
-        It has no others if `passing` names none.
-        """
+        """The command before a program that makes it see the features of *cpu*, and those that `passing` names."""
         name = processor(cpu) if cpu.machine == "x86_64" else _arm_model(self, cpu)[0]
         return self.on(name)
 
     def on(self, processor: str) -> tuple[str, ...]:
-        """The command before a program that makes it see the *processor* of that name."""
+        """The command before a program that makes it see *processor*."""
         return (*self.widest[:-1], processor)
 
     def features(self, processor: str) -> frozenset[str] | None:
-        """The features that its x86-64 *processor* of that name has for sure; None if it knows no such processor."""
+        """The features that its x86-64 *processor* has for sure; None if it knows no such processor."""
         return _features(self, processor)
 
     @property
     def widest(self) -> tuple[str, ...]:
-        """The command before a program that makes it see a processor with all features that are emulated."""
+        """The command before a program that makes it see all features that are emulated."""
         return (str(self.path), *(("-L", str(self.prefix)) if self.prefix else ()), "-cpu", "max")
 
     def why_not(self, cpu: Cpu) -> str | None:
-        """Why it cannot judge code for *cpu*, in a line, or None if it runs what such processors have.
+        """Why it cannot judge code for *cpu*, or None if it runs what such processors have.
 
         Of x86-64, it runs no more then; of aarch64, what `passing` names.
         """
@@ -177,7 +172,6 @@ class StoppedAt(Struct, frozen=True):
     function: str = ""
 
     def described(self, packages: Path) -> str:
-        """The place in a few words, with the file's path from the folder *packages* if it is in there."""
         if self.file is None:
             return "an instruction outside any file"
         name = self.file.relative_to(packages) if self.file.is_relative_to(packages) else self.file
@@ -186,7 +180,7 @@ class StoppedAt(Struct, frozen=True):
 
 
 def _prefix(machine: str) -> Path | None:
-    """The folder with the loader of *machine* and its libraries; None on such a machine, and where there is none."""
+    """The folder with the loader of *machine* and its libraries; None on such a machine, or without one."""
     if os.uname().machine == machine:
         return None
     places = [os.environ["QEMU_LD_PREFIX"]] if os.environ.get("QEMU_LD_PREFIX") else []
@@ -205,7 +199,7 @@ def _version(path: str) -> str:
 
 
 def processor(cpu: Cpu) -> str:
-    """What ``-cpu`` takes for a processor with the features of *cpu* and no others; qemu64 is a baseline and more."""
+    """What ``-cpu`` takes for a processor with the features of *cpu* and no others."""
     words = ["qemu64", "-svm"]
     if model := _MODELS[cpu.level]:
         words += ["vendor=GenuineIntel", f"family={model}"]
@@ -215,7 +209,7 @@ def processor(cpu: Cpu) -> str:
 
 
 def cpuinfo(features: Collection[str], here: str) -> str:
-    """What Linux says in /proc/cpuinfo of a processor with *features*, by what it says *here* of this machine's."""
+    """/proc/cpuinfo of a processor with *features*, made of what it says *here*."""
     known = {one.cpuinfo: one for found in (X86_64_FEATURES, X86_64_EXTRAS) for ones in found.values() for one in ones}
     lowest = {one.name for one in X86_64_FEATURES["v1"]}
     wanted = sorted(flag for flag, one in known.items() if one.name in lowest.union(features))
@@ -228,7 +222,6 @@ def cpuinfo(features: Collection[str], here: str) -> str:
 
 
 def is_above(feature: str, cpu: Cpu) -> bool:
-    """Whether processors of *cpu* may lack *feature*."""
     return feature not in cpu.features | {extra.name for extra in cpu.extra_features}
 
 
@@ -261,7 +254,6 @@ def _features(emulator: Emulator, processor: str) -> frozenset[str] | None:
 
 @cache
 def _arm_runs(emulator: Emulator) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The features that each of its Arm processors has."""
     before, program = emulator.widest[:-1], _arm_program()
     found = ((name, _run_by((*before, name), program, _ARM_INSTRUCTIONS)) for name in _ARM_MODELS)
     return tuple((name, runs) for name, runs in found if runs is not None)
@@ -279,7 +271,7 @@ def _arm_model(emulator: Emulator, cpu: Cpu) -> tuple[str, tuple[str, ...], tupl
 
 
 def _run_by(command: Iterable[str], code: bytes, instructions: Collection[str]) -> tuple[str, ...] | None:
-    """Those of *instructions*, in the program *code*, that *command* runs; None if it does not even run a program."""
+    """Those of *instructions*, in the program *code*, that *command* runs; None if it runs no program."""
     with TemporaryDirectory(prefix="vbuild-emulator-") as folder:
         program = Path(folder, "probe")
         program.write_bytes(code)
@@ -339,7 +331,6 @@ def _program() -> bytes:
 
 
 def _executable(body: bytes, machine: int) -> bytes:
-    """The program *body* for the *machine* of that number in ELF."""
     size = _HEAD + len(body)
     # ET_EXEC with one PT_LOAD, which is readable and executable
     header = struct.pack("<4s3B9x2HI3QI6H", MAGIC, 2, 1, 1, 2, machine, 1, _BASE + _HEAD, 64, 0, 0, 64, 56, 1, 64, 0, 0)
@@ -376,7 +367,6 @@ def _stopped_at(log: Path) -> StoppedAt | None:
 
 
 def _place(file: Path, offset: int) -> StoppedAt:
-    """The instruction at *offset* of *file*."""
     try:
         with mapped(file) as data:
             image, elf = ElfImage.read(data), Elf.parse(data)

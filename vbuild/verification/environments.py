@@ -70,12 +70,11 @@ _OTHER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)")
 
 
 def platforms_of(name: WheelName) -> tuple[PlatformPolicy, ...]:
-    """Return the Linux platforms of the wheel called *name*."""
     return tuple(platform for tag in sorted(name.platform.split(".")) if (platform := PlatformPolicy.parse(tag)))
 
 
 class TargetPython(Struct, frozen=True):
-    """A Python other than this one: its implementation, its version, the ABI of its modules, and its platform."""
+    """A Python other than this one."""
 
     implementation: str
     version: str
@@ -84,7 +83,7 @@ class TargetPython(Struct, frozen=True):
 
     @classmethod
     def of(cls, name: WheelName) -> Self | None:
-        """Return the Python that the wheel called *name* is for, or None if it is for another system than Linux."""
+        """The Python that the wheel *name* is for, or None if it is for another system than Linux."""
         if not (platforms := platforms_of(name)):
             return None
         platform = max(platforms, key=lambda found: found.glibc or (0, 0))
@@ -119,7 +118,6 @@ class TargetPython(Struct, frozen=True):
         }
 
     def options(self, installer: "Installer") -> list[str]:
-        """Return the options by which *installer* installs for this Python."""
         if installer is Installer.UV:
             return ["--python-version", self.version, "--python-platform", str(self.uv_platform)]
         # pip takes environment markers from the Python that runs it, whatever these options say
@@ -127,7 +125,7 @@ class TargetPython(Struct, frozen=True):
         return words + [f"--platform={tag}_{self.platform.machine}" for tag in self._platform_tags()]
 
     def _platform_tags(self) -> list[str]:
-        """Return every tag, newest first: pip does not know that a newer glibc runs wheels for an older one."""
+        """Every tag, newest first: pip does not know that a newer glibc runs wheels for an older one."""
         if self._is_musl:
             return [*_MUSL, "linux"]
         tags = [(f"manylinux_2_{minor}", _LEGACY.get(minor)) for minor in range(self._glibc, _OLDEST_GLIBC - 1, -1)]
@@ -143,7 +141,7 @@ class TargetPython(Struct, frozen=True):
 
 
 class RequirementChoice(Struct, frozen=True):
-    """The requirements of a wheel that are *kept*, and those that are *left_out*; both as an installer takes them."""
+    """The requirements of a wheel that are *kept*, and those that are *left_out*."""
 
     kept: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -172,13 +170,10 @@ class RequirementChoice(Struct, frozen=True):
 
     @property
     def projects(self) -> tuple[str, ...]:
-        """The projects that are left out."""
         return tuple(dict.fromkeys(project for line in self.left_out if (project := required_project(line))))
 
 
 class Installer(StrEnum):
-    """A program that installs wheels."""
-
     PIP = "pip"
     UV = "uv"
 
@@ -186,9 +181,8 @@ class Installer(StrEnum):
 class WheelEnvironment(Struct, frozen=True):
     """Where a wheel is installed: *packages* is site-packages in *folder*; *python* is None if none here can run it.
 
-    *left_out* are projects that the wheel requires and that are not installed, for the *reason* that the installer
-    gave; with a reason alone, nothing is that it requires. *machine* is that of the Python if it is another than this
-    one.
+    *left_out* are required projects that are not installed, for the *reason* that the installer gave; with a reason
+    alone, none is. *machine* is that of the Python if it is another than this one.
     """
 
     folder: Path
@@ -202,8 +196,8 @@ class WheelEnvironment(Struct, frozen=True):
 class WheelSources(Struct, frozen=True):
     """Where installers find packages: folders of wheels, and indexes.
 
-    *companions* are the projects of the companion wheels in these folders. What has no wheel is built if *builds* says
-    so, which runs its code, and else not installed.
+    *companions* are the projects of the companion wheels in these folders. If *builds*, what has no wheel is built,
+    which runs its code.
     """
 
     links: tuple[Path, ...]
@@ -214,17 +208,16 @@ class WheelSources(Struct, frozen=True):
 
 @cache
 def is_native(name: WheelName) -> bool:
-    """Whether this Python, on this machine, takes the wheel called *name*."""
     return not name.tags.isdisjoint(sys_tags())
 
 
 def is_foreign(name: WheelName) -> bool:
-    """Whether the wheel called *name* is for other machines than this one, which qemu-user may emulate."""
+    """Whether the wheel *name* is for other machines than this one, which qemu-user may emulate."""
     return bool(name.machines) and os.uname().machine not in name.machines
 
 
 def foreign_pythons(machine: str) -> tuple[Path, ...]:
-    """The CPythons of *machine* on this one that were found: those of uv, and those in the folder QEMU_LD_PREFIX."""
+    """The CPythons of *machine* on this one: those of uv, and those in the folder QEMU_LD_PREFIX."""
     ran = subprocess.run(managed_command(), capture_output=True, text=True, check=False)
     prefix = os.environ.get("QEMU_LD_PREFIX")
     found = [Path(ran.stdout.strip()).glob(f"cpython-*-linux-{machine}-gnu/bin/python3.*")] if ran.stdout else []
@@ -233,7 +226,7 @@ def foreign_pythons(machine: str) -> tuple[Path, ...]:
 
 
 def installers(name: WheelName) -> tuple[Installer, ...]:
-    """Return the installers that can install the wheel called *name*; none if it is for another system."""
+    """The installers that can install the wheel *name*; none if it is for another system."""
     if is_native(name):
         return (Installer.PIP, Installer.UV)
     target = TargetPython.of(name)
@@ -244,8 +237,7 @@ def install(wheel: Path, installer: Installer, sources: WheelSources, *, folder:
     """Install *wheel*, under its plain name, and its requirements into a new environment in *folder*.
 
     If the wheel is for another Python or machine, requirements that the loader does not need are left out if they
-    cannot be installed even alone. Raises `RepackageError`, with the line in which the installer says why, if the wheel
-    cannot be installed.
+    cannot be installed even alone. `RepackageError`, with the installer's reason, if the wheel cannot be installed.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
@@ -284,11 +276,10 @@ def make_environment(
     folder: Path,
     is_enough_alone: bool = False,
 ) -> WheelEnvironment:
-    """Return a new environment of *python* in *folder*, made by uv: *wheel*, and what it and its test *requires*.
+    """A new environment of *python* in *folder*, made by uv: *wheel*, and what it and its test *requires*.
 
     That of a Python of another machine gets wheels only. If the wheel *is_enough_alone*, it gets nothing else if what
-    is required cannot be had. Raises `RepackageError`, with the line in which uv says why, if it cannot be made, and if
-    something would have to be built.
+    is required cannot be had. `RepackageError`, with uv's reason, if it cannot be made.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
@@ -317,7 +308,7 @@ def make_environment(
 
 
 def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
-    """Return a path to *wheel* whose name every installer understands; a variant is linked into *folder*."""
+    """A path to *wheel* under a name that every installer understands."""
     if name.variant is None:
         return wheel.absolute()
     link = folder / "plain" / str(name.plain())
@@ -327,7 +318,7 @@ def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
 
 
 def variables() -> dict[str, str]:
-    """Return the variables for a process in an environment: those a build sees, less those that lead elsewhere."""
+    """The variables for a process in an environment: those a build sees, less those that lead elsewhere."""
     return undisturbed(passed(os.environ))
 
 
@@ -339,7 +330,6 @@ class _Client(Struct, frozen=True):
     sources: WheelSources
 
     def install(self, environment: WheelEnvironment, *packages: str) -> None:
-        """Install *packages* into *environment*; raises `RepackageError` if that fails."""
         places = (*self.sources.indexes.find_links, *(link.absolute().as_uri() for link in self.sources.links))
         links = (f"--find-links={place}" for place in dict.fromkeys(places))
         try:
@@ -351,7 +341,7 @@ class _Client(Struct, frozen=True):
             raise
 
     def refusal(self, packages: Sequence[str], folder: Path) -> str | None:
-        """Return why *packages* cannot be installed even by themselves, or None if they can or there are none."""
+        """Why *packages* cannot be installed even by themselves, or None if they can or there are none."""
         try:
             if packages:
                 self.install(WheelEnvironment(folder, folder / "nothing"), "--dry-run", *packages)
@@ -377,7 +367,6 @@ class _Client(Struct, frozen=True):
             raise RepackageError(f"{self.installer}: {reason}")
 
     def _command(self, environment: WheelEnvironment) -> list[str]:
-        """Return the install command without the packages, which come last."""
         builds = self.sources.builds and environment.python is not None  # what is built here would be for this machine
         if self.installer is Installer.PIP:
             # users run the pip that a new environment has
@@ -397,7 +386,7 @@ class _Client(Struct, frozen=True):
 
 
 def _installer_variables(indexes: Indexes) -> dict[str, str]:
-    """Return the variables for an installer: what it may see of ours, and *indexes* as pip reads them."""
+    """What an installer may see of our variables, and *indexes* as pip reads them."""
     pip = {
         "PIP_INDEX_URL": indexes.index_url,
         "PIP_EXTRA_INDEX_URL": " ".join(indexes.extra_index_urls),
@@ -413,7 +402,7 @@ def _installer_variables(indexes: Indexes) -> dict[str, str]:
 
 
 def _reason(output: str) -> str:
-    """Return the line of *output* that says why: pip's last error, or uv's error with its first cause."""
+    """The line of *output* that says why: pip's last error, or uv's error with its first cause."""
     lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
     if errors := [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]:
         return errors[-1]

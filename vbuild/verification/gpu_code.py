@@ -41,7 +41,7 @@ class GpuClaim(Struct, frozen=True):
 
     @classmethod
     def of(cls, variant: Variant) -> tuple[Self, tuple[Finding, ...]]:
-        """Return the claim of *variant*, and a finding for each value that no installer ever asks for."""
+        """The claim of *variant*, and a finding for each value that no installer ever asks for."""
         findings: list[Finding] = []
         archs: dict[str, list[Arch]] = {"real": [], "virtual": []}
         targets: list[GpuTarget] = []
@@ -79,7 +79,7 @@ class GpuClaim(Struct, frozen=True):
 
 
 def _mistaken(value: str) -> str | None:
-    """Return why no GPU asks for the sm_arch *value*, or None if one does."""
+    """Why no GPU asks for the sm_arch *value*, or None if one does."""
     if not (match := _VALUE.fullmatch(value)):
         return "matches no GPU; expected 90_real, 90_virtual ..."
     if match["kind"] == "virtual" and not match["number"].endswith("0"):
@@ -88,7 +88,7 @@ def _mistaken(value: str) -> str | None:
 
 
 class LibraryCode(Struct, frozen=True):
-    """The GPU code of one library: its fatbins by what they offer, and what a verdict says about the rest.
+    """The GPU code of one library: its fatbins by what they offer.
 
     *beside* names the architectures of code that the GPU's runtime is not given: the library's own code reads it.
     """
@@ -130,12 +130,11 @@ class LibraryCode(Struct, frozen=True):
 
     @property
     def devices(self) -> frozenset[Device]:
-        """The GPUs that some of the code was made for."""
         archs = {offer.arch for offers in self.fatbins for offer in offers if offer.code is not GpuCodeKind.OTHER}
         return frozenset(arch.device for arch in archs if isinstance(arch, Arch) or arch.processor in PROCESSORS)
 
     def fatbins_with_ptx(self, device: Arch) -> int:
-        """Return the number of fatbins with PTX that the driver of *device* can compile."""
+        """The number of fatbins with PTX that the driver of *device* can compile."""
         ptx = (
             ([one for one in offers if one.code is GpuCodeKind.PTX], count) for offers, count in self.fatbins.items()
         )
@@ -143,13 +142,13 @@ class LibraryCode(Struct, frozen=True):
 
 
 def _offers(container: Container) -> tuple[GpuOffer, ...]:
-    """Return what *container* offers to the driver; nothing if all is for libraries, as LTO-IR is."""
+    """What *container* offers to the driver; nothing if all is for libraries, as LTO-IR is."""
     offers = tuple(entry.offer for entry in container.entries)
     return offers if any(offer.code is not GpuCodeKind.OTHER for offer in offers) else ()
 
 
 def _codes(entries: Iterable[GpuEntry]) -> tuple[str, ...]:
-    """Return what *entries* are for, machine code first: ``sm_80``, ``PTX for sm_90``."""
+    """What *entries* are for, machine code first: ``sm_80``, ``PTX for sm_90``."""
     found = tuple(entries)
     ptx = (f"PTX for {name}" for name in _names(found, GpuCodeKind.PTX))
     return (*_names(found, GpuCodeKind.MACHINE), *ptx)
@@ -162,8 +161,6 @@ def _names(entries: Iterable[GpuEntry], code: GpuCodeKind) -> tuple[str, ...]:
 
 
 class GpuCodeCheck:
-    """Checks the GPU code of a wheel's *libraries* against its claim."""
-
     def __init__(self, libraries: Mapping[str, LibraryCode], claim: GpuClaim) -> None:
         self._libraries = {path: code for path, code in libraries.items() if code}
         self._claim = claim
@@ -179,13 +176,12 @@ class GpuCodeCheck:
         self._native = {device for path in judged for device, served in self._served[path].items() if served.machine}
 
     def libraries(self) -> Iterator[LibraryGpus]:
-        """Yield how each library serves the GPUs that are claimed and those that the wheel has code for."""
+        """How each library serves the GPUs that are claimed and those that the wheel has code for."""
         for path, code in self._libraries.items():
             served = tuple(self._served.get(path, {}).values())
             yield LibraryGpus(path, code.containers, code.machine, code.ptx, served, code.notes, code.beside)
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what is wrong with the code, or contradicts the claim."""
         for path, code in self._libraries.items():
             if code.damaged:
                 what = f"GPU code that cannot be read, in {len(code.damaged)} places: {code.damaged[0]} first"

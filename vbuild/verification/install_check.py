@@ -55,8 +55,6 @@ _NEWEST = "manylinux_2_99"
 
 
 class CheckStep(StrEnum):
-    """A step of the check."""
-
     INSTALL = "install"
     RESOLVE = "resolve"
     LOAD = "load"
@@ -64,8 +62,6 @@ class CheckStep(StrEnum):
 
 
 class InstallFinding(Struct, frozen=True):
-    """One finding: the step, and a sentence that begins with the place."""
-
     step: CheckStep
     what: str
 
@@ -110,7 +106,7 @@ class InstallCheck(Struct, frozen=True):
         }
 
     def lines(self) -> Iterator[str]:
-        """The result for a terminal: a summary, then the first failures and the first notes, a line each."""
+        """The result for a terminal: a summary, then the first failures and notes, a line each."""
         yield f"{self.wheel}: {self._summary()}"
         yield from _first([f"    {finding.step} failed: {finding.what}" for finding in self.failures])
         yield from _first([f"    {finding.step}: {finding.what}" for finding in self.notes])
@@ -130,9 +126,9 @@ class InstallCheck(Struct, frozen=True):
 class LoaderNeed(Struct, frozen=True):
     """One NEEDED name as the loader meets it, with the way in which it is found or the reason why it is not.
 
-    *via* is how RPATHs find it, even if it *is_loaded* already. *provider* is the file found, relative to
-    site-packages, or absolute if it is outside the environment; it is None for a library of the platform or the
-    driver, and if there is no file. *searched* are the entries of the RPATHs that the loader reads.
+    *via* is how RPATHs find it, even if it *is_loaded* already. *provider* is the file, relative to site-packages, or
+    absolute if it is outside the environment; None for a library of the platform or the driver. *searched* are the
+    entries of the RPATHs that the loader reads.
     """
 
     consumer: str
@@ -144,7 +140,6 @@ class LoaderNeed(Struct, frozen=True):
 
     @property
     def is_met(self) -> bool:
-        """Whether the loader continues."""
         return self.is_loaded or self.via not in {Via.NAME, Via.OUTSIDE, Via.MISSING}
 
     @property
@@ -171,7 +166,7 @@ class Loader:
         self._places: dict[str, str] | None = None
 
     def needs(self, root: str) -> Iterator[LoaderNeed]:
-        """Yield every NEEDED of the file *root* and of what it loads, in the order in which the loader asks."""
+        """Every NEEDED of the file *root* and of what it loads, in the order in which the loader asks."""
         if not (outline := self.outline(root)):
             return
         loaded, loaders = {root: outline}, dict[str, tuple[str, ...]]()
@@ -196,7 +191,7 @@ class Loader:
                     names.setdefault(outline.soname or name, path)
 
     def outline(self, path: str) -> Outline | None:
-        """Return the headers of the ELF file at *path*, or None if there is none or it is damaged."""
+        """The headers of the ELF file at *path*, or None if there is none or it is damaged."""
         if path not in self._outlines:
             try:
                 with mapped(self._packages / path) as data:
@@ -229,7 +224,7 @@ class Loader:
         return need
 
     def _placed(self, file: str, entry: str) -> str | None:
-        """Return the path that *entry* of *file* stands for: relative to site-packages, or absolute if outside."""
+        """The path that *entry* of *file* stands for: relative to site-packages, or absolute if outside."""
         path = expanded(file, entry)
         if path is None or "$" in path:  # $LIB and $PLATFORM
             return None
@@ -244,7 +239,7 @@ class Loader:
         return (*self._platforms, newest) if newest else self._platforms
 
     def _anywhere(self, name: str) -> str | None:
-        """Return the first file of the environment that is called *name*."""
+        """The first file of the environment that is called *name*."""
         if self._places is None:
             found = sorted(path for path in self._packages.rglob("*.so*") if path.is_file())
             self._places = {path.name: path.relative_to(self._packages).as_posix() for path in reversed(found)}
@@ -268,7 +263,7 @@ def check(
     """Install the wheels at *paths*, files or folders of them, with pip and with uv, and try them.
 
     A library in *absent* had no path that led to it before the split; it is no failure if there is none now. What has
-    no wheel is built if *builds* says so. Raises `RepackageError` if no wheel can be installed.
+    no wheel is built if *builds* says so. `RepackageError` if no wheel can be installed.
     """
     with TemporaryDirectory(prefix="vbuild-check-") as text:
         wheels, folder = gathered(paths), Path(text)
@@ -288,8 +283,8 @@ def checked(
     """Install and try each of *wheels*, the results of one split; companion wheels come with those that need them.
 
     Each environment exists in *folder* only while it is checked. *unreached* are SONAMEs that no RPATH led to before
-    the split; if none leads to them now, that is a note. *using* are the installers for wheels of this Python; they
-    build what has no wheel if *builds* says so. Raises `RepackageError` if no wheel can be installed.
+    the split: they are notes. *using* are the installers for wheels of this Python; they build what has no wheel if
+    *builds* says so. `RepackageError` if no wheel can be installed.
     """
     companions = {wheel for wheel in wheels if _is_companion(wheel)}
     projects = frozenset(WheelName.parse(wheel.name).project for wheel in companions)
@@ -412,7 +407,7 @@ class _CheckSteps:
         self.notes += _grouped(notes)
 
     def _excuse(self, need: LoaderNeed) -> str | None:
-        """Return why the split did not cause the unmet *need*, or None if it may have."""
+        """Why the split did not cause the unmet *need*, or None if it may have."""
         if need.name in self.unreached:
             return _UNREACHED_BEFORE
         project = known.project if need.via is Via.MISSING and (known := framework(need.name)) else None
@@ -421,7 +416,7 @@ class _CheckSteps:
         return f"part of {project}, which was left out" if project in self.environment.left_out else None
 
     def load(self) -> Iterator[str]:
-        """Yield the roots that load; nothing if no Python here takes the wheel."""
+        """The roots that load; none if no Python here takes the wheel."""
         if not (python := self.environment.python):
             return
         for root in self.roots:
@@ -453,7 +448,7 @@ class _CheckSteps:
         return result
 
     def _foreign_libraries(self, root: str, result: ProbeResult) -> Iterator[InstallFinding]:
-        """Yield a finding for each library that came from outside, and that a package here should have brought."""
+        """A finding for each library that came from outside, and that a package here should have brought."""
         wanted = {need.name for need in self.needs if need.via not in {Via.PLATFORM, Via.DRIVER}} - self.unreached
         for path in map(Path, result.mapped):
             if path.is_relative_to(self.environment.folder):
@@ -464,7 +459,7 @@ class _CheckSteps:
                 yield InstallFinding(CheckStep.LOAD, what)
 
     def import_packages(self) -> Iterator[str]:
-        """Yield the top-level packages and modules that can be imported; nothing if no Python here takes the wheel."""
+        """The top-level packages and modules that can be imported; none if no Python here takes the wheel."""
         if not (python := self.environment.python):
             return
         for name in self.installed.imports:

@@ -91,7 +91,7 @@ _BUFFER = 1 << 16
 
 
 class InstalledWheel(Struct, frozen=True):
-    """The ELF files of a wheel and its companion wheels by path from site-packages, and those that are *damaged*.
+    """The ELF files of a wheel and its companion wheels by path from site-packages.
 
     *named* are libraries of the wheel itself whose names stand in Python code or another file, which may open them;
     those of a companion wheel have a stub where code looks for them. *imports* are the top-level packages and modules
@@ -106,7 +106,7 @@ class InstalledWheel(Struct, frozen=True):
 
     @classmethod
     def of(cls, packages: Path, project: str) -> Self:
-        """Return the files of *project* in *packages*; raises `RepackageError` if there are none."""
+        """The files of *project* in *packages*; `RepackageError` if there are none."""
         found = tuple(distributions(path=[str(packages)]))
         own = [one for one in found if _project(one) == project]
         if not own:
@@ -136,7 +136,7 @@ class InstalledWheel(Struct, frozen=True):
         return cls(files, frozenset(named), tuple(_imports(own_paths)), tuple(damaged), projects)
 
     def roots(self) -> tuple[str, ...]:
-        """Return the files with which loading begins: modules, programs, named ones, libraries that nothing needs."""
+        """The files with which loading begins: modules, programs, named ones, libraries that nothing needs."""
         needed = {name for file in self.files.values() for name in file.outline.needed}
         roots = (
             path
@@ -146,7 +146,7 @@ class InstalledWheel(Struct, frozen=True):
         return tuple(sorted(roots))
 
     def modules(self, suffixes: Sequence[str]) -> Iterator[str]:
-        """Yield the extension modules that a Python with *suffixes* imports; a stub has its module in what it needs."""
+        """The extension modules that a Python with *suffixes* imports; a stub has its module in what it needs."""
         exports: dict[str, set[str]] = {}
         for path, file in self.files.items():
             exports.setdefault(PurePosixPath(path).name, set()).update(file.modules)
@@ -164,7 +164,6 @@ def _paths(one: Distribution) -> Iterator[str]:
 
 
 def _project(one: Distribution) -> str | None:
-    """Return the project of *one*, or None if it has no METADATA that names it."""
     with suppress(WheelError):
         return canonicalize_name(Metadata.parse(one.read_text("METADATA") or "").name)
     return None
@@ -190,7 +189,7 @@ def _names(path: str, file: Loading) -> set[str]:
 
 
 def _named_in_code(packages: Path, paths: Iterable[str], files: Mapping[str, Loading]) -> Iterator[str]:
-    """Yield the libraries whose names stand in Python code, which may open them."""
+    """The libraries whose names stand in Python code, which may open them."""
     libraries = {path: _names(path, file) for path, file in files.items() if not file.modules}
     names = sorted({re.escape(name.encode()) for found in libraries.values() for name in found}, key=len, reverse=True)
     if not names:
@@ -204,7 +203,7 @@ def _named_in_code(packages: Path, paths: Iterable[str], files: Mapping[str, Loa
 
 
 def _imports(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the top-level packages and modules: ``demo`` of ``demo/__init__.py``, ``space.demo`` in a namespace."""
+    """The top-level packages and modules: ``demo`` of ``demo/__init__.py``, ``space.demo`` in a namespace."""
     seen: set[str] = set()
     packages = {str(PurePosixPath(path).parent) for path in paths if re.search(r"/__init__\.(py|.*\.so)$", path)}
     modules = {match["name"] for path in paths if (match := _MODULE.fullmatch(path))}
@@ -217,7 +216,7 @@ def _imports(paths: Iterable[str]) -> Iterator[str]:
 
 
 class ProbeResult(Struct, frozen=True):
-    """What happened: the last line of the *error*, and its *causes*, among them the loader's message.
+    """The last line of the *error*, and its *causes*, among them the loader's message.
 
     *mapped* are the files that were loaded, as the kernel names them. *killed_by* is the signal that ended the process.
     """
@@ -229,7 +228,6 @@ class ProbeResult(Struct, frozen=True):
 
     @property
     def lacks_instructions(self) -> bool:
-        """Whether this machine's processor lacks an instruction that the code uses."""
         return self.killed_by == signal.SIGILL
 
     @property
@@ -243,7 +241,7 @@ class ProbeResult(Struct, frozen=True):
 
     @property
     def unresolved(self) -> str | None:
-        """The loader's message if a library, symbol or version is missing, or None if something else was wrong."""
+        """The loader's message if a library, symbol or version is missing, or None."""
         return next((text for text in self.causes if _UNRESOLVED.search(text)), None)
 
     @property
@@ -259,7 +257,6 @@ def try_load(path: Path, python: Path, *, after: Sequence[str] = ()) -> ProbeRes
 
 
 def try_import(name: str, python: Path) -> ProbeResult:
-    """Import *name* in a process of *python*."""
     return _probed(python, "", [name])
 
 
@@ -290,9 +287,9 @@ def _probed(python: Path, path: str, modules: Sequence[str]) -> ProbeResult:
 
 @contextmanager
 def opened_files(folder: Path) -> Iterator[set[str]]:
-    """What is yielded has, after the block, the files below *folder* that were opened in it, by path from there.
+    """Yield a set that has, after the block, the files below *folder* that were opened in it, by path from there.
 
-    Raises `RepackageError` if the system gives no more watches, or more files were opened than it can tell.
+    `RepackageError` if the system gives no more watches, or more files were opened than it can tell.
     """
     found: set[str] = set()
     libc = ctypes.CDLL(None, use_errno=True)
@@ -348,7 +345,7 @@ def _reason(number: int) -> str:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
-    """Map the ELF file at *path* into memory; raises `BinaryError` if it is not one."""
+    """Map the ELF file at *path* into memory; `BinaryError` if it is not one."""
     with open_file(path) as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise BinaryError(f"{path.name}: not an ELF file")

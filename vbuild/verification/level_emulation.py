@@ -67,8 +67,6 @@ print(json.dumps({"loader": loader, "libc": libc, "machine": os.uname().machine,
 
 
 class LevelMethod(StrEnum):
-    """How a process is made to see a level."""
-
     TUNABLES = "GLIBC_TUNABLES"
     MASK = "ld.so --glibc-hwcaps-mask"
     QEMU = "qemu-x86_64"
@@ -90,12 +88,11 @@ METHODS = (LevelMethod.TUNABLES, LevelMethod.MASK, LevelMethod.QEMU)
 
 
 class LevelRun(Struct, frozen=True):
-    """The result of running a wheel as processors of *level* see it; *untried* says why it was not run.
+    """A run of a wheel as processors of *level* see it; *untried* says why there was none.
 
-    *imported* are modules, *loaded* the libraries with copies that the loader took, by their paths from site-packages.
-    *is_tested* says whether the test's command ran, too; *output* are its last lines if it failed. *illegal* are the
-    instructions of the wheel above the level that ended a process. *instead* says why the level is not the wheel's own.
-    *processor* is one of qemu's by its name if it was that, and not one of the level.
+    *imported* are modules, *loaded* the copies of libraries that the loader took, by their paths from site-packages.
+    *output* are the last lines of a test that failed. *illegal* are the instructions of the wheel above the level that
+    ended a process. *instead* says why the level is not the wheel's own.
     """
 
     level: str
@@ -137,7 +134,6 @@ class LevelRun(Struct, frozen=True):
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
-        """The run that `data` gave *data* for."""
         names = ("imported", "loaded", "failures", "illegal")
         imported, loaded, failures, illegal = (tuple(data[name]) for name in names)
         method, tested = LevelMethod(data["way"]), data["tested"]
@@ -160,7 +156,6 @@ class LevelRun(Struct, frozen=True):
 
     @property
     def works(self) -> bool:
-        """Whether it was tried, and nothing failed."""
         return self.is_tried and not self.failures
 
     @property
@@ -172,7 +167,6 @@ class LevelRun(Struct, frozen=True):
         return ", ".join(done)
 
     def lines(self) -> Iterator[str]:
-        """The run for a terminal: a summary, loaded libraries, failures, the last lines of a failed test."""
         if self.untried is not None:
             yield from wrapped(f"  {self}: not tried: {self.untried}", indent=6)
             return
@@ -186,10 +180,7 @@ class LevelRun(Struct, frozen=True):
 
 
 def with_evidence(verdict: Verdict, run: LevelRun | None, *, why_not: str = "") -> Verdict:
-    """*verdict* with what *run*, in an emulator, shows of its wheel: evidence, no proof, for functions in doubt.
-
-    Without a run, it says *why_not*.
-    """
+    """*verdict* with what *run*, in an emulator, shows of functions in doubt: evidence, no proof."""
     doubtful = [one for library in verdict.libraries for one in library.violations if one.doubt]
     about = f"{{}} above {verdict.cpu} that may run without a check of the CPU"
     level = Cpu.known("aarch64" if run.method is LevelMethod.QEMU_ARM else "x86_64", run.level) if run else None
@@ -225,12 +216,10 @@ class LevelReport(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether no run failed."""
         return not self.failures
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """The failures of all runs, each after its level and method."""
         return tuple(f"{run}: {failure}" for run in self.runs for failure in run.failures)
 
     @property
@@ -244,7 +233,6 @@ class LevelReport(Struct, frozen=True):
 
     @property
     def tried(self) -> tuple[str, ...]:
-        """The levels that were run by some method."""
         return tuple(level for level in self.levels if any(run.level == level and run.is_tried for run in self.runs))
 
     @property
@@ -252,7 +240,6 @@ class LevelReport(Struct, frozen=True):
         return tuple(level for level in self.levels if level not in self.tried)
 
     def data(self) -> dict[str, Any]:
-        """The result for JSON."""
         return {
             "wheel": self.wheel,
             "levels": list(self.levels),
@@ -272,7 +259,7 @@ class LevelReport(Struct, frozen=True):
             yield from wrapped(f"  note: {note}", indent=6)
 
     def evidence_for(self, verdict: Verdict) -> Verdict:
-        """*verdict*, of the same wheel, with what the emulator shows of functions in doubt, if it was used."""
+        """*verdict*, of the same wheel, with what the emulator shows of functions in doubt."""
         emulated = next((run for run in self.runs if run.method.is_emulator), None)
         has_failed = self.crash or (emulated and emulated.failures)
         return with_evidence(verdict, emulated) if emulated and not has_failed else verdict
@@ -303,7 +290,7 @@ class LevelHost(Struct, frozen=True):
     """The C library and the machine that a Python runs on: its dynamic *loader*, and the *glibc* version, if any.
 
     *program* is the Python's file, and *suffixes* are those of the extension modules that it imports. *as_is* is how it
-    runs without a level: of another machine, in the emulator of all features.
+    runs without a level; if it is of another machine, in the emulator of all features.
     """
 
     program: Path
@@ -315,7 +302,7 @@ class LevelHost(Struct, frozen=True):
 
     @classmethod
     def of(cls, python: Path, *, emulator: Emulator | None = None) -> Self:
-        """Return the host of *python*, in *emulator* if that is given; raises `WheelError` if that does not run."""
+        """The host of *python*, in *emulator* if that is given; `WheelError` if that does not run."""
         program = Path(os.path.realpath(python))
         as_is = Launch(before=emulator.widest, program=program) if emulator else Launch()
         try:
@@ -333,7 +320,7 @@ class LevelHost(Struct, frozen=True):
 
     @property
     def why_no_levels(self) -> str | None:
-        """Why its loader knows no levels, in a line, or None if it knows them."""
+        """Why its loader knows no levels, or None if it does."""
         taken = "it takes the copies for every processor"
         if self.machine != "x86_64":
             return f"glibc has no levels for {self.machine}: {taken}"
@@ -345,7 +332,7 @@ class LevelHost(Struct, frozen=True):
         return None
 
     def launch(self, method: LevelMethod, cpu: Cpu, *, is_for_loader: bool = True) -> "Launch | str":
-        """Return how to launch a process that sees *cpu* by *method*, or a few words why that is impossible.
+        """How to launch a process that sees *cpu* by *method*, or why that is impossible.
 
         If it *is_for_loader*, the loader has to search the folders of the level.
         """
@@ -360,7 +347,7 @@ class LevelHost(Struct, frozen=True):
         return f"{where} the loader searches for {highest}, not {level}"
 
     def searched(self, launch: "Launch") -> tuple[str, ...]:
-        """Return the levels whose folders the loader lists as searched, lowest first."""
+        """The levels whose folders the loader lists as searched, lowest first."""
         command = [*launch.before, str(self.loader), *launch.options, "--help"]
         try:
             ran = _run(command, launch.environment(plain_environment()))
@@ -392,7 +379,7 @@ class LevelHost(Struct, frozen=True):
         return self._launched(emulator, emulator.command(cpu), features)
 
     def launch_on(self, processor: str) -> "Launch | str":
-        """Return how to launch a process on qemu's *processor*, or a few words why that is impossible."""
+        """How to launch a process on qemu's *processor*, or why that is impossible."""
         if (emulator := Emulator.found(self.machine)) is None:
             return NO_EMULATOR.format(LevelMethod.emulator_of(self.machine))
         features = emulator.features(processor)
@@ -418,8 +405,8 @@ class LevelHost(Struct, frozen=True):
 class Launch(Struct, frozen=True):
     """How processes are launched: with *variables*, and, if *program* is given, Python by other commands.
 
-    *before* is the command of an emulator, and *options* are those of the *loader*, if there is one. *cpuinfo* is what
-    /proc/cpuinfo says there, if it is not what it says here.
+    *before* is the command of an emulator, *options* are those of the *loader*. *cpuinfo* is what /proc/cpuinfo says in
+    the emulator.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -450,7 +437,7 @@ class Launch(Struct, frozen=True):
 
     @contextmanager
     def replacing(self, python: Path) -> Iterator[None]:
-        """Within the block, make every start of *python* in its virtual environment go through this command."""
+        """Within the block, every start of *python* in its virtual environment goes through this command."""
         if self.program is None:
             yield
             return
@@ -474,5 +461,5 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.C
 
 
 def plain_environment() -> dict[str, str]:
-    """Return our environment variables without those that lead Python or the loader elsewhere."""
+    """Our environment variables without those that lead Python or the loader elsewhere."""
     return {name: text for name, text in variables().items() if name not in _LOADER_VARIABLES}

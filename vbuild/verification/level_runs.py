@@ -105,11 +105,11 @@ os._exit(0)
 class LevelSettings(Struct, frozen=True, kw_only=True):
     """How to run a wheel at each level.
 
-    *check* is the test to run, and *cpu* the level of a wheel that claims none, by default the baseline. The wheel is
-    installed for *python*, by default one of this machine that takes it; its requirements may also be in *links*, by
-    default the wheel's folder; what has no wheel is built if *builds* says so. Each level is emulated by each of
-    *methods*, and the wheel is also run on each of *processors*, which are qemu's for x86-64 by their names. A command
-    may take *timeout* seconds, sees *variables*, and its output is appended to *log*.
+    *check* is the test to run, and *cpu* the level of a wheel that claims none. The wheel is installed for *python*, by
+    default one of this machine that takes it; its requirements may also be in *links*, by default the wheel's folder;
+    what has no wheel is built if *builds* says so. Each level is emulated by each of *methods*, and the wheel is also
+    run on qemu's *processors* for x86-64. A command may take *timeout* seconds, sees *variables*, and its output is
+    appended to *log*.
     """
 
     check: Check = Check()
@@ -139,7 +139,7 @@ class ImportResult:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended: *why* it failed, in a few words, or None for success; the last lines of its *output*."""
+    """*why* a command failed, or None for success, and the last lines of its *output*."""
 
     why: str | None
     output: str
@@ -147,10 +147,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeProcess:
-    """How commands are run: in *folder*, with *environment*, for *timeout* seconds at most.
-
-    Their output is appended to *log* after *title* and a description of the command.
-    """
+    """How commands are run; their output is appended to *log* after *title* and a description of the command."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -159,11 +156,9 @@ class ProbeProcess:
     title: str
 
     def on_path(self, folder: Path) -> Self:
-        """The same with *folder* first in PATH."""
         return self.seeing({"PATH": os.pathsep.join([str(folder), self.environment.get("PATH", os.defpath)])})
 
     def seeing(self, variables: Mapping[str, str]) -> Self:
-        """The same with *variables*, too."""
         return replace(self, environment={**self.environment, **variables})
 
     def run(self, command: Sequence[str], description: str) -> CommandResult:
@@ -206,9 +201,9 @@ def run_levels(
     indexes: Callable[[], Indexes] = Indexes.configured,
     on_progress: OnProgress = lambda _: None,
 ) -> LevelReport:
-    """Run *wheel* as processors of its own level and of each level that it has copies for see it.
+    """Run *wheel* as processors of its own level see it, and of each level that it has copies for.
 
-    Raises `WheelError` if the wheel cannot be installed, or this machine lacks the Python.
+    `WheelError` if the wheel cannot be installed, or this machine lacks the Python.
     """
     settings = settings or LevelSettings()
     name = WheelName.parse(wheel.name)
@@ -260,9 +255,9 @@ def _run_each(runner: "_LevelRunner", levels: Iterable[str], name: str, on_progr
 
 
 def emulated(wheel: Path, environment: WheelEnvironment, settings: LevelSettings, *, folder: Path) -> LevelRun:
-    """Import *wheel*, installed in *environment*, and run its test in an emulator of its level; it works in *folder*.
+    """Import *wheel*, installed in *environment*, and run its test in an emulator of its level, in *folder*.
 
-    Raises `WheelError` if its Python does not run.
+    `WheelError` if its Python does not run.
     """
     installed = InstalledWheel.of(environment.packages, WheelName.parse(wheel.name).project)
     runner = _LevelRunner.of(environment, installed, settings, folder=folder)
@@ -270,7 +265,7 @@ def emulated(wheel: Path, environment: WheelEnvironment, settings: LevelSettings
 
 
 def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
-    """Return the level of *cpu*, by default the baseline, and those that it has copies of libraries for."""
+    """The level of *cpu*, by default the baseline, and those that *wheel* has copies of libraries for."""
     with open_wheel(wheel) as source:
         found = {level for member in source.members if (level := level_of(member.path))}
     machine = next(iter(WheelName.parse(wheel.name).machines), _MACHINE)
@@ -279,7 +274,7 @@ def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
 
 
 def why_not_here(name: WheelName) -> str | None:
-    """Return why this machine cannot run the wheel called *name* with any Python, or None if it may."""
+    """Why this machine cannot run the wheel *name* with any Python, or None if it may."""
     here = os.uname().machine
     platforms = platforms_of(name)
     machines = {platform.machine for platform in platforms}
@@ -302,7 +297,7 @@ def why_not_here(name: WheelName) -> str | None:
 
 
 def _why_not_emulated(name: WheelName) -> str | None:
-    """Why no emulator runs the wheel called *name*, which is for another machine, or None if one does."""
+    """Why no emulator runs the wheel *name*, which is for another machine, or None if one does."""
     [machine], target = name.machines, TargetPython.of(name)
     what = f"for {machine}, and this machine is {os.uname().machine}: nothing was run"
     if target is None or not target.uv_platform or target.platform.tag.startswith("musllinux"):
@@ -322,7 +317,6 @@ def _why_not_emulated(name: WheelName) -> str | None:
 
 
 def _foreign_python(name: WheelName) -> Path | None:
-    """A Python on this machine for the wheel called *name*, which is for another one."""
     target = TargetPython.of(name)
     [machine] = name.machines
     found = (path for path in foreign_pythons(machine) if target and path.name == f"python{target.version}")
@@ -330,10 +324,7 @@ def _foreign_python(name: WheelName) -> Path | None:
 
 
 def python_for(name: WheelName) -> Path:
-    """Return a Python on this machine for the wheel called *name*; raises `WheelError` if there is none.
-
-    It may be of another machine if the wheel is.
-    """
+    """A Python on this machine that takes the wheel *name*, also one of another machine; or `WheelError`."""
     if is_native(name):
         return Path(sys.executable)
     if is_foreign(name) and (found := _foreign_python(name)):
@@ -377,61 +368,67 @@ class _LevelRunner(Struct, frozen=True):
         )
 
     def run(self, level: str, method: LevelMethod, *, processor: str = "") -> LevelRun:
-        """Run the wheel as processors of *level* see it, emulated by *method*, or on qemu's *processor* instead."""
-        here = cpu_here() if method is LevelMethod.NONE else None
-        if here and here.machine == self.host.machine == _MACHINE and not here.runs(Cpu.known(_MACHINE, level)):
-            return LevelRun(level, method, untried=f"this machine is {here.march}, below x86-64-{level}")
-        cpu, blank = self._cpu(level), LevelRun(level, method, processor=processor)
-        launch = self.host.launch_on(processor) if processor else self._launch(method, cpu)
+        """The run of the wheel as processors of *level* see it by *method*, or on qemu's *processor* instead."""
+        run = LevelRun(level, method, processor=processor)
+        launch = self._launch(level, method, processor=processor)
         if isinstance(launch, str):
-            return replace_in(blank, untried=launch)
-        with self._process(launch, f"[{blank}]") as bare:
-            logs = bare.folder / "loader-log"
-            asked = {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(logs)} if self.copies else {}
-            process = bare.seeing(asked)
-            results = []
-            for one in import_each(self.modules, self.python, process):
-                results.append(one)
-                if one.error and LATE in one.error:  # the others would take as long
-                    break
-            tested = self._tested(process)
-            taken = loaded(logs, self.environment.packages)
-        if (
-            launch.before
-            and not any(one.error is None for one in results)
-            and (why := self.host.why_python_fails(launch))
-        ):
-            return replace_in(blank, untried=why)
-        lost = self._lost(results, launch)
-        failures = [f"import: {one.name}: {one.error}" for one in lost]
-        if tested and tested.why:
-            failures.append(": ".join(["test", tested.why, *tested.output.splitlines()[-1:]]))
-        stops = self._stops(launch, lost, failures)
-        if launch.before and (
-            other := next(filter(None, (*map(self._other, lost), *map(self._foreign, stops.values()))), None)
-        ):
-            return replace_in(blank, untried=other)
+            return replace_in(run, untried=launch)
+        results, test, copies = self._tried(launch, f"[{run}]")
+        if launch.before and all(result.error for result in results) and (why := self.host.why_python_fails(launch)):
+            return replace_in(run, untried=why)
+        failed = self._failed(results, launch)
+        failures = [f"import: {result.name}: {result.error}" for result in failed]
+        if test and test.why:
+            failures.append(": ".join(["test", test.why, *test.output.splitlines()[-1:]]))
+        stops = self._stops(launch, failed, failures)
+        if launch.before and (why := self._cause_elsewhere(failed, stops.values())):
+            return replace_in(run, untried=why)
         for number, stop in stops.items():
             failures[number] += f"; SIGILL at {stop.described(self.environment.packages)}"
-        # a processor by its name refuses what it does not have, and a trap needs no features
-        above = (stop for stop in stops.values() if any(processor or is_above(one, cpu) for one in stop.features))
-        illegal = tuple(dict.fromkeys(stop.described(self.environment.packages) for stop in above))
-        copies = tuple(path for path in taken if baseline_of(path) in self.copies)
         failures += self._wrong_copies(level, copies)
-        names = tuple(one.name for one in results if not one.error)
-        if not (names or failures or tested):
-            why = next((f"{one.name} cannot be imported: {one.error}" for one in results), "no module to import")
-            return replace_in(blank, untried=why)
-        output = tested.output if tested and tested.why else ""
+        imported = tuple(result.name for result in results if not result.error)
+        if not (imported or failures or test):
+            lacking = (f"{result.name} cannot be imported: {result.error}" for result in results)
+            return replace_in(run, untried=next(lacking, "no module to import"))
+        # a processor by its name refuses what it does not have, and a trap needs no features
+        cpu = self._cpu(level)
+        above = (stop for stop in stops.values() if any(processor or is_above(name, cpu) for name in stop.features))
         return replace_in(
-            blank,
-            imported=names,
+            run,
+            imported=imported,
             loaded=copies,
-            is_tested=tested is not None,
+            is_tested=test is not None,
             failures=tuple(failures),
-            output=output,
-            illegal=illegal,
+            output=test.output if test and test.why else "",
+            illegal=tuple(dict.fromkeys(stop.described(self.environment.packages) for stop in above)),
         )
+
+    def _launch(self, level: str, method: LevelMethod, *, processor: str) -> Launch | str:
+        """How processes are launched that see *level*, or why none can be."""
+        if processor:
+            return self.host.launch_on(processor)
+        if method is LevelMethod.NONE:
+            here = cpu_here()
+            if here and here.machine == self.host.machine == _MACHINE and not here.runs(Cpu.known(_MACHINE, level)):
+                return f"this machine is {here.march}, below x86-64-{level}"
+            return self.host.as_is
+        # without copies it is all one which folders the loader searches
+        is_for_loader = not method.is_emulator or bool(self.copies)
+        return self.host.launch(method, self._cpu(level), is_for_loader=is_for_loader)
+
+    def _tried(self, launch: Launch, title: str) -> tuple[list[ImportResult], CommandResult | None, tuple[str, ...]]:
+        """The imports and the test by *launch*, and the copies for levels that the loader took."""
+        with self._process(launch, title) as bare:
+            logs = bare.folder / "loader-log"
+            process = bare.seeing({"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(logs)} if self.copies else {})
+            results = []
+            for result in import_each(self.modules, self.python, process):
+                results.append(result)
+                if result.error and LATE in result.error:  # the others would take as long
+                    break
+            test = self._tested(process)
+            libraries = loaded(logs, self.environment.packages)
+        return results, test, tuple(path for path in libraries if baseline_of(path) in self.copies)
 
     def _cpu(self, level: str) -> Cpu:
         """The processors of *level*, with the features beyond it that the wheel may count on."""
@@ -442,47 +439,44 @@ class _LevelRunner(Struct, frozen=True):
     def emulator(self) -> LevelMethod:
         return LevelMethod.emulator_of(self.host.machine)
 
-    def _launch(self, method: LevelMethod, cpu: Cpu) -> Launch | str:
-        if method is LevelMethod.NONE:
-            return self.host.as_is
-        # without copies it is all one which folders the loader searches
-        return self.host.launch(method, cpu, is_for_loader=not method.is_emulator or bool(self.copies))
-
-    def _lost(self, results: Iterable[ImportResult], launch: Launch) -> list[ImportResult]:
+    def _failed(self, results: Iterable[ImportResult], launch: Launch) -> list[ImportResult]:
         """Those of *results* that say something of the level: modules that failed and should not have."""
-        lost = [one for one in results if one.error and not self._lacks(one.missing)]
-        if not (launch.before and lost):
-            return lost
+        failed = [result for result in results if result.error and not self._lacks(result.missing)]
+        if not (launch.before and failed):
+            return failed
         with self._process(self.host.as_is, "[as it is]") as process:
             # what this machine's own processor cannot import either says nothing of the level
-            here_too = {one.name for one in import_each([one.name for one in lost], self.python, process) if one.error}
-        return [one for one in lost if one.name not in here_too and not self._is_asked_for(one.name)]
+            names = [result.name for result in failed]
+            here_too = {result.name for result in import_each(names, self.python, process) if result.error}
+        return [result for result in failed if result.name not in here_too and not self._is_asked_for(result.name)]
 
-    def _stops(self, launch: Launch, lost: Sequence[ImportResult], failures: Sequence[str]) -> Mapping[int, StoppedAt]:
-        """Where SIGILL ends the first of *failures* in the emulator: those of modules *lost*, then a test's."""
+    def _stops(
+        self, launch: Launch, failed: Sequence[ImportResult], failures: Sequence[str]
+    ) -> Mapping[int, StoppedAt]:
+        """Where SIGILL ends the first of *failures* in the emulator: those of *failed* imports, then a test's."""
         if not launch.before:
             return {}
         # a test may end otherwise if a process of its own is ended so
-        likely = [number for number, text in enumerate(failures) if "SIGILL" in text or number >= len(lost)][:_TRACED]
-        found = {
-            number: self._stop(launch, lost[number].name if number < len(lost) else None)
-            for number in likely
+        likely = [number for number, text in enumerate(failures) if "SIGILL" in text or number >= len(failed)]
+        stops = {
+            number: self._stop(launch, failed[number].name if number < len(failed) else None)
+            for number in likely[:_TRACED]
             if LATE not in failures[number]
         }
-        return {number: stop for number, stop in found.items() if stop}
+        return {number: stop for number, stop in stops.items() if stop}
 
     @contextmanager
     def _process(self, launch: Launch, title: str) -> Iterator[ProbeProcess]:
-        """Within the block, commands run by *launch*, in a folder of their own, because a test may write there."""
+        """A process by *launch*, in a folder of its own, because a test may write there."""
         with (
             TemporaryDirectory(dir=self.folder, prefix="run-") as text,
             (launched := launch.within(Path(text))).replacing(self.python),
         ):
-            seen = plain_environment() if self.settings.variables is None else dict(self.settings.variables)
-            yield ProbeProcess(Path(text), launched.environment(seen), self.settings.timeout, self.settings.log, title)
+            settings = self.settings
+            before = plain_environment() if settings.variables is None else dict(settings.variables)
+            yield ProbeProcess(Path(text), launched.environment(before), settings.timeout, settings.log, title)
 
     def _tested(self, process: ProbeProcess) -> CommandResult | None:
-        """How the test ended in *process*, or None without one."""
         if (command := self.settings.check.command) is None:
             return None
         place = process.folder / "work"
@@ -491,7 +485,9 @@ class _LevelRunner(Struct, frozen=True):
         return moved.run(["sh", "-c", command], command.strip())
 
     def _stop(self, launch: Launch, module: str | None) -> StoppedAt | None:
-        """Where SIGILL ends the import of *module*, or the test for None, in the emulator; None if nothing ends so."""
+        """Where SIGILL ends the import of *module*, or the test if it is None, in the emulator; None if nothing ends
+        so.
+        """
         with TemporaryDirectory(dir=self.folder, prefix="trace-") as text:
             logs = Path(text, "log")
             with self._process(launch.traced(logs), "[again, to see where]") as process:
@@ -509,26 +505,23 @@ class _LevelRunner(Struct, frozen=True):
         sources = (python_code(path, read_text(path, errors="replace")) for path in files)
         return is_asked_for(module.rpartition(".")[2], sources)
 
-    def _other(self, lost: ImportResult) -> str | None:
-        """What the wheel requires and cannot be imported, if the import *lost* failed in that; else None."""
-        place = Path(lost.place)
-        if not place.is_relative_to(self.environment.packages):
-            return None
-        top = place.relative_to(self.environment.packages).parts[0].removesuffix(".py")
-        own = {name.partition(".")[0] for name in self.modules}
-        return None if top in own else f"{top}, which it requires, cannot be imported: {lost.error}"
-
-    def _foreign(self, stop: StoppedAt) -> str | None:
-        """That *stop* is in a file that is not of the wheel; else None."""
+    def _cause_elsewhere(self, failed: Iterable[ImportResult], stops: Iterable[StoppedAt]) -> str | None:
+        """Why the wheel is not to blame: what it requires cannot be imported, or SIGILL is in another file."""
         packages = self.environment.packages
-        if stop.file is None or (
-            stop.file.is_relative_to(packages) and str(stop.file.relative_to(packages)) in self.files
-        ):
-            return None
-        return f"SIGILL at {stop.described(packages)}, which is not of the wheel"
+        own = {name.partition(".")[0] for name in self.modules}
+        for result in failed:
+            file = Path(result.place)
+            if file.is_relative_to(packages):
+                top = file.relative_to(packages).parts[0].removesuffix(".py")
+                if top not in own:
+                    return f"{top}, which it requires, cannot be imported: {result.error}"
+        for stop in stops:
+            if stop.file and not any(stop.file == packages / path for path in self.files):
+                return f"SIGILL at {stop.described(packages)}, which is not of the wheel"
+        return None
 
     def notes(self, runs: Iterable[LevelRun]) -> Iterator[str]:
-        """Yield what no run could show: libraries that nothing loaded, and modules that lack what they import."""
+        """What no run could show: libraries that nothing loaded, and modules that lack what they import."""
         tried = [run for run in runs if run.is_tried]
         loaded_bases = {baseline_of(path) for run in tried for path in run.loaded}
         if tried and (unseen := sorted(self.copies.keys() - loaded_bases)):
@@ -550,7 +543,7 @@ class _LevelRunner(Struct, frozen=True):
         return not any(name.partition(".")[0] == top for name in self.modules)
 
     def _wrong_copies(self, level: str, taken: Sequence[str]) -> Iterator[str]:
-        """Yield a failure for each library of which a processor of *level* should take another copy."""
+        """A failure for each library of which a processor of *level* should take another copy."""
         for path in taken:
             rank = X86_64_LEVELS.index(level)
             base = baseline_of(path)
@@ -576,7 +569,7 @@ def import_each(modules: Sequence[str], python: Path, process: ProbeProcess) -> 
 
 
 def loaded(logs: Path, packages: Path) -> tuple[str, ...]:
-    """Return the libraries below *packages* that the loader took by name, as sorted paths from there.
+    """The libraries below *packages* that the loader took by name, as sorted paths from there.
 
     *logs* is the path with which the names of LD_DEBUG's output files begin.
     """

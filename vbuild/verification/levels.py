@@ -71,15 +71,14 @@ _UNCHECKED = (
 
 
 def can_disassemble(machine: str) -> bool:
-    """Whether code for *machine* can be judged: for x86-64, iced-x86 is needed, which is not installed everywhere."""
+    """Whether code for *machine* can be judged: x86-64 needs iced-x86, which is not installed everywhere."""
     return machine != _MACHINE or is_installed
 
 
 class Claim(Struct, frozen=True):
     """The level that code has to keep to; *is_explicit* if somebody named it, otherwise it is the baseline.
 
-    *is_folders* says that the claim is that of a glibc-hwcaps folder. *system* names the one that asks for more than
-    the level.
+    *is_folders* says that the claim is that of a glibc-hwcaps folder. *system* asks for more than the level.
     """
 
     cpu: Cpu
@@ -88,7 +87,7 @@ class Claim(Struct, frozen=True):
     system: str = ""
 
     def on(self, path: str) -> "Claim":
-        """Return the claim on the library at *path* of a wheel with this claim: that of its folder, if that is higher.
+        """The claim on the library at *path*: that of its level folder, if that is higher.
 
         Only processors of that level load it, whatever the wheel is for.
         """
@@ -104,7 +103,7 @@ class Claim(Struct, frozen=True):
 
     @property
     def doubt(self) -> Severity:
-        """The severity of code that may break the claim, or that nobody's flags for the claim have caused."""
+        """The severity of code that may break the claim, or that no flag for the claim caused."""
         return Severity.WARNING if self.is_explicit else Severity.NOTE
 
     def __str__(self) -> str:
@@ -136,8 +135,8 @@ _JUDGEMENTS: OncePerKey[bytes, Mapping[str, _Judgement]] = OncePerKey(most=64)
 class Levels:
     """Checks the libraries of one wheel against its claim; *baseline* finds the baseline build of a library by path.
 
-    *sources* reads the wheel's Python code, which is looked at only for libraries above the claim. *published* says for
-    which CPU features the published wheel chooses code in the library at a path.
+    *sources* reads the wheel's Python code. *published* says for which CPU features the published wheel chooses code in
+    the library at a path.
     """
 
     def __init__(
@@ -169,10 +168,7 @@ class Levels:
         self._isas = {path: judged.isa for path, judged in self._judged.items()}
 
     def _key(self) -> bytes:
-        """A digest of all that `_judgements` depends on: code, data, symbols, levels, and which code is allowed.
-
-        Not of GPU code, nor of where it is: no instruction is in it.
-        """
+        """A digest of all that `_judgements` depends on; not of GPU code, nor of where that is."""
         found = blake2b(digest_size=32)
         for path, elf in self._libraries.items():
             if elf.machine != self._claim.cpu.machine:
@@ -186,7 +182,7 @@ class Levels:
         return found.digest()
 
     def _judgements(self) -> Mapping[str, _Judgement]:
-        """Scan and judge the code of each library that is for the claim's machine, x86-64 or aarch64."""
+        """Scan and judge the code of each library that is for the claim's machine."""
         mine = {path: elf for path, elf in self._libraries.items() if elf.machine == self._claim.cpu.machine}
         isas = {path: scan(elf, self._executor) for path, elf in mine.items()}
         dispatch = Dispatch(
@@ -216,7 +212,6 @@ class Levels:
         return found
 
     def verdicts(self) -> Iterator[tuple[LibraryIsa, tuple[Finding, ...]]]:
-        """Yield each library's instruction sets, with the findings about them."""
         for path, elf in self._libraries.items():
             if path in self._isas:
                 yield self._verdict(path, elf, self._isas[path])
@@ -228,7 +223,7 @@ class Levels:
                 yield LibraryIsa(path, elf.machine, elf.code_size, None), (finding,)
 
     def wheel_findings(self) -> Iterator[Finding]:  # noqa: C901  # one rule after the other
-        """Yield what is wrong with the wheel as a whole: code that was not read, flags that did not arrive."""
+        """What is wrong with the wheel as a whole: code that was not read, flags that did not arrive."""
         mine = tuple(path for path, elf in self._libraries.items() if elf.machine == self._claim.cpu.machine)
         if mine and not self._isas:
             yield Finding(self._claim.severity, VerifyRule.ISA_UNCHECKED, mine, *_UNCHECKED)
@@ -272,7 +267,7 @@ class Levels:
         yield Finding(Severity.ERROR if is_sure else Severity.NOTE, VerifyRule.ISA_FLAGS, (), what, _BYPASSED)
 
     def _arm_findings(self, own: Mapping[str, Isa], size: int) -> Iterator[Finding]:
-        """Yield a note if the *own* libraries of an aarch64 wheel make no use of its version, as is often right."""
+        """A note if the *own* libraries of an aarch64 wheel make no use of its version, as is often right."""
         if same := self._as_baseline(tuple(own)):
             lacking = f"the code of {same} is that of the baseline build"
         elif "SVE" in self._claim.cpu.features and not any("SVE" in isa.features for isa in own.values()):
@@ -283,7 +278,7 @@ class Levels:
         yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), f"{what}, or made no difference")
 
     def _as_baseline(self, own: Sequence[str]) -> str | None:
-        """Return a description of the *own* libraries if each has the same code as the baseline build, or None."""
+        """The *own* libraries in words if each has the same code as the baseline build, or None."""
         if not self._baseline:
             return None
         for path in own:
@@ -326,13 +321,13 @@ class Levels:
         return library, tuple(findings)
 
     def _build_for_all(self, path: str) -> CodeFile | None:
-        """Return the build for all processors of the library at *path*: outside its level folder, or the baseline's."""
+        """The build for all processors of the library at *path*: outside its level folder, or the baseline's."""
         if level_of(path):
             return self._libraries.get(baseline_of(path))
         return self._baseline(path) if self._baseline else None
 
     def _is_open(self, path: str) -> bool:
-        """Whether others than the wheel's libraries call the one at *path*: it is no copy that these bring along."""
+        """Whether others than the wheel's libraries call the one at *path*."""
         name = posixpath.basename(path)
         names = {name, name.lower()}  # Windows knows no case
         return not (is_grafted(path) and any(not names.isdisjoint(elf.needed) for elf in self._libraries.values()))
@@ -360,7 +355,7 @@ class Levels:
                 yield ""
 
     def _violation_findings(self, path: str, violations: Sequence[Violation]) -> Iterator[Finding]:
-        """Yield one finding for what is shown to run without a test, and one for each doubt about the rest."""
+        """One finding for what is shown to run without a test, and one for each doubt about the rest."""
         claim = self._claim.on(path)
         groups: dict[str, list[Violation]] = {}
         for violation in violations:
@@ -387,7 +382,7 @@ class Levels:
             yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, (path,), what)
 
     def _copy_findings(self, path: str, elf: CodeFile, isa: Isa) -> Iterator[Finding]:
-        """Yield what is wrong with the copy of a library at *path* or makes it useless."""
+        """What is wrong with the copy of a library at *path* or makes it useless."""
         base, rank = baseline_of(path), self._claim.on(path).cpu.rank
         lower = [at_level(base, name) for name in reversed(X86_64_LEVELS[1:rank])]
         nearest = next((other for other in (*lower, base) if other in self._libraries), None)
@@ -435,12 +430,11 @@ def own_rank(violations: Iterable[Violation]) -> int:
 
 
 def _level_rank(features: Iterable[str]) -> int:
-    """The rank of the lowest level of x86-64 that has *features*, those aside that no level has."""
     return max((rank for rank in map(feature_rank, features) if rank < len(X86_64_LEVELS)), default=0)
 
 
 def _host_facts(elf: CodeFile) -> bytes:
-    """The facts about *elf* that its code is judged by, its bytes aside; what says where GPU code is, is left out."""
+    """The facts about *elf* that its code is judged by, its bytes aside; not where GPU code is."""
     symbols = (elf.functions, elf.objects, elf.import_places)
     spans = [(span.start, span.stop) for span in (*elf.writable, *elf.relro)]
     if not isinstance(elf, Elf):
@@ -460,7 +454,7 @@ def _host_facts(elf: CodeFile) -> bytes:
 
 
 def _unknown_findings(path: str, strange: Sequence[Judged]) -> Iterator[Finding]:
-    """Yield a doubt if instructions of *strange* functions are not known: which processors have them is not, either."""
+    """A doubt if instructions of *strange* functions are not known: nobody knows which processors have them."""
     if strange:
         first = strange[0].isa.region
         (use,) = (use for use in strange[0].uses or strange[0].isa.uses([UNKNOWN]) if use.feature == UNKNOWN)
@@ -476,7 +470,7 @@ def _mark_findings(path: str, elf: CodeFile, claim: Claim) -> Iterator[Finding]:
 
 
 def _accepting(path: str, violations: Sequence[Violation]) -> list[str]:
-    """The patterns that accept *violations* of the library at *path*: their names, or else that of the library."""
+    """The patterns that accept *violations* of the library at *path*."""
     names = [violation.function for violation in violations]
     if is_grafted(path) or len(names) > _SHOWN or not all(map(_NAME.fullmatch, names)):
         return [pattern_of(path)]

@@ -43,8 +43,6 @@ _OF_PYTHON = re.compile(r"_?Py")
 
 
 class LinkageCheck:
-    """What the libraries of one wheel need from each other, and from the platforms of its tags."""
-
     def __init__(
         self,
         libraries: Mapping[str, Elf],
@@ -84,10 +82,7 @@ class LinkageCheck:
         is_split: bool = False,
         fetch: Fetch | None = None,
     ) -> Self:
-        """The check of *wheel*; if it needs libraries that it lacks, with the wheels that it requires.
-
-        Those beside it are read, and -libs wheels that are not there come by *fetch*.
-        """
+        """The check of *wheel*; if it lacks libraries, with the wheels that it requires, beside it or by *fetch*."""
         linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
         platforms, requires = policies(wheel.name), wheel.metadata().requires_dist
         check = cls(linked, platforms, requires=requires, is_split=is_split)
@@ -97,7 +92,6 @@ class LinkageCheck:
         return cls(linked, platforms, requires=requires, is_split=is_split, required=required)
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what is wrong with each library."""
         for path, elf in self._libraries.items():
             yield from _rpath_findings(path, elf)
             yield from self._needed_findings(path, elf)
@@ -108,7 +102,7 @@ class LinkageCheck:
             yield from self._required_findings(required)
 
     def _required_findings(self, required: RequiredWheel) -> Iterator[Finding]:
-        """Yield what is wrong with a wheel that is required, or that the platform tags hold with it."""
+        """What is wrong with a wheel that is required, or that the platform tags hold with it."""
         findings = [*required.findings]
         used: set[str] = set()
         left = [*self._libraries]
@@ -128,7 +122,7 @@ class LinkageCheck:
             yield Finding(Severity.NOTE, VerifyRule.NEEDED, (), f"{what}; together they are {tags}")
 
     def _unpinned_findings(self) -> Iterator[Finding]:
-        """Yield each framework whose libraries are needed and that any version of is admitted: its ABI changes."""
+        """Frameworks whose libraries are needed and that any version of is admitted: their ABI changes."""
         linked: dict[str, tuple[str, str]] = {}
         for path, edges in self._edges.items():
             for edge in edges:
@@ -185,7 +179,7 @@ class LinkageCheck:
                 yield Finding(Severity.ERROR, VerifyRule.SYMBOL_VERSION, (path,), what)
 
     def _undefined_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
-        """Yield what no library defines that *elf* is loaded with, if all that it needs is known.
+        """What no library defines that *elf* is loaded with, if all that it needs is known.
 
         CPython binds each symbol when it loads a module. Libraries of glibc, gcc and CUDA give each one a version, but
         Python brings those of glibc to modules that were not linked with them: their names are those of this machine's.
@@ -213,7 +207,7 @@ class LinkageCheck:
 
 @cache
 def _system_libraries() -> tuple[ctypes.CDLL, ...]:
-    """The libraries that CPython is linked with on Linux with glibc, on such a machine; else none."""
+    """The libraries that CPython is linked with on Linux with glibc, on such a machine."""
     try:
         return tuple(map(ctypes.CDLL, ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libutil.so.1")))
     except OSError:

@@ -77,10 +77,7 @@ IF_ALLOWED = "if it runs only after a check of the CPU: verify.allow = {}"
 
 
 class Finding(Struct, frozen=True):
-    """What is wrong or worth knowing: how serious it is, a rule, the *places* it is about, a sentence, and advice.
-
-    A place is a member of a wheel, or a file to publish; a finding without places is about the whole wheel.
-    """
+    """A fault or a note on *places*: members of a wheel, or files to publish; none for the whole wheel."""
 
     severity: Severity
     rule: StrEnum
@@ -94,7 +91,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def allow(self) -> tuple[str, ...]:
-        """The patterns of ``verify.allow`` by which the advice says it is accepted; none if it says no such thing."""
+        """The patterns of ``verify.allow`` by which the advice says it is accepted."""
         _, _, patterns = self.advice.partition(IF_ALLOWED.format(""))
         return tuple(literal_eval(patterns)) if patterns else ()
 
@@ -106,12 +103,10 @@ class Finding(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The place, if there is one, and what was found there."""
         return f"{self.place}: {self.what}" if self.places else self.what
 
     @property
     def advised(self) -> str:
-        """The sentence, and what to do."""
         return "; ".join(filter(None, (self.sentence, self.advice)))
 
     def __str__(self) -> str:
@@ -130,8 +125,7 @@ class Violation(Struct, frozen=True):
     """A function that needs more than the claimed level, with the first instruction for each feature.
 
     In a library with thousands of violations, only the first have instructions. *way* names the functions and tables
-    that lead to it without a test of the processor, the one that others call first. *doubt* says why it may be none; it
-    is empty for what is shown.
+    that lead to it without a test of the processor. *doubt* says why it may be none; it is empty for what is shown.
     """
 
     function: str
@@ -143,12 +137,11 @@ class Violation(Struct, frozen=True):
 
     @property
     def processor(self) -> str:
-        """One of qemu's x86-64 processors that lacks what it needs, by its name; empty if nothing says which."""
+        """One of qemu's x86-64 processors that lacks what it needs; empty if nothing says which."""
         return self.doubt.partition(ON_PROCESSOR)[2] if self.doubt else lesser_processor(self.features)
 
     @property
     def kind(self) -> str:
-        """What is known of it, in a word for a table."""
         if not self.doubt:
             return _UNTESTED
         return _MASKED if self.doubt.startswith(Doubt.MASKED) else _NOT_SHOWN
@@ -247,9 +240,9 @@ class LibraryIsa(Struct, frozen=True):
 class LibraryGpus(Struct, frozen=True):
     """The GPUs that the code of one library is for.
 
-    *fatbins* counts those that the GPU's runtime chooses from; *machine* and *ptx* name their architectures, as the
-    vendor does; *served* says how the code serves each GPU that the wheel claims or has code for. *notes* say what was
-    not understood. *beside* names what else there is code for, which the library's own code chooses.
+    *fatbins* counts those that the GPU's runtime chooses from; *machine* and *ptx* name their architectures. *served*
+    says how the code serves each GPU that the wheel claims or has code for. *beside* names what else there is code for,
+    which the library's own code chooses.
     """
 
     member: str
@@ -321,13 +314,13 @@ class Verdict(Struct, frozen=True):
 
     @property
     def _unchecked(self) -> list[Finding]:
-        """What is said of code that was not looked at, or not understood."""
+        """Findings on code that was not looked at, or not understood."""
         rule = VerifyRule.ISA_UNCHECKED
         return [one for one in self.findings if one.rule is rule and one.severity is Severity.WARNING]
 
     @property
     def _strange(self) -> Finding | None:
-        """What is said of code that was looked at, and has bytes that were not understood."""
+        """The finding on code that was looked at, and has bytes that were not understood."""
         judged = {library.member for library in self.libraries if library.level}
         return next((one for one in self._unchecked if not judged.isdisjoint(one.places)), None)
 
@@ -351,7 +344,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def functions(self) -> Mapping[str, int]:
-        """How many functions above the level that was checked there are of each kind, as in `LibraryIsa.functions`."""
+        """How many functions above the level that was checked there are of each kind."""
         counts: Counter[str] = Counter()
         for library in self.libraries:
             for kind, count in library.functions:
@@ -383,7 +376,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def processors(self) -> tuple[str, ...]:
-        """Processors of qemu on which code of the wheel may run that needs more than they have, most of it first."""
+        """Processors of qemu that lack what code of the wheel may need, the most frequent first."""
         violations = (one for library in self.libraries if library.machine == "x86_64" for one in library.violations)
         counts = Counter(violation.processor for violation in violations)
         # "max" stands for one with more than any that is emulated: code that asks for that does not run there
@@ -392,7 +385,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels for which a library has a copy in a glibc-hwcaps folder, lowest first: ``v3``, ``v4``."""
+        """The levels for which a library has a copy in a glibc-hwcaps folder, lowest first."""
         return tuple(sorted({level for library in self.libraries if (level := level_of(library.member))}))
 
     @property
@@ -407,10 +400,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def gpu_codes(self) -> tuple[str, ...]:
-        """The architectures with GPU code in any library, PTX last: ``sm_90``, ``PTX for sm_90``.
-
-        Behind them is what the GPU's runtime does not choose from.
-        """
+        """The architectures with GPU code, PTX after them, and last what the GPU's runtime does not choose from."""
         machine = dict.fromkeys(name for library in self.gpus for name in library.machine)
         ptx = dict.fromkeys(f"PTX for {name}" for library in self.gpus for name in library.ptx)
         beside = dict.fromkeys(name for library in self.gpus for name in library.beside)
@@ -443,7 +433,7 @@ class Verdict(Struct, frozen=True):
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any], wheel: Path) -> Self:
-        """Return the verdict on *wheel* that was written as *data*, which has only the wheel's file name."""
+        """The verdict on *wheel* that was written as *data*."""
         return cls(
             wheel=wheel,
             cpu=Cpu.parse(data["cpu"]) if data["cpu"] else None,

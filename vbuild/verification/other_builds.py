@@ -82,9 +82,8 @@ _READ: OncePerKey[tuple[str, bytes], "_Library | None"] = OncePerKey(most=64)
 class _Contents(Struct, frozen=True):
     """The modules of a wheel by their names, each with the features it dispatches to; its other files; its glibc.
 
-    *given* are the C functions and objects that each library gives to others; *size* is that of its modules in bytes,
-    and *code* that of the code in them. *bundled* are the features that the libraries of others dispatch to, by the
-    name of the file; *needed* the names of the files that each file needs.
+    *given* are the C functions and objects that each library gives to others. *bundled* are the features that libraries
+    of others dispatch to, and *needed* the names of the files that each file needs, by file name.
     """
 
     modules: Mapping[str, frozenset[str]]
@@ -98,7 +97,6 @@ class _Contents(Struct, frozen=True):
 
     @classmethod
     def of(cls, verdict: Verdict) -> "_Contents":
-        """The contents of the wheel of *verdict*; `WheelError` if it cannot be read."""
         libraries = {library.member: library for library in verdict.libraries}
         modules, files, size = {}, set(), 0
         given, bundled, needed = {}, {}, {}
@@ -136,14 +134,11 @@ class _Contents(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """A published wheel, called *name*, and what is in it."""
-
     name: str
     contents: _Contents
 
     @classmethod
     def of(cls, wheel: Path, cpu: Cpu) -> "Published":
-        """The published *wheel*, whose code is compared with *cpu*; `WheelError` if it cannot be read."""
         return cls(wheel.name, _Contents.of(verify(wheel, cpu=cpu)))
 
     def chosen_in(self, path: str) -> frozenset[str]:
@@ -153,7 +148,7 @@ class Published(Struct, frozen=True):
 
 
 def _plain(path: str) -> str:
-    """The *path* of a file without what depends on the Python and on the machine that it was built for."""
+    """*path* without what depends on the Python and on the machine that it was built for."""
     return _LIB64.sub(r"\1lib", _ABI_TAG.sub("", path))
 
 
@@ -170,7 +165,7 @@ def _needed(data: bytes) -> tuple[str, ...]:
 
 
 def _given(data: bytes) -> frozenset[str]:
-    """The names that the library *data* gives to others, those aside that compilers chose, or have for themselves."""
+    """The names that the library *data* gives to others, but for those of compilers."""
     try:
         interface = Interface.parse(data)
     except BinaryError:
@@ -178,21 +173,10 @@ def _given(data: bytes) -> frozenset[str]:
     return frozenset(one.name for one in interface.given if not (one.is_mangled or _RESERVED.match(one.name)))
 
 
-def on_index(
-    wheel: Path, cpu: Cpu, folder: Path, indexes: Callable[[], Indexes], *, version: str = "", tag: Tag | None = None
-) -> Published:
-    """The wheel that the index has of *version*, by default that of *wheel*, for its Python and platform.
-
-    It is downloaded into *folder*, and compared with *cpu*; a wheel for any machine stands for one for *tag*.
-    `FetchError` if the index has none, or cannot be asked; `WheelError` if the wheel cannot be read.
-    """
-    return Published.of(file_on_index(wheel, folder, indexes, version=version, tag=tag), cpu)
-
-
 def file_on_index(
     wheel: Path, folder: Path, indexes: Callable[[], Indexes], *, version: str = "", tag: Tag | None = None
 ) -> Path:
-    """The file of `on_index`."""
+    """The wheel that the index has of *version*, as `published_wheel`; `FetchError` if there is none."""
     if published := published_wheel(wheel, folder, indexes, version=version, tag=tag):
         return published
     name = WheelName.parse(wheel.name)
@@ -206,8 +190,7 @@ def published_wheel(
 ) -> Path | None:
     """The wheel that the index has of *version*, by default that of *wheel*, for its Python and platform; or None.
 
-    For any machine, that of *tag*. It is in *folder*, downloaded unless that has it already. `FetchError` if no index
-    can be asked.
+    For any machine, that of *tag*. It is downloaded into *folder*, once. `FetchError` if no index can be asked.
     """
     name = WheelName.parse(wheel.name)
     fit = partial(_fit, _tags(name, tag), Version(version or name.version))
@@ -249,9 +232,8 @@ def _platform(tag: Tag) -> str:
 
 
 def lost(verdict: Verdict, published: Published, *, failed: Sequence[FailedCall] = ()) -> tuple[Finding, ...]:
-    """What the wheel of *verdict* lacks that the *published* one has; `WheelError` if it cannot be read.
-
-    *failed* are the calls of compilers that failed in its build.
+    """What the wheel of *verdict* lacks that the *published* one has; *failed* compiler calls of its build may explain
+    it.
     """
     ours, theirs = _Contents.of(verdict), published.contents
     return (*_lost(ours, theirs, failed), _sizes(ours, theirs, published.name))
@@ -260,10 +242,7 @@ def lost(verdict: Verdict, published: Published, *, failed: Sequence[FailedCall]
 def unlike(
     wheel: Path, *, plain: Path | None, published: Path | None, failed: Sequence[FailedCall] = ()
 ) -> Iterator[Finding]:
-    """Yield which modules the variant *wheel* lacks of the *plain* one of its build and the *published* one, or adds.
-
-    *failed* are the calls of compilers that failed in its build. `WheelError` if a wheel cannot be read.
-    """
+    """The modules that the variant *wheel* lacks of the *plain* one of its build and the *published* one, or adds."""
     ours, files = _names(wheel)
     expected = _names(plain)[0] if plain else ours
     if missing := tuple(sorted(expected - ours)):
@@ -285,7 +264,7 @@ def _names(wheel: Path) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _alike(features: frozenset[str], choices: Iterable[frozenset[str]] = _CHOICES) -> frozenset[str]:
-    """The features that compilers choose where others choose one of *features*, by *choices*."""
+    """The features that compilers choose where others choose one of *features*."""
     return frozenset[str]().union(*(names for names in choices if features & names))
 
 
@@ -316,7 +295,7 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
 def _missing(
     ours: Collection[str], theirs: Collection[str], files: Collection[str], failed: Sequence[FailedCall]
 ) -> Iterator[Finding]:
-    """Yield the modules of the published wheel, *theirs*, that are none of *ours*, where there are other *files*."""
+    """The modules of the published wheel, *theirs*, that are none of *ours*, where there are other *files*."""
     missing = tuple(sorted({*theirs}.difference(ours)))
     # a wheel that has each module for several releases of CUDA, where ours is built with one
     built = {_of_any_cuda(path) for path in ours}
@@ -370,7 +349,6 @@ def _of_any_cuda(path: str) -> str:
 
 
 def _sizes(ours: _Contents, theirs: _Contents, published: str) -> Finding:
-    """How large the modules are, and the code in them, compared with those of the wheel *published*."""
     shared, own = ours.modules.keys() & theirs.modules.keys(), ours.modules.keys() - theirs.modules.keys()
     count = f"{len(shared)} of {counted(len(theirs.modules), 'module')}{f' and {len(own)} more' if own else ''}"
     size = f"{sized(ours.size)} against {sized(theirs.size)}, {sized(ours.code)} of code against {sized(theirs.code)}"
@@ -430,7 +408,7 @@ class WheelGain(Struct, frozen=True):
     """The gain of each library of a wheel's own, by its path.
 
     The code of the modules at the paths *bypassed* is the plain build's, and they lack the mark of the level that the
-    wheel's other libraries have: they did not come through the compiler wrappers.
+    other libraries have: they did not come through the compiler wrappers.
     """
 
     libraries: Mapping[str, CodeGain]
@@ -438,7 +416,6 @@ class WheelGain(Struct, frozen=True):
 
     @property
     def whole(self) -> CodeGain:
-        """The gain of all libraries together."""
         every = self.libraries.values()
         return CodeGain(*(sum(getattr(one, key) for one in every) for key in CodeGain.__struct_fields__))
 
@@ -486,8 +463,6 @@ class _Function(NamedTuple):
 
 
 class _Library(Struct, frozen=True):
-    """A library of a wheel, and its functions."""
-
     path: str
     is_marked: bool
     is_module: bool
@@ -498,7 +473,6 @@ class _Library(Struct, frozen=True):
         return frozenset(one.digest for one in self.functions)
 
     def without(self, known: frozenset[bytes]) -> list[_Function]:
-        """The functions that are not *known*."""
         return [one for one in self.functions if one.digest not in known]
 
     def gain(self, known: frozenset[bytes], *, lost: int) -> CodeGain:
@@ -525,7 +499,6 @@ def _libraries(wheel: Path, executor: ProcessPool | None) -> Iterator[_Library]:
 
 
 def _library(path: str, data: bytes, executor: ProcessPool | None) -> _Library | None:
-    """The library *data* at *path*; None if it cannot be read."""
     try:
         elf = Elf.parse(data)
     except BinaryError:
@@ -536,7 +509,6 @@ def _library(path: str, data: bytes, executor: ProcessPool | None) -> _Library |
 
 
 def _digests(pieces: Iterable[tuple[int, bytes]]) -> list[_Function]:
-    """The functions whose address and bytes are *pieces*."""
     found, above = [], features_by_code()
     for address, data in pieces:
         text, vector, beyond = bytearray(data), 0, 0

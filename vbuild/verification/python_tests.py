@@ -31,7 +31,7 @@ def is_python_code(path: PurePath) -> bool:
 
 
 def python_code(path: PurePath, text: str) -> str:
-    """The *text* of the file at *path*, which `is_python_code`, as Python reads it."""
+    """The *text* of the file at *path*, as Python reads it."""
     return _of_cython(text) if path.suffix == ".pyx" else text
 
 
@@ -65,7 +65,7 @@ def _all_of_some(answers: Iterable[bool]) -> bool:
 
 
 def _of_cython(text: str) -> str:
-    """The statements of the Cython *text*, those that are not Python as far as they name something."""
+    """The statements of the Cython *text*; those that are not Python, as far as they name something."""
     found: list[tuple[int, str]] = []
     waiting = ""
     for line in _LONG_STRING.sub('""', text).splitlines():
@@ -158,7 +158,7 @@ def _words(node: ast.AST) -> Iterator[ast.AST | None]:
 
 
 def _handed_over(node: ast.AST, is_loader: Callable[[ast.Call, int | str], bool]) -> Iterator[ast.AST]:
-    """Yield the constants that *node*, if it is a call, hands to a function that asks before it uses them."""
+    """The constants that *node*, if it is a call, hands to a function that asks before it uses them."""
     if not isinstance(node, ast.Call):
         return
     places: list[tuple[int | str, ast.expr]] = [*enumerate(node.args)]
@@ -178,7 +178,6 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of *statement* that are in none of its blocks."""
     waiting: list[ast.AST] = [statement]
     while waiting:
         node = waiting.pop()

@@ -38,7 +38,7 @@ _ANY_MINOR = 11
 
 
 class RequiredWheel(Struct, frozen=True):
-    """A wheel that another requires: its file *name*, *place* says where it is, and its *libraries* by installed path.
+    """A wheel that another requires: *place* says where it is; its *libraries* by installed path.
 
     *findings* are what is wrong with it for the wheel that requires it.
     """
@@ -50,7 +50,7 @@ class RequiredWheel(Struct, frozen=True):
 
 
 def required_wheels(wheel: Wheel, *, fetch: Fetch | None = None) -> Iterator[RequiredWheel]:
-    """Yield the wheels beside *wheel* that it requires and that have libraries; -libs wheels that are not, by *fetch*.
+    """The wheels beside *wheel* that it requires and that have libraries; -libs wheels that are not there, by *fetch*.
 
     `WheelError` if one is damaged, `FetchError` if no index answers.
     """

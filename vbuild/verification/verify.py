@@ -74,12 +74,11 @@ def verify(
     """Check *wheel* against the level in its variant.json, or else *cpu*, or else what each machine of its system has.
 
     *baseline* is the same project's wheel built without flags: instructions that it has, too, are not due to flags.
-    *allow* are regular expressions for the functions, or the paths of libraries, that may go above the level. *jobs* is
-    the number of processes that disassemble, by default that of the cores. Of a wheel that *is_split* afterwards,
-    libraries of official packages may be absent: it will require them. Libraries are also looked for in the wheels that
-    it requires, if they lie beside it, and in -libs wheels that *fetch* brings. *published* gives the CPU
-    features for which the published wheel chooses code in the library at a path: a doubt about code that needs these is
-    a warning. *on_progress* gets what is being done: code that is chosen at run time can take minutes.
+    *allow* are regular expressions for the functions, or the paths of libraries, that may go above the level. *jobs*
+    processes disassemble, by default as many as there are cores. Of a wheel that *is_split* afterwards, libraries of
+    official packages may be absent: it will require them. Libraries are also looked for in wheels that it requires
+    beside it, and in -libs wheels that *fetch* brings. *published* gives the CPU features for which the published wheel
+    chooses code in the library at a path: a doubt about code that needs these is a warning.
     """
     patterns = tuple(map(pattern, allow))
     with ExitStack() as stack:
@@ -134,7 +133,7 @@ def verify(
 
 
 def _by_machine(claim: Claim, files: Mapping[str, CodeFile]) -> Iterator[tuple[Claim, Mapping[str, CodeFile]]]:
-    """The *files* that the *claim* is for, and others; those of macOS for another machine keep to its baseline."""
+    """The *files* that the *claim* is for, and those of macOS for another machine with its baseline."""
     others = {path for path, file in files.items() if file.system == "macos" and file.machine != claim.cpu.machine}
     yield claim, {path: file for path, file in files.items() if path not in others}
     if others:
@@ -145,10 +144,10 @@ def _by_machine(claim: Claim, files: Mapping[str, CodeFile]) -> Iterator[tuple[C
 def _claim_of_code(
     claim: Claim, name: WheelName, libraries: Mapping[str, Elf], images: Mapping[str, CodeFile]
 ) -> tuple[Claim, tuple[Finding, ...]]:
-    """What the code of *libraries* is held to, and what is wrong with the *claim* of the wheel called *name*.
+    """The claim that the code is held to, and what is wrong with the *claim* of the wheel *name*.
 
-    That is the claim, or the level that all libraries are marked with if the wheel claims none. Of *images*, the code
-    of other formats, the machines count, which tags spell in several ways.
+    If the wheel claims no level, that is the one that all *libraries* are marked with. Of *images*, code of other
+    formats, the machines count, which tags spell in several ways.
     """
     if claim.is_explicit:
         machines = sorted({image.machine for image in images.values()}) or name.machines
@@ -164,9 +163,9 @@ def _claim_of_code(
 
 
 def fatbins(wheel: Path) -> dict[str, Mapping[tuple[GpuOffer, ...], int]]:
-    """Return how many fatbins each library of *wheel* has, by what they offer; only libraries with GPU code are in it.
+    """How many fatbins each library of *wheel* has, by what they offer, without libraries that have none.
 
-    Raises `WheelError` or `BinaryError` if one cannot be read.
+    `WheelError` or `BinaryError` if one cannot be read.
     """
     found: dict[str, Mapping[tuple[GpuOffer, ...], int]] = {}
     with open_wheel(wheel) as source:
@@ -179,7 +178,6 @@ def fatbins(wheel: Path) -> dict[str, Mapping[tuple[GpuOffer, ...], int]]:
 
 
 def pattern(text: str | re.Pattern[str]) -> re.Pattern[str]:
-    """The regular expression *text*; `WheelError` if it is none."""
     try:
         return re.compile(text)
     except re.error as error:
@@ -231,7 +229,6 @@ class _Contents:
         return contents
 
     def _read_other(self, path: str, data: memoryview, kind: Format) -> None:
-        """Read the code and the GPU code of a file of another format."""
         self.others[path] = kind
         try:
             self.images |= codes_of(path, data, kind)
@@ -246,7 +243,7 @@ class _Contents:
             self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), str(error)))
 
     def unchecked(self, severity: Severity) -> Iterator[Finding]:
-        """Yield what nobody has looked at: code that was not understood, and what files of other formats link to."""
+        """Code that was not understood, and what files of other formats link to."""
         reasons: dict[str, list[str]] = {}
         for path, reason in self.unread.items():
             reasons.setdefault(reason, []).append(path)
@@ -278,7 +275,7 @@ class _Contents:
 
 
 def codes_of(path: str, data: memoryview, kind: Format) -> dict[str, CodeFile]:
-    """The code of the file *data* by *path*; `BinaryError` if it is damaged, or of no kind that is understood."""
+    """The code of the file *data* by *path*; `BinaryError` if it is damaged, or of an unknown kind."""
     if kind is Format.ELF:
         return {path: Elf.parse(data)}
     if kind is Format.PE:
@@ -288,7 +285,7 @@ def codes_of(path: str, data: memoryview, kind: Format) -> dict[str, CodeFile]:
 
 
 def claimed_cpu(wheel: Path) -> Cpu | None:
-    """The lowest level that the variant.json of *wheel* names, with extras, or None; `VbuildError` if unreadable."""
+    """The lowest level that the variant.json of *wheel* names, or None; `VbuildError` if it cannot be read."""
     with at(wheel.name):
         document = Document.of_wheel(WheelName.parse(wheel.name).variant, peek(wheel, VARIANT_JSON))
         properties = document.variants[0].properties if document else ()
@@ -296,7 +293,7 @@ def claimed_cpu(wheel: Path) -> Cpu | None:
 
 
 class _Claims(Struct, frozen=True):
-    """The level and the GPUs that the code is checked against, and what is wrong with the wheel's claims."""
+    """The level and the GPUs that the code is checked against, and what is wrong with these claims."""
 
     cpu: Claim
     gpus: GpuClaim = GpuClaim()
@@ -304,7 +301,6 @@ class _Claims(Struct, frozen=True):
 
     @classmethod
     def of(cls, wheel: Wheel, cpu: Cpu | None, images: Mapping[str, CodeFile]) -> Self:
-        """Return the claims in the variant.json of *wheel*; if that names no level, the level is *cpu*."""
         machines = {image.machine for image in images.values()}
         arm = _M1 if machines == {_M1.machine} else Cpu.parse("armv8-a")
         is_arm = (machines or {*wheel.name.machines}) == {arm.machine}
@@ -343,7 +339,6 @@ def _marked(libraries: Mapping[str, Elf]) -> Cpu | None:
 
 
 def _python_code(wheel: Wheel) -> Sequence[str]:
-    """The text of the modules in *wheel*, and of Cython's sources."""
     return [
         python_code(path, wheel.read(str(path)).decode("utf-8", "replace"))
         for path in (PurePosixPath(member.path) for member in wheel.members)
@@ -355,7 +350,7 @@ def _python_code(wheel: Wheel) -> Sequence[str]:
 def _finder(wheel: Path) -> Iterator[Callable[[str], CodeFile | None]]:
     """Yield a function that finds the library of *wheel* at a path, whatever hash its name has there.
 
-    For a stub without code it returns the library that the stub loads on processors without a level.
+    For a stub without code it gives the library that the stub loads on processors without a level.
     """
     with open_wheel(wheel) as source:
         members = {_GRAFT_HASH.sub("", member.path): member for member in source.members}
@@ -387,7 +382,7 @@ _KINDS = (re.compile(r"i[3-6]86"), re.compile(r"armv[678]l"))
 
 
 def content_findings(wheel: Wheel, libraries: Mapping[str, Elf]) -> Iterator[Finding]:
-    """Yield each contradiction between the *libraries* of *wheel* and its tags or its WHEEL file."""
+    """Contradictions between the *libraries* of *wheel* and its tags or its WHEEL file."""
     tags = wheel.name.platform.split(".")
     linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
     if linked and "any" in tags:
@@ -408,7 +403,7 @@ def content_findings(wheel: Wheel, libraries: Mapping[str, Elf]) -> Iterator[Fin
 
 
 def _module_findings(wheel: Wheel, paths: Iterable[str]) -> Iterator[Finding]:
-    """Yield the extension modules that no Python of the wheel's tags looks for, or only one of many."""
+    """Extension modules that no Python of the wheel's tags looks for, or only one of many."""
     modules: dict[str, dict[str, str]] = {}
     for path in paths:
         if match := _TAGGED.search(path):
