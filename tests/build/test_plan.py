@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.factories.plans import GCC, PYTHON, RPATH, plan
-from vbuild.build.plan import BuildBackend, Rewriting, levelled, planned
+from vbuild.build.plan import BuildBackend, levelled, planned
 from vbuild.errors import BuildError
 from vbuild.files.atomic import OLDEST
 from vbuild.hardware.cpu import Cpu
@@ -128,18 +128,7 @@ def test_arm_has_versions_and_features() -> None:
     assert [(rule.link, rule.implied) for rule in rules] == [((), ()), ((), ())]
 
 
-@pytest.mark.parametrize(("level", "flags"), [("v1", "/O2"), ("v3", "/O2 /arch:AVX2"), ("v4", "/O2 /arch:AVX512")])
-def test_msvc_takes_its_switch_from_a_variable_that_wins(level: str, flags: str) -> None:
-    made = plan(level, compilers=replace(GCC, family=CompilerFamily.MSVC), environment={"_CL_": "/O2"})
-    assert made.environment == (("_CL_", flags),)
-    assert made.rewriting == Rewriting()
-
-
 REFUSALS = [
-    (
-        lambda: plan("v2", compilers=replace(GCC, family=CompilerFamily.MSVC)),
-        "MSVC has no switch for x86-64-v2; expected x86-64, x86-64-v3 or x86-64-v4",
-    ),
     (
         lambda: replace(GCC, version=(10, 2)).check(Cpu.parse("x86-64-v3")),
         "gcc 10.2 does not know -march=x86-64-v3; expected gcc 11 or clang 12, or newer: set CC to one",

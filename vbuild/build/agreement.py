@@ -66,10 +66,7 @@ _SOURCES = (".cu", ".cuh")
 
 
 class Shortfall(Struct, frozen=True):
-    """A file or library, *what*, that is compiled for less than was asked for: *missing*, as nvcc would write it.
-
-    *advice* tells what can be done.
-    """
+    """A file or library, *what*, that is compiled for less than the request: *missing*, in nvcc's words."""
 
     what: str
     found: tuple[str, ...]
@@ -81,9 +78,9 @@ class Shortfall(Struct, frozen=True):
 
 
 class Agreement(Struct, frozen=True):
-    """What of a build's GPU code falls short of the request; nothing at all where *is_empty*.
+    """How GPU code falls short of the request.
 
-    *notes* are about older libraries that serve every GPU asked for, but not with every kernel.
+    *notes* are on older libraries that serve every GPU, but not with every kernel.
     """
 
     shortfalls: tuple[Shortfall, ...] = ()
@@ -95,12 +92,11 @@ class Agreement(Struct, frozen=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """One line for each shortfall, with what to do about it."""
         lines = tuple(f"{shortfall}; {shortfall.advice}" for shortfall in self.shortfalls)
         return (_NO_CODE,) if self.is_empty else lines
 
     def check(self, wheel: Path, log: str = "") -> None:
-        """`BuildError`, with the files in one line, if something of *wheel* falls short; *log*: what its build said."""
+        """`BuildError` that names the files of *wheel* that fall short; *log* is what its build printed."""
         if self.is_empty:
             what = _pure(wheel) if WheelName.parse(wheel.name).platform == "any" else f"{_NO_CODE}{_kept(wheel)}"
             said = left_out(log)
@@ -124,7 +120,6 @@ def _kept(wheel: Path) -> str:
 
 
 def _sources(wheel: Path) -> str:
-    """The CUDA sources in *wheel*, the first by its name; "" if it has none."""
     with open_wheel(wheel) as source:
         files = [member.path for member in source.members if member.path.endswith(_SOURCES)]
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
@@ -134,9 +129,9 @@ def _sources(wheel: Path) -> str:
 def agreement(
     commands: Iterable[Command], libraries: Mapping[str, Fatbins], archs: GpuList, *, mode: Archs = Archs.INTERSECT
 ) -> Agreement:
-    """How the *libraries* of a wheel, by path, agree with *archs*; *commands* are those of the compiler wrapper's log.
+    """How the *libraries* of a wheel, by path, agree with *archs*, by the *commands* of the wrapper's log.
 
-    The fatbins of a library are numbers of containers by what they offer. *mode* is the recipe's for all files.
+    The fatbins of a library are counts by what they offer. *mode* is the recipe's for all files.
     """
     own = [command for command in commands if not is_trial(command.sources)]
     if not archs.requests:
@@ -172,14 +167,13 @@ def agreement(
 
 
 def _unasked(commands: Iterable[Command]) -> Iterator[Shortfall]:
-    """The files of *commands* that became kernels in a wheel that is for no GPUs."""
     for command in commands:
         if command.sources and command.output in _MAKES_FATBINS | _FILES:
             yield Shortfall(", ".join(command.sources), command.ours or ("nvcc's default",), ("no GPU",), _UNASKED)
 
 
 def unused(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str, ...]:
-    """The globs of *files*, in their order, that match no source of *commands*, those of the compiler wrapper's log.
+    """The globs of *files* that match no source of *commands*.
 
     What build systems compile to try the compiler does not count.
     """
@@ -190,7 +184,6 @@ def unused(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str,
 
 
 def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[GpuCodeKind, Device]], list[Command]]:
-    """The commands by the shapes of the fatbins that they make."""
     found: dict[frozenset[tuple[GpuCodeKind, Device]], list[Command]] = defaultdict(list)
     for command in commands:
         offers = [Codegen.of(code).offer for code in command.ours if command.output in _MAKES_FATBINS]
@@ -208,9 +201,9 @@ def _shape(offers: Iterable[GpuOffer]) -> frozenset[tuple[GpuCodeKind, Device]]:
 
 
 def _older(fatbins: Fatbins, archs: GpuList, *, is_own: bool) -> tuple[tuple[str, ...], bool] | None:
-    """What *fatbins* that no command made lack, and whether that is too much, or None if they lack nothing.
+    """What *fatbins* that no command made lack, and whether that fails the build; None if they lack nothing.
 
-    It is for the project's own code, *is_own*; of other code, where some GPU gets nothing at all.
+    The project's own code, *is_own*, has to serve each request; other code fails if some GPU gets nothing at all.
     """
     unserved = [
         device for device in archs.devices if all(service(offers, device) is Service.NONE for offers in fatbins)

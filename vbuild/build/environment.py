@@ -62,25 +62,24 @@ _FILES = "vbuild-files.json"
 
 
 class BuildEnvironment(Struct, frozen=True):
-    """A Python to run a backend with, and the folder of the programs that its packages bring."""
+    """A Python to run a backend with, and the folder of its packages' programs."""
 
     python: Path
     scripts: Path
 
     @property
     def site(self) -> Path:
-        """The folder of its packages."""
         found = (self.scripts.parent / "lib").glob("python*/site-packages")
         return next(found, self.scripts.parent)
 
     @property
     def packages(self) -> dict[str, str]:
-        """The versions of its packages, by their names as package indexes spell them."""
+        """The versions of its packages by their normalised names."""
         return {name: version for name, version, _ in _installed(self.site)}
 
     @property
     def materials(self) -> tuple[Material, ...]:
-        """Its packages for a bill of materials, each with the file of an index that it was installed from, if known."""
+        """Its packages for a bill of materials, with the file that each was installed from, if known."""
         file = self.scripts.parent / _FILES
         files = json.loads(file.read_bytes()) if file.is_file() else {}
         found = []
@@ -92,20 +91,17 @@ class BuildEnvironment(Struct, frozen=True):
 
     @property
     def cuda_headers(self) -> tuple[Path, ...]:
-        """The folders of headers that NVIDIA's packages in it have."""
         return tuple(sorted(self.site.glob("nvidia/*/include")))
 
     def variables(self, before: Mapping[str, str]) -> dict[str, str]:
-        """*before* as a process in this environment sees it."""
         return undisturbed(before) | {"PATH": os.pathsep.join([str(self.scripts), before.get("PATH", os.defpath)])}
 
 
 class Environments:
-    """The build environments of one run, in *folder*; *configuration* gives uv's variables for its package indexes.
+    """The build environments of one run, in *folder*; *configuration* gives uv's variables for its indexes.
 
-    The log of one that cannot be made stays in *logs*, by default that folder. uv sees, of the user's
-    variables, what installers may, and what is *asked* for. What *lock* has is installed as it says, by its hashes.
-    With *cache*, environments are there instead, for other runs too: no build may change what is in them. *own* is the
+    Logs of failures stay in *logs*. uv sees of the user's variables what installers may, and those *asked* for.
+    With *cache*, environments are there, for other runs too: no build may change what is in them. *own* is the
     folder of those that only this run has.
     """
 
@@ -131,7 +127,7 @@ class Environments:
         self._environments = OncePerKey[Path, BuildEnvironment](keeps_errors=True)
 
     def place(self, interpreter: Interpreter) -> Path:
-        """The folder of the environments of *interpreter*, in which their names do not depend on its place."""
+        """The folder of the environments of *interpreter*; their names do not depend on its path."""
         return self.folder / _digest([str(interpreter.path)])
 
     def having(self, requirements: Collection[str], interpreter: Interpreter) -> BuildEnvironment:
@@ -151,7 +147,7 @@ class Environments:
         return self._environments.get(folder, lambda: self._cached(folder, requirements, interpreter, pinned))
 
     def settle(self) -> None:
-        """Give up the environments in which a build has changed a file, in uv's cache as well."""
+        """Give up the environments in which a build has changed a file."""
         for folder in self._environments.keys() if self._cache else ():
             if changed := _changed(folder):
                 self._give_up(folder, changed)
@@ -159,7 +155,7 @@ class Environments:
     def _cached(
         self, folder: Path, requirements: Collection[str], interpreter: Interpreter, pinned: Collection[str]
     ) -> BuildEnvironment:
-        """The environment *folder* of the cache, made unless it is there as it was made."""
+        """The environment *folder* of the cache, made unless it is as it was made."""
         assert self._cache is not None  # noqa: S101 - for mypy
         with self._cache.locked(folder.name):
             changed = _changed(folder)
@@ -173,7 +169,7 @@ class Environments:
         return BuildEnvironment(folder / "bin" / "python", folder / "bin")
 
     def _give_up(self, folder: Path, changed: Collection[str]) -> None:
-        """Remove *folder*, and from uv's cache the packages whose *changed* files are in there as well."""
+        """Remove *folder*, and the packages of *changed* files from uv's cache, which shares these files."""
         for path in (folder / name for name in changed):
             with suppress(OSError):
                 if path.stat().st_nlink > 1 and (project := _project_of(path)):
@@ -229,7 +225,7 @@ class Environments:
 
 @contextmanager
 def _explained(log: Path) -> Iterator[None]:
-    """Behind the error of an installer: what a requirement that it builds lacks, by its *log*."""
+    """Add to an installer's error what a requirement that it builds lacks."""
     try:
         yield
     except BuildError as error:
@@ -247,10 +243,9 @@ def resolved(
     environment: Mapping[str, str],
     builds: bool = True,
 ) -> tuple[str, ...]:
-    """The packages that *requirements* stand for now with *interpreter*, each as in a lock, with its hashes.
+    """The packages that *requirements* resolve to with *interpreter*, each as a line of a lock, with hashes.
 
-    uv, which sees *environment*, chooses them, and asks those that have no wheel by a build unless *builds* is false.
-    `BuildError` if nothing fits, with a *log*, and for a line that is no requirement.
+    uv builds packages that have no wheel to ask them, unless *builds* is false. `BuildError` if nothing fits.
     """
     if not requirements:
         return ()
@@ -268,7 +263,7 @@ def _compiled(
     log: Path,
     environment: Mapping[str, str],
 ) -> str:
-    """What uv writes into a file called *output*, which says in which format, where it resolves *requirements*."""
+    """The file *output*, whose name says the format, that uv writes when it resolves *requirements*."""
     with tempfile.TemporaryDirectory(prefix="vbuild-requires-") as folder:
         wanted, found = Path(folder, "wanted.txt"), Path(folder, output)
         wanted.write_text(requirement_lines(sorted(requirements), BuildError), encoding="utf-8")
@@ -287,10 +282,10 @@ def _files(
     log: Path,
     variables: Mapping[str, str],
 ) -> dict[str, tuple[str | None, str]]:
-    """The files from which the packages of *lines* were installed into *environment*, each with its SHA-256.
+    """The files from which the packages of *lines* were installed, with their SHA-256, by ``name==version``.
 
-    By name and version of the package. It keeps the tags of its wheel: it came from the wheel of the index with these,
-    or from the sdist if there is no wheel. What this does not tell is left out.
+    The tags of the installed package tell which wheel of the index it came from. Packages for which they do not are
+    left out.
     """
     try:
         options = ("--format", "pylock.toml")
@@ -316,12 +311,11 @@ def _files(
 
 
 def _tags(wheel: str) -> frozenset[str]:
-    """The tags in the file name of a *wheel*."""
     return frozenset(map(str, parse_tag("-".join(wheel.removesuffix(".whl").split("-")[-3:]))))
 
 
 def _installed(site: Path) -> Iterator[tuple[str, str, frozenset[str]]]:
-    """The packages in the folder *site*: their names as indexes spell them, versions, and the tags of their wheels."""
+    """The packages in the folder *site*: normalised names, versions, and the tags of their wheels."""
     for path in sorted(site.glob("*.dist-info")):
         name, _, version = path.name.removesuffix(".dist-info").partition("-")
         file = path / "WHEEL"
@@ -338,7 +332,7 @@ def _is_writable(cache: Cache) -> bool:
 
 
 def _state(folder: Path) -> Iterator[tuple[str, list[int]]]:
-    """Size and time of each file below *folder*, by its path from there, but for what Python writes as it runs."""
+    """Size and time of each file below *folder*, but for what Python writes as it runs."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in names:
@@ -348,9 +342,9 @@ def _state(folder: Path) -> Iterator[tuple[str, list[int]]]:
 
 
 def _changed(folder: Path) -> tuple[str, ...] | None:
-    """The files in *folder*, an environment, that are not as they were made; None if it was not made whole, and there.
+    """The files in the environment *folder* that are not as they were made; None if it is not there as a whole.
 
-    Its scripts name its Python by its path: a cache that was moved has none that runs.
+    Its scripts name its Python by its path, so one in a cache that was moved does not count.
     """
     try:
         stamp = json.loads((folder / _STAMP).read_bytes())
@@ -364,7 +358,7 @@ def _changed(folder: Path) -> tuple[str, ...] | None:
 
 
 def _set_apart(folder: Path) -> None:
-    """Make copies of the small files in *folder* that are links into uv's cache."""
+    """Make copies of small files in *folder* that are links into uv's cache."""
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
             found = path.lstat()
@@ -386,7 +380,6 @@ def _project_of(file: Path) -> str | None:
 
 
 def own_environment(interpreter: Interpreter) -> BuildEnvironment:
-    """The packages that *interpreter* has anyway, for builds without isolation."""
     return BuildEnvironment(interpreter.path, interpreter.scripts)
 
 
@@ -395,9 +388,9 @@ def _digest(lines: Collection[str]) -> str:
 
 
 def lock_for(machine: Machine, files: Iterable[Path], stage: Path, *, builds: bool) -> Path:
-    """The lock of what the requirements in *files* come to on *machine*; it is written into the folder *stage*.
+    """The lock of the requirements in *files* for *machine*, in the folder *stage*.
 
-    `BuildError`, in uv's words, if nothing fits; by its name if something would have to be built, unless *builds*.
+    `BuildError` if nothing fits, or, unless *builds*, if something would have to be built.
     """
     lock, log = stage / "pylock.toml", stage / "log"
     options = ["--quiet", "--no-header", "--format=pylock.toml", "--no-python-downloads"]
@@ -409,7 +402,7 @@ def lock_for(machine: Machine, files: Iterable[Path], stage: Path, *, builds: bo
 
 
 def run_uv(command: Iterable[str], log: Path, *, name: str) -> None:
-    """Run *command*, one of uv's, with the configured indexes; `BuildError`, which calls it *name*, if it fails."""
+    """Run a *command* of uv with the configured indexes; `BuildError`, which calls it *name*, if it fails."""
     environment = {**for_installers(os.environ, ()), **Indexes.configured().environment()}
     try:
         run([*command], log=log, environment=environment, name=name, is_kept=False)

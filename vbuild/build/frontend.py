@@ -57,12 +57,11 @@ _NATIVE = "-march=native"
 
 
 class Built(Struct, frozen=True):
-    """A wheel as its backend left it: plain, not repaired; what the compiler wrappers changed; how long it took, in
-    seconds.
+    """A wheel as its backend left it, and how many *seconds* that took.
 
-    *commands* are those of nvcc, *calls* those of the other compilers, and *failed* those of these that failed. *pins*
-    are what it may require of packages that it was built against, by `vbuild.build.requiring`, *traces* what would
-    give its build away, and *materials* the compilers that ran and the packages that were there for it.
+    *commands* are those of nvcc, *calls* those of other compilers, and *failed* those of them that failed. *pins*
+    are the requirements that follow from what it was built against, *traces* what would give its build away,
+    *materials* the compilers that ran and the packages that were installed for it.
     """
 
     wheel: Path
@@ -76,7 +75,7 @@ class Built(Struct, frozen=True):
     materials: tuple[Material, ...] = ()
 
     def record(self, project: Path) -> dict[str, Any]:
-        """What was built in the tree *project*, but for the wheel, as JSON takes it."""
+        """All of it but the wheel as JSON holds it, with paths below *project* relative."""
         data = {name: to_builtins(getattr(self, name)) for name in _RECORDED}
         top = f"{project.resolve()}/"
         sources = [[source.removeprefix(top) for source in call.sources] for call in self.calls]
@@ -115,8 +114,8 @@ def build_wheel(
 ) -> Built:
     """Build *job* in the tree *project*, which is used up; the wheel and the compiler wrappers go into *folder*.
 
-    Compilers go through *cache*. The build system starts so many *processes*, as many as it likes if that is 0; the
-    wheel is the same. `BuildError` if a step fails, with the place and the last lines of *log*.
+    The build system starts so many *processes*, or as many as it likes for 0. `BuildError` if a step fails, with
+    the place and the last lines of *log*.
     """
     start, began = time.perf_counter(), time.time()
     shell = _shell(job, project, folder, log=log, environments=environments, cache=cache)
@@ -159,7 +158,7 @@ def _packages(job: Job, shell: "_Shell", requirements: set[str]) -> Iterator[Mat
 
 
 def _folders(job: Job, shell: "_Shell", environments: Environments) -> Iterator[tuple[Path | None, str]]:
-    """The folders that *job* works with, by what binaries have in their place; a folder inside another comes first."""
+    """The folders that *job* works with, and what binaries have in their place; a folder inside another comes first."""
     yield shell.project, "."
     yield shell.wrappers.cuda, "cuda"
     yield (job.toolkit.root if job.toolkit else None), "cuda"
@@ -172,17 +171,14 @@ def _folders(job: Job, shell: "_Shell", environments: Environments) -> Iterator[
 
 
 def begin(job: Job, project: Path, environments: Environments) -> None:
-    """Make the environment that the build of *job* begins with, as the tree *project* asks for it."""
+    """Make the environment that the build of *job* begins with."""
     if job.settings.isolation:
         requirements = ProjectBuilder(project).build_system_requires | set(job.settings.requires)
         environments.having(requirements, job.interpreter)
 
 
 def required(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> frozenset[str]:
-    """What the build of *job* requires of the package index, its hooks asked in the tree *project*; as `build_wheel`.
-
-    Nothing if it is not isolated.
-    """
+    """What the build of *job* requires of the package index; nothing if it is not isolated."""
     shell = _shell(job, project, folder, log=log, environments=environments, cache=None)
     with _explained(job, shell.wrappers, log), _refused():
         _, requirements = _with_requirements(job, shell, environments)
@@ -213,9 +209,7 @@ def _shell(
 
 
 class _Shell(Struct, frozen=True):
-    """Runs the commands of a build in its tree, with its variables and compiler wrappers; and the hooks, for
-    pypa/build.
-    """
+    """Runs the commands of a build, and pypa/build's hooks, with its variables and compiler wrappers."""
 
     project: Path
     log: Path
@@ -234,13 +228,12 @@ class _Shell(Struct, frozen=True):
         run(cmd, log=self.log, cwd=Path(cwd or self.project), environment=variables, name=hook)
 
     def builder(self) -> ProjectBuilder:
-        """pypa/build's view of the project, whose hooks run in this shell."""
         python = self.environment.python if self.environment else sys.executable
         return ProjectBuilder(self.project, str(python), self)
 
 
 def _with_requirements(job: Job, shell: _Shell, environments: Environments) -> tuple[_Shell, set[str]]:
-    """*shell* with all that the build requires, and what that is."""
+    """*shell* with all that the build requires, and these requirements."""
     settings = dict(job.plan.config_settings)
     requirements = shell.builder().build_system_requires | set(job.settings.requires)
     shell = _within(shell, job, _environment(job, environments, requirements))
@@ -252,7 +245,7 @@ def _with_requirements(job: Job, shell: _Shell, environments: Environments) -> t
 
 
 def _within(shell: _Shell, job: Job, environment: BuildEnvironment) -> _Shell:
-    """*shell* in *environment*, in a build for CUDA with the headers that required packages bring, as torch does.
+    """*shell* in *environment*, for CUDA with the headers that required packages bring, as torch does.
 
     The toolkit's own come first, as nvcc and projects name their folder. `BuildError` for a framework that is built
     without CUDA, or for another major version than the toolkit's.
@@ -289,7 +282,7 @@ def _checked(wheel: Path, folder: Path) -> Path:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """What pypa/build raises, as our own error."""
+    """Turn errors of pypa/build into ours."""
     try:
         yield
     except BuildBackendException as error:
@@ -305,7 +298,7 @@ def _refused() -> Iterator[None]:
 
 @contextmanager
 def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None]:
-    """Behind a build's error: what about the flags may be the reason."""
+    """Add to a build's error the line that may mend it."""
     try:
         yield
     except BuildError as caught:
@@ -334,20 +327,20 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
 
 
 def _in_vain(job: Job, log: Path) -> Iterator[FailedCall]:
-    """What the build of *job* has looked for in vain, and gone on without: programs, and libraries by pkg-config."""
+    """What the build of *job* looked for in vain and went on without: programs, and libraries by pkg-config."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     programs, libraries = job.watch.in_vain() if job.watch else ((), ())
     yield from (FailedCall(name, (), why) for name, why in looked_in_vain(text, programs, libraries))
 
 
 def _first_failure(wrappers: CompilerWrappers) -> str | None:
-    """What the first compiler said that failed on a source of the project; None if none did, but what was tried out."""
+    """The first error of a compiler on a source of the project; what build systems try out does not count."""
     failed = (call for call in wrappers.failures() if not is_trial(call.sources))
     return next((call.error for call in failed if any(_is_of(file, wrappers.source) for file in call.sources)), None)
 
 
 def _is_of(file: str, project: Path) -> bool:
-    """Whether *file* is in the tree *project*: by a path that starts there, or in a folder of a build in it."""
+    """Whether *file* is in the tree *project*, or relative to a build folder in it."""
     return file.startswith("..") or (project / file).resolve().is_relative_to(project.resolve())
 
 

@@ -77,8 +77,8 @@ _LIST = "import importlib.metadata as m; print(*sorted(f'{d.name}=={d.version}' 
 class BuildKeys(Struct, frozen=True):
     """The key of a build, 64 hex digits: *whole* with all that it may find on this machine, *bare* without.
 
-    *path* has the folders in which its programs are looked for, and *folders* are those that other variables lead to.
-    *rust* is of Rust, of which the bare key has nothing: most builds do not look for it.
+    Its programs are looked for on *path*, and other variables lead to *folders*. *rust* is apart from *bare*, as
+    most builds do not look for Rust.
     """
 
     whole: str
@@ -98,9 +98,8 @@ def build_keys(
 ) -> BuildKeys:
     """The keys of the build *job* of *source*, a `source.digest`, whose wheel is repaired by *repair*.
 
-    *environment* is what vbuild runs with, and *searched* `searched_files`, or what it said in this run. The
-    target's label and properties do not count, as no build sees them.
-    `BuildError` if a patch cannot be read, or if a Python without isolation cannot list its packages.
+    *searched* is `searched_files`, or what it said in this run. The label and properties do not count: no build
+    sees them. `BuildError` if a patch cannot be read, or a Python without isolation cannot list its packages.
     """
     settings, compilers, interpreter = job.settings, job.compilers, job.interpreter
     known = {**counted(environment, settings.pass_env), **dict(job.target.env)}
@@ -130,7 +129,7 @@ def build_keys(
 def keys_of(
     content: Mapping[str, Any], compilers: Compilers, variables: Mapping[str, str], *, rust: str, searched: "Searched"
 ) -> BuildKeys:
-    """The keys of what *content* says, built by *compilers* with *variables*, which lead to other programs."""
+    """The keys of *content*, built by *compilers* with *variables*."""
     path = variables.get("PATH", os.defpath)
     bare = key_of(
         {
@@ -146,7 +145,7 @@ def keys_of(
 
 
 def rust_key(compilers: Compilers, variables: Mapping[str, str], plan: FlagPlan) -> tuple[str, FlagPlan]:
-    """The key of the Rust of *compilers*, empty without, and *plan* without what is for Rust alone."""
+    """The key of the Rust of *compilers*, or "", and *plan* without what is for Rust alone."""
     of_cargo = {name: text for name, text in plan.environment if name.startswith(_OF_CARGO)}
     others = tuple(one for one in plan.environment if one[0] not in of_cargo)
     key = ""
@@ -157,13 +156,13 @@ def rust_key(compilers: Compilers, variables: Mapping[str, str], plan: FlagPlan)
 
 
 def counted(environment: Mapping[str, str], asked: Collection[str]) -> dict[str, str]:
-    """What tells builds in *environment* apart: what they see of it, but for noise that nobody has *asked* for."""
+    """The variables that tell builds in *environment* apart: not known noise that nobody has *asked* for."""
     seen = passed(environment, asked)
     return ambient(seen) | {name: text for name, text in seen.items() if is_asked(name, asked)}
 
 
 def locked(lock: Lock | None, interpreter: Interpreter) -> dict[str, Any] | None:
-    """The packages that *lock* has for *interpreter*, and whether others could come as well; None without a lock."""
+    """The packages that *lock* has for *interpreter*, and whether others could come as well."""
     if lock is None:
         return None
     packages = [list(one.packages) for one in lock.requirements if one.python == interpreter.kind]
@@ -171,7 +170,7 @@ def locked(lock: Lock | None, interpreter: Interpreter) -> dict[str, Any] | None
 
 
 def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes
-    """*value* as JSON takes it, different for different values; of frozen values, paths, enums, sets and more."""
+    """*value* as JSON takes it, different for different values."""
     kind = type(value).__name__
     match value:
         case Enum():
@@ -197,14 +196,14 @@ def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes
 
 @functools.cache
 def ourselves() -> str:
-    """What vbuild is: its version, its own files, which change between releases too, and the tools it builds with."""
+    """A key of vbuild: its version, its own files, and the tools it builds with."""
     package = Path(vbuild.__file__).parent
     files = [(str(path.relative_to(package)), file_digest(path)) for path in sorted(package.rglob("*.py"))]
     return key_of([vbuild.__version__, files, [_version(tool) for tool in _TOOLS]])
 
 
 def what_compiles(compilers: Compilers, path: str) -> list[object]:
-    """*compilers*, and what else builds start from the folders of *path*, by their bytes, wherever they are."""
+    """*compilers*, and what else builds start from *path*, by their bytes."""
     names = {name for name, _ in compilers.programs}.union(_STARTED)
     told = {name for folder in path.split(os.pathsep) for name in _listed(folder) if name.endswith(_TELLS)}
     found = _digests(sorted(names | told), path)
@@ -213,7 +212,7 @@ def what_compiles(compilers: Compilers, path: str) -> list[object]:
 
 
 def _digests(names: Sequence[str], path: str) -> dict[str, tuple[str, ...]]:
-    """`program_digests`, which reads 100 MB of compilers; or what they were in an earlier run, if none has changed."""
+    """`program_digests`, which reads 100 MB of compilers, from the cache if none has changed."""
     states = list(_program_states(names, path))
     cache, key = Cache.of(Part.PROBES), f"{key_of(['program digests', names, states])}.json"
     with suppress(ValueError, TypeError, AttributeError):
@@ -227,7 +226,7 @@ def _digests(names: Sequence[str], path: str) -> dict[str, tuple[str, ...]]:
 
 
 def _program_states(names: Sequence[str], path: str) -> Iterator[tuple[str, int, int, int, int, int]]:
-    """Path, file system, inode, size and times of each program; last that of its last change, which no tool sets."""
+    """Path, device, inode, size and times of each program; no tool sets the last, the time of change."""
     for folder in dict.fromkeys(filter(None, path.split(os.pathsep))):
         for name in names:
             with suppress(OSError):
@@ -251,7 +250,7 @@ def _listed(folder: str) -> list[str]:
 
 
 def system(environment: Mapping[str, str], searched: "Searched") -> list[object]:
-    """The C library of this machine, and what *searched* says of the folders in which builds with *environment* look.
+    """The C library of this machine, and what *searched* says of the folders in which builds look.
 
     Not the processor: builds are for the level that the plan names.
     """
@@ -260,7 +259,7 @@ def system(environment: Mapping[str, str], searched: "Searched") -> list[object]
 
 
 def folders_of(environment: Mapping[str, str], names: Iterable[str] = (*_PATHS, *_LIBRARY_PATHS)) -> tuple[str, ...]:
-    """The folders to which the variables *names* of *environment* lead compilers and linkers."""
+    """The folders to which the variables *names* lead compilers and linkers."""
     folders = (folder for name in names for folder in environment.get(name, "").split(os.pathsep))
     return tuple(filter(os.path.isabs, folders))
 
@@ -268,7 +267,7 @@ def folders_of(environment: Mapping[str, str], names: Iterable[str] = (*_PATHS, 
 def searched_files(headers: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> str:
     """A digest of the names, sizes and times of the files in which compilers and linkers look for something.
 
-    The folders *headers* and *libraries* are looked at, too. It takes tenths of a second: one run asks once.
+    It includes the folders *headers* and *libraries*. One run asks once, as it takes tenths of a second.
     """
     linked = [*_present(_LIBRARIES), *libraries]
     whole = [*_present((*_HEADERS, *_OWN_PARTS, *_FOUND)), *headers]
@@ -292,7 +291,7 @@ def _present(patterns: Sequence[str]) -> list[str]:
 
 
 def _states(folder: str, endings: tuple[str, ...] = ("",)) -> tuple[list[str], list[str]]:
-    """The name, size and time of each file in *folder* whose name has one of *endings*, and the folders in it."""
+    """Name, size and time of each file in *folder* that has one of *endings*, and the folders in it."""
     lines, folders = [], []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -314,14 +313,14 @@ def _version(distribution: str) -> str:
 
 
 def _rust(environment: Mapping[str, str]) -> list[object]:
-    """The toolchains of rustup, of which a project may name any, and the user's own configuration of cargo."""
+    """The toolchains of rustup, of which a project may name any, and the user's configuration of cargo."""
     home = cargo_home(environment)
     configured = [(str(file), file_digest(file)) for file in (home / "config.toml", home / "config") if file.is_file()]
     return [*map(facts, behind_rustup(environment)), *configured]
 
 
 def packages_of(interpreter: Interpreter, environment: Mapping[str, str]) -> list[str]:
-    """What is installed for *interpreter*, which is what a build without isolation finds."""
+    """What is installed for *interpreter*, which a build without isolation finds."""
     command = isolated("-c", _LIST, python=interpreter.path)
     try:
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

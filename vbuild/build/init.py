@@ -46,7 +46,6 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.index_client.configuration import Indexes, compile_command, unbuilt
 from vbuild.index_client.located import ListedFile
-from vbuild.index_client.packages import files_of
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import PROJECT_FILES, Folder, Sdist, project_file, project_name, sdist_file
 from vbuild.recipe.spelling import baseline
@@ -66,7 +65,7 @@ _SERIES = re.compile(r"\d+\.\d+")
 
 
 class AskedAxes(Struct, frozen=True):
-    """The CPU levels, GPUs, CUDA toolkits and Pythons asked for besides the source, each empty if it is not."""
+    """The CPU levels, GPUs, CUDA toolkits and Pythons of the command line; empty ones are not asked for."""
 
     cpus: tuple[Cpu, ...] = ()
     gpus: GpuList | None = None
@@ -74,9 +73,9 @@ class AskedAxes(Struct, frozen=True):
     pythons: tuple[str, ...] = ()
 
     def keys(self) -> dict[str, Any]:
-        """Those of ``[matrix]`` that say the same: of toolkits without GPUs, a wheel for each.
+        """The same as keys of ``[matrix]``: of toolkits without GPUs, a wheel for each.
 
-        `RecipeError` for several toolkits to compile for GPUs, whose wheels nothing would tell apart.
+        `RecipeError` for several toolkits with GPUs: nothing would tell their wheels apart.
         """
         if self.gpus and len(self.toolkits) > 1:
             raise RecipeError("--toolkit: several; expected one with --cuda, or none for code without kernels")
@@ -94,9 +93,9 @@ class AskedAxes(Struct, frozen=True):
 
 
 class Given(Struct, frozen=True):
-    """The *recipe* that a source stands for, and *notes*: what was chosen for the user, each as one line.
+    """The *recipe* of a source, *notes* on what was chosen for the user, and *pythons* to choose of it.
 
-    *pythons* are those to choose of it, none for all. A source without a recipe has the *draft* of one.
+    All *pythons* count if it is empty. A source without a recipe has the *draft* of one.
     """
 
     recipe: Recipe
@@ -106,10 +105,9 @@ class Given(Struct, frozen=True):
 
 
 def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None) -> Given:
-    """The recipe for *source*, a path or the name of a project, along *axes*.
+    """The recipe for *source*, a path or the name of a project on *indexes*, along *axes*.
 
-    A name is looked up at *indexes*, by default those that pip is configured for. `RecipeError` if the source is none
-    of the above, `FetchError` if no index has it.
+    `RecipeError` if the source is none of the above, `FetchError` if no index has it.
     """
     path = Path(named(str(source))).expanduser()
     if path.is_dir() or path.name.endswith(_RECIPE) or path.name in PROJECT_FILES:
@@ -131,14 +129,13 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
 
 
 def named(source: str) -> str:
-    """*source*; `RecipeError` if it is empty, as a variable of a script is that is not set: a path to this folder."""
+    """*source*; `RecipeError` if it is empty, as an unset variable of a script is: the path "" is this folder."""
     if not source.strip():
         raise RecipeError("no source is named; expected a recipe, a folder, an sdist, or a name, as in mmh3==5.3.1")
     return source
 
 
 def _of_files(path: Path, axes: AskedAxes) -> Given:
-    """The recipe in the file *path*, or for the project that *path* describes."""
     table, is_drafted = _own(path)
     named = table.raw("matrix")
     matrix = named if isinstance(named, dict) else {}
@@ -162,7 +159,7 @@ def _of_files(path: Path, axes: AskedAxes) -> Given:
 
 
 def _own(path: Path) -> tuple[Table, bool]:
-    """The table of ours in the file *path*, with the ``[variant]`` of a project, and whether a project has none."""
+    """Our table in *path*, with a project's ``[variant]``; and whether a project has neither."""
     table = Table({}) if path.name == "setup.py" else Table.load(path)
     if path.name not in PROJECT_FILES:
         return table, False
@@ -174,7 +171,7 @@ def _own(path: Path) -> tuple[Table, bool]:
 
 
 def _axes(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keys of ``[matrix]`` for *axes*, or for what is usual if these are none; and lines on what was chosen."""
+    """The keys of ``[matrix]`` for *axes*, or the usual ones, and notes on what was chosen."""
     keys, notes = _keys(axes, survey)
     if keys:
         return keys | _pythons(axes), notes
@@ -184,7 +181,7 @@ def _axes(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any]
 
 
 def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keys for *axes* alone, with the toolkit that the build requirements of *survey* are made for; and lines."""
+    """The keys for *axes*, with the toolkit that fits the build requirements of *survey*, and notes."""
     notes: tuple[str, ...] = ()
     if axes.gpus and not axes.toolkits:
         found = _cuda_of_requirements((*survey.lines, *survey.imported), axes.pythons) if survey else None
@@ -200,7 +197,7 @@ def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any]
 
 
 def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tuple[Dotted, str] | None:
-    """The CUDA toolkit that comes with what *lines* require, and the package that says so; None if none does."""
+    """The CUDA toolkit that comes with what *lines* require, and the package that says so, or None."""
     if not lines:
         return None
     with suppress(BuildError), tempfile.TemporaryDirectory() as folder:  # the build says what cannot be installed
@@ -214,7 +211,6 @@ def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tup
 
 
 def _check_compiled(survey: ProjectSurvey, name: str) -> None:
-    """Raise `RecipeError` for a project that has nothing to compile."""
     if not survey.is_compiled:
         raise RecipeError(
             f"{name}: no source that a compiler takes, so one wheel serves all machines; expected a project with "
@@ -223,7 +219,7 @@ def _check_compiled(survey: ProjectSurvey, name: str) -> None:
 
 
 def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
-    """What the user should know of a project whose recipe vbuild wrote."""
+    """Notes for the user of a recipe that vbuild wrote."""
     if survey.has_cuda and "cuda" not in matrix:
         yield "it has CUDA code, and --cuda is not asked for"
     elif survey.only_calls_cuda and "cuda" not in matrix:
@@ -248,10 +244,7 @@ def _archive(path: Path) -> Sdist:
 
 
 def fitting_toolkit(gpus: GpuList, environment: Mapping[str, str] = os.environ) -> Dotted:
-    """The toolkit that compiles for all *gpus*: an installed one, the most deliberate first, else the newest release.
-
-    `RecipeError` if there is none.
-    """
+    """The toolkit that compiles for all *gpus*: an installed one, or the newest of the package index."""
     for here in installed(environment):
         if _compiles(here.version, gpus) and not here.lacks():
             return here.version
@@ -274,7 +267,6 @@ def _compiles(version: Dotted, gpus: GpuList) -> bool:
 
 
 def _requirement(text: str) -> Requirement:
-    """The project and the versions that *text* names; `RecipeError` for a path that is not there, and for URLs."""
     if "://" in text:
         raise RecipeError(f"{text}: a URL; expected a name on a package index, a path, or [source] git in a recipe")
     missing = f"{text}: no such file or folder"
@@ -290,7 +282,9 @@ def _requirement(text: str) -> Requirement:
 
 
 def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ...], bool]:
-    """The newest sdist that fits *wanted*, pinned, lines that say so, and whether no wheel of it is for a platform."""
+    """The newest sdist that fits *wanted*, pinned; notes; and whether no wheel of it is for a platform."""
+    from vbuild.index_client.packages import files_of
+
     files = files_of(wanted.name, indexes=indexes)
     if not files:
         raise FetchError(f"{wanted.name}: no file or folder, and no project of this name on the package index")
@@ -317,7 +311,6 @@ def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ..
 
 
 def _lacking(wanted: Requirement, files: Iterable[ListedFile], sdists: Iterable[ListedFile]) -> str:
-    """Why no sdist fits *wanted*."""
     built = {one.version for one in files if one.is_wheel} & set(
         wanted.specifier.filter({one.version for one in files})
     )
@@ -330,19 +323,18 @@ def _lacking(wanted: Requirement, files: Iterable[ListedFile], sdists: Iterable[
 
 
 class WrittenRecipe(Struct, frozen=True):
-    """The file *path* with the recipe, and *text*: what was written into it."""
+    """The *text* that was written into the file *path*."""
 
     path: Path
     text: str
     notes: tuple[str, ...] = ()
 
     def data(self) -> dict[str, object]:
-        """It as JSON holds it."""
         return {"recipe": str(self.path), "text": self.text, "notes": list(self.notes)}
 
 
 def init(source: str | Path, axes: AskedAxes, *, file: Path | None = None) -> WrittenRecipe:
-    """Write a recipe for *source*, as in `vbuild.build.init`, along *axes*, into *file*, by default as above.
+    """Write a recipe for *source* along *axes* into *file*, by default as above.
 
     `RecipeError`, and nothing written, if there is a recipe already.
     """
@@ -371,7 +363,7 @@ def _default_file(project: Given) -> Path:
 
 
 def _source(recipe: Recipe, file: Path) -> tuple[DraftKey, ...]:
-    """The name and the ``[source]`` of *recipe*, with paths from where *file* is."""
+    """The name and the ``[source]`` of *recipe*, with paths relative to *file*."""
     keys: tuple[tuple[str, str], ...]
     match recipe.source:
         case Sdist(file=None) as sdist:
@@ -384,7 +376,7 @@ def _source(recipe: Recipe, file: Path) -> tuple[DraftKey, ...]:
 
 
 class Weight(StrEnum):
-    """What an obstacle means: the build fails, it may, or there is something to know."""
+    """The build fails, it may fail, or there is something to know."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -392,8 +384,6 @@ class Weight(StrEnum):
 
 
 class Obstacle(Struct, frozen=True):
-    """Something that a build would meet: how much it weighs, what it is, and what to do."""
-
     weight: Weight
     what: str
 
@@ -410,11 +400,9 @@ class Prospect(Struct, frozen=True):
 
     @property
     def errors(self) -> int:
-        """How many of them make a build fail."""
         return sum(obstacle.weight is Weight.ERROR for obstacle in self.obstacles)
 
     def data(self) -> dict[str, object]:
-        """It as JSON holds it."""
         obstacles = [{"weight": str(obstacle.weight), "what": obstacle.what} for obstacle in self.obstacles]
         return {"name": self.name, "obstacles": obstacles, "notes": list(self.notes)}
 
@@ -433,7 +421,6 @@ def prospect(source: str | Path, axes: AskedAxes) -> Prospect:
 
 
 def _obstacles(survey: ProjectSurvey, python: str) -> Iterator[Obstacle]:
-    """What a build of the project that *survey* describes would meet with *python*, a version or a path."""
     try:
         interpreter = Interpreter.found(python, os.environ)
         compilers = Compilers.sought(interpreter, os.environ)

@@ -56,9 +56,9 @@ _LIMITS = (
 
 
 def shared(builds: int, asked: int | None, *, cores: int | None = None, memory: int | None = None) -> tuple[int, int]:
-    """How many of *builds* run at a time, *asked* if that is not None, and how many processes each may start.
+    """How many of *builds* run at a time, *asked* if given, and how many processes each may start.
 
-    *cores* and *memory*, in bytes, are by default those that are free here.
+    *cores* and *memory*, in bytes, are by default what is free.
     """
     memory = available_memory() if memory is None else memory
     room = max(1, min(cores or available_cores(), memory // _NEED))
@@ -72,7 +72,7 @@ def job_variables(processes: int, environment: Mapping[str, str]) -> dict[str, s
 
 
 def available_memory() -> int:
-    """The bytes of memory that are free, of the machine or of the container's share of it."""
+    """The bytes of memory that are free, of the machine or of the container's share."""
     free = [available - used for limit, usage in _LIMITS if (available := _number(limit)) and (used := _number(usage))]
     lines = (line.split() for line in _text(_MEMORY).splitlines() if line.startswith("MemAvailable:"))
     free += [int(kilobytes) * 1024 for _, kilobytes, *_ in lines]
@@ -97,9 +97,8 @@ _LEGACY = "setuptools.build_meta:__legacy__"  # PEP 517: for projects that name 
 class Job(Struct, frozen=True):
     """A wheel to build, with everything about this machine that the build depends on.
 
-    *prefixes* are the native dependencies, and *reached* the variables that lead to them, which are this machine's own.
-    *passed* are the names of the user's variables that the build sees; the number of others is *held_back*. *watch*
-    notes what the build looks for.
+    *reached* are variables that lead to the native dependencies in *prefixes*. The build sees the user's variables
+    *passed*, and *held_back* others not. *watch* notes what it looks for.
     """
 
     target: Target
@@ -116,12 +115,11 @@ class Job(Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know of the tools: a licence that is new here, a compiler taken for lack of another."""
+        """A licence that is new here, and why a compiler was taken."""
         licence = self.toolkit.licence if self.toolkit and self.toolkit.is_new else ""
         return tuple(note for note in (licence, self.compilers.why) if note)
 
     def data(self) -> dict[str, Any]:
-        """The job as JSON holds it."""
         return {
             "label": self.target.label,
             "python": str(self.interpreter.path),
@@ -146,11 +144,10 @@ def prepared(
     toolkits: Callable[[ToolkitSpec], Toolkit] = provided,
     supply: Supply = FETCHED,
 ) -> Job:
-    """The job of building *target* from a tree of *project*; nothing of it is built, installed or written.
+    """The job of building *target* from *project*; nothing is built, installed or written.
 
-    *toolkits* gives the toolkit of a build with CUDA, *supply* zig if that is the compiler. `BuildError` if this
-    machine lacks the interpreter or a compiler for it, `BuildError` if it lacks the toolkit, or that does not take
-    the compiler.
+    *toolkits* gives CUDA toolkits, *supply* zig. `BuildError` if this machine lacks the interpreter, a compiler or
+    the toolkit, or the toolkit does not take the compiler.
     """
     if not hasattr(os, "uname"):
         raise BuildError(f"wheels are built on Linux, and this is {sys.platform}")
@@ -201,7 +198,7 @@ def prepared(
 
 
 def wanted_python(project: Path) -> str:
-    """The requires-python of *project*, as pyproject.toml or PKG-INFO has it; empty if neither has."""
+    """The requires-python of *project* by pyproject.toml or PKG-INFO, or ""."""
     with suppress(RecipeError, OSError):  # the backend says what is wrong with it
         stated = Table.load(project / "pyproject.toml").raw("project")
         if isinstance(stated, dict) and (python := stated.get("requires-python")):
@@ -213,7 +210,6 @@ def wanted_python(project: Path) -> str:
 
 
 def _check_python(project: Path, interpreter: Interpreter) -> None:
-    """`BuildError` for an *interpreter* that *project* does not take, before anything is compiled for it."""
     if not takes(wanted := wanted_python(project), interpreter.version):
         version = ".".join(map(str, interpreter.version))
         raise BuildError(
@@ -223,14 +219,14 @@ def _check_python(project: Path, interpreter: Interpreter) -> None:
 
 
 def takes(wanted: str, version: Sequence[int]) -> bool:
-    """Whether a project whose requires-python is *wanted* takes the Python *version*; any if it is not a specifier."""
+    """Whether the requires-python *wanted* admits *version*; any if it is not a specifier."""
     with suppress(InvalidSpecifier):
         return SpecifierSet(wanted).contains(".".join(map(str, version)), prereleases=True)
     return True
 
 
 def hooks_of(project: Path) -> str:
-    """The module of PEP 517's hooks that *project* names; setuptools' own if it names none."""
+    """The module of *project*'s PEP 517 hooks."""
     file = project / "pyproject.toml"
     table = Table.load(file) if file.exists() else Table({})
     system = table.handed("build-system") if "build-system" in table else Table({})
@@ -238,7 +234,6 @@ def hooks_of(project: Path) -> str:
 
 
 def recognised(project: Path) -> BuildBackend:
-    """The backend of *project*; setuptools if it has no ``pyproject.toml`` or that names none."""
     return BuildBackend.named(hooks_of(project))
 
 

@@ -29,21 +29,21 @@ _WHY = "nothing shows that code above the level runs only after a check of the C
 
 
 class CodeAbove(Struct, frozen=True):
-    """Code above its level: *functions* run without a check of the CPU; who runs others may be *unfollowed*."""
+    """*functions* above the level that run without a check of the CPU; who runs others may be *unfollowed*."""
 
     functions: frozenset[str] = frozenset()
     is_unfollowed: bool = False
 
 
 class NextRules(Struct, frozen=True):
-    """The rules of the next try, and in a sentence what is different in them."""
+    """The rules of the next try, and what is different in them."""
 
     rules: Rewriting
     what: str
 
 
 class KeptFile(Struct, frozen=True):
-    """A *source* that kept *flags* because they are for it alone, and the *functions* that its object defines."""
+    """A *source* that kept *flags* of its own, and the *functions* that its object defines."""
 
     source: str
     flags: tuple[str, ...]
@@ -51,7 +51,7 @@ class KeptFile(Struct, frozen=True):
 
 
 class KeptFlags(Struct, frozen=True):
-    """What a build kept of the project's flags for single *files*; those that *steer* it have nearly all commands."""
+    """The *files* of a build that kept flags of their own; nearly all commands have those that *steer* it."""
 
     files: tuple[KeptFile, ...] = ()
     steering: frozenset[str] = frozenset()
@@ -65,9 +65,9 @@ class KeptFlags(Struct, frozen=True):
         *,
         objects: Path | None = None,
     ) -> Self:
-        """What *overrides* and *calls* show of a build in the tree *project*.
+        """What *overrides* and *calls* show of a build in *project*.
 
-        Sources that are gone were only a question. Where the tree is another machine's, kept *objects* of it are here.
+        *objects* are kept ones of another machine's tree.
         """
         kept = tuple(one for one in overrides if is_for_single_files(one) and not is_trial(one.sources))
         files: dict[tuple[str, tuple[str, ...]], frozenset[str]] = defaultdict(frozenset)
@@ -84,10 +84,10 @@ class KeptFlags(Struct, frozen=True):
         )
 
     def following(self, rules: Rewriting, above: CodeAbove, *, is_sure: bool = False) -> NextRules | None:
-        """The *rules* of the build without the flags that put code *above* the level, as `next_rules`.
+        """The *rules* without the flags that put code *above* the level, as `next_rules`.
 
-        Where the proof leaves open who runs such code, only flags of nearly all commands go: they are of no single file
-        whose author chooses its code at run time, and the wheel is refused with them.
+        If the proof leaves open who runs such code, only flags of nearly all commands go: they are of no single
+        file whose author chooses its code at run time, and with them the wheel is refused.
         """
         if above.functions:
             return self.next_rules(rules, above.functions, is_sure=is_sure)
@@ -101,10 +101,10 @@ class KeptFlags(Struct, frozen=True):
         return NextRules(replace(rules, steering=(*rules.steering, *steering)), what)
 
     def next_rules(self, rules: Rewriting, above: Collection[str], *, is_sure: bool = False) -> NextRules | None:
-        """The *rules* of the build without the flags that put the functions *above* the level; None if none could have.
+        """The *rules* without the flags that put the functions *above* the level; None if none could have.
 
-        All files with such flags lose them if nobody can tell whose a function is: names are missing from stripped
-        libraries, and some objects of link-time optimisation have none. Not if it has to be *is_sure*.
+        Unless it has to be *is_sure*, all files lose such flags if nobody can tell whose a function is:
+        stripped libraries have no names, nor have some objects of link-time optimisation.
         """
         names_above = {_plain(name) for name in above}
         found = [one for one in self.files if not one.functions.isdisjoint(names_above)]
@@ -149,7 +149,7 @@ def _steering(
 
 
 def _defined(path: Path) -> frozenset[str]:
-    """The names of what the object file at *path* defines, static functions included; none if nobody can tell."""
+    """What the object at *path* defines, static functions included, as far as nm can tell."""
     if not path.is_file():
         return frozenset()
     try:
@@ -160,5 +160,5 @@ def _defined(path: Path) -> frozenset[str]:
 
 
 def _plain(name: str) -> str:
-    """The *name* of a function without what compilers append to it, as in `f.constprop.0`."""
+    """*name* without what compilers append, as in `f.constprop.0`."""
     return name.split(".", 1)[0] or name

@@ -103,9 +103,9 @@ _OPTIMISATION = "-O2"
 
 
 class BuildStep(Struct, frozen=True):
-    """A native dependency to be built by *plan*; *prefix* is where it will be, *before* what it is built against.
+    """A native dependency to be built by *plan* into *prefix*, against the prefixes *before*.
 
-    *source* is the digest of its source as it was when the step was planned. One of *keys* is that of the prefix, if no
+    *source* is the digest of its source when the step was planned. One of *keys* is that of the prefix, unless an
     earlier step's is.
     """
 
@@ -123,21 +123,20 @@ class BuildStep(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """A file name for what belongs to it alone: its log, and its folder."""
         return label_of(self.native, self.plan.cpu)
 
 
 def label_of(native: Native, cpu: Cpu) -> str:
-    """A file name for what belongs to the step of *native* for *cpu*."""
+    """A file name for the log and folder of *native* for *cpu*."""
     return f"native-{native.name}-{cpu.label}" if native.per_level else f"native-{native.name}"
 
 
 class Planner(Struct, frozen=True):
-    """Makes steps: with the compiler that *host* names, prefixes below *root*; *machine* is the CPU that runs them.
+    """Makes steps with the compiler that *host* names and prefixes below *root*; *machine* is the CPU that runs
+    them.
 
-    Their commands see what builds see of the user's variables, those called as in *pass_env* among them. *learned* are
-    the rules of steps, by their labels, whose own flags put code above the level. *known* gives the key of a step, or
-    of an earlier one that is the same.
+    *learned* are rules, by labels of steps, without flags that put code above the level. *known* gives the key of a
+    step, or of an earlier one that is the same.
     """
 
     host: HostSettings
@@ -154,10 +153,9 @@ class Planner(Struct, frozen=True):
     def steps(
         self, natives: Sequence[Native], cpu: Cpu, *, baseline: Sequence[BuildStep] = ()
     ) -> tuple[BuildStep, ...]:
-        """What is built of *natives* for wheels for *cpu*, in their order; `BuildError` if this machine cannot.
+        """The steps that build *natives* for wheels for *cpu*; `BuildError` if this machine cannot.
 
-        Those that are built once are taken from *baseline*, the steps for that, and built against those before them
-        there; it is empty if *cpu* is the baseline itself.
+        Those that are built once are taken from *baseline*, which is empty if *cpu* is the baseline itself.
         """
         made: list[BuildStep] = []
         for index, native in enumerate(natives):
@@ -227,7 +225,6 @@ def _planned(
     environment: Mapping[str, str],
     reached: Mapping[str, str],
 ) -> FlagPlan:
-    """The plan of *native* for *cpu*; *reached* are the variables that lead to the steps before."""
     plan = planned(
         cpu,
         BuildBackend.SCIKIT_BUILD_CORE,  # which takes nothing from the interpreter
@@ -280,7 +277,7 @@ _TRIPLETS = {"x86_64": "x86_64-pc-linux-gnu", "aarch64": "aarch64-unknown-linux-
 
 
 class Place(Struct, frozen=True):
-    """Where a step is built: its source *tree*, and *destination*, the root of what it installs."""
+    """The source *tree* of a step, and *destination*, the root of what it installs."""
 
     tree: Path
     destination: Path
@@ -289,7 +286,7 @@ class Place(Struct, frozen=True):
 def commands(
     step: BuildStep, place: Place, environment: Mapping[str, str]
 ) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """What is run in the tree of *place*, each with variables of its own; PATH in *environment* decides on ninja.
+    """What is run in the tree of *place*, each command with variables of its own.
 
     `BuildError` if the tree has not what the build system starts from.
     """
@@ -360,7 +357,7 @@ _PROGRAMS = ("bin", "sbin")
 
 
 def made_fit(destination: Path, *, configured: str, kept: Path, log: Path) -> Path:
-    """The tree below *destination* that was *configured* for another place, made fit for being used at *kept*.
+    """The tree below *destination*, *configured* for another place, changed to be used at *kept*.
 
     `BuildError` if it is empty, or a file of it is damaged.
     """
@@ -399,7 +396,7 @@ def _file(path: Path, folder: Path, configured: str, kept: Path, log: Path) -> N
 
 
 def _library(path: Path, log: Path) -> None:
-    """Take out of *path* every folder that it looks for libraries in but those that lie relative to itself."""
+    """Remove every RPATH of *path* that is not relative to itself."""
     outline = Loading.parse(path.read_bytes()).outline
     found = (*outline.rpath, *outline.runpath)
     kept = tuple(entry for entry in found if entry.startswith("$ORIGIN"))
@@ -412,7 +409,7 @@ def _library(path: Path, log: Path) -> None:
 
 
 def _link(path: Path, folder: Path, configured: str) -> None:
-    """Lead the link *path* to its place in *folder*, if it names the place that was configured."""
+    """Lead a link into the configured folder to its place in *folder*."""
     target = os.fspath(path.readlink())
     for top in (configured, os.fspath(folder)):
         if target.startswith(f"{top}/"):
@@ -423,7 +420,7 @@ def _link(path: Path, folder: Path, configured: str) -> None:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """All that is below *folder* and is no folder itself, in an order of its own."""
+    """All files and links below *folder*."""
     for place, folders, files in os.walk(folder):
         folders.sort()
         links = [name for name in folders if Path(place, name).is_symlink()]
@@ -434,10 +431,7 @@ _ENTRY = "entry.json"
 
 
 class OwnFlagsRecord(Struct, frozen=True):
-    """What became of a native dependency's own flags: in its commands, and those that single files *kept*.
-
-    *materials* are the compilers that ran for it, and the packages that were installed for it.
-    """
+    """What became of a native dependency's own flags, and the compilers and packages that built it."""
 
     overrides: tuple[Override, ...] = ()
     kept: KeptFlags = KeptFlags()
@@ -445,18 +439,17 @@ class OwnFlagsRecord(Struct, frozen=True):
 
 
 class NativeCache(Struct, frozen=True):
-    """The entries below *root*; with *fresh*, those that are older than *since* are passed over and replaced."""
+    """The entries below *root*; with *fresh*, those older than *since* are passed over and replaced."""
 
     root: Path
     since: float = 0.0
 
     @classmethod
     def of_user(cls, *, fresh: bool = False) -> Self:
-        """The cache that all runs of this user share; if *fresh*, what it had before this run does not count."""
         return cls(Cache.of(Part.NATIVE).folder, time.time() if fresh else 0.0)
 
     def has(self, prefix: Prefix) -> bool:
-        """Whether *prefix* is there, whole; it has been used then. One that is damaged is replaced by who builds it."""
+        """Whether *prefix* is there and whole; it counts as used then."""
         entry = prefix.folder.parent
         try:
             data = json.loads(unsealed((entry / _ENTRY).read_bytes()))
@@ -468,11 +461,10 @@ class NativeCache(Struct, frozen=True):
         return True
 
     def flags(self, prefix: Prefix) -> "OwnFlagsRecord":
-        """What became of the own flags of *prefix*, which is there."""
         return convert(json.loads(unsealed((prefix.folder.parent / _ENTRY).read_bytes()))["flags"], OwnFlagsRecord)
 
     def put(self, prefix: Prefix, tree: Path, flags: "OwnFlagsRecord") -> None:
-        """Keep a copy of *tree* as *prefix*, instead of what was there; `BuildError` if that cannot be."""
+        """Keep a copy of *tree* as *prefix*; `BuildError` if that cannot be."""
         try:
             with self._cache.replacing(prefix.folder.parent.name) as new:
                 shutil.copytree(tree, new / prefix.folder.name, symlinks=True)
@@ -485,7 +477,7 @@ class NativeCache(Struct, frozen=True):
 
     @contextmanager
     def building(self, prefix: Prefix, *, check: Callable[[], None]) -> Iterator[None]:
-        """Nobody else builds *prefix* in the block; who waits for that calls *check*, which may raise."""
+        """Hold the lock of *prefix*; while waiting, *check* is called, which may raise."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._cache.locked(prefix.folder.parent.name, check=check))
@@ -499,7 +491,7 @@ class NativeCache(Struct, frozen=True):
 
 
 def _digest(folder: Path) -> str:
-    """The SHA-256 of all that is below *folder*: names, modes, links and contents."""
+    """The SHA-256 of names, modes, links and contents below *folder*."""
     total = hashlib.sha256()
     for place, folders, files in os.walk(folder):
         folders.sort()
@@ -520,11 +512,10 @@ OnProgress = Callable[[str], None]
 
 
 class NativeSettings(Struct, frozen=True):
-    """The *natives* of a recipe, and how and where they are built: in *stage*, with logs of what fails in *logs*.
+    """How and where the *natives* of a recipe are built: in *stage*, with logs of what fails in *logs*.
 
-    What is built is kept in *cache*. *exclude* is a folder, that of the results, which is no part of a source around
-    it. *machine* is the CPU that runs the steps; they see the user's variables that builds see, and those whose names
-    *pass_env* has. *lock* has the packages that they require. *looked* has what earlier ones have looked for.
+    *exclude*, the folder of results, is no part of a source around it. *machine* is the CPU that runs the steps,
+    *lock* has the packages that they require, *looked* what earlier steps looked for.
     """
 
     natives: tuple[Native, ...]
@@ -542,7 +533,7 @@ class NativeSettings(Struct, frozen=True):
 
 
 class LookedFor(Protocol):
-    """What keeps which files builds have looked for: `vbuild.release.cache.BuildCache`."""
+    """Keeps which files builds have looked for: `vbuild.release.cache.BuildCache`."""
 
     def key(self, keys: BuildKeys) -> str: ...
 
@@ -550,8 +541,6 @@ class LookedFor(Protocol):
 
 
 class NativeBuilder:
-    """Builds the native dependencies that *settings* name, for one run."""
-
     def __init__(self, settings: NativeSettings) -> None:
         self._settings = settings
         cache, machine = settings.cache, settings.machine
@@ -593,14 +582,12 @@ class NativeBuilder:
         )
 
     def materials(self, prefixes: Sequence[Prefix]) -> tuple[Material, ...]:
-        """The compilers that ran for *prefixes*, which are there, and the packages that were installed for them."""
         return tuple(part for prefix in prefixes for part in self._settings.cache.flags(prefix).materials)
 
     def learn(self, prefixes: Sequence[Prefix], above: Collection[str], *, is_sure: bool) -> str:
-        """Have `steps` build those of *prefixes* again without the flags that put the functions *above* the level.
+        """Have `steps` build *prefixes* again without the flags that put the functions *above* the level.
 
-        Says in a sentence what is different, or an empty one if nothing is. It has to be *is_sure* whose they are, as
-        for `KeptFlags.next_rules`.
+        Returns a sentence on what is different, or "". *is_sure* is as for `KeptFlags.next_rules`.
         """
         found = []
         for prefix in prefixes:
@@ -614,7 +601,7 @@ class NativeBuilder:
         return "; ".join(found)
 
     def variables(self, cpu: Cpu, before: Mapping[str, str], *, is_zig: bool) -> dict[str, str]:
-        """What leads the build of a wheel for *cpu* to the prefixes of its steps."""
+        """The variables that lead the build of a wheel for *cpu* to the prefixes of its steps."""
         prefixes = [step.prefix for step in self.steps(cpu)]
         return variables(
             prefixes,
@@ -626,7 +613,7 @@ class NativeBuilder:
     def build(
         self, prefixes: Sequence[Prefix], *, cache: Ccache | None = None, on_progress: OnProgress = lambda _text: None
     ) -> None:
-        """See to it that *prefixes*, of `steps`, are there; *on_progress* is called with each one that is built.
+        """Build those of *prefixes* that are not there; *on_progress* is called with each.
 
         `BuildError` or `FetchError` if one cannot be; its log is kept.
         """
@@ -639,14 +626,13 @@ class NativeBuilder:
         cache: Ccache | None,
         on_progress: OnProgress,
     ) -> None:
-        """See to *prefixes*, of *steps*, one by one, each once in this run."""
         for prefix in prefixes:
             self._made.get(prefix.key, partial(self._see_to, steps[prefix], steps, cache, on_progress))
 
     def _see_to(
         self, step: BuildStep, steps: Mapping[Prefix, BuildStep], cache: Ccache | None, on_progress: OnProgress
     ) -> None:
-        """Build *step*, unless it is in the cache, and before it what it is built against."""
+        """Build *step* and what it is built against, unless it is in the cache."""
         if self._settings.cache.has(step.prefix):
             self._log(step).unlink(missing_ok=True)  # an earlier run's, that was killed
             return
@@ -670,7 +656,7 @@ class NativeBuilder:
             builder.build(self._tree(step, folder), self._settings.cache)
 
     def _tree(self, step: BuildStep, folder: Path) -> Path:
-        """A fresh copy of the source of *step*; `BuildError` if it is not any more what the key stands for."""
+        """A fresh copy of the source of *step*; `BuildError` if it is no longer what the key stands for."""
         native = step.native
         archive = fetched(native.source)
         where = native.source.subdirectory
@@ -684,7 +670,6 @@ class NativeBuilder:
         return tree
 
     def _log(self, step: BuildStep) -> Path:
-        """Where the commands of *step* write."""
         return self._settings.logs / f"{step.label}.log"
 
     def _digest(self, native: Native) -> str:
@@ -694,7 +679,7 @@ class NativeBuilder:
 
 
 class _StepBuilder(Struct, frozen=True):
-    """Where one *step* is built: in *folder*, which is new, its commands writing to *log*."""
+    """Builds one *step* in the new *folder*; its commands write to *log*."""
 
     step: BuildStep
     folder: Path
@@ -705,7 +690,7 @@ class _StepBuilder(Struct, frozen=True):
     looked: LookedFor | None
 
     def build(self, tree: Path, native_cache: NativeCache) -> None:
-        """Build the step in *tree*, which is used up, and put what is installed into *native_cache*."""
+        """Build in *tree*, which is used up, and put what is installed into *native_cache*."""
         step, place = self.step, Place(tree, self.folder / "root")
         self.log.unlink(missing_ok=True)  # an earlier run's
         watch = Watch.over(self.folder / "watch", step.compilers) if self.looked else None
@@ -737,7 +722,6 @@ class _StepBuilder(Struct, frozen=True):
     def _environment(
         self, tree: Path, watch: Watch | None, packages: BuildEnvironment | None
     ) -> tuple[dict[str, str], CompilerWrappers]:
-        """The variables of the step's commands, and compiler wrappers: on PATH, with the *packages* for it."""
         step = self.step
         seen = undisturbed(passed(os.environ, self.pass_env))
         found = {**seen, **dict(step.native.env), **dict(step.plan.environment)}

@@ -82,9 +82,6 @@ _RUST = {"pclmul": "pclmulqdq", "rdrnd": "rdrand"}
 
 BUILD_FOLDER = "build/vbuild"
 
-# cl.exe has no switch between SSE2, its default, and AVX
-_MSVC = {"v1": "", "v3": "/arch:AVX2", "v4": "/arch:AVX512"}
-
 
 class BuildBackend(StrEnum):
     """Build backends by the way they take flags."""
@@ -97,7 +94,7 @@ class BuildBackend(StrEnum):
 
     @classmethod
     def named(cls, build_backend: str) -> Self:
-        """The backend of a ``build-backend`` key (PEP 517), which names a module and maybe an object in it."""
+        """The backend of a ``build-backend`` key (PEP 517): a module and maybe an object in it."""
         module, _, rest = build_backend.partition(":")[0].partition(".")
         if module == "scikit_build_core" and rest.startswith("setuptools"):
             return cls("other")  # setuptools' config settings, CMake's reading of the environment
@@ -119,13 +116,13 @@ _OWN_OPTIMISATION = frozenset({BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESO
 
 
 class Rewriting(Struct, frozen=True):
-    """What the compiler wrappers do to a command: which flags they put last, and which they take out.
+    """Which flags the compiler wrappers put last in a command, and which they take out.
 
-    The project's own flags that choose instructions stay or go as *flags* says, the name of an `OwnFlags`, and for
-    sources that a glob in *keep* or *strip* matches, by that. The *implied* ones stay, which the level has anyway.
-    ``auto`` takes out what is for the building machine and the *steering* ones, and those of sources that a path in
-    *leaking* matches. *link* is for shared libraries; *dropped* are linker arguments that no wheel may carry. *zig* has
-    the target if the compiler is zig, which gets its arguments in its own form.
+    The project's own flags that choose instructions stay or go as *flags*, an `OwnFlags`, says, and for sources
+    that a glob in *keep* or *strip* matches, by that. The *implied* ones stay, which the level has anyway. ``auto``
+    takes out what is for the building machine, the *steering* ones, and those of sources that a path in *leaking*
+    matches. *dropped* are linker arguments that no wheel may carry. *zig* has the target if the compiler is zig,
+    which gets its arguments in its own form.
     """
 
     compile: tuple[str, ...] = ()
@@ -142,7 +139,7 @@ class Rewriting(Struct, frozen=True):
 
 
 class CudaPlan(Struct, frozen=True):
-    """What makes a build one for GPUs: variables and config settings, and the rules of the wrapper of nvcc."""
+    """The variables, config settings and rules of nvcc's wrapper that make a build one for GPUs."""
 
     environment: Env
     config_settings: Settings
@@ -150,7 +147,7 @@ class CudaPlan(Struct, frozen=True):
 
 
 class FlagPlan(Struct, frozen=True):
-    """Everything that makes a build of a project one for a CPU level, and with *cuda* for GPUs."""
+    """Everything that makes a build one for a CPU level, and with *cuda* for GPUs."""
 
     cpu: Cpu
     backend: BuildBackend
@@ -181,13 +178,11 @@ def planned(
     recipe: RecipeFlags = _NOTHING_SET,
     cuda: CudaPlan | None = None,
 ) -> FlagPlan:
-    """The plan that adds *cpu* to what *environment* and *recipe* say already; nothing of theirs is lost.
+    """The plan that adds *cpu*, and *cuda* of the same, to what *environment* and *recipe* say; nothing of theirs
+    is lost.
 
-    *cuda* is `vbuild.build.plan.cuda_plan`'s, made of the same. A variable that makes builds the same on every machine
-    does not replace the recipe's. `BuildError` for a CPU the compiler has no flag for.
+    `BuildError` for a CPU the compiler has no flag for.
     """
-    if compilers.family is CompilerFamily.MSVC:
-        return FlagPlan(cpu, backend, _msvc(cpu, environment), recipe.config_settings, Rewriting())
     common = levelled(cpu, rules=recipe.own)
     flags = (f"-mcpu={zig_cpu(cpu)}",) if compilers.zig_target else common.compile
     env = {
@@ -221,7 +216,7 @@ def planned(
 
 
 def levelled(cpu: Cpu, *, rules: FlagRules = FlagRules()) -> Rewriting:
-    """The rules of any gcc or clang for *cpu*, where the linker knows the mark of the level."""
+    """The rules of any gcc or clang for *cpu*, if the linker knows the mark of the level."""
     return Rewriting(
         compile=(f"-march={cpu.march}", *_extras(cpu), "-mtune=generic"),
         link=_marking(cpu),
@@ -240,7 +235,7 @@ def _compiler_variables(
     interpreter: Interpreter,
     environment: Mapping[str, str],
 ) -> dict[str, str]:
-    """CC and CXX by bare name, so that PATH leads to the compiler wrappers; and the flag variables of each language.
+    """CC and CXX by bare name, so that PATH leads to the compiler wrappers; and the flags of each language.
 
     setuptools takes CFLAGS instead of sysconfig's flags, -O3 -DNDEBUG -fwrapv included, so those come first.
     """
@@ -255,7 +250,7 @@ def _compiler_variables(
 
 
 def in_fixed_folder(backend: BuildBackend, given: Settings) -> Settings:
-    """*given*, and a build folder of a fixed name if it would have a random one, which ends up in the binaries."""
+    """*given*, with a build folder of a fixed name: a random one ends up in the binaries."""
     if backend not in {BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON} or dict(given).keys() & {
         "build-dir",
         "builddir",
@@ -265,7 +260,7 @@ def in_fixed_folder(backend: BuildBackend, given: Settings) -> Settings:
 
 
 def _steering(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The flags in the variables of *environment* that choose instructions: they are for all files."""
+    """The flags in variables of *environment* that choose instructions: they are for all files."""
     words = (word for name in _FLAG_VARIABLES for word in environment.get(name, "").split())
     return tuple(dict.fromkeys(word for word in words if chooses_instructions(word)))
 
@@ -278,7 +273,6 @@ def _marking(cpu: Cpu) -> tuple[str, ...]:
 
 
 def _extras(cpu: Cpu) -> tuple[str, ...]:
-    """The options of gcc and clang for the features of *cpu* beyond its level."""
     return tuple(f"-m{option}" for feature in cpu.extra_features for option in feature.gcc)
 
 
@@ -299,13 +293,6 @@ def _rust(cpu: Cpu) -> tuple[str, ...]:
         extras = ",".join(f"+{_RUST.get(name, name)}" for extra in cpu.extra_features for name in extra.gcc)
         return ("-C", f"target-cpu={cpu.march}", *(("-C", f"target-feature={extras}") if extras else ()))
     return () if cpu.is_baseline else ("-C", f"target-feature=+v{cpu.level}")
-
-
-def _msvc(cpu: Cpu, environment: Mapping[str, str]) -> Env:
-    """cl.exe puts ``_CL_`` behind its command line, where it wins over the project's own /arch."""
-    if cpu.machine != "x86_64" or cpu.level not in _MSVC or cpu.extras:
-        raise BuildError(f"MSVC has no switch for {cpu}; expected x86-64, x86-64-v3 or x86-64-v4")
-    return (("_CL_", _joined(environment.get("_CL_"), _MSVC[cpu.level])),)
 
 
 def _joined(*flags: str | None) -> str:
@@ -361,11 +348,10 @@ needs_exe_wrapper = true
 def crossing(
     plan: FlagPlan, *, compilers: Compilers, interpreter: Interpreter, folder: Path | None = None, writes: bool = True
 ) -> FlagPlan:
-    """*plan* with what a build for another machine than *interpreter*'s needs; itself if that is the same.
+    """*plan* with what a build for another machine than *interpreter*'s needs.
 
-    The files are in *folder*, or in the user's cache; without *writes*, the plan names them and they need not be there.
-    `BuildError` for a backend that does not support it, for a Python other than CPython with glibc, and if the files
-    cannot be written.
+    The files are in *folder*, or in the user's cache; without *writes* the plan only names them. `BuildError` for a
+    backend that cannot, for a Python other than CPython with glibc, and if the files cannot be written.
     """
     machine, here = plan.cpu.machine, os.uname().machine
     if machine == here:
@@ -415,7 +401,6 @@ def _crossing_files(plan: FlagPlan, compilers: Compilers, here: str) -> dict[str
 
 
 def _write_crossing(files: dict[str, str], folder: Path) -> None:
-    """Make *folder* with *files*; processes may do so at the same time."""
     cache = Cache(Part.CROSS, folder.parent)
     with suppress(OSError):
         if all((folder / name).read_bytes() == text.encode() for name, text in files.items()):
@@ -454,7 +439,7 @@ def cuda_plan(
     environment: Mapping[str, str],
     config_settings: Settings = (),
 ) -> CudaPlan:
-    """The plan that adds the request of *build* to what *environment* and *config_settings* say; *home*: CUDA_HOME."""
+    """The plan that adds the request of *build* to *environment* and *config_settings*; *home* is CUDA_HOME."""
     knobs = _knobs(build.archs) if build.archs.requests else {}
     variables = {
         **dict.fromkeys(("CUDA_HOME", "CUDA_PATH"), str(home)),
@@ -492,10 +477,10 @@ class HostChoice(Struct, frozen=True):
 
 
 def host_of(compilers: Compilers, environment: Mapping[str, str]) -> HostChoice | None:
-    """What nvcc has to take as its host compiler: that of *environment*'s NVCC_CCBIN or ``-ccbin``, or *compilers*.
+    """Nvcc's host compiler: that of *environment*'s NVCC_CCBIN or ``-ccbin``, or *compilers*.
 
-    None if nvcc is to take any, and if the one that is named cannot be asked: nvcc will report why.
-    `BuildError` if its variables cannot be split into words.
+    None if the one that is named cannot be asked: nvcc will report why. `BuildError` if its variables cannot be
+    split into words.
     """
     call = Call.parse([word for name in _FLAGS for word in _words(name, environment)])
     if call.has("-allow-unsupported-compiler", "--allow-unsupported-compiler"):
@@ -568,7 +553,7 @@ def _for_cmake(archs: GpuList) -> list[str]:
 
 
 def _torch_list(archs: GpuList) -> list[GpuRequest]:
-    """*archs* in torch's words, which have no PTX alone; all of them if torch knows none, so that torch reports it."""
+    """*archs* in torch's words, without PTX alone; all of them if torch knows none, so that torch reports it."""
     words = [GpuRequest(_without_family(request.arch), request.ptx) for request in archs]
     return [request for request in words if request.arch in _KNOWN_TO_TORCH] or words
 
@@ -582,7 +567,7 @@ def _for_torch(archs: GpuList) -> list[str]:
 
 
 def _compressing(mode: Compress, toolkit: Dotted) -> tuple[str, ...]:
-    """The options of *toolkit*'s nvcc for *mode*; older ones know two modes, and a recipe asks them for no other."""
+    """The options of *toolkit*'s nvcc for *mode*; older ones know two modes."""
     if mode is Compress.DEFAULT:
         return ()
     if toolkit < COMPRESS_MODES_SINCE:
@@ -591,7 +576,7 @@ def _compressing(mode: Compress, toolkit: Dotted) -> tuple[str, ...]:
 
 
 def _host(compilers: Compilers) -> str:
-    """The compiler of host code, or empty if it is gcc, which nvcc takes by itself."""
+    """The compiler of host code, or "" for gcc, which nvcc takes by itself."""
     name = compiler_name(compilers.c)
     takes_gcc = name == "gcc" or (name == "cc" and compilers.family is CompilerFamily.GCC)
     if (takes_gcc and "gcc" in dict(compilers.programs)) or compilers.cxx is None:

@@ -26,9 +26,9 @@ _PKG_CONFIG = (*(f"{folder}/pkgconfig" for folder in _FOLDERS), "share/pkgconfig
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A native dependency, built for *cpu*, in *folder*, whether it is there already or not; *key* says what it is.
+    """A native dependency for *cpu* in *folder*, there already or not.
 
-    *about* says for people of what it is built and how.
+    *key* says what it is, *about* says it for people.
     """
 
     name: str
@@ -41,7 +41,6 @@ class Prefix:
         return f"{self.name} for {self.cpu}: {self.about}"
 
     def data(self) -> dict[str, str]:
-        """It as JSON holds it."""
         about = {"name": self.name, "cpu": str(self.cpu), "about": self.about}
         return {**about, "key": self.key, "prefix": str(self.folder)}
 
@@ -49,9 +48,9 @@ class Prefix:
 def variables(
     prefixes: Sequence[Prefix], before: Mapping[str, str], *, runs: bool, is_zig: bool = False
 ) -> dict[str, str]:
-    """The variables that lead a build to *prefixes*, what *before* says there behind them; none without prefixes.
+    """The variables that lead a build to *prefixes*, in front of what *before* has in them.
 
-    *runs* where this machine can run what is in them. *is_zig*: the linker reads no LIBRARY_PATH, and looks for what
+    This machine *runs* what is in them, or not. With *is_zig* the linker reads no LIBRARY_PATH, and looks for what
     libraries need by itself.
     """
     if not prefixes:
@@ -73,12 +72,12 @@ def variables(
 
 
 def libraries(prefixes: Sequence[Prefix], before: Mapping[str, str]) -> dict[str, str]:
-    """The variable by which auditwheel, or another tool for repairing, finds the libraries of *prefixes*."""
+    """The variable by which auditwheel finds the libraries of *prefixes*."""
     return {LIBRARIES: _joined(_below(prefixes, _FOLDERS), before.get(LIBRARIES, ""))} if prefixes else {}
 
 
 def left_to_compilers(prefixes: Sequence[Prefix], environment: Mapping[str, str]) -> dict[str, str]:
-    """What compilers see of *environment* instead of what `variables` made of it: they load libraries themselves.
+    """What compilers see instead of what `variables` made of *environment*: they load libraries themselves.
 
     gcc would take a libmpfr that was just built instead of its own.
     """

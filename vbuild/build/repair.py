@@ -56,13 +56,12 @@ def repaired(
     prefixes: Sequence[Prefix] = (),
     pass_env: Collection[str] = (),
 ) -> Path:
-    """The portable wheel of *wheel*, in *into*: repaired as the recipe says; itself if there is nothing to repair.
+    """The portable wheel of *wheel* in *into*, or a copy of *wheel* if there is nothing to repair.
 
-    Wheels without compiled code need no repair, and those of other systems than Linux have their own tools. Libraries
-    of native dependencies are found in *prefixes*; those of NVIDIA's driver, and of frameworks such as torch, are never
-    bundled. What repairs sees what
-    builds see of the user's variables, those called as in *pass_env* among them. The same *wheel* gives the same bytes.
-    `BuildError`, with the last lines of *log*, if it cannot be repaired; nothing is in *into* then.
+    Wheels without compiled code need no repair, and those of other systems than Linux have their own tools.
+    Libraries of native dependencies are found in *prefixes*; those of NVIDIA's driver and of frameworks such as
+    torch are never bundled. The same *wheel* gives the same bytes. `BuildError`, with the last lines of *log*, if
+    it cannot be repaired; nothing is in *into* then.
     """
     settings = settings or Repair()
     into.mkdir(parents=True, exist_ok=True)
@@ -109,9 +108,10 @@ def repaired(
 
 
 def _policies(platform: str) -> tuple[str, str]:
-    """The names of what most machines of *platform* have, and the fewest: one tells auditwheel which C library it is.
+    """The policies with the most and the fewest libraries on *platform*: either tells auditwheel which C library it
+    is.
 
-    It finds out by itself from a module that needs one.
+    It finds out by itself only from a module that needs one.
     """
     from auditwheel.architecture import Architecture
     from auditwheel.libc import Libc
@@ -127,7 +127,7 @@ def _text(log: Path) -> str:
 
 @contextmanager
 def _advised(log: Path, wheel: Path, settings: Repair) -> Iterator[None]:
-    """Behind the error of a repair whose output goes to *log*: the line of a recipe that may help."""
+    """Add to a repair's error the line of a recipe that may help."""
     try:
         yield
     except BuildError as error:
@@ -173,24 +173,22 @@ _MISSING = re.compile(r'required library "([^"]+)" could not be located')
 
 
 class Portable(Struct, frozen=True):
-    """The portable *wheel* of another, *source*."""
-
     source: Path
     wheel: Path
 
     @property
     def size(self) -> int:
-        """The size of the portable wheel in bytes."""
+        """In bytes."""
         return self.wheel.stat().st_size
 
 
 def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable:
-    """Write into *folder* the portable wheel of *wheel*, one file and never half of it.
+    """Write the portable wheel of *wheel* into *folder*, one file and never half of it.
 
-    *recipe* is a recipe file, a ``pyproject.toml``, or the folder of a project; without one the current folder's
-    project counts, if it has a ``[tool.vbuild]`` table, but for a command of its own. `BuildError` with the end of the
-    command's output, whose log is kept then, if it fails; `RecipeError` if the settings are none; `WheelError` if the
-    wheel is damaged or its name is none.
+    *recipe* is a recipe, a ``pyproject.toml``, or the folder of a project; without one the ``[tool.vbuild]`` table
+    in the current folder counts, but for a command of its own. `BuildError` with the end of the command's output,
+    whose log is kept, if it fails; `RecipeError` for wrong settings; `WheelError` for a damaged wheel or a wrong
+    name.
     """
     name = WheelName.parse(wheel.name)
     if name.variant is not None:
@@ -211,10 +209,7 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
 
 
 def _settings(recipe: Path | None) -> tuple[Repair, tuple[str, ...]]:
-    """What *recipe* says of repairing, and which variables it passes.
-
-    Nothing else in it is looked at: there is nothing to build.
-    """
+    """What *recipe* says of repairing, and which variables it passes. Nothing else in it is looked at."""
     path = recipe or _PROJECT
     if path.is_dir():
         path /= _PROJECT
@@ -239,7 +234,7 @@ def _settings(recipe: Path | None) -> tuple[Repair, tuple[str, ...]]:
 
 @contextmanager
 def _log() -> Iterator[Path]:
-    """A log that is kept only where the block fails: the error names it."""
+    """A log that is kept only if the block fails: the error names it."""
     number, name = tempfile.mkstemp(prefix="vbuild-repair-", suffix=".log")
     os.close(number)
     yield Path(name)

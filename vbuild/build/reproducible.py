@@ -50,7 +50,8 @@ class Unreproducible(Struct, frozen=True):
 
 
 class BuildTraces(Struct, frozen=True):
-    """What gives a build away: its *folders*, each with what binaries have in its place, and the *days* that it took.
+    """What gives a build away: its *folders*, each with what binaries have in its place, and the *days* that it
+    took.
 
     The first folder counts that a path is in. Names of files below *temporary* are new in every build.
     """
@@ -61,7 +62,7 @@ class BuildTraces(Struct, frozen=True):
 
     @classmethod
     def of(cls, folders: Iterable[tuple[Path | None, str]], temporary: str | None, start: float) -> Self:
-        """The traces of a build that began at *start*, in seconds since the epoch, and ends now."""
+        """The traces of a build from *start*, in seconds since the epoch, until now."""
         there = [(path, name) for path, name in folders if path and path.parts]
         paths = {str(each): name for path, name in there for each in (path.absolute(), path.resolve())}
         moments = (time.gmtime(start), time.localtime(start), time.gmtime(), time.localtime())
@@ -95,9 +96,10 @@ _DAY = "has the day of its build"
 
 
 def without_folders(wheel: Path, folder: Path, traces: BuildTraces) -> Path:
-    """*wheel*, in *folder*, with names in the place of the folders of *traces* in bills of materials; else itself.
+    """*wheel*, in *folder*, with names instead of the folders of *traces* in bills of materials; itself without
+    any.
 
-    maturin's calls each crate of the project by the path of its source.
+    maturin's bill calls each crate of the project by the path of its source.
     """
     with open_wheel(wheel) as source:
         found: dict[str, bytes] = {}
@@ -115,9 +117,9 @@ def without_folders(wheel: Path, folder: Path, traces: BuildTraces) -> Path:
 def not_reproducible(
     wheel: Path, traces: BuildTraces, source: Path, *, has_gpu_code: bool
 ) -> tuple[Unreproducible, ...]:
-    """The files of *wheel* that have one of *traces*, each with the first reason; a day in the tree *source* is none.
+    """The files of *wheel* that have one of *traces*, with the first reason.
 
-    GPU code is decompressed if *has_gpu_code*.
+    A day that the tree *source* has is none.
     """
     patterns = tuple(traces.patterns())
     with open_wheel(wheel) as opened:
@@ -133,7 +135,7 @@ def not_reproducible(
 def _trace(
     wheel: Wheel, path: str, patterns: tuple[tuple[re.Pattern[bytes], str], ...], source: Path, *, has_gpu_code: bool
 ) -> str:
-    """Why the member at *path* of *wheel* would have other bytes elsewhere; empty if nothing shows it."""
+    """Why the member at *path* would have other bytes elsewhere, or ""."""
     with wheel.mapped(path) as data:
         if why := _why(data, patterns, source):
             return why
@@ -144,7 +146,7 @@ def _trace(
 
 
 def _why(data: Buffer, patterns: Iterable[tuple[re.Pattern[bytes], str]], source: Path) -> str:
-    """What of *patterns* is in *data* first; empty if nothing is."""
+    """The first of *patterns* in *data*, or ""."""
     for pattern, why in patterns:
         for match in pattern.finditer(data):
             if why != _DAY:
@@ -156,7 +158,7 @@ def _why(data: Buffer, patterns: Iterable[tuple[re.Pattern[bytes], str]], source
 
 
 def _gpu_code(library: memoryview) -> Iterator[bytes]:
-    """The GPU code of NVIDIA in *library* that is compressed; nothing of what cannot be read."""
+    """NVIDIA's compressed code in *library*, as far as it can be read."""
     try:
         entries = [entry for one in device_code(ElfImage.parse(library)).containers for entry in one.entries]
     except BinaryError:
@@ -168,6 +170,6 @@ def _gpu_code(library: memoryview) -> Iterator[bytes]:
 
 
 def _is_in(source: Path, text: bytes) -> bool:
-    """Whether a file of the tree *source* has *text*, so that it is not of this build."""
+    """Whether a file of the tree *source* has *text*."""
     files = (Path(folder, name) for folder, _, names in os.walk(source) for name in names)
     return any(text in file.read_bytes() for file in files if file.is_file())

@@ -43,7 +43,7 @@ _CUDA = re.compile(r"^cuda\b[^=\n]*= *(?:None|'(?P<version>(?P<major>\d+)\.\d+)'
 
 
 def outside(wheel: Path) -> tuple[str, ...]:
-    """The libraries that *wheel* needs of frameworks, and of CUDA along with these, by their names; mostly none."""
+    """The libraries that *wheel* needs of frameworks, and of CUDA along with these."""
     with open_wheel(wheel) as source:
         needed = dict.fromkeys(_needed(source))
     if not any(map(framework, needed)):
@@ -52,9 +52,10 @@ def outside(wheel: Path) -> tuple[str, ...]:
 
 
 def pins(environment: BuildEnvironment, asked: Mapping[str, str]) -> dict[str, str]:
-    """What a wheel built in *environment* may require: a specifier for each project *asked* for, and each framework.
+    """What a wheel built in *environment* may require: a specifier for each project *asked* for, and each
+    framework.
 
-    *asked* has the values of the matrix by project; a framework is held to its minor version.
+    *asked* has the values of the matrix; a framework is held to its minor version.
     """
     packages = environment.packages
     found = {}
@@ -65,7 +66,7 @@ def pins(environment: BuildEnvironment, asked: Mapping[str, str]) -> dict[str, s
 
 
 def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
-    """`BuildError` for a framework in *environment* that is built without CUDA, or for another major than *toolkit*."""
+    """`BuildError` for a framework in *environment* without CUDA, or for another major version than *toolkit*'s."""
     for project in frameworks():
         file = environment.site / project / "version.py"
         match = _CUDA.search(read_text(file, errors="replace")) if file.is_file() else None
@@ -80,10 +81,11 @@ def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
 
 
 def tied(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[str, str]) -> Path:
-    """*wheel*, in *folder*, requiring what *pins* say of the projects *asked* for, with these in its version.
+    """*wheel*, in *folder*, with requirements by *pins*, and a version with what was *asked* for; itself if nothing
+    changes.
 
-    It also requires the frameworks whose libraries it needs, unless it does already; *wheel* itself if nothing changes.
-    `BuildError` if its own requirements exclude what it was built against.
+    It requires the frameworks whose libraries it needs, too. `BuildError` if its own requirements exclude what it
+    was built against.
     """
     projects = {one.project for name in outside(wheel) if (one := framework(name))}
     with open_wheel(wheel) as source:
@@ -116,10 +118,10 @@ def tied(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[s
 
 
 def for_platform(wheel: Path, folder: Path) -> Path:
-    """*wheel*, in *folder*, named for Linux where its backend called it one for any machine; else *wheel* itself.
+    """*wheel*, in *folder*, named for Linux if its backend called it one for any machine; else *wheel* itself.
 
-    That is so of libraries for ctypes which setup.py hands on as data. They serve any Python; modules of Python do not,
-    so a wheel with one stays as it is, and so does one for several machines.
+    So are wheels with libraries for ctypes, which setup.py hands on as data. They serve any Python; modules of
+    Python do not, so a wheel with one stays as it is, and so does one for several machines.
     """
     with open_wheel(wheel) as source:
         if source.name.platform != "any":
@@ -157,7 +159,7 @@ def _pin(project: str, value: str | None, version: Version, site: Path) -> str:
 
 
 def _narrowed(line: str, pins: Mapping[str, str]) -> str:
-    """The requirement *line*, with the specifier that *pins* have for its project besides its own."""
+    """The requirement *line*, with the specifier of *pins* for its project added."""
     found = read_requirement(line)
     if found is None or found.url or (pin := pins.get(canonicalize_name(found.name))) is None:
         return line

@@ -68,7 +68,7 @@ _BOUNDS = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=120")
 
 
 def checkout(url: str, commit: str, *, folder: Path) -> None:
-    """Fill the empty *folder* with *commit* and its submodules; `BuildError` with git's last line if it fails."""
+    """Fill the empty *folder* with *commit* and its submodules; `BuildError` with git's last line."""
     _git(folder, "init", "--quiet")
     try:
         _fetched(folder, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit)
@@ -80,7 +80,7 @@ def checkout(url: str, commit: str, *, folder: Path) -> None:
 
 
 def _is_clean(folder: Path, commit: str) -> bool:
-    """Whether *folder* is a checkout of exactly *commit*, with nothing changed, added or damaged."""
+    """Whether *folder* is a checkout of *commit*, with nothing changed, added or damaged."""
     try:
         head = _git(folder, "rev-parse", "--verify", "HEAD").strip()
         # a project may ask for its submodules to be passed over
@@ -93,7 +93,7 @@ def _is_clean(folder: Path, commit: str) -> bool:
 
 
 def _tracked(folder: Path) -> list[str] | None:
-    """The files below *folder* that git tracks or would offer to add, or None if it is no git checkout."""
+    """The files below *folder* that git tracks or would offer to add, or None if it is no checkout."""
     try:
         tracked = _git(folder, "ls-files", "-z", "--cached", "--recurse-submodules").split("\0")
         added = _git(folder, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
@@ -114,7 +114,7 @@ def _clone_history(folder: Path, target: Path) -> None:
 
 
 def _history(folder: Path) -> tuple[str, ...]:
-    """What `_clone_history` gives of the checkout *folder*: the commit it is at, and where branches and tags are."""
+    """What `_clone_history` gives: the commit, and where branches and tags are."""
     if not (folder / ".git").exists() or not _has_commit(folder):
         return ()
     refs = _git(folder, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")
@@ -136,7 +136,7 @@ def _apply_patch(patch: Path, folder: Path) -> None:
 
 
 def _fetched(folder: Path, *arguments: str) -> None:
-    """What `_git` does, for a command that asks servers, within bounds."""
+    """Run a git command that asks servers, within bounds."""
     _git(folder, *_BOUNDS, *arguments, around=_SHELL, seconds=_LONGEST_FETCH)
 
 
@@ -208,9 +208,10 @@ class _Member(Struct, frozen=True):
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """The top folder of *archive*, unpacked into *folder*; `BuildError` if it is damaged or reaches outside.
+    """The top folder of *archive*, unpacked into *folder*.
 
-    So it is if it unpacks to far more than source code does; what is in *folder* then has no use.
+    `BuildError` if it is damaged, reaches outside, or unpacks to far more than source code does; what is in
+    *folder* then has no use.
     """
     try:
         with open_file(archive) as file:
@@ -248,9 +249,9 @@ def _of_tar(archive: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
 
 
 def _written(members: Iterator[_Member], folder: Path, *, packed: int) -> Path:
-    """The one top folder of *members*, all of which are now in *folder*; `BuildError` for a member outside of it.
+    """The one top folder of *members*, which are written into *folder*.
 
-    So it is for far more members, or bytes of them, than an archive of *packed* bytes has.
+    `BuildError` for a member outside of it, and for far more than an archive of *packed* bytes has.
     """
     top: Path | None = None
     links: list[tuple[Path, str]] = []
@@ -286,7 +287,7 @@ def _written(members: Iterator[_Member], folder: Path, *, packed: int) -> Path:
 
 
 def _bounded(members: Iterator[_Member], packed: int) -> Iterator[_Member]:
-    """*members* of an archive of *packed* bytes; `BuildError` if there are too many, or a path is too long."""
+    """*members*; `BuildError` if there are too many for *packed* bytes, or a path is too long."""
     most = left = max(_FEW_HEADERS, _HEADER_RATIO * packed)
     for member in members:
         if (left := left - member.headers) < 0:
@@ -297,7 +298,7 @@ def _bounded(members: Iterator[_Member], packed: int) -> Iterator[_Member]:
 
 
 def _write(member: _Member, path: Path, size: int, *, most: int) -> int:
-    """Make *member* at *path*, after *size* bytes of others; gives the bytes of all, `BuildError` for over *most*."""
+    """Make *member* at *path*; returns *size*, the bytes written before, plus its own. `BuildError` for over *most*."""
     if member.kind == stat.S_IFDIR:
         path.mkdir(parents=True, exist_ok=True)
         return size
@@ -324,9 +325,8 @@ _NOT_SOURCES = frozenset({".git", ".hg", ".svn", ".bzr", "__pycache__"})
 def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes | None = None) -> Path:
     """The archive or folder of *source* on this machine; fetched once into *cache*, by default the user's.
 
-    *indexes* are where sdists are looked for, and how mirrors are reached, by default those that pip is configured for.
-    `FetchError` or `BuildError` if the source is not there, or is not what the recipe pinned; nothing stays in the
-    cache then.
+    `FetchError` or `BuildError` if the source is not on *indexes*, or not what the recipe pinned; then nothing is
+    cached.
     """
     if isinstance(source, Folder):
         if not source.path.is_dir():
@@ -371,7 +371,6 @@ def _unchanged(source: Sdist, file: Path) -> Path:
 
 
 def _is_whole(source: Sdist | Debian | Git, path: Path) -> bool:
-    """Whether *source*, undamaged, is at *path*."""
     if isinstance(source, Git):
         return _is_clean(path, source.commit)
     return path.is_file() and sha256_of(path) == source.sha256
@@ -387,7 +386,7 @@ def unpacked(
 ) -> Path:
     """The project folder of a fresh copy of *archive* in *folder*, as `copied` makes it.
 
-    `BuildError` if there is no project.
+    `BuildError` without a project.
     """
     project = copied(archive, folder, subdirectory=subdirectory, patches=patches, without=without)
     if not any((project / name).is_file() for name in PROJECT_FILES):
@@ -405,10 +404,10 @@ def copied(
     patches: Iterable[Path] = (),
     without: Path | None = None,
 ) -> Path:
-    """The *subdirectory* of a fresh copy of *archive* in *folder*, with *patches* applied, whatever is in it.
+    """The *subdirectory* of a fresh copy of *archive* in *folder*, with *patches* applied.
 
-    *archive* is a folder, an archive of one, or a packed tree. *without* is a folder in *archive* that is no part of
-    it, such as that for finished wheels. `BuildError` if it is damaged, or a patch does not apply.
+    *archive* is a folder, an archive of one, or a packed tree; the folder *without* in it is left out. `BuildError`
+    if it is damaged, or a patch does not apply.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with at(archive.name):
@@ -423,10 +422,10 @@ def copied(
 
 
 def digest(source: NativeSource, *, without: Path | None = None) -> str:
-    """A SHA-256, or the hash that pins *source*, of all that a build takes from it.
+    """The hash that pins *source*, or a SHA-256 of all that a build takes from it.
 
-    Of a folder that is what `unpacked` copies: names, modes, contents, and the history that versions come from; not
-    times. *without* is a folder that is left out, as there. `BuildError` if a file cannot be read.
+    Of a folder that is what `unpacked` copies: names, modes, contents, and history; not times. *without* is left
+    out, as there. `BuildError` if a file cannot be read.
     """
     match source:
         case Sdist():
@@ -450,7 +449,7 @@ def _folder_digest(folder: Path, without: Path | None) -> str:
 
 
 def _names(folder: Path, without: Path | None) -> Iterator[str]:
-    """The paths below *folder* of what `_copied` copies, always in the same order; those that are gone, too."""
+    """The paths below *folder* that `_copied` copies, in order; those that are gone, too."""
     if (names := _listed(folder, without)) is not None:
         yield from names
         return
@@ -464,7 +463,7 @@ def _names(folder: Path, without: Path | None) -> Iterator[str]:
 
 
 def _content(path: str) -> tuple[int, bytes]:
-    """The mode of the file or link at *path*, and what is in it; of others, and if there is none, the mode alone."""
+    """The mode of the file or link at *path*, and what is in it."""
     try:
         mode = os.lstat(path).st_mode
         if stat.S_ISLNK(mode):
@@ -479,7 +478,7 @@ def _content(path: str) -> tuple[int, bytes]:
 
 
 def _copied(source: Path, target: Path, without: Path | None) -> Path:
-    """What belongs to the project in *source*: of a git checkout what git would take, else all but caches."""
+    """Copy what belongs to the project in *source*: of a git checkout what git would take, else all but caches."""
     names = _listed(source, without)
     if names is None:
         ignored = _not_sources(target.parent, without)
@@ -500,7 +499,7 @@ def _copied(source: Path, target: Path, without: Path | None) -> Path:
 
 
 def _copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Copy a file or link, with its time, and the mode that it has in an archive: backends hand it on to wheels."""
+    """Copy a file or link, with its time and the mode that it has in an archive: backends hand it on to wheels."""
     shutil.copy2(source, target, follow_symlinks=False)
     mode = os.lstat(target).st_mode
     if stat.S_ISREG(mode):
@@ -508,7 +507,7 @@ def _copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Non
 
 
 def _settled(mode: int) -> int:
-    """The *mode* of a file as every build has it: the umask of who checked it out is no part of what it is."""
+    """The *mode* of a file whatever the umask of who checked it out."""
     return stat.S_IFREG | (0o755 if mode & stat.S_IXUSR else 0o644)
 
 
@@ -525,7 +524,7 @@ def _is_staged(name: str) -> bool:
 
 
 def _not_sources(*excluded: Path | None) -> Callable[[str, list[str]], set[str]]:
-    """What is no part of a project: version control, caches, virtual environments; and the folders *excluded*."""
+    """For `shutil.copytree`: what is no part of a project, and the folders *excluded*."""
     left_out = {path.resolve() for path in excluded if path}
 
     def found(folder: str, names: list[str]) -> set[str]:
@@ -546,7 +545,7 @@ _LEVEL = 3  # at which reading and the network are slower than compressing
 
 
 def pack_tree(tree: Path, file: Path) -> None:
-    """Write all that is in the folder *tree* to *file*, under the folder's name; `BuildError` if it cannot be."""
+    """Write the folder *tree* to *file*, under its name; `BuildError` if it cannot be."""
     try:
         with (
             file.open("wb") as raw,
@@ -574,7 +573,7 @@ def unpack_tree(file: Path, folder: Path) -> Path:
 
 
 def _add_tree(tar: tarfile.TarFile, path: Path, name: str) -> None:
-    """Add *path* as *name*, and all that is in it, always in the same order; what is no file, folder or link is not."""
+    """Add *path* as *name* and all that is in it, in order; sockets and devices are left out."""
     if path.is_socket():  # which tarfile has no member for
         return
     info = tar.gettarinfo(path, name)

@@ -24,8 +24,6 @@ from vbuild.wheel.name import WheelName
 
 
 class TrialResult(StrEnum):
-    """What became of the test of a wheel."""
-
     NONE = "no test"
     PASSED = "passed"
     NOT_RUN = "not run"
@@ -34,9 +32,8 @@ class TrialResult(StrEnum):
 class WheelTrial(Struct, frozen=True):
     """The test of wheels for *cpu*: the command of *check*, in an environment of *interpreter*.
 
-    *machine* is the CPU of this machine, or None if it is not known. *index_variables* gives uv's variables for package
-    indexes, and *find_links* is a folder of wheels that are not on them. The command sees the user's variables that
-    builds see, and those whose names *pass_env* has.
+    *machine* is this machine's CPU, if known. *index_variables* gives uv's variables for package indexes, and
+    *find_links* is a folder of wheels that are not on them.
     """
 
     check: Check
@@ -48,7 +45,7 @@ class WheelTrial(Struct, frozen=True):
     pass_env: tuple[str, ...] = ()
 
     def run(self, wheel: Path, folder: Path, log: Path) -> TrialResult:
-        """Test *wheel* in *folder*, which is made; `BuildError`, with the last lines of *log*, if it fails.
+        """Test *wheel* in the new *folder*; `BuildError`, with the last lines of *log*, if it fails.
 
         A wheel for another CPU, or for a level above this machine's, is not tested.
         """
@@ -79,5 +76,4 @@ class WheelTrial(Struct, frozen=True):
 
 
 def environment_in(folder: Path) -> BuildEnvironment:
-    """The environment of the test in *folder*."""
     return BuildEnvironment(folder / "venv" / "bin" / "python", folder / "venv" / "bin")

@@ -62,14 +62,13 @@ _ARCHIVER = re.compile(r"(.*-)?ar(-\d+)?")
 
 
 class Made(Struct, frozen=True):
-    """What a file was made of: the *sources* that were compiled around the wrappers, and the *objects* in it."""
+    """The *sources* of a file that were compiled around the wrappers, and the *objects* in it."""
 
     sources: frozenset[Path] = frozenset()
     objects: frozenset[Path] = frozenset()
 
     @classmethod
     def of(cls, parts: Iterable["Made"]) -> Self:
-        """What is made of all *parts*."""
         every = list(parts)
         return cls(*(frozenset().union(*(getattr(one, key) for one in every)) for key in cls.__struct_fields__))
 
@@ -86,7 +85,6 @@ class Compiled(Struct, frozen=True):
 
     @classmethod
     def of_log(cls, log: Path) -> Self:
-        """What the commands in *log* have compiled and linked; nothing if there is none."""
         commands = _Commands()
         if log.is_file():
             # arguments may have what `splitlines` and text files take for the end of a line, too
@@ -98,20 +96,18 @@ class Compiled(Struct, frozen=True):
         return cls(frozenset(commands.around), frozenset(commands.flagged), commands.linked)
 
     def by_code(self) -> dict[bytes, Made]:
-        """What those *linked* files that are there were made of, by a digest of their machine code."""
+        """What the *linked* files that are there were made of, by a digest of their machine code."""
         found = ((_code(file.read_bytes()), made) for file, made in self.linked.items() if file.is_file())
         return {code: made for code, made in found if code}
 
     def made(self, path: str, data: bytes, by_code: Mapping[bytes, Made]) -> Made:
-        """What the library *data* at *path* in a wheel was made of: that of the same code, or of the same name."""
+        """What the library *data* at *path* in a wheel was made of, by its code or else its name."""
         if made := by_code.get(_code(data)):
             return made
         return Made.of(made for file, made in self.linked.items() if file.name == PurePath(path).name)
 
 
 class _Commands:
-    """What the commands of a build so far have made."""
-
     def __init__(self) -> None:
         self.around: set[Path] = set()
         self.flagged: set[Path] = set()
@@ -168,7 +164,7 @@ class _Commands:
 
 
 def source_files(data: bytes) -> frozenset[str]:
-    """The names of source files in the symbols of the library or object *data*; none if it is stripped."""
+    """The names of source files in the symbols of *data*; none if it is stripped."""
     try:
         return frozenset(ElfImage.read(memoryview(data)).source_files()) if data.startswith(MAGIC) else frozenset()
     except BinaryError:
@@ -176,7 +172,6 @@ def source_files(data: bytes) -> frozenset[str]:
 
 
 def sources_of(objects: Iterable[Path]) -> frozenset[str]:
-    """The names of source files in the symbols of those *objects* that are there."""
     found: frozenset[str] = frozenset()
     for file in objects:
         with suppress(OSError):
@@ -189,7 +184,7 @@ def _is_source(word: str) -> bool:
 
 
 def _expanded(words: list[str]) -> list[str]:
-    """*words* with those of files in the place of these."""
+    """*words* with response files in place."""
     found: list[str] = []
     for word in words:
         with suppress(ValueError):  # a quotation mark that is not closed
@@ -198,7 +193,7 @@ def _expanded(words: list[str]) -> list[str]:
 
 
 def _output(words: list[str]) -> str:
-    """The file that a command of *words* makes; empty if it does not say, or if that is a pipe."""
+    """The file that a command of *words* makes; "" if it does not say, or if that is a pipe."""
     for number, word in enumerate(words):
         if word == "-o":
             return "".join(words[number + 1 : number + 2]).removeprefix("-")
@@ -213,13 +208,12 @@ def _real(folder: str) -> str:
 
 
 def _path(folder: str, name: str) -> Path:
-    """The file *name*, that a command in *folder* has spelled so."""
     file = PurePath(folder, name)
     return Path(_real(str(file.parent)), file.name)
 
 
 def _code(data: bytes) -> bytes:
-    """A digest of the machine code in the library *data*, which stripping does not change; empty if it has none.
+    """A digest of the machine code in the library *data*, which stripping does not change; empty without code.
 
     Of its sections: some linkers put the headers, which stripping changes, in one segment with the code.
     """
@@ -288,16 +282,16 @@ class Watch(Struct, frozen=True):
         return watch
 
     def variables(self, before: Mapping[str, str]) -> dict[str, str]:
-        """The variable by which the programs of a build with the environment *before* are watched."""
         return {PRELOAD: ":".join(filter(None, [str(self.folder / _LIBRARY), before.get(PRELOAD)]))}
 
     def looked(
         self, path: str, folders: Iterable[str], *, stage: Path, project: Path, rust: str = ""
     ) -> "Looked | None":
-        """What the build of the tree *project*, with files of its own in *stage*, has looked for.
+        """What the build of *project*, with its own files in *stage*, looked for; programs on *path*, and in
+        *folders*.
 
-        *path* had its programs, and variables led it to *folders*; *rust* is the key of Rust. None if that is not
-        known: no program was watched, or one was not, or a file was changed since the build began.
+        None if that is not known: no program was watched, or one was not, or a file was changed since the build
+        began.
         """
         if not (self.folder / _LOG).is_file():
             return None
@@ -322,7 +316,7 @@ class Watch(Struct, frozen=True):
         return looked.now(path, rust)
 
     def in_vain(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The names that the build has looked for, and files of pkg-config, where nothing of the name was anywhere."""
+        """The names, and the files of pkg-config, that the build looked for and that are nowhere."""
         seen: dict[str, list[str]] = {}
         for _, file in self._lines():
             seen.setdefault(file.rpartition("/")[2], []).append(file)
@@ -331,12 +325,13 @@ class Watch(Struct, frozen=True):
         return tuple(absent), tuple(name for name in libraries if not name.endswith("-uninstalled"))
 
     def bypassing(self, project: Path, wheel: Path, compiled: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """The sources in *project* that compilers have compiled which no compiler wrapper started, by where they are.
+        """The sources in *project* that were compiled without flags of a level, as no compiler wrapper started
+        the compiler.
 
-        That is a module of *wheel* that was linked with their objects, or whose symbols name them; or nobody knows:
-        ``""``. Of a stripped module, the symbols of its objects count, and of the file of that name, as the build
-        has left them. *compiled* are the sources of the compiler wrappers. Those count that had no flags of a level,
-        and all that no compiler seen here has compiled.
+        They are listed by the module of *wheel* that was linked with their objects, or whose symbols name them;
+        ``""`` if nobody knows. Of a stripped module the symbols of its objects count, and of the file of that
+        name that the build left. *compiled* are the sources of the compiler wrappers. Sources that no compiler
+        seen here has compiled count, too.
         """
         seen = Compiled.of_log(self.folder / _COMMANDS)
         within, named = project.resolve(), {Path(source).name for source in compiled}
@@ -361,7 +356,6 @@ class Watch(Struct, frozen=True):
         return told | ({"": tuple(str(path.relative_to(within)) for path in elsewhere)} if elsewhere else {})
 
     def _lines(self) -> list[tuple[str, str]]:
-        """The kinds and paths in the log, each once."""
         file = self.folder / _LOG
         text = file.read_text(encoding="utf-8", errors="surrogateescape") if file.exists() else ""
         return sorted({(line[:1], os.path.normpath(f"/{line[2:].lstrip('/')}")) for line in text.splitlines()})
@@ -370,9 +364,9 @@ class Watch(Struct, frozen=True):
 class Looked(Struct, frozen=True):
     """What a build has looked for, and what was there.
 
-    *files* have their SHA-256, or another word for what they are; *programs* of one name those of all that PATH leads
-    to, in order. Of *listed* folders those names count that are made of *words*. *rust* is the key of Rust, of a build
-    that has looked for it.
+    *files* have their SHA-256, or a word for what they are; *programs* those of all of the name on PATH, in order.
+    Of *listed* folders the names count that are made of *words*. *rust* is the key of Rust, of a build that looked
+    for it.
     """
 
     files: dict[str, str]
@@ -382,7 +376,7 @@ class Looked(Struct, frozen=True):
     rust: str = ""
 
     def now(self, path: str, rust: str = "") -> Self:
-        """The same places as they are now on this machine, programs in the folders of *path*; *rust* is Rust's key."""
+        """The same places as they are now, with programs on *path*; *rust* is Rust's key."""
         words = frozenset(self.words)
         return type(self)(
             {file: _state(file) for file in self.files},
@@ -394,7 +388,7 @@ class Looked(Struct, frozen=True):
 
 
 def library_of(compilers: Compilers) -> bytes:
-    """The library of a watch, compiled once in a process; empty if *compilers* make none that this machine runs."""
+    """The library of a watch, or b"" if *compilers* make none that this machine runs."""
     command = dict(compilers.programs).get(compilers.c.split()[0], ())
     if len(command) != 1 or compilers.machine != os.uname().machine:
         return b""
@@ -402,8 +396,6 @@ def library_of(compilers: Compilers) -> bytes:
 
 
 def _remembered(compiler: str) -> bytes:
-    """`_library`, or what *compiler* made in an earlier run of the same source."""
-
     def made() -> str:
         return b64encode(_library(compiler)).decode()
 
@@ -414,7 +406,8 @@ def _remembered(compiler: str) -> bytes:
 def _library(compiler: str) -> bytes:
     """The library as *compiler* makes it, for a build in `_FOLDER`.
 
-    Empty if it does not, or if programs of this machine do not start with it: that of a compiler for another C library.
+    Empty if it does not, or if programs of this machine do not start with it: that of a compiler for another C
+    library.
     """
     words = [f'-D{name}="{_FOLDER}/{file}"' for name, file in _PLACES.items()]
     made = [compiler, "-shared", "-fPIC", "-O2", "-w", "-fno-builtin", f"-DSIZE={_SIZE}ul", *words]
@@ -431,7 +424,7 @@ def _library(compiler: str) -> bytes:
 
 
 def _state(path: str) -> str:
-    """The SHA-256 of the file at *path*; a word for a folder, and for anything else; empty where nothing is."""
+    """The SHA-256 of the file at *path*; a word for a folder, and for anything else; "" without one."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - thousands of times
     except (OSError, ValueError):
@@ -442,7 +435,6 @@ def _state(path: str) -> str:
 
 
 def _modules_in(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    """The ELF files in *wheel*, by their paths."""
     with open_wheel(wheel) as source:
         for member in source.members:
             if source.head(member, len(MAGIC)) == MAGIC:
@@ -450,13 +442,13 @@ def _modules_in(wheel: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _sources_left(module: str, project: Path) -> frozenset[str]:
-    """The names of source files in the symbols of the files in *project* that are called like *module*."""
+    """The names of sources in the symbols of files in *project* that are called like *module*."""
     name = PurePath(module).name
     return sources_of(Path(folder, name) for folder, _, names in os.walk(project) if name in names)
 
 
 def _is_later(since: int, path: str) -> bool:
-    """Whether the file at *path* was written, or put there, after the time *since*, in nanoseconds."""
+    """Whether the file at *path* was written, or put there, after *since*, in nanoseconds."""
     try:
         found = os.stat(path)  # noqa: PTH116 - thousands of times
     except (OSError, ValueError):
@@ -465,7 +457,7 @@ def _is_later(since: int, path: str) -> bool:
 
 
 def _words(project: Path, naming: Iterable[Path]) -> set[str]:
-    """The words of the files in *project* that may name libraries or packages, and of the files *naming*."""
+    """The words of files in *project* that may name libraries or packages, and of the files *naming*."""
     inside = (Path(folder, name) for folder, _, names in os.walk(project) for name in names)
     found: set[str] = set()
     for file in (*naming, *(path for path in inside if path.suffix not in _COMPILED)):
@@ -476,7 +468,7 @@ def _words(project: Path, naming: Iterable[Path]) -> set[str]:
 
 
 def _mentioned(folder: str, words: Collection[str]) -> str:
-    """A digest of the names in *folder* that are made of *words*; libraries that only run count for nothing."""
+    """A digest of the names in *folder* that are made of *words*, but for libraries that only run."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - ten times as fast
     except OSError:

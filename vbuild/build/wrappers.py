@@ -54,13 +54,13 @@ NAMES = frozenset({"ccache", "sccache"})
 
 
 class Ccache(Struct, frozen=True):
-    """The ccache *program* at work for the builds of one run, and the *variables* that its compilers need."""
+    """The ccache *program*, and the *variables* that its compilers need."""
 
     program: Path
     variables: Mapping[str, str]
 
     def prefix(self, command: tuple[str, ...]) -> tuple[str, ...]:
-        """What to put before the compiler *command*, or nothing if that would not help, or is done already."""
+        """What to put before the compiler *command*; nothing if it would not help, or is done already."""
         # zig cc has a cache of its own; and a distribution may have a folder of links to ccache
         if len(command) != 1 or Path(command[0]).resolve().name in NAMES:
             return ()
@@ -92,7 +92,6 @@ def ccache(setting: str, base: Path, environment: Mapping[str, str]) -> Ccache |
 
 
 def _unusable(program: str, environment: Mapping[str, str]) -> str | None:
-    """Why compiling with the ccache *program* would fail, or None if it would not."""
     command = [program, "--get-config", "cache_dir"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode:
@@ -137,9 +136,9 @@ _SEARCHED = {
 class Override(Struct, frozen=True):
     """A compiler command with flags of the project's own that choose instructions: *removed*, or *kept*.
 
-    *why* has the reason for each, by the words of `vbuild.toolchain.rewriting`. *added* are the flags of ours that the
-    command lacked. A command with *refused* flags only asks whether the compiler takes them, and the answer is no.
-    *object* is the path of what a command with *kept* flags makes.
+    *why* has the reason for each, by the words of `vbuild.toolchain.rewriting`. *added* are flags of ours that the
+    command lacked. A command with *refused* flags only asks whether the compiler takes them: it does not. *object*
+    is what a command with *kept* flags makes.
     """
 
     program: str
@@ -153,15 +152,14 @@ class Override(Struct, frozen=True):
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
-        """The override that `to_builtins` made *data* of."""
         return convert(data, cls)
 
 
 class FailedCall(Struct, frozen=True):
-    """A call of a compiler that failed: its *arguments*, the line that says why, and how what it compiled begins.
+    """A call of a compiler that failed: its *arguments*, the line that says why, and how its source begins.
 
-    Build systems ask so what a compiler can do, and leave out what it cannot. *removed* are the flags of the project's
-    own that were taken out. One without *arguments* was looked for, and is not there: a program, or a library.
+    Build systems ask so what a compiler can do, and leave out what it cannot. *removed* are flags of the project's
+    own that were taken out. Without *arguments* it is a program or library that was looked for and is not there.
     """
 
     program: str
@@ -183,7 +181,6 @@ class FailedCall(Struct, frozen=True):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The files that it was to compile."""
         return tuple(word for word in self.arguments if word.endswith(_SOURCES))
 
     @property
@@ -193,7 +190,7 @@ class FailedCall(Struct, frozen=True):
 
 
 class CompilerCall(Struct, frozen=True):
-    """A call of the compiler *program*, by its name on PATH, and the absolute paths of the files that it compiled."""
+    """A call of the compiler *program*, and the absolute paths of the *sources* that it compiled."""
 
     program: str
     sources: tuple[str, ...]
@@ -209,7 +206,7 @@ class CompilerWrappers(Struct, frozen=True):
     cuda: Path | None = None
 
     def environment(self, before: Mapping[str, str]) -> dict[str, str]:
-        """The variables that put these compiler wrappers before the compilers of the environment *before*."""
+        """The variables that put these wrappers before the compilers of the environment *before*."""
         bins = [str(self.folder), *([str(self.cuda / "bin")] if self.cuda else [])]
         env = {"PATH": os.pathsep.join([*bins, before.get("PATH", os.defpath)]), **_UNCACHED}
         if self.cuda:
@@ -222,32 +219,27 @@ class CompilerWrappers(Struct, frozen=True):
         return env
 
     def overrides(self) -> tuple[Override, ...]:
-        """Every command so far with flags that were kept or removed, each different one once, in order."""
         return overrides(self.log)
 
     def failures(self) -> tuple[FailedCall, ...]:
-        """The calls of compilers that failed so far, each different one once, in order; the last of very many."""
         return failures(self.log)
 
     def compiled(self) -> tuple[CompilerCall, ...]:
-        """Every call of a compiler so far that compiled something."""
         return compiler_calls(self.folder / _CALLS)
 
     def compilers(self, compilers: Compilers, path: str) -> tuple[Material, ...]:
-        """Those of *compilers*, found on *path*, that were called to compile or to link so far, with their SHA-256."""
+        """Those of *compilers* on *path* that were called to compile or to link, with their SHA-256."""
         files = {name: _behind_cache(name, Path(command[0]), path) for name, command in compilers.programs}
         return compilers_in(self.folder / _CALLS, files)
 
     def commands(self) -> tuple[Command, ...]:
-        """Every command of nvcc so far, each different one once, in the order of the first."""
+        """Every different command of nvcc."""
         return tuple(dict.fromkeys(nvcc_commands.logged(self.folder / nvcc_commands.LOG)))
 
 
 class BuildFolders(Struct, frozen=True):
-    """The folders whose paths compilers write into binaries as if they were relative.
-
-    They are the tree that is built, *source*; the *prefixes* of native dependencies; the folder of the *environments*
-    with the build requirements; and Python's *headers*.
+    """The folders whose paths become relative in binaries: the tree *source*, *prefixes* of native dependencies,
+    the *environments* with build requirements, and Python's *headers*.
     """
 
     source: Path
@@ -266,11 +258,11 @@ def install(
     cuda: CudaRules | None = None,
     cache: Ccache | None = None,
 ) -> CompilerWrappers:
-    """Put into *folder* a wrapper for every compiler, which follows *rules*, and one for nvcc, which follows *cuda*.
+    """Put into *folder* a wrapper for every compiler, which follows *rules*, and one for nvcc, which follows
+    *cuda*.
 
-    Paths below the folders of *build* and below the toolkit become relative in binaries. A RUSTC_WRAPPER of
-    *environment* stays in use. What the wrappers run goes through *cache*. `BuildError` if the nvcc of *cuda* is
-    missing, or is itself a compiler wrapper.
+    A RUSTC_WRAPPER of *environment* stays in use. `BuildError` if the nvcc of *cuda* is missing, or is itself a
+    compiler wrapper.
     """
     if cuda and cuda.archs.requests:
         check_nvcc(cuda.nvcc)
@@ -327,7 +319,6 @@ def install(
 def _compilers_own(
     compilers: Compilers, wrappers: CompilerWrappers, cuda: CudaRules | None, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """The variables that *compilers* need whatever the build does to its own."""
     found = dict(compilers.variables)
     if cuda:
         found |= _searched(cuda.nvcc.parents[1], environment)
@@ -359,12 +350,11 @@ def _searched(toolkit: Path, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def overrides(log: Path) -> tuple[Override, ...]:
-    """Every command in the compiler wrappers' *log*, each different one once, in the order of the first."""
+    """Every different command in the compiler wrappers' *log*, in order."""
     return tuple(_logged(log, Override))
 
 
 def compiler_calls(log: Path) -> tuple[CompilerCall, ...]:
-    """The calls of compilers in *log* that compiled something."""
     try:
         lines = log.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except FileNotFoundError:
@@ -373,7 +363,7 @@ def compiler_calls(log: Path) -> tuple[CompilerCall, ...]:
 
 
 def compilers_in(log: Path, files: Mapping[str, Path] | None = None) -> tuple[Material, ...]:
-    """The compilers that were called to compile or to link, by the *log* of calls, with the SHA-256 of their *files*.
+    """The compilers that the *log* of calls shows to compile or link, with the SHA-256 of their *files*.
 
     Those that build systems only try out are left out: which ones they find depends on what else is installed.
     """
@@ -389,7 +379,7 @@ def compilers_in(log: Path, files: Mapping[str, Path] | None = None) -> tuple[Ma
 
 
 def nvcc_of(toolkit: Toolkit | None, commands: Sequence[Command]) -> tuple[Material, ...]:
-    """The nvcc of *toolkit*, if *commands* have more than what build systems try out."""
+    """The nvcc of *toolkit*, unless *commands* are only what build systems try out."""
     if toolkit is None or all(is_trial(command.sources) for command in commands):
         return ()
     sha256 = program_digest(toolkit.nvcc) or None
@@ -405,12 +395,12 @@ def _behind_cache(name: str, program: Path, path: str) -> Path:
 
 
 def failures(log: Path) -> tuple[FailedCall, ...]:
-    """The calls of compilers in the *log* that failed, each different one once, in order; the last of very many."""
+    """Every different call of a compiler in *log* that failed, in order; the last of very many."""
     return tuple(_logged(log, FailedCall))[-_MOST:]
 
 
 def _logged(log: Path, kind: type[T]) -> Iterable[T]:
-    """The entries of *kind* in *log*, each different one once, in the order of the first."""
+    """Every different entry of *kind* in *log*, in order."""
     if not log.exists():
         return ()
     found: dict[T, None] = {}
@@ -422,10 +412,10 @@ def _logged(log: Path, kind: type[T]) -> Iterable[T]:
 
 
 def named(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
-    """*found* with sources outside of the tree *project* by the part of their paths that rules and people know.
+    """*found* with sources outside of *project* by the part of their paths that rules and people know.
 
-    A project may copy its files to a folder below /tmp, another one each time, and compile there. What stays is the
-    longest end of a path that is also the end of one in the tree, or its last two parts.
+    A project may copy its files to another folder below /tmp each time. What stays is the longest end of a path
+    that is also the end of one in the tree, or its last two parts.
     """
     ends: dict[str, list[tuple[str, ...]]] = {}
     away = {PurePath(source) for one in found for source in one.sources if source.startswith("/")}
@@ -448,7 +438,7 @@ def named(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
 
 
 def check_nvcc(program: Path) -> None:
-    """`BuildError` for an nvcc that would run nothing, or the compiler wrappers again."""
+    """`BuildError` for an nvcc that is not there, or that is a compiler wrapper itself."""
     try:
         with program.open("rb") as file:
             begin = file.read(4096)

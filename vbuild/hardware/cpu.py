@@ -67,7 +67,7 @@ X86_64_FEATURES = {
 }
 """What each level adds to the one before (psABI, section 3.1.1).
 
-A new level also needs: `vbuild.build.plan` (MSVC's options), `vbuild.toolchain.compiler_wrapper` (which
+A new level also needs: `vbuild.toolchain.compiler_wrapper` (which
 compilers know levels), `vbuild.dispatch.judge` (names of dispatched functions), `vbuild.verification.level_emulation`
 (how to run as the level), `vbuild.release.publication` (which processors have it), and the copy that sdists ship,
 `vbuild.publishing.redirect.redirecthardware`, which a test compares with this table.

@@ -40,7 +40,6 @@ class CompilerFamily(StrEnum):
 
     GCC = "gcc"
     CLANG = "clang"
-    MSVC = "msvc"
 
 
 class Rust(Struct, frozen=True):

@@ -83,7 +83,7 @@ def main(run: Path, environment: dict[str, str]) -> None:
 
 
 def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> None:
-    """Make the folder of compiler wrappers anew, by *settings*, for the compilers that *environment* leads to."""
+    """Make the folder of compiler wrappers anew, by *settings*, for the compilers of *environment*."""
     from vbuild.toolchain import compiler_program, compiler_wrapper  # noqa: PLC0415 - see `main`
 
     folder = Path(settings["wrappers"])
@@ -166,13 +166,13 @@ def chosen(path: str) -> str:
 
 
 def _minor(name: str) -> int:
-    """12 of ``cp312-cp312``; 0 for builds without the GIL, and names of another form."""
+    """12 of ``cp312-cp312``; 0 for builds without the GIL, and other names."""
     digits = name.partition("-")[0][len("cp3") :]
     return int(digits) if digits.isdigit() and not name.endswith("t") else 0
 
 
 def _fast(python: str) -> str:
-    """The program that *python*, maybe a script that leads to it, is, or empty if it is slow, or does not run."""
+    """The program behind *python*, which may be a script, or "" if it is slow or does not run."""
     try:
         ran = subprocess.run([python, "-I", "-S", "-c", _ASK], capture_output=True, text=True, check=False)
     except OSError:

@@ -75,7 +75,7 @@ _PASSED = ("CIBW_ENVIRONMENT_PASS", "CIBW_ENVIRONMENT_PASS_LINUX")
 
 
 class RunFiles(Struct, frozen=True):
-    """Where a run has its wheels, the folder of the wrappers' logs, and the log of cibuildwheel."""
+    """Where a run has its wheels, the wrappers' logs, and the log of cibuildwheel."""
 
     output: Path
     logs: Path
@@ -83,16 +83,16 @@ class RunFiles(Struct, frozen=True):
 
 
 def passed_on(arguments: Arguments, environment: Mapping[str, str]) -> set[str]:
-    """The names of the variables in *environment* that cibuildwheel with *arguments* passes on into its containers."""
+    """The variables in *environment* that cibuildwheel with *arguments* passes on into its containers."""
     asked = {*_named(arguments.configuration), *(environment.get(name, "") for name in _PASSED)}
     return {name for text in asked for name in text.split()}
 
 
 class KeptRuns(Struct, frozen=True):
-    """The runs that are kept, in the user's cache. With *fresh*, those that are there are passed over and replaced.
+    """Finished runs in the user's cache; with *fresh*, they are passed over and replaced.
 
-    *engine* is the program of the containers. *without* is a folder that is not part of the project, nor is *setup*,
-    whose name is another each time.
+    *engine* is the program of the containers. The folders *without* and *setup*, whose name is new each time, are
+    no part of the project.
     """
 
     program: Cibuildwheel
@@ -104,7 +104,6 @@ class KeptRuns(Struct, frozen=True):
     fresh: bool = False
 
     def key(self, run: CibuildwheelRun) -> str | None:
-        """The key of *run*. `BuildError` if a file of the project cannot be read."""
         config = self.arguments.options
         passed = passed_on(self.arguments, self.environment)
         variables = {
@@ -125,7 +124,7 @@ class KeptRuns(Struct, frozen=True):
         return key_of(json.loads(json.dumps(found).replace(self.setup, "")))
 
     def taken(self, key: str, files: RunFiles) -> tuple[float, float] | None:
-        """When the run kept under *key* began and ended, its *files* put there; None if there is none, or not whole."""
+        """When the run kept under *key* began and ended, its *files* put there; None if it is not there as a whole."""
         entry = self._cache.folder / _KIND / key
         if self.fresh or not entry.is_dir():
             return None
@@ -150,7 +149,7 @@ class KeptRuns(Struct, frozen=True):
         return about["times"][0], about["times"][1]
 
     def keep(self, key: str, files: RunFiles, times: tuple[float, float]) -> None:
-        """Keep the *files* of a run under *key*, if that can be; no wheel may be written to any more."""
+        """Keep the *files* of a run under *key*, if that can be; its wheels must not be written to any more."""
         text = files.log.read_text(encoding="utf-8", errors="replace")
         images = {name: self._image(name) for name in _IMAGE.findall(text)}
         if not images or None in images.values():
@@ -167,7 +166,7 @@ class KeptRuns(Struct, frozen=True):
             (new / _ENTRY).write_text(sealed(json.dumps(about)), encoding="utf-8")
 
     def _image(self, name: str) -> str | None:
-        """The content of the image called *name*, pulled if it is not here; None if it cannot be had."""
+        """The content of the image called *name*, pulled if it is not here, or None."""
         for command in (["pull", "--quiet", name], []):
             asked = [self.engine, "image", "inspect", "--format", "{{.Id}}", name]
             ran = subprocess.run(asked, env=self.environment, capture_output=True, text=True, check=False)
@@ -196,11 +195,10 @@ def _named(options: Any) -> Iterator[str]:  # noqa: ANN401 - whatever TOML holds
 
 
 class WrapperRecord(Struct, frozen=True):
-    """What the compiler wrappers recorded of a build: flags that were kept or taken out, nvcc's commands, the calls of
-    the other compilers, and those of them that failed.
+    """What the compiler wrappers recorded of a build.
 
-    *compilers* are those that have compiled or linked something. *started* is when the wrappers were put there, in
-    seconds since the epoch, or None if they were not. The folder *objects* has what commands with kept flags made.
+    *started* is when the wrappers were put there, in seconds since the epoch, or None if they were not. *objects*
+    is a folder of what commands with kept flags made.
     """
 
     overrides: tuple[Override, ...] = ()
@@ -212,18 +210,17 @@ class WrapperRecord(Struct, frozen=True):
     compilers: tuple[Material, ...] = ()
 
     def kept(self, project: Path) -> KeptFlags:
-        """What was kept of the flags for single files of *project*."""
         return KeptFlags.of(self.overrides, self.calls, project, objects=self.objects)
 
 
 class ContainerSetup(Struct, frozen=True):
-    """A kit in *folder*, outside of the project: cibuildwheel copies that into the container."""
+    """The kit for containers in *folder*, outside of the project, which cibuildwheel copies."""
 
     folder: Path
 
     @classmethod
     def made(cls, folder: Path) -> Self:
-        """A kit in the new *folder*; `BuildError` if that has no room for it."""
+        """A kit in the new *folder*; `BuildError` without room for it."""
         try:
             shutil.copytree(Path(vbuild.__file__).parent, folder / "vbuild", ignore=_all_but_modules)
         except OSError as error:
@@ -238,11 +235,9 @@ class ContainerSetup(Struct, frozen=True):
 
     @property
     def inside(self) -> PurePosixPath:
-        """Where it is in the container."""
         return inside(self.folder)
 
     def add(self, run: CibuildwheelRun) -> None:
-        """Put the settings of *run* into the kit, if it has any."""
         if settings := run.settings():
             logs = self._of(run) / "logs"
             logs.mkdir(parents=True)
@@ -263,7 +258,6 @@ class ContainerSetup(Struct, frozen=True):
         )
 
     def logs(self, run: CibuildwheelRun) -> Path:
-        """The folder of what the compiler wrappers of *run* record."""
         return self._of(run) / "logs"
 
     def _of(self, run: CibuildwheelRun) -> Path:
@@ -284,7 +278,7 @@ _MINOR = len("cp3")
 
 
 class ContainerBuild(Struct, frozen=True):
-    """The *wheel* for an identifier, plain; the *record* of the compiler wrappers; what became of the project's test.
+    """The plain *wheel* for an identifier, and what became of the project's test.
 
     The *seconds* are those from when its wrappers were put there to the next identifier's.
     """
@@ -296,9 +290,9 @@ class ContainerBuild(Struct, frozen=True):
 
 
 class ContainerResult(Struct, frozen=True):
-    """What *run* has made, by identifier; *error* where it failed, for the identifier *at_work*. Its *log* is kept.
+    """What *run* made, by identifier; *error* if it failed, for the identifier *at_work*.
 
-    It *is_kept* if an earlier run has made all of it.
+    It *is_kept* if an earlier run made all of it.
     """
 
     run: CibuildwheelRun
@@ -310,10 +304,7 @@ class ContainerResult(Struct, frozen=True):
 
 
 class ContainerRunner(Struct, frozen=True):
-    """Does runs of cibuildwheel: with which *arguments*, in which *folder*, with what variables.
-
-    What *kept* has is not run again.
-    """
+    """Does runs of cibuildwheel; what *kept* has is not run again."""
 
     program: Cibuildwheel
     arguments: Arguments
@@ -386,10 +377,7 @@ class ContainerRunner(Struct, frozen=True):
 
 
 def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:
-    """*wheels* by the identifier that each was built for, in the order of *identifiers*.
-
-    `BuildError` for a wheel that is for none of them.
-    """
+    """*wheels* by the identifier that each was built for, in order; `BuildError` for a wheel that is for none."""
     found: dict[str, Path] = {}
     for wheel in wheels:
         try:
@@ -439,7 +427,7 @@ def _parted(identifier: str) -> tuple[str, bool, str]:
 
 
 def _is_on(tag: Tag, platform: str) -> bool:
-    """Whether *tag* is of the *platform* of an identifier; ``linux_x86_64``, of a wheel not repaired, is of both."""
+    """Whether *tag* is of *platform*; ``linux_x86_64``, of a wheel not repaired, is of both."""
     kind, _, machine = platform.partition("_")
     return tag.platform.startswith((kind, "linux_")) and tag.platform.endswith(f"_{machine}")
 
@@ -450,7 +438,7 @@ def _minor(tag: Tag) -> int:
 
 
 def _seconds(starts: Sequence[float | None], first: float, last: float) -> list[float]:
-    """How long each took that began at one of *starts*; the whole time for one whose start is not known."""
+    """How long each took that began at one of *starts*; the whole time if that is not known."""
     ends = sorted(start for start in starts if start is not None)
     return [
         (next((end for end in ends if end > start), last) - start) if start is not None else last - first

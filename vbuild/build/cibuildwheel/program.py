@@ -116,10 +116,10 @@ _RUST = "vbuild sets CARGO_BUILD_TARGET, with which cargo's results are in targe
 
 
 class Journal(Struct, frozen=True):
-    """A log, parsed: the identifier *at_work* at its end, those *tested*, the *reason* of the end, and *has_test*.
+    """A parsed log: the identifier *at_work* at its end, those *tested*, and the *reason* of the end, or "".
 
-    The last is whether the project has a test; *reason* is empty if the log gives none, and *explains* is whether it
-    says more than which command failed. *step* is the last that began, and *printed* the output of its last command.
+    The reason *explains* the end if it says more than which command failed. *has_test*: the project has one. *step*
+    is the last that began, and *printed* the output of its last command.
     """
 
     at_work: str = ""
@@ -132,7 +132,6 @@ class Journal(Struct, frozen=True):
 
     @classmethod
     def parse(cls, log: str) -> Self:
-        """The journal in the text of a *log*."""
         text = _COLOUR.sub("", log)
         at_work, is_tested = "", False
         tested: set[str] = set()
@@ -153,7 +152,7 @@ class Journal(Struct, frozen=True):
 
 
 def _of_last_command(output: str) -> str:
-    """What the last command of a step printed, of the step's *output*; all of it if no command is in there."""
+    """What the last command of a step printed, or all of the step's *output* without a command in it."""
     echo = next(reversed([*_ECHO.finditer(output)]), None)
     lines = output[echo.start("command") :].splitlines() if echo else []
     for count in range(1, len(lines) + 1):  # the command may have several lines
@@ -164,7 +163,7 @@ def _of_last_command(output: str) -> str:
 
 
 def _reason(step: str, output: str) -> tuple[str, bool]:
-    """Why a *step* with this *output* ended, in one line, with what to do; whether that is the true cause."""
+    """Why a *step* ended, in one line, with what to do; and whether that is the true cause."""
     if step in {"", BEFORE_BUILD} and (ours := _OURS.findall(output)):
         return str(ours[-1]), True
     error = next((match["text"] for match in reversed([*_ERROR.finditer(output)])), "")
@@ -193,7 +192,7 @@ def _words(text: str) -> list[str]:
 
 
 def _shown(words: Sequence[str]) -> str:
-    """The command of *words* in one line, as the project has it: not with what vbuild put in front."""
+    """The command of *words* as the project has it, without what vbuild put in front."""
     match words:
         case ["sh", "-c", command]:
             theirs = " ".join(_TRAP.sub("", command, count=1).split())
@@ -239,7 +238,7 @@ Echo = Callable[[bytes], None]
 
 
 class Arguments(Struct, frozen=True):
-    """The *words* for cibuildwheel; of these, the folder of the project, and the file with its options if named."""
+    """The *words* for cibuildwheel, the project's folder, and the file with its options if named."""
 
     words: tuple[str, ...] = ()
     package: Path = Path()
@@ -247,7 +246,7 @@ class Arguments(Struct, frozen=True):
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Self:
-        """*words* looked through; `BuildError` for those that make no wheels, or none for Linux."""
+        """`BuildError` for *words* that make no wheels, or none for Linux."""
         given: dict[str, str] = {}
         positional: list[str] = []
         left = iter(words)
@@ -275,21 +274,19 @@ class Arguments(Struct, frozen=True):
 
     @property
     def options(self) -> Path:
-        """The TOML file in which cibuildwheel looks for the project's options."""
         if self.config_file:
             return Path(self.config_file.replace("{package}", str(self.package)))
         return self.package / "pyproject.toml"
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """The project's options, or none if they cannot be read: what is wrong with them, cibuildwheel says."""
+        """The project's options, or none if they cannot be read: cibuildwheel says why."""
         with suppress(OSError, ValueError, AttributeError):
             found = tomllib.loads(read_text(self.options)).get("tool", {}).get("cibuildwheel", {})
             return found if isinstance(found, Mapping) else {}
         return {}
 
     def check_place(self) -> None:
-        """`BuildError` if the project is outside of the working folder, of which alone containers get a copy."""
         if not self.package.resolve().is_relative_to(Path.cwd()):
             raise BuildError(
                 f"{self.package}: outside of the working folder, which cibuildwheel copies into the container; "
@@ -298,7 +295,6 @@ class Arguments(Struct, frozen=True):
 
 
 def check_platform(platform: str, setting: str) -> None:
-    """`BuildError` if *platform*, which stands in *setting* at its braces, is not Linux."""
     if platform not in _LINUX:
         raise BuildError(
             f"{setting.format(platform)}: only wheels for Linux have variants of CPU levels and GPUs; "
@@ -307,14 +303,14 @@ def check_platform(platform: str, setting: str) -> None:
 
 
 class Containers(Struct, frozen=True):
-    """What runs of cibuildwheel make by the *engine*, a program; its wrapper and the names are in *folder*."""
+    """The containers of runs by *engine*, a program; its wrapper and their names are in *folder*."""
 
     engine: str
     folder: Path
 
     @classmethod
     def made(cls, arguments: Arguments, environment: Mapping[str, str], folder: Path) -> Self:
-        """The containers of runs with *arguments* in *environment*; `BuildError` if there is no engine for them."""
+        """`BuildError` if there is no engine for runs with *arguments* in *environment*."""
         name = engine_of(arguments, environment)
         if name not in _KNOWN:
             raise BuildError(
@@ -335,12 +331,11 @@ class Containers(Struct, frozen=True):
         return cls(program, folder.absolute())
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The variables that put the wrapper before the engine of *environment*."""
         return {"PATH": os.pathsep.join([str(self.folder), environment.get("PATH", os.defpath)])}
 
     @contextmanager
     def removed(self) -> Iterator[None]:
-        """Leaving the block by an error or Ctrl-C leaves no container that was made in it."""
+        """Leaving the block by an error or Ctrl-C removes the containers that were made in it."""
         try:
             yield
         except BaseException:
@@ -357,7 +352,6 @@ class Containers(Struct, frozen=True):
 
 
 def engine_of(arguments: Arguments, environment: Mapping[str, str]) -> str:
-    """The name of the engine that cibuildwheel takes with *arguments* in *environment*."""
     value: Any = next((text for name in _VARIABLES if (text := environment.get(name)) is not None), None)
     if value is None:
         options = arguments.configuration
@@ -369,8 +363,6 @@ def engine_of(arguments: Arguments, environment: Mapping[str, str]) -> str:
 
 
 class Cibuildwheel(Struct, frozen=True):
-    """The command of cibuildwheel, and its version."""
-
     command: tuple[str, ...]
     version: Version
 
@@ -404,10 +396,7 @@ class Cibuildwheel(Struct, frozen=True):
             raise BuildError(f"{program}: cannot tell which cibuildwheel it is; {_INSTALL}") from error
 
     def identifiers(self, arguments: Arguments, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """What cibuildwheel would build with *arguments*.
-
-        `BuildError` if it refuses them, in its words, of which secrets are hidden as in logs.
-        """
+        """What cibuildwheel would build with *arguments*; `BuildError` in its words if it refuses them."""
         command = [*self.command, *arguments.words, "--print-build-identifiers"]
         ran = subprocess.run(command, env=environment, capture_output=True, check=False)
         if ran.returncode:
@@ -469,10 +458,7 @@ def _echoed(log: Path, echo: Echo | None) -> Iterator[None]:
 
 
 def failed(error: BuildError, journal: Journal) -> BuildError:
-    """*error* of a run of cibuildwheel, with the reason in its *journal*.
-
-    Unless the reason explains the error, the message ends with what the last step printed.
-    """
+    """*error* with the reason in *journal*, and what the last step printed unless the reason explains it."""
     first, _, end = str(error).partition(", which ends:\n")
     place = f"{journal.at_work}: " if journal.at_work else ""
     reason = journal.reason or first.partition(";")[0]

@@ -102,7 +102,7 @@ def inside(path: Path) -> PurePosixPath:
 
 
 def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None) -> Env:
-    """The assignments, in the shell's words, that a build by *rules* gets behind the project's own."""
+    """The shell's assignments that a build by *rules* gets behind the project's own."""
     words = {name: _quoted(value) for name, value in target.env}
     # what makes builds the same anywhere, unless the image, the project or the recipe says otherwise
     words |= {name: _unless_set(name, f"echo {value}") for name, value in SETTLED.items() if name not in words}
@@ -134,7 +134,7 @@ def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None) -> Env:
 
 
 def check_one_line(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """`BuildError` if the environment in a project's *options*, or in the user's variables, would end early.
+    """`BuildError` if the environment in *options* or in the user's variables would end early.
 
     What vbuild puts behind it would be lost, which otherwise only the program in the container notices.
     """
@@ -166,23 +166,18 @@ def _escaped(text: str) -> str:
 
 
 def _unless_set(name: str, command: str) -> str:
-    """What *command* prints, unless the variable *name* has a value already: the project's knobs stay as they are."""
+    """What *command* prints, unless *name* has a value already: the project's knobs stay as they are."""
     return f""""$(sh -c 'printenv {name} | grep . || {command}')\""""
 
 
 class InheritanceRule(StrEnum):
-    """What a value does to those of lower precedence."""
-
     NONE = "none"
     APPEND = "append"
     PREPEND = "prepend"
 
 
 class Inheritance(Struct):
-    """The variables of cibuildwheel, with the rules of CIBW_INHERIT apart, while something is added to them.
-
-    *given* is the user's environment; *variables* are those that have a new value.
-    """
+    """The *given* variables of cibuildwheel, the *rules* of CIBW_INHERIT, and *variables* with a new value."""
 
     given: Mapping[str, str]
     rules: dict[str, InheritanceRule]
@@ -190,11 +185,9 @@ class Inheritance(Struct):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """The variables in *environment*, whose CIBW_INHERIT cibuildwheel has taken already."""
         return cls(environment, _rules(environment.get(INHERIT, "")))
 
     def result(self) -> dict[str, str]:
-        """The variables that are different now, CIBW_INHERIT among them."""
         inherit = "; ".join(f"{option}: {rule}" for option, rule in self.rules.items())
         return {**self.variables, INHERIT: inherit} if self.variables else {}
 
@@ -204,14 +197,10 @@ class Inheritance(Struct):
         self.rules.pop(option, None)
 
     def is_given(self, option: str) -> bool:
-        """Whether the user has a variable for *option*."""
         return any(_variable(name) in self.given for name in (option, f"{option}-{_LINUX}"))
 
     def add(self, option: str, value: str, join: Join, *, is_first: bool = False) -> None:
-        """Put *value* behind the project's and the user's values of *option*, or before them if it *is_first*.
-
-        *join* makes one value of two.
-        """
+        """Put *value* behind the project's and the user's values of *option*, or before them if it *is_first*."""
         front, back, is_new = "", "", False
         for name in (option, f"{option}-{_LINUX}"):
             text = self.given.get(_variable(name))
@@ -248,14 +237,14 @@ def joined(separator: str) -> Join:
 
 
 def tables_joined(before: str, after: str) -> str:
-    """How cibuildwheel joins two tables of settings: a key of the later one replaces the earlier's."""
+    """How cibuildwheel joins two tables of settings: a later key replaces the earlier's."""
     if not (before and after):
         return before or after
     return written({**_table(before), **_table(after)}.items())
 
 
 def written(settings: Iterable[tuple[str, Setting]]) -> str:
-    """Config settings in one line: those that are arrays once for each of their values."""
+    """Config settings in one line: arrays once for each of their values."""
     pairs = ((key, text) for key, value in settings for text in ((value,) if isinstance(value, str) else value))
     return " ".join(f"{key}={shlex.quote(text)}" for key, text in pairs)
 
@@ -300,11 +289,10 @@ _LEVELS = "--disable-isa-ext-check"
 
 
 class CibuildwheelRun(Struct, frozen=True):
-    """A run of cibuildwheel for the *targets* of one build, with its *variables*, for these *identifiers*.
+    """A run for the *targets* of one build, with its *variables*, for these *identifiers*.
 
-    *plan* and *toolkit* are None where nothing of vbuild's is put into the container. *repair* is what the wrapper of
-    auditwheel adds, and *is_tested* whether the project's tests are left to run. It is the *number*th with these
-    targets.
+    *plan* and *toolkit* are None if nothing of vbuild's is put into the container. *repair* is what the wrapper of
+    auditwheel adds, *is_tested* whether the project's tests run, and *number* counts runs with these targets.
     """
 
     targets: tuple[Target, ...]
@@ -330,7 +318,6 @@ class CibuildwheelRun(Struct, frozen=True):
         return self.targets[0].cpu
 
     def data(self) -> dict[str, Any]:
-        """The run as JSON holds it."""
         return {
             "labels": [target.label for target in self.targets],
             "identifiers": list(self.identifiers),
@@ -358,10 +345,8 @@ class CibuildwheelRun(Struct, frozen=True):
 
 
 class RunContext(Struct, frozen=True):
-    """What runs depend on besides the recipe.
-
-    This *machine*, the user's *environment*, the *setup* folder as the container sees it, the *backend* of the project,
-    and what gives a *toolkit*.
+    """What runs depend on besides the recipe: this *machine*, the user's *environment*, the *setup* folder as the
+    container sees it, the *backend* of the project, and what gives a *toolkit*.
     """
 
     machine: Cpu | None
@@ -374,10 +359,7 @@ class RunContext(Struct, frozen=True):
 def runs(
     recipe: Recipe, targets: Sequence[Target], identifiers: Sequence[str], context: RunContext
 ) -> tuple[CibuildwheelRun, ...]:
-    """The runs that make *targets*, those of one Python, for *identifiers*, all that cibuildwheel would build.
-
-    `BuildError` if there is none.
-    """
+    """The runs that make *targets*, those of one Python, for *identifiers*; `BuildError` if there is none."""
     if not identifiers:
         raise BuildError(
             f"{recipe.file}: cibuildwheel selects nothing; expected some: look at CIBW_BUILD, CIBW_SKIP, CIBW_ARCHS"
@@ -404,7 +386,7 @@ def runs(
 def again(
     recipe: Recipe, run: CibuildwheelRun, rules: Rewriting, identifiers: Sequence[str], context: RunContext
 ) -> CibuildwheelRun:
-    """*run* once more, by other *rules* of the compiler wrappers, for those *identifiers* of it only."""
+    """*run* once more, by other *rules* of the compiler wrappers, for some of its *identifiers*."""
     number = run.number + 1
     return _levelled(recipe, run.targets, identifiers, (), context, rules=rules, number=number)
 
@@ -415,7 +397,7 @@ def machine_of(identifier: str) -> str:
 
 
 def unheard(recipe: Recipe) -> tuple[str, ...]:
-    """The keys of *recipe*, and its lock, that have no effect where cibuildwheel builds, each with what has."""
+    """The keys of *recipe* that have no effect with cibuildwheel, each with what has."""
     build, lock = recipe.build, lock_file(recipe.file)
     found = {
         "build.patches": (build.patches, "apply them in before-all"),
@@ -527,7 +509,7 @@ def _repair(recipe: Recipe, target: Target) -> tuple[str, ...]:
 
 
 def _before_build(recipe: Recipe, run: CibuildwheelRun, setup: PurePosixPath) -> str:
-    """The command that runs the program in the container when the project's own, which comes behind it, is done.
+    """The command that runs the program in the container after the project's own before-build.
 
     That may install a compiler, and may end in anything: a newline, a comment. So ours is the shell's trap.
     """
