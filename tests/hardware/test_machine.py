@@ -47,23 +47,6 @@ def test_this_machine_reads_what_it_writes() -> None:
     assert len(text.splitlines()) < 120
 
 
-def test_another_interpreter_gives_its_own_tags() -> None:
-    assert Machine.here(Path(sys.executable)) == Machine.here()
-
-
-@pytest.mark.parametrize(
-    ("python", "message"),
-    [
-        ("/bin/true", "/bin/true: does not name its compatibility tags; expected a Python interpreter"),
-        ("/nowhere/python", "/nowhere/python: cannot be run: No such file or directory"),
-    ],
-)
-def test_what_is_no_interpreter_is_refused(python: str, message: str) -> None:
-    with pytest.raises(HardwareError) as refusal:
-        Machine.here(Path(python))
-    assert str(refusal.value) == message
-
-
 def test_tags_that_share_their_platforms_are_written_once() -> None:
     found = machine(tags=("cp311-cp311-b", "cp311-cp311-a", "cp311-abi3-b", "cp311-abi3-a", "py3-none-any"))
     assert str(found).splitlines()[2:] == [

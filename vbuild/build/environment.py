@@ -33,8 +33,7 @@ from vbuild.build.advice import missing_header, missing_source
 from vbuild.config.requirements import requirement_lines
 from vbuild.errors import BuildError, at
 from vbuild.files.cache import Cache, remove
-from vbuild.hardware.machine import Machine
-from vbuild.hardware.uv_platform import python_of, uv_platform
+from vbuild.hardware.machine import Machine, python_of, uv_platform
 from vbuild.index_client.configuration import (
     UNBUILT,
     Indexes,

@@ -16,16 +16,16 @@ https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabi
 https://docs.nvidia.com/cuda/ampere-compatibility-guide/
 
 *since* is the first toolkit that compiles for an architecture, *until* the last one; *specific* and *family* are the
-first for its forms with ``a`` and ``f``. From 11.7 on they are what ``ptxas --help`` lists, asked of 11.7, 11.8, 12.0,
-12.6, 12.8, 12.9 and 13.0 to 13.5; before that, the toolkit of the PTX version that brought the target.
+first for its forms with ``a`` and ``f``. From 11.7 on ``ptxas --help`` lists them (of 11.7, 11.8, 12.0, 12.6, 12.8,
+12.9 and 13.0 to 13.5); before that, it is the toolkit of the PTX version that brought the target.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#ptx-isa-version-history
 
 Tegra GPUs are in a Jetson or DRIVE; NVIDIA renamed Thor from 10.1 to 11.0 in CUDA 13.
 https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/
 
-AMD: code for a processor runs on that one alone, older or newer ones run none of it. Code that says nothing of a mode
-runs in both. The runtime takes code for the processor itself before generic code, and compiles SPIR-V if there is
-neither: ROCm/clr, hipamd/src/hip_fatbin.cpp. Processors, modes and numbers are those of LLVM 22.
+AMD: code for a processor runs on that one alone. Code that names no mode runs in both. The runtime takes code for the
+processor itself before generic code, and compiles SPIR-V if there is neither: ROCm/clr, hipamd/src/hip_fatbin.cpp.
+Processors, modes and numbers are those of LLVM 22.
 https://llvm.org/docs/AMDGPUUsage.html#processors
 """
 
@@ -39,7 +39,7 @@ from vbuild.hardware.driver import Dotted
 
 
 class Architecture(NamedTuple):
-    """One architecture: the toolkits that compile for it, and whether it is a Tegra, that is a Jetson or a DRIVE."""
+    """One architecture: the toolkits that compile for it, and whether it is a Tegra, in a Jetson or DRIVE."""
 
     since: Dotted
     until: Dotted | None = None
@@ -48,7 +48,7 @@ class Architecture(NamedTuple):
     is_tegra: bool = False
 
     def first_toolkit(self, suffix: str) -> Dotted | None:
-        """The first toolkit that compiles for the form with this *suffix*; None if there is no such form."""
+        """The first toolkit that compiles for the form with *suffix*; None if there is no such form."""
         return {"": self.since, "a": self.specific, "f": self.family}[suffix]
 
 
@@ -81,21 +81,18 @@ ARCHITECTURES: Mapping[int, Architecture] = {
 
 
 class Arch(NamedTuple):
-    """A GPU architecture: the number of its compute capability, and the suffix of code that is for it alone.
-
-    Without a suffix it is also a GPU, as a device.
-    """
+    """NVIDIA's architecture: the number of a compute capability, and the suffix of code; without one also a GPU."""
 
     number: int
     suffix: str = ""
 
     def __str__(self) -> str:
-        """The name as nvcc writes it: ``sm_90a``; "unknown" for the number 0, which stands for code of no known GPU."""
+        """The name as nvcc writes it: ``sm_90a``; "unknown" for 0, code for no known GPU."""
         return f"sm_{self.number}{self.suffix}" if self.number else "unknown"
 
     @property
     def major(self) -> int:
-        """The first number of the compute capability: 9 of sm_90, 12 of sm_121."""
+        """Of the compute capability: 9 of sm_90, 12 of sm_121."""
         return self.number // 10
 
     @property
@@ -105,19 +102,19 @@ class Arch(NamedTuple):
 
     @property
     def is_tegra(self) -> bool:
-        """Whether it is in a Jetson or DRIVE, whose machine code is for it alone."""
+        """Whether it is in a Jetson or DRIVE, which run no machine code but their own."""
         known = ARCHITECTURES.get(self.number)
         return known is not None and known.is_tegra
 
     @property
     def toolkits(self) -> tuple[Dotted, Dotted | None] | None:
-        """The first CUDA toolkit that compiles for it, and the last if it is gone; None if it is not known."""
+        """The first CUDA toolkit that compiles for it, and the last, if any; None for an unknown one."""
         known = ARCHITECTURES.get(self.number)
         first = known.first_toolkit(self.suffix) if known else None
         return (first, known.until) if known and first else None
 
     def runs_on(self, device: "Device") -> bool:
-        """Whether machine code for this architecture runs on *device*."""
+        """Whether machine code for it runs on *device*."""
         if not isinstance(device, Arch):
             return False
         if self.number == device.number:
@@ -125,16 +122,16 @@ class Arch(NamedTuple):
         return self.is_before(device) and not (self.is_tegra or device.is_tegra or self.suffix == "a")
 
     def is_before(self, device: "Arch") -> bool:
-        """Whether it is of the same major version as *device*, with a lower minor one."""
+        """Whether it has the major version of *device*, and a lower minor one."""
         return self.major == device.major and self.number < device.number
 
     def compiles_on(self, device: "Device") -> bool:
-        """Whether the driver of *device* can compile PTX for this architecture."""
+        """Whether the driver of *device* can compile PTX for it."""
         return isinstance(device, Arch) and (self.runs_on(device) or (not self.suffix and self.number < device.number))
 
 
 class Processor(NamedTuple):
-    """One of AMD's processors: the modes it can be in, and the number it has in the flags of a code object."""
+    """One of AMD's processors: its number in the flags of a code object, and the modes that it can be in."""
 
     number: int
     modes: tuple[str, ...] = ()
@@ -208,7 +205,7 @@ _GENERIC_NUMBERS = {
     0x5F: "gfx9-4-generic",
 }
 _BY_NUMBER = {processor.number: name for name, processor in PROCESSORS.items()} | _GENERIC_NUMBERS
-# by which ABI, the byte behind EI_OSABI, the flags say the modes in two bits each: none, any, off, on
+# from this ABI on, the byte after EI_OSABI, the flags have two bits for each mode: none, any, off, on
 _TWO_BITS = 2
 _MODE_BITS = {"sramecc": 10, "xnack": 8}
 _SIGNS = {2: "-", 3: "+"}
@@ -219,22 +216,21 @@ _NEAR = 4
 
 
 class GpuTarget(NamedTuple):
-    """One of AMD's processors, or code for it: *modes* such as ``xnack+`` are those it is in, or has to be in."""
+    """One of AMD's processors, or code for it; *modes*, such as ``xnack+``, are those that it is, or has to be, in."""
 
     processor: str
     modes: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A processor as in ``gfx942`` or ``gfx90a:xnack+``; `HardwareError` for one that does not exist."""
+        """A processor as in ``gfx942`` or ``gfx90a:xnack+``; `HardwareError` for an unknown one."""
         name = text.strip().lower()
         match = _TARGET.fullmatch(name)
         processor = match["processor"] if match else name.partition(":")[0]
         if processor not in PROCESSORS and processor not in GENERIC:
             raise HardwareError(f"there is no GPU architecture {text!r}; did you mean {_nearest(processor)}?")
         modes = tuple(sorted(_MODE.findall(match["modes"]))) if match else ()
-        found = PROCESSORS.get(processor)
-        known = found.modes if found else ()
+        known = PROCESSORS[processor].modes if processor in PROCESSORS else ()
         names = [mode[:-1] for mode in modes]
         if not match or any(mode not in known for mode in names) or len(names) > len(set(names)):
             forms = " or ".join(f"{processor}:{mode}+" for mode in known)
@@ -243,7 +239,7 @@ class GpuTarget(NamedTuple):
 
     @classmethod
     def of_flags(cls, flags: int, abi: int) -> Self | None:
-        """What a code object with these *flags* and this version of the *abi* is for; None if that is not known."""
+        """What a code object with *flags* and this version of the *abi* is for; None if that is not known."""
         name = _BY_NUMBER.get(flags & 0xFF)
         if name is None or not abi:
             return None
@@ -260,27 +256,26 @@ class GpuTarget(NamedTuple):
 
     @property
     def device(self) -> Self:
-        """The processor, in whatever mode."""
+        """The processor in any mode."""
         return type(self)(self.processor)
 
     @property
     def is_generic(self) -> bool:
-        """Whether it is code for several processors."""
         return self.processor.endswith("-generic")
 
     def runs_on(self, device: "Device") -> bool:
-        """Whether machine code for this target runs on *device*: in some mode of it, where *device* says none."""
+        """Whether machine code for it runs on *device*, in one of the modes that *device* leaves open."""
         if not isinstance(device, GpuTarget) or not self._is_for(device.processor):
             return False
-        other = {mode[:-1]: mode[-1:] for mode in device.modes}
-        return all(other.get(mode[:-1], mode[-1:]) == mode[-1:] for mode in self.modes)
+        signs = {mode[:-1]: mode[-1:] for mode in device.modes}
+        return all(signs.get(mode[:-1], mode[-1:]) == mode[-1:] for mode in self.modes)
 
     def compiles_on(self, device: "Device") -> bool:
         """Whether the runtime of *device* can compile this code: SPIR-V for any of AMD's processors."""
         return isinstance(device, GpuTarget) and self.processor == SPIRV
 
     def suits(self, device: "Device") -> bool:
-        """Whether it is made for the processor of *device* itself, and runs in each mode that *device* leaves open."""
+        """Whether it is for the processor of *device* itself, and runs in all modes that *device* leaves open."""
         return self.device == device.device and isinstance(device, GpuTarget) and {*self.modes} <= {*device.modes}
 
     def _is_for(self, processor: str) -> bool:
@@ -288,7 +283,7 @@ class GpuTarget(NamedTuple):
             return True
         if self.processor in GENERIC:
             return processor in GENERIC[self.processor]
-        # newer than the table: its name says of which versions it is, though not of all of them
+        # newer than the table: its name tells some of its processors
         match = _UNNAMED_GENERIC.fullmatch(self.processor)
         begins = f"gfx{match['major']}{match['minor'] or ''}" if match else None
         return begins is not None and begins in {processor[:-2], processor[:-1]}
@@ -298,7 +293,7 @@ Device = Arch | GpuTarget
 
 
 def _nearest(name: str) -> str:
-    """The processors that *name* may be meant to be: those that begin like it, else those nearest in spelling."""
+    """The processors that *name* may mean: those that begin like it, else the nearest in spelling."""
     begun = [known for known in (*PROCESSORS, *GENERIC) if known.startswith(name)]
     *others, last = (begun or get_close_matches(name, PROCESSORS, n=_NEAR, cutoff=0.0))[:_NEAR]
     return f"{', '.join(others)} or {last}" if others else last

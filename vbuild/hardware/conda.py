@@ -1,9 +1,9 @@
-"""What conda, mamba and pixi say of a machine, as a machine; and which CPUs reach which x86-64 level.
+"""A machine as conda, mamba and pixi describe it; and which CPUs reach which x86-64 level.
 
     __archspec=1=zen4      the CPU by archspec's name        __cuda=12.8=0        the newest CUDA the driver runs
     __glibc=2.36=0         the C library                     __cuda_arch=9.0=0    the lowest capability of all GPUs
 
-These virtual packages stand in the JSON of ``pixi info`` and ``mamba info`` as texts, in ``conda info``'s as lists.
+These virtual packages are texts in the JSON of ``pixi info`` and ``mamba info``, lists in that of ``conda info``.
 https://docs.conda.io/projects/conda/en/stable/user-guide/tasks/manage-virtual.html, and CEP 46 for __cuda_arch
 """
 
@@ -14,20 +14,15 @@ from functools import lru_cache
 from typing import Any
 
 import archspec.cpu
-from packaging.tags import compatible_tags, cpython_tags
-from packaging.version import Version
 
 from vbuild.errors import HardwareError, at
 from vbuild.files.reading import parsed_json
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
-from vbuild.hardware.machine import Machine
+from vbuild.hardware.machine import Machine, linux_tags
 
-# the machine of each platform, and the oldest glibc that manylinux knows there (PEP 600)
 MACHINES: Mapping[str, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
-_OLDEST_GLIBC = {"x86_64": 5, "aarch64": 17}
 _BASELINES = {"x86_64": "v1", "aarch64": "8a"}
-_ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 # in pixi's JSON, in conda's and in mamba's
 _KEYS = ("virtual_packages", "virtual_pkgs", "virtual packages")
 _PYTHON = re.compile(r"\d\.\d{1,2}(\.\d{1,3})?", re.ASCII)
@@ -38,8 +33,8 @@ _GLIBC, _NEWEST_GLIBC = 2, 99
 def machine_of(text: str) -> Machine:
     """The machine that *text* describes, the JSON of ``conda info --json``, mamba's or pixi's.
 
-    Its Python is the one that the JSON names, conda's own, else the running one. `HardwareError` for what is not such
-    JSON, or a machine that runs no Linux of a known kind.
+    Its Python is the one in the JSON, conda's own, else the running one. `HardwareError` for other texts, and for
+    machines without a known Linux.
     """
     try:
         info = parsed_json(text)
@@ -53,9 +48,11 @@ def machine_of(text: str) -> Machine:
     machine, virtual = MACHINES[subdir], dict(_virtual_packages(info))
     version = _python(info.get("python_version"))
     glibc, capability = _dotted(virtual, "__glibc"), _dotted(virtual, "__cuda_arch")
+    # without a glibc 2 there are only tags for linux_<machine>
+    minor = min(glibc.minor, _NEWEST_GLIBC) if glibc and glibc.major == _GLIBC else 0
     return Machine(
         python=version,
-        tags=tuple(_tags(version, machine, glibc)),
+        tags=linux_tags(version, machine, minor),
         cpu=_cpu(virtual.get("__archspec", ("", ""))[1], machine),
         nvidia=Nvidia(_dotted(virtual, "__cuda"), (capability,) if capability else ()),
     )
@@ -63,9 +60,9 @@ def machine_of(text: str) -> Machine:
 
 @lru_cache(maxsize=1)
 def x86_64_cpus() -> tuple[tuple[int, str], ...]:
-    """The names that archspec has for x86-64 CPUs, each with the highest level it reaches: ``(4, "zen4")``; sorted."""
-    found = ((_level(name), name) for name, target in archspec.cpu.TARGETS.items() if target.family.name == "x86_64")
-    return tuple(sorted(found))
+    """Archspec's x86-64 CPUs, each with the highest level that it reaches: ``(4, "zen4")``; sorted."""
+    cpus = ((_level(name), name) for name, target in archspec.cpu.TARGETS.items() if target.family.name == "x86_64")
+    return tuple(sorted(cpus))
 
 
 def _level(name: str) -> int:
@@ -75,7 +72,7 @@ def _level(name: str) -> int:
 
 
 def _virtual_packages(info: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Name, version and build string of each."""
+    """Name, and version and build string."""
     listed = next(info[key] for key in _KEYS if key in info)
     for item in listed if isinstance(listed, list) else [listed]:
         parts = item.split("=") if isinstance(item, str) else item
@@ -93,7 +90,7 @@ def _dotted(virtual: Mapping[str, tuple[str, str]], name: str) -> Dotted | None:
 
 
 def _cpu(name: str, machine: str) -> Cpu:
-    """The CPU that archspec calls *name*; the baseline of its *machine* for a name that is not known."""
+    """The CPU that archspec calls *name*; the baseline of *machine* for an unknown name."""
     target = archspec.cpu.TARGETS.get(name)
     if target is None or target.family.name != machine:
         return Cpu.known(machine, _BASELINES[machine])
@@ -103,26 +100,10 @@ def _cpu(name: str, machine: str) -> Cpu:
     return Cpu.known(machine, _BASELINES[machine]) if generic == machine else Cpu.parse(generic)
 
 
-def _python(found: object) -> str:
-    """The version in ``3.11.5`` or conda's ``3.11.5.final.0``; that of the running interpreter without one."""
-    if found is None:
+def _python(version: object) -> str:
+    """The version in ``3.11.5`` or conda's ``3.11.5.final.0``; without one the running interpreter's."""
+    if version is None:
         return platform.python_version()
-    if isinstance(found, str) and (match := _PYTHON.match(found)):
+    if isinstance(version, str) and (match := _PYTHON.match(version)):
         return match[0]
-    raise HardwareError(f"python_version is {found!r}; expected one as in 3.12.4")
-
-
-def _tags(python: str, machine: str, glibc: Dotted | None) -> Iterator[str]:
-    """The compatibility tags of CPython *python* on a *machine* with that *glibc*, best first."""
-    platforms = []
-    # as PEP 600 has them
-    newest = min(glibc.minor, _NEWEST_GLIBC) if glibc and glibc.major == _GLIBC else 0
-    for glibc_minor in range(newest, _OLDEST_GLIBC[machine] - 1, -1):
-        platforms.append(f"manylinux_2_{glibc_minor}_{machine}")
-        if glibc_minor in _ALIASES:
-            platforms.append(f"{_ALIASES[glibc_minor]}_{machine}")
-    platforms.append(f"linux_{machine}")
-    major, minor = Version(python).release[:2]
-    name = f"cp{major}{minor}"
-    yield from map(str, cpython_tags((major, minor), abis=[name], platforms=platforms))
-    yield from map(str, compatible_tags((major, minor), interpreter=name, platforms=platforms))
+    raise HardwareError(f"python_version is {version!r}; expected one as in 3.12.4")

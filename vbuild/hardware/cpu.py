@@ -19,9 +19,9 @@ from vbuild.errors import HardwareError, meant
 
 
 class CpuFeature(Struct, frozen=True):
-    """A feature of x86-64 processors, as the psABI (else iced-x86), Linux, gcc and klauspost/cpuid call it.
+    """A feature of x86-64 processors by its names: in the psABI (else iced-x86), Linux, gcc, and klauspost/cpuid.
 
-    *cpuinfo* is the flag in /proc/cpuinfo; *gcc* are the options for it, without ``-m``. NFD uses klauspost/cpuid.
+    *cpuinfo* is the flag in /proc/cpuinfo; *gcc* are its options, without ``-m``. NFD uses klauspost/cpuid.
     """
 
     name: str
@@ -104,13 +104,13 @@ X86_64_EXTRAS = {
         AVX512_BF16         avx512_bf16         avx512bf16         AVX512BF16
     """),
 }
-"""The features of no level that `provider-variant-x86-64` knows, under its names, which are Linux's.
+"""The features of no level that `provider-variant-x86-64` knows, by Linux's names.
 
-They stand at the level that wheels with them have to name at least: all processors that have one are of that level.
+All processors with one are at least of the level here, which wheels with it have to name.
 """
 X86_64_LEVELS = tuple(X86_64_FEATURES)
 _V2, _V3 = ({feature.name for feature in X86_64_FEATURES[level]} for level in ("v2", "v3"))
-# what some of qemu's processors have of these, each with all that the one before has
+# what some of qemu's processors have of these, in ascending order
 _QEMU_MODELS = {
     "qemu64": {"SSE3", "CMPXCHG16B", "LAHF-SAHF"},
     "Nehalem": _V2,
@@ -120,16 +120,16 @@ _QEMU_MODELS = {
     "Haswell": _V2 | _V3 | {"AES", "PCLMULQDQ", "RDTSCP", "RDRAND", "FSGSBASE"},
     "Broadwell": _V2 | _V3 | {"AES", "PCLMULQDQ", "RDTSCP", "RDRAND", "FSGSBASE", "ADX", "RDSEED"},
 }
-_EXTRAS = {feature.cpuinfo: (level, feature) for level, found in X86_64_EXTRAS.items() for feature in found}
-_OF_LEVELS = {feature.cpuinfo: level for level, found in X86_64_FEATURES.items() for feature in found}
+_EXTRAS = {feature.cpuinfo: (level, feature) for level, extras in X86_64_EXTRAS.items() for feature in extras}
+_OF_LEVELS = {feature.cpuinfo: level for level, features in X86_64_FEATURES.items() for feature in features}
 _RANKS = {feature.name: X86_64_LEVELS.index(level) for level in X86_64_LEVELS[1:] for feature in X86_64_FEATURES[level]}
 AARCH64_VERSIONS = (
     *(f"8{minor}a" for minor in ("", *(f".{number}" for number in range(1, 10)))),
     *(f"9.{number}a" for number in range(6)),
 )
 
-# What each version adds that programs can use, by the names in the Arm Architecture Reference Manual without FEAT_.
-# Optional features, such as AES, MTE or SME, are in none.
+# what each version adds for programs, by the names in the Arm Architecture Reference Manual without FEAT_; optional
+# features, such as AES, MTE or SME, are in none
 AARCH64_FEATURES = {
     version: tuple(names.split())
     for version, names in {
@@ -146,7 +146,7 @@ AARCH64_FEATURES = {
     }.items()
 }
 
-# where the first level starts that 9.0a does not include: 8.6a
+# the first level that 9.0a does not include
 _V8_IN_V9 = AARCH64_VERSIONS.index("8.6a")
 
 _FEATURES = {"x86_64": "level", "aarch64": "version"}
@@ -157,9 +157,9 @@ _NAME = re.compile(r"x86[-_]64(?:[-_](?P<level>v[1-9]))?|armv(?P<version>\d+(?:\
 
 
 class Cpu(Struct, frozen=True):
-    """The processors that code may count on: a machine (``x86_64``, ``aarch64``) and its level (``v3``, ``8.2a``).
+    """The processors that code is for: a machine (``x86_64``, ``aarch64``) and its level (``v3``, ``8.2a``).
 
-    *extras* are features that they have beyond the level, as Linux calls them, sorted.
+    *extras* are features beyond the level, by Linux's names, sorted.
     """
 
     machine: str
@@ -168,9 +168,9 @@ class Cpu(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The CPU named as compilers do: ``x86-64``, ``x86-64-v3``, ``armv8.2-a``; `HardwareError` for another name.
+        """The CPU by compilers' name: ``x86-64-v3``, ``armv8.2-a``, ``x86-64-v4+avx512_bf16``.
 
-        Features follow behind a ``+``: ``x86-64-v4+avx512_bf16``.
+        `HardwareError` for an unknown level or feature.
         """
         name, *extras = text.strip().lower().split("+")
         if not (match := _NAME.fullmatch(name)):
@@ -187,7 +187,7 @@ class Cpu(Struct, frozen=True):
 
     @classmethod
     def known(cls, machine: str, level: str) -> Self:
-        """The CPU of that *machine* and *level*; `HardwareError` if there is none."""
+        """The CPU of *machine* and *level*; `HardwareError` if there is none."""
         levels = _ORDERS.get(machine, ())
         if level not in levels:
             expected = f"expected {', '.join(levels)}" if levels else f"expected one of {', '.join(_ORDERS)}"
@@ -196,21 +196,22 @@ class Cpu(Struct, frozen=True):
 
     @classmethod
     def of_property(cls, text: str) -> Self | None:
-        """The CPU that the variant property *text* (``x86_64 :: level :: v3``) asks for; None for other properties."""
+        """The CPU of the variant property *text* (``x86_64 :: level :: v3``); None for other properties."""
         machine, feature, level = (part.strip() for part in text.split("::"))
         return cls.known(machine, level) if _FEATURES.get(machine) == feature else None
 
     @classmethod
     def of_properties(cls, texts: Iterable[str]) -> Self | None:
-        """The CPU that the variant properties *texts* ask for, the lowest of several; None if they name none."""
+        """The CPU of the variant properties *texts*, the lowest of several; None if they name none."""
         texts = tuple(texts)
-        named = [cpu for text in texts if (cpu := cls.of_property(text))]
+        cpus = [cpu for text in texts if (cpu := cls.of_property(text))]
         extras = {extra for text in texts if (extra := extra_of(text))}
-        # code may count on what all processors with the extras have
-        named = named or [cls("x86_64", max(_EXTRAS[extra][0] for extra in extras))] if extras else named
-        if not named:
+        if extras and not cpus:
+            # the level of all processors with the extras
+            cpus = [cls("x86_64", max(_EXTRAS[extra][0] for extra in extras))]
+        if not cpus:
             return None
-        lowest = min(named, key=lambda cpu: cpu.rank)
+        lowest = min(cpus, key=lambda cpu: cpu.rank)
         return cls(lowest.machine, lowest.level, tuple(sorted(extras)))
 
     def __str__(self) -> str:
@@ -218,15 +219,15 @@ class Cpu(Struct, frozen=True):
 
     @property
     def march(self) -> str:
-        """The name of the level that ``-march=`` takes."""
+        """The level as in ``-march=``."""
         if self.machine == "aarch64":
-            # to gcc the first of Armv9 is armv9-a only
+            # gcc calls the first of Armv9 armv9-a
             return f"armv{self.level.removesuffix('a').removesuffix('.0')}-a"
         return f"x86-64-{self.level}" if self.rank else "x86-64"
 
     @property
     def rank(self) -> int:
-        """How high the level is; 0 is the baseline."""
+        """The index of the level; 0 is the baseline."""
         return _ORDERS[self.machine].index(self.level)
 
     @property
@@ -234,23 +235,22 @@ class Cpu(Struct, frozen=True):
         return self.rank == 0 and not self.extras
 
     def with_extras(self, names: Iterable[str]) -> Self:
-        """The same level with those of the features *names* that a wheel can ask for."""
+        """The same level with those of the features *names* that a wheel can name."""
         extras = sorted({*names} & _EXTRAS.keys()) if self.machine == "x86_64" else ()
         return type(self)(self.machine, self.level, tuple(extras))
 
     @property
     def extra_features(self) -> tuple[CpuFeature, ...]:
-        """The features behind the names in *extras*."""
         return tuple(_EXTRAS[extra][1] for extra in self.extras)
 
     @property
     def variant_property(self) -> str:
-        """The level as PEP 825 writes it, in the namespaces that uv knows."""
+        """The level as a property in the namespaces that uv knows."""
         return f"{self.machine} :: {_FEATURES[self.machine]} :: {self.level}"
 
     @property
     def variant_properties(self) -> tuple[str, ...]:
-        """The level as PEP 825 writes it, and the extras, as `provider-variant-x86-64` knows them."""
+        """The level, and the extras, as properties that `provider-variant-x86-64` knows."""
         return (self.variant_property, *(f"{self.machine} :: {extra} :: {_ON}" for extra in self.extras))
 
     @property
@@ -260,7 +260,7 @@ class Cpu(Struct, frozen=True):
 
     @property
     def features(self) -> frozenset[str]:
-        """The names of the features above the baseline that the level has."""
+        """The features that the level has above the baseline."""
         if self.machine == "aarch64":
             return frozenset(name for level in self.supported_levels for name in AARCH64_FEATURES.get(level, ()))
         return frozenset(
@@ -275,7 +275,7 @@ class Cpu(Struct, frozen=True):
 
     @property
     def supported_levels(self) -> tuple[str, ...]:
-        """The level and every one it includes, best first: 9.0a includes 8.5a, 9.1a includes 8.6a, and so on."""
+        """The level and every one that it includes, best first: 9.0a includes 8.5a, 9.1a 8.6a, and so on."""
         levels = _ORDERS[self.machine]
         lower = levels[self.rank :: -1]
         if not self.level.startswith("9."):
@@ -288,13 +288,13 @@ _ON = "on"
 
 
 def extra_of(text: str) -> str | None:
-    """The feature of no level that the variant property *text* asks for, or None if it asks for something else."""
+    """The extra of the variant property *text*; None for other properties."""
     machine, extra, value = (part.strip() for part in text.split("::"))
     return extra if (machine, value) == ("x86_64", _ON) and extra in _EXTRAS else None
 
 
 def _check_extra(cpu: Cpu, extra: str) -> None:
-    """`HardwareError` if the processors of the level *cpu* may not be said to have *extra*."""
+    """`HardwareError` if *extra* cannot be named with the level *cpu*."""
     if cpu.machine != "x86_64":
         raise HardwareError(f"{cpu}+{extra}: single features can be named for x86-64 only")
     if level := _OF_LEVELS.get(extra):
@@ -305,12 +305,12 @@ def _check_extra(cpu: Cpu, extra: str) -> None:
         )
     lowest = _EXTRAS[extra][0]
     if X86_64_LEVELS.index(lowest) > cpu.rank:
-        what = f"all processors with {extra} are of x86-64-{lowest}"
-        raise HardwareError(f"{cpu}+{extra}: {what}; expected x86-64-{lowest}+{extra}")
+        why = f"all processors with {extra} are of x86-64-{lowest}"
+        raise HardwareError(f"{cpu}+{extra}: {why}; expected x86-64-{lowest}+{extra}")
 
 
 def feature_rank(name: str) -> int:
-    """The position of the lowest x86-64 level that has the feature *name*, 1 for v2; one more than v4's if none has."""
+    """The index of the lowest x86-64 level with the feature *name*, 1 for v2; 4, above v4, if none has it."""
     return _RANKS.get(name, len(X86_64_LEVELS))
 
 
@@ -324,22 +324,23 @@ def level_of_features(names: frozenset[str], machine: str = "x86_64") -> str:
 
 
 def lesser_processor(missing: Collection[str]) -> str:
-    """A processor, as ``qemu-x86_64 -cpu`` takes it, without the features *missing*, and with all that came before."""
+    """A processor for ``qemu-x86_64 -cpu`` without the features *missing*, and with all older ones."""
     models = (model for model, names in reversed(_QEMU_MODELS.items()) if names.isdisjoint(missing))
     return next(models, None) or masked_processor(missing)
 
 
 def masked_processor(missing: Collection[str], others: Collection[str] = ()) -> str:
-    """A processor, as ``qemu-x86_64 -cpu`` takes it, with all but the features *missing*, *others* among them."""
+    """A processor for ``qemu-x86_64 -cpu`` with all features but *missing*, *others* among them."""
     models = (model for model in ("Haswell", "Broadwell") if _QEMU_MODELS[model].issuperset({*missing, *others}))
-    return ",".join((next(models, "max"), *(f"-{_qemu_name(name)}" for name in sorted(missing))))
-
-
-def _qemu_name(feature: str) -> str:
-    known = (one for group in (*X86_64_FEATURES.values(), *X86_64_EXTRAS.values()) for one in group)
-    return next((one.cpuinfo for one in known if one.name == feature), feature.lower()).replace("_", "-")
+    flags = {
+        feature.name: feature.cpuinfo
+        for features in (*X86_64_FEATURES.values(), *X86_64_EXTRAS.values())
+        for feature in features
+    }
+    without = (flags.get(name, name.lower()).replace("_", "-") for name in sorted(missing))
+    return ",".join((next(models, "max"), *(f"-{flag}" for flag in without)))
 
 
 def available_cores() -> int:
-    """The cores this process may run on."""
+    """The cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -4,8 +4,8 @@
     9.0      a compute capability; code for it is called sm_90
     gfx942   a processor of AMD
 
-The first two are asked of NVML, the library under nvidia-smi, which comes with every driver and starts no context on a
-GPU; the third of the files in which Linux says what its driver found.
+The first two are from NVML, the library under nvidia-smi, which comes with every driver and starts no context on a GPU;
+the third from the files of Linux's driver.
 https://docs.nvidia.com/deploy/nvml-api/
 """
 
@@ -18,10 +18,9 @@ from typing import NamedTuple, Self
 
 from vbuild.errors import HardwareError, at
 
-# the variables that NVIDIA's variant provider and uv obey
+# the variables of NVIDIA's variant provider, which uv obeys, too, and of AMD's
 FORCED_DRIVER = "NV_VARIANT_PROVIDER_FORCE_CUDA_DRIVER_VERSION"
 FORCED_CAPABILITY = "NV_VARIANT_PROVIDER_FORCE_SM_ARCH"
-# and the one that AMD's obeys
 FORCED_GFX = "ROCM_BOOTSTRAP_FORCE_GFX_ARCH"
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
@@ -51,21 +50,21 @@ class Dotted(NamedTuple):
 # drivers before that of CUDA 12.4 do not read GPU code compressed with zstd (nvcc's manual, --compress-mode)
 ZSTD_SINCE = Dotted(12, 4)
 
-# the first version of PTX of each major of CUDA, which has a version of PTX for each of its own, and those where it
-# has not (the PTX manual, release notes)
+# versions of PTX, from each of which on every minor version of CUDA has the next one (the PTX manual, release notes)
 _PTX = {
     Dotted(6, 0): Dotted(9, 0),
     Dotted(6, 3): Dotted(10, 0),
     Dotted(7, 0): Dotted(11, 0),
     Dotted(8, 0): Dotted(12, 0),
+    Dotted(8, 6): Dotted(12, 7),
+    Dotted(9, 0): Dotted(13, 0),
 }
-_PTX |= {Dotted(8, 6): Dotted(12, 7), Dotted(9, 0): Dotted(13, 0)}
 
 
 def compiles_since(ptx: Dotted) -> Dotted | None:
     """The CUDA version of the oldest driver that compiles PTX of the version *ptx*; None if it is not known.
 
-    That of CUDA's major is not enough: drivers run machine code of later minor versions, but do not compile their PTX.
+    Drivers run machine code of later minor versions of CUDA, but do not compile their PTX.
     """
     first = max((known for known in _PTX if known <= ptx and known.major == ptx.major), default=None)
     return Dotted(_PTX[first].major, _PTX[first].minor + ptx.minor - first.minor) if first else None
@@ -79,28 +78,30 @@ class Nvidia(NamedTuple):
 
     @classmethod
     def here(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """What NVML says about this machine, or what the variables of NVIDIA's provider in *environ* say instead."""
+        """What NVML says, or else the variables of NVIDIA's provider in *environ*."""
         forced: dict[str, Dotted] = {}
         for variable in (FORCED_DRIVER, FORCED_CAPABILITY):
             if text := environ.get(variable):
                 with at(variable):
                     forced[variable] = Dotted.parse(text)
-        found = cls() if len(forced) == 2 else cls.detected()  # noqa: PLR2004 - both
-        capabilities = (forced[FORCED_CAPABILITY],) if FORCED_CAPABILITY in forced else found.capabilities
-        return cls(forced.get(FORCED_DRIVER, found.driver), capabilities)
+        detected = cls() if len(forced) == 2 else cls.detected()  # noqa: PLR2004 - both
+        capabilities = (forced[FORCED_CAPABILITY],) if FORCED_CAPABILITY in forced else detected.capabilities
+        return cls(forced.get(FORCED_DRIVER, detected.driver), capabilities)
 
     @classmethod
     def detected(cls) -> Self:
-        """What NVML says about this machine; nothing if there is no driver, or if it does not answer."""
+        """What NVML says; nothing if there is no driver, or it does not answer."""
         if (library := _library()) is None or library.nvmlInit_v2():
             return cls()
         try:
             version = _number(library.nvmlSystemGetCudaDriverVersion_v2)
             count = _number(library.nvmlDeviceGetCount_v2) or 0
-            found = (_capability(library, index) for index in range(count))
-            capabilities = sorted({capability for capability in found if capability}, reverse=True)
+            capabilities = sorted(
+                {*filter(None, (_capability(library, index) for index in range(count)))}, reverse=True
+            )
             # 12080 is CUDA 12.8
-            return cls(Dotted(version // 1000, version % 1000 // 10) if version else None, tuple(capabilities))
+            cuda = Dotted(version // 1000, version % 1000 // 10) if version else None
+            return cls(cuda, tuple(sorted(filter(None, capabilities), reverse=True)))
         finally:
             library.nvmlShutdown()
 
@@ -129,10 +130,10 @@ def _capability(library: ctypes.CDLL, index: int) -> Dotted | None:
 
 
 def amd_gpus(environ: Mapping[str, str] = os.environ, *, topology: Path = TOPOLOGY) -> tuple[str, ...]:
-    """The processors of AMD's GPUs in this machine, each once, or what the variable of AMD's provider says instead."""
+    """The processors of AMD's GPUs in this machine, each once, or else those in the variable of AMD's provider."""
     if forced := environ.get(FORCED_GFX):
         return tuple(dict.fromkeys(name.strip() for name in forced.split(",") if name.strip()))
-    found = []
+    processors = []
     for node in sorted(topology.glob("*/properties")):
         try:
             match = _GFX_VERSION.search(node.read_text(encoding="utf-8", errors="replace"))
@@ -141,5 +142,5 @@ def amd_gpus(environ: Mapping[str, str] = os.environ, *, topology: Path = TOPOLO
         if match:
             version = int(match["number"])
             # 90402 is gfx942, 90010 is gfx90a
-            found.append(f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}")
-    return tuple(dict.fromkeys(found))
+            processors.append(f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}")
+    return tuple(dict.fromkeys(processors))

@@ -1,30 +1,33 @@
-"""GPUs that are asked for: how people write them, and what of the code that is there a GPU needs.
+"""GPUs as people write them, and which of the code in a library a GPU needs.
 
     sm_90   9.0   90   90-real          GPUs of compute capability 9.0, and code for them
     sm_90a  90a   9.0a                  code that uses what only 9.0 has, and runs nowhere else
     sm_100f 100f                        code that uses what the family of 10.0 has
     sm_90+PTX   9.0+PTX   90+ptx        the same GPUs, and PTX: code that the driver compiles for later GPUs
-    compute_90   90-virtual             PTX alone, where code is compiled; to what is cut, the same as sm_90+PTX
-    H100   RTX 4090   L4+PTX            the same by a product's name (`vbuild.hardware.gpu_names`)
+    compute_90   90-virtual             PTX alone when code is compiled; when it is cut, the same as sm_90+PTX
+    H100   RTX 4090   L4+PTX            the same by a product's name
 
-    gfx942   gfx90a:xnack-   MI300X     AMD's processors, in any mode or in one; no code is compiled for them here
+    gfx942   gfx90a:xnack-   MI300X     AMD's processors, in any mode or in one; vbuild compiles no code for them
     gfx11-generic                       each processor that such code runs on
 
-What runs where is in `vbuild.hardware.architectures`.
+A product's name may have words that do not tell the architecture, such as brand, memory and socket, or not: NVIDIA
+A100-SXM4-80GB, Tesla T4, AMD Instinct MI250X, Radeon PRO W7900. A name that two generations share is refused with both.
+https://developer.nvidia.com/cuda-gpus
+https://developer.nvidia.com/cuda-legacy-gpus
+https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum, StrEnum
-from itertools import groupby
 from typing import Any, NamedTuple, Self
 
 from vbuild.errors import HardwareError
 from vbuild.hardware.architectures import ARCHITECTURES, GENERIC, Arch, Device, GpuTarget
 from vbuild.hardware.driver import Dotted, Nvidia, amd_gpus
-from vbuild.hardware.gpu_names import architecture_of, similar_names
 
 _REQUEST = re.compile(
     r"""
@@ -41,9 +44,85 @@ _HEXADECIMAL = re.compile("[0-9a-f]{1,7}")
 _NEAR = 4
 _LEAST_PRODUCT = 1000  # from here on a number is that of a product, as in 4090
 
+_PRODUCTS: dict[int | str, str] = {
+    50: "GTX 745, GTX 750, K620, K1200, K2200, M10",
+    52: "GTX 950, GTX 960, GTX 970, GTX 980, M4, M40, M60, M2000, M4000, M5000, M6000",
+    53: "Jetson Nano, Jetson TX1",
+    60: "P100, GP100",
+    61: "GTX 1050, GTX 1060, GTX 1070, GTX 1080, P4, P6, P40, TITAN Xp, P400, P600, P620, P1000, P2000, P4000, P5000, "
+    "P6000",
+    62: "Jetson TX2",
+    70: "V100, GV100, TITAN V",
+    72: "Jetson Xavier, Xavier NX",
+    75: "T4, T400, T600, T1000, GTX 1630, GTX 1650, GTX 1660, RTX 2060, RTX 2070, RTX 2080, TITAN RTX, "
+    "Quadro RTX 3000, Quadro RTX 4000, Quadro RTX 5000, Quadro RTX 6000, Quadro RTX 8000",
+    80: "A100, A800, A30, CMP 170HX",
+    86: "A2, A10, A10G, A10M, A16, A40, RTX 3050, RTX 3060, RTX 3070, RTX 3080, RTX 3090, RTX A400, RTX A1000, "
+    "RTX A2000, RTX A3000, RTX A4000, RTX A4500, RTX A5000, RTX A5500, RTX A6000, A2000, A4000, A5000, A6000",
+    87: "Orin, Orin NX, Orin Nano",
+    89: "L2, L4, L20, L40, L40S, L40G, RTX 4050, RTX 4060, RTX 4070, RTX 4080, RTX 4090, RTX 2000 Ada, RTX 4000 Ada, "
+    "RTX 4500 Ada, RTX 5000 Ada, RTX 5880 Ada, RTX 6000 Ada",
+    90: "H100, H200, H20, H800, GH200",
+    100: "B100, B200, GB200",
+    103: "B300, GB300",
+    110: "Thor, Jetson T4000, Jetson T5000",
+    120: "RTX 5050, RTX 5060, RTX 5070, RTX 5080, RTX 5090, RTX PRO 2000, RTX PRO 4000, RTX PRO 4500, RTX PRO 5000, "
+    "RTX PRO 6000",
+    121: "GB10, DGX Spark",
+    "gfx900": "MI25, RX Vega 56, RX Vega 64",
+    "gfx906": "MI50, MI60, Radeon VII",
+    "gfx908": "MI100",
+    "gfx90a": "MI210, MI250, MI250X",
+    "gfx942": "MI300A, MI300X, MI308X, MI325X",
+    "gfx950": "MI350X, MI355X",
+    "gfx1010": "RX 5600 XT, RX 5700, RX 5700 XT",
+    "gfx1011": "V520",
+    "gfx1012": "RX 5500, RX 5500 XT",
+    "gfx1030": "RX 6800, RX 6800 XT, RX 6900 XT, RX 6950 XT, W6800, V620",
+    "gfx1031": "RX 6700, RX 6700 XT, RX 6750 XT",
+    "gfx1032": "RX 6600, RX 6600 XT, RX 6650 XT, W6600",
+    "gfx1034": "RX 6400, RX 6500 XT, W6400",
+    "gfx1035": "660M, 680M",
+    "gfx1100": "RX 7900 GRE, RX 7900 XT, RX 7900 XTX, W7800, W7900",
+    "gfx1101": "RX 7700, RX 7700 XT, RX 7800 XT, V710, W7700",
+    "gfx1102": "RX 7600, RX 7600 XT, RX 7650 GRE, W7500, W7600",
+    "gfx1103": "740M, 760M, 780M",
+    "gfx1150": "880M, 890M",
+    "gfx1151": "8050S, 8060S",
+    "gfx1152": "840M, 860M",
+    "gfx1200": "RX 9060, RX 9060 XT",
+    "gfx1201": "RX 9070, RX 9070 GRE, RX 9070 XT, AI PRO R9700",
+}
+_SHARED = {
+    "RTX 4000": ("Quadro RTX 4000", "RTX 4000 Ada"),
+    "RTX 5000": ("Quadro RTX 5000", "RTX 5000 Ada"),
+    "RTX 6000": ("Quadro RTX 6000", "RTX 6000 Ada", "RTX PRO 6000"),
+    "TITAN X": ("sm_52 for that of 2015", "sm_61 for that of 2016"),
+}
+# words of names as drivers report them that do not tell the architecture
+_SILENT = re.compile(
+    r"\b(?:amd|instinct|radeon pro|radeon(?! vii)|graphics|oam|dual slot"
+    r"|nvidia|geforce|tesla|jetson|agx|ti|super|max-?q|laptop|mobile|gpu|generation|blackwell|workstation|server"
+    r"|edition|developer|kit|sxm\d?|pcie?e?|nvl|hbm\d\w?|\d+ ?gb)\b|\(.*\)"
+)
+_OTHERS = re.compile(r"[^a-z0-9]+")
+_CLOSE = 0.75
+_LONGEST = 40
+
+
+def _plain(name: str) -> str:
+    """The letters and digits of *name* without words that do not tell the architecture, unless that leaves none."""
+    text = name.lower().replace("-", " ")
+    return _OTHERS.sub("", _SILENT.sub(" ", text)) or _OTHERS.sub("", text)
+
+
+_PRODUCT_NAMES = {_plain(name): name for names in _PRODUCTS.values() for name in names.split(", ")}
+_ARCHITECTURE_OF_PRODUCT = {_plain(name): number for number, names in _PRODUCTS.items() for name in names.split(", ")}
+_AMBIGUOUS = {_plain(name): others for name, others in _SHARED.items()}
+
 
 class GpuRequest(NamedTuple):
-    """A GPU of NVIDIA that code is asked for: whether PTX is asked for, and machine code; one of them always is."""
+    """A request for code for an NVIDIA GPU: PTX, machine code (*real*), or both."""
 
     arch: Arch
     ptx: bool = False
@@ -51,7 +130,7 @@ class GpuRequest(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """One item of a GPU list in any spelling; `HardwareError` for an architecture that does not exist."""
+        """One item of a GPU list in any spelling; `HardwareError` for an unknown architecture."""
         named = _named(text)
         if isinstance(named, GpuTarget):
             raise HardwareError(f"{text!r} is one of AMD's GPUs, for which no code is compiled here; expected NVIDIA's")
@@ -70,50 +149,49 @@ class GpuRequest(NamedTuple):
 
     @property
     def device(self) -> Arch:
-        """The GPU meant: sm_90 where sm_90a was asked for."""
+        """The GPU: sm_90 for sm_90a."""
         return self.arch.device
 
 
 @dataclass(frozen=True, slots=True)
 class GpuList:
-    """The GPUs that code is asked for, lowest first, each once: *requests* for NVIDIA's, and AMD's *targets*."""
+    """*requests* for code for NVIDIA's GPUs, and AMD's *targets*; lowest first, each once."""
 
     requests: tuple[GpuRequest, ...] = ()
     targets: tuple[GpuTarget, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The GPUs of NVIDIA listed in *text* with comma, semicolon or space between them.
-
-        `HardwareError` if there are none.
-        """
+        """NVIDIA's GPUs in *text*, separated by comma, semicolon or space; `HardwareError` if there are none."""
         return cls.of(map(GpuRequest.parse, _listed(text)))
 
     @classmethod
     def asked(cls, text: str) -> Self:
-        """As `parse`, of both vendors, where ``native`` stands for the GPUs of this machine.
-
-        `HardwareError` if there are none.
-        """
-        items = _listed(text.replace(_NATIVE, ",".join(_here())) if _NATIVE in text else text)
+        """As `parse`, of both vendors; ``native`` stands for the GPUs of this machine."""
+        if _NATIVE in text:
+            here = [*map(str, Nvidia.here().capabilities), *amd_gpus()]
+            if not here:
+                raise HardwareError(
+                    f"{_NATIVE}: no GPU found on this machine; expected GPUs by name, as in sm_90 or H100"
+                )
+            text = text.replace(_NATIVE, ",".join(here))
         targets: set[GpuTarget] = set()
-        others = []
-        for item in items:
+        requests = []
+        for item in _listed(text):
             if isinstance(named := _named(item), GpuTarget):
-                targets |= {GpuTarget(each) for each in GENERIC.get(named.processor, ())} or {named}
+                targets |= {GpuTarget(member) for member in GENERIC.get(named.processor, ())} or {named}
             else:
-                others.append(item)
-        return cls(cls.of(map(GpuRequest.parse, others)).requests, tuple(sorted(targets, key=arch_order)))
+                requests.append(GpuRequest.parse(item))
+        return cls(cls.of(requests).requests, tuple(sorted(targets, key=arch_order)))
 
     @classmethod
     def of(cls, requests: Iterable[GpuRequest]) -> Self:
-        """NVIDIA's GPUs of all *requests*: with PTX if one of them asks for it, and so with machine code."""
-        grouped = groupby(sorted(requests), key=lambda request: request.arch)
-        found = []
-        for arch, group in grouped:
-            same = tuple(group)
-            found.append(GpuRequest(arch, any(each.ptx for each in same), any(each.real for each in same)))
-        return cls(tuple(found))
+        """The *requests*, those for one architecture merged."""
+        merged: dict[Arch, GpuRequest] = {}
+        for request in sorted(requests):
+            before = merged.get(request.arch, request)
+            merged[request.arch] = GpuRequest(request.arch, request.ptx or before.ptx, request.real or before.real)
+        return cls(tuple(merged.values()))
 
     def __str__(self) -> str:
         return ",".join(map(str, (*self.requests, *self.targets)))
@@ -123,21 +201,21 @@ class GpuList:
 
     @property
     def devices(self) -> tuple[Arch, ...]:
-        """NVIDIA's GPUs meant, lowest first, each once."""
+        """NVIDIA's GPUs, lowest first, each once."""
         return tuple(sorted({request.device for request in self.requests}))
 
     @property
     def every(self) -> tuple[Device, ...]:
-        """The GPUs meant of both vendors, NVIDIA's first."""
+        """The GPUs of both vendors, NVIDIA's first."""
         return (*self.devices, *self.targets)
 
     @property
     def native(self) -> tuple[Arch, ...]:
-        """The GPUs that machine code is asked for, lowest first, each once."""
+        """NVIDIA's GPUs with a request for machine code, lowest first, each once."""
         return tuple(sorted({request.device for request in self.requests if request.real}))
 
     def check_toolkit(self, version: Dotted) -> None:
-        """`HardwareError`, with the versions that can, where CUDA *version* cannot compile for one of them."""
+        """`HardwareError` if CUDA *version* cannot compile for one of them; the message names versions that can."""
         for arch in (request.arch for request in self.requests):
             if arch.toolkits is None:
                 raise HardwareError(f"{arch}: no CUDA toolkit is known to compile for it")
@@ -154,51 +232,42 @@ def _listed(text: str) -> list[str]:
     raise HardwareError("no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX")
 
 
-def _here() -> list[str]:
-    """The GPUs of this machine; `HardwareError` if it has none."""
-    if here := [*map(str, Nvidia.here().capabilities), *amd_gpus()]:
-        return here
-    raise HardwareError(f"{_NATIVE}: no GPU found on this machine; expected GPUs by name, as in sm_90 or H100")
-
-
 def _items(piece: str) -> list[str]:
     """The GPUs in a *piece* of a list between two commas: one product's name, or several items with spaces."""
     words = piece.split()
-    several = (
-        len(words) > 1 and not _named(piece) and all(_REQUEST.fullmatch(word.lower()) or _named(word) for word in words)
-    )
-    return words if several or not words else [piece.strip()]
+    are_items = not _named(piece) and all(_REQUEST.fullmatch(word.lower()) or _named(word) for word in words)
+    return words if are_items or not words else [piece.strip()]
 
 
 def _named(text: str) -> Device | None:
-    """What *text* names as a product, or as AMD does; None if it is written as NVIDIA's, or not known."""
+    """The architecture of a product, or of AMD; None if *text* is written as NVIDIA's architectures, or not known."""
     plain = text.strip().lower()
     if plain.startswith("gfx") and len(plain.split()) == 1:
         return GpuTarget.parse(plain)
     if _REQUEST.fullmatch(plain):
         return None
-    found = architecture_of(_PTX.sub("", text))
-    return Arch(found) if isinstance(found, int) else GpuTarget(found) if found else None
+    architecture = _architecture_of(_PTX.sub("", text))
+    return Arch(architecture) if isinstance(architecture, int) else GpuTarget(architecture) if architecture else None
 
 
 def _matched(text: str) -> re.Match[str]:
     if match := _REQUEST.fullmatch(text.strip().lower()):
         return match
-    near = similar_names(_PTX.sub("", text))
+    near = _similar_names(_PTX.sub("", text))
     expected = "expected one as in sm_90, 9.0, 90a, 90-real, 9.0+PTX or H100"
     advice = f"did you mean {' or '.join(near)}?" if near else expected
     raise HardwareError(f"there is no GPU architecture {text!r}; {advice}")
 
 
 def _known(match: re.Match[str]) -> tuple[int, str]:
-    """The number and suffix that were *matched*, if nvcc knows them."""
+    """The number and suffix in *match*; `HardwareError` if nvcc does not know them."""
     number = int(match["number"] or match["major"] + match["minor"])
     suffix = match["suffix"] or ""
     if (known := ARCHITECTURES.get(number)) is None:
-        # what begins like a number that was cut short, or else what is nearest
+        # those that begin like a number cut short, else the nearest
         begun = [other for other in ARCHITECTURES if str(other).startswith(str(number))]
         nearest = sorted(ARCHITECTURES, key=lambda other: (abs(other - number), other))
-        products = similar_names(str(number)) if number >= _LEAST_PRODUCT else ()
+        products = _similar_names(str(number)) if number >= _LEAST_PRODUCT else ()
         *others, last = products or (str(Arch(other)) for other in sorted((begun or nearest)[:_NEAR]))
         near = f"{', '.join(others)} or {last}" if others else last
         raise HardwareError(f"there is no GPU architecture {match[0]!r}; did you mean {near}?")
@@ -208,8 +277,28 @@ def _known(match: re.Match[str]) -> tuple[int, str]:
     return number, suffix
 
 
+def _architecture_of(name: str) -> int | str | None:
+    """90, the compute capability, for H100, and gfx942 for MI300X; None for an unknown *name*.
+
+    `HardwareError` for a name that two generations share.
+    """
+    plain = _plain(name)
+    if others := _AMBIGUOUS.get(plain):
+        raise HardwareError(f"{name!r} is the name of several GPUs; expected {' or '.join(others)}")
+    return _ARCHITECTURE_OF_PRODUCT.get(plain)
+
+
+def _similar_names(name: str) -> tuple[str, ...]:
+    """The three products at most whose names are nearest to *name*, nearest first."""
+    plain = _plain(name[:_LONGEST])
+    ending = [shown for known, shown in _PRODUCT_NAMES.items() if plain.isdigit() and known.endswith(plain)]
+    return tuple(ending or (_PRODUCT_NAMES[near] for near in get_close_matches(plain, _PRODUCT_NAMES, cutoff=_CLOSE)))[
+        :3
+    ]
+
+
 class GpuCodeKind(Enum):
-    """What an entry of a fatbin is to the driver: machine code, PTX, or something that other libraries read."""
+    """What an entry of a fatbin is to the driver; OTHER is for other libraries."""
 
     MACHINE = "machine"
     PTX = "ptx"
@@ -217,14 +306,14 @@ class GpuCodeKind(Enum):
 
 
 class GpuOffer(NamedTuple):
-    """What one entry of a fatbin offers to the driver."""
+    """What an entry of a fatbin offers to the driver."""
 
     code: GpuCodeKind
     arch: Device
 
 
 class Service(StrEnum):
-    """How a GPU is served by a fatbin: with machine code, with PTX that its driver compiles, or not at all."""
+    """How a fatbin serves a GPU: with machine code, with PTX that its driver compiles, or not at all."""
 
     MACHINE = "machine"
     JIT = "jit"
@@ -232,7 +321,7 @@ class Service(StrEnum):
 
 
 class Ptx(StrEnum):
-    """Which PTX is kept: if a GPU has no machine code; also the newest, for later GPUs; none at all."""
+    """Which PTX stays: that for GPUs without machine code (AUTO), also the newest, for later GPUs (KEEP), or none."""
 
     AUTO = "auto"
     KEEP = "keep"
@@ -240,7 +329,7 @@ class Ptx(StrEnum):
 
 
 def service(offers: Sequence[GpuOffer], device: Device) -> Service:
-    """How the driver serves *device* from a container with these *offers*: it takes PTX only without machine code."""
+    """How a container with *offers* serves *device*: the driver takes PTX only if there is no machine code."""
     if any(offer.code is GpuCodeKind.MACHINE and offer.arch.runs_on(device) for offer in offers):
         return Service.MACHINE
     if any(offer.code is GpuCodeKind.PTX and offer.arch.compiles_on(device) for offer in offers):
@@ -249,9 +338,9 @@ def service(offers: Sequence[GpuOffer], device: Device) -> Service:
 
 
 class GpuServed(NamedTuple):
-    """How *device* is served by a library: how many of its fatbins have machine code for it, PTX alone, or nothing.
+    """How many fatbins of a library have machine code for *device*, PTX alone, or nothing.
 
-    Those of other vendors' code do not count; AMD's are called bundles, and its SPIR-V counts as PTX.
+    Other vendors' containers do not count. AMD's are called bundles, and its SPIR-V counts as PTX.
     """
 
     device: Device
@@ -261,16 +350,16 @@ class GpuServed(NamedTuple):
 
     @classmethod
     def by(cls, fatbins: Mapping[tuple[GpuOffer, ...], int], device: Device) -> Self:
-        """How *device* is served by *fatbins*, the number of them by what they offer."""
-        found: Counter[Service] = Counter()
+        """How *fatbins*, numbers of them by what they offer, serve *device*."""
+        counts: Counter[Service] = Counter()
         for offers, count in fatbins.items():
             if any(isinstance(offer.arch, type(device)) for offer in offers):
-                found[service(offers, device)] += count
-        return cls(device, found[Service.MACHINE], found[Service.JIT], found[Service.NONE])
+                counts[service(offers, device)] += count
+        return cls(device, counts[Service.MACHINE], counts[Service.JIT], counts[Service.NONE])
 
     @property
     def word(self) -> str:
-        """What the vendor calls a container of code."""
+        """The vendor's word for a container."""
         return "fatbin" if isinstance(self.device, Arch) else "bundle"
 
     @property
@@ -278,7 +367,7 @@ class GpuServed(NamedTuple):
         return self.machine + self.jit + self.nothing
 
     def __str__(self) -> str:
-        """Whether the library runs on the GPU, in a few words for a table; fatbins with nothing for it are normal."""
+        """Whether the library runs on the GPU, for a table; fatbins with nothing for it are normal."""
         if self.machine and self.jit:
             return f"yes, {self.jit} of {self.fatbins} {self.word}s by JIT"
         if self.machine:
@@ -290,67 +379,67 @@ class GpuServed(NamedTuple):
 
 
 def kept_offers(offers: Sequence[GpuOffer], request: GpuRequest | GpuTarget, *, ptx: Ptx) -> frozenset[int]:
-    """The places of those *offers* of one container that the GPU of *request* could be given by its driver.
+    """The indices of those *offers* of one container that a driver may choose for the GPU of *request*.
 
-    What is neither machine code nor PTX is read by others, and kept. NVIDIA's driver prefers machine code to PTX, then
-    the nearest architecture, in an order among equals that differs between versions; so all of the nearest are kept.
+    What is neither machine code nor PTX stays, for other libraries. NVIDIA's driver prefers machine code to PTX, then
+    the nearest architecture; its order among equals differs between versions, so all of the nearest stay.
 
-    - Machine code: every form of the nearest architecture that runs there. For X.y exactly that is X.y, X.ya and X.yf
-      together, since how drivers rank those is not published. Code for a Tegra between the nearest and the GPU is
-      kept too, as nothing shows that every driver passes it over.
-    - PTX, if there is no such machine code or *request* asks for it: of the nearest architecture.
-    - Under `Ptx.KEEP` also the newest PTX that later GPUs can run, and under `Ptx.NONE` no PTX at all.
+    - Machine code: every form of the nearest architecture that runs there. For X.y itself that is X.y, X.ya and X.yf,
+      as it is not published how drivers rank those. Code for a Tegra between the nearest and the GPU stays too, as
+      nothing shows that every driver ignores it.
+    - PTX, if there is no such machine code or *request* has PTX: of the nearest architecture.
+    - With `Ptx.KEEP` also the newest PTX that later GPUs can run, and with `Ptx.NONE` no PTX at all.
 
     AMD's runtime takes the code of the processor and its mode, else generic code, else SPIR-V, which counts as PTX.
 
     - Machine code: all that runs on the processor in a mode that *request* leaves open. Generic code goes if some
-      code for the processor itself runs in all of them.
+      code for the processor itself runs in all of these modes.
 
     NVIDIA's rules are in `vbuild.hardware.architectures`; the order of choice was measured on a GPU of 8.9 and read in
     its driver: https://github.com/bechirBOUALI/cuda-fatbin-precedence
     """
-    others = {place for place, offer in enumerate(offers) if offer.code is GpuCodeKind.OTHER}
+    others = {index for index, offer in enumerate(offers) if offer.code is GpuCodeKind.OTHER}
     if isinstance(request, GpuTarget):
         return frozenset(others | _kept_of_amd(offers, request, ptx))
     return frozenset(others | _kept_of_nvidia(offers, request, ptx))
 
 
 def _kept_of_amd(offers: Sequence[GpuOffer], target: GpuTarget, ptx: Ptx) -> set[int]:
-    found = {
-        place: offer.arch
-        for place, offer in enumerate(offers)
+    runnable = {
+        index: offer.arch
+        for index, offer in enumerate(offers)
         if offer.code is GpuCodeKind.MACHINE and isinstance(offer.arch, GpuTarget) and offer.arch.runs_on(target)
     }
-    is_exact = any(arch.suits(target) for arch in found.values())
-    kept = {place for place, arch in found.items() if not (is_exact and arch.is_generic)}
+    is_exact = any(arch.suits(target) for arch in runnable.values())
+    kept = {index for index, arch in runnable.items() if not (is_exact and arch.is_generic)}
     if ptx is Ptx.KEEP or (ptx is Ptx.AUTO and not kept):
-        spirv = (place for place, offer in enumerate(offers) if offer.code is GpuCodeKind.PTX)
-        kept |= {place for place in spirv if offers[place].arch.compiles_on(target)}
+        spirv = (index for index, offer in enumerate(offers) if offer.code is GpuCodeKind.PTX)
+        kept |= {index for index in spirv if offers[index].arch.compiles_on(target)}
     return kept
 
 
 def _kept_of_nvidia(offers: Sequence[GpuOffer], request: GpuRequest, ptx: Ptx) -> set[int]:
     device = request.device
     machine, compiled = (
-        {place: offer.arch for place, offer in enumerate(offers) if offer.code is code and isinstance(offer.arch, Arch)}
+        {index: offer.arch for index, offer in enumerate(offers) if offer.code is code and isinstance(offer.arch, Arch)}
         for code in (GpuCodeKind.MACHINE, GpuCodeKind.PTX)
     )
     kept: set[int] = set()
     nearest = max((arch.number for arch in machine.values() if arch.runs_on(device)), default=None)
     if nearest is not None:
         kept |= {
-            place
-            for place, arch in machine.items()
+            index
+            for index, arch in machine.items()
             if arch.runs_on(device) or (arch.is_tegra and arch.is_before(device) and arch.suffix != "a")
             if arch.number >= nearest
         }
     if ptx is not Ptx.NONE and (request.ptx or nearest is None):
-        usable = {place: arch.number for place, arch in compiled.items() if arch.compiles_on(device)}
-        kept |= {place for place, number in usable.items() if number == max(usable.values())}
+        usable = {index: arch.number for index, arch in compiled.items() if arch.compiles_on(device)}
+        kept |= {index for index, number in usable.items() if number == max(usable.values())}
     if ptx is Ptx.KEEP:
-        # the newest PTX for every later GPU, and that for later ones of a family if it is no older
+        # the newest PTX for every later GPU, and PTX for later ones of a family if it is no older
         newest = max((arch.number for arch in compiled.values() if not arch.suffix), default=0)
-        kept |= {place for place, arch in compiled.items() if arch.suffix != "a" and arch.number >= newest}
+        kept |= {index for index, arch in compiled.items() if arch.suffix != "a" and arch.number >= newest}
     return kept
 
 

@@ -1,4 +1,4 @@
-"""A machine as an installer sees it, as a value and as TOML: the choice made there can be computed anywhere.
+"""A machine as an installer sees it, as a value and as TOML.
 
     python = "3.12.4"
     cpu = "x86-64-v3"
@@ -12,8 +12,7 @@
     [supported.rebellions]
     arch = ["atom_max"]
 
-Of the compatibility tags, which come best first, those of two parts stand for one tag on each of the platforms. In
-short they are those of CPython with a glibc:
+Tags come best first; one of two parts stands for a tag on each of the platforms. In short, for CPython with a glibc:
 
     python = "3.12"
     cpu = "x86-64-v3"
@@ -21,17 +20,13 @@ short they are those of CPython with a glibc:
     nvidia = { driver = "580", capabilities = ["9.0"] }
 """
 
-import json
 import platform
 import re
-import subprocess
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Self
 
 import archspec.cpu
-import packaging
 from archspec.cpu.detect import detected_info
 from msgspec import Struct, field
 from packaging.tags import compatible_tags, cpython_tags, sys_tags
@@ -41,7 +36,6 @@ from vbuild.config.table import Table
 from vbuild.errors import HardwareError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia, amd_gpus
-from vbuild.process.python import isolated
 
 Features = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -62,29 +56,20 @@ _DRIVERS = {
         *((555, "12.5"), (560, "12.6"), (565, "12.7"), (570, "12.8"), (575, "12.9"), (580, "13.0"), (590, "13.1")),
     )
 }
+# a platform that uv has words for, and the manylinux_2_x among them
+_UV_PLATFORM = re.compile(r"(?P<kind>many|musl)linux_(?P<major>\d+)_(?P<minor>\d+)_(?P<machine>x86_64|aarch64)$")
+_UV_GLIBCS = (17, 28, *range(31, 41))
 _HIGHEST = 999  # minor version
 _LEAST_DRIVER = 100  # CUDA's versions are lower
 _SPELLINGS = {"x86_64": "x86-64", "aarch64": "armv8-a"}
-# packaging is pure Python and may be missing in the other interpreter, so it is taken along; packaging 26.4 does not
-# run on Python 3.9, and pip has an older one in it
-_ASK = """
-import json, platform, sys
-sys.path.append(sys.argv[1])
-try:
-    from packaging.tags import sys_tags
-except SyntaxError:
-    sys.path.insert(0, sys.argv[1])
-    from pip._vendor.packaging.tags import sys_tags
-print(json.dumps([platform.python_version(), [str(tag) for tag in sys_tags()]]))
-"""
 
 
 class Machine(Struct, frozen=True):
     """What decides which wheel a machine gets.
 
-    The Python version, its compatibility tags best first, the CPU level (None if it is not known), NVIDIA's
-    driver and GPUs, and what the providers of other namespaces support, features and values best first. The policy of
-    who installs: namespaces to do *without*, and those that come first, whatever a release says.
+    *tags* come best first, and so do features and values in *supported*, the answers of other providers. *cpu* is None
+    if it is not known. *without* and *namespace_order* are the user's policy: namespaces to ignore, and those that come
+    first, whatever a release says.
     """
 
     python: str
@@ -96,28 +81,27 @@ class Machine(Struct, frozen=True):
     namespace_order: tuple[str, ...] = ()
 
     @classmethod
-    def here(cls, python: Path | None = None) -> Self:
-        """The machine we are on, with the interpreter *python* or the running one; `HardwareError` if it is none."""
-        if python is None:
-            version, tags = platform.python_version(), tuple(str(tag) for tag in sys_tags())
-        else:
-            version, tags = _asked(python)
+    def here(cls) -> Self:
+        """The machine that vbuild runs on, with the running interpreter."""
         # as uv orders them: packaging puts linux_x86_64 before the manylinux platforms, uv after them
-        ordered: list[str] = []
-        for start, platforms in _grouped(tags):
-            ordered += (f"{start}-{found}" for found in sorted(platforms, key=lambda found: found.startswith("linux_")))
+        tags = [
+            f"{start}-{platform_tag}"
+            for start, platforms in _grouped(tuple(map(str, sys_tags())))
+            for platform_tag in sorted(platforms, key=lambda platform_tag: platform_tag.startswith("linux_"))
+        ]
         cpu = cpu_here()
         # installers ask for the level alone
-        return cls(version, tuple(ordered), cpu and cpu.with_extras(()), Nvidia.here(), _of_amd(amd_gpus()))
+        level = cpu and cpu.with_extras(())
+        return cls(platform.python_version(), tuple(tags), level, Nvidia.here(), _of_amd(amd_gpus()))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The machine that the TOML *text* describes; `HardwareError` with the key's place for what is wrong."""
+        """The machine that the TOML *text* describes; `HardwareError` names the key that is wrong."""
         table = Table.parse(text)
         with table.table("nvidia", optional=True) as keys:
             driver = None if keys.optional_text("driver") is None else keys.parsed("driver", cuda_of_driver)
             with at(keys.place("capabilities")):
-                capabilities = tuple(Dotted.parse(each) for each in keys.texts("capabilities", ()))
+                capabilities = tuple(map(Dotted.parse, keys.texts("capabilities", ())))
         cpu = None if table.optional_text("cpu") is None else table.parsed("cpu", Cpu.parse)
         python = table.parsed("python", _version)
         machine = cls(
@@ -145,15 +129,15 @@ class Machine(Struct, frozen=True):
     ) -> Self:
         """The Linux machine with *cpu*, *gpus*, NVIDIA's *driver* by its own number or CUDA's, *glibc* and *python*.
 
-        *processors* are those of AMD's GPUs. The glibc and the Python are by default those of this machine, and the
-        driver, where there are GPUs of NVIDIA, one that runs every known CUDA. `HardwareError` for what is no version.
+        *processors* are AMD's GPUs. By default glibc and Python are this machine's, and the driver, if there are GPUs
+        of NVIDIA, runs every known CUDA. `HardwareError` for an unknown version.
         """
         capabilities = tuple(sorted(set(gpus), reverse=True))
         newest = max(_DRIVERS.values()) if capabilities else None
         version = _version(python or platform.python_version())
         return cls(
             version,
-            _tags(version, cpu.machine, _glibc(glibc or platform.libc_ver()[1])),
+            linux_tags(version, cpu.machine, _glibc(glibc or platform.libc_ver()[1])),
             cpu,
             Nvidia(cuda_of_driver(driver) if driver else newest, capabilities),
             _of_amd(processors),
@@ -162,13 +146,13 @@ class Machine(Struct, frozen=True):
     def __str__(self) -> str:
         """The machine as TOML."""
         groups = tuple(_grouped(self.tags))
-        # the platforms worth writing once: the longest list that some Python and ABI tag has
-        platforms = max((found for _, found in groups), key=len, default=())
+        # the longest list of platforms is written once
+        platforms = max((group for _, group in groups), key=len, default=())
         if len(platforms) == 1:
             platforms = ()
         tags: list[str] = []
-        for start, found in groups:
-            tags += [start] if found == platforms else [f"{start}-{platform_tag}" for platform_tag in found]
+        for start, group in groups:
+            tags += [start] if group == platforms else [f"{start}-{platform_tag}" for platform_tag in group]
         lines = [f'python = "{self.python}"']
         if self.cpu:
             lines.append(f'cpu = "{self.cpu}"')
@@ -187,24 +171,24 @@ class Machine(Struct, frozen=True):
 
     def ordered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
         """The *namespaces* of a release, best first on this machine."""
-        named = {name: place for place, name in enumerate(self.namespace_order)}
-        return tuple(sorted(namespaces, key=lambda name: named.get(name, len(named))))
+        rank = {name: place for place, name in enumerate(self.namespace_order)}
+        return tuple(sorted(namespaces, key=lambda name: rank.get(name, len(rank))))
 
     def features(self, namespace: str) -> Features | None:
-        """What the description lists as supported of *namespace*, best first; None if it lists nothing."""
+        """What *supported* lists of *namespace*, best first, or None if it does not list that."""
         return dict(self.supported).get(namespace)
 
 
 def _of_amd(processors: Iterable[str]) -> tuple[tuple[str, Features], ...]:
-    """What AMD's provider says of a machine with *processors*."""
-    found = tuple(processors)
-    return (("amd", (("gfx_arch", found),)),) if found else ()
+    """What AMD's provider says about a machine with *processors*."""
+    processors = tuple(processors)
+    return (("amd", (("gfx_arch", processors),)),) if processors else ()
 
 
 def cuda_of_driver(text: str) -> Dotted:
     """The newest CUDA that NVIDIA's driver *text* runs: 13.0 for 580 and 580.65.06; *text* itself if it is CUDA's.
 
-    `HardwareError` for what is neither, and for drivers of before CUDA 11.0.
+    `HardwareError` for other texts, and for drivers from before CUDA 11.0.
     """
     major = text.strip().partition(".")[0]
     if not major.isdigit() or int(major) < _LEAST_DRIVER:
@@ -218,14 +202,13 @@ def cuda_of_driver(text: str) -> Dotted:
 
 
 def _glibc(text: str) -> int:
-    """The minor version of the glibc *text*."""
     if not (match := _GLIBC.fullmatch(text.strip())):
         raise HardwareError(f"{text!r} is no glibc; expected a version as in 2.28")
     return int(match["minor"])
 
 
-def _tags(python: str, machine: str, glibc: int) -> tuple[str, ...]:
-    """The tags of CPython *python* on Linux for *machine*, with glibc 2.*glibc*, best first, as uv orders them."""
+def linux_tags(python: str, machine: str, glibc: int) -> tuple[str, ...]:
+    """The tags of CPython *python* on Linux for *machine*, with glibc 2.*glibc*, best first, in uv's order."""
     oldest = 5 if machine == "x86_64" else 17
     platforms: list[str] = []
     for minor in range(glibc, oldest - 1, -1):
@@ -235,8 +218,8 @@ def _tags(python: str, machine: str, glibc: int) -> tuple[str, ...]:
     platforms.append(f"linux_{machine}")
     version = Version(python).release[:2]
     name = f"cp{version[0]}{version[1]}"
-    found = (*cpython_tags(version, [name], platforms), *compatible_tags(version, name, platforms))
-    return tuple(map(str, found))
+    tags = (*cpython_tags(version, [name], platforms), *compatible_tags(version, name, platforms))
+    return tuple(map(str, tags))
 
 
 def _short_tags(table: Table, python: str, cpu: Cpu | None) -> tuple[str, ...]:
@@ -244,51 +227,36 @@ def _short_tags(table: Table, python: str, cpu: Cpu | None) -> tuple[str, ...]:
         if key in table:
             raise table.refuse(key, "would have no effect, as glibc stands for the tags of CPython with it")
     minor = table.parsed("glibc", _glibc)
-    return _tags(python, cpu.machine if cpu else platform.machine(), minor)
+    return linux_tags(python, cpu.machine if cpu else platform.machine(), minor)
 
 
 def cpu_here() -> Cpu | None:
-    """The CPU of this machine as archspec finds it, in /proc/cpuinfo on Linux, with its extras; None for others."""
+    """The CPU of this machine, with its extras, as archspec finds it; None for an unknown one."""
     name = archspec.cpu.host().generic.name
     try:
         cpu = Cpu.parse(_SPELLINGS.get(name, name))
     except HardwareError:
         return None
-    # the host is the nearest of those that archspec knows, which may lack what this one has
+    # archspec's host is the nearest that it knows, which may lack extras of this one
     return cpu.with_extras(detected_info().features)
 
 
 def cpus_asked(text: str) -> tuple[Cpu, ...]:
-    """The CPUs listed in *text* with commas or spaces, each once; ``v3`` is short for ``x86-64-v3``.
+    """The CPUs in the list *text*, each once; ``v3`` is short for ``x86-64-v3``, ``native`` is this machine's level.
 
-    ``native`` is the level of this machine. `HardwareError` for another name, and if there is none.
+    `HardwareError` for another name, and for an empty list.
     """
-    found = dict.fromkeys(_cpu_asked(item) for item in re.split(r"[,;\s]+", text.strip().lower()) if item)
-    if not found:
+    cpus = []
+    for item in re.split(r"[,;\s]+", text.strip().lower()):
+        if item == "native":
+            if (here := cpu_here()) is None:
+                raise HardwareError("native: no CPU level of this machine is known; expected one by name, as in v3")
+            cpus.append(here.with_extras(()))
+        elif item:
+            cpus.append(Cpu.parse(f"x86-64-{item}" if re.match(r"v\d", item) else item))
+    if not cpus:
         raise HardwareError("no CPU level in the list; expected at least one, as in v3 or x86-64-v2,x86-64-v3")
-    return tuple(found)
-
-
-def _cpu_asked(text: str) -> Cpu:
-    if text != "native":
-        return Cpu.parse(f"x86-64-{text}" if re.match(r"v\d", text) else text)
-    if here := cpu_here():
-        return Cpu.known(here.machine, here.level)
-    raise HardwareError("native: no CPU level of this machine is known; expected one by name, as in v3")
-
-
-def _asked(python: Path) -> tuple[str, tuple[str, ...]]:
-    library = str(Path(packaging.__file__).parents[1])
-    try:
-        answer = subprocess.run(
-            isolated("-c", _ASK, library, python=python), capture_output=True, text=True, check=True
-        )
-        version, tags = json.loads(answer.stdout)
-    except OSError as error:
-        raise HardwareError(f"{python}: cannot be run: {error.strerror}") from error
-    except (subprocess.CalledProcessError, ValueError) as error:
-        raise HardwareError(f"{python}: does not name its compatibility tags; expected a Python interpreter") from error
-    return version, tuple(tags)
+    return tuple(dict.fromkeys(cpus))
 
 
 def _version(text: str) -> str:
@@ -296,7 +264,7 @@ def _version(text: str) -> str:
         version = Version(text)
     except InvalidVersion as error:
         raise HardwareError(f"no Python version {text!r}; expected one as in 3.12.4") from error
-    # each older minor version has tags, too
+    # more would make a tag for each older minor version
     if len(version.release) == 1 or max(version.release[:2]) > _HIGHEST:
         raise HardwareError(f"no Python version {text!r}; expected one as in 3.12.4")
     return str(version)
@@ -307,20 +275,22 @@ def _supported(table: Table) -> Iterator[tuple[str, Features]]:
     with table.table("supported", optional=True) as namespaces:
         for namespace in namespaces:
             _check(_NAME, namespace, namespaces.place(namespace))
-            found = []
+            supported = []
             with namespaces.table(namespace) as features:
                 for feature in features:
                     _check(_NAME, feature, features.place(feature))
-                    found.append((feature, features.texts(feature)))
-                    for value in found[-1][1]:
+                    values = features.texts(feature)
+                    for value in values:
                         _check(_VALUE, value, features.place(feature))
-            yield namespace, tuple(found)
+                    supported.append((feature, values))
+            yield namespace, tuple(supported)
 
 
 def _namespaces(table: Table, key: str) -> tuple[str, ...]:
-    for place, name in enumerate(found := table.texts(key, ())):
-        _check(_NAME, name, table.place(f"{key}[{place}]"))
-    return found
+    names = table.texts(key, ())
+    for index, name in enumerate(names):
+        _check(_NAME, name, table.place(f"{key}[{index}]"))
+    return names
 
 
 def _check(rule: re.Pattern[str], text: str, place: str) -> None:
@@ -329,7 +299,7 @@ def _check(rule: re.Pattern[str], text: str, place: str) -> None:
 
 
 def _expanded(table: Table) -> Iterator[str]:
-    """The tags in the keys ``tags`` and ``platforms``, those of two parts put on every platform."""
+    """The tags in the keys ``tags`` and ``platforms``, those of two parts with every platform."""
     platforms = table.texts("platforms", ())
     if strange := [platform_tag for platform_tag in platforms if not _PLATFORM.fullmatch(platform_tag)]:
         raise table.refuse("platforms", f"no platform tag {strange[0]!r}; expected one as manylinux_2_28_x86_64 or any")
@@ -356,3 +326,19 @@ def _array(key: str, texts: Iterable[str]) -> list[str]:
     if len(line) <= _LINE:
         return [line]
     return [f"{key} = [", *(f"    {text}," for text in quoted), "]"]
+
+
+def python_of(machine: Machine) -> str:
+    """The Python of *machine* for uv: 3.12."""
+    return ".".join(machine.python.split(".")[:2])
+
+
+def uv_platform(machine: Machine) -> str:
+    """The platform of *machine*, of its best Linux tag, in uv's words; `HardwareError` if it has none."""
+    for tag in machine.tags:
+        if match := _UV_PLATFORM.search(tag):
+            if match["kind"] == "musl":
+                return f"{match['machine']}-unknown-linux-musl"
+            fitting = [minor for minor in _UV_GLIBCS if minor <= int(match["minor"])]
+            return f"{match['machine']}-manylinux_2_{max(fitting)}" if fitting else f"{match['machine']}-manylinux2014"
+    raise HardwareError(f"no tag of Linux among {', '.join(machine.tags[:3])}; locks are for machines with Linux")

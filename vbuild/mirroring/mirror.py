@@ -24,8 +24,7 @@ from vbuild.files.atomic import source_date_epoch, turn_for, unmade
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.gpu import GpuList
-from vbuild.hardware.machine import Machine
-from vbuild.hardware.uv_platform import python_of
+from vbuild.hardware.machine import Machine, python_of
 from vbuild.index_client.pages import Store
 from vbuild.mirroring.making import Made, OnProgress, Wanted, made_in
 from vbuild.mirroring.model import Cut, FleetMachine, MirroredFile, MirrorRequest, Original, Site, SiteMachine

@@ -41,8 +41,7 @@ from vbuild.build.environment import lock_for, run_uv
 from vbuild.config.requirements import is_path, read_requirement, requirement_lines
 from vbuild.errors import BuildError, RecipeError, RepackageError, at, reason_of
 from vbuild.files.reading import open_file, read_text
-from vbuild.hardware.machine import Machine
-from vbuild.hardware.uv_platform import python_of, uv_platform
+from vbuild.hardware.machine import Machine, python_of, uv_platform
 from vbuild.index_client.configuration import Indexes, export_command
 from vbuild.mirroring.model import FleetMachine, Original, check_name
 

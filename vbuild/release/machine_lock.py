@@ -25,8 +25,7 @@ from vbuild.errors import BuildError, FetchError, VariantError, VbuildError, Whe
 from vbuild.files.atomic import duplicate, replacing
 from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import read_text
-from vbuild.hardware.machine import Machine
-from vbuild.hardware.uv_platform import python_of
+from vbuild.hardware.machine import Machine, python_of
 from vbuild.index_client.located import files_at
 from vbuild.index_client.pages import fetched
 from vbuild.process.run import supervised
