@@ -1,14 +1,13 @@
-"""The user's cache: what vbuild has fetched, built and asked before, in one folder with one table of rules.
+"""The user's cache: what vbuild has fetched, built and asked before.
 
     vbuild/CACHEDIR.TAG          tells backup programs to leave the folder out
-    vbuild/.swept                its time is that of the last sweep
-    vbuild/<part>/…              the entries of a part, files or folders; `RULES` says which
+    vbuild/.swept                has the time of the last sweep
+    vbuild/<part>/…              the entries of a part, files or folders; see `RULES`
     vbuild/<part>/.locks/<name>  locked while a process makes the entry of that name
     vbuild/<part>/.….part        an entry that is being made
 
-An entry is made under a name of its own and renamed when it is complete. Its time is when it was used last. Nothing is
-flushed to the disk, which takes seconds for every large wheel: each part checks the hashes of an entry before it uses
-it, and makes a damaged entry again.
+An entry is renamed when it is complete. Its time is when it was used last. Nothing is flushed to the disk, which takes
+seconds for every large wheel: each part checks the hashes of an entry before it uses it, and makes a damaged one again.
 https://bford.info/cachedir/
 """
 
@@ -34,7 +33,7 @@ from vbuild.process.run import check_running
 from vbuild.process.signals import uninterrupted
 
 DAY = 86400  # seconds
-ELSEWHERE = "point XDG_CACHE_HOME at a folder that can be"  # of one that cannot be written to
+ELSEWHERE = "point XDG_CACHE_HOME at a folder that can be"  # for a message that a folder cannot be written to
 _GB = 10**9
 
 _LOCKS = ".locks"
@@ -45,7 +44,7 @@ _SWEPT = ".swept"
 
 
 class Part(StrEnum):
-    """The parts of the cache, by the names of their folders."""
+    """The parts of the cache; their folders have these names."""
 
     BUILDS = "builds"
     NATIVE = "native"
@@ -60,11 +59,11 @@ class Part(StrEnum):
 
 
 class PartRule(Struct, frozen=True):
-    """What is in a part of the cache, and when an entry is removed.
+    """What a part of the cache *holds*, and when an entry is removed.
 
-    *entries* are patterns of paths in the part's folder; if there are none, the folder is one entry. An entry goes
-    after *days* without use, never by itself for None, and the entries used longest ago go while all of them take more
-    than *most* bytes. What was used within *grace* seconds stays in any case: a build may be at work with it.
+    *entries* are patterns of paths in the part's folder; without one, the folder is one entry. An entry is removed
+    after *days* without use (None: never), and those used longest ago while all take more than *most* bytes, but none
+    that was used within *grace* seconds: a build may use it now.
     """
 
     holds: str
@@ -102,7 +101,7 @@ RULES = {
 
 
 class CacheEntry(Struct, frozen=True):
-    """An entry at *path*: its size in bytes, and when it was *used* last, in seconds since 1970."""
+    """*size* is in bytes, and *used* is when it was used last, in seconds since 1970."""
 
     path: Path
     size: int
@@ -110,7 +109,7 @@ class CacheEntry(Struct, frozen=True):
 
 
 class Removed(Struct, frozen=True):
-    """How many entries of *part* were removed, and the bytes of disk that are free now."""
+    """How many entries of *part* were removed, and the bytes that this frees."""
 
     part: Part
     count: int
@@ -125,7 +124,7 @@ class Cache(Struct, frozen=True):
 
     @classmethod
     def of(cls, part: Part, folder: Path | None = None) -> Self:
-        """The *part* in *folder*, or in the user's cache; `BuildError` if others could put programs into that."""
+        """The *part* in *folder*, by default in the user's cache; `BuildError` if others can put programs into that."""
         if folder is None and (why := _strange(cache_folder())):
             raise BuildError(f"{cache_folder()}: {why}; point XDG_CACHE_HOME at a folder of yours")
         return cls(part, folder or cache_folder() / part)
@@ -135,12 +134,12 @@ class Cache(Struct, frozen=True):
         return RULES[self.part]
 
     def mark(self, path: Path) -> None:
-        """Note that the entry at *path* is used now, if that can be written: it may be another user's."""
-        with suppress(OSError):
+        """Note that the entry at *path* is used now."""
+        with suppress(OSError):  # it may be another user's
             os.utime(path / self.rule.mark if self.rule.mark and path.is_dir() else path)
 
     def text(self, name: str) -> str | None:
-        """The text kept under *name*; None if there is none, or if a bit of it is damaged."""
+        """The text kept under *name*; None if there is none, or a damaged one."""
         path = self.folder / name
         with suppress(OSError, ValueError):
             text = unsealed(path.read_bytes())
@@ -159,9 +158,8 @@ class Cache(Struct, frozen=True):
     def locked(self, name: str, *, wait: bool = True, check: Callable[[], None] = check_running) -> Iterator[bool]:
         """Hold the lock of the entry *name* for the block, and remove what a killed process left of it.
 
-        Gives False if another holds it and *wait* is off. *check* is called while this waits, and may raise; the
-        default raises `BuildError` once this thread has to stop. `OSError`
-        if nothing can be written here.
+        Gives False if another holds it and *wait* is off. *check* is called while waiting, and may raise; the default
+        raises `BuildError` when this thread has to stop. `OSError` if nothing can be written here.
         """
         path, locks = self.folder / name, self.folder / _LOCKS
         self.make_folder(locks)
@@ -176,14 +174,14 @@ class Cache(Struct, frozen=True):
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
-                is_held = True  # two may make the entry at the same time; one of them is renamed last
+                is_held = True  # two may make the entry at the same time; the last one stays
             yield is_held
 
     @contextmanager
     def replacing(self, name: str) -> Iterator[Path]:
-        """The path to write the entry *name* to, file or folder; it takes its place if the block ends well.
+        """The path to write the entry *name* to, a file or folder, which is renamed if the block ends well.
 
-        The caller holds the lock of *name*. `OSError` of all this passes.
+        The caller holds the lock of *name*.
         """
         path = self.folder / name
         self.make_folder(path.parent)
@@ -198,7 +196,7 @@ class Cache(Struct, frozen=True):
                 remove(part)
 
     def drop(self, path: Path) -> int:
-        """Remove the entry at *path*, at once for all who look for it; gives the bytes that no hard link keeps."""
+        """Remove the entry at *path*, for others in one step; gives the bytes that this frees."""
         if not self.rule.entries:  # a part of the cache may be a link to another disk
             path = path.resolve()
         gone = path.with_name(f".{path.name}.{secrets.token_hex(4)}.removed")
@@ -207,27 +205,24 @@ class Cache(Struct, frozen=True):
                 path.rename(gone)
             except FileNotFoundError:
                 return 0
-            freed = sum(found.st_size for found in _files(gone) if found.st_nlink == 1)
+            freed = sum(status.st_size for status in _files(gone) if status.st_nlink == 1)
             remove(gone)
         return freed
 
     def entries(self) -> Iterator[CacheEntry]:
-        """Every entry, in no order; bytes that two entries share on the disk count for the first."""
+        """Every entry, in no order; bytes that entries share on the disk count for the first."""
         seen = set[tuple[int, int]]()
         for path in self._paths():
             with suppress(OSError):
                 used = (path / self.rule.mark if (path / self.rule.mark).is_file() else path).stat().st_mtime
                 size = 0
-                for found in _files(path):
-                    size += found.st_size if (found.st_dev, found.st_ino) not in seen else 0
-                    seen.add((found.st_dev, found.st_ino))
+                for status in _files(path):
+                    size += status.st_size if (status.st_dev, status.st_ino) not in seen else 0
+                    seen.add((status.st_dev, status.st_ino))
                 yield CacheEntry(path, size, used)
 
     def sweep(self, *, days: float | None = None, most: int | None = None) -> Removed:
-        """Remove what the part's rule says, or what was not used for *days* or is more than *most* bytes.
-
-        Entries that are being made, or used within the rule's grace, stay.
-        """
+        """Remove what the rule says, with *days* and *most* instead of its own; entries that are being made stay."""
         rule, now, total, count, freed = self.rule, time.time(), 0, 0, self._sweep_remains(DAY)
         days, most = rule.days if days is None else days, rule.most if most is None else most
         if days is None:
@@ -246,7 +241,7 @@ class Cache(Struct, frozen=True):
     def empty(self, *, before: float | None = None) -> Removed | None:
         """Remove every entry, or those not used since *before*, and what killed processes left.
 
-        None, and nothing is removed, if an entry is being made. `OSError` if something cannot be removed.
+        Gives None, and removes nothing, if an entry is being made. `OSError` if something cannot be removed.
         """
         with ExitStack() as stack:
             is_idle = True
@@ -266,9 +261,9 @@ class Cache(Struct, frozen=True):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            told = unmade(error)
-            what_to_do = f"; {ELSEWHERE}" if self.folder.parent == cache_folder() else ""
-            raise OSError(told.errno, f"{told.strerror}{what_to_do}", told.filename) from error
+            reason = unmade(error)
+            advice = f"; {ELSEWHERE}" if self.folder.parent == cache_folder() else ""
+            raise OSError(reason.errno, f"{reason.strerror}{advice}", reason.filename) from error
         tag = cache_folder() / _TAG
         if self.folder.parent == tag.parent and not tag.exists():
             with suppress(OSError), replacing(tag) as part:
@@ -282,26 +277,26 @@ class Cache(Struct, frozen=True):
             yield self.folder
 
     def _lock(self, path: Path) -> Path:
-        """The lock of the entry at *path*."""
         if not self.rule.entries:
             return path.with_name(f"{path.name}.lock")
         self.make_folder(self.folder / _LOCKS)
         return self.folder / _LOCKS / path.name
 
     def _locks(self) -> list[Path]:
-        found = [path for path in (self.folder / _LOCKS).glob("*") if path.name != _GATE]
-        return found if self.rule.entries else [lock for path in self._paths() if (lock := self._lock(path)).exists()]
+        if not self.rule.entries:
+            return [lock for path in self._paths() if (lock := self._lock(path)).exists()]
+        return [path for path in (self.folder / _LOCKS).glob("*") if path.name != _GATE]
 
     def _sweep_remains(self, age: float) -> int:
-        """Remove what is left of processes that ended *age* seconds ago, and locks that nobody waits for."""
-        freed, names = 0, {path.name for path in self._paths()}
+        """Remove what processes that ended *age* seconds ago left, and locks that nobody waits for."""
         if not self.rule.entries:
             return 0
+        freed, names = 0, {path.name for path in self._paths()}
         for folder in {self.folder, *((self.folder / pattern).parent for pattern in self.rule.entries)}:
             for left in folder.glob(".*"):
                 with suppress(OSError):
                     if left.name != _LOCKS and left.lstat().st_mtime <= time.time() - age:
-                        freed += sum(found.st_size for found in _files(left) if found.st_nlink == 1)
+                        freed += sum(status.st_size for status in _files(left) if status.st_nlink == 1)
                         remove(left)
         for lock in self._locks():
             with suppress(OSError):
@@ -311,12 +306,12 @@ class Cache(Struct, frozen=True):
 
 
 def cache_folder() -> Path:
-    """The folder of the user's cache; it need not exist."""
+    """The folder of the user's cache, which may not exist."""
     return user_cache_path("vbuild")
 
 
 def _strange(folder: Path) -> str | None:
-    """Why nobody should run what is in *folder*; None if nobody but this user and root can write there."""
+    """Why nobody should run programs in *folder*; None if only this user and root can write there."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         status = folder.stat()
         if not hasattr(os, "geteuid"):  # Windows has other rules
@@ -329,7 +324,7 @@ def _strange(folder: Path) -> str | None:
 
 
 def sweep_daily() -> None:
-    """Sweep the user's cache unless that was done within a day; what cannot be removed stays."""
+    """Sweep the user's cache once a day; what cannot be removed stays."""
     stamp = cache_folder() / _SWEPT
     with suppress(OSError):
         if (
@@ -343,21 +338,21 @@ def sweep_daily() -> None:
 
 
 def prune(older_than: float | None = None) -> tuple[Removed, ...]:
-    """Remove from the user's cache what the rules say, or what was not used for so many days."""
+    """Remove from the user's cache what the rules say, or what was not used for *older_than* days."""
     removed = []
     for part in RULES:
         cache = Cache.of(part)
-        with _told(cache.folder):
+        with _as_build_error(cache.folder):
             removed.append(cache.sweep(days=older_than))
     return tuple(removed)
 
 
 def clean(parts: Iterable[Part] = RULES) -> tuple[Removed, ...]:
-    """Empty *parts* of the user's cache; `BuildError` if an entry of one is being made now."""
+    """Empty *parts* of the user's cache; `BuildError` if an entry of one is being made."""
     removed = []
     for part in parts:
         cache = Cache.of(part)
-        with _told(cache.folder):
+        with _as_build_error(cache.folder):
             emptied = cache.empty()
         if emptied is None:
             raise BuildError(f"{cache.folder}: in use by another process; try again when it is done")
@@ -366,8 +361,7 @@ def clean(parts: Iterable[Part] = RULES) -> tuple[Removed, ...]:
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
-    """A `BuildError` for what the disk says of *folder*."""
+def _as_build_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -394,7 +388,7 @@ def _is_locked(lock: Path) -> bool:
 
 
 def _files(path: Path) -> Iterable[os.stat_result]:
-    """What the file system says of *path*, a file, or of every file below it."""
+    """The status of the file *path*, or of every file below the folder *path*."""
     if not path.is_dir():
         return [path.lstat()]
     return (Path(folder, name).lstat() for folder, _, names in os.walk(path) for name in names)

@@ -1,4 +1,4 @@
-"""A file to be written, as ranges of one that exists and new bytes between them; and many of them kept in one file.
+"""A file to be written, as ranges of an existing one and new bytes between them; and many of them in one file.
 
 edited = EditedFile.of(source, [range(0, 64), b"patched", range(128, 4096)])
 edited.buffers()  -> the pieces in order, none of them copied
@@ -22,19 +22,18 @@ Part = range | bytes
 
 
 class EditedFile(Struct, frozen=True, eq=False):
-    """The bytes of *parts* one after the other; a range is that of *source*, in bytes."""
+    """The bytes of *parts*; a range is one of *source*, in bytes."""
 
     source: memoryview
     parts: tuple[Part, ...]
 
     @classmethod
     def of(cls, source: Buffer, parts: Iterable[Part]) -> Self:
-        """The file of *parts* without the empty ones, neighbours in *source* and new bytes joined."""
+        """The file of *parts*, without empty ones, and with neighbours joined."""
         return cls(memoryview(source), tuple(_joined(part for part in parts if len(part))))
 
     @classmethod
     def whole(cls, source: Buffer) -> Self:
-        """*source* as it is."""
         return cls.of(source, [range(len(source))])
 
     @property
@@ -44,11 +43,10 @@ class EditedFile(Struct, frozen=True, eq=False):
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether it is its source, byte for byte, without a look at them."""
+        """Whether it is all of its source; the bytes are not compared."""
         return self.parts == (range(len(self.source)),) or (not self.parts and not len(self.source))
 
     def buffers(self) -> Iterator[memoryview]:
-        """The bytes, piece by piece."""
         for part in self.parts:
             yield self.source[part.start : part.stop] if isinstance(part, range) else memoryview(part)
 
@@ -73,7 +71,7 @@ def _joined(parts: Iterable[Part]) -> Iterator[Part]:
 
 @dataclass(slots=True, eq=False)
 class Spool:
-    """An unnamed file in *folder* that is there until *stack* closes, and as long as there are views of it."""
+    """An unnamed file in *folder* that lives until *stack* closes, and as long as there are views of it."""
 
     stack: ExitStack
     folder: Path | None
@@ -82,10 +80,10 @@ class Spool:
     _mapped: memoryview = field(default_factory=lambda: memoryview(b""))
 
     def put(self, data: memoryview) -> range:
-        """Append *data* and return its place; `RepackageError` if there is no room for it."""
-        with _kept():
+        """Append *data* and return its range; `RepackageError` if there is no room for it."""
+        with _as_repackage_error():
             if not self._file:
-                # unbuffered: what could not be written would be tried once more when the file is closed
+                # unbuffered: else closing would try again to write what could not be written
                 file = TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115 - closed with the stack
                 self._file = self.stack.enter_context(file)
             written = 0
@@ -96,15 +94,15 @@ class Spool:
         return place
 
     def view(self, place: range) -> memoryview:
-        """What was put at *place*, read-only; all that was put before the first view is mapped as one."""
+        """What was put at *place*, read-only; all that was put before the first view is mapped at once."""
         if self._file and place.stop > len(self._mapped):
-            with _kept():
+            with _as_repackage_error():
                 self._mapped = memoryview(mmap(self._file.fileno(), 0, access=ACCESS_READ))
         return self._mapped[place.start : place.stop]
 
 
 @contextmanager
-def _kept() -> Iterator[None]:
+def _as_repackage_error() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The hash by which files are distinguished and pinned."""
+"""SHA-256 of files and data, in 64 hex digits."""
 
 import functools
 import hashlib
@@ -19,51 +19,51 @@ _Key = tuple[int, int, int, int]
 
 
 def sha256_of(file: Path) -> str:
-    """The SHA-256 of *file*, 64 hex digits, without its bytes in memory; `OSError` if it cannot be read."""
+    """The SHA-256 of *file*, without its bytes in memory; `OSError` if it cannot be read."""
     with open_file(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def key_of(data: object) -> str:
-    """The SHA-256, 64 hex digits, of *data* as JSON: equal data has one key, in whatever process."""
+    """The SHA-256 of *data* as JSON: equal data has one key, in any process."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def program_digest(program: Path) -> str:
-    """The SHA-256 of the file behind *program*; empty for what is no file, or cannot be read."""
+    """The SHA-256 of the file *program*; empty if it is no file, or cannot be read."""
     try:
-        found = program.stat()
-        return _digest(program, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        status = program.stat()
+        return _digest(program, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     except OSError:
         return ""
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _digest(program: Path, *_state: int) -> str:
-    """The SHA-256 of *program*, which is read again if its *state* is another."""
+    """The SHA-256 of *program*, which is read again if its *state* changes."""
     return sha256_of(program) if program.is_file() else ""
 
 
 def program_digests(names: Iterable[str], path: str) -> dict[str, tuple[str, ...]]:
-    """The SHA-256 of the files of each of *names* in the folders of *path*.
+    """The SHA-256 of all files called one of *names* in the folders of *path*.
 
-    Of programs with one name, all count, in their order: the first may only lead to the next, as ccache's gcc does.
+    All of a name count: the first may only lead to the next, as ccache's gcc does.
     """
     folders = [folder for folder in dict.fromkeys(path.split(os.pathsep)) if folder]
-    found = {name: dict.fromkeys(program_digest(Path(folder, name)) for folder in folders) for name in names}
-    return {name: tuple(filter(None, digests)) for name, digests in found.items()}
+    digests = {name: dict.fromkeys(program_digest(Path(folder, name)) for folder in folders) for name in names}
+    return {name: tuple(filter(None, of_name)) for name, of_name in digests.items()}
 
 
 def sealed(payload: str) -> str:
-    """*payload* with its SHA-256, as the files of a cache have it."""
+    """*payload* with its SHA-256, for files in the cache."""
     return json.dumps({"sha256": hashlib.sha256(payload.encode()).hexdigest(), "payload": payload})
 
 
 def unsealed(data: bytes) -> str:
-    """What was sealed as *data*; `ValueError` if it is anything else, be it by one bit."""
+    """What was sealed as *data*; `ValueError` if a bit of it is wrong."""
     try:
-        found = json.loads(data)
-        payload, stated = found["payload"], found["sha256"]
+        values = json.loads(data)
+        payload, stated = values["payload"], values["sha256"]
         is_whole = hashlib.sha256(payload.encode()).hexdigest() == stated
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not sealed") from error
@@ -73,10 +73,7 @@ def unsealed(data: bytes) -> str:
 
 
 class Digests:
-    """The SHA-256 of files as they are on the disk, on threads: of all names of one file, one is read.
-
-    A file that was written to in between is read again.
-    """
+    """The SHA-256 of files, read on threads; a file with several names is read once, and again if it was written to."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(_THREADS)
@@ -91,20 +88,20 @@ class Digests:
         self._executor.shutdown(cancel_futures=True)
 
     def begin(self, file: Path) -> Future[str]:
-        """Read *file*, which is complete, while the caller goes on."""
+        """Begin to read *file*, which is complete."""
         key = _state(file)
         if key not in self._known:
             self._known[key] = self._executor.submit(sha256_of, file)
         return self._known[key]
 
     def know(self, file: Path, sha256: str) -> None:
-        """Take *sha256* for that of *file*, which is not read."""
+        """Take *sha256* for that of *file*, without reading it."""
         known: Future[str] = Future()
         known.set_result(sha256)
         self._known[_state(file)] = known
 
     def of(self, file: Path) -> str:
-        """The SHA-256 of *file*, 64 hex digits; `OSError` if it cannot be read."""
+        """The SHA-256 of *file*; `OSError` if it cannot be read."""
         return self.begin(file).result()
 
 

@@ -7,12 +7,12 @@ WIDTH = 80
 
 _SMALLEST_SHARE = 0.5
 _THOUSAND, _MILLION, _BILLION = 1e3, 1e6, 1e9
-# a line may end behind blanks and, in lists, behind a comma
+# a line may end after blanks and, in lists, after a comma
 _PIECE = re.compile(r"\S+?(?:\s+|,(?=\S)|$)")
 
 
 def sized(size: float) -> str:
-    """*size* in bytes as people read it: 539.1 MB; kB = 1000 bytes."""
+    """*size* bytes as 539.1 MB; 1 kB is 1000 bytes."""
     if size >= 10 * _BILLION:
         return f"{size / _BILLION:.1f} GB"
     if size >= 100 * _THOUSAND:
@@ -26,7 +26,7 @@ def mb(size: int) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """*part* of *whole* in hundredths; what is not nothing does not become it."""
+    """The share of *part* in *whole*; a small one is <1 %, not 0 %."""
     share = 100 * part / whole if whole else 0.0
     return "<1 %" if 0 < share < _SMALLEST_SHARE else f"{share:.0f} %"
 
@@ -38,7 +38,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
-    """*text* in lines of 80 columns, indented after the first; words are not broken, so that paths can be copied."""
+    """*text* in lines of 80 columns, indented after the first; words stay whole, so that paths can be copied."""
     begin = " " * (len(text) - len(text.lstrip()))
     line = begin
     for piece in _PIECE.findall(text):

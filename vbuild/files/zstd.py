@@ -1,4 +1,4 @@
-"""Zstandard: the standard library has it from Python 3.14 on, and before that a package has the same.
+"""Zstandard: in the standard library from Python 3.14 on, before that in a package.
 
 https://docs.python.org/3.14/library/compression.zstd.html
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vbuild.files.records import Buffer
 
 ZstdError = zstd.ZstdError
-"""What is raised for data that is damaged; `EOFError` for data that ends too early."""
+"""The error for damaged data; data that ends too early raises `EOFError`."""
 
 _LEVEL, _WORKERS = zstd.CompressionParameter.compression_level, zstd.CompressionParameter.nb_workers
 _FAR = zstd.CompressionParameter.enable_long_distance_matching
@@ -25,45 +25,45 @@ _WINDOW, _WINDOW_LOG = zstd.DecompressionParameter.window_log_max, 27
 
 
 def compressed(data: "Buffer", *, level: int, far: bool = False) -> bytes:
-    """*data* as one frame that says its size; with *far*, what repeats after many megabytes is stored once."""
+    """*data* as one frame that states its size; *far* finds repeats many megabytes apart."""
     return zstd.compress(data, options={_LEVEL: level, _FAR: int(far)})
 
 
 def frame_size(data: "Buffer") -> int:
-    """How many bytes of *data* the frame takes that it begins with; `ZstdError` if none does."""
+    """The bytes of the frame that *data* begins with; `ZstdError` if there is none."""
     return zstd.get_frame_size(data)
 
 
 def compressor(level: int, *, threads: int, size: int | None = None) -> zstd.ZstdCompressor:
-    """What compresses on so many *threads*, if it can; a frame of so many bytes, where *size* is known, says so."""
-    made = zstd.ZstdCompressor(options={_LEVEL: level, _WORKERS: _workers(threads)})
+    """A compressor on *threads*, if it can; the frame states *size*, if that is known."""
+    compressor = zstd.ZstdCompressor(options={_LEVEL: level, _WORKERS: _workers(threads)})
     if size is not None:
-        made.set_pledged_input_size(size)
-    return made
+        compressor.set_pledged_input_size(size)
+    return compressor
 
 
 def most(size: int) -> int:
-    """More bytes than a frame of *size* ones ever takes: a header for each block of 1 KiB or more, and for all."""
+    """A bound on the frame of *size* bytes: a header for each block of 1 KiB or more, and one for all."""
     return size + size // 256 + 1024
 
 
 def writing(file: BinaryIO, *, level: int, threads: int) -> BinaryIO:
-    """What compresses into *file* what is written to it, until it is closed."""
+    """A file that compresses into *file*, until it is closed."""
     return cast(BinaryIO, zstd.ZstdFile(file, "w", options={_LEVEL: level, _WORKERS: _workers(threads)}))
 
 
 def reading(file: BinaryIO) -> BinaryIO:
-    """What reads the frames in *file*, one after the other, whose windows are of 128 MiB at most."""
+    """A file that reads all frames in *file*, with windows of 128 MiB at most."""
     return cast(BinaryIO, zstd.ZstdFile(file, options={_WINDOW: _WINDOW_LOG}))
 
 
 def first_bytes(frame: "Buffer", size: int, *, window_log: int) -> bytes:
-    """The first *size* bytes of what is in *frame*, or all of it."""
+    """The first *size* bytes in *frame*, or all of them."""
     return zstd.ZstdDecompressor(options={_WINDOW: window_log}).decompress(frame, size)
 
 
 def inflated(pieces: "Iterable[bytes]", size: int) -> "Iterator[bytes]":
-    """What the one frame in *pieces* holds, at most *size* bytes at a time; `ZstdError` unless it ends with them."""
+    """The content of the one frame in *pieces*, at most *size* bytes at a time; `ZstdError` unless it ends there."""
     decompressor = zstd.ZstdDecompressor(options={_WINDOW: _WINDOW_LOG})
     for piece in pieces:
         if decompressor.eof:
@@ -78,15 +78,15 @@ def inflated(pieces: "Iterable[bytes]", size: int) -> "Iterator[bytes]":
 
 
 def decompressed(frame: "Buffer", size: int, *, window_log: int = _WINDOW_LOG) -> bytes:
-    """What is in *frame*, *size* bytes; `ZstdError` if it is more or less."""
+    """The *size* bytes in *frame*; `ZstdError` if there are more or less."""
     stated = zstd.get_frame_info(frame).decompressed_size
     decompressor = zstd.ZstdDecompressor(options={_WINDOW: window_log})
-    found = decompressor.decompress(frame, size + 1) if stated in {size, None} else b""
-    if len(found) != size:
-        raise ZstdError(f"a frame of {stated or len(found):#x} bytes, expected {size:#x}")
+    data = decompressor.decompress(frame, size + 1) if stated in {size, None} else b""
+    if len(data) != size:
+        raise ZstdError(f"a frame of {stated or len(data):#x} bytes, expected {size:#x}")
     if not decompressor.eof:
         raise ZstdError("a frame that ends too early")
-    return found
+    return data
 
 
 def _workers(threads: int) -> int:
