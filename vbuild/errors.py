@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
 
-# what a machine refuses for want of room or health, or by its owner's will: no mistake of the program that asked
+# a machine's refusals: no room, no permission, broken; no mistake of vbuild's
 _REFUSED = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS),
@@ -22,9 +22,8 @@ _REFUSED = frozenset(
 class VbuildError(Exception):
     """Something vbuild refuses: its text is one line that says where, what was found, what was expected, what to do.
 
-    The command line prints that line and ends with the class's *exit_code*; 2 is kept for mistakes in the words of a
-    command. *advice* is a sentence that holds for every error of the class: where to read on. It never says again what
-    the line says, so it is a second line, for people: the command line adds it only on a terminal.
+    The command line prints that line and ends with *exit_code*; 2 is for mistakes in the words of a command. On a
+    terminal it adds *advice*, where to read on about all errors of the class.
 
     A kind of error has a class of its own if somebody catches it by name, or if it has another exit code or advice.
     """
@@ -34,13 +33,13 @@ class VbuildError(Exception):
 
 
 class RecipeError(VbuildError):
-    """A recipe, lock, report or other file of settings cannot be read, or not be followed as it is written."""
+    """A recipe, lock, report or other file of settings cannot be read or followed."""
 
     advice = "docs/reference describes the keys of recipes, machines and reports."
 
 
 class HardwareError(VbuildError):
-    """The name of a processor, GPU or driver, or the description of a machine, is not known."""
+    """The name of a processor, GPU or driver, or the description of a machine, is wrong."""
 
     advice = (
         "docs/reference/recipe.md shows CPU levels and GPUs, docs/reference/machine.md the description of a machine."
@@ -48,13 +47,13 @@ class HardwareError(VbuildError):
 
 
 class BinaryError(VbuildError):
-    """An ELF file, or its GPU code, does not match its format, or cannot be edited without a risk to what is left."""
+    """A compiled file, or its GPU code, does not match its format, or cannot be edited safely."""
 
     advice = "docs/explanation/surgery.md says which files vbuild leaves as they are."
 
 
 class WheelError(VbuildError):
-    """A wheel or its name breaks the wheel specification, or is not what its name and metadata promise."""
+    """A wheel or its name breaks the wheel specification, or a promise of its name and metadata."""
 
     advice = "docs/reference/verify-rules.md lists what vbuild checks in wheels, and what can be allowed."
 
@@ -72,7 +71,7 @@ class FetchError(VbuildError):
 
 
 class BuildError(VbuildError):
-    """A source, program, CUDA toolkit, step or worker that the work needs is missing, has failed, or is in use."""
+    """A source, program, CUDA toolkit, step or worker is missing, has failed, or is in use."""
 
     advice = "docs/limits.md lists what is known not to work."
 
@@ -84,7 +83,7 @@ class RepackageError(VbuildError):
 
 
 def reason_of(error: OSError | UnicodeDecodeError) -> str:
-    """Returns why something cannot be read or written; of a tree that shutil copies, the reason of the first file."""
+    """Why something cannot be read or written; if shutil copies a tree, the reason of the first file."""
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"
     if error.errno is None and error.args and isinstance(error.args[0], list):
@@ -94,9 +93,9 @@ def reason_of(error: OSError | UnicodeDecodeError) -> str:
 
 
 def refusal_of(error: OSError, *, where: object = "a file") -> str | None:
-    """Returns the file that *error* names, or else *where*, and why the machine refuses; None for other errors.
+    """The file that *error* names, else *where*, and why the machine refuses it; None for other errors.
 
-    Also what was removed while it was in use, by the highest folder that is gone with it.
+    For a file that was removed while it was in use, the highest folder that is gone.
     """
     if error.errno == errno.ENOENT and (gone := next(_gone(error), None)):
         return f"{gone}: is gone; expected inputs, output and caches to stay until the command ends: run it again"
@@ -106,20 +105,20 @@ def refusal_of(error: OSError, *, where: object = "a file") -> str | None:
 
 
 def _gone(error: OSError) -> Iterator[Path]:
-    """What is not there of the files that *error* names."""
+    """The files that *error* names and that do not exist."""
     for name in (error.filename, error.filename2):
         if isinstance(name, str | bytes | os.PathLike) and not (path := Path(os.fsdecode(name))).exists():
-            yield next((one for one in reversed(path.parents) if not one.exists()), path)
+            yield next((parent for parent in reversed(path.parents) if not parent.exists()), path)
 
 
 def meant(text: str, known: Iterable[str]) -> str:
-    """Returns "; did you mean 'x'?" with the one of *known* that *text* is nearest to; empty if none is near."""
+    """A hint, "; did you mean ...?", with the one of *known* that is nearest to *text*; empty if none is near."""
     near = get_close_matches(text, list(known), n=1, cutoff=0.7)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class _Place:
-    """The block that `at` begins: a class, for a generator takes three times as long, and wheels have many members."""
+    """The block of `at`; a generator would take three times as long, and wheels have many members."""
 
     __slots__ = ("_place",)
 
@@ -137,5 +136,5 @@ class _Place:
 
 
 def at(place: object) -> AbstractContextManager[None]:
-    """Put *place* in front of the message of any vbuild error raised inside, unless it stands there already."""
+    """Put *place* in front of the message of any vbuild error raised inside, unless it is there already."""
     return _Place(place)

@@ -1,10 +1,10 @@
-"""What commands print, without what nobody may read in a log: texts that are hidden, and logins in URLs.
+"""What commands print, without secrets: hidden texts, and logins in URLs.
 
     a command -> pipe -> Mask: correct-horse-battery         ****
                               -DTOKEN=abc                    -DTOKEN=sha256:ba7816bf8f01cfea
                               https://me:word@host/simple    https://****@host/simple       -> its log
 
-The output comes in pieces: the end of one waits for the next if a hidden text may begin there.
+Output comes in pieces: the end of one waits for the next if a hidden text may begin there.
 """
 
 import re
@@ -20,19 +20,19 @@ from msgspec import Struct, structs
 T = TypeVar("T")
 
 STARS = "****"
-# git@host is what everybody is called there
+# git@host is no secret: everybody has that name there
 _LOGIN = r"://(?!git@)[^\s/?#@\"'<>]{1,4096}@"
 _NOBODY = f"://{STARS}@"
 _LOGIN_BEGINS = re.compile(rb"(?::/?|://[^\s/?#@\"'<>]{0,4096})\Z")
 
 
 def without_logins(text: str) -> str:
-    """*text* with stars for each login in a URL."""
+    """*text* with stars instead of logins in URLs."""
     return re.sub(_LOGIN, _NOBODY, text)
 
 
 class _Hidden:
-    """What the commands of this process must not show: texts, each with what stands for it, as long as one hides it."""
+    """The texts that this process hides, with their replacements; several blocks may hide one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ _hidden = _Hidden()
 
 @contextmanager
 def hiding(texts: Mapping[str, str]) -> Iterator[None]:
-    """Commands that run in the block, in any thread, show of each of *texts* only what stands for it there."""
+    """Commands that run in the block, in any thread, show the values of *texts* instead of its keys."""
     encoded = {text.encode(errors="surrogateescape"): shown.encode() for text, shown in texts.items() if text}
     _hidden.add(encoded)
     try:
@@ -66,17 +66,17 @@ def hiding(texts: Mapping[str, str]) -> Iterator[None]:
 
 
 def masked_text(text: str) -> str:
-    """All of *text* as a log would have it."""
+    """*text* as a log shows it."""
     return Mask().text(text)
 
 
 def masked_in(value: T) -> T:
-    """*value* with all texts in its structs, data classes, tuples, lists and dicts as a log would have them."""
+    """*value*, with all texts in its structs, data classes, tuples, lists and dicts as a log shows them."""
     return Mask().within(value, {})
 
 
 class Mask:
-    """The output of one command, of which those of *texts* are not shown, by default all that is hidden now."""
+    """Masks *texts*, by default all that are hidden now, in the output of one command."""
 
     def __init__(self, texts: Mapping[bytes, bytes] | None = None) -> None:
         self._texts = dict(_hidden() if texts is None else texts)
@@ -86,7 +86,7 @@ class Mask:
         self._held = b""
 
     def shown(self, piece: bytes) -> bytes:
-        """What to show now, after *piece* has come."""
+        """What to show after *piece* has come."""
         data = self._held + piece
         end = self._begin_of_more(data)
         for match in self._pattern.finditer(data):
@@ -96,16 +96,16 @@ class Mask:
         return self._masked(data[:end])
 
     def rest(self) -> bytes:
-        """What is left when nothing more comes."""
+        """What to show at the end of the output."""
         data, self._held = self._held, b""
         return self._masked(data)
 
     def text(self, text: str) -> str:
-        """All of *text*, apart from what has come."""
+        """*text*, which is no part of the output, masked."""
         return self._masked(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
 
     def within(self, value: T, known: dict[int, Any]) -> T:
-        """*value* with its texts as `text` has them, itself if none is another; *known* are results by identity."""
+        """*value* with its texts masked, itself if none changes; *known* has results by identity."""
         if id(value) not in known:
             shown = self._rebuilt(value, known)
             known[id(value)] = value if shown == value else shown
@@ -116,9 +116,9 @@ class Mask:
         if kind is str:
             return self.text(value)
         if kind in {tuple, list}:
-            return kind(self.within(one, known) for one in value)
+            return kind(self.within(item, known) for item in value)
         if kind is dict:
-            return {key: self.within(one, known) for key, one in value.items()}
+            return {key: self.within(item, known) for key, item in value.items()}
         names = value.__struct_fields__ if isinstance(value, Struct) else getattr(value, "__dataclass_fields__", ())
         parts = {name: (getattr(value, name), self.within(getattr(value, name), known)) for name in names}
         changed = {name: shown for name, (before, shown) in parts.items() if shown is not before}
@@ -127,10 +127,10 @@ class Mask:
         return structs.replace(value, **changed) if isinstance(value, Struct) else replace(value, **changed)
 
     def _masked(self, data: bytes) -> bytes:
-        return self._pattern.sub(lambda found: self._texts.get(found[0], _NOBODY.encode()), data)
+        return self._pattern.sub(lambda match: self._texts.get(match[0], _NOBODY.encode()), data)
 
     def _begin_of_more(self, data: bytes) -> int:
-        """Where the first text begins that only what comes next may end; the end of *data* if none does."""
+        """Where the first text begins that may go on in the next piece; the end of *data* if none does."""
         begins = [len(data)]
         if login := _LOGIN_BEGINS.search(data[-5000:]):
             begins.append(len(data) - len(login[0]))

@@ -1,9 +1,9 @@
 """Processes of this Python that do a part of its work, and import nothing from the current folder.
 
-    map(function, things) -> a thread -> function and thing, pickled -> the thread's own process -> what comes of it
+    map(function, things) -> a thread -> function and thing, pickled -> the thread's own process -> the result
 
-Those of `multiprocessing` have helpers that do import from there, its resource tracker and its fork server. They also
-import the program again that uses vbuild.
+`multiprocessing` has helpers that import from the current folder, its resource tracker and its fork server, and its
+processes import the user's program again.
 """
 
 import pickle
@@ -22,7 +22,7 @@ from vbuild.process.python import isolated
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Ctrl-C is for the process that waits for this one; what a function prints is not its result
+# Ctrl-C is for the parent; what a function prints is not its result
 _WORK = """
 import os, pickle, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -39,7 +39,7 @@ while True:
 class ProcessPool:
     """Up to *count* processes, each started when there is work for it; `end` ends them.
 
-    A process that is lost, for want of memory or by an error, costs time only: its work is done here.
+    If a process is lost, for want of memory or by an error, its work is done here.
     """
 
     def __init__(self, count: int) -> None:
@@ -49,7 +49,7 @@ class ProcessPool:
         self._has_ended = False
 
     def map(self, function: Callable[[T], R], things: Iterable[T]) -> Iterator[R]:
-        """What *function*, which a module has by name, gives of each of *things*, in their order."""
+        """The results of *function*, which a module has by name, for *things*, in their order."""
         return self._threads.map(partial(self._result, function), things)
 
     def end(self) -> None:
@@ -60,11 +60,11 @@ class ProcessPool:
         self._threads.shutdown(cancel_futures=True)
         for process in self._started:
             process.kill()
-            with suppress(OSError), process:  # the rest of what it was to be sent
+            with suppress(OSError), process:  # closing flushes what it does not read any more
                 pass
 
     def _result(self, function: Callable[[T], R], thing: T) -> R:
-        """What *function* gives of *thing* in the process of this thread."""
+        """The result of *function* for *thing*, from the process of this thread."""
         try:
             tasks, results = getattr(self._own, "pipes", None) or self._start()
             pickle.dump((function, thing), tasks)

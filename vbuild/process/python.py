@@ -1,10 +1,9 @@
-"""The one way to start Python: what it imports never comes from the current folder, where a stranger's files may be.
+"""The one way to start Python: it never imports from the current folder, where a stranger's files may be.
 
-``python -c`` and ``python -m`` look there first, and in the standard library afterwards. A Python that is started
-isolated, by -I, does not. It also ignores the user's own packages and variables such as PYTHONPATH; where these count,
--P leaves out the current folder alone.
+``python -c`` and ``python -m`` look there first, before the standard library. An isolated Python, by -I, does not, and
+ignores the user's own packages and variables such as PYTHONPATH; -P leaves out the current folder alone.
 
-Containers of cibuildwheel have this module, too: it needs Python's own library, of 3.9 or newer.
+This module is copied into cibuildwheel's containers: it needs the standard library of Python 3.9 or newer.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from pathlib import Path
 
 
 def isolated(*words: str, python: Path | str = sys.executable) -> list[str]:
-    """The command that runs *words*, options and a program, in *python*, which has its own packages alone."""
+    """The command that runs *words*, options and a program, in *python*, with its own packages alone."""
     return [str(python), "-I", *words]
 
 
 def with_own_packages(*words: str) -> list[str]:
-    """The command that runs *words* in this Python with all packages that this process has, the user's among them."""
+    """The command that runs *words* in this Python with all packages of this process, also the user's."""
     return [sys.executable, "-P", *words]

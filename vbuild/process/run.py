@@ -1,18 +1,18 @@
 """Run a build's commands so that none of them outlives the build.
 
-Each command leads a session of its own: Ctrl-C on the terminal reaches vbuild alone, and vbuild then stops the whole
-process group, the compilers that a backend started included. Output goes to a log file, without what is hidden
-(`vbuild.process.masking`), never to the terminal.
+Each command leads a session of its own: Ctrl-C on the terminal reaches vbuild alone, which then stops the whole process
+group, with the compilers that a backend started. Output goes to a log file, masked (`vbuild.process.masking`), never to
+the terminal.
 
-A process that is killed, as Dask kills its workers, or the system if memory ends, cannot stop its commands, and a
-compiler may run for hours. A second, small process, the supervisor, does that:
+A process that is killed, by Dask, or by the system if memory ends, cannot stop its commands, and a compiler may run for
+hours. A second, small process, the supervisor, does that:
 
     process -> "? 64513 9" before a command starts, "+ 4711" when it runs, "- 4711" when it has ended -> supervisor
 
-The pipe between them closes when the process ends, for whatever reason, then the supervisor ends what is left.
-A command of which the process had no time to report the start is found by its output, a file of that device and inode.
-``PR_SET_PDEATHSIG``, which is meant for this, belongs to the thread that starts a command, and would have to be set
-between fork and exec, where a process with threads may do next to nothing.
+The pipe between them closes when the process ends, for whatever reason, then the supervisor ends what is left. It finds
+a command whose start was not reported by its output, a file of that device and inode. ``PR_SET_PDEATHSIG`` belongs to
+the thread that starts a command, and would have to be set between fork and exec, where a process with threads may do
+next to nothing.
 """
 
 import atexit
@@ -69,7 +69,7 @@ class Supervisor:
 
     def __init__(self, grace: float) -> None:
         self._lock = threading.Lock()
-        # of a session of its own: what is meant for the process's group, such as Ctrl-C, does not end the supervisor
+        # with a session of its own, so that Ctrl-C does not end it
         self._process = subprocess.Popen(
             isolated("-S", "-c", _SUPERVISOR, str(grace), str(os.getpid())),
             stdin=subprocess.PIPE,
@@ -81,20 +81,19 @@ class Supervisor:
         atexit.register(self._end)
 
     def starting(self, output: int) -> None:
-        """A command is about to start whose output goes to the file with the descriptor *output*."""
+        """Report that a command is about to start whose output goes to the descriptor *output*."""
         file = os.fstat(output)
         self.report("?", file.st_dev, file.st_ino)
 
     def report(self, sign: str, *numbers: int) -> None:
-        """Report a command: "+" its process, from now on to be ended; "-" its process, to be forgotten, or 0."""
+        """Report a process: "+" one that is to be ended, "-" one that has ended, or 0."""
         if stdin := self._process.stdin:
-            # the supervisor was killed, or this process is about to end: no reason for a build to fail
+            # a supervisor that was killed does not let a build fail
             with self._lock, suppress(OSError, ValueError):
                 stdin.write(f"{sign} {' '.join(map(str, numbers))}\n".encode())
                 stdin.flush()
 
     def _end(self) -> None:
-        """Let the supervisor end with this process, which ends by itself."""
         if stdin := self._process.stdin:
             with suppress(OSError):
                 stdin.close()
@@ -102,13 +101,13 @@ class Supervisor:
 
 
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
-UMASK = 0o022  # of all commands: the modes of what they make are those of members of wheels, whatever the user's umask
+UMASK = 0o022  # of all commands: modes of what they make become those of members of wheels
 _PIECE = 1 << 16  # bytes of output
-_LEFT_RUNNING = 1.0  # seconds to wait for the rest of a command's output if something that it started holds the pipe
-_LONGEST_END = 1 << 22  # bytes of output in which they are looked for
+_LEFT_RUNNING = 1.0  # seconds to wait for the rest of a command's output if its child holds the pipe
 LAST_LINES = 25  # of a failed command's output, shown with the error
+_LONGEST_END = 1 << 22  # bytes at the end of the output with these lines
 
-_FRAME = re.compile(rb'  File ".*", line \d+, in ')  # of a Python traceback; its source follows, further in
+_FRAME = re.compile(rb'  File ".*", line \d+, in ')  # of a Python traceback; its source follows, indented further
 
 _Process = subprocess.Popen[bytes]
 
@@ -116,9 +115,7 @@ _Process = subprocess.Popen[bytes]
 class _Running:
     """The commands that run now, each with its thread, and which threads may start new ones.
 
-    The thread that *stopped_by* is has stopped all others: a pool's workers, with tasks left that nobody waits for.
-
-    The *supervisor*, if there is one, ends them when this process is killed.
+    The thread *stopped_by* has stopped all others: a pool's workers, with tasks left that nobody waits for.
     """
 
     def __init__(self) -> None:
@@ -130,7 +127,7 @@ class _Running:
 
     @property
     def is_open(self) -> bool:
-        """Whether this thread may run commands."""
+        """Whether the calling thread may run commands."""
         me = threading.get_ident()
         return self.stopped_by in {None, me} and me not in self.stopped
 
@@ -142,7 +139,7 @@ class _Running:
     def discard(self, process: _Process) -> None:
         self.leaders.pop(process, None)
         if self.supervisor:
-            self.supervisor.report("-", process.pid)  # its number may soon be another's
+            self.supervisor.report("-", process.pid)  # another process may soon have its number
 
 
 _running = _Running()
@@ -158,12 +155,11 @@ def run(
     name: str | None = None,
     is_kept: bool = True,
 ) -> None:
-    """Run *command* to its end, its output appended to *log*; errors call it *name*; *timeout* is in seconds.
+    """Run *command* to its end, with its output appended to *log*; errors call it *name*; *timeout* is in seconds.
 
-    Errors name a log that *is_kept* when they are read.
-
-    `BuildError`, with the last lines of the output, if the command cannot start, fails or takes too long. However
-    this is left, by an error, Ctrl-C or `stop_all` in another thread, no process of the command's group is left.
+    `BuildError`, with the last lines of the output, and with the path of a log that *is_kept*, if the command cannot
+    start, fails or takes too long. After an error, Ctrl-C or `stop_all` in another thread, no process of the command's
+    group is left.
     """
     name = name or Path(command[0]).name
     with _opened(log) as output:
@@ -190,12 +186,12 @@ def run(
 
 
 def ended(status: int) -> str:
-    """How a process ended whose return code is *status*, which is not 0: of its own will, or by a signal."""
+    """How a process with the return code *status*, not 0, ended: by itself, or by a signal."""
     return f"failed with status {status}" if status > 0 else f"was ended by {signal.Signals(-status).name}"
 
 
 def stop_all() -> None:
-    """Stop every command that runs in any thread, and let no other one start any until the next `supervised` block."""
+    """Stop the commands of all threads, and let other threads start none until the next `supervised` block."""
     with _running.lock:
         _running.stopped_by = _running.stopped_by or threading.get_ident()
         leaders = frozenset(_running.leaders)
@@ -203,22 +199,22 @@ def stop_all() -> None:
 
 
 def check_running() -> None:
-    """`BuildError` if this thread may start no command any more; for code that waits for something else."""
+    """`BuildError` if the calling thread may start no command any more; for code that waits for something else."""
     if not _running.is_open:
         raise BuildError("stopped")
 
 
 def keep_watch() -> None:
-    """From now on, let no command outlive this process, even if it is killed."""
+    """From now on, no command outlives this process, even if it is killed."""
     with _running.lock:
         _running.supervisor = _running.supervisor or Supervisor(GRACE)
 
 
 @contextmanager
 def stoppable() -> Iterator[Callable[[], None]]:
-    """What is yielded stops, from any thread, the commands that this one runs in the block, and lets it start no more.
+    """Gives a function that stops, from any thread, the commands of this one, and lets it start no more in the block.
 
-    For tasks of several users in one process; `stop_all` is for a process that has one.
+    For tasks of several users in one process; `stop_all` is for a process with one user.
     """
     me = threading.get_ident()
 
@@ -237,10 +233,10 @@ def stoppable() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def supervised() -> Iterator[None]:
-    """Leaving the block by an error or Ctrl-C stops every command still running, in worker threads too.
+    """An error or Ctrl-C in the block stops all running commands, also those of worker threads.
 
-    SIGTERM and a closed terminal count as Ctrl-C, and a process that is killed is kept watch over. A pool of workers
-    goes outside of this block, so that it has nothing left to wait for.
+    SIGTERM and a closed terminal count as Ctrl-C; the supervisor watches. A pool of workers goes outside of this block,
+    so that it has nothing left to wait for.
     """
     with _running.lock:
         _running.stopped_by = None
@@ -257,16 +253,16 @@ def _opened(log: Path) -> BinaryIO:
     """*log*, to append to and to read; its folder is made."""
     while True:
         log.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # another run, into the same folder, has just removed its empty logs
+        with suppress(FileNotFoundError):  # another run has just removed the empty folder
             return log.open("a+b")
 
 
 @contextmanager
 def _masked(log: BinaryIO) -> Iterator[tuple[int, Callable[[], None]]]:
-    """The descriptor of a pipe; what comes through it is appended to *log* without what is hidden.
+    """The descriptor of a pipe whose output is masked and appended to *log*, and a function to call at the end.
 
-    The function finishes that when the command has ended; what it leaves running may go on to write. `OSError` if the
-    log could not be written.
+    What the command leaves running may go on to write. The function raises the `OSError` of a log that could not be
+    written.
     """
     reading, writing = os.pipe()
     failures: list[OSError] = []
@@ -284,7 +280,7 @@ def _masked(log: BinaryIO) -> Iterator[tuple[int, Callable[[], None]]]:
 
 
 def _append(reading: int, log: int, mask: Mask, failures: list[OSError]) -> None:
-    """Copy what comes from *reading* to *log*; if that cannot be written, read on, so that no command waits."""
+    """Copy *reading* to *log*; if that cannot be written, read on, so that no command waits."""
     with os.fdopen(reading, "rb", buffering=0) as pipe:
         try:
             with os.fdopen(log, "ab", buffering=0) as file:
@@ -314,7 +310,7 @@ def _with_innermost_frames(lines: Iterable[bytes]) -> Iterator[bytes]:
 def _started(
     command: Sequence[str], name: str, output: int, *, cwd: Path | None, environment: Mapping[str, str] | None
 ) -> Iterator[_Process]:
-    # the lock is held while it starts: stop_all sees either no process or a registered one
+    # with the lock, so that stop_all sees either no process or a registered one
     with _running.lock:
         if not _running.is_open:
             raise BuildError(f"{name} was not started: the build was stopped")
@@ -348,7 +344,7 @@ def _started(
 
 
 def _stop(leaders: frozenset[_Process]) -> None:
-    """Ask the groups of *leaders* to end, and end those that have not done so after `GRACE` seconds."""
+    """End the groups of *leaders*: by SIGTERM, and by SIGKILL after `GRACE` seconds."""
     left = {leader for leader in leaders if _signalled(leader, signal.SIGTERM)}
     deadline = time.monotonic() + GRACE
     while left and time.monotonic() < deadline:
@@ -359,14 +355,14 @@ def _stop(leaders: frozenset[_Process]) -> None:
 
 
 def _is_alive(leader: _Process) -> bool:
-    leader.poll()  # one that nobody has waited for is still in its group, as a zombie
+    leader.poll()  # else a zombie stays in its group
     return _signalled(leader, 0) and (leader.returncode is None or not _has_ended(leader.pid))
 
 
 def _has_ended(group: int) -> bool:
-    """Whether zombies are all that is left of *group*: orphans, for which the first process of a container waits late.
+    """Whether only zombies are left of *group*: a container's first process waits late for orphans, or never.
 
-    Some never do. False where the system does not say.
+    False if the system does not say.
     """
     states = []
     for file in Path("/proc").glob("[0-9]*/stat"):
@@ -378,7 +374,7 @@ def _has_ended(group: int) -> bool:
 
 
 def _signalled(leader: _Process, number: int) -> bool:
-    """Whether there was a process in the group of *leader* to send the signal to; 0 only asks."""
+    """Whether there was a process in the group of *leader* to send the signal *number* to; 0 sends none."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader.pid, number)
         return True
@@ -386,16 +382,16 @@ def _signalled(leader: _Process, number: int) -> bool:
 
 
 def _end(log: Path | None, output: BinaryIO, begin: int) -> str:
-    """Where the output is, unless *log* is None, and its last lines from byte *begin* on.
+    """The last lines of the output from byte *begin* on, and the path of *log*, unless that is None.
 
-    Of a Python traceback only the innermost frame counts: a backend's are enough to hide the compiler's message.
+    Of a Python traceback only the innermost frame is shown: a backend's would hide the compiler's message.
     """
-    # a descriptor that shares its place wrote it, and the file may have no name any more
+    # by descriptor: the file may have no name any more
     size = os.fstat(output.fileno()).st_size
     begin = max(begin, size - _LONGEST_END)
     lines = os.pread(output.fileno(), size - begin, begin).splitlines(keepends=True)
-    kept = deque(_with_innermost_frames(lines), LAST_LINES)
-    shown = b"".join(kept).decode(errors="replace").rstrip()
+    last = deque(_with_innermost_frames(lines), LAST_LINES)
+    shown = b"".join(last).decode(errors="replace").rstrip()
     if log is None:
         return f", and says:\n{shown}" if shown else ""
     return f"; its log is {log}" + (f", which ends:\n{shown}" if shown else ", which is empty")

@@ -1,7 +1,7 @@
-"""Signals that ask a run to end: the first is an interrupt, and what is half-done goes; no other disturbs that.
+"""Signals that end a run: the first is an interrupt, after which the run cleans up; no other disturbs that.
 
-with interruptible(): ...    a signal is a KeyboardInterrupt
-with uninterrupted(): ...    but later, at the end of what must not be left in the middle: few steps, and short ones
+    with interruptible(): ...    a signal is a KeyboardInterrupt
+    with uninterrupted(): ...    but only at the end of the block, which has few and short steps
 """
 
 import signal
@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-_CLEANING = 10.0  # seconds after an interrupt in which further ones are not heard; systems send SIGKILL then
+_CLEANING = 10.0  # seconds after an interrupt in which others are ignored; systems send SIGKILL then
 
-# what Python does with each, unless somebody has asked for something else; Windows has no SIGHUP
+# Python's own handlers; Windows has no SIGHUP
 _USUAL = {
     signal.SIGINT: signal.default_int_handler,
     **{getattr(signal, name): signal.SIG_DFL for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)},
@@ -25,8 +25,7 @@ _USUAL = {
 class Interruption:
     """The handler of these signals, which raises `KeyboardInterrupt`; *heard* is when, on the monotonic clock.
 
-    *number* is the signal that was heard. While it is *held*, by so many blocks, it raises nothing, and is *due*
-    afterwards.
+    *number* is that signal. While *held* blocks are uninterrupted it raises nothing; the interrupt *is_due* afterwards.
     """
 
     heard: float | None = None
@@ -45,11 +44,11 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """In the block SIGTERM and a closed terminal are what Ctrl-C is: a `KeyboardInterrupt` in the main thread.
+    """In the block SIGTERM and a closed terminal are like Ctrl-C: a `KeyboardInterrupt` in the main thread.
 
-    Whoever asks again while that cleans up is not heard. Signals that someone has other plans for, such as nohup for
-    SIGHUP, keep what they do. What is yielded also tells of interrupts that ended as some other error: until Python
-    3.12 those in ``__set_name__``, which importing a module runs, do.
+    Further signals during cleanup are ignored. Signals with another handler, such as nohup's for SIGHUP, keep it. The
+    yielded value also tells of interrupts that became another error, as those in ``__set_name__``, while a module is
+    imported, did until Python 3.12.
     """
     interruption = Interruption()
     is_main = threading.current_thread() is threading.main_thread()  # no other may set handlers
@@ -65,12 +64,13 @@ def interruptible() -> Iterator[Interruption]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """The block is run to its end; the `KeyboardInterrupt` of a signal that came meanwhile is raised then.
+    """The block runs to its end, and raises the `KeyboardInterrupt` of a signal only then.
 
-    That is so in `interruptible`, in the main thread, which alone hears signals.
+    That is so in `interruptible`, in the main thread, which alone gets signals.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    handler = next((found for number in _USUAL if isinstance(found := signal.getsignal(number), Interruption)), None)
+    handlers = map(signal.getsignal, _USUAL)
+    handler = next((handler for handler in handlers if isinstance(handler, Interruption)), None)
     if handler is None or not is_main:
         yield
         return

@@ -1,4 +1,4 @@
-"""Work on many files in threads without holding them all: a bound on the bytes that are looked at together."""
+"""Work in threads: on many files with a bound on the bytes in memory, and once for each key."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -23,11 +23,11 @@ def in_threads(
     at_work: int = _AT_WORK,
     stop: Event | None = None,
 ) -> list[R]:
-    """What *work* makes of *things*, in their order; one that begins earlier is earlier among them if it fits.
+    """The results of *work* for *things*, in their order, on *threads*.
 
-    Those at work together have *at_work* bytes by *size* at most, not counting the largest of them. After an error
-    nothing is begun any more; of several, that of the first thing is raised. An interrupt sets *stop*, which *work* may
-    ask for, and waits for what has begun.
+    Things at work together have *at_work* bytes by *size* at most, without the largest of them; the first that fits
+    begins. After an error none begins; of several errors, that of the first thing is raised. An interrupt sets *stop*,
+    for *work* to check, and waits for what has begun.
     """
     left = dict(enumerate(things))
     begun: dict[int, Future[R]] = {}
@@ -38,15 +38,15 @@ def in_threads(
         return sum(sizes) - max(sizes) <= at_work
 
     def following() -> int | None:
-        return next((place for place, thing in left.items() if fits(thing)), None) if len(running) < threads else None
+        return next((index for index, thing in left.items() if fits(thing)), None) if len(running) < threads else None
 
     with ThreadPoolExecutor(threads) as pool:
         try:
             while left or running:
-                while (place := following()) is not None:
-                    thing = left.pop(place)
-                    begun[place] = pool.submit(work, thing)
-                    running[begun[place]] = size(thing)
+                while (index := following()) is not None:
+                    thing = left.pop(index)
+                    begun[index] = pool.submit(work, thing)
+                    running[begun[index]] = size(thing)
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     del running[future]
@@ -61,7 +61,7 @@ def in_threads(
 
 @contextmanager
 def several_at_once(work: Callable[[T], R], things: Iterable[T]) -> Iterator[Iterator[R]]:
-    """Yield the results of *work* for *things*, in their order; what has not begun when the block ends is cancelled."""
+    """The results of *work* for *things*, in their order; what has not begun when the block ends is cancelled."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
             yield pool.map(work, things)
@@ -70,10 +70,9 @@ def several_at_once(work: Callable[[T], R], things: Iterable[T]) -> Iterator[Ite
 
 
 class OncePerKey(Generic[K, R]):
-    """Remembers one result for each key; threads that ask for a key wait for the thread that computes it.
+    """Computes one result for each key; other threads wait for it, and get its error.
 
-    An error, which all of these threads get, is remembered only with *keeps_errors*. Of more than *most* keys, the
-    oldest are forgotten.
+    Errors are remembered only with *keeps_errors*. Of more than *most* keys, the oldest are forgotten.
     """
 
     def __init__(self, *, keeps_errors: bool = False, most: int | None = None) -> None:
@@ -83,12 +82,12 @@ class OncePerKey(Generic[K, R]):
         self._lock = Lock()
 
     def keys(self) -> tuple[K, ...]:
-        """Return the keys of all results that are there, or being computed."""
+        """The keys of all results, also of those that are being computed."""
         with self._lock:
             return tuple(self._made)
 
     def get(self, key: K, make: Callable[[], R]) -> R:
-        """Return the result for *key*, computed by *make* the first time."""
+        """The result for *key*, computed by *make* the first time."""
         with self._lock:
             future = self._made.get(key)
             if is_mine := future is None:
