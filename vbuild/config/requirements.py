@@ -15,39 +15,39 @@ from packaging.utils import InvalidName, canonicalize_name
 from vbuild.errors import VbuildError, WheelError
 
 SYSTEMS = {"linux": ("posix", "Linux"), "win32": ("nt", "Windows"), "darwin": ("posix", "Darwin")}
-"""``sys_platform`` of each operating system, with its ``os_name`` and ``platform_system``."""
+"""By ``sys_platform``: ``os_name`` and ``platform_system``."""
 
-# what names of files end in, and those of projects do not: ruamel.yaml and web.py are projects
+# suffixes of files that no project's name has: ruamel.yaml and web.py are projects
 _SUFFIXES = (
     *(".txt", ".in", ".toml", ".lock", ".json", ".whl", ".conda"),
     *(".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".lzma"),
 )
 
-# a marker that depends on the patch version counts if it applies to the first one, or to one later than all
+# patch versions for which a marker is evaluated: the first, and one later than all
 _PATCHES = (0, 99)
 
 
 def is_path(text: str) -> bool:
-    """Whether *text*, of a kind that may name a file or a project, names a file or a folder, which need not be there.
+    """Whether *text*, the name of a file or a project, is that of a file or a folder, which may not exist.
 
         requirements.txt    ./demo    dist/demo    ~/demo    ..                                  a file or a folder
         demo    ruamel.yaml    demo==1.0    demo.zip==1.0    demo.txt[all]    demo @ https://…   a project
 
-    Anybody can register a project by the name of a file that somebody has misspelt.
+    Anybody can register a project with the name of a misspelt file.
     """
     name = (text.partition("@")[0] if "://" in text else text).strip()
     return name.startswith((".", "~")) or "/" in name or "\\" in name or name.lower().endswith(_SUFFIXES)
 
 
 def asked_project(text: str, refusal: type[VbuildError]) -> str:
-    """Returns *text*, an argument, if it is the name of a project and not of a file; raises *refusal* for others."""
+    """*text*, an argument, if it is the name of a project and not of a file; else raises *refusal*."""
     if is_path(text):
         raise refusal(f"{text!r} is the name of a file; expected that of a project, as in numpy")
     return checked_project(text, refusal)
 
 
 def checked_project(text: str, refusal: type[VbuildError]) -> str:
-    """Returns *text* if it is the name of a project (PEP 508); raises *refusal* for others."""
+    """*text* if it is the name of a project (PEP 508); else raises *refusal*."""
     try:
         canonicalize_name(text, validate=True)
     except InvalidName as error:
@@ -56,7 +56,7 @@ def checked_project(text: str, refusal: type[VbuildError]) -> str:
 
 
 def parsed_requirement(line: str) -> Requirement:
-    """Returns the requirement in *line*; `InvalidRequirement`, with the reason in one line, if it cannot be read."""
+    """The requirement in *line*; `InvalidRequirement`, with the reason in one line, if it cannot be read."""
     try:
         return Requirement(line)
     except InvalidRequirement as error:
@@ -66,7 +66,7 @@ def parsed_requirement(line: str) -> Requirement:
 
 
 def read_requirement(line: str) -> Requirement | None:
-    """Returns the requirement in *line*, or None if packaging cannot read it, as in old METADATA."""
+    """The requirement in *line*, or None if packaging cannot read it, as in old METADATA."""
     try:
         return parsed_requirement(line)
     except InvalidRequirement:
@@ -74,7 +74,7 @@ def read_requirement(line: str) -> Requirement | None:
 
 
 def checked_requirement(line: str, refusal: type[VbuildError]) -> Requirement:
-    """Returns the requirement in *line*; raises *refusal* if it cannot be read."""
+    """The requirement in *line*; raises *refusal* if it cannot be read."""
     try:
         return parsed_requirement(line)
     except InvalidRequirement as error:
@@ -82,46 +82,43 @@ def checked_requirement(line: str, refusal: type[VbuildError]) -> Requirement:
 
 
 def requirement_lines(lines: Iterable[str], refusal: type[VbuildError]) -> str:
-    """Returns *lines* as the text of a file of requirements; raises *refusal* for one that is no requirement.
+    """The text of a file of requirements with *lines*; raises *refusal* for another line.
 
-    So none is an option of installers, whoever wrote it, as in ``-e .`` or ``--index-url``.
+    An option of installers, such as ``-e .`` or ``--index-url``, is none.
     """
     return "".join(f"{checked_requirement(line, refusal)}\n" for line in lines)
 
 
 def required_project(line: str) -> str | None:
-    """Returns the project that *line* requires, as package indexes spell it, or None if *line* cannot be read."""
-    found = read_requirement(line)
-    return canonicalize_name(found.name) if found else None
+    """The project that *line* requires, in the spelling of package indexes, or None if *line* cannot be read."""
+    requirement = read_requirement(line)
+    return canonicalize_name(requirement.name) if requirement else None
 
 
 def spelled(line: str) -> str:
-    """Returns *line* in packaging's spelling, so that equal requirements are equal texts; unreadable ones as they are.
-
-    Runs of blanks become one blank.
-    """
-    if (found := read_requirement(line)) is None:
+    """*line* in packaging's spelling, so that equal requirements are equal texts; unreadable ones with single blanks."""
+    if (requirement := read_requirement(line)) is None:
         return " ".join(line.split())
-    found.name = canonicalize_name(found.name)
-    return str(found)
+    requirement.name = canonicalize_name(requirement.name)
+    return str(requirement)
 
 
 def admits(requirement: Requirement | None, project: str, version: str) -> bool:
-    """Whether *requirement* names *project* and its *version* is one of those allowed, pre-releases included."""
+    """Whether *requirement* is for *project* and admits *version*, pre-releases included."""
     if requirement is None or canonicalize_name(requirement.name) != project:
         return False
     return requirement.specifier.contains(version, prereleases=True)
 
 
 def applies(requirement: Requirement, minor: int, *, machine: str, system: str = "linux") -> bool:
-    """Whether *requirement* applies to some patch version of CPython 3.*minor*; no extra is asked for.
+    """Whether *requirement* applies to some patch version of CPython 3.*minor*, without extras.
 
     `WheelError` if its marker cannot be evaluated.
     """
     if requirement.marker is None:
         return True
     os_name, platform_system = SYSTEMS[system]
-    # every variable of markers, so that packaging takes none from the machine at hand
+    # every variable of markers, so that packaging takes none from this machine
     known = {
         "os_name": os_name,
         "sys_platform": system,

@@ -1,7 +1,6 @@
 """Read a TOML table key by key, so that every mistake is reported as ``file: table.key: what``.
 
-A reader asks for each key it knows and then calls `finish`, which refuses the keys nobody asked for:
-a misspelt key is an error, never a setting that silently does nothing.
+A reader reads each key that it knows, and then calls `finish`, which refuses all others: a misspelt key is an error.
 """
 
 import json
@@ -23,9 +22,9 @@ Settings = tuple[tuple[str, Setting], ...]
 Env = tuple[tuple[str, str], ...]
 """Environment variables, in the order written."""
 
-# bytes: nobody writes so much by hand, and tables take a hundred times their size in memory
+# bytes; tables take a hundred times their size in memory
 _LARGEST = 1 << 19
-# a dotted key: for every part, tomllib keeps all parts before it
+# a dotted key; for every part tomllib keeps all parts before it
 _PART = r"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+"
 _DEEPEST = 100
 _TWICE = re.compile(r"Cannot declare \('(?P<table>[\w-]+)',\) twice")
@@ -37,7 +36,7 @@ _NAMES = {str: "a string", int: "an integer", bool: "true or false", list: "an a
 class Table:
     """A TOML table that knows which of its keys have been read, and its own dotted name, *here*; "" for the top.
 
-    *is_toml* says that somebody has written it as TOML: a table of JSON can be read like one.
+    *is_toml* is off for a table of JSON.
     """
 
     def __init__(self, values: Mapping[str, Any], place: str = "", *, is_toml: bool = False) -> None:
@@ -57,7 +56,7 @@ class Table:
         try:
             return cls(tomllib.loads(text), is_toml=True)
         except ValueError as error:  # TOMLDecodeError, or Python's limit of digits in an integer
-            # such as a line `build.flags = 'strip'` that somebody has pasted at the head of a file with a table [build]
+            # a line `build.flags = 'strip'` pasted at the head of a file with a table [build]
             twice = _TWICE.search(str(error))
             where = "; write a line `{0}.key = …` below [{0}], without `{0}.`".format(twice["table"]) if twice else ""
             raise RecipeError(f"not TOML: {error}{where}") from error
@@ -75,7 +74,7 @@ class Table:
             return cls.parse(text)
 
     def with_values(self, keys: Sequence[str], values: Mapping[str, Any]) -> Self:
-        """The same table, in which the table at *keys* has *values* instead of, or besides, its own."""
+        """The same table, with *values* added to the table at *keys*, or replaced there."""
         return type(self)(_replaced(self._values, keys, values), self.here, is_toml=self._is_toml)
 
     def __contains__(self, key: str) -> bool:
@@ -85,7 +84,7 @@ class Table:
         return iter(self._values)
 
     def place(self, key: str) -> str:
-        """The dotted name of *key*, quoted if TOML wants it quoted, as a message shows it."""
+        """The dotted name of *key*, quoted if TOML needs that, for messages."""
         name = key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
         return f"{self.here}.{name}" if self.here else name
 
@@ -101,11 +100,10 @@ class Table:
         return self._checked(key, self.raw(key), str, default)
 
     def optional_text(self, key: str) -> str | None:
-        """The string at *key*, or None if there is none."""
         return None if self.raw(key) is None else self.text(key)
 
     def one_of(self, key: str, expected: Iterable[str]) -> str:
-        """The string at *key*, which has to be one of those *expected*; the first of them if there is none."""
+        """The string at *key*, one of those *expected*; by default the first of them."""
         words = [str(word) for word in expected]
         text = self.text(key, words[0])
         if text not in words:
@@ -116,7 +114,7 @@ class Table:
         return text
 
     def matched(self, key: str, pattern: re.Pattern[str], reason: str) -> str:
-        """The string at *key*; one that *pattern* does not match as a whole is refused for *reason*."""
+        """The string at *key*; refused for *reason* if *pattern* does not match all of it."""
         text = self.text(key)
         if not pattern.fullmatch(text):
             raise self.refuse(key, f"{text!r} {reason}")
@@ -129,30 +127,28 @@ class Table:
         return self._checked(key, self.raw(key), int, default)
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """The array of strings at *key*."""
         if isinstance(text := self.raw(key), str):
             raise self.refuse(key, f"expected an array, got {text!r}: write [{text!r}]")
         values: list[object] = self._checked(key, self.raw(key), list, None if default is None else list(default))
         return tuple(self._checked(f"{key}[{index}]", value, str) for index, value in enumerate(values))
 
     def text_arrays(self, key: str) -> tuple[tuple[str, ...], ...]:
-        """The array of arrays of strings at *key*, or nothing if there is none."""
+        """The array of arrays of strings at *key*, by default empty."""
         values: list[list[object]] = self._checked(key, self.raw(key), list, [])
         rows = {f"{key}[{index}]": value for index, value in enumerate(values)}
         return tuple(type(self)({row: value}, self.here).texts(row) for row, value in rows.items())
 
     def pairs(self, key: str) -> Env:
-        """The table of strings at *key*, in the order written, or nothing if there is none."""
+        """The table of strings at *key*, in the order written, by default empty."""
         with self.table(key, optional=True) as table:
             return tuple((name, table.text(name)) for name in table)
 
     def settings(self, key: str) -> Settings:
-        """The table of strings and arrays of strings at *key*, in the order written, or nothing if there is none."""
+        """The table of strings and arrays of strings at *key*, in the order written, by default empty."""
         with self.table(key, optional=True) as table:
             return tuple((name, table.setting(name)) for name in table)
 
     def setting(self, key: str) -> Setting:
-        """The string or the array of strings at *key*."""
         value = self.raw(key)
         if isinstance(value, list):
             return self.texts(key)
@@ -161,12 +157,12 @@ class Table:
         raise self.refuse(key, f"expected a string or an array of strings, got {value!r}")
 
     def raw(self, key: str) -> object:
-        """The value at *key* as TOML gives it, whatever its type, or None if there is none."""
+        """The value at *key*, of any type, or None."""
         self._read.add(key)
         return self._values.get(key)
 
     def tables(self, key: str) -> tuple[Self, ...]:
-        """The array of tables at *key*, or nothing if there is none."""
+        """The array of tables at *key*, by default empty."""
         values: list[object] = self._checked(key, self.raw(key), list, [])
         return tuple(
             type(self)(self._checked(f"{key}[{index}]", value, dict), self.place(f"{key}[{index}]"))
@@ -175,18 +171,18 @@ class Table:
 
     @contextmanager
     def table(self, key: str, *, optional: bool = False) -> Iterator[Self]:
-        """The table at *key*, or an empty one if *optional*; at the end of the block, keys not read are refused."""
+        """The table at *key*, or an empty one if *optional*; the end of the block refuses keys that were not read."""
         table = self.handed(key, optional=optional)
         yield table
         table.finish()
 
     def handed(self, key: str, *, optional: bool = False) -> Self:
-        """The table at *key*, or an empty one if *optional*, for a reader that calls `finish` itself."""
+        """As `table`, for a reader that calls `finish` itself."""
         values: dict[str, Any] = self._checked(key, self.raw(key), dict, {} if optional else None)
         return type(self)(values, self.place(key), is_toml=self._is_toml)
 
     def parsed(self, key: str, parse: Callable[[str], T]) -> T:
-        """The string at *key* as a value; an error of *parse* gets the key's place in front."""
+        """The string at *key*, parsed; errors of *parse* get the key's place in front."""
         text = self.text(key)
         with at(self.place(key)):
             return parse(text)
@@ -198,9 +194,9 @@ class Table:
     def parsed_texts(
         self, key: str, parse: Callable[[str], T], default: tuple[str, ...] | None = None, *, unique: bool = False
     ) -> tuple[T, ...]:
-        """The array of strings at *key* as values; an error of *parse* gets the string's place in front.
+        """The array of strings at *key*, parsed; errors of *parse* get the string's place in front.
 
-        With *unique*, a value that is there twice is refused.
+        *unique* refuses a value that is there twice.
         """
         values: list[T] = []
         for index, text in enumerate(self.texts(key, default)):
@@ -212,18 +208,18 @@ class Table:
         return tuple(values)
 
     def finish(self) -> None:
-        """Refuse the first key that nobody asked for."""
+        """Refuse the first key that was not read."""
         for key, value in self._values.items():
             if key not in self._read:
                 known = ", ".join(sorted(self._read)) or "none"
                 where = ""
                 if self._is_toml and isinstance(value, dict) and _BARE_KEY.fullmatch(self.here):
-                    # such as a line `verify.allow = []` that somebody has pasted at the end of the file
+                    # a line `verify.allow = []` pasted at the end of the file
                     where = f"; if it is not for [{self.here}], write the line above the first table"
                 raise self.refuse(key, f"no such key; known here: {known}{meant(key, self._read)}{where}")
 
     def _checked(self, key: str, value: object, kind: type[T], default: T | None = None) -> T:
-        """The *value* of *key*, or *default* if it is None; both None, or a value that is no *kind*, is refused."""
+        """The *value* of *key*, or *default* if it is None; refused if it is no *kind*, or if both are None."""
         if value is None:
             if default is None:
                 raise self.refuse(key, f"missing; expected {_NAMES[kind]}")
@@ -238,5 +234,5 @@ def _replaced(table: Mapping[str, Any], keys: Sequence[str], values: Mapping[str
     if not keys:
         return {**table, **values}
     inner = table.get(keys[0], {})
-    # what is no table is left for its reader to refuse
+    # another value is left for its reader to refuse
     return {**table, keys[0]: _replaced(inner, keys[1:], values)} if isinstance(inner, dict) else table

@@ -1,7 +1,7 @@
 """Signals that end a run: the first is an interrupt, after which the run cleans up; no other disturbs that.
 
-    with interruptible(): ...    a signal is a KeyboardInterrupt
-    with uninterrupted(): ...    but only at the end of the block, which has few and short steps
+with interruptible(): ...    a signal is a KeyboardInterrupt
+with uninterrupted(): ...    but only at the end of the block, which has few and short steps
 """
 
 import signal
@@ -69,8 +69,7 @@ def uninterrupted() -> Iterator[None]:
     That is so in `interruptible`, in the main thread, which alone gets signals.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    handlers = map(signal.getsignal, _USUAL)
-    handler = next((handler for handler in handlers if isinstance(handler, Interruption)), None)
+    handler = next((own for number in _USUAL if isinstance(own := signal.getsignal(number), Interruption)), None)
     if handler is None or not is_main:
         yield
         return

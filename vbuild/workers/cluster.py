@@ -2,9 +2,9 @@
 
     connected(executor) -> Cluster.submit(function, arguments, key, needs) -> Cluster.each -> results, or BuildErrors
 
-There are three kinds of failure. A job that fails by itself returns that as its result. If a worker is lost, Dask does
-the job elsewhere, until it has cost several workers. If the scheduler or the last worker is lost, all that is not
-finished fails. Dask's own package is an extra, and imported when it is used.
+There are three kinds of failure. A job that fails returns the error as its result. If a worker is lost, Dask does the
+job elsewhere, until it has cost several workers. If the scheduler or the last worker is lost, all unfinished jobs fail.
+Dask is an extra, and imported when it is used.
 """
 
 import importlib
@@ -30,20 +30,20 @@ T = TypeVar("T")
 
 CONNECTS = 10.0  # seconds that a scheduler may take to answer
 JOINS = 10.0  # seconds in which a first worker has to be there
-PATIENCE = 30.0  # seconds that jobs wait for a worker that can do them, when there was one before
-_LOOKS = 2.0  # seconds between two looks at which workers there are
-_BRINGS = 600.0  # seconds that a result may take from where it is
-_LEAVES = 3.0  # seconds that a scheduler may take until it knows that we leave
+PATIENCE = 30.0  # seconds that jobs wait for a worker that can do them, if there was one before
+_LOOKS = 2.0  # seconds between two looks at the workers
+_BRINGS = 600.0  # seconds that a result may take from its worker
+_LEAVES = 3.0  # seconds to tell the scheduler that the client leaves
 
-_GREETING = 1 << 16  # bytes; more than any
+_GREETING = 1 << 16  # bytes; more than Dask's
 _PRELOAD = "--preload vbuild.workers.worker"
 
-# of jobs that were stopped because no client wanted them, and then one did: see `executor.while_wanted`
+# of a job that was stopped because no client wanted it, and that one wants again: see `executor.while_wanted`
 _RETRIES = 1
 
 
 class Promise(Struct, frozen=True, eq=False):
-    """What will come of a job, and all that workers need for it and for what it takes."""
+    """A job's future result, and the resources that it and its arguments need."""
 
     future: Any  # Dask's
     needs: tuple[Mapping[str, float], ...] = ()
@@ -54,7 +54,7 @@ class Promise(Struct, frozen=True, eq=False):
 
 
 class Cluster:
-    """The workers of the scheduler of *executor*, spoken to through Dask's *client*."""
+    """The workers of the scheduler of *executor*, through Dask's *client*."""
 
     def __init__(self, client: Any, executor: Executor) -> None:  # noqa: ANN401 - Dask has half its types
         self._client = client
@@ -62,9 +62,9 @@ class Cluster:
         self._fingerprint = fingerprint()
 
     def brought(self, data: bytes, *, key: str) -> Promise:
-        """*data* as an argument for many jobs: it goes out once, and from worker to worker then.
+        """*data* as an argument for many jobs: it is sent once, then goes from worker to worker.
 
-        Not scattered: what was scattered is lost with its worker, and the scheduler makes this one again.
+        Not scattered, as that would be lost with its worker; the scheduler makes this again.
         """
         return self._promised(bytes, data, key=key)
 
@@ -76,12 +76,12 @@ class Cluster:
         needs: Mapping[str, float] | None = None,
         priority: int = 0,
     ) -> Promise:
-        """The job of calling *function*, ``module:name``, on some worker that has what it *needs*.
+        """The job of calling *function*, ``module:name``, on a worker with the resources that it *needs*.
 
-        *arguments* are of Python's own types, or promises of them. *key* stands for all that goes in: two jobs with
-        one key are one. A *priority* above 0 is done first. `BuildError` if the scheduler is lost.
+        *arguments* are of Python's own types, or promises of them. Two jobs with the same *key* are one. A *priority*
+        above 0 is done first. `BuildError` if the scheduler is lost.
         """
-        given = [argument for argument in arguments if isinstance(argument, Promise)]
+        promises = [argument for argument in arguments if isinstance(argument, Promise)]
         plain = [argument.future if isinstance(argument, Promise) else argument for argument in arguments]
         job = self._promised(
             called,
@@ -93,11 +93,11 @@ class Cluster:
             priority=priority,
             retries=_RETRIES,
         )
-        inherited = (need for promise in given for need in promise.needs)
+        inherited = (need for promise in promises for need in promise.needs)
         return replace(job, needs=(*inherited, *([needs] if needs else [])))
 
     def each(self, jobs: Mapping[Promise, T]) -> Iterator[tuple[T, Any]]:
-        """What is known of each of *jobs*, and what came of it, as they end; a `BuildError` for what none did."""
+        """The value of each of *jobs* and its result, as they end; a `BuildError` for a job that no worker did."""
         ended = queue.SimpleQueue[Any]()
         waiting = {promise.key: promise for promise in jobs}
         for promise in jobs:
@@ -118,11 +118,11 @@ class Cluster:
                 yield jobs[promise], outcome
 
     def result(self, promise: Promise) -> Any:  # noqa: ANN401 - whatever the job gives
-        """What comes of one job; a `BuildError`, as a value, where nothing does."""
+        """The result of one job; a `BuildError`, as a value, if no worker did it."""
         return next(result for _, result in self.each({promise: None}))
 
     def listen(self, heard: Callable[[Mapping[str, Any]], None]) -> None:
-        """Call *heard*, from a thread of Dask's, with every event that jobs of any client send while they run."""
+        """Call *heard*, from a thread of Dask's, with every event that jobs of any client send."""
         self._client.subscribe_topic(TOPIC, lambda event: heard(event[1]))
 
     def resources(self) -> list[Mapping[str, float]]:
@@ -131,11 +131,11 @@ class Cluster:
 
     @property
     def threads(self) -> int:
-        """How many jobs are done at a time; `BuildError` if the scheduler is lost."""
+        """How many jobs run at a time; `BuildError` if the scheduler is lost."""
         return sum(int(worker["nthreads"]) for worker in self._workers())
 
     def check(self) -> None:
-        """`BuildError` if there is no worker, or where vbuild is not the same everywhere."""
+        """`BuildError` if there is no worker, or if vbuild is not the same everywhere."""
         try:
             self._client.wait_for_workers(1, timeout=JOINS)
         except TimeoutError as error:
@@ -147,15 +147,14 @@ class Cluster:
             self._client.run_on_scheduler(fingerprint)
         except Exception as error:  # whatever Dask makes of an import that fails there
             raise BuildError(f"{self._executor}: the scheduler has no vbuild, or another; {_EXPECTED}") from error
-        found = self._client.run(fingerprint, on_error="return")
-        for worker, answer in found.items():
+        for worker, answer in self._client.run(fingerprint, on_error="return").items():
             if answer != self._fingerprint:
                 raise BuildError(f"{self._executor}: the worker at {worker} {self._vbuild_of(worker, answer)}")
 
     def _promised(self, *arguments: object, **options: object) -> Promise:
         try:
             return Promise(self._client.submit(*arguments, **options))
-        except Exception as error:  # Dask has no one word for a lost connection; what is sent is always what it takes
+        except Exception as error:  # Dask has no one error for a lost connection; the arguments are always valid
             raise self._lost() from error
 
     def _workers(self) -> list[Mapping[str, Any]]:
@@ -169,11 +168,11 @@ class Cluster:
 
     def _vbuild_of(self, worker: str, answer: object) -> str:
         """How the vbuild of *worker*, whose fingerprint is *answer*, differs from this one."""
-        found = self._client.run(version, vbuild.DISTRIBUTION, workers=[worker], on_error="return").get(worker)
-        if not isinstance(answer, str) and not isinstance(found, str):
+        other = self._client.run(version, vbuild.DISTRIBUTION, workers=[worker], on_error="return").get(worker)
+        if not isinstance(answer, str) and not isinstance(other, str):
             return f"has no vbuild; {_EXPECTED}"
-        if isinstance(found, str) and found != vbuild.__version__:
-            return f"has vbuild {found}, and this is {vbuild.__version__}; {_EXPECTED}"
+        if isinstance(other, str) and other != vbuild.__version__:
+            return f"has vbuild {other}, and this is {vbuild.__version__}; {_EXPECTED}"
         return f"has a vbuild with other files, {vbuild.__version__} too; {_EXPECTED}"
 
     def _outcome(self, promise: Promise) -> Any:  # noqa: ANN401 - whatever the job gives
@@ -199,7 +198,7 @@ _EXPECTED = f"expected vbuild {vbuild.__version__} as here everywhere"
 
 
 class _Stuck:
-    """Tells which jobs no worker that is there now can do, for longer than `PATIENCE`."""
+    """Tells which jobs no worker has been able to do for longer than `PATIENCE`."""
 
     def __init__(self, resources: Callable[[], list[Mapping[str, float]]]) -> None:
         self._resources = resources
@@ -208,14 +207,14 @@ class _Stuck:
     def among(self, waiting: list[Promise]) -> Iterator[tuple[Promise, str]]:
         """Those of *waiting*, each with what is missing."""
         try:
-            there = self._resources()
+            workers = self._resources()
         except BuildError:  # lost for a moment, or for good: then the promises fail by themselves
             return
         now = time.monotonic()
         for promise in waiting:
-            why = "" if there else "no worker is left"
+            why = "" if workers else "no worker is left"
             for need in promise.needs:
-                if there and not any(need.items() <= {name: need.get(name) for name in has}.items() for has in there):
+                if workers and not any(need.keys() <= has.keys() for has in workers):
                     why = f"no worker is left that has {' and '.join(need)}"
             since = self._since.setdefault(promise.key, now)
             if not why:
@@ -226,7 +225,7 @@ class _Stuck:
 
 @contextmanager
 def connected(executor: Executor) -> Iterator[Cluster]:
-    """The cluster of *executor*; jobs that are not done when the block is left are cancelled.
+    """The cluster of *executor*; unfinished jobs are cancelled at the end of the block.
 
     `BuildError` if Dask is not installed, no scheduler answers, there is no worker, or one with another vbuild.
     """
@@ -235,7 +234,7 @@ def connected(executor: Executor) -> Iterator[Cluster]:
         dask = importlib.import_module("dask")
     except ImportError as error:
         raise BuildError(f"{executor}: needs Dask; install it: pip install distributed") from error
-    # sources are as large as they are
+    # sources may be large
     with _quiet(), dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PB"}):
         client = _client(distributed.Client, executor)
         try:
@@ -246,7 +245,7 @@ def connected(executor: Executor) -> Iterator[Cluster]:
                 raise BuildError(f"{executor}: the scheduler was lost before it was asked for anything") from error
             yield cluster
         finally:
-            # the scheduler forgets what only we wanted; it may be gone, and we do not wait for it to come back
+            # the scheduler forgets jobs that only we wanted; it may be gone, and we do not wait for it
             with suppress(TimeoutError, OSError, CancelledError):
                 client.close(timeout=_LEAVES)
 
@@ -254,15 +253,15 @@ def connected(executor: Executor) -> Iterator[Cluster]:
 def _client(kind: Any, executor: Executor) -> Any:  # noqa: ANN401 - Dask's
     host, _, port = str(executor.address).rpartition(":")
     try:
-        # Dask's client would wait for ever for something else that listens there; a greeting of Dask's starts with the
-        # number of bytes that follow, and is short
+        # Dask's client would wait for ever for another server; Dask's greeting starts with the number of bytes that
+        # follow, and is short
         with socket.create_connection((host.strip("[]"), int(port)), CONNECTS) as connection:
             connection.settimeout(CONNECTS)
             size = connection.recv(8, socket.MSG_WAITALL)
         if not 0 < int.from_bytes(size, "little") < _GREETING:
             raise ValueError(size)  # noqa: TRY301 - whatever answers there, the message is one
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # versions of packages that vbuild does not need, on other machines
+            warnings.simplefilter("ignore")  # about versions of packages that vbuild does not need
             return kind(f"tcp://{executor.address}", timeout=CONNECTS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise BuildError(
@@ -272,7 +271,7 @@ def _client(kind: Any, executor: Executor) -> Any:  # noqa: ANN401 - Dask's
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Dask's own words about lost connections off the terminal: what matters of them is in our errors."""
+    """Keep Dask's messages about lost connections off the terminal: our errors say what matters."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client", "distributed.core")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

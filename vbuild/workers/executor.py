@@ -1,16 +1,16 @@
 """Where jobs run: on this machine, or on the workers of a Dask scheduler.
 
     local               this machine
-    dask://host:port    what has joined the scheduler there: ``dask scheduler`` listens at 8786
+    dask://host:port    the workers of the scheduler there: ``dask scheduler`` listens at 8786
 
-A worker runs one function of vbuild, which finds another by its name if both sides have the same vbuild:
+A worker runs one function of vbuild, which calls another by its name if both sides have the same vbuild:
 
-    called("vbuild.slimming.slim:slim_on_worker", fingerprint, arguments) -> what it returns
+    called("vbuild.slimming.slim:slim_on_worker", fingerprint, arguments) -> the result
 
-Dask imports what it is sent before anything of it runs, on the scheduler too. So vbuild sends this function, whose
-module imports next to nothing, and values of Python's own types; all else is imported, and unpickled, after the check.
+Dask imports what it is sent before it runs, on the scheduler too. So vbuild sends this function, whose module imports
+next to nothing, and values of Python's own types; the rest is imported, and unpickled, after the check.
 
-A job asks the Dask worker that it runs on where to write, sends it events, and is stopped if it is not wanted any more.
+A job asks its Dask worker where to write, sends it events, and is stopped if nobody wants it any more.
 """
 
 import functools
@@ -43,13 +43,13 @@ _WANTED = frozenset({"executing", "long-running"})
 
 
 class Executor(Struct, frozen=True):
-    """The workers of the scheduler at *address*, host and port; this machine where that is None."""
+    """The workers of the scheduler at *address*, host and port, or this machine if that is None."""
 
     address: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The executor called *text*; `BuildError` if it is neither ``local`` nor ``dask://host:port``."""
+        """The executor *text*, ``local`` or ``dask://host:port``; `BuildError` for others."""
         if text == "local":
             return cls()
         match = _DASK.fullmatch(text)
@@ -69,30 +69,29 @@ LOCAL = Executor()
 
 
 def called(function: str, expected: str, *arguments: Any) -> Any:  # noqa: ANN401 - what functions take and give
-    """What *function*, ``module:name``, gives of *arguments*; `BuildError` if vbuild is not as *expected*."""
+    """The result of *function*, ``module:name``; `BuildError` if vbuild's fingerprint is not the *expected* one."""
     if fingerprint() != expected:
         raise BuildError(another(platform.node()))
     return pkgutil.resolve_name(function)(*arguments)
 
 
 def packed(value: object) -> bytes:
-    """*value* as bytes, to be `opened` behind the check."""
+    """*value* as bytes, to be `opened` after the check."""
     return pickle.dumps(value)
 
 
 def opened(data: bytes) -> Any:  # noqa: ANN401 - whatever was packed
-    """What was `packed` by the same vbuild."""
     return pickle.loads(data)  # noqa: S301 - a cluster runs what its clients send it in any case
 
 
 def another(where: str) -> str:
-    """That the vbuild on the machine *where* is not the one that asks."""
+    """The message that *where* has another vbuild."""
     return f"{where}: has another vbuild ({vbuild.__version__} with other files); expected the same one everywhere"
 
 
 @functools.cache
 def fingerprint() -> str:
-    """What this vbuild is: its version and its own files, which change between releases too."""
+    """The SHA-256 of vbuild's version and its own files, which change between releases, too."""
     package = Path(vbuild.__file__).parent
     total = hashlib.sha256(vbuild.__version__.encode())
     for path in sorted(package.rglob("*.py")):
@@ -103,20 +102,20 @@ def fingerprint() -> str:
 
 
 def scratch() -> Path:
-    """The folder of the worker that runs this task: it goes when the worker goes, or when the next one starts there."""
+    """The folder of the worker that runs this task; it is removed with the worker, or when the next one starts."""
     return Path(_worker().local_directory)
 
 
 def tell(event: Mapping[str, Any]) -> None:
-    """Send *event*, a value as JSON takes it, to all clients that listen; only a task can."""
+    """Send *event*, a value for JSON, to all clients that listen; only a task can."""
     _worker().log_event(TOPIC, dict(event))
 
 
 @contextmanager
 def while_wanted(stop: Callable[[], None]) -> Iterator[None]:
-    """Call *stop*, in another thread, if the task that runs the block is not wanted any more.
+    """Call *stop*, in another thread, if nobody wants the task that runs the block any more.
 
-    Dask only forgets a task that was cancelled, or whose client is gone: its thread goes on.
+    The thread of a task that was cancelled, or whose client is gone, goes on: Dask only forgets the task.
     """
     worker = _worker()
     key = worker.get_current_task()
