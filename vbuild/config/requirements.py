@@ -96,7 +96,7 @@ def required_project(line: str) -> str | None:
 
 
 def spelled(line: str) -> str:
-    """*line* in packaging's spelling, so that equal requirements are equal texts; unreadable ones with single blanks."""
+    """*line* in packaging's spelling, so that equal requirements are equal texts; else with single blanks."""
     if (requirement := read_requirement(line)) is None:
         return " ".join(line.split())
     requirement.name = canonicalize_name(requirement.name)
