@@ -10,9 +10,8 @@ from msgspec import structs
 from tests.factories.elf import SUM, judged_by, linked, rpath, shared_object, stripped, without_sections
 from vbuild.dispatch.isa import Isa
 from vbuild.dispatch.regions import regions_of
-from vbuild.elf.code import Elf
+from vbuild.elf.code import Elf, KeptSymbols
 from vbuild.elf.image import ElfImage
-from vbuild.elf.symbols import KeptSymbols
 from vbuild.errors import BinaryError
 
 LIBRARY = """

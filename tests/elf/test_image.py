@@ -11,8 +11,7 @@ from msgspec import structs
 from tests.factories import elf
 from tests.factories.devices import AARCH64, library
 from vbuild.binary.image import Pointer, Ranges
-from vbuild.elf.image import ElfImage
-from vbuild.elf.layout import ElfLayout
+from vbuild.elf.image import ElfImage, ElfLayout
 from vbuild.elf.records import ElfMachine, FileHeader, ProgramHeader, SectionHeader, SegmentType
 from vbuild.errors import BinaryError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.factories.extensions import library
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.elf.hwcaps_folders import at_level
+from vbuild.elf.linkage import at_level
 
 TAG = "cp{0}{1}-cp{0}{1}-manylinux_2_17_x86_64".format(*sys.version_info)
 NAME = f"demo-1.0-{TAG}.whl"

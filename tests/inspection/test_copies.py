@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from tests.factories.level_copies import BASE, STUB, level_members, leveled_wheel
 from tests.factories.tools import needs
 from tests.factories.wheels import contents as unpacked
-from vbuild.elf.hwcaps_folders import at_level
+from vbuild.elf.linkage import at_level
 from vbuild.files.wording import WIDTH
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents

@@ -18,7 +18,7 @@ from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.workdir import VBUILD
 from vbuild.build.source import fetched
-from vbuild.elf.hwcaps_folders import level_of
+from vbuild.elf.linkage import level_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps

@@ -14,7 +14,7 @@ from tests.factories.projects import tree
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.build.trial import TrialResult
-from vbuild.elf.hwcaps_folders import level_of
+from vbuild.elf.linkage import level_of
 from vbuild.errors import RecipeError
 from vbuild.hardware.machine import Machine
 from vbuild.release.cache import BuildCache

@@ -22,9 +22,8 @@ from tests.factories.official_wheels import PATH, cufft, digest, name_of, offici
 from tests.factories.official_wheels import bundled_copy as bundled
 from tests.factories.ranges import simple_index
 from tests.factories.tools import needs
-from vbuild.elf.dynamic import Dynamic
 from vbuild.elf.image import ElfImage
-from vbuild.elf.read import Loading
+from vbuild.elf.read import Dynamic, Loading
 from vbuild.errors import BinaryError, VbuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.official import OfficialEvidence, Officials, Provenance, Unproved

@@ -11,7 +11,7 @@ from tests.factories.extensions import library
 from tests.factories.level_copies import BASE, NAME, STUB, level_copy, level_members, level_stub, leveled_wheel
 from tests.factories.pythons import other_python
 from tests.factories.tools import needs
-from vbuild.elf.hwcaps_folders import at_level
+from vbuild.elf.linkage import at_level
 from vbuild.errors import WheelError
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes

@@ -9,7 +9,7 @@ import pytest
 from tests.factories.extensions import library
 from tests.factories.level_copies import BASE, STUB, level_copy, level_members, level_stub, leveled_wheel
 from tests.factories.tools import needs
-from vbuild.elf.hwcaps_folders import at_level
+from vbuild.elf.linkage import at_level
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.model import Severity, Verdict, VerifyRule
 from vbuild.verification.verify import verify

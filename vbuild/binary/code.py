@@ -1,8 +1,4 @@
-"""What the code of a compiled file of any format is judged by: functions, pointers, and what others use of it.
-
-CodeFile    what the rules of evidence ask of a file; an ELF file answers by itself
-CodeImage   the same facts as a value, which the readers of PE and Mach-O files make
-"""
+"""What the code of a compiled file of any format is judged by: functions, pointers, and what others use of it."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -11,9 +7,9 @@ from msgspec import Struct
 
 
 class Symbol(Struct, frozen=True):
-    """A function or an object: where it is, and every name it has; no name if only the unwind table knows it.
+    """A function or an object; without names if only the unwind table knows it.
 
-    It is weak if every name it has for other files is: many files may have it, as those of inline functions.
+    It is weak if every name for other files is: many files may have it, as of inline functions.
     """
 
     address: int
@@ -32,7 +28,7 @@ class Symbol(Struct, frozen=True):
 
 
 class CodeSection(Struct, frozen=True):
-    """A piece of the file that is mapped as executable."""
+    """Bytes that are loaded at *address*, of code or of constants."""
 
     name: str
     address: int
@@ -44,18 +40,18 @@ class CodeSection(Struct, frozen=True):
 
 
 class CodeFile(Protocol):
-    """A compiled file as its code is judged: all addresses are those that it was linked for.
+    """A compiled file, an `Elf` or a `CodeImage`, as its code is judged; all addresses are those it was linked for.
 
-    *pointers* are the places in data that the loader fills with an address of this file, and that address;
-    *import_places* those that it fills with the address of an import, by name. *stubs* are the parts of the code that
-    do nothing but jump through such a place, and *slots* places for code alone. *writable* are the addresses of data
-    that code can change, *relro* those that only the loader changes, *starts* tables of functions that it calls, and
-    *resolvers* functions that it calls to fill places. *handlers* are the functions that the system calls when one
-    throws; it *has_strange_handlers* if some may be missing there. *dispatchers* are the places through which code
-    calls what RAX points at, and *image_base* the address from which it counts tables that it reads and writes by an
-    index, or 0. What is *called* are functions that the loader calls when it loads or unloads the file, and that are
-    in no table. *system* says how calls are made: ``linux``, ``windows``, ``macos``; *given* are the features above
-    the machine's baseline of all processors that the system runs on.
+    pointers              places in data that the loader fills with an address of this file, and that address
+    import_places         places that it fills with the address of an import, by name
+    stubs, slots          code that does nothing but jump through such a place; places for code alone
+    writable, relro       addresses of data that code can change; those that only the loader changes
+    starts, called        tables of functions that the loader calls; functions that it calls and no table has
+    resolvers             functions that it calls to fill places
+    handlers              functions that the system calls when one throws; *has_strange_handlers* if some are unknown
+    dispatchers           places through which code calls what RAX points at
+    image_base            the address from which code counts tables that it uses by an index, or 0
+    system, given         linux, windows or macos; features of all its processors above the machine's baseline
     """
 
     @property
@@ -119,7 +115,7 @@ class CodeFile(Protocol):
 
 
 class CodeImage(Struct, frozen=True, kw_only=True):
-    """A PE file, or one of the files in a Mach-O file, as its code is judged (`CodeFile`)."""
+    """A PE file, or one of the files in a Mach-O file, as a `CodeFile`."""
 
     machine: str
     system: str
@@ -152,5 +148,4 @@ class CodeImage(Struct, frozen=True, kw_only=True):
 
     @property
     def code_size(self) -> int:
-        """Bytes of code."""
         return sum(len(code.data) for code in self.code)

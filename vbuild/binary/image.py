@@ -1,4 +1,4 @@
-"""What a compiled file of any format has: sections in the file and in memory, and pointers that the loader fills."""
+"""Sections of a compiled file, and pointers that the loader fills."""
 
 import itertools
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Sliceable(Protocol):
-    """The bytes of a file, read by slices: a memoryview, or an edited file that is not written yet."""
+    """A memoryview, or an edited file that is not written yet."""
 
     def __len__(self) -> int: ...
 
@@ -17,16 +17,18 @@ class Sliceable(Protocol):
 
 
 class Pointer(Struct, frozen=True):
-    """A word that the loader fills: with its base and the address *target*."""
+    """The address *place* of a word that the loader fills with its base and the address *target*.
+
+    *row* is the file offset of the table's row that has the target, or None if the word itself has it.
+    """
 
     place: int
     target: int
     row: int | None = None
-    """The file offset of its row in a table that has the target; a word that is the target itself has none."""
 
 
 class Section(Protocol):
-    """A named stretch of a file: its *span* are file offsets, its *addresses* where that is loaded."""
+    """A named stretch of a file: its file offsets, *span*, and the *addresses* at which they are loaded."""
 
     @property
     def name(self) -> str: ...
@@ -38,39 +40,36 @@ class Section(Protocol):
     def is_loaded(self) -> bool: ...
     @property
     def is_data(self) -> bool:
-        """Whether it is loaded from the file, and is not code."""
+        """Whether it is loaded from the file and is not code."""
 
 
 class Image(Protocol):
-    """A compiled file whose bytes are *data*."""
-
     @property
     def data(self) -> memoryview: ...
     @property
     def sections(self) -> Sequence[Section]: ...
     @property
     def is_fixed(self) -> bool:
-        """Whether it is loaded where it says: no pointer in it has to be filled."""
+        """Whether it is loaded where it says, so that no pointer has to be filled."""
 
     def named(self, name: str) -> Sequence[Section]:
-        """Every section called *name*."""
+        """The sections called *name*."""
 
     def view(self, span: range) -> memoryview:
         """The bytes at the file offsets *span*."""
 
     def pointers(self, ranges: Sequence[range]) -> tuple[Pointer, ...]:
-        """Every word that the loader fills with an address in one of *ranges*; `BinaryError` if that is not known."""
+        """The words that the loader fills with an address in one of *ranges*; `BinaryError` if that is not known."""
 
 
 class Ranges:
-    """Address ranges, for the question whether a number is in one of them."""
+    """A set of addresses."""
 
     def __init__(self, ranges: Sequence[range]) -> None:
-        kept = sorted((each.start, each.stop) for each in ranges if each)
-        self.low = kept[0][0] if kept else 0
-        self.high = max((stop for _, stop in kept), default=0)
-        self._starts = [start for start, _ in kept]
-        self._stops = list(itertools.accumulate((stop for _, stop in kept), max))
+        ordered = sorted((span.start, span.stop) for span in ranges if span)
+        self._starts = [start for start, _ in ordered]
+        self._stops = list(itertools.accumulate((stop for _, stop in ordered), max))
+        self.low, self.high = (self._starts[0], self._stops[-1]) if ordered else (0, 0)
 
     def __bool__(self) -> bool:
         return bool(self._starts)

@@ -1,4 +1,4 @@
-"""Which file of a wheel in site-packages loads which; each format's room finds the edges as its loader does."""
+"""Which file of a wheel in site-packages loads which; each format's room finds the edges."""
 
 import itertools
 import posixpath
@@ -17,9 +17,8 @@ _MOST_CHAINS = 5
 class Via(StrEnum):
     """How the loader comes from a NEEDED name to a library.
 
-    INHERITED if one of the files that load the consumer leads there: it may be loaded by others as well, which do
-    not. ADDED is found because code gives its folder to os.add_dll_directory, NAME only where something else has
-    loaded it before.
+    INHERITED by a file that loads the consumer, which others may load without it; ADDED by code that calls
+    os.add_dll_directory; NAME only if something else has loaded it before.
     """
 
     OWN = "own"
@@ -33,7 +32,7 @@ class Via(StrEnum):
 
 
 class Edge(Struct, frozen=True):
-    """A NEEDED *name* of *consumer*, and the file that it leads to, where that is among the wheel's."""
+    """A NEEDED *name* of *consumer*, and the file of the wheel that it leads to."""
 
     consumer: str
     name: str
@@ -42,44 +41,44 @@ class Edge(Struct, frozen=True):
 
 
 class LinkGraph(Struct, frozen=True):
-    """The compiled files of a wheel by installed path, below site-packages, and what leads from one to another."""
+    """The compiled files of a wheel by path below site-packages, and the edges between them.
+
+    On newer processors the loader takes one of *copies* instead of another file.
+    """
 
     files: Mapping[str, BinaryLoading]
     edges: tuple[Edge, ...]
     needs_of: Mapping[str, tuple[Edge, ...]]
-    """What each file needs, in the order of its NEEDED."""
     consumers_of: Mapping[str, tuple[Edge, ...]]
-    """What needs each file."""
-
     copies: frozenset[str] = frozenset()
-    """The files that the loader takes instead of others on newer processors."""
 
     @classmethod
     def of(cls, files: Mapping[str, BinaryLoading], edges: Iterable[Edge], copies: Iterable[str] = ()) -> Self:
-        """The graph of *files* by installed path, and of *edges*, those of a file together."""
-        ordered, edges = dict(sorted(files.items())), tuple(edges)
-        needs: dict[str, tuple[Edge, ...]] = {}
+        """The graph of *files* by path, and of *edges*, each file's together."""
+        edges = tuple(edges)
+        needs: dict[str, list[Edge]] = {}
         consumers: dict[str, list[Edge]] = {}
-        for consumer, found in itertools.groupby(edges, key=lambda edge: edge.consumer):
-            needs[consumer] = tuple(found)
-            for edge in needs[consumer]:
-                if edge.provider is not None:
-                    consumers.setdefault(edge.provider, []).append(edge)
-        above = {path: tuple(found) for path, found in consumers.items()}
-        return cls(ordered, edges, needs, above, frozenset(copies))
+        for edge in edges:
+            needs.setdefault(edge.consumer, []).append(edge)
+            if edge.provider is not None:
+                consumers.setdefault(edge.provider, []).append(edge)
+        needs_of, consumers_of = (
+            {path: tuple(links) for path, links in by_path.items()} for by_path in (needs, consumers)
+        )
+        return cls(dict(sorted(files.items())), edges, needs_of, consumers_of, frozenset(copies))
 
     def needs(self, path: str) -> tuple[Edge, ...]:
-        """What the file at *path* needs, in the order of its NEEDED."""
+        """The edges from the file at *path*, in the order of its NEEDED."""
         return self.needs_of.get(path, ())
 
     def consumers(self, path: str) -> tuple[Edge, ...]:
-        """What needs the file at *path*."""
+        """The edges to the file at *path*."""
         return self.consumers_of.get(path, ())
 
     def chains(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """Why the file at *path* is here: the shortest way down to it from each root, at most five, shortest first.
+        """The shortest way to the file at *path* from each root, at most five, shortest first.
 
-        A root is a Python module, a program, or what nothing needs; none leads to libraries that only need each other.
+        A root is a Python module, a program, or what nothing needs.
         """
         below: dict[str, str | None] = {path: None}
         queue = deque([path])
@@ -90,19 +89,19 @@ class LinkGraph(Struct, frozen=True):
                     below[edge.consumer] = here
                     queue.append(edge.consumer)
         roots = (root for root in below if _is_started(self.files[root]) or not self.consumers(root))
-        found = []
+        chains = []
         for root in roots:
-            way = [root]
-            while (after := below[way[-1]]) is not None:
-                way.append(after)
-            found.append(tuple(way))
-        return tuple(sorted(found, key=lambda way: (len(way), way))[:_MOST_CHAINS])
+            chain = [root]
+            while (after := below[chain[-1]]) is not None:
+                chain.append(after)
+            chains.append(tuple(chain))
+        return tuple(sorted(chains, key=lambda chain: (len(chain), chain))[:_MOST_CHAINS])
 
     def unneeded(self, named: Collection[str]) -> tuple[str, ...]:
-        """The shared libraries that nothing needs, or only each other, and that are neither modules nor programs.
+        """The shared libraries, no modules or programs, that nothing needs, or only each other.
 
-        Those called one of *named*, or by a name that is in the data of another file, count as opened. What
-        only unneeded ones need is not among them: it will be when they are gone.
+        Those called one of *named*, or by a name in the data of another file, count as opened. What only unneeded ones
+        need is not among them until they are gone.
         """
         opened = frozenset(named)
         mentioned: dict[str, set[str]] = {}
@@ -122,9 +121,9 @@ class LinkGraph(Struct, frozen=True):
         tops = {path for path in self.files if all(edge.consumer == path for edge in self.consumers(path))}
         seen, left = used | tops, list(used | tops)
         while left:
-            found = {edge.provider for edge in self.needs(left.pop()) if edge.provider is not None} - seen
-            seen |= found
-            left += found
+            providers = {edge.provider for edge in self.needs(left.pop()) if edge.provider is not None} - seen
+            seen |= providers
+            left += providers
         return tuple(path for path in self.files if path not in used and (path in tops or path not in seen))
 
 

@@ -1,9 +1,4 @@
-"""What a compiled file of any format says of itself to the loader; each format's room has the reader.
-
-Format          ELF (Linux), PE (Windows), Mach-O (macOS), by the bytes that a file begins with
-BinaryOutline   machine, type, name, what it needs, where its bytes are, and the halves of a universal2 file
-BinaryLoading   the same, with the Python modules that it is and the libraries that it may open
-"""
+"""What a compiled file of any format says of itself to the loader; each format's room has the reader."""
 
 import re
 import struct
@@ -25,7 +20,7 @@ _THIN = frozenset({b"\xfe\xed\xfa\xce", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf"
 _FAT = frozenset({b"\xca\xfe\xba\xbe", b"\xca\xfe\xba\xbf"})
 # a Java class begins like a fat Mach-O file, and has the number of its format, 45 or more, where that has its count
 _MOST_HALVES = 44
-# where MZ files say at which offset their PE header is; linkers put it right behind the program for DOS
+# where MZ files say the offset of their PE header, which linkers put right behind the program for DOS
 _PE_PLACE = struct.Struct("<60xI")
 _FURTHEST = 1 << 16
 _PE_MAGIC = b"PE\0\0"
@@ -34,7 +29,7 @@ _LOADABLE = frozenset({"ET_DYN", "ET_EXEC", "DLL", "EXE", "MH_EXECUTE", "MH_DYLI
 
 
 class Format(StrEnum):
-    """The formats of compiled files."""
+    """ELF is Linux's, PE Windows's, Mach-O macOS's."""
 
     ELF = "elf"
     PE = "pe"
@@ -42,9 +37,9 @@ class Format(StrEnum):
 
     @classmethod
     def of(cls, path: str, head: Callable[[int], bytes]) -> "Format | None":
-        """The format of the file at *path*, whose first so many bytes *head* gives; None if it is not compiled.
+        """The format of the file at *path*, by its first bytes, which *head* gives; None if it is not compiled.
 
-        What begins with MZ is a PE file if it has the second magic, too, or its name says so: then it is damaged.
+        A file that begins with MZ is PE by the second magic, or else, damaged, by its name.
         """
         start = head(_PE_PLACE.size)
         if start.startswith(_ELF_MAGIC):
@@ -55,33 +50,29 @@ class Format(StrEnum):
             return None
         if path.lower().endswith(_PE_NAMES):
             return cls.PE
-        place = _PE_PLACE.unpack(start)[0] if len(start) == _PE_PLACE.size else _FURTHEST
-        return cls.PE if place < _FURTHEST and head(place + len(_PE_MAGIC))[place:] == _PE_MAGIC else None
+        pe_at = _PE_PLACE.unpack(start)[0] if len(start) == _PE_PLACE.size else _FURTHEST
+        return cls.PE if pe_at < _FURTHEST and head(pe_at + len(_PE_MAGIC))[pe_at:] == _PE_MAGIC else None
 
 
 class SizedSection(Protocol):
-    """A part of a compiled file that has a name."""
-
     @property
     def name(self) -> str: ...
     @property
     def size(self) -> int:
-        """Its bytes in the file."""
+        """Bytes in the file."""
 
     @property
-    def is_loaded(self) -> bool:
-        """Whether it is part of the process's memory."""
-
+    def is_loaded(self) -> bool: ...
     @property
     def is_symbols(self) -> bool:
-        """Whether it holds names that only debuggers and profilers read."""
+        """Whether it holds names for debuggers and profilers alone."""
 
     @property
     def is_debug(self) -> bool: ...
 
 
 class PlainSection(Struct, frozen=True):
-    """A part of a PE or Mach-O file of *size* bytes in it; what is no section of the file has its name in brackets."""
+    """A part of a PE or Mach-O file; one that is no section has its name in brackets."""
 
     name: str
     size: int
@@ -93,8 +84,8 @@ class PlainSection(Struct, frozen=True):
 class BinaryOutline(Struct, frozen=True, kw_only=True):
     """A compiled file without its contents: who it is, what it wants from the loader, and where its bytes are.
 
-    *delayed* are those of *needed* that are loaded when they are first called, *weak* those that may be missing.
-    *exports* is None for ELF files, where nobody counts them. The *halves* of a universal2 file are whole files.
+    *delayed* of *needed* are loaded when they are first called, *weak* ones may be missing. *exports* is None for ELF
+    files. The *halves* of a universal2 file are whole files.
     """
 
     format: Format = Format.ELF
@@ -119,26 +110,24 @@ class BinaryOutline(Struct, frozen=True, kw_only=True):
 
     @property
     def search_path(self) -> tuple[str, ...]:
-        """The entries that the loader reads: those of RUNPATH, or if there are none, of RPATH."""
+        """The entries of RUNPATH, or if there are none, of RPATH, as the loader takes them."""
         return self.runpath or self.rpath
 
     @property
     def is_loadable(self) -> bool:
-        """Whether it is a program or a shared library, not an object file."""
+        """Whether it is a program or a shared library."""
         return self.type in _LOADABLE
 
     @property
     def symbol_size(self) -> int:
-        """Bytes of the symbols that the loader does not need."""
         return sum(section.size for section in self.sections if section.is_symbols)
 
     @property
     def debug_size(self) -> int:
-        """Bytes of debug information."""
         return sum(section.size for section in self.sections if section.is_debug)
 
     def data(self) -> dict[str, Any]:
-        """What it says, with the sizes of its sections, as JSON takes it."""
+        """Its facts and the sizes of its sections, for JSON."""
         return {
             "format": self.format,
             "machine": self.machine,
@@ -167,33 +156,32 @@ class BinaryOutline(Struct, frozen=True, kw_only=True):
         }
 
     def plain(self, name: str) -> str:
-        """*name*, which it needs, as files are called: Windows knows no case, and macOS needs paths."""
+        """The file name of *name*, which it needs: Windows ignores case, and macOS needs paths."""
         if self.format is Format.PE:
             return name.lower()
         return name.rpartition("/")[2] if self.format is Format.MACHO else name
 
 
 class Half(Struct, frozen=True):
-    """What a universal2 file has for one machine, in *size* bytes."""
+    """The file of a universal2 file for one machine, of *size* bytes."""
 
     size: int
     outline: BinaryOutline
 
 
 class LoadedName(Struct, frozen=True):
-    """The symbol versions that a file takes from one library, as ``.gnu.version_r`` lists them."""
+    """The symbol versions that a file takes from one library (``.gnu.version_r``)."""
 
     library: str
     versions: tuple[str, ...]
 
 
 class BinaryLoading(Struct, frozen=True, kw_only=True):
-    """A compiled file as the loader sees it.
+    """A compiled file as the loader sees it; symbols have versions in ELF files only.
 
-    *base* is the SONAME that the linker wrote into the version definitions: it stays when a tool changes the SONAME.
-    *modules* are the names of Python modules, without ``PyInit_``. *mentioned* are file names of libraries in its data,
-    without those that it NEEDs and its own. *own_place* are the functions and files by which it may find out where it
-    is itself. Symbols have versions in ELF files only.
+    *base* is the SONAME in the version definitions, which stays when a tool changes the SONAME. *modules* are the names
+    of Python modules, without ``PyInit_``. *mentioned* are file names of libraries in its data that it does not NEED.
+    *own_place* are the functions and files by which it may find out where it is.
     """
 
     outline: BinaryOutline

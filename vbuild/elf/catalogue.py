@@ -1,5 +1,4 @@
-"""Libraries by their file names: the hashes that bundling tools put into names, which official package has which, and
-what a Linux platform tag promises.
+"""Libraries by file name: hashes that bundling tools put into names, official packages, and promises of platform tags.
 
     libx.so.1             as the library was built
     libx-1a2b3c4d.so.1    auditwheel: the first digits of the SHA-256 of the file that it copied, before the first dot
@@ -21,8 +20,7 @@ A platform promises libraries, and how new the symbols are that may be taken:
 
     manylinux_2_28_x86_64 -> libc.so.6, libstdc++.so.6 ...; GLIBC_2.28, GLIBCXX_3.4.24 and older
 
-Those lists are the data of the auditwheel package, read as data. A tag newer than they are gets the newest older list,
-and its own glibc version (PEP 600).
+Those lists are data of the auditwheel package. A newer tag gets the newest list, and its own glibc version (PEP 600).
 https://peps.python.org/pep-0600/ and https://peps.python.org/pep-0656/
 """
 
@@ -48,34 +46,33 @@ _HASHED = re.compile(
 _HASHED_DLL = re.compile(r"(?P<stem>[^/]+)-(?P<digest>[0-9a-f]{32})(?P<rest>\.dll)", re.ASCII)
 # how the name of a shared library, or of a module, ends
 _SHARED = re.compile(r"\.so(\.[\w.]+)?$")
-# bytes, NAME_MAX: a longer text cannot be a file name, and matching takes the square of its length
-_LONGEST = 255
+_LONGEST = 255  # bytes, NAME_MAX: matching takes the square of the length
 
 
 class Hashed(Struct, frozen=True):
-    """A file name without the hash that was put into it, and the hash: ``libx.so.1`` and ``1a2b3c4d``."""
+    """A file name without its hash, and the hash: ``libx.so.1`` and ``1a2b3c4d``."""
 
     name: str
     digest: str
 
 
 def is_shared_object(path: str) -> bool:
-    """Whether the file at *path* is called as shared libraries and extension modules are: ``libx.so.1``, ``_c.so``."""
+    """Whether *path* is named as a shared library or extension module: ``libx.so.1``, ``_c.so``."""
     name = posixpath.basename(path)
     return len(name) <= _LONGEST and _SHARED.search(name) is not None
 
 
 def hashed(file_name: str) -> Hashed | None:
-    """The two parts of *file_name*; None if it has no hash."""
+    """The parts of *file_name*; None if it has no hash."""
     name = posixpath.basename(file_name)
     match = (_HASHED.fullmatch(name) or _HASHED_DLL.fullmatch(name)) if len(name) <= _LONGEST else None
     return Hashed(match["stem"] + match["rest"], match["digest"]) if match else None
 
 
 def plain(file_name: str) -> str:
-    """*file_name* as the library was built: without folder and hash."""
-    found = hashed(file_name)
-    return found.name if found else posixpath.basename(file_name)
+    """*file_name* without folder and hash."""
+    parts = hashed(file_name)
+    return parts.name if parts else posixpath.basename(file_name)
 
 
 # the package that pins the parts of a CUDA Toolkit, by its extras
@@ -85,7 +82,7 @@ _NAME = re.compile(r"(?P<stem>.+?)\.so(?![^.])(?:\.(?P<number>\d+(?:\.\d+)*))?",
 
 
 class CatalogueEntry(Struct, frozen=True):
-    """A library of an official package; *folder* is where it usually is, a hint only: RECORD says where."""
+    """A library of an official package; *folder* is a hint, only RECORD is right."""
 
     soname: str
     project: str
@@ -96,21 +93,21 @@ class CatalogueEntry(Struct, frozen=True):
 
 
 class Framework(Struct, frozen=True):
-    """A package whose libraries others need without bundling them: it is imported first."""
+    """A package whose libraries others need without bundling them, as it is imported first."""
 
     project: str
     folder: str
 
 
 def by_soname(name: str) -> tuple[CatalogueEntry, ...]:
-    """The libraries with this SONAME: several where CUDA majors share it, one for each; the oldest first."""
+    """The libraries with this SONAME: one of each CUDA major that has it, the oldest first."""
     return _entries().get(name, ())
 
 
 def by_stem(name: str) -> tuple[CatalogueEntry, ...]:
-    """The libraries of every CUDA major that the file *name* may be, by what stands before ``.so``, hashes aside.
+    """The libraries of every CUDA major that the file *name* may be, by what stands before ``.so``.
 
-    Nearest first if the file name has a version: ``libcufft.so.11.2.1.3`` is libcufft.so.11 before all others.
+    The nearest version comes first: libcufft.so.11 for ``libcufft.so.11.2.1.3``.
     """
     stem, number = _parts(name)
     return tuple(
@@ -120,22 +117,21 @@ def by_stem(name: str) -> tuple[CatalogueEntry, ...]:
 
 def is_driver(name: str) -> bool:
     """Whether the driver of the machine brings the library."""
-    built = plain(name)
-    return any(fnmatchcase(built, pattern) for pattern in driver_libraries())
+    return any(fnmatchcase(plain(name), pattern) for pattern in driver_libraries())
 
 
 def driver_libraries() -> tuple[str, ...]:
-    """The file names of the libraries that the driver of the machine brings, as patterns."""
+    """Patterns for the file names of the driver's libraries."""
     return tuple(_data()["driver"]["libraries"])
 
 
 def is_official(project: str) -> bool:
-    """Whether *project*, a normalised name, is a package whose libraries are listed."""
+    """Whether the libraries of *project*, a normalised name, are listed."""
     return any(package["project"] == project for package in _data()["package"])
 
 
 def cuda_of(names: Iterable[str]) -> int | None:
-    """The one CUDA major to which all *names*, SONAMEs or file names, can belong; None if several or none are left."""
+    """The one CUDA major to which all *names*, SONAMEs or file names, can belong, if there is one."""
     left: set[int] | None = None
     for name in names:
         # by the SONAME, or by the first number of a file name such as libx.so.11.2.1
@@ -150,7 +146,6 @@ def cuda_of(names: Iterable[str]) -> int | None:
 
 
 def frameworks() -> tuple[str, ...]:
-    """The projects of all frameworks."""
     return tuple(entry["project"] for entry in _data()["framework"])
 
 
@@ -163,17 +158,17 @@ def framework(name: str) -> Framework | None:
 
 
 def _parts(name: str) -> tuple[str, tuple[int, ...]]:
-    """What stands before ``.so`` in a file name, its hash aside, and the version behind."""
+    """What stands before ``.so`` in a file name, without a hash, and the version behind."""
     match = _NAME.match(plain(name))
     if not match:
         return name, ()
-    # of a damaged file's name, digits may be more than an int takes
+    # a damaged file's name may have more digits than int() takes
     return match["stem"], tuple(int(part[:9]) for part in (match["number"] or "").split(".") if part)
 
 
 def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """How far apart two versions are: 0 if one begins with the other."""
-    return tuple(abs(here - there) for here, there in zip(one, other, strict=False)) if one and other else (0,)
+    """The distance of two versions: 0 if one begins with the other."""
+    return tuple(abs(first - second) for first, second in zip(one, other, strict=False)) if one and other else (0,)
 
 
 @cache
@@ -183,9 +178,9 @@ def _data() -> dict[str, Any]:
 
 @cache
 def _entries(*, by_stem: bool = False) -> Mapping[str, tuple[CatalogueEntry, ...]]:
-    """The libraries by SONAME, or by what stands before ``.so``; of several with one name the oldest first."""
+    """The libraries by SONAME, or by what stands before ``.so``, the oldest first."""
     pathfinder = frozenset(_data()["pathfinder"])
-    found: dict[str, list[CatalogueEntry]] = {}
+    by_name: dict[str, list[CatalogueEntry]] = {}
     for package in _data()["package"]:
         for soname in (*package["libraries"], *package.get("earlier", ())):
             stem, _ = _parts(soname)
@@ -198,8 +193,8 @@ def _entries(*, by_stem: bool = False) -> Mapping[str, tuple[CatalogueEntry, ...
                 pathfinder=name if name in pathfinder else None,
                 folder=package["folder"],
             )
-            found.setdefault(stem if by_stem else soname, []).append(entry)
-    return {name: tuple(sorted(entries, key=lambda entry: entry.cuda or 0)) for name, entries in found.items()}
+            by_name.setdefault(stem if by_stem else soname, []).append(entry)
+    return {name: tuple(sorted(entries, key=lambda entry: entry.cuda or 0)) for name, entries in by_name.items()}
 
 
 _TAG = re.compile(
@@ -214,7 +209,7 @@ _NAMED_VERSIONS = {"ABI_DT_RELR": (2, 36), "ABI_GNU_TLS": (2, 42), "ABI_GNU2_TLS
 
 
 class PlatformPolicy(Struct, frozen=True):
-    """One platform tag for Linux: its machine, and what it promises about libraries; nothing for plain ``linux``."""
+    """A platform tag for Linux: its machine, and the libraries that it promises, none if it is plain ``linux``."""
 
     tag: str
     machine: str
@@ -224,7 +219,7 @@ class PlatformPolicy(Struct, frozen=True):
 
     @classmethod
     def parse(cls, tag: str) -> Self | None:
-        """The platform of that *tag*; None for another system's. `BinaryError` if there is no auditwheel."""
+        """The platform of *tag*; None for another system's. `BinaryError` if there is no auditwheel."""
         if not (match := _TAG.fullmatch(tag)):
             return None
         family, machine = match["family"], match["machine"]
@@ -248,11 +243,11 @@ class PlatformPolicy(Struct, frozen=True):
         return bool(self.libraries)
 
     def has(self, library: str) -> bool:
-        """Whether every system of this platform has the *library*; those of the loader and of Python are at hand."""
+        """Whether every system of this platform has the *library*, or Python or the loader brings it."""
         return library in self.libraries or bool(_LOADER.fullmatch(library) or _PYTHON.fullmatch(library))
 
     def has_version(self, version: str) -> bool:
-        """Whether a symbol *version* such as ``GLIBC_2.28`` is old enough; one of a family not listed always is."""
+        """Whether a symbol *version* such as ``GLIBC_2.28`` is old enough; one of an unlisted family is."""
         family, _, number = version.partition("_")
         if family == "GLIBC" and self.glibc:
             return number != "PRIVATE" and _glibc(number) <= self.glibc
@@ -261,19 +256,16 @@ class PlatformPolicy(Struct, frozen=True):
 
 
 def systems_of(platform: str) -> frozenset[tuple[str, str]]:
-    """The C library and the machine of each Linux that one of the tags in *platform*, joined by dots, is for.
-
-    A plain ``linux`` tag may be for either library. A newer system also takes what is for older ones.
-    """
-    found = (_TAG.fullmatch(tag) for tag in platform.split("."))
+    """The C library and the machine of each Linux that one of the tags in *platform*, joined by dots, is for."""
+    matches = (_TAG.fullmatch(tag) for tag in platform.split("."))
     libraries = {"manylinux": ("glibc",), "musllinux": ("musl",), "linux": ("glibc", "musl")}
-    return frozenset((libc, match["machine"]) for match in found if match for libc in libraries[match["family"]])
+    return frozenset((libc, match["machine"]) for match in matches if match for libc in libraries[match["family"]])
 
 
 def _glibc(number: str) -> tuple[int, ...]:
-    """The glibc that brought the symbol version *number*; one that is not known is newer than all."""
+    """The glibc that brought the symbol version *number*; an unknown one is newer than all."""
     if re.fullmatch(r"\d+(\.\d+)+", number):
-        # the third part was for corrections within a release: 2.2.5 is in 2.5's list
+        # the third part is a correction within a release: 2.2.5 is in 2.5's list
         return tuple(map(int, number.split(".")))[:2]
     return _NAMED_VERSIONS.get(number, (99,))
 

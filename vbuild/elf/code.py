@@ -1,60 +1,77 @@
 """What an ELF file holds: its code, its functions and objects, and what it takes from other libraries.
 
     SHF_EXECINSTR sections           code; without section headers the executable PT_LOAD segments
-    .symtab, .dynsym, .eh_frame_hdr  functions: the first two name them, the third knows them in stripped files too
+    .symtab, .dynsym                 functions and objects by name, each address once
+    .eh_frame_hdr                    functions without a name, in stripped files too
     .gnu.version, DT_VERNEED         the versions of the symbols it takes from other libraries
     .rela.dyn, .relr.dyn             pointers to functions and objects in data
 
+Libraries of the wheels of one family, slimmed for other GPUs, have the same symbols: the last that were read are kept.
 https://gabi.xinuos.com/ and the psABI supplement, https://gitlab.com/x86-psABIs/x86-64-ABI
+https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/ehframechpt.html
 """
 
+import hashlib
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from enum import IntEnum
 from operator import attrgetter
-from typing import Self
+from threading import Lock
+from typing import Self, TypeVar, cast
 
 from msgspec import Struct
 
 from vbuild.binary.code import CodeSection, Symbol
-from vbuild.elf.dynamic import Dynamic
+from vbuild.binary.image import Ranges
+from vbuild.binary.outline import BinaryOutline
 from vbuild.elf.iced import Decoder, is_installed
-from vbuild.elf.image import ElfImage
-from vbuild.elf.read import Outline, outline_facts
+from vbuild.elf.image import ElfImage, Section, StringTable
+from vbuild.elf.read import Dynamic, outline_facts
 from vbuild.elf.records import (
+    HIDDEN,
     LITTLE_64,
+    RELATIVE,
+    SHN_LORESERVE,
+    STB_LOCAL,
+    STB_WEAK,
+    STV_MASK,
     VERSION_NUMBER,
     DynamicTag,
     ElfMachine,
+    FileType,
     Relocation,
     SectionFlag,
     SectionType,
     SegmentFlag,
     SegmentType,
+    SymbolEntry,
+    tuples,
 )
-from vbuild.elf.symbols import SymbolTables, section_data, symbols_of
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 
-# by machine: a symbol's address and the addend; the file's base and the addend; what the resolver at these returns
-_ABSOLUTE: dict[int, int] = {ElfMachine.X86_64: 1, ElfMachine.AARCH64: 257}
-_RELATIVE: dict[int, int] = {ElfMachine.X86_64: 8, ElfMachine.AARCH64: 1027}
-_RESOLVED: dict[int, int] = {ElfMachine.X86_64: 37, ElfMachine.AARCH64: 1032}
+S = TypeVar("S", bound=Sized)
 
+# relocations by machine, besides RELATIVE: a symbol's address and the addend; what the resolver at the addend returns
+_ABSOLUTE: dict[int, int] = {ElfMachine.X86_64: 1, ElfMachine.AARCH64: 257}
+_RESOLVED: dict[int, int] = {ElfMachine.X86_64: 37, ElfMachine.AARCH64: 1032}
 _CALLED = (DynamicTag.INIT, DynamicTag.FINI)
 # call and jmp, or a jump on a condition, with the distance of what they lead to
 _BRANCH, _DISTANCE = re.compile(rb"(?:[\xe8\xe9]|\x0f[\x80-\x8f])(?=....)", re.DOTALL), struct.Struct("<i")
 _STARTS = frozenset({".init_array", ".fini_array", ".preinit_array"})
 _CONSTANTS = (".rodata", ".data", ".lrodata", ".ldata")
 _MOST_CONSTANTS, _LONGEST = 1 << 25, 15
+_MOST_KEPT = 1 << 18  # symbols, of some 300 bytes each
+_FRAME_HEADER = struct.Struct("<BBBBiI")
+_FRAME_ENTRY = struct.Struct("<ii")
+_FRAME_ENCODINGS = (0x03, 0x3B)  # count as udata4; entries as sdata4, relative to the table
+_FDE = struct.Struct("<IIiI")
 
 
 class Import(Struct, frozen=True):
-    """A symbol taken from another library, with the version and the library if the file says them.
-
-    A weak one may be missing.
-    """
+    """A symbol taken from another library, with version and library if they are known; a weak one may be missing."""
 
     name: str
     version: str | None = None
@@ -62,17 +79,15 @@ class Import(Struct, frozen=True):
     is_weak: bool = False
 
 
-class Elf(Outline, frozen=True):
-    """An ELF file: who it is, what it wants from the loader, and the code in it.
+class Elf(BinaryOutline, frozen=True, kw_only=True):
+    """An ELF file with its code, as a `CodeFile`.
 
     Symbols, imports and pointers are read of 64-bit little-endian libraries and programs only, the pointers of x86-64
-    and aarch64 only. *pointers* are the places in data that the loader fills with an address of this file, and that
-    address, *resolvers* the functions that it calls to fill some; *import_places* those that it fills with the address
-    of an import. *writable* are the addresses of data that code can change, *relro* those that only the loader changes.
-    *constants* are the bytes of small enough sections of data. *exported* are the names under which other files can use
-    its functions and data. What is *called* are the functions that DT_INIT and DT_FINI name.
+    and aarch64 only. *exported* are the names under which other files can use its functions and data; *called* are
+    what DT_INIT and DT_FINI name.
     """
 
+    sections: tuple[Section, ...]
     code: tuple[CodeSection, ...]
     functions: tuple[Symbol, ...]
     objects: tuple[Symbol, ...]
@@ -96,13 +111,11 @@ class Elf(Outline, frozen=True):
             facts = outline_facts(image, dynamic)
             code = _code(image)
             symbols = symbols_of(image, code)
-            code = tuple(
-                sorted((*code, *_code_in_data(image, code, symbols.functions)), key=lambda piece: piece.address)
-            )
+            in_data = _code_in_data(image, code, symbols.functions)
             pointers, import_places, resolvers = _pointers(image, symbols)
             return cls(
                 **facts,
-                code=code,
+                code=tuple(sorted((*code, *in_data), key=lambda piece: piece.address)),
                 functions=symbols.functions,
                 objects=symbols.objects,
                 imports=_imports(dynamic, symbols),
@@ -113,104 +126,95 @@ class Elf(Outline, frozen=True):
                 relro=tuple(part.addresses for part in image.segments if part.p_type == SegmentType.GNU_RELRO),
                 constants=_constants(image),
                 entry=image.header.e_entry,
-                called=tuple(place for tag in _CALLED if (place := dynamic.value(tag))),
+                called=tuple(address for tag in _CALLED if (address := dynamic.value(tag))),
                 exported=symbols.exported,
             )
 
     @property
     def code_size(self) -> int:
-        """Bytes of code."""
         return sum(len(code.data) for code in self.code)
 
     @property
     def areas(self) -> tuple[range, ...]:
-        """The addresses of its sections."""
         return tuple(section.addresses for section in self.sections)
 
     @property
     def stubs(self) -> tuple[CodeSection, ...]:
-        """The code that does nothing but jump to what the loader fills in."""
         return tuple(code for code in self.code if code.name.startswith(".plt"))
 
     @property
     def slots(self) -> tuple[range, ...]:
-        """The addresses that the loader fills for code alone."""
         return tuple(section.addresses for section in self.sections if section.name == ".got")
 
     @property
     def starts(self) -> tuple[range, ...]:
-        """The addresses of tables of functions that the loader calls when it loads or unloads the file."""
         return tuple(section.addresses for section in self.sections if section.name in _STARTS)
 
     @property
     def has_handlers(self) -> bool:
-        """Whether functions go on in code that handles errors when what they call throws one."""
         return any(section.name.startswith(".gcc_except_table") for section in self.sections)
 
     @property
     def is_fixed(self) -> bool:
-        """Whether a number in its code may be an address: it is a program that is loaded where it says."""
         return self.type == "ET_EXEC"
 
     @property
     def handlers(self) -> Mapping[int, tuple[int, ...]]:
-        """The functions that the system calls when those at an address throw; here they are part of these."""
+        """None by themselves: they are parts of the functions that throw."""
         return {}
 
     @property
     def has_strange_handlers(self) -> bool:
-        """Whether some of these may not be known."""
         return False
 
     @property
     def dispatchers(self) -> frozenset[int]:
-        """The places through which code calls what RAX points at."""
         return frozenset()
 
     @property
     def image_base(self) -> int:
-        """The address from which code counts tables: none, it makes their own."""
         return 0
 
     @property
     def given(self) -> frozenset[str]:
-        """The features above the baseline that Linux asks for: none."""
         return frozenset()
 
     @property
     def system(self) -> str:
-        """What its calls keep to."""
         return "linux"
 
 
 def _code(image: ElfImage) -> tuple[CodeSection, ...]:
     if image.sections:
-        found = [
+        pieces = [
             CodeSection(section.name, section.header.sh_addr, _slice(image, section.span))
             for section in image.sections
             if section.header.sh_flags & SectionFlag.EXECINSTR
         ]
     else:
-        found = [
+        pieces = [
             CodeSection(f"segment {index}", segment.p_vaddr, _slice(image, segment.span))
             for index, segment in enumerate(image.segments)
             if segment.p_type == SegmentType.LOAD and segment.p_flags & SegmentFlag.X
         ]
-    return tuple(sorted((code for code in found if code.data), key=lambda code: code.address))
+    return tuple(sorted((piece for piece in pieces if piece.data), key=lambda piece: piece.address))
 
 
 def _code_in_data(image: ElfImage, code: Sequence[CodeSection], functions: Sequence[Symbol]) -> Iterator[CodeSection]:
-    """What code branches into that stands among data of an executable segment, from the first such place on.
+    """Data of an executable segment into which code branches, from the first such address on.
 
-    Linkers that know one segment for all that is not written put constants there, too.
+    Linkers that have one segment for all that is not written put constants there, too.
     """
     executable = [load.addresses for load in image.loads if load.p_flags & SegmentFlag.X]
     sections = [
-        one for one in image.sections if one.is_data and any(one.addresses.start in load for load in executable)
+        section
+        for section in image.sections
+        if section.is_data and any(section.addresses.start in load for load in executable)
     ]
     if not (sections and is_installed and image.machine == ElfMachine.X86_64):
         return
-    low, high = min(one.addresses.start for one in sections), max(one.addresses.stop for one in sections)
+    low = min(section.addresses.start for section in sections)
+    high = max(section.addresses.stop for section in sections)
     # where such a branch seems to be, by the start of the function: bytes of another instruction may look like one
     seeming: dict[int, set[int]] = {}
     targets: set[int] = set()
@@ -223,7 +227,8 @@ def _code_in_data(image: ElfImage, code: Sequence[CodeSection], functions: Seque
                 seeming.setdefault(start, set()).add(site)
         for start, sites in seeming.items():
             data = piece.data[start - piece.address : max(sites) - piece.address + _LONGEST]
-            targets.update(one.near_branch_target for one in Decoder(64, data, ip=start) if one.ip in sites)
+            decoder = Decoder(64, data, ip=start)
+            targets.update(instruction.near_branch_target for instruction in decoder if instruction.ip in sites)
         seeming.clear()
     for section in sections:
         if within := [target for target in targets if target in section.addresses]:
@@ -232,15 +237,15 @@ def _code_in_data(image: ElfImage, code: Sequence[CodeSection], functions: Seque
 
 
 def _constants(image: ElfImage) -> tuple[CodeSection, ...]:
-    """The bytes of the sections in which code keeps its constants and tables."""
-    if image.encoding != LITTLE_64 or image.machine not in _RELATIVE:
+    """The sections in which code keeps its constants and tables, unless they are huge."""
+    if image.encoding != LITTLE_64 or image.machine not in RELATIVE:
         return ()
-    found = [
+    pieces = [
         CodeSection(section.name, section.header.sh_addr, _slice(image, section.span))
         for section in image.sections
         if section.is_loaded and section.name.startswith(_CONSTANTS) and section.size <= _MOST_CONSTANTS
     ]
-    return tuple(sorted((piece for piece in found if piece.data), key=lambda piece: piece.address))
+    return tuple(sorted((piece for piece in pieces if piece.data), key=lambda piece: piece.address))
 
 
 def _slice(image: ElfImage, span: range) -> bytes:
@@ -250,51 +255,292 @@ def _slice(image: ElfImage, span: range) -> bytes:
     return bytes(image.view(span))
 
 
-def _imports(dynamic: Dynamic, symbols: SymbolTables) -> tuple[Import, ...]:
+def _imports(dynamic: Dynamic, symbols: "SymbolTables") -> tuple[Import, ...]:
     if not symbols.undefined:
         return ()
     versions = {
-        number & VERSION_NUMBER: (each.library, name)
-        for each in dynamic.required("backslashreplace")
-        for _, _, number, name in each.versions
+        number & VERSION_NUMBER: (need.library, name)
+        for need in dynamic.required("backslashreplace")
+        for _, _, number, name in need.versions
     }
     indices: bytes = b""
     for section in dynamic.image.sections:
         if section.header.sh_type == SectionType.GNU_VERSYM:
-            indices = section_data(dynamic.image, section)
-    found = []
+            indices = bytes(dynamic.image.view(section.span))
+    imports = []
     for number, name, is_weak in symbols.undefined:
         index = int.from_bytes(indices[2 * number : 2 * number + 2], "little") & VERSION_NUMBER
         library, version = versions.get(index, (None, None))
-        found.append(Import(name, version, library, is_weak))
-    return tuple(found)
+        imports.append(Import(name, version, library, is_weak))
+    return tuple(imports)
 
 
 def _pointers(
-    image: ElfImage, symbols: SymbolTables
+    image: ElfImage, symbols: "SymbolTables"
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, str], ...], frozenset[int]]:
     """The places in data that the loader fills: with an address of this file, and of an import; and the resolvers."""
-    found: list[tuple[int, int]] = []
-    imported: list[tuple[int, str]] = []
-    resolvers = {symbol.address for symbol in symbols.functions if symbol.is_resolver}
-    if image.encoding != LITTLE_64 or image.machine not in _RELATIVE:
+    if image.encoding != LITTLE_64 or image.machine not in RELATIVE:
         return (), (), frozenset()
+    pointers: list[tuple[int, int]] = []
+    imports: list[tuple[int, str]] = []
+    resolvers = {symbol.address for symbol in symbols.functions if symbol.is_resolver}
     absolute, resolved = _ABSOLUTE[image.machine], _RESOLVED[image.machine]
-    based = {_RELATIVE[image.machine], resolved}
+    based = {RELATIVE[ElfMachine(image.machine)], resolved}
     addresses, names = dict(symbols.defined), {number: name for number, name, _ in symbols.undefined}
     for section in image.sections:
         if section.header.sh_type == SectionType.RELA and section.is_loaded:
-            for place, info, addend in Relocation.tuples(image.view(section.span), image.encoding):
+            for place, info, addend in tuples(Relocation, image.view(section.span), image.encoding):
                 kind, number = info & 0xFFFFFFFF, info >> 32
                 if kind in based:
-                    found.append((place, addend))
+                    pointers.append((place, addend))
                     if kind == resolved:
                         resolvers.add(addend)
                 elif number in addresses:
-                    found.append((place, addresses[number] + (addend if kind == absolute else 0)))
+                    pointers.append((place, addresses[number] + (addend if kind == absolute else 0)))
                 elif number in names:
-                    imported.append((place, names[number]))
+                    imports.append((place, names[number]))
         elif section.header.sh_type == SectionType.RELR:
             places = image.relr_places(section.span)
-            found += ((place, target) for place in places if (target := image.word(place)))
-    return tuple(found), tuple(imported), frozenset(resolvers)
+            pointers += ((place, target) for place in places if (target := image.word(place)))
+    return tuple(pointers), tuple(imports), frozenset(resolvers)
+
+
+class SymbolType(IntEnum):
+    """The types of symbols that are read."""
+
+    NOTYPE = 0
+    OBJECT = 1
+    FUNC = 2
+    GNU_IFUNC = 10
+
+
+_TYPES = frozenset(SymbolType)
+_ENTRY = 24  # bytes of Elf64_Sym
+_KIND: dict[int, int] = {SymbolType.FUNC: 0, SymbolType.GNU_IFUNC: 0, SymbolType.OBJECT: 1}
+_KINDS = bytes(_KIND.get(info & 0xF, 2) for info in range(256))
+# is it dynamic, rows, names
+_Table = tuple[bool, bytes, bytes]
+
+
+def symbols_of(image: ElfImage, code: tuple[CodeSection, ...]) -> "SymbolTables":
+    """The symbols of *image*, functions in its *code* only; `BinaryError` if a table is damaged."""
+    if image.encoding != LITTLE_64 or image.header.e_type not in {FileType.DYN, FileType.EXEC}:
+        return SymbolTables((), (), ())
+    tables = []
+    for section in image.sections:
+        if section.header.sh_type in {SectionType.SYMTAB, SectionType.DYNSYM}:
+            if (names := section.header.sh_link) >= len(image.sections):
+                raise BinaryError(
+                    f"names of {section.name} in section {names}, expected one below its number of sections"
+                )
+            is_dynamic = section.header.sh_type == SectionType.DYNSYM
+            rows, strings = (bytes(image.view(part.span)) for part in (section, image.sections[names]))
+            tables.append((is_dynamic, rows, strings))
+    return SymbolTables.parse(tables, frames=_frames(image), code=[range(piece.address, piece.end) for piece in code])
+
+
+def _frames(image: ElfImage) -> tuple[int, bytes, bytes] | None:
+    """Address and bytes of the table of unwind entries, and what follows it in its segment."""
+    for segment in image.segments:
+        if segment.p_type == SegmentType.GNU_EH_FRAME:
+            start, stop = segment.span.start, segment.span.stop
+            end = next((load.span.stop for load in image.loads if start in load.span), start)
+            return segment.p_vaddr, bytes(image.view(segment.span)), bytes(image.data[stop:end])
+    return None
+
+
+class _Row(Struct, frozen=True):
+    """A row of a symbol table for code or data."""
+
+    type: int
+    address: int
+    size: int
+    name: str
+    is_exported: bool
+    is_weak: bool
+
+
+class SymbolTables(Struct, frozen=True):
+    """Functions and objects by address, each once; of ``.dynsym`` the numbers of what is not defined, with name and
+    whether it is weak, and of what is, with its address.
+    """
+
+    functions: tuple[Symbol, ...]
+    objects: tuple[Symbol, ...]
+    undefined: tuple[tuple[int, str, bool], ...]
+    defined: tuple[tuple[int, int], ...] = ()
+    exported: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, tables: Sequence[_Table], *, frames: tuple[int, bytes, bytes] | None, code: Sequence[range]) -> Self:
+        """The symbols in *tables* and *frames*; functions in the *code* ranges only."""
+        dynamic = [(data, names) for is_dynamic, data, names in tables if is_dynamic]
+        facts = _KEPT.get(_key("names", *dynamic), lambda: _DynamicSymbols.parse(dynamic))
+        functions, objects, others = (
+            [(is_dynamic, _of_kind(data, kind), names) for is_dynamic, data, names in tables] for kind in range(3)
+        )
+        inside = Ranges(code)
+        # not kept: labels stand in front of GPU code, too, which is elsewhere in each wheel of a family
+        labels = _merged(
+            row
+            for row in _rows(others)
+            if row.type == SymbolType.NOTYPE and row.name and row.name[0] != "$" and row.address in inside
+        )
+
+        def all_functions() -> tuple[Symbol, ...]:
+            known = _filled(_merged(row for row in _rows(functions) if row.address in inside), labels)
+            return _filled(known, [entry for entry in _framed(*frames) if entry.address in inside]) if frames else known
+
+        return cls(
+            _KEPT.get(_key((code, labels), *functions, frames or ()), all_functions),
+            _KEPT.get(_key("objects", *objects), lambda: _merged(_rows(objects))),
+            facts.undefined,
+            facts.defined,
+            facts.exported,
+        )
+
+
+class _DynamicSymbols(Struct, frozen=True):
+    """What `SymbolTables` has of ``.dynsym`` alone."""
+
+    undefined: tuple[tuple[int, str, bool], ...]
+    defined: tuple[tuple[int, int], ...]
+    exported: frozenset[str]
+
+    def __len__(self) -> int:
+        return len(self.undefined) + len(self.defined)
+
+    @classmethod
+    def parse(cls, tables: Iterable[tuple[bytes, bytes]]) -> Self:
+        undefined: list[tuple[int, str, bool]] = []
+        defined: list[tuple[int, int]] = []
+        exported: set[str] = set()
+        for data, table in tables:
+            names = StringTable(table)
+            for number, (name, info, other, section, address, _) in enumerate(tuples(SymbolEntry, data, LITTLE_64)):
+                kind, binding = info & 0xF, info >> 4
+                if _is_exported(section, binding, other) and name:
+                    exported.add(names.at(name))
+                if not section:
+                    if name:
+                        undefined.append((number, names.at(name), binding == STB_WEAK))
+                elif section < SHN_LORESERVE and kind in _TYPES:
+                    defined.append((number, address))
+        return cls(tuple(undefined), tuple(defined), frozenset(exported))
+
+
+def _is_exported(section: int, binding: int, other: int) -> bool:
+    return section != 0 and binding != STB_LOCAL and other & STV_MASK not in HIDDEN
+
+
+def _of_kind(data: bytes, kind: int) -> bytes:
+    """The entries of the table *data* that are of functions, 0, of objects, 1, or of anything else, 2."""
+    kinds = data[4::_ENTRY].translate(_KINDS)  # the type is in the fifth byte of each
+    parts = []
+    stop = 0
+    while (first := kinds.find(kind, stop)) >= 0:
+        others = (end for other in range(3) if other != kind and (end := kinds.find(other, first)) >= 0)
+        stop = min(others, default=len(kinds))
+        parts.append(data[first * _ENTRY : stop * _ENTRY])
+    return b"".join(parts)
+
+
+def _rows(tables: Iterable[_Table]) -> Iterator[_Row]:
+    """The rows of *tables* that are defined and of a type that is read."""
+    for is_dynamic, data, table in tables:
+        names = StringTable(table)
+        for name, info, other, section, address, size in tuples(SymbolEntry, data, LITTLE_64):
+            kind, binding = info & 0xF, info >> 4
+            if 0 < section < SHN_LORESERVE and kind in _TYPES:
+                is_exported = is_dynamic and _is_exported(section, binding, other)
+                yield _Row(kind, address, size, names.at(name), is_exported, binding == STB_WEAK)
+
+
+def _merged(rows: Iterable[_Row]) -> tuple[Symbol, ...]:
+    """One symbol per address, in order of address, with all its names."""
+    by_address: dict[int, list[_Row]] = {}
+    for row in rows:
+        by_address.setdefault(row.address, []).append(row)
+    return tuple(_symbol(address, by_address[address]) for address in sorted(by_address))
+
+
+def _symbol(address: int, rows: Sequence[_Row]) -> Symbol:
+    if len(rows) == 1:  # nearly always, of hundreds of thousands
+        row = rows[0]
+        is_weak = row.is_weak or not row.is_exported
+        names = (row.name,) if row.name else ()
+        return Symbol(address, row.size, names, row.is_exported, row.type == SymbolType.GNU_IFUNC, is_weak)
+    return Symbol(
+        address,
+        max(row.size for row in rows),
+        tuple(dict.fromkeys(row.name for row in rows if row.name)),
+        is_exported=any(row.is_exported for row in rows),
+        is_resolver=any(row.type == SymbolType.GNU_IFUNC for row in rows),
+        is_weak=all(row.is_weak for row in rows if row.is_exported),
+    )
+
+
+def _filled(symbols: tuple[Symbol, ...], more: Sequence[Symbol]) -> tuple[Symbol, ...]:
+    """*symbols*, and those of *more* that lie in none of them."""
+    starts = [symbol.address for symbol in symbols]
+    added = []
+    for symbol in more:
+        index = bisect_right(starts, symbol.address) - 1
+        if index < 0 or (symbol.address != starts[index] and symbol.address >= symbols[index].end):
+            added.append(symbol)
+    return tuple(sorted((*symbols, *added), key=lambda symbol: symbol.address))
+
+
+def _framed(address: int, header: bytes, rest: bytes) -> Iterator[Symbol]:
+    """The nameless functions of ``.eh_frame_hdr`` at *address* with *rest* behind it; none in an unusual encoding."""
+    if len(header) < _FRAME_HEADER.size:
+        return
+    _version, _, *encodings, _, count = _FRAME_HEADER.unpack_from(header)
+    if tuple(encodings) != _FRAME_ENCODINGS:
+        return
+    entries = header[_FRAME_HEADER.size : _FRAME_HEADER.size + count * _FRAME_ENTRY.size]
+    for start, entry in _FRAME_ENTRY.iter_unpack(entries[: len(entries) - len(entries) % _FRAME_ENTRY.size]):
+        offset = entry - len(header)
+        size = 0
+        if 0 <= offset <= len(rest) - _FDE.size:
+            _, _, begin, length = _FDE.unpack_from(rest, offset)
+            # only an entry of the usual pc-relative form points back at the function
+            if address + entry + 8 + begin == address + start:
+                size = length
+        yield Symbol(address + start, size)
+
+
+def _key(start: object, *parts: Iterable[object]) -> bytes:
+    """The SHA-256 of *start* and *parts*, which are numbers, truth values and bytes."""
+    hashing = hashlib.sha256(repr(start).encode())
+    for part in parts:
+        for value in part:
+            data = value if isinstance(value, bytes) else repr(value).encode()
+            hashing.update(len(data).to_bytes(8, "little"))
+            hashing.update(data)
+    return hashing.digest()
+
+
+class KeptSymbols:
+    """What was read last, *most* symbols, by the hash of what it was read from; for several threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[bytes, Sized] = {}
+        self._lock = Lock()
+
+    def get(self, key: bytes, make: Callable[[], S]) -> S:
+        """The value of *key*, made now if it is not kept."""
+        with self._lock:
+            if (kept := self._values.get(key)) is not None:
+                return cast(S, kept)
+        value = make()
+        with self._lock:
+            self._values[key] = value
+            left = sum(map(len, self._values.values()))
+            while left > self._most:
+                left -= len(self._values.pop(next(iter(self._values))))
+        return value
+
+
+_KEPT = KeptSymbols(_MOST_KEPT)

@@ -1,7 +1,6 @@
-"""iced-x86, which disassembles x86-64 code; where it is not installed, its names alone, each a number of its own.
+"""iced-x86, which disassembles x86-64 code; if it is not installed, its names alone, each with its number.
 
-It has no wheels for some machines that vbuild runs on. aarch64 code is judged there as well: what it has in common with
-x86-64, such as kinds of branches and conditions, goes by these names.
+Some machines have no wheel of it. aarch64 code is judged there, too, and uses its names for branches and conditions.
 """
 
 __all__ = [
@@ -29,7 +28,7 @@ _NUMBERS = {"ConditionCode": {name: number for number, name in enumerate(_CONDIT
 
 
 class _Names(type):
-    """The kind of classes that have a number for each name that is asked for."""
+    """The type of classes with a number for each name."""
 
     def __getattr__(cls, name: str) -> int:
         if name.startswith("__"):

@@ -1,5 +1,11 @@
-"""The bytes of an ELF file, and the places in them that the loader fills.
+"""The headers of an ELF file, its bytes, and the words in them that the loader fills.
 
+    ElfLayout.read(source)    files of 32 and 64 bits and of either byte order; refuses what it cannot read
+    ElfLayout.parse(source)   64-bit little-endian files; also refuses headers that contradict each other or the file
+    ElfImage                  either of both, with the bytes
+
+    | e_phoff | program headers -> segments: what the loader maps, address = offset + a constant per PT_LOAD |
+    | e_shoff | section headers -> sections: what linkers, strip and debuggers see                           |
     | DT_RELA, DT_JMPREL | rows of place, type, addend; RELATIVE: the loader writes base + addend at place   |
     | DT_RELR | places only: the loader adds its base to the word that is there already                      |
 
@@ -9,34 +15,316 @@ https://gabi.xinuos.com/elf/
 import itertools
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 from msgspec import Struct
 
-from vbuild.binary.image import Pointer, Ranges
-from vbuild.elf.layout import ElfLayout, StringTable
+from vbuild.binary.image import Pointer, Ranges, Sliceable
 from vbuild.elf.records import (
+    BIG_ENDIAN,
+    CLASS_32,
+    CLASS_64,
+    LITTLE_64,
+    LITTLE_ENDIAN,
+    MAGIC,
+    PN_XNUM,
     RELATIVE,
+    SHN_XINDEX,
     STT_FILE,
     DynamicEntry,
     DynamicTag,
     ElfMachine,
+    Encoding,
+    FileHeader,
     FileType,
+    ProgramHeader,
     Relocation,
+    SectionFlag,
+    SectionHeader,
     SectionType,
     SegmentFlag,
     SegmentType,
     SymbolEntry,
+    record_size,
+    tuples,
 )
 from vbuild.errors import BinaryError
-from vbuild.files.records import Buffer
+from vbuild.files.records import Buffer, Packed
+
+R = TypeVar("R", bound=Packed)
 
 WORD = struct.Struct("<Q")
 _ADDENDS = struct.Struct("<16xq")
+_VALUES = struct.Struct("<8xQ8x")
+_ENCODINGS = {
+    (size, order): Encoding(bits, code)
+    for size, bits in ((CLASS_32, 32), (CLASS_64, 64))
+    for order, code in ((LITTLE_ENDIAN, "<"), (BIG_ENDIAN, ">"))
+}
+# plain numbers: of a flag of an enumeration, & takes ten times as long, and files have many sections
+_ALLOC, _EXECINSTR = int(SectionFlag.ALLOC), int(SectionFlag.EXECINSTR)
+_WITHOUT_BYTES = frozenset({int(SectionType.NOBITS), int(SectionType.NULL)})
+_LONGEST_NAMES = 1 << 24
+# of a library or program that is cut; and of any file, a kernel among them
+_HIGHEST_ADDRESS, _END_OF_MEMORY = 1 << 62, 1 << 64
+# characters of all names that are read of a string table, and for each character of the table
+_PLENTY, _SHARED = 1 << 23, 8
+_SYMBOLS = (".symtab", ".strtab", ".symtab_shndx")
+_DEBUG = (".debug_", ".zdebug_", ".gnu.debuglto_", ".gdb_index", ".stab")
+
+
+class StringTable:
+    """The strings of a table; `BinaryError` if those that are read are together far longer than the table.
+
+    Symbols may share a string, or its end: ten thousand names of a file of a megabyte could take gigabytes.
+    """
+
+    def __init__(self, table: bytes, *, what: str = "symbol name") -> None:
+        self._table, self._what = table, what
+        self._left = _PLENTY + _SHARED * len(table)
+
+    def at(self, offset: int) -> str:
+        end = self._table.find(b"\0", offset)
+        if end < 0:
+            raise BinaryError(f"{self._what} at {offset:#x} runs past its table, {len(self._table):#x}")
+        self._left -= end - offset
+        if self._left < 0:
+            raise BinaryError(f"names far longer than their table, {len(self._table):#x}, in which they lie")
+        return self._table[offset:end].decode("utf-8", "backslashreplace")
+
+
+class Section(Struct, frozen=True):
+    index: int
+    name: str
+    header: SectionHeader
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file; none for SHT_NOBITS."""
+        return 0 if self.header.sh_type in _WITHOUT_BYTES else self.header.sh_size
+
+    @property
+    def span(self) -> range:
+        """The file offsets; empty for SHT_NOBITS."""
+        return range(self.header.sh_offset, self.header.sh_offset + self.size)
+
+    @property
+    def addresses(self) -> range:
+        """The virtual addresses; empty if it is not loaded."""
+        return range(self.header.sh_addr, self.header.sh_addr + (self.header.sh_size if self.is_loaded else 0))
+
+    @property
+    def is_loaded(self) -> bool:
+        return bool(self.header.sh_flags & _ALLOC)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is loaded from the file and is not code."""
+        is_from_file = self.header.sh_type == SectionType.PROGBITS and self.is_loaded
+        return is_from_file and not self.header.sh_flags & _EXECINSTR
+
+    @property
+    def is_symbols(self) -> bool:
+        """Whether it holds names for debuggers and profilers alone."""
+        return not self.is_loaded and self.name in _SYMBOLS
+
+    @property
+    def is_debug(self) -> bool:
+        return not self.is_loaded and self.name.startswith(_DEBUG)
+
+
+class ElfLayout(Struct, frozen=True):
+    """The headers of an ELF file of *size* bytes."""
+
+    size: int
+    header: FileHeader
+    segments: tuple[ProgramHeader, ...]
+    sections: tuple[Section, ...]
+
+    @classmethod
+    def read(cls, source: Sliceable) -> "ElfLayout":
+        """The headers in *source*, of 32 or 64 bits, of either byte order; `BinaryError` if they cannot be read."""
+        header = _header(source)
+        segment_count, section_count, names = header.e_phnum, header.e_shnum, header.e_shstrndx
+        if not header.e_shoff:
+            section_count = 0
+        elif not section_count or segment_count == PN_XNUM or names == SHN_XINDEX:
+            # section 0 has the numbers that do not fit into the file header
+            first = _sections(source, header, 1)[0].header
+            segment_count = first.sh_info if segment_count == PN_XNUM else segment_count
+            section_count = section_count or first.sh_size
+            names = first.sh_link if names == SHN_XINDEX else names
+        segments = _segments(source, header, segment_count)
+        sections = _named(source, _sections(source, header, section_count), names)
+        # pieces that lie over one another so often that reading each would never end
+        sizes = (section.header.sh_size for section in sections if section.header.sh_type != SectionType.NOBITS)
+        loaded = (segment.p_filesz for segment in segments if segment.p_type == SegmentType.LOAD)
+        if (total := max(sum(sizes), sum(loaded))) > 2 * len(source):
+            raise BinaryError(f"pieces of {total:#x} bytes together in a file of {len(source):#x}")
+        for number, segment in enumerate(segments):
+            if segment.p_type != SegmentType.NULL:
+                name = f"segment {number} of type {segment.p_type:#x}"
+                _check_address(segment.p_vaddr, segment.p_memsz, name, end=_END_OF_MEMORY)
+        return ElfLayout(len(source), header, segments, sections)
+
+    @classmethod
+    def parse(cls, source: Sliceable) -> "ElfLayout":
+        """The headers in *source*, of 64 bits, little-endian.
+
+        `BinaryError` unless everything that they name lies in the file, and no two sections share a byte.
+        """
+        header = _header(source)
+        if _encoding(header) != LITTLE_64:
+            form = f"class {header.e_ident[4]:#x}, byte order {header.e_ident[5]:#x}"
+            raise BinaryError(f"ELF of {form}: expected {CLASS_64:#x} and {LITTLE_ENDIAN:#x} (64-bit little-endian)")
+        if header.e_phnum == PN_XNUM or (header.e_shoff and not header.e_shnum):
+            raise BinaryError("more headers than the file header can count")
+        segments = _segments(source, header, header.e_phnum)
+        _check_segments(segments, len(source))
+        nameless = _sections(source, header, header.e_shnum if header.e_shoff else 0)
+        for section in nameless:
+            _check_inside(section.span, len(source), f"section {section.index}")
+            _check_address(section.header.sh_addr, section.header.sh_size, f"section {section.index}")
+        sections = _named(source, nameless, header.e_shstrndx)
+        taken = [
+            (part.span.start, part.span.stop, f"section {part.index} {part.name}") for part in sections if part.span
+        ]
+        if sections:
+            end = header.e_shoff + len(sections) * SectionHeader.layout.size
+            taken.append((header.e_shoff, end, "section header table"))
+        for (_, stop, one), (start, _, other) in itertools.pairwise(sorted(taken)):
+            if start < stop:
+                raise BinaryError(f"{one} and {other} overlap in the file at {start:#x}")
+        return ElfLayout(len(source), header, segments, sections)
+
+    @property
+    def encoding(self) -> Encoding:
+        return _encoding(self.header)
+
+    @property
+    def machine(self) -> int:
+        return self.header.e_machine
+
+    @property
+    def loads(self) -> tuple[ProgramHeader, ...]:
+        """The PT_LOAD segments by address."""
+        loads = (segment for segment in self.segments if segment.p_type == SegmentType.LOAD)
+        return tuple(sorted(loads, key=lambda load: load.p_vaddr))
+
+    def section(self, name: str) -> Section | None:
+        return next(iter(self.named(name)), None)
+
+    def named(self, name: str) -> tuple[Section, ...]:
+        return tuple(section for section in self.sections if section.name == name)
+
+    def load_of(self, addresses: range) -> ProgramHeader | None:
+        """The lowest PT_LOAD segment that has all of *addresses*."""
+        for load in self.loads:
+            if load.p_vaddr <= addresses.start and addresses.stop <= load.addresses.stop:
+                return load
+        return None
+
+    def offset(self, address: int) -> int | None:
+        """The file offset of the byte that is loaded to *address*."""
+        for segment in self.segments:
+            if segment.p_type == SegmentType.LOAD and 0 <= address - segment.p_vaddr < segment.p_filesz:
+                return segment.p_offset + address - segment.p_vaddr
+        return None
+
+    def address(self, offset: int) -> int | None:
+        """The lowest address to which the byte at *offset* is loaded."""
+        for segment in self.loads:
+            if offset in segment.span:
+                return segment.p_vaddr + offset - segment.p_offset
+        return None
+
+
+def _header(source: Sliceable) -> FileHeader:
+    start = bytes(source[0 : FileHeader.layout.size])
+    if start[:4] != MAGIC:
+        raise BinaryError(f"not an ELF file: begins with {start[:4].hex(' ') or 'nothing'}, expected 7f 45 4c 46")
+    ident = start[:16].ljust(16, b"\0")
+    if not (encoding := _ENCODINGS.get((ident[4], ident[5]))):
+        form = f"class {ident[4]:#x}, byte order {ident[5]:#x}"
+        raise BinaryError(f"ELF of {form}: expected {CLASS_32:#x} or {CLASS_64:#x}, and 0x1 or 0x2")
+    for fields in tuples(FileHeader, start, encoding):
+        return FileHeader(*fields)
+    raise BinaryError(f"FileHeader at 0x0 runs past the end, {len(start):#x}")
+
+
+def _encoding(header: FileHeader) -> Encoding:
+    return _ENCODINGS[header.e_ident[4], header.e_ident[5]]
+
+
+def _segments(source: Sliceable, header: FileHeader, count: int) -> tuple[ProgramHeader, ...]:
+    return tuple(_rows(source, ProgramHeader, header, (header.e_phoff, count, header.e_phentsize), "program header"))
+
+
+def _sections(source: Sliceable, header: FileHeader, count: int) -> tuple[Section, ...]:
+    rows = _rows(source, SectionHeader, header, (header.e_shoff, count, header.e_shentsize), "section header")
+    return tuple(Section(index, "", row) for index, row in enumerate(rows))
+
+
+def _rows(
+    source: Sliceable, record: type[R], header: FileHeader, table: tuple[int, int, int], what: str
+) -> Iterator[R]:
+    """The records of a *table*: its offset, their number, and their size by the file header."""
+    (start, count, stated), size = table, record_size(record, _encoding(header))
+    if count:
+        if stated != size:
+            raise BinaryError(f"{what}s of {stated:#x} bytes each, expected {size:#x}")
+        _check_inside(range(start, start + count * size), len(source), f"{what} table")
+        rows = tuples(record, bytes(source[start : start + count * size]), _encoding(header))
+        yield from itertools.starmap(record, rows)
+
+
+def _named(source: Sliceable, sections: tuple[Section, ...], names: int) -> tuple[Section, ...]:
+    """*sections* with the names that the section of index *names* holds."""
+    if not sections:
+        return ()
+    if names >= len(sections):
+        raise BinaryError(f"section names in section {names}, expected one below {len(sections)}")
+    span = sections[names].span
+    if sections[names].size > _LONGEST_NAMES:
+        raise BinaryError(f"section names of {sections[names].size:#x} bytes, expected {_LONGEST_NAMES:#x} at most")
+    _check_inside(span, len(source), f"section {names}")
+    table = StringTable(bytes(source[span.start : span.stop]) or b"\0", what="section name")
+    return tuple(Section(section.index, table.at(section.header.sh_name), section.header) for section in sections)
+
+
+def _check_segments(segments: tuple[ProgramHeader, ...], size: int) -> None:
+    for number, segment in enumerate(segments):
+        if segment.p_type != SegmentType.NULL:
+            name = f"segment {number} of type {segment.p_type:#x}"
+            _check_inside(segment.span, size, name)
+            _check_address(max(segment.p_vaddr, segment.p_paddr), segment.p_memsz, name)
+    loads = [segment for segment in segments if segment.p_type == SegmentType.LOAD]
+    loads.sort(key=lambda load: load.p_vaddr)
+    for load in loads:
+        if load.p_filesz > load.p_memsz:
+            raise BinaryError(
+                f"PT_LOAD of address {load.p_vaddr:#x} has {load.p_filesz:#x} bytes for {load.p_memsz:#x}"
+            )
+    for load, after in itertools.pairwise(loads):
+        if load.addresses.stop > after.p_vaddr:
+            raise BinaryError(
+                f"PT_LOADs overlap: {load.p_vaddr:#x} to {load.addresses.stop:#x}, and {after.p_vaddr:#x}"
+            )
+
+
+def _check_inside(span: range, size: int, what: str) -> None:
+    if span.start > size or span.stop > size:
+        length = span.stop - span.start
+        raise BinaryError(f"{what} at {span.start:#x}, {length:#x} bytes long, runs past the end, {size:#x}")
+
+
+def _check_address(address: int, size: int, what: str, *, end: int = _HIGHEST_ADDRESS) -> None:
+    if address + size > end:
+        raise BinaryError(f"{what} is loaded to {address:#x}, {size:#x} bytes, which no process has")
 
 
 class DynamicRow(Struct, frozen=True):
-    """One entry of PT_DYNAMIC, and the file offset it is at."""
+    """One entry of PT_DYNAMIC, and its file offset."""
 
     tag: int
     value: int
@@ -44,54 +332,63 @@ class DynamicRow(Struct, frozen=True):
 
 
 class ElfImage(ElfLayout, frozen=True, eq=False):
-    """An ELF file: its headers, and its bytes, which are never copied."""
+    """An ELF file with its bytes, which are never copied."""
 
     data: memoryview
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:  # type: ignore[override]  # what has bytes is a narrower source than Layout's
-        """The ELF file *data*; `BinaryError` unless every header and section lies inside the file."""
+        """The ELF file *data*; `BinaryError` as of `ElfLayout.parse`."""
         view = memoryview(data).cast("B")
         layout = ElfLayout.parse(view)
         return cls(layout.size, layout.header, layout.segments, layout.sections, view)
 
     @classmethod
     def read(cls, data: memoryview) -> Self:  # type: ignore[override]  # as above
-        """The ELF file *data*, of 32 or 64 bits, of either byte order; `BinaryError` if its headers cannot be read."""
+        """The ELF file *data*; `BinaryError` as of `ElfLayout.read`."""
         layout = ElfLayout.read(data)
         return cls(layout.size, layout.header, layout.segments, layout.sections, data)
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is a program that is loaded where it says: no pointer in it has to be filled."""
         return self.header.e_type == FileType.EXEC
 
     def view(self, span: range) -> memoryview:
-        """The bytes at the file offsets *span*."""
         return self.data[span.start : span.stop]
 
     def source_files(self) -> Iterator[str]:
-        """The names of the source files that the symbols of its objects give; none in a stripped file."""
+        """The names of the source files in ``.symtab``."""
         for section in self.sections:
             if section.header.sh_type == SectionType.SYMTAB and section.header.sh_link < len(self.sections):
                 names = StringTable(bytes(self.view(self.sections[section.header.sh_link].span)))
-                for name, info, *_ in SymbolEntry.tuples(self.view(section.span), self.encoding):
+                for name, info, *_ in tuples(SymbolEntry, self.view(section.span), self.encoding):
                     if info & 0xF == STT_FILE:
                         yield names.at(name)
 
+    def exported(self, ranges: Sequence[range]) -> tuple[int, ...]:
+        """The values in *ranges* of addresses that symbols of ``.dynsym`` have: other files may refer to those."""
+        inside = Ranges(ranges)
+        exported: list[int] = []
+        for section in self.sections:
+            if section.header.sh_type == SectionType.DYNSYM:
+                table = self.view(section.span)[: len(section.span) // _VALUES.size * _VALUES.size]
+                values = [value for (value,) in _VALUES.iter_unpack(table) if inside.low <= value < inside.high]
+                exported += (value for value in values if value in inside)
+        return tuple(exported)
+
     def word(self, address: int) -> int | None:
-        """The 64-bit little-endian number that the file has for *address*, or None if the file has no bytes for it."""
-        place = self.offset(address)
-        if place is None or self.offset(address + WORD.size - 1) != (end := place + WORD.size) - 1 or end > self.size:
+        """The 64-bit little-endian number that the file has for *address*."""
+        offset = self.offset(address)
+        if offset is None or self.offset(address + WORD.size - 1) != (end := offset + WORD.size) - 1 or end > self.size:
             return None
-        return int(WORD.unpack_from(self.data, place)[0])
+        return int(WORD.unpack_from(self.data, offset)[0])
 
     def dynamic(self) -> dict[int, int]:
-        """The values of PT_DYNAMIC by tag, up to its DT_NULL; of a tag that comes twice, the last, as ld.so."""
+        """The values of PT_DYNAMIC by tag; of a tag that comes twice the last, as ld.so takes it."""
         return {row.tag: row.value for row in self.dynamic_rows()}
 
     def dynamic_offsets(self) -> dict[int, int]:
-        """The file offset of each entry of PT_DYNAMIC by tag, as in `dynamic`."""
+        """The file offsets of the entries in `dynamic`."""
         return {row.tag: row.offset for row in self.dynamic_rows()}
 
     def dynamic_rows(self) -> tuple[DynamicRow, ...]:
@@ -104,12 +401,13 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
             raise BinaryError(
                 f"PT_DYNAMIC is at {segment.p_offset:#x}, and loaded from {loaded:#x}; expected one place"
             )
-        size = DynamicEntry.size(self.encoding)
-        entries = enumerate(DynamicEntry.tuples(self.view(segment.span), self.encoding))
-        kept = tuple(itertools.takewhile(lambda entry: entry[1][0] != DynamicTag.NULL, entries))
-        if loaded is not None and len(kept) == segment.p_filesz // size:
+        size = record_size(DynamicEntry, self.encoding)
+        entries = tuples(DynamicEntry, self.view(segment.span), self.encoding)
+        entries = itertools.takewhile(lambda entry: entry[0] != DynamicTag.NULL, entries)
+        rows = [DynamicRow(tag, value, segment.p_offset + number * size) for number, (tag, value) in enumerate(entries)]
+        if loaded is not None and len(rows) == segment.p_filesz // size:
             raise BinaryError(f"PT_DYNAMIC of {segment.p_filesz:#x} bytes has no DT_NULL; the loader would read on")
-        return tuple(DynamicRow(tag, value, segment.p_offset + number * size) for number, (tag, value) in kept)
+        return tuple(rows)
 
     def pointers(self, ranges: Sequence[range]) -> tuple[Pointer, ...]:
         """Every word that the loader fills with an address in one of *ranges*, RELATIVE in RELA and RELR alike.
@@ -124,7 +422,14 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
             raise BinaryError(
                 f"relocations under tag {min(strange):#x}, expected DT_RELA ({DynamicTag.RELA:#x}) or RELR"
             )
-        return (*self._rela(dynamic, wanted), *self._relr(dynamic, wanted))
+        pointers = list(self._rela(dynamic, wanted))
+        for place in self.relr_places(self.relr_table(dynamic)):
+            target = self.word(place)
+            if target is None:
+                raise BinaryError(f"packed relocation of {place:#x}, where the file has no word")
+            if wanted.low <= target < wanted.high and target in wanted:
+                pointers.append(Pointer(place, target))
+        return tuple(pointers)
 
     def _rela(self, dynamic: dict[int, int], wanted: Ranges) -> Iterator[Pointer]:
         if self.machine not in RELATIVE:
@@ -134,13 +439,13 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
             raise BinaryError(f"relocations of {size:#x} bytes each, expected {Relocation.layout.size:#x}")
         for table in self.relocation_tables(dynamic):
             low, high = wanted.low, wanted.high
-            # a million rows: look at nothing but the addend until it may be one of those asked for
+            # a million rows: look at the addend alone until it may be a wanted one
             addends = enumerate(_ADDENDS.iter_unpack(self.view(table)))
             for number in [number for number, (addend,) in addends if low <= addend < high]:
-                row = table.start + number * Relocation.layout.size
-                found = Relocation.parse(self.data, row)
-                if found.r_info & 0xFFFFFFFF == relative and found.r_addend in wanted:
-                    yield Pointer(found.r_offset, found.r_addend, row)
+                at = table.start + number * Relocation.layout.size
+                row = Relocation.parse(self.data, at)
+                if row.r_info & 0xFFFFFFFF == relative and row.r_addend in wanted:
+                    yield Pointer(row.r_offset, row.r_addend, at)
 
     def relocation_tables(self, dynamic: dict[int, int]) -> tuple[range, range]:
         """The file offsets of the RELA tables of *dynamic*; DT_RELA may include DT_JMPREL, so no row is in both."""
@@ -164,23 +469,12 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
             raise BinaryError(f"relocation table at {address:#x}, {size:#x} bytes long, is not in the file")
         return range(start, start + size)
 
-    def _relr(self, dynamic: dict[int, int], wanted: Ranges) -> Iterator[Pointer]:
-        for place in self.relr_places(self.relr_table(dynamic)):
-            target = self.word(place)
-            if target is None:
-                raise BinaryError(f"packed relocation of {place:#x}, where the file has no word")
-            if wanted.low <= target < wanted.high and target in wanted:
-                yield Pointer(place, target)
-
     def relr_table(self, dynamic: dict[int, int]) -> range:
-        """The file offsets of the RELR table that *dynamic* names."""
+        """The file offsets of the RELR table."""
         return self._table(dynamic, DynamicTag.RELR, DynamicTag.RELRSZ, WORD.size)
 
     def relr_places(self, table: range) -> Iterator[int]:
-        """The addresses that the RELR table at these file offsets lists.
-
-        They rise, which also bounds the work a damaged table can cause; `BinaryError` if they do not.
-        """
+        """The addresses that the RELR *table* lists; `BinaryError` unless they rise, which bounds a damaged one."""
         end = max((segment.addresses.stop for segment in self.loads if segment.p_flags & SegmentFlag.W), default=0)
         base = last = 0
         whole = table[: len(table) // WORD.size * WORD.size]

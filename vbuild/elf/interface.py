@@ -4,8 +4,8 @@
     .gnu.version_d             the versions that it gives
     .gnu.version_r             the versions that it takes, each from a library
 
-C++ compilers put into every file that uses a template or an inline function a copy of it, a weak symbol: which of them
-are left over is a matter of inlining, and no promise to anybody. They are kept apart as *vague*.
+C++ compilers put a copy of a template or an inline function, a weak symbol, into every file that uses it: which are
+left is a matter of inlining, and no promise. They are apart, as *vague*.
 https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html
 https://itanium-cxx-abi.github.io/cxx-abi/abi.html#vague
 """
@@ -17,9 +17,8 @@ from typing import Self
 from isal import isal_zlib
 from msgspec import Struct
 
-from vbuild.elf.dynamic import version_definitions, version_needs
-from vbuild.elf.image import ElfImage
-from vbuild.elf.layout import Section, StringTable
+from vbuild.elf.image import ElfImage, Section, StringTable
+from vbuild.elf.read import version_definitions, version_needs
 from vbuild.elf.records import (
     HIDDEN,
     SHN_LORESERVE,
@@ -33,6 +32,7 @@ from vbuild.elf.records import (
     SectionFlag,
     SectionType,
     SymbolEntry,
+    tuples,
 )
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
@@ -40,7 +40,7 @@ from vbuild.files.records import Buffer
 _OF_LINKERS = frozenset({"_init", "_fini", "_edata", "_end", "__bss_start"})
 # how C++ and Rust spell the names that a compiler chose
 _MANGLED = ("_Z", "_R")
-# what names other libraries, or the build: a tool that renames libraries changes these, and moves what grows
+# names of other libraries, or of the build, which a tool that renames libraries changes; it moves what grows
 _NAMING = frozenset({SectionType.STRTAB, SectionType.DYNAMIC, SectionType.NOTE, SectionType.GNU_VERNEED})
 _MOVING = frozenset(
     {SectionType.DYNSYM, SectionType.HASH, SectionType.GNU_HASH, SectionType.GNU_VERSYM, SectionType.GNU_VERDEF}
@@ -59,15 +59,15 @@ class Versioned(Struct, frozen=True):
 
     @property
     def is_mangled(self) -> bool:
-        """Whether a compiler of C++ or Rust chose the name: a file that takes it was linked against it."""
+        """Whether a compiler of C++ or Rust chose the name, so that files which take it were linked against it."""
         return self.name.startswith(_MANGLED)
 
 
 class Interface(Struct, frozen=True):
     """The symbols that a library gives and takes; files that use *vague* ones give them, too.
 
-    *defaults* are those given that answer to the name alone as well. *checksum* is the same for files whose `digest` is
-    the same, and rarely for others.
+    *defaults* are given for the name without a version. *checksum* is the same for files of one `digest`, and rarely
+    for others.
     """
 
     given: frozenset[Versioned]
@@ -87,8 +87,8 @@ class Interface(Struct, frozen=True):
         taken: set[Versioned] = set()
         for row in tables.rows():
             if not row.is_defined:
-                # what is taken weakly may be missing
-                taken.update([] if row.is_weak else [row.symbol])
+                if not row.is_weak:  # those may be missing
+                    taken.add(row.symbol)
                 continue
             (vague if row.is_weak and row.symbol.is_mangled else given).add(row.symbol)
             if not row.is_hidden:
@@ -97,21 +97,20 @@ class Interface(Struct, frozen=True):
         return cls(frozenset(given), frozenset(vague), frozenset(defaults), frozenset(taken), checksum)
 
     def answers(self, symbol: Versioned) -> bool:
-        """Whether a file that takes *symbol* finds it here, by its version or, taken without one, as the default."""
+        """Whether a file that takes *symbol* finds it here, by its version or as the default."""
         if symbol.version is None:
             return symbol.name in self.defaults
         return symbol in self.given or symbol in self.vague
 
     def lacking(self, other: Self) -> tuple[Versioned, ...]:
-        """What *other* gives and this does not, so that those who use *other* would miss it; vague ones aside."""
-        # who takes a name without a version takes the default
-        return tuple(sorted((one for one in other.given if not self.answers(one)), key=str))
+        """The symbols that *other* gives and this does not, without vague ones."""
+        return tuple(sorted((symbol for symbol in other.given if not self.answers(symbol)), key=str))
 
 
 def digest(data: Buffer) -> str:
-    """The SHA-256, in hexadecimal digits, of all that is loaded of the ELF file *data*.
+    """The SHA-256, in hexadecimal digits, of what is loaded of the ELF file *data*, without library names and notes.
 
-    But for the names of libraries, and notes of the build. `BinaryError` as `Interface.parse` has it.
+    `BinaryError` as of `Interface.parse`.
     """
     image = ElfImage.parse(data)
     return _digest(image, _Tables(image), lambda content: content)
@@ -143,27 +142,27 @@ class _Tables:
         names = self._strings(table)
         versym = self._sections.get(SectionType.GNU_VERSYM)
         numbers = bytes(self._image.view(versym.span)) if versym else b""
-        for index, raw in enumerate(SymbolEntry.tuples(self._image.view(table.span), self._image.encoding)):
+        for index, raw in enumerate(tuples(SymbolEntry, self._image.view(table.span), self._image.encoding)):
             name, info, other, section, _, _ = raw
             binding = info >> 4
             if not name or binding == STB_LOCAL or other & STV_MASK in HIDDEN:
                 continue
             number = int.from_bytes(numbers[2 * index : 2 * index + 2], "little")
             symbol = Versioned(names.at(name), self._versions.get(number & VERSION_NUMBER))
-            # linkers give each version a symbol, and older ones the start and the end of things: nobody takes those
+            # linkers give each version a symbol, and older ones starts and ends: nobody takes those
             if symbol.name == symbol.version or symbol.name in _OF_LINKERS:
                 continue
             is_weak = binding in {STB_WEAK, STB_GNU_UNIQUE}
             yield _Row(symbol, bool(section), is_weak, bool(number & VERSION_HIDDEN), raw)
 
     def _read_versions(self) -> Iterator[tuple[int, str]]:
-        """The names of the versions that are given or taken, by number; the base one, the file itself, has none."""
+        """The names of the versions given or taken, by number; the base one, the file itself, has none."""
         if section := self._sections.get(SectionType.GNU_VERDEF):
             for definition, names in version_definitions(self._image, section.span.start):
                 if names and not definition.vd_flags & VER_FLG_BASE:
                     yield definition.vd_ndx & VERSION_NUMBER, self._strings(section).at(names[0])
         if section := self._sections.get(SectionType.GNU_VERNEED):
-            for _, _, entries in version_needs(self._image, section.span.start):
+            for _, entries in version_needs(self._image, section.span.start):
                 for entry in entries:
                     yield entry.vna_other & VERSION_NUMBER, self._strings(section).at(entry.vna_name)
 
@@ -177,15 +176,15 @@ class _Tables:
 
 
 def _digest(image: ElfImage, tables: _Tables, content: Callable[[memoryview], Buffer]) -> str:
-    """The SHA-256 of what is loaded of *image*, what *content* makes of it in the place of each section's bytes."""
+    """The SHA-256 of what is loaded of *image*, with *content* of each section's bytes in their place."""
     digest = hashlib.sha256()
     # tools sort sections
     for section in sorted(image.sections, key=lambda section: section.name):
         header = section.header
         if not header.sh_flags & SectionFlag.ALLOC or header.sh_type in _NAMING:
             continue
-        place = 0 if header.sh_type in _MOVING else header.sh_addr
-        digest.update(f"{section.name} {header.sh_type} {header.sh_flags} {place} {header.sh_size}\n".encode())
+        address = 0 if header.sh_type in _MOVING else header.sh_addr
+        digest.update(f"{section.name} {header.sh_type} {header.sh_flags} {address} {header.sh_size}\n".encode())
         if header.sh_type == SectionType.DYNSYM:
             for row in tables.rows():
                 # neither a name's place among the strings nor a section's number is part of it

@@ -6,9 +6,16 @@
     a folder           by file name; the loader skips a file for another machine
     found nowhere      a library that is loaded already answers to its SONAME; else the system's folders
 
-A DT_RUNPATH in the middle of a chain cancels its own file's DT_RPATH, not those from further up. Nothing else counts,
-neither LD_LIBRARY_PATH nor /etc/ld.so.cache: these belong to the machine.
-https://man7.org/linux/man-pages/man8/ld.so.8.html ; glibc, elf/dl-load.c: _dl_map_object
+A DT_RUNPATH in the middle of a chain cancels its own file's DT_RPATH, not those from further up. LD_LIBRARY_PATH and
+/etc/ld.so.cache belong to the machine.
+
+glibc 2.33 and newer has in each folder that it searches one for each level of newer CPUs, the best level first:
+
+    demo.libs/libx.so                          every x86-64 processor
+    demo.libs/glibc-hwcaps/x86-64-v3/libx.so   those of level v3 and above: a copy of the base, with its SONAME
+
+It looks there for what is NEEDED and for what is opened by a name, not for what is opened by a path.
+https://man7.org/linux/man-pages/man8/ld.so.8.html ; glibc, elf/dl-load.c: _dl_map_object, x86_64/dl-hwcaps_subdirs.c
 """
 
 import posixpath
@@ -20,37 +27,45 @@ from functools import cache
 from vbuild.binary.linkage import Edge, LinkGraph, Via
 from vbuild.binary.outline import BinaryLoading, BinaryOutline
 from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver
-from vbuild.elf.hwcaps_folders import replaced_library
+from vbuild.hardware.cpu import X86_64_LEVELS
 
 ORIGIN_TOKEN = re.compile(r"\$(?:ORIGIN(?![A-Za-z0-9_])|\{ORIGIN\})")
 """What stands for the folder of the file in its RPATH, RUNPATH and NEEDED."""
+GLIBC_HWCAPS = "glibc-hwcaps"
+LEVELS = X86_64_LEVELS[1:]
+"""The levels that have a folder, lowest first."""
+OLDEST_GLIBC = (2, 33)
+"""Older ones, and musl, take the file beside."""
+
+*_MOST, _LAST = (f"x86-64-{level}" for level in LEVELS)
+UNKNOWN_FOLDER = f"in no folder that glibc knows; expected {', '.join(_MOST)} or {_LAST}"
+
+_IN_LEVEL = re.compile(rf"(?P<folder>(?:.*/)?){GLIBC_HWCAPS}/x86-64-(?P<level>{'|'.join(LEVELS)})/(?P<rest>.*)")
+_OF_ANY_MACHINE = re.compile(rf"(?P<folder>(?:.+/)?){GLIBC_HWCAPS}/[^/]+/(?P<name>[^/]+)")
 
 
 def linked(files: Mapping[str, BinaryLoading], *, platforms: Sequence[PlatformPolicy] = ()) -> LinkGraph:
-    """The graph of *files* by installed path, on systems of *platforms*; where those promise nothing, glibc's."""
+    """The graph of *files* by installed path, on systems of *platforms*, or of any glibc."""
     outlines = {path: files[path].outline for path in sorted(files)}
     return LinkGraph.of(files, edges_of(outlines, platforms), filter(replaced_library, files))
 
 
 def edges_of(files: Mapping[str, BinaryOutline], platforms: Sequence[PlatformPolicy] = ()) -> tuple[Edge, ...]:
-    """Where every NEEDED of *files* leads, those of a file together and in order."""
+    """The edges from *files*, each file's in the order of its NEEDED."""
     return tuple(_Loader(files, platforms).edges())
 
 
 def searched(path: str, entries: Iterable[str]) -> tuple[str, ...]:
-    """The folders that the RPATH or RUNPATH *entries* of the file at *path* name, below site-packages.
+    """The folders of the RPATH or RUNPATH *entries* of the file at *path*, below site-packages or with ``..``.
 
-    One outside begins with ``..``; absolute folders, and those relative to the working directory, are not among them.
+    Absolute folders, and those relative to the working directory, are left out.
     """
-    found = (folder for entry in entries if (folder := expanded(path, entry)) and not folder.startswith("/"))
-    return tuple(dict.fromkeys("" if folder == "." else folder for folder in found))
+    folders = (folder for entry in entries if (folder := expanded(path, entry)) and not folder.startswith("/"))
+    return tuple(dict.fromkeys("" if folder == "." else folder for folder in folders))
 
 
 def expanded(path: str, entry: str) -> str | None:
-    """The path that *entry* of the RPATH or NEEDED of the file at *path* stands for, absolute if one of both is.
-
-    None if it depends on the working directory.
-    """
+    """The path that *entry* of the RPATH or NEEDED of the file at *path* means; None if by the working directory."""
     if match := ORIGIN_TOKEN.match(entry):
         return posixpath.normpath(f"{posixpath.dirname(path) or '.'}{entry[match.end() :]}")
     return posixpath.normpath(entry) if entry.startswith("/") else None
@@ -59,7 +74,7 @@ def expanded(path: str, entry: str) -> str | None:
 def rpath_files(
     path: str, outline: Callable[[str], BinaryOutline], loaders: Mapping[str, Iterable[str]]
 ) -> Iterator[str]:
-    """The files whose RPATH or RUNPATH the loader reads for what the file at *path* needs, in order: it comes first.
+    """The files whose RPATH or RUNPATH the loader reads for what the file at *path* needs, in order.
 
     *outline* gives the headers of each file, *loaders* the files that load it.
     """
@@ -80,7 +95,7 @@ def fits(library: BinaryOutline, consumer: BinaryOutline) -> bool:
 
 
 class _Loader:
-    """Resolves names for the files of one wheel; it learns who loads whom on the way, since DT_RPATH is inherited."""
+    """Resolves names for the files of a wheel; it learns who loads whom on the way, as DT_RPATH is inherited."""
 
     def __init__(self, files: Mapping[str, BinaryOutline], platforms: Sequence[PlatformPolicy]) -> None:
         self._files = files
@@ -99,22 +114,21 @@ class _Loader:
         self._tops = {path.partition("/")[0] for path in files}
         self._names = {posixpath.basename(path) for path in files}
         self._own = {path: searched(path, outline.search_path) for path, outline in files.items()}
-        # what was found out about a file since the last time that something new was known of who loads it
+        # by file, until another loader of it is known
         self._inherited: dict[str, tuple[str, ...]] = {}
 
     def edges(self) -> Iterator[Edge]:
-        """Every edge, each consumer's in the order of its NEEDED."""
-        found: dict[str, list[Edge]] = {}
+        edges_of: dict[str, list[Edge]] = {}
         left: Collection[str] = self._files
         while left:
             for path in left:
-                found[path] = [self._edge(path, name) for name in dict.fromkeys(self._files[path].needed)]
-            left = self._learn(edge for path in left for edge in found[path])
+                edges_of[path] = [self._edge(path, name) for name in dict.fromkeys(self._files[path].needed)]
+            left = self._learn(edge for path in left for edge in edges_of[path])
         for path in self._files:
-            yield from found[path]
+            yield from edges_of[path]
 
     def _learn(self, edges: Iterable[Edge]) -> list[str]:
-        """Note who loads whom by *edges*, which nothing ever undoes; the files for which that may change something."""
+        """Note who loads whom by *edges*; the files for which that may change something."""
         changed = deque[str]()
         for edge in edges:
             if edge.provider is not None and edge.via is not Via.NAME:
@@ -124,20 +138,20 @@ class _Loader:
                     changed += [] if edge.consumer in loaders else [provider]
                     loaders[edge.consumer] = None
                     self._loaded[edge.consumer][provider] = None
-        found: set[str] = set()
+        affected: set[str] = set()
         while changed:
-            if (path := changed.popleft()) not in found:
-                found.add(path)
+            if (path := changed.popleft()) not in affected:
+                affected.add(path)
                 changed += self._loaded[path]
                 self._inherited.pop(path, None)
-        return [path for path in self._files if path in found]
+        return [path for path in self._files if path in affected]
 
     def _edge(self, path: str, name: str) -> Edge:
         if "/" in name:
             via, provider = self._by_path(path, name)
-        elif provider := self._found(path, self._own[path], name):
+        elif provider := self._provider(path, self._own[path], name):
             via = Via.OWN
-        elif name in self._names and (provider := self._found(path, self._inherited_by(path), name)):
+        elif name in self._names and (provider := self._provider(path, self._inherited_by(path), name)):
             via = Via.INHERITED
         elif self._is_promised(path, name):
             via = Via.PLATFORM
@@ -155,24 +169,24 @@ class _Loader:
         """A name with a slash is a path: no folder is searched, and only $ORIGIN makes it the wheel's own."""
         folder, _, file = name.rpartition("/")
         folders = searched(path, [folder])
-        provider = self._found(path, folders, file)
+        provider = self._provider(path, folders, file)
         if provider:
             return Via.OWN, provider
         return Via.OUTSIDE if any(map(self._leads_out, folders)) else Via.MISSING, None
 
-    def _found(self, path: str, folders: Iterable[str], name: str) -> str | None:
+    def _provider(self, path: str, folders: Iterable[str], name: str) -> str | None:
         for folder in folders if name in self._names else ():
-            found = posixpath.join(folder, name)
-            if self._fits(found, path):
-                return found
+            provider = posixpath.join(folder, name)
+            if self._fits(provider, path):
+                return provider
         return None
 
     def _fits(self, path: str, consumer: str) -> bool:
-        """Whether there is a library at *path*, and one that a process with *consumer* in it can load."""
+        """Whether a process with *consumer* in it can load a library at *path*."""
         return path in self._files and fits(self._files[path], self._files[consumer])
 
     def _inherited_by(self, path: str) -> tuple[str, ...]:
-        """The folders in the DT_RPATH of those that load *path*, the nearest first."""
+        """The folders in the DT_RPATH of the loaders of *path*, the nearest first."""
         if path not in self._inherited:
             _, *above = rpath_files(path, self._files.__getitem__, self._loaders)
             self._inherited[path] = tuple(dict.fromkeys(folder for file in above for folder in self._own[file]))
@@ -185,16 +199,55 @@ class _Loader:
         return usual is not None and usual.has(name)
 
     def _nearest(self, path: str, name: str) -> str | None:
-        """The file here that answers to *name* once it is loaded; of several, the one that shares most of the path."""
+        """The file that answers to *name* once it is loaded, by preference near *path*."""
         fitting = [home for home in self._homes.get(name, ()) if self._fits(home, path)]
         return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)
 
     def _leads_out(self, folder: str) -> bool:
-        """Whether *folder* belongs to another package, as far as paths can tell."""
+        """Whether *folder* is in the folder of another package."""
         return bool(folder) and folder.partition("/")[0] not in self._tops
 
 
 @cache
 def _usual(machine: str) -> PlatformPolicy | None:
-    """What every glibc system has; for wheels with a tag such as linux_x86_64, which promises nothing."""
+    """What every glibc system has, for wheels with a tag such as linux_x86_64, which promises nothing."""
     return PlatformPolicy.parse(f"manylinux2014_{machine}")
+
+
+def level_of(path: str) -> str | None:
+    """The level of the copy at *path*: ``v3`` for ``a.libs/glibc-hwcaps/x86-64-v3/libx.so``."""
+    match = _IN_LEVEL.fullmatch(path)
+    return match["level"] if match else None
+
+
+def at_level(path: str, level: str) -> str:
+    """The path of a copy for *level* of the library at *path*."""
+    folder, name = posixpath.split(path)
+    return posixpath.join(folder, GLIBC_HWCAPS, f"x86-64-{level}", name)
+
+
+def baseline_of(path: str) -> str:
+    """The path of the base of a copy at *path*, or *path*."""
+    match = _IN_LEVEL.fullmatch(path)
+    return f"{match['folder']}{match['rest']}" if match else path
+
+
+def replaced_library(path: str) -> str | None:
+    """The path of the library for which glibc takes that at *path* on newer CPUs of any machine.
+
+    ``a/libx.so`` for ``a/glibc-hwcaps/power10/libx.so``.
+    """
+    match = _OF_ANY_MACHINE.fullmatch(path)
+    return match["folder"] + match["name"] if match else None
+
+
+def missing_base(base: str) -> str:
+    """What is wrong with a copy without a library at *base*."""
+    return f"no {base}; expected one for lesser processors, and for systems that know no levels"
+
+
+def soname_fault(copy: str | None, base: str | None, *, where: str) -> str | None:
+    """What is wrong with a copy of the SONAME *copy*, if its base, *where*, has the SONAME *base*."""
+    if copy == base:
+        return None
+    return f"SONAME {copy or 'none'}, and {base or 'none'} in {where}; expected one for all levels"

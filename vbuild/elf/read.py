@@ -1,44 +1,65 @@
 """What an ELF file says of itself to the loader, read from a mapped file without copying it.
 
     Outline    ELF header, section headers   machine, type, where its bytes are
-               PT_DYNAMIC                    SONAME, NEEDED, RPATH, RUNPATH
+               PT_DYNAMIC                    SONAME, NEEDED, RPATH, RUNPATH: offsets into the string table
                PT_NOTE                       build-id, GNU properties (x86 ISA needed, x86 ISA used)
-    Loading    DT_VERNEED, DT_STRTAB         the versions of symbols it takes from other libraries
-               DT_VERDEF                     the versions it gives; the base one is the SONAME at link time
+    Loading    DT_VERNEED                    the versions of symbols it takes: Elf64_Verneed for each library, and
+                                             Elf64_Vernaux for each of its versions
+               DT_VERDEF                     those it gives: Elf64_Verdef for each version, and Elf64_Verdaux for each
+                                             of its names; the base one is the SONAME at link time
                DT_SYMTAB                     PyInit_demo: it is the Python module demo
                PROGBITS without code         "libcuda.so.1": what it may open with dlopen
                                              "/proc/self/maps", and dladdr in DT_SYMTAB: it may ask where it is
                DT_FILTER, DT_AUDIT ...       what the loader opens along with it
 
-Files of 32 and 64 bits and of either byte order are read; a file whose tables cannot be read is a `BinaryError`.
-https://gabi.xinuos.com/ and the psABI supplement, https://gitlab.com/x86-psABIs/x86-64-ABI
+The tables are found as the loader finds them, also without section headers, in files of 32 and 64 bits and of either
+byte order; a table that cannot be read is a `BinaryError`.
+https://gabi.xinuos.com/elf/08-dynamic.html and the psABI supplement, https://gitlab.com/x86-psABIs/x86-64-ABI
+https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html
 https://docs.python.org/3/c-api/extension-modules.html
 """
 
 import re
 import struct
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Iterable, Iterator
+from typing import Any, Self, TypeVar
+
+from msgspec import Struct
 
 from vbuild.binary.outline import MODULE, BinaryLoading, BinaryOutline, LoadedName
-from vbuild.elf.dynamic import Dynamic, version_definitions
-from vbuild.elf.image import ElfImage
-from vbuild.elf.layout import Section
+from vbuild.elf.image import DynamicRow, ElfImage, Section
 from vbuild.elf.records import (
     ADDRESS_TAGS,
+    PATH_TAGS,
     STB_LOCAL,
+    STRING_TAGS,
     VER_FLG_BASE,
+    DynamicEntry,
     DynamicTag,
     SectionFlag,
     SectionType,
     SegmentType,
     SymbolEntry,
+    VersionDefinition,
+    VersionName,
+    VersionNeed,
+    VersionNeedEntry,
+    record_size,
+    tuples,
 )
 from vbuild.errors import BinaryError
-from vbuild.files.records import Buffer
+from vbuild.files.records import Buffer, Packed
 from vbuild.hardware.cpu import X86_64_LEVELS
 
-# e_machine as platform tags spell it; as the specification spells it if no tag has it
+R = TypeVar("R", bound=Packed)
+
+# .gnu.version numbers versions with 15 bits: a file that has more is damaged, and may take hours to read
+_MOST_VERSIONS = 0x8000
+_VERSION_TAGS = ((DynamicTag.VERNEED, DynamicTag.VERNEEDNUM), (DynamicTag.VERDEF, DynamicTag.VERDEFNUM))
+_NUMBERED = "which .gnu.version cannot number"
+_MOST_TEXT = 1 << 24  # bytes of all strings of one kind: rows may share a string of a megabyte
+_PIECE = 4096
+# e_machine as platform tags spell it, or else as the specification does
 _MACHINES = {
     3: "i686",
     22: "s390x",
@@ -79,22 +100,167 @@ _PPC64 = 21
 _TYPES = {0: "ET_NONE", 1: "ET_REL", 2: "ET_EXEC", 3: "ET_DYN", 4: "ET_CORE", 0xFF00: "ET_LOPROC", 0xFFFF: "ET_HIPROC"}
 _NT_GNU_BUILD_ID, _NT_GNU_PROPERTY_TYPE_0 = 3, 5
 _ISA_NEEDED, _ISA_USED = 0xC0008002, 0xC0010002
-
-# NVIDIA's and AMD's GPU code has hundreds of MB, and unwind tables have no text
+# GPU code of hundreds of MB, and unwind tables
 _WITHOUT_TEXT = frozenset({".nv_fatbin", "__nv_relfatbin", ".hip_fatbin", ".eh_frame", ".eh_frame_hdr", ".interp"})
 _SUFFIX = re.compile(rb"\.so")
-# what begins otherwise is a library's name only if it is all of a string, or the last part of a path
+# what does not begin with lib is a library's name only if it is all of a string, or the last part of a path
 _LIBRARY = re.compile(rb"(?<![\w.+-])lib[\w.+-]*?\.so(?:\.\w+)*(?![\w+-])|(?<![^\0/])\w[\w.+-]*?\.so(?:\.\w+)*(?=\0)")
 _LONGEST = 255  # bytes, NAME_MAX
 # by these a library finds out where it is, its own path in the process among others
 _PLACE_FUNCTIONS = re.compile(rb"(?:dladdr1?|dlinfo|dl_iterate_phdr|_dl_find_object)\0")
-_PLACES = re.compile(rb"/proc/self/(?:maps|smaps|numa_maps|map_files)\b")
+_PLACE_FILES = re.compile(rb"/proc/self/(?:maps|smaps|numa_maps|map_files)\b")
 # what it is a filter for, and what is to audit it: names with colons between them, which glibc looks for as for NEEDED
 _OPENED_ALONG = frozenset({DynamicTag.FILTER, DynamicTag.AUXILIARY, DynamicTag.AUDIT, DynamicTag.DEPAUDIT})
 
 
+class RequiredVersions(Struct, frozen=True):
+    """The versions taken from one library: hash, flags, index and name of each."""
+
+    library: str
+    versions: tuple[tuple[int, int, int, str], ...]
+
+
+class Dynamic(Struct, frozen=True, eq=False):
+    """The dynamic table of *image*: its rows up to DT_NULL; the file offsets of the table, and of its strings."""
+
+    image: ElfImage
+    rows: tuple[DynamicRow, ...]
+    span: range
+    strings: range
+
+    @classmethod
+    def of(cls, image: ElfImage) -> Self:
+        """The dynamic table of *image*, to be changed; `BinaryError` if there is none, or none with strings."""
+        count = sum(segment.p_type == SegmentType.DYNAMIC for segment in image.segments)
+        if count != 1:
+            raise BinaryError(f"{count} PT_DYNAMIC, expected one: statically linked, it loads no library")
+        table = cls.read(image)
+        length, start = table.value(DynamicTag.STRSZ) or 0, table.offset(DynamicTag.STRTAB)
+        if start is None or start + length > image.size:
+            raise BinaryError(f"string table at {table.value(DynamicTag.STRTAB) or 0:#x}, which is not in the file")
+        for tag, count_tag in _VERSION_TAGS:
+            address, count = table.value(tag), table.value(count_tag) or 0
+            if address is not None and table.offset(tag) is None:
+                raise BinaryError(f"version table at {address:#x}, which is not in the file")
+            if count > _MOST_VERSIONS:
+                raise BinaryError(f"{count} records of versions, expected {_MOST_VERSIONS} at most")
+        return table
+
+    @classmethod
+    def read(cls, image: ElfImage) -> Self:
+        """The dynamic table of *image*, empty if there is none, and without strings if the file has none."""
+        size = record_size(DynamicEntry, image.encoding)
+        segment = next((segment for segment in image.segments if segment.p_type == SegmentType.DYNAMIC), None)
+        start, length = (segment.p_offset, segment.p_filesz) if segment else (0, 0)
+        table = cls(image, image.dynamic_rows(), range(start, start + length // size * size), range(0))
+        begin = min(table.offset(DynamicTag.STRTAB) or 0, image.size)
+        end = min(begin + (table.value(DynamicTag.STRSZ) or 0), image.size)
+        return cls(image, table.rows, table.span, range(begin, end))
+
+    def raw(self, offset: int) -> bytes:
+        """The bytes of the string at *offset* of the string table, without the zero at its end."""
+        at = self.strings.start + offset
+        while at < self.strings.stop:
+            piece = bytes(self.image.data[at : min(at + _PIECE, self.strings.stop)])
+            if (end := piece.find(b"\0")) >= 0:
+                return bytes(self.image.data[self.strings.start + offset : at + end])
+            at += len(piece)
+        raise BinaryError(f"string at {offset:#x} has no end in {len(self.strings):#x} bytes")
+
+    def text(self, offset: int) -> str:
+        return self.raw(offset).decode("utf-8", "surrogateescape")
+
+    def texts(self, *tags: int, errors: str = "surrogateescape") -> tuple[str, ...]:
+        """The strings of every row with one of *tags*."""
+        return self.decoded((row.value for row in self.rows if row.tag in tags), errors)
+
+    def decoded(self, offsets: Iterable[int], errors: str) -> tuple[str, ...]:
+        """The strings at *offsets*; `BinaryError` if they are together far longer than any real ones."""
+        texts: list[str] = []
+        left = _MOST_TEXT
+        for offset in offsets:
+            texts.append(self.raw(offset).decode("utf-8", errors))
+            if (left := left - len(texts[-1])) < 0:
+                raise BinaryError(f"names of libraries and versions of more than {_MOST_TEXT:#x} characters")
+        return tuple(texts)
+
+    def value(self, tag: int) -> int | None:
+        """The value of the last row with *tag*: of several the loader takes that one."""
+        return next((row.value for row in reversed(self.rows) if row.tag == tag), None)
+
+    def offset(self, tag: int) -> int | None:
+        """The file offset of the table whose address is the value of *tag*."""
+        address = self.value(tag)
+        return None if address is None else self.image.offset(address)
+
+    @property
+    def paths(self) -> tuple[DynamicRow, ...]:
+        """The rows of RPATH and RUNPATH."""
+        return tuple(row for row in self.rows if row.tag in PATH_TAGS)
+
+    def required(self, errors: str = "surrogateescape") -> tuple[RequiredVersions, ...]:
+        """The version requirements, library by library."""
+        required = []
+        for need, entries in version_needs(self.image, self.offset(DynamicTag.VERNEED)):
+            library, *names = self.decoded((need.vn_file, *(entry.vna_name for entry in entries)), errors)
+            pairs = zip(entries, names, strict=True)
+            versions = ((entry.vna_hash, entry.vna_flags, entry.vna_other, name) for entry, name in pairs)
+            required.append(RequiredVersions(library, tuple(versions)))
+        return tuple(required)
+
+    def names(self) -> Iterator[int]:
+        """The string offsets of the names that the loader reads before it looks for symbols."""
+        yield from (row.value for row in self.rows if row.tag in STRING_TAGS)
+        for need, entries in version_needs(self.image, self.offset(DynamicTag.VERNEED)):
+            yield need.vn_file
+            yield from (entry.vna_name for entry in entries)
+        for _, names in version_definitions(self.image, self.offset(DynamicTag.VERDEF)):
+            yield from names
+
+
+def version_needs(image: ElfImage, start: int | None) -> Iterator[tuple[VersionNeed, tuple[VersionNeedEntry, ...]]]:
+    """The version requirements in the table at the file offset *start*, if any, each with its versions.
+
+    `BinaryError` if they run past the end of the file, or there are more than can be numbered.
+    """
+    left = _MOST_VERSIONS
+    for at, need in _linked(image, start, VersionNeed):
+        if (left := left - need.vn_cnt) < 0:
+            raise BinaryError(f"more than {_MOST_VERSIONS} symbol versions, {_NUMBERED}")
+        entries = _linked(image, at + need.vn_aux, VersionNeedEntry, most=need.vn_cnt)
+        yield need, tuple(row for _, row in entries)
+
+
+def version_definitions(image: ElfImage, start: int | None) -> Iterator[tuple[VersionDefinition, tuple[int, ...]]]:
+    """The version definitions in the table at *start*, each with the offsets of its names, own name first.
+
+    `BinaryError` as of `version_needs`.
+    """
+    left = _MOST_VERSIONS
+    for at, definition in _linked(image, start, VersionDefinition):
+        if (left := left - definition.vd_cnt) < 0:
+            raise BinaryError(f"more than {_MOST_VERSIONS} symbol versions, {_NUMBERED}")
+        names = _linked(image, at + definition.vd_aux, VersionName, most=definition.vd_cnt)
+        yield definition, tuple(name.vda_name for _, name in names)
+
+
+def _linked(image: ElfImage, at: int | None, record: type[R], *, most: int | None = None) -> Iterator[tuple[int, R]]:
+    """The records from the offset *at* on; the last field of each is the distance of the next one."""
+    size = record_size(record, image.encoding)
+    for _ in range(_MOST_VERSIONS + 1 if most is None else most):
+        if at is None:
+            return
+        if at + size > image.size:
+            raise BinaryError(f"symbol version record at {at:#x} runs past the end, {image.size:#x}")
+        fields = next(tuples(record, image.data[at : at + size], image.encoding))
+        yield at, record(*fields)
+        at = at + fields[-1] if fields[-1] else None
+    if most is None:
+        raise BinaryError(f"more than {_MOST_VERSIONS} symbol version records, {_NUMBERED}")
+
+
 class Outline(BinaryOutline, frozen=True, kw_only=True):
-    """An ELF file without its contents: who it is, what it wants from the loader, and where its bytes are."""
+    """An ELF file without its contents."""
 
     sections: tuple[Section, ...]
 
@@ -119,21 +285,29 @@ class Loading(BinaryLoading, frozen=True, kw_only=True):
             dynamic = Dynamic.read(image)
             outline = Outline(**outline_facts(image, dynamic))
             required = dynamic.required("backslashreplace")
-            given = tuple(_given(dynamic))
+            definitions = [pair for pair in version_definitions(image, dynamic.offset(DynamicTag.VERDEF)) if pair[1]]
+            given = list(
+                zip(
+                    (bool(definition.vd_flags & VER_FLG_BASE) for definition, _ in definitions),
+                    dynamic.decoded((names[0] for _, names in definitions), "backslashreplace"),
+                    strict=True,
+                )
+            )
             # libc.so.6 and libcap.so.2 have an interpreter as well: they can be run, but they are libraries by SONAME
             has_interpreter = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
             along = (path for value in _texts(dynamic, *_OPENED_ALONG) for path in value.split(":"))
             mentioned, place_files = _in_constants(dynamic)
             opened = {*mentioned, *(path.rpartition("/")[2] for path in along)} - {""}
+            modules, place_functions = _modules_and_place_functions(dynamic)
             return cls(
                 outline=outline,
-                taken=tuple(LoadedName(each.library, tuple(name for *_, name in each.versions)) for each in required),
-                given=tuple(name for name, is_base in given if not is_base),
-                base=next((name for name, is_base in given if is_base), None),
-                modules=tuple(_modules(dynamic)),
+                taken=tuple(LoadedName(need.library, tuple(name for *_, name in need.versions)) for need in required),
+                given=tuple(name for is_base, name in given if not is_base),
+                base=next((name for is_base, name in given if is_base), None),
+                modules=modules,
                 is_program=outline.type == "ET_EXEC" or (has_interpreter and not outline.soname),
                 mentioned=frozenset(opened) - {*outline.needed, outline.soname},
-                own_place=(*_place_functions(dynamic), *place_files),
+                own_place=(*place_functions, *place_files),
             )
 
 
@@ -159,7 +333,7 @@ def outline_facts(image: ElfImage, dynamic: Dynamic) -> dict[str, Any]:
 
 
 def _texts(dynamic: Dynamic, *tags: DynamicTag) -> tuple[str, ...]:
-    return dynamic.decoded((row.value for row in dynamic.rows if row.tag in tags), "backslashreplace")
+    return dynamic.texts(*tags, errors="backslashreplace")
 
 
 def _paths(dynamic: Dynamic, tag: DynamicTag) -> tuple[str, ...]:
@@ -180,13 +354,13 @@ def _properties(image: ElfImage) -> tuple[dict[int, int], str | None]:
     for kind, text in _gnu_notes(image):
         if kind == _NT_GNU_BUILD_ID:
             build_id = text.hex()
-        place = 0
-        while kind == _NT_GNU_PROPERTY_TYPE_0 and place + head.size <= len(text):
-            name, size = head.unpack_from(text, place)
-            place += head.size
-            if size == number.size and place + size <= len(text):
-                properties[name] = number.unpack_from(text, place)[0]
-            place += _aligned(size, bits // 8)
+        at = 0
+        while kind == _NT_GNU_PROPERTY_TYPE_0 and at + head.size <= len(text):
+            name, size = head.unpack_from(text, at)
+            at += head.size
+            if size == number.size and at + size <= len(text):
+                properties[name] = number.unpack_from(text, at)[0]
+            at += _aligned(size, bits // 8)
     return properties, build_id
 
 
@@ -197,90 +371,74 @@ def _gnu_notes(image: ElfImage) -> Iterator[tuple[int, bytes]]:
     segments = [segment.span for segment in image.segments if segment.p_type == SegmentType.NOTE]
     sections = [section.span for section in image.sections if section.header.sh_type == SectionType.NOTE]
     for span in segments or sections:
-        place, end = span.start, min(span.stop, image.size)
-        while place + head.size <= end:
-            name_size, size, kind = head.unpack_from(image.data, place)
-            text = place + head.size + _aligned(name_size, 4)
+        at, end = span.start, min(span.stop, image.size)
+        while at + head.size <= end:
+            name_size, size, kind = head.unpack_from(image.data, at)
+            text = at + head.size + _aligned(name_size, 4)
             if text + size > end:
-                raise BinaryError(f"note at {place:#x} runs past its segment, {end:#x}")
-            if bytes(image.data[place + head.size : place + head.size + min(name_size, 4)]) == b"GNU\0":
+                raise BinaryError(f"note at {at:#x} runs past its segment, {end:#x}")
+            if bytes(image.data[at + head.size : at + head.size + min(name_size, 4)]) == b"GNU\0":
                 yield kind, bytes(image.data[text : text + size])
-            place = text + _aligned(size, 4)
+            at = text + _aligned(size, 4)
 
 
 def _aligned(number: int, unit: int) -> int:
     return number + -number % unit
 
 
-def _given(dynamic: Dynamic) -> Iterator[tuple[str, bool]]:
-    """The version definitions: the name, and whether it is the file's own, the base."""
-    found = version_definitions(dynamic.image, dynamic.offset(DynamicTag.VERDEF))
-    pairs = [(names[0], bool(definition.vd_flags & VER_FLG_BASE)) for definition, names in found if names]
-    texts = dynamic.decoded((offset for offset, _ in pairs), "backslashreplace")
-    return zip(texts, (is_base for _, is_base in pairs), strict=True)
-
-
-def _modules(dynamic: Dynamic) -> Iterator[str]:
-    """The Python modules that it is: what it exports to be imported by."""
+def _modules_and_place_functions(dynamic: Dynamic) -> tuple[tuple[str, ...], list[str]]:
+    """The Python modules whose init functions it exports, and the functions that it takes to find out where it is."""
     with dynamic.image.view(dynamic.strings) as names:
-        wanted = {match.start(): match[1].decode() for match in MODULE.finditer(names)}
-    if not wanted:
-        return
-    for offset, info, _, section, *_ in _dynamic_symbols(dynamic):
-        if section and info >> 4 != STB_LOCAL and offset in wanted:
-            yield wanted.pop(offset)
-
-
-def _place_functions(dynamic: Dynamic) -> list[str]:
-    """The functions among those it takes from others that say which file an address is in."""
-    with dynamic.image.view(dynamic.strings) as names:
-        wanted = {match.start(): match[0][:-1].decode() for match in _PLACE_FUNCTIONS.finditer(names)}
-    if not wanted:
-        return []
-    return sorted(
-        {wanted[name] for name, _, _, section, *_ in _dynamic_symbols(dynamic) if not section and name in wanted}
-    )
+        inits = {match.start(): match[1].decode() for match in MODULE.finditer(names)}
+        askers = {match.start(): match[0][:-1].decode() for match in _PLACE_FUNCTIONS.finditer(names)}
+    modules, place_functions = [], set()
+    for name, info, _, section, *_ in _dynamic_symbols(dynamic) if inits or askers else ():
+        if section and info >> 4 != STB_LOCAL and name in inits:
+            modules.append(inits.pop(name))
+        if not section and name in askers:
+            place_functions.add(askers[name])
+    return tuple(modules), sorted(place_functions)
 
 
 def _dynamic_symbols(dynamic: Dynamic) -> Iterator[tuple[int, ...]]:
     """The rows of the table of dynamic symbols; without section headers, of all up to the next table."""
-    image, encoding = dynamic.image, dynamic.image.encoding
+    image = dynamic.image
     if (start := dynamic.offset(DynamicTag.SYMTAB)) is None:
         return iter(())
-    size = next((each.size for each in image.sections if each.header.sh_type == SectionType.DYNSYM), None)
-    if size is None:
+    sizes = (section.size for section in image.sections if section.header.sh_type == SectionType.DYNSYM)
+    if (size := next(sizes, None)) is None:
         begin = dynamic.value(DynamicTag.SYMTAB) or 0
         behind = [row.value for row in dynamic.rows if row.tag in ADDRESS_TAGS and row.value > begin]
         size = min(behind, default=begin + image.size) - begin
-    return SymbolEntry.tuples(image.view(range(start, start + size)), encoding)
+    return tuples(SymbolEntry, image.view(range(start, start + size)), image.encoding)
 
 
 def _in_constants(dynamic: Dynamic) -> tuple[set[str], list[str]]:
     """The file names of libraries in its constants, and the files in them that say where libraries are."""
     names: set[str] = set()
-    places: dict[str, None] = {}
+    place_files: dict[str, None] = {}
     for span in _constants(dynamic):
         with dynamic.image.view(span) as text:
-            for found in [match.start() for match in _SUFFIX.finditer(text)]:
-                first = max(found - _LONGEST, 0)
-                around = bytes(text[first : found + _LONGEST])
+            for suffix in [match.start() for match in _SUFFIX.finditer(text)]:
+                first = max(suffix - _LONGEST, 0)
+                around = bytes(text[first : suffix + _LONGEST])
                 for match in _LIBRARY.finditer(around):
-                    if match.start() < found - first < match.end():
+                    if match.start() < suffix - first < match.end():
                         names.add(match[0].decode())
-            places |= {match[0].decode(): None for match in _PLACES.finditer(text)}
-    return names, sorted(places)
+            place_files |= {match[0].decode(): None for match in _PLACE_FILES.finditer(text)}
+    return names, sorted(place_files)
 
 
 def _constants(dynamic: Dynamic) -> Iterator[range]:
-    """Where constants of the program may be: its data; without section headers all that is mapped but dynstr."""
-    image = dynamic.image
+    """The file offsets of data that may be constants; without section headers of all that is mapped but dynstr."""
+    image, strings = dynamic.image, dynamic.strings
     for section in image.sections:
         flags = section.header.sh_flags & (SectionFlag.ALLOC | SectionFlag.EXECINSTR)
         is_data = section.header.sh_type == SectionType.PROGBITS and flags == SectionFlag.ALLOC
         if is_data and section.name not in _WITHOUT_TEXT:
             yield section.span
     if not image.sections:
-        names = dynamic.strings
-        for start, stop in ((load.p_offset, load.p_offset + load.p_filesz) for load in image.loads):
-            yield range(start, min(max(names.start, start), stop))
-            yield range(min(max(names.stop, start), stop), stop)
+        for load in image.loads:
+            start, stop = load.span.start, load.span.stop
+            yield range(start, min(max(strings.start, start), stop))
+            yield range(min(max(strings.stop, start), stop), stop)

@@ -1,7 +1,7 @@
 """The records of an ELF file and the numbers in them, named as the specification names them.
 
-The classes declare the 64-bit records. A 32-bit file has 32 bits where these have 64, and its program headers and
-symbols have another order of fields. `ElfRecord.parse` reads 64-bit little-endian records, `ElfRecord.tuples` all.
+The classes declare the 64-bit records, and parse them in little-endian files; `tuples` reads them in all files. A
+32-bit file has 32 bits where these have 64, and another order of fields in program headers and symbols.
 https://gabi.xinuos.com/ ; the GNU types and tags are those of glibc's ``elf.h``
 """
 
@@ -9,11 +9,9 @@ import struct
 from collections.abc import Iterator
 from enum import IntEnum, IntFlag
 from functools import cache
-from itertools import starmap
 from operator import itemgetter
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from vbuild.errors import BinaryError, VbuildError
 from vbuild.files.records import I64, U8, U16, U32, U64, Buffer, Ident, Packed
 
 MAGIC = b"\x7fELF"
@@ -31,7 +29,7 @@ class FileType(IntEnum):
 
 
 class ElfMachine(IntEnum):
-    """e_machine, those whose relocations are known here."""
+    """e_machine of known relocations"""
 
     X86_64 = 62
     AARCH64 = 183
@@ -112,7 +110,6 @@ class DynamicTag(IntEnum):
     FINI = 13
     SONAME = 14
     RPATH = 15
-    SYMBOLIC = 16
     REL = 17
     PLTREL = 20
     JMPREL = 23
@@ -135,7 +132,7 @@ class DynamicTag(IntEnum):
     FILTER = 0x7FFFFFFF
 
 
-# the tags whose value is the address of a table
+# their value is the address of a table
 ADDRESS_TAGS = frozenset(
     {
         DynamicTag.HASH,
@@ -150,7 +147,7 @@ ADDRESS_TAGS = frozenset(
         DynamicTag.VERNEED,
     }
 )
-# the section that each of these entries of PT_DYNAMIC leads to
+# the section of each table
 LEADS: dict[int, str] = {
     DynamicTag.HASH: ".hash",
     DynamicTag.GNU_HASH: ".gnu.hash",
@@ -162,7 +159,7 @@ LEADS: dict[int, str] = {
     DynamicTag.RELA: ".rela.dyn",
     DynamicTag.JMPREL: ".rela.plt",
 }
-# the tags whose value is the offset of a path in the string table, and those of any string there
+# their value is the offset of a path, or of any string, in the string table
 PATH_TAGS = frozenset({DynamicTag.RPATH, DynamicTag.RUNPATH})
 STRING_TAGS = PATH_TAGS | {
     DynamicTag.NEEDED,
@@ -197,53 +194,46 @@ RELATIVE = {ElfMachine.X86_64: 8, ElfMachine.AARCH64: 1027}
 
 
 class Encoding(NamedTuple):
-    """How a file has its numbers: in 32 or 64 *bits*, and the byte order as `struct` writes it, ``<`` or ``>``."""
+    """The 32 or 64 *bits* of a file's numbers, and their byte order as `struct` has it, ``<`` or ``>``."""
 
     bits: int
     order: str
 
 
 LITTLE_64 = Encoding(64, "<")
+# the order of fields in 32-bit files, if it is another
+_ORDER_32 = {
+    "ProgramHeader": ("p_type", "p_offset", "p_vaddr", "p_paddr", "p_filesz", "p_memsz", "p_flags", "p_align"),
+    "SymbolEntry": ("st_name", "st_value", "st_size", "st_info", "st_other", "st_shndx"),
+}
 
 
-class ElfRecord(Packed, frozen=True):
-    """A record of an ELF file; one that is cut short is a `BinaryError`."""
+def record_size(record: type[Packed], encoding: Encoding) -> int:
+    """The bytes of a *record* in a file of *encoding*."""
+    return _structure(record, encoding)[0].size
 
-    REFUSAL: ClassVar[type[VbuildError]] = BinaryError
-    ORDER_32: ClassVar[tuple[str, ...]] = ()
-    """The order of the fields in a 32-bit file, if it is another."""
 
-    @classmethod
-    def size(cls, encoding: Encoding) -> int:
-        """The bytes of a record."""
-        return _structure(cls, encoding)[0].size
-
-    @classmethod
-    def tuples(cls, data: Buffer, encoding: Encoding) -> Iterator[tuple[Any, ...]]:
-        """The fields, in the order of the 64-bit record, of every whole record in *data*."""
-        layout, order = _structure(cls, encoding)
-        rows = layout.iter_unpack(bytes(data[: len(data) // layout.size * layout.size]))
-        return rows if order is None else map(itemgetter(*order), rows)
-
-    @classmethod
-    def rows(cls, data: Buffer, encoding: Encoding) -> Iterator[Self]:
-        """Every whole record in *data*."""
-        return starmap(cls, cls.tuples(data, encoding))
+def tuples(record: type[Packed], data: Buffer, encoding: Encoding) -> Iterator[tuple[Any, ...]]:
+    """The fields, in the order of the 64-bit *record*, of every whole one in *data*."""
+    layout, order = _structure(record, encoding)
+    rows = layout.iter_unpack(bytes(data[: len(data) // layout.size * layout.size]))
+    return rows if order is None else map(itemgetter(*order), rows)
 
 
 @cache
-def _structure(record: type[ElfRecord], encoding: Encoding) -> tuple[struct.Struct, tuple[int, ...] | None]:
-    """The structure of *record* in a file of *encoding*, and where in that its fields are, if in another order."""
+def _structure(record: type[Packed], encoding: Encoding) -> tuple[struct.Struct, tuple[int, ...] | None]:
+    """The structure of *record* in a file of *encoding*, and the places of its fields in that, if in another order."""
     names = tuple(record.codes)
-    written = record.ORDER_32 if encoding.bits == 32 and record.ORDER_32 else names  # noqa: PLR2004 - bits
-    codes = "".join(record.codes[name] for name in written)
-    if encoding.bits == 32:  # noqa: PLR2004 - bits
+    is_32_bit = encoding.bits == 32  # noqa: PLR2004
+    stored = _ORDER_32.get(record.__name__, names) if is_32_bit else names
+    codes = "".join(record.codes[name] for name in stored)
+    if is_32_bit:
         codes = codes.replace("Q", "I").replace("q", "i")
-    order = None if written == names else tuple(written.index(name) for name in names)
+    order = None if stored == names else tuple(stored.index(name) for name in names)
     return struct.Struct(encoding.order + codes), order
 
 
-class FileHeader(ElfRecord, frozen=True):
+class FileHeader(Packed, frozen=True):
     """Elf64_Ehdr"""
 
     e_ident: Ident
@@ -262,12 +252,8 @@ class FileHeader(ElfRecord, frozen=True):
     e_shstrndx: U16
 
 
-class ProgramHeader(ElfRecord, frozen=True):
+class ProgramHeader(Packed, frozen=True):
     """Elf64_Phdr"""
-
-    ORDER_32: ClassVar[tuple[str, ...]] = (
-        *("p_type", "p_offset", "p_vaddr", "p_paddr", "p_filesz", "p_memsz", "p_flags", "p_align"),
-    )
 
     p_type: U32
     p_flags: U32
@@ -289,7 +275,7 @@ class ProgramHeader(ElfRecord, frozen=True):
         return range(self.p_vaddr, self.p_vaddr + self.p_memsz)
 
 
-class SectionHeader(ElfRecord, frozen=True):
+class SectionHeader(Packed, frozen=True):
     """Elf64_Shdr"""
 
     sh_name: U32
@@ -304,14 +290,14 @@ class SectionHeader(ElfRecord, frozen=True):
     sh_entsize: U64
 
 
-class DynamicEntry(ElfRecord, frozen=True):
+class DynamicEntry(Packed, frozen=True):
     """Elf64_Dyn"""
 
     d_tag: U64
     d_val: U64
 
 
-class Relocation(ElfRecord, frozen=True):
+class Relocation(Packed, frozen=True):
     """Elf64_Rela"""
 
     r_offset: U64
@@ -319,10 +305,8 @@ class Relocation(ElfRecord, frozen=True):
     r_addend: I64
 
 
-class SymbolEntry(ElfRecord, frozen=True):
+class SymbolEntry(Packed, frozen=True):
     """Elf64_Sym"""
-
-    ORDER_32: ClassVar[tuple[str, ...]] = ("st_name", "st_value", "st_size", "st_info", "st_other", "st_shndx")
 
     st_name: U32
     st_info: U8
@@ -332,7 +316,7 @@ class SymbolEntry(ElfRecord, frozen=True):
     st_size: U64
 
 
-class VersionNeed(ElfRecord, frozen=True):
+class VersionNeed(Packed, frozen=True):
     """Elf64_Verneed"""
 
     vn_version: U16
@@ -342,7 +326,7 @@ class VersionNeed(ElfRecord, frozen=True):
     vn_next: U32
 
 
-class VersionNeedEntry(ElfRecord, frozen=True):
+class VersionNeedEntry(Packed, frozen=True):
     """Elf64_Vernaux"""
 
     vna_hash: U32
@@ -352,7 +336,7 @@ class VersionNeedEntry(ElfRecord, frozen=True):
     vna_next: U32
 
 
-class VersionDefinition(ElfRecord, frozen=True):
+class VersionDefinition(Packed, frozen=True):
     """Elf64_Verdef"""
 
     vd_version: U16
@@ -364,7 +348,7 @@ class VersionDefinition(ElfRecord, frozen=True):
     vd_next: U32
 
 
-class VersionName(ElfRecord, frozen=True):
+class VersionName(Packed, frozen=True):
     """Elf64_Verdaux"""
 
     vda_name: U32

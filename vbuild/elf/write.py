@@ -1,10 +1,10 @@
 """Write small ELF files without code: 64-bit, little-endian, each section at a multiple of eight bytes.
 
     file header, program headers
-    sections in their order, and .shstrtab, whose strings are of its own: strip makes that one anew
+    sections in their order, and .shstrtab, apart because strip makes it anew
     section headers
 
-`loader_stub` is a file that stands where a library was, and leads the loader to where it is now:
+`loader_stub` stands where a library was, and leads the loader to where it is now:
 
     program headers   PT_LOAD of the whole file but its section headers, PT_DYNAMIC, PT_GNU_STACK
     .gnu.hash         no bucket is filled: no symbol is here
@@ -12,10 +12,9 @@
     .dynstr           the strings of .dynamic
     .dynamic          NEEDED, RUNPATH or RPATH, and SONAME if the library had one
 
-Whoever opens it, by whatever path, gets a handle in whose dependencies dlsym finds everything, ``PyInit_…`` as well.
-The dependency is NEEDED by name, so the loader looks for it in the folders of glibc-hwcaps, which it does not do for
-what is opened by a path. PT_LOAD is writable because glibc before 2.35 writes into .dynamic; a file without
-PT_GNU_STACK would ask for a stack that is executable.
+dlsym finds everything in its dependency, ``PyInit_…`` as well. That is NEEDED by name, so the loader looks for it in
+the folders of glibc-hwcaps, as it does not for what is opened by a path. PT_LOAD is writable because glibc before 2.35
+writes into .dynamic; without PT_GNU_STACK the stack would be executable.
 https://gabi.xinuos.com/elf/08-dynamic.html ; https://sourceware.org/gnu-gabi/program-loading-and-dynamic-linking.txt
 """
 
@@ -48,13 +47,13 @@ from vbuild.errors import BinaryError
 _PAGES = {ElfMachine.X86_64: 0x1000, ElfMachine.AARCH64: 0x10000}
 _WORD = 8
 _EV_CURRENT = 1
-# buckets, first symbol that is hashed, words of the filter, shift; a filter that lets nothing pass; an empty bucket
+# buckets, first hashed symbol, words of the filter, shift; a filter that lets nothing pass; an empty bucket
 _GNU_HASH = struct.Struct("<IIIIQI").pack(1, 1, 1, 0, 0, 0)
 _STUB_SEGMENTS = 3
 
 
 class NewSection(Struct, frozen=True):
-    """A section to be written; *link* and *info* are numbers of sections from 1 on, *entry* is sh_entsize in bytes."""
+    """A section to be written; *link* and *info* count sections from 1 on, *entry* is sh_entsize in bytes."""
 
     name: str
     kind: SectionType
@@ -66,24 +65,21 @@ class NewSection(Struct, frozen=True):
 
 
 def string_table(texts: Iterable[str]) -> tuple[bytes, tuple[int, ...]]:
-    """A string table of *texts*, after the empty string, and the offset of each."""
+    """A string table of *texts*, and the offset of each."""
     encoded = [text.encode("utf-8", "surrogateescape") + b"\0" for text in texts]
     offsets = accumulate(map(len, encoded), initial=1)
     return b"\0" + b"".join(encoded), tuple(offset for offset, _ in zip(offsets, encoded, strict=False))
 
 
 def section_offsets(sizes: Iterable[int], *, segments: int) -> tuple[int, ...]:
-    """The file offsets of sections of these *sizes* in bytes, and where the next one would begin.
-
-    These are their addresses, too.
-    """
+    """The file offsets, and addresses, of sections of these *sizes* in bytes, and of the end."""
     start = FileHeader.layout.size + segments * ProgramHeader.layout.size
     return tuple(accumulate((size + -size % _WORD for size in sizes), initial=start))
 
 
 def elf_file(machine: ElfMachine, sections: Sequence[NewSection], segments: Sequence[ProgramHeader] = ()) -> bytes:
     """A shared library of *sections*, with *segments* as its program headers."""
-    names, places = string_table([*(section.name for section in sections), ".shstrtab"])
+    names, name_offsets = string_table([*(section.name for section in sections), ".shstrtab"])
     sections = (*sections, NewSection(".shstrtab", SectionType.STRTAB, names, flags=0))
     *offsets, end = section_offsets((len(section.data) for section in sections), segments=len(segments))
     headers = [SectionHeader(0, SectionType.NULL, 0, 0, 0, 0, 0, 0, 0, 0)]
@@ -104,7 +100,7 @@ def elf_file(machine: ElfMachine, sections: Sequence[NewSection], segments: Sequ
         e_shstrndx=len(sections),
     )
     data = bytearray(header.pack() + b"".join(segment.pack() for segment in segments))
-    for section, name, offset in zip(sections, places, offsets, strict=True):
+    for section, name, offset in zip(sections, name_offsets, offsets, strict=True):
         headers.append(
             SectionHeader(
                 sh_name=name,
@@ -120,7 +116,7 @@ def elf_file(machine: ElfMachine, sections: Sequence[NewSection], segments: Sequ
             )
         )
         data += section.data + bytes(-len(section.data) % _WORD)
-    return bytes(data) + b"".join(each.pack() for each in headers)
+    return bytes(data) + b"".join(header.pack() for header in headers)
 
 
 STUB_SECTIONS = (".gnu.hash", ".dynsym", ".dynstr", ".dynamic", ".shstrtab")
@@ -135,26 +131,26 @@ def loader_stub(
     machine: ElfMachine = ElfMachine.X86_64,
     is_inherited: bool = False,
 ) -> bytes:
-    """An ELF file that needs *needed*, looked for in *folder* (``$ORIGIN/../demo.libs``), its RUNPATH.
+    """An ELF file that needs *needed* in *folder* (``$ORIGIN/../demo.libs``), its RUNPATH, and may be called *soname*.
 
-    If that *is_inherited*, it is an RPATH instead, where what *needed* needs is looked for as well. The loader takes
-    the file for the library *soname*, if one is given. `BinaryError` for a name that no library can have.
+    If *is_inherited*, that is an RPATH, where the needs of *needed* are looked for as well. `BinaryError` for a name
+    that no library can have.
     """
     path_tag = DynamicTag.RPATH if is_inherited else DynamicTag.RUNPATH
-    texts = [(DynamicTag.NEEDED, needed), (DynamicTag.SONAME, soname), (path_tag, folder)]
-    given = [(tag, text) for tag, text in texts if text is not None]
-    for _, name in given:
+    texts = {DynamicTag.NEEDED: needed, path_tag: folder}
+    if soname is not None:
+        texts = {DynamicTag.NEEDED: needed, DynamicTag.SONAME: soname, path_tag: folder}
+    for name in texts.values():
         if not name or "\0" in name or ":" in name:
             raise BinaryError(f"name {name!r}: expected one that is not empty, without a zero and without a colon")
-    strings, places = string_table(text for _, text in given)
+    strings, offsets = string_table(texts.values())
     null, entry = SymbolEntry(0, 0, 0, 0, 0, 0).pack(), DynamicEntry.layout.size
-    tags = [tag for tag, _ in given]
-    size = (len(tags) + 6) * entry
+    size = (len(texts) + 6) * entry
     hashes, symbols, names, table, _ = section_offsets(
         (len(_GNU_HASH), len(null), len(strings), size), segments=_STUB_SEGMENTS
     )
     rows = (
-        *zip(tags, places, strict=True),
+        *zip(texts, offsets, strict=True),
         (DynamicTag.GNU_HASH, hashes),
         (DynamicTag.STRTAB, names),
         (DynamicTag.SYMTAB, symbols),

@@ -20,7 +20,7 @@ from vbuild.binary.linkage import LinkGraph, Via
 from vbuild.binary.outline import BinaryLoading, BinaryOutline, Format
 from vbuild.elf import linkage
 from vbuild.elf.catalogue import CatalogueEntry, Hashed, PlatformPolicy, by_soname, by_stem, cuda_of, framework, hashed
-from vbuild.elf.hwcaps_folders import replaced_library
+from vbuild.elf.linkage import replaced_library
 from vbuild.macho import linkage as macho
 from vbuild.pe import linkage as pe
 from vbuild.wheel.paths import installed_path

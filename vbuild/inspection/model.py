@@ -18,7 +18,7 @@ from msgspec import Struct, to_builtins
 from msgspec import field as named
 
 from vbuild.binary.outline import BinaryOutline, Format
-from vbuild.elf.hwcaps_folders import baseline_of, level_of
+from vbuild.elf.linkage import baseline_of, level_of
 from vbuild.gpu_code.model import Compression
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.cpu import X86_64_LEVELS

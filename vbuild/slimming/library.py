@@ -22,8 +22,7 @@ from vbuild.binary.image import Image
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
 from vbuild.elf.surgery.cutting import Operation, operated
-from vbuild.elf.surgery.holes import stripped
-from vbuild.elf.surgery.slots import PointerSlot
+from vbuild.elf.surgery.holes import PointerSlot, stripped
 from vbuild.errors import BinaryError, RepackageError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE, recompressed, recompressed_size

@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from vbuild.binary.linkage import LinkGraph
 from vbuild.elf.catalogue import PlatformPolicy, hashed, is_shared_object
-from vbuild.elf.hwcaps_folders import replaced_library
-from vbuild.elf.linkage import linked
+from vbuild.elf.linkage import linked, replaced_library
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, at

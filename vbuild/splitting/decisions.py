@@ -46,7 +46,7 @@ from msgspec.structs import replace
 from vbuild.binary.linkage import Via
 from vbuild.config.requirements import required_project
 from vbuild.elf.catalogue import is_driver, is_shared_object, plain, systems_of
-from vbuild.elf.hwcaps_folders import replaced_library
+from vbuild.elf.linkage import replaced_library
 from vbuild.elf.records import ElfMachine
 from vbuild.elf.write import STUB_SECTIONS, loader_stub
 from vbuild.errors import RepackageError

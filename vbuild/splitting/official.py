@@ -61,8 +61,7 @@ if TYPE_CHECKING:
 import itertools
 from collections import Counter
 
-from vbuild.elf.image import ElfImage
-from vbuild.elf.layout import Section
+from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.records import (
     LEADS,
     SHN_LORESERVE,

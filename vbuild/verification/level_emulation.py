@@ -24,7 +24,7 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vbuild.elf.hwcaps_folders import LEVELS, OLDEST_GLIBC
+from vbuild.elf.linkage import LEVELS, OLDEST_GLIBC
 from vbuild.errors import WheelError
 from vbuild.files.wording import counted, wrapped
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu

@@ -33,7 +33,7 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace as replace_in
 
-from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
+from vbuild.elf.linkage import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
 from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu

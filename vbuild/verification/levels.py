@@ -22,8 +22,8 @@ from vbuild.dispatch.isa import UNKNOWN, Isa
 from vbuild.dispatch.judge import RUST_HASH, Baseline, Dispatch, Judged, named_rank, scan
 from vbuild.dispatch.reach import Doubt
 from vbuild.elf.code import Elf
-from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_base, soname_fault
 from vbuild.elf.iced import is_installed
+from vbuild.elf.linkage import at_level, baseline_of, level_of, missing_base, soname_fault
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features, masked_processor
 from vbuild.process.pool import ProcessPool
 from vbuild.process.threads import OncePerKey

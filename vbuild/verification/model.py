@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from vbuild.dispatch.judge import Reason
 from vbuild.dispatch.reach import Doubt
-from vbuild.elf.hwcaps_folders import level_of
+from vbuild.elf.linkage import level_of
 from vbuild.hardware.architectures import Arch, GpuTarget
 from vbuild.hardware.cpu import Cpu, lesser_processor
 from vbuild.hardware.gpu import GpuServed

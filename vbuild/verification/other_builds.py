@@ -34,9 +34,9 @@ from vbuild.dispatch.isa import features_by_code
 from vbuild.dispatch.judge import named_rank
 from vbuild.dispatch.regions import processes, regions_of, spread
 from vbuild.elf.code import Elf
-from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.iced import Decoder, EncodingKind, Instruction, RegisterExt
 from vbuild.elf.interface import Interface
+from vbuild.elf.linkage import level_of
 from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError, FetchError, WheelError
 from vbuild.files.wording import counted, sized

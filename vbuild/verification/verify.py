@@ -29,8 +29,8 @@ from vbuild.binary.outline import Format
 from vbuild.dispatch.regions import processes
 from vbuild.elf.catalogue import PlatformPolicy, is_shared_object
 from vbuild.elf.code import Elf
-from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.image import ElfImage
+from vbuild.elf.linkage import level_of
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, at
 from vbuild.gpu_code.fatbin import MAGIC_BYTES

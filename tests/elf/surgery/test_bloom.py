@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.factories.elf import shared_object
 from vbuild.elf.image import ElfImage
-from vbuild.elf.surgery.slots import Bloom
+from vbuild.elf.surgery.holes import Bloom
 from vbuild.errors import BinaryError
 
 

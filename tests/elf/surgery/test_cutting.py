@@ -25,7 +25,6 @@ from vbuild.binary.edits import Replacement, Strip
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import SectionType
 from vbuild.elf.surgery.cutting import cut, operated
-from vbuild.elf.surgery.written import exported
 from vbuild.errors import BinaryError
 
 BFD_ONE = ("-Wl,-z,noseparate-code", "-Wl,-z,max-page-size=2097152")
@@ -288,7 +287,7 @@ def test_symbols_count_in_each_table_of_them() -> None:
     first = ElfImage.parse(data)
     code = first.section(".text")
     assert code
-    values = exported(first, [code.addresses])
+    values = first.exported([code.addresses])
     assert len(values) > 200
     second = ElfImage.parse(Sound(data).with_section(".comment", sh_type=SectionType.DYNSYM))
-    assert exported(second, [code.addresses])[: len(values)] == values
+    assert second.exported([code.addresses])[: len(values)] == values

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from vbuild.binary.edits import Strip
-from vbuild.elf.image import ElfImage
-from vbuild.elf.layout import ElfLayout, Section
+from vbuild.elf.image import ElfImage, ElfLayout, Section
 from vbuild.elf.records import (
     ElfMachine,
     FileHeader,

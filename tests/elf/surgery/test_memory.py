@@ -14,8 +14,8 @@ from tests.factories.devices import library, shortened
 from tests.factories.once import once
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import ElfMachine, ProgramHeader, SegmentFlag
+from vbuild.elf.surgery.cut_check import Memory, Stretch, page_sizes, without
 from vbuild.elf.surgery.cutting import cut
-from vbuild.elf.surgery.memory import Memory, Stretch, page_sizes, without
 from vbuild.errors import BinaryError
 
 PAGE = 0x1000

@@ -7,11 +7,10 @@ from msgspec.structs import asdict, replace
 
 from tests.factories import elf
 from tests.factories.damage import Sound
-from vbuild.elf.dynamic import Dynamic
 from vbuild.elf.image import ElfImage
+from vbuild.elf.read import Dynamic, version_needs
 from vbuild.elf.records import DynamicEntry, DynamicTag, FileHeader, ProgramHeader, SegmentType
-from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.elf.surgery.relink_check import INVARIANTS, prove_relinked
+from vbuild.elf.surgery.relink import INVARIANTS, Relink, prove_relinked, relinked
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 
@@ -57,8 +56,15 @@ def moved_soname() -> bytes:
 
 
 def required_elsewhere() -> bytes:
-    [place] = [each.place for each in DYNAMIC.required() if each.library == NEW]
-    return patched(place, next(row.value for row in DYNAMIC.rows if row.tag == DynamicTag.SONAME).to_bytes(4, "little"))
+    start = DYNAMIC.offset(DynamicTag.VERNEED)
+    assert start
+    for need, _ in version_needs(IMAGE, start):
+        if DYNAMIC.text(need.vn_file) == NEW:
+            break
+        start += need.vn_next
+    return patched(
+        start + 4, next(row.value for row in DYNAMIC.rows if row.tag == DynamicTag.SONAME).to_bytes(4, "little")
+    )
 
 
 def with_memory(more: int) -> bytes:

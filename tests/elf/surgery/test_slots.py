@@ -6,7 +6,7 @@ from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import DynamicTag, SegmentType
 from vbuild.elf.surgery.cutting import Operation, operated
-from vbuild.elf.surgery.slots import PointerSlot
+from vbuild.elf.surgery.holes import PointerSlot
 
 OLD_HASH = "-Wl,--hash-style=sysv"
 ONE = "-Wl,-z,noseparate-code"

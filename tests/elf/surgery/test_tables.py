@@ -10,8 +10,8 @@ from tests.factories.damage import Sound
 from tests.factories.devices import blobs, library, shortened
 from tests.factories.fatbins import device_library, entry, fatbin
 from vbuild.binary.edits import Strip
-from vbuild.elf.dynamic import version_needs
 from vbuild.elf.image import ElfImage
+from vbuild.elf.read import version_needs
 from vbuild.elf.records import DynamicTag, SegmentType
 from vbuild.elf.surgery.cutting import cut
 from vbuild.elf.surgery.tables import check_tables
@@ -40,7 +40,9 @@ def with_row(tag: int, value: int) -> bytes:
 
 def of_version(field: int) -> int:
     """The file offset of a field of the first version that is required, or of its library for 4."""
-    start, need, _ = next(version_needs(IMAGE, IMAGE.offset(IMAGE.dynamic()[DynamicTag.VERNEED])))
+    start = IMAGE.offset(IMAGE.dynamic()[DynamicTag.VERNEED])
+    assert start
+    need, _ = next(version_needs(IMAGE, start))
     return start + (field if field == 4 else need.vn_aux + field)
 
 

@@ -23,7 +23,7 @@ from tests.factories.hwcaps_wheels import (
 from tests.factories.repaired_wheels import repaired
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, dist_info_of, everything, hashed, record_of, wheel
-from vbuild.elf.hwcaps_folders import level_of
+from vbuild.elf.linkage import level_of
 from vbuild.errors import RepackageError, WheelError
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.check import check_layout

@@ -10,7 +10,7 @@ from tests.factories import elf
 from tests.factories.hwcaps_wheels import NAME, hwcaps_release, hwcaps_wheel, join, module, package, shared, so
 from tests.factories.repaired_wheels import repaired
 from tests.factories.wheels import contents
-from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
+from vbuild.elf.linkage import at_level, baseline_of, level_of
 from vbuild.elf.write import loader_stub
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps

@@ -29,7 +29,7 @@ from tests.factories.hwcaps_wheels import (
 from tests.factories.repaired_wheels import repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
-from vbuild.elf.hwcaps_folders import at_level, level_of
+from vbuild.elf.linkage import at_level, level_of
 from vbuild.elf.read import Loading
 from vbuild.publishing.hwcaps.plan import joined
 from vbuild.publishing.model import Copied

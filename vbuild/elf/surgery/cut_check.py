@@ -1,24 +1,32 @@
 """What must hold of a library that was cut, each invariant a function: read back from the new bytes, not from the plan.
 
-A bytes-for-bytes comparison costs nothing if the new file takes a range of the old one from its own place; only new
-bytes are looked at. What moved is learned from the pointers of the new file: they are followed as the loader would,
-and must end at the bytes that were ordered. https://gabi.xinuos.com/elf/08-dynamic.html, glibc ``elf/dl-load.c``
+A byte-for-byte comparison costs nothing if the new file takes a range of the old one from its own place. What moved is
+learned from the pointers of the new file: they are followed as the loader would, and must end at the bytes that were
+ordered. Memory is compared page by page, as kernel and loader map it:
+
+    PT_LOAD -> all pages of the file that it touches, over what an earlier one has mapped there
+            -> zeros behind its last byte of the file, up to the last page that it has in memory
+
+https://gabi.xinuos.com/elf/08-dynamic.html, glibc ``elf/dl-load.c``, ``elf/dl-map-segments.h``, Linux
+``fs/binfmt_elf.c``
 """
 
 import itertools
+import struct
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.edits import Replacement, Written
+from vbuild.binary.edits import Replacement, Written, up
 from vbuild.binary.image import Pointer
-from vbuild.elf.image import WORD, ElfImage
-from vbuild.elf.layout import ElfLayout, Section
+from vbuild.elf.image import WORD, ElfImage, ElfLayout, Section
 from vbuild.elf.records import (
     ADDRESS_TAGS,
+    ElfMachine,
     FileHeader,
     ProgramHeader,
     Relocation,
@@ -28,15 +36,162 @@ from vbuild.elf.records import (
     SegmentFlag,
     SegmentType,
 )
-from vbuild.elf.surgery.memory import Memory, Stretch, page_sizes, without
-from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING, Bloom
-from vbuild.elf.surgery.written import Move, pointer_words, symbol_words
+from vbuild.elf.surgery.holes import NOTES, ROW, SLIDING, Bloom
 from vbuild.errors import BinaryError, at
-from vbuild.files.edited import EditedFile, Part
+from vbuild.files.edited import EditedFile
+
+_SYMBOL = 24
+_VALUES = struct.Struct("<8xQ8x")
+_SECTIONS = struct.Struct("<6xH16x")
+_VALUE, _SIZE = 8, 16
+_ADDEND = 16
+# st_name 0, STB_LOCAL and STT_FILE, SHN_ABS
+_NO_FILE = 4 << 32 | 0xFFF1 << 48
+
+
+class Move(Struct, frozen=True):
+    """Bytes that were at the addresses *old* and are at *new*."""
+
+    old: range
+    new: range
+
+
+def pointer_words(image: ElfImage, pointers: Sequence[Pointer], address: int) -> dict[int, int]:
+    """The words to be written, by file offset, so that *pointers* lead to *address*."""
+    words = {}
+    for pointer in pointers:
+        offset = image.offset(pointer.place)
+        word = image.word(pointer.place)
+        if offset is None or word is None:
+            raise BinaryError(f"pointer at address {pointer.place:#x}, where the file has no word")
+        if pointer.row is not None:
+            words[pointer.row + _ADDEND] = address
+        # GNU ld writes the target there too; lld writes 0, and only the addend counts
+        if word == pointer.target:
+            words[offset] = address
+    return words
+
+
+def symbol_words(image: ElfImage, moves: Sequence[Move], *, without: Sequence[Section] = ()) -> dict[int, int]:
+    """The words to be written, by file offset, so that ``.symtab`` knows of *moves* and of the sections *without*.
+
+    The symbol of a section that goes becomes one of no file, as GNU ld writes them, which every tool ignores.
+    """
+    by_start = {move.old.start: move for move in moves}
+    gone = {section.index for section in without}
+    words: dict[int, int] = {}
+    for section in image.sections:
+        if section.header.sh_type == SectionType.SYMTAB and section.index not in gone:
+            table = image.view(section.span)[: len(section.span) // _SYMBOL * _SYMBOL]
+            changed = [*_moved(table, by_start), *(_orphaned(table, gone) if gone else ())]
+            words.update((section.span.start + at, value) for at, value in changed)
+    return words
+
+
+def _moved(table: memoryview, by_start: dict[int, Move]) -> Iterator[tuple[int, int]]:
+    if not by_start:
+        return
+    low, high = min(by_start), max(by_start)
+    for number in [number for number, (value,) in enumerate(_VALUES.iter_unpack(table)) if low <= value <= high]:
+        row = number * _SYMBOL
+        if move := by_start.get(WORD.unpack_from(table, row + _VALUE)[0]):
+            yield row + _VALUE, move.new.start
+            if WORD.unpack_from(table, row + _SIZE)[0] == len(move.old):
+                yield row + _SIZE, len(move.new)
+
+
+def _orphaned(table: memoryview, gone: set[int]) -> Iterator[tuple[int, int]]:
+    for number in [number for number, (index,) in enumerate(_SECTIONS.iter_unpack(table)) if index in gone]:
+        yield number * _SYMBOL, _NO_FILE
+        yield from ((number * _SYMBOL + at, 0) for at in (_VALUE, _SIZE))
+
+
+_PAGES: dict[int, tuple[int, ...]] = {ElfMachine.X86_64: (0x1000,)}
+_ANY_PAGES = (0x1000, 0x4000, 0x10000)
+
+
+class Stretch(Struct, frozen=True):
+    """Addresses with bytes of the file from *offset* on, or zeros if that is None; *flags* are a PT_LOAD's."""
+
+    addresses: range
+    flags: int
+    offset: int | None = None
+
+    def within(self, addresses: range) -> "Stretch":
+        """The part in *addresses*, which may be empty."""
+        start = max(self.addresses.start, addresses.start)
+        stop = max(start, min(self.addresses.stop, addresses.stop))
+        offset = None if self.offset is None else self.offset + start - self.addresses.start
+        return Stretch(range(start, stop), self.flags, offset)
+
+
+class Memory(Struct, frozen=True):
+    """The memory of a loaded file, ascending and apart."""
+
+    stretches: tuple[Stretch, ...]
+
+    @classmethod
+    def of(cls, layout: ElfLayout, *, page: int) -> Self:
+        """The memory of *layout* with pages of *page* bytes; `BinaryError` if it cannot be mapped."""
+        stretches: list[Stretch] = []
+        for load in layout.loads:
+            if (load.p_offset - load.p_vaddr) % page:
+                raise BinaryError(
+                    f"PT_LOAD of {load.p_vaddr:#x} at {load.p_offset:#x}: expected one place in a page of {page:#x}"
+                )
+            for new in _mapped(load, layout.size, page):
+                stretches = [*(part for old in stretches for part in _beside(old, new.addresses)), new]
+        return cls(tuple(sorted(stretches, key=lambda stretch: stretch.addresses.start)))
+
+    def within(self, addresses: range) -> Iterator[Stretch]:
+        """The mapped parts in *addresses*, ascending."""
+        return (part for stretch in self.stretches if (part := stretch.within(addresses)).addresses)
+
+
+def page_sizes(layout: ElfLayout) -> tuple[int, ...]:
+    """The page sizes of *layout*'s machine in bytes, up to the alignment of its PT_LOADs."""
+    sizes = _PAGES.get(layout.machine, _ANY_PAGES)
+    least = min((load.p_align for load in layout.loads), default=0)
+    return tuple(size for size in sizes if size <= least) or sizes[:1]
+
+
+def without(span: range, taken: Sequence[range]) -> Iterator[range]:
+    """The parts of *span* outside of *taken*, ascending."""
+    start = span.start
+    for other in sorted((other for other in taken if other), key=lambda other: other.start):
+        if start < min(other.start, span.stop):
+            yield range(start, min(other.start, span.stop))
+        start = max(start, other.stop)
+    if start < span.stop:
+        yield range(start, span.stop)
+
+
+def _mapped(load: ProgramHeader, size: int, page: int) -> Iterator[Stretch]:
+    """The pages of *load*, of a file of *size* bytes."""
+    start, end = load.p_vaddr // page * page, load.p_vaddr + load.p_filesz
+    first = load.p_offset - (load.p_vaddr - start)
+    # the rest of its last page in the file is seen, too, unless it has to be zeros
+    last = end if load.p_memsz > load.p_filesz else min(up(end, page), start + size - first)
+    last = last if load.p_filesz else start
+    if start < last:
+        yield Stretch(range(start, last), load.p_flags, first)
+    if last < (stop := up(load.addresses.stop, page)):
+        yield Stretch(range(last, stop), load.p_flags)
+
+
+def _beside(stretch: Stretch, taken: range) -> Iterator[Stretch]:
+    """The parts of *stretch* outside of the addresses *taken*."""
+    for rest in (range(taken.start), range(taken.stop, stretch.addresses.stop)):
+        if rest and (part := stretch.within(rest)).addresses:
+            yield part
 
 
 class _Case(Struct, frozen=True):
-    """The file before and after, and what was ordered."""
+    """The file before and after, and what was ordered.
+
+    *gone* are the indices of the sections dropped, *replaced* of those with replacements. *words* returns the only
+    words that may differ, by their old file offset, and what they must be.
+    """
 
     before: ElfImage
     after: ElfLayout
@@ -45,9 +200,7 @@ class _Case(Struct, frozen=True):
     moves: tuple[Move, ...]
     gone: frozenset[int]
     replaced: frozenset[int]
-    """The indices of the sections in which something was replaced, as *gone* are of those dropped."""
     words: Callable[[], dict[int, int]]
-    """Returns the only words that may differ, by their old file offset, and what they must be."""
 
     @property
     def kept(self) -> Iterator[tuple[Section, Section]]:
@@ -62,17 +215,14 @@ def prove(
     *,
     without: Sequence[Section] = (),
 ) -> None:
-    """Nothing, if *after* is *before* with *replacements* and *without* some sections; else a `BinaryError`.
-
-    The message begins with the name of the invariant that does not hold.
-    """
+    """Raise `BinaryError`, naming the invariant, unless *after* is *before* with *replacements* *without* sections."""
     written = Written.of(EditedFile.whole(after.data) if isinstance(after, ElfImage) else after)
     with at("the new file can be read"):
         layout = ElfLayout.parse(written)
     with at("every pointer leads to the bytes ordered"):
-        moves = tuple(_led(before, layout, written, each) for each in replacements)
+        moves = tuple(_move(before, layout, written, replacement) for replacement in replacements)
     gone = frozenset(section.index for section in without)
-    starts = sorted(each.span.start for each in replacements)
+    starts = sorted(replacement.span.start for replacement in replacements)
     replaced = frozenset(
         section.index
         for section in before.sections
@@ -86,48 +236,46 @@ def prove(
             invariant(case)
 
 
-def _led(before: ElfImage, after: ElfLayout, written: Written, replacement: Replacement) -> Move:
-    """Where the pointers of the new file lead to, and that the bytes ordered are there."""
+def _move(before: ElfImage, after: ElfLayout, written: Written, replacement: Replacement) -> Move:
+    """The move that the pointers of the new file tell; `BinaryError` unless they lead to the bytes ordered."""
     start = before.address(replacement.span.start)
     if start is None:
         raise BinaryError(f"bytes at {replacement.span.start:#x} are not loaded")
-    found = {_followed(before, after, written, pointer) for pointer in replacement.pointers} or {start}
-    if len(found) != 1:
-        raise BinaryError(f"pointers to {start:#x} now lead to {len(found)} places")
-    new = found.pop()
+    targets = {_target(before, after, written, pointer) for pointer in replacement.pointers} or {start}
+    if len(targets) != 1:
+        raise BinaryError(f"pointers to {start:#x} now lead to {len(targets)} places")
+    new = targets.pop()
     offset = after.offset(new)
     if offset is None or after.offset(new + replacement.size - 1) != offset + replacement.size - 1:
         raise BinaryError(f"{replacement.size:#x} bytes at {new:#x} are not in the file")
     for part in replacement.parts:
-        _check_part(before, written, offset, part)
-        offset += len(part)
+        stop = offset + len(part)
+        if not isinstance(part, range):
+            if bytes(written[offset:stop]) != part:
+                raise BinaryError(f"{len(part):#x} new bytes are not at {offset:#x}")
+        elif (old := written.differs(range(offset, stop), before.data, part.start, {})) is not None:
+            raise BinaryError(f"byte {old:#x} of the original is another at {offset + old - part.start:#x}")
+        offset = stop
     return Move(range(start, start + len(replacement.span)), range(new, new + replacement.size))
 
 
-def _followed(before: ElfImage, after: ElfLayout, written: Written, pointer: Pointer) -> int:
+def _target(before: ElfImage, after: ElfLayout, written: Written, pointer: Pointer) -> int:
     """The address that the loader writes to the pointer's place."""
     if pointer.row is not None:
         table = before.address(pointer.row)
         row = None if table is None else after.offset(table)
         if row is None:
             raise BinaryError(f"relocation at {pointer.row:#x} is not loaded")
-        found = Relocation.parse(written[row : row + Relocation.layout.size])
-        if found.r_offset != pointer.place:
-            raise BinaryError(f"relocation at {row:#x} is that of {found.r_offset:#x}, expected {pointer.place:#x}")
-        return found.r_addend
-    place = after.offset(pointer.place)
-    if place is None:
+        relocation = Relocation.parse(written[row : row + Relocation.layout.size])
+        if relocation.r_offset != pointer.place:
+            raise BinaryError(
+                f"relocation at {row:#x} is that of {relocation.r_offset:#x}, expected {pointer.place:#x}"
+            )
+        return relocation.r_addend
+    offset = after.offset(pointer.place)
+    if offset is None:
         raise BinaryError(f"pointer at {pointer.place:#x} is not in the file")
-    return int(WORD.unpack(written[place : place + WORD.size])[0])
-
-
-def _check_part(before: ElfImage, written: Written, offset: int, part: Part) -> None:
-    span = range(offset, offset + len(part))
-    if isinstance(part, range):
-        if (place := written.differs(span, before.data, part.start, {})) is not None:
-            raise BinaryError(f"byte {place:#x} of the original is another at {offset + place - part.start:#x}")
-    elif bytes(written[span.start : span.stop]) != part:
-        raise BinaryError(f"{len(part):#x} new bytes are not at {offset:#x}")
+    return int(WORD.unpack(written[offset : offset + WORD.size])[0])
 
 
 def _same_header(case: _Case) -> None:
@@ -194,8 +342,8 @@ def _sections_are_loaded(case: _Case) -> None:
         if not section.is_loaded or not section.header.sh_size:
             continue
         if section.span:
-            found = case.after.offset(section.addresses.start), case.after.offset(section.addresses.stop - 1)
-            if found != (section.span.start, section.span[-1]):
+            offsets = case.after.offset(section.addresses.start), case.after.offset(section.addresses.stop - 1)
+            if offsets != (section.span.start, section.span[-1]):
                 raise BinaryError(f"section {section.name} is not loaded from {section.span.start:#x}")
         if not section.header.sh_flags & SectionFlag.TLS or section.span:
             _check_permission(case, section)
@@ -216,14 +364,19 @@ def _same_bytes(case: _Case) -> None:
     words = case.words()
     for old, new in case.kept:
         if old.index in case.replaced:
-            for stretch in _unclaimed(case, old):
-                _check_stretch(case, stretch)
+            for addresses in _unclaimed(case, old):
+                was, now = case.before.offset(addresses.start), case.after.offset(addresses.start)
+                if was is None or now is None:
+                    raise BinaryError(f"{addresses.start:#x} is no longer loaded")
+                span = range(now, now + len(addresses))
+                if (offset := case.written.differs(span, case.before.data, was, {})) is not None:
+                    raise BinaryError(f"what was at {offset:#x} and no replacement covers is another")
         elif _is_slid_hash(old, new):
             _check_hash(case, old, new)
         elif old.span:
             inside = {at: value for at, value in words.items() if at in old.span}
-            if (place := case.written.differs(new.span, case.before.data, old.span.start, inside)) is not None:
-                raise BinaryError(f"section {old.name} differs from what was at {place:#x}")
+            if (offset := case.written.differs(new.span, case.before.data, old.span.start, inside)) is not None:
+                raise BinaryError(f"section {old.name} differs from what was at {offset:#x}")
 
 
 def _kept(before: ElfImage, after: ElfLayout, gone: Collection[int]) -> Iterator[tuple[Section, Section]]:
@@ -239,8 +392,8 @@ def _expected(
     gone: Collection[int],
 ) -> dict[int, int]:
     words: dict[int, int] = {}
-    for each, move in zip(replacements, moves, strict=True):
-        words |= pointer_words(before, each.pointers, move.new.start)
+    for replacement, move in zip(replacements, moves, strict=True):
+        words |= pointer_words(before, replacement.pointers, move.new.start)
     pairs = [pair for pair in _kept(before, after, gone) if pair[0].header.sh_addr != pair[1].header.sh_addr]
     slid = [Move(old.addresses, new.addresses) for old, new in pairs]
     starts = {move.old.start: move.new.start for move in slid}
@@ -252,23 +405,15 @@ def _expected(
 
 
 def _unclaimed(case: _Case, section: Section) -> list[range]:
-    """The addresses of *section* that no replacement covers and that are more than padding."""
+    """The addresses of *section* outside of replacements, but for padding."""
     edges = [section.addresses.start]
     for move in sorted(case.moves, key=lambda move: move.old.start):
         if move.old.start in section.addresses:
             edges += [move.old.start, move.old.stop]
     edges.append(section.addresses.stop)
     shift = section.header.sh_addr - section.header.sh_offset
-    found = [range(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
-    return [each for each in found if any(case.before.data[each.start - shift : each.stop - shift])]
-
-
-def _check_stretch(case: _Case, addresses: range) -> None:
-    old, new = case.before.offset(addresses.start), case.after.offset(addresses.start)
-    if old is None or new is None:
-        raise BinaryError(f"{addresses.start:#x} is no longer loaded")
-    if (place := case.written.differs(range(new, new + len(addresses)), case.before.data, old, {})) is not None:
-        raise BinaryError(f"what was at {place:#x} and no replacement covers is another")
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    return [range(start, stop) for start, stop in pairs if any(case.before.data[start - shift : stop - shift])]
 
 
 def _check_hash(case: _Case, old: Section, new: Section) -> None:
@@ -284,10 +429,7 @@ def _check_hash(case: _Case, old: Section, new: Section) -> None:
 
 
 def _same_memory(case: _Case) -> None:
-    """Every byte that the loader mapped is mapped with the same permissions and is the same, but for what was ordered.
-
-    Of a segment, code or not is the concern of its sections.
-    """
+    """Every byte that the loader mapped is the same, with the same permissions, but for what was ordered."""
     words, ordered = case.words(), _ordered(case)
     for page in page_sizes(case.before):
         old, new = Memory.of(case.before, page=page), Memory.of(case.after, page=page)
@@ -297,7 +439,7 @@ def _same_memory(case: _Case) -> None:
                     _check_memory(case, was, new, words)
         for load in case.after.loads:
             if load.p_flags & SegmentFlag.W:
-                mapped = [each.addresses for each in old.within(load.addresses)]
+                mapped = [stretch.addresses for stretch in old.within(load.addresses)]
                 for addresses in without(load.addresses, mapped):
                     raise BinaryError(f"{addresses.start:#x} to {addresses.stop:#x} is writable, and was not there")
 
@@ -317,17 +459,17 @@ def _check_memory(case: _Case, was: Stretch, new: Memory, words: dict[int, int])
                 raise BinaryError(f"zeros at {reached:#x} of one of the two files are other bytes in the other")
         else:
             inside = {at: value for at, value in words.items() if old - WORD.size < at < old + size}
-            place = case.written.differs(range(now.offset, now.offset + size), case.before.data, old, inside)
-            if place is not None:
-                raise BinaryError(f"the byte at {place:#x} of the original is another at {reached + place - old:#x}")
+            at = case.written.differs(range(now.offset, now.offset + size), case.before.data, old, inside)
+            if at is not None:
+                raise BinaryError(f"the byte at {at:#x} of the original is another at {reached + at - old:#x}")
         reached = now.addresses.stop
     if reached != was.addresses.stop:
         raise BinaryError(f"{reached:#x} is not mapped any more")
 
 
 def _ordered(case: _Case) -> list[range]:
-    """The addresses at which something else may be: the headers, what gave room for them, and what was replaced."""
-    found = []
+    """The addresses at which something else may be: headers, what gave room for them, and what was replaced."""
+    ordered = []
     for layout in (case.before, case.after):
         header = layout.header
         table = range(header.e_phoff, header.e_phoff + ROW * header.e_phnum)
@@ -335,24 +477,24 @@ def _ordered(case: _Case) -> list[range]:
         sections = range(header.e_shoff, header.e_shoff + SectionHeader.layout.size * header.e_shnum)
         spans = [span for span in (range(FileHeader.layout.size), table, sections) if span]
         starts = [layout.address(span.start) for span in spans]
-        found += [range(at, at + len(span)) for at, span in zip(starts, spans, strict=True) if at is not None]
+        ordered += [range(at, at + len(span)) for at, span in zip(starts, spans, strict=True) if at is not None]
     for old, new in case.kept:
         if old.index in case.replaced:
-            found += without(old.addresses, _unclaimed(case, old))
+            ordered += without(old.addresses, _unclaimed(case, old))
         elif old.is_loaded and old.header.sh_addr != new.header.sh_addr:
-            found += [old.addresses, new.addresses]
-    return found
+            ordered += [old.addresses, new.addresses]
+    return ordered
 
 
 def _same_segments(case: _Case) -> None:
-    found = [_placed(each, case.after) for each in case.after.segments if each.p_type != SegmentType.LOAD]
+    segments = [_placed(segment, case.after) for segment in case.after.segments if segment.p_type != SegmentType.LOAD]
     slid = {old.header.sh_addr: new.header.sh_addr - old.header.sh_addr for old, new in case.kept if old.is_loaded}
     for segment in case.before.segments:
         if segment.p_type in {SegmentType.LOAD, SegmentType.PHDR, SegmentType.NULL}:
             continue
         by = slid.get(segment.p_vaddr, 0) if segment.p_type in NOTES else 0
         moved = replace(segment, p_vaddr=segment.p_vaddr + by, p_paddr=segment.p_paddr + by)
-        if _placed(moved, case.after) not in found and segment.p_type not in NOTES:
+        if _placed(moved, case.after) not in segments and segment.p_type not in NOTES:
             raise BinaryError(f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x} is not where it was")
 
 

@@ -4,10 +4,10 @@
                                                       less than a page -> zeros, and the file keeps its size
     unneeded sections -> holes behind what is loaded, or between
     PT_LOADs split at their holes, room for the new program headers, offsets shifted, pointers led to the new places
-    -> an edited file over the file, proved before it is handed out
+    -> an edited file, proved before it is handed out
 
-Addresses stay: code, data and symbols find each other as before, and the hole is never mapped. Only the replaced spans
-have new ones, inside their section, and everything that leads there is known or the file is refused.
+Addresses stay, and the hole is never mapped. Only the replaced spans have new ones, inside their section, and
+everything that leads there is known or the file is refused.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,14 +28,11 @@ from vbuild.binary.edits import (
     spread,
     up,
 )
-from vbuild.elf.image import ElfImage
-from vbuild.elf.layout import Section
+from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.records import ADDRESS_TAGS, FileHeader, FileType, SectionFlag, SectionHeader, SectionType
-from vbuild.elf.surgery.cut_check import prove
-from vbuild.elf.surgery.holes import Holes, dead, page, split, stripped
-from vbuild.elf.surgery.slots import ROW, PointerSlot, SlotTable, roomy
+from vbuild.elf.surgery.cut_check import Move, pointer_words, prove, symbol_words
+from vbuild.elf.surgery.holes import ROW, Holes, PointerSlot, SlotTable, dead, page, roomy, split, stripped
 from vbuild.elf.surgery.tables import check_tables
-from vbuild.elf.surgery.written import Move, exported, pointer_words, symbol_words
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
 
@@ -46,10 +43,7 @@ _HEADER_ALIGNMENT = 8
 
 
 class Operation(Struct, frozen=True):
-    """What a cut came to: the new file, and what had to be done to its program headers.
-
-    *why_large* says why what was replaced left zeros instead of holes, or is None.
-    """
+    """The new file, and the ways to room for its program headers; *why_large* explains zeros instead of holes."""
 
     edited: EditedFile
     slots: tuple[PointerSlot, ...] = ()
@@ -59,9 +53,9 @@ class Operation(Struct, frozen=True):
 def cut(
     image: ElfImage, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
 ) -> EditedFile:
-    """*image* with *replacements* and without what *strip* drops, proved; `EditedFile.whole` if nothing changes.
+    """*image* with *replacements* and without what *strip* drops, proved; `BinaryError` if that is a risk.
 
-    `BinaryError` if it cannot be done without a risk. *force* also allows what GNU strip would destroy later.
+    *force* also allows what GNU strip would destroy later.
     """
     return operated(image, replacements, strip=strip, force=force).edited
 
@@ -76,20 +70,24 @@ def operated(
         return Operation(EditedFile.whole(image.data))
     unneeded = stripped(image, strip)
     beds = _beds(image, replacements)
-    spans = [_addresses(image, each.span) for each in replacements]
-    check_followed(replacements, spans, image.pointers(spans), exported(image, spans))
+    spans = []
+    for span in (replacement.span for replacement in replacements):
+        if (address := image.address(span.start)) is None:
+            raise BinaryError(f"replaced {span.start:#x} is not loaded")
+        spans.append(range(address, address + len(span)))
+    check_followed(replacements, spans, image.pointers(spans), image.exported(spans))
     plan = _best(image, beds, unneeded, replacements, force=force)
     if not plan.holes.size and not plan.beds:
         return Operation(EditedFile.whole(image.data))
-    check_tables(image, spans, filled=[pointer.place for each in replacements for pointer in each.pointers])
+    check_tables(image, spans, filled=[pointer.place for piece in replacements for pointer in piece.pointers])
     edited = spliced(image.data, _edits(image, plan))
-    replaced = tuple(each for bed in plan.beds for each in bed.replacements)
+    replaced = tuple(replacement for bed in plan.beds for replacement in bed.replacements)
     prove(image, edited, replaced, without=unneeded)
     return Operation(edited, plan.table.slots, plan.why_large)
 
 
 class _Bed(Struct, frozen=True):
-    """A section in which spans are replaced, and how they are packed in it."""
+    """A section with replaced spans, and how they are packed."""
 
     section: Section
     replacements: tuple[Replacement, ...]
@@ -101,38 +99,30 @@ class _Bed(Struct, frozen=True):
         return self.section.header.sh_addr - self.section.header.sh_offset
 
     @property
-    def has_obstacles(self) -> bool:
-        """Whether something that stays lies between the free stretches."""
-        return len(self.packing.free) > 1
-
-    @property
     def is_changed(self) -> bool:
-        return any(each.parts != (each.span,) for each in self.replacements)
+        return any(replacement.parts != (replacement.span,) for replacement in self.replacements)
 
     def in_file(self, addresses: range) -> range:
         return range(addresses.start - self.shift, addresses.stop - self.shift)
 
     def holes(self, unit: int, *, shelf: int = 0) -> tuple[range, ...]:
-        """The whole pages of its free addresses; *shelf* bytes of the first free stretch are wanted for something."""
-        found = []
+        """The whole pages of its free addresses, without *shelf* bytes at the first of these."""
+        holes = []
         for number, free in enumerate(self.packing.free):
-            kept = range(free.start if number else min(free.start + shelf, free.stop), free.stop)
-            start = up(kept.start, unit)
-            found.append(range(start, max(start, kept.stop // unit * unit)))
-        return tuple(hole for hole in found if hole)
+            start = up(free.start if number else min(free.start + shelf, free.stop), unit)
+            holes.append(range(start, max(start, free.stop // unit * unit)))
+        return tuple(filter(None, holes))
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        starts = zip(self.replacements, self.packing.starts, strict=True)
-        return tuple(
-            Move(range(each.span.start + self.shift, each.span.stop + self.shift), range(start, start + each.size))
-            for each, start in starts
-        )
+        moves = []
+        for replacement, start in zip(self.replacements, self.packing.starts, strict=True):
+            old = range(replacement.span.start + self.shift, replacement.span.stop + self.shift)
+            moves.append(Move(old, range(start, start + replacement.size)))
+        return tuple(moves)
 
 
 class _Plan(Struct, frozen=True):
-    """Everything decided, and nothing written."""
-
     beds: tuple[_Bed, ...]
     unneeded: tuple[Section, ...]
     holes: Holes
@@ -141,8 +131,8 @@ class _Plan(Struct, frozen=True):
 
 
 def _beds(image: ElfImage, replacements: Sequence[Replacement], *, packing: _Packer = packed) -> tuple[_Bed, ...]:
-    found = by_section(replacements, lambda each: _section_of(image, each).index)
-    return tuple(_bed(image, image.sections[index], each, packing) for index, each in found.items())
+    sections = by_section(replacements, lambda replacement: _section_of(image, replacement).index)
+    return tuple(_bed(image, image.sections[index], inside, packing) for index, inside in sections.items())
 
 
 def _section_of(image: ElfImage, replacement: Replacement) -> Section:
@@ -165,19 +155,12 @@ def _bed(image: ElfImage, section: Section, replacements: tuple[Replacement, ...
         return not any(image.data[addresses.start - shift : addresses.stop - shift])
 
     pieces = [
-        Chunk(range(each.span.start + shift, each.span.stop + shift), each.size, stays=not each.pointers)
-        for each in replacements
+        Chunk(range(piece.span.start + shift, piece.span.stop + shift), piece.size, stays=not piece.pointers)
+        for piece in replacements
     ]
     alignment = max(1, section.header.sh_addralign)
-    found = packing(section.addresses, pieces, alignment=alignment, is_padding=is_padding)
-    return _Bed(section, replacements, found)
-
-
-def _addresses(image: ElfImage, span: range) -> range:
-    address = image.address(span.start)
-    if address is None:
-        raise BinaryError(f"replaced {span.start:#x} is not loaded")
-    return range(address, address + len(span))
+    packed_pieces = packing(section.addresses, pieces, alignment=alignment, is_padding=is_padding)
+    return _Bed(section, replacements, packed_pieces)
 
 
 def _best(
@@ -188,35 +171,37 @@ def _best(
     *,
     force: bool,
 ) -> _Plan:
-    """The plan for *beds*, or for such as have fewer and larger gaps, where program headers lack for all of them."""
+    """The plan for *beds*; if program headers lack for all holes, perhaps one with fewer and larger ones."""
     unit = page(image.machine)
     plan = _plan(image, beds, unneeded, force=force)
     wanted = sum(len(hole) for bed in beds for hole in bed.holes(unit))
-    if plan.holes.size >= wanted or not any(bed.has_obstacles for bed in beds):
+    if plan.holes.size >= wanted or all(len(bed.packing.free) <= 1 for bed in beds):
         return plan
     try:
         other = _plan(image, _beds(image, replacements, packing=spread), unneeded, force=force)
     except BinaryError:
         return plan
-    return max(plan, other, key=lambda each: each.holes.size)
+    return max(plan, other, key=lambda choice: choice.holes.size)
 
 
 def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], *, force: bool) -> _Plan:
     """The plan with the most holes for whose program headers there is room."""
     unit = page(image.machine)
     gone = dead(image, unneeded)
-    found = sorted((bed.in_file(hole) for bed in beds for hole in bed.holes(unit)), key=len, reverse=True)
+    candidates = sorted((bed.in_file(hole) for bed in beds for hole in bed.holes(unit)), key=len, reverse=True)
 
     def fitting(count: int) -> _Plan | None:
-        kept = found[:count]
-        holes = Holes.of([*kept, *gone])
+        largest = candidates[:count]
+        holes = Holes.of([*largest, *gone])
         table = roomy(image, split(image, holes), holes)
-        # what goes does so even if no hole remains of it: a library for some GPUs has code for no others
-        cut_beds = tuple(bed for bed in beds if bed.is_changed or any(hole.start in bed.section.span for hole in kept))
+        # what goes does so even without a hole: a library for some GPUs has code for no others
+        cut_beds = tuple(
+            bed for bed in beds if bed.is_changed or any(hole.start in bed.section.span for hole in largest)
+        )
         return _Plan(cut_beds, unneeded, holes, table) if table else None
 
     # fewer holes need fewer program headers, so the most that fit are found by halves
-    best, low, high = fitting(len(found)), 0, len(found) - 1
+    best, low, high = fitting(len(candidates)), 0, len(candidates) - 1
     while best is None and low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fitting(middle) else (low, middle - 1)
@@ -251,35 +236,26 @@ def _edits(image: ElfImage, plan: _Plan) -> list[Edit]:
     edits = [Edit(hole) for hole in plan.holes.spans]
     words: dict[int, int] = {}
     moves: list[Move] = []
+    table = plan.table
+    zeros = [gap for section in plan.unneeded for gap in _left(section.span, plan.holes)]
     for bed in plan.beds:
-        for each, move in zip(bed.replacements, bed.moves, strict=True):
-            edits.append(Edit(bed.in_file(move.new), each.parts))
-            words |= pointer_words(image, each.pointers, move.new.start)
+        for replacement, move in zip(bed.replacements, bed.moves, strict=True):
+            edits.append(Edit(bed.in_file(move.new), replacement.parts))
+            words |= pointer_words(image, replacement.pointers, move.new.start)
         moves += bed.moves
-        edits += (Edit(gap, (bytes(len(gap)),)) for gap in _gaps(bed, plan))
-    edits += (Edit(gap, (bytes(len(gap)),)) for section in plan.unneeded for gap in _left(section.span, plan.holes))
-    slid_words, slid = _slid(image, plan.table)
+        for gap in (gap for free in bed.packing.free for gap in _left(bed.in_file(free), plan.holes)):
+            is_shelf = table.start in gap  # the table moves there
+            zeros += [range(gap.start, table.start), range(table.end, gap.stop)] if is_shelf else [gap]
+    edits += (Edit(gap, (bytes(len(gap)),)) for gap in zeros)
+    slid_words, slid = _slid(image, table)
     words |= slid_words
     words |= symbol_words(image, [*moves, *slid], without=plan.unneeded)
     edits += (Edit(range(at, at + _WORD), (value.to_bytes(_WORD, "little"),)) for at, value in words.items())
     return [*edits, *_header_edits(image, plan)]
 
 
-def _gaps(bed: _Bed, plan: _Plan) -> list[range]:
-    """The free stretches of its section that stay in the file, without the place of a moved table."""
-    found = []
-    for free in bed.packing.free:
-        for gap in _left(bed.in_file(free), plan.holes):
-            table = range(plan.table.start, plan.table.end)
-            if table.start in gap:
-                found += [range(gap.start, table.start), range(table.stop, gap.stop)]
-            else:
-                found.append(gap)
-    return found
-
-
 def _left(span: range, holes: Holes) -> list[range]:
-    """What of *span* is in no hole."""
+    """The parts of *span* outside of holes."""
     edges = [span.start]
     for hole in holes.within(span):
         edges += [max(hole.start, span.start), min(hole.stop, span.stop)]
@@ -289,7 +265,7 @@ def _left(span: range, holes: Holes) -> list[range]:
 
 
 def _slid(image: ElfImage, table: SlotTable) -> tuple[dict[int, int], list[Move]]:
-    """The words of PT_DYNAMIC that say where what slid is now, and the moves of its sections."""
+    """The words of PT_DYNAMIC with the new addresses of what slid, and the moves of its sections."""
     if not (slide := table.slide):
         return {}, []
     span, start = slide.span, image.address(slide.span.start)
@@ -300,79 +276,76 @@ def _slid(image: ElfImage, table: SlotTable) -> tuple[dict[int, int], list[Move]
         for tag, value in image.dynamic().items()
         if tag in ADDRESS_TAGS and value in addresses
     }
-    found = [section.addresses for section in image.sections if section.span and section.span.start in span]
-    return words, [Move(each, range(each.start + slide.by, each.stop + slide.by)) for each in found if each]
+    slid = [section.addresses for section in image.sections if section.span and section.span.start in span]
+    return words, [Move(old, range(old.start + slide.by, old.stop + slide.by)) for old in slid if old]
 
 
 def _header_edits(image: ElfImage, plan: _Plan) -> list[Edit]:
     table, holes = plan.table, plan.holes
     sections = _section_headers(image, plan)
-    place = image.header.e_shoff
+    start = image.header.e_shoff
     if len(sections) > image.header.e_shnum:
-        place = up(image.size, _HEADER_ALIGNMENT)
+        start = up(image.size, _HEADER_ALIGNMENT)
     header = replace(
         image.header,
         e_phoff=holes.offset(table.start),
         e_phnum=len(table.headers),
-        e_shoff=holes.offset(place) if sections else 0,
+        e_shoff=holes.offset(start) if sections else 0,
         e_shnum=len(sections),
     )
-    packed_sections = b"".join(each.pack() for each in sections)
+    packed_sections = b"".join(section.pack() for section in sections)
     return [
         Edit(range(FileHeader.layout.size), (header.pack(),)),
-        Edit(range(place, place + len(packed_sections)), (packed_sections,)),
-        *_table_edits(image, table, holes),
+        Edit(range(start, start + len(packed_sections)), (packed_sections,)),
+        _table_edit(image, table, holes),
     ]
 
 
-def _table_edits(image: ElfImage, table: SlotTable, holes: Holes) -> list[Edit]:
-    rows = b"".join(replace(each, p_offset=holes.offset(each.p_offset)).pack() for each in table.headers)
+def _table_edit(image: ElfImage, table: SlotTable, holes: Holes) -> Edit:
+    rows = b"".join(replace(header, p_offset=holes.offset(header.p_offset)).pack() for header in table.headers)
     if not (slide := table.slide):
         if table.start != image.header.e_phoff:
-            return [Edit(range(table.start, table.end), (rows,))]
+            return Edit(range(table.start, table.end), (rows,))
         size = max(len(rows), ROW * image.header.e_phnum)
-        return [Edit(range(table.start, table.start + size), (rows.ljust(size, b"\0"),))]
-    head = slide.bloom.pack()
+        return Edit(range(table.start, table.start + size), (rows.ljust(size, b"\0"),))
     hash_span = slide.hash.span
-    tail = range(hash_span.start + slide.old_head, hash_span.stop)
     parts: list[Part] = [
         rows.ljust(slide.span.start + slide.by - table.start, b"\0"),
         range(slide.span.start, hash_span.start),
-        head,
-        tail,
+        slide.bloom.pack(),
+        range(hash_span.start + slide.old_head, hash_span.stop),
     ]
     size = slide.span.stop - table.start
     parts.append(bytes(size - sum(map(len, parts))))
-    return [Edit(range(table.start, slide.span.stop), tuple(parts))]
+    return Edit(range(table.start, slide.span.stop), tuple(parts))
 
 
 def _section_headers(image: ElfImage, plan: _Plan) -> list[SectionHeader]:
-    """The section headers of the new file: those gone become SHT_NULL, so that no index anywhere has to change.
+    """The section headers of the new file: those gone become SHT_NULL, so that no index has to change.
 
     A section with a hole in its middle needs two; the second is put at the end.
     """
     beds = {bed.section.index: bed for bed in plan.beds}
-    found: list[SectionHeader] = []
+    slide = plan.table.slide
+    headers: list[SectionHeader] = []
     more: list[SectionHeader] = []
     for section in image.sections:
         if section in plan.unneeded:
-            found.append(SectionHeader(0, SectionType.NULL, 0, 0, 0, 0, 0, 0, 0, 0))
+            headers.append(SectionHeader(0, SectionType.NULL, 0, 0, 0, 0, 0, 0, 0, 0))
             continue
-        header = _slid_header(section, plan.table)
+        header = section.header
+        if slide and section.span and section.span.start in slide.span:
+            shorter = slide.old_head - slide.bloom.size if section == slide.hash else 0
+            header = replace(
+                header,
+                sh_addr=header.sh_addr + slide.by,
+                sh_offset=header.sh_offset + slide.by,
+                sh_size=header.sh_size - shorter,
+            )
         first, *rest = _cut_up(header, beds[section.index], plan.holes) if section.index in beds else [header]
-        found.append(first)
+        headers.append(first)
         more += rest
-    return [replace(each, sh_offset=plan.holes.offset(each.sh_offset)) for each in (*found, *more)]
-
-
-def _slid_header(section: Section, table: SlotTable) -> SectionHeader:
-    header, slide = section.header, table.slide
-    if not slide or not section.span or section.span.start not in slide.span:
-        return header
-    size = header.sh_size
-    if section == slide.hash:
-        size += slide.bloom.size - slide.old_head
-    return replace(header, sh_addr=header.sh_addr + slide.by, sh_offset=header.sh_offset + slide.by, sh_size=size)
+    return [replace(header, sh_offset=plan.holes.offset(header.sh_offset)) for header in (*headers, *more)]
 
 
 def _cut_up(header: SectionHeader, bed: _Bed, holes: Holes) -> list[SectionHeader]:
@@ -381,10 +354,10 @@ def _cut_up(header: SectionHeader, bed: _Bed, holes: Holes) -> list[SectionHeade
         if holes.within(bed.in_file(free)):
             edges += [free.start, free.stop]
     edges.append(header.sh_addr + header.sh_size)
-    found: list[SectionHeader] = []
+    parts: list[SectionHeader] = []
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
-        if start < stop or not found:
+        if start < stop or not parts:
             alignment = min(header.sh_addralign, start & -start) if start else header.sh_addralign
             offset = start - bed.shift
-            found.append(replace(header, sh_addr=start, sh_offset=offset, sh_size=stop - start, sh_addralign=alignment))
-    return found
+            parts.append(replace(header, sh_addr=start, sh_offset=offset, sh_size=stop - start, sh_addralign=alignment))
+    return parts

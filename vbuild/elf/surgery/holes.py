@@ -1,26 +1,47 @@
-"""The stretches that a cut leaves out when the file is written: holes.
+"""The stretches that a cut leaves out of a file, holes, and room for the program headers that they need.
 
 Whole pages of what packing leaves free become holes. So do the sections that GNU strip would drop:
 
     DEBUG      .debug_*, .zdebug_*, .gdb_index, .stab*, .line and their relocations
     UNNEEDED   those, .symtab, its .strtab and its index table
 
-Kept at both levels, as GNU strip does: .comment, .gnu.build.attributes, build-id, .gnu_debuglink, and .gnu_debugdata.
+Kept at both levels, as by GNU strip: .comment, .gnu.build.attributes, build-id, .gnu_debuglink, and .gnu_debugdata.
 Object files stay whole: linkers need their symbols.
+
+A PT_LOAD with a hole becomes two, and something follows the table of program headers at once. These ways give room, and
+are tried in this order until the table fits:
+
+    SLACK     unused bytes behind the table: patchelf leaves some, so do some linkers
+    PHDR      PT_PHDR of a library gives its row: only programs need it, and GNU ld puts none into libraries
+    GNU_HASH  ``.gnu.hash`` takes a smaller filter, and it and what lies before it (notes) move up
+    MERGE     neighbouring read-only PT_LOADs become one; code and constants share it, as with linkers before 2018
+    NOTE      PT_GNU_PROPERTY or PT_NOTE gives its row; the notes stay, as sections
+    MOVED     the table moves to the edge of a hole: it loads, but GNU strip destroys such a file. Only where forced
+
+The bloom filter of ``.gnu.hash`` can be halved without a look at the names it stands for:
+
+    | u32 nbuckets | u32 symoffset | u32 bloom_size | u32 bloom_shift | u64 bloom[bloom_size] | buckets, chains |
+
+A symbol of hash h sets bits in word (h / 64) mod bloom_size, a power of two: so a filter of half as many words is the
+upper half or-ed onto the lower. A miss then costs a look into the chains more often.
+https://sourceware.org/legacy-ml/binutils/2006-10/msg00377.html, glibc ``elf/dl-lookup.c``
 """
 
+import itertools
+import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from itertools import accumulate
 from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.edits import Strip
-from vbuild.elf.image import ElfImage
-from vbuild.elf.layout import ElfLayout, Section
+from vbuild.binary.edits import Strip, up
+from vbuild.elf.image import ElfImage, ElfLayout, Section
 from vbuild.elf.records import (
+    ADDRESS_TAGS,
     ElfMachine,
     FileType,
     ProgramHeader,
@@ -31,6 +52,7 @@ from vbuild.elf.records import (
     SegmentType,
 )
 from vbuild.errors import BinaryError
+from vbuild.files.records import U32, Buffer, Packed
 
 # bfd's own list, elf.c _bfd_elf_make_section_from_shdr
 _DEBUG = (".debug", ".zdebug", ".gnu.debuglto_", ".gnu.linkonce.wi.", ".gdb_index", ".stab", ".line")
@@ -39,9 +61,9 @@ _SYMBOLS = frozenset({SectionType.SYMTAB, SectionType.SYMTAB_SHNDX})
 
 
 def stripped(image: ElfImage, strip: Strip) -> tuple[Section, ...]:
-    """The sections of *image* that go: never loaded ones, and none that a kept section refers to."""
+    """The sections of *image* that go: none that are loaded, or that a kept section refers to."""
     is_linked = image.header.e_type in {FileType.DYN, FileType.EXEC}
-    # separate debug information: its code is in another file
+    # of separate debug information the code is in another file
     is_debug_file = any(
         section.header.sh_type == SectionType.NOBITS and section.header.sh_flags & SectionFlag.EXECINSTR
         for section in image.sections
@@ -53,11 +75,10 @@ def stripped(image: ElfImage, strip: Strip) -> tuple[Section, ...]:
     if strip is Strip.UNNEEDED:
         symbols = {index for index in free if image.sections[index].header.sh_type in _SYMBOLS}
         gone |= symbols | {image.sections[index].header.sh_link for index in symbols} & free
-    # with the sections go their relocations
     relocating = {index for index in free if image.sections[index].header.sh_type in _RELOCATIONS}
     gone |= {index for index in relocating if image.sections[index].header.sh_info in gone}
-    while kept := _referred(image, gone):
-        gone -= kept
+    while referred := _referred(image, gone):
+        gone -= referred
     return tuple(image.sections[index] for index in sorted(gone))
 
 
@@ -71,16 +92,16 @@ def _is_needed(image: ElfImage, section: Section) -> bool:
 
 def _referred(image: ElfImage, gone: set[int]) -> set[int]:
     """Those of *gone* to which a section that stays refers."""
-    found = set()
+    referred = set()
     for section in image.sections:
         if section.index not in gone and section.header.sh_type != SectionType.NULL:
-            found.add(section.header.sh_link)
+            referred.add(section.header.sh_link)
             if section.header.sh_flags & SectionFlag.INFO_LINK or section.header.sh_type in _RELOCATIONS:
-                found.add(section.header.sh_info)
-    return found & gone
+                referred.add(section.header.sh_info)
+    return referred & gone
 
 
-# the largest page a kernel for the machine has; what is mapped can only be moved in the file by whole pages
+# the largest page of a kernel for the machine; what is mapped moves in the file by whole pages only
 _PAGES: dict[int, int] = {ElfMachine.X86_64: 0x1000}
 _LARGEST_PAGE = 0x10000
 _HEADER_ALIGNMENT = 8
@@ -88,7 +109,7 @@ _PADDING = 16
 
 
 def page(machine: int) -> int:
-    """Bytes: the unit in which loaded parts of a file for *machine* can be moved in it."""
+    """The unit, in bytes, in which loaded parts of a file for *machine* can move in it."""
     return _PAGES.get(machine, _LARGEST_PAGE)
 
 
@@ -101,16 +122,15 @@ class Holes(Struct, frozen=True):
 
     @classmethod
     def of(cls, spans: Iterable[range]) -> Self:
-        kept = tuple(sorted((span for span in spans if span), key=lambda span: span.start))
-        return cls(kept, tuple(span.start for span in kept), (0, *accumulate(map(len, kept))))
+        ordered = tuple(sorted((span for span in spans if span), key=lambda span: span.start))
+        return cls(ordered, tuple(span.start for span in ordered), (0, *accumulate(map(len, ordered))))
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return self._before[-1]
 
     def offset(self, old: int) -> int:
-        """Where the byte at *old* is afterwards; for one in a hole, where the hole was."""
+        """The new offset of the byte at *old*; of one in a hole, that of the hole."""
         index = bisect_right(self._starts, old)
         if index and old < self.spans[index - 1].stop:
             return self.spans[index - 1].start - self._before[index - 1]
@@ -118,18 +138,18 @@ class Holes(Struct, frozen=True):
 
     def within(self, span: range) -> tuple[range, ...]:
         """The holes that touch *span*."""
-        first = bisect_left([each.stop for each in self.spans], span.start + 1)
-        return tuple(each for each in self.spans[first:] if each.start < span.stop)
+        first = bisect_left([hole.stop for hole in self.spans], span.start + 1)
+        return tuple(hole for hole in self.spans[first:] if hole.start < span.stop)
 
 
 def split(layout: ElfLayout, holes: Holes) -> tuple[ProgramHeader, ...]:
-    """The program headers with each PT_LOAD cut at its *holes*, offsets still those of the file without holes.
+    """The program headers with each PT_LOAD cut at its *holes*, with the offsets of before.
 
-    A piece without code is not mapped as executable any more, if it may be read. `BinaryError` if a hole is anywhere
-    but inside one PT_LOAD, or outside all segments.
+    A piece without code is no longer executable, if it may be read. `BinaryError` if a hole is neither inside one
+    PT_LOAD nor outside all segments.
     """
     unit = page(layout.machine)
-    found: list[ProgramHeader] = []
+    headers: list[ProgramHeader] = []
     is_moved = any(
         holes.offset(load.p_offset + load.p_filesz) != load.p_offset + load.p_filesz for load in layout.loads
     )
@@ -138,12 +158,12 @@ def split(layout: ElfLayout, holes: Holes) -> tuple[ProgramHeader, ...]:
         if segment.p_type != SegmentType.LOAD:
             if inner:
                 raise BinaryError(f"hole at {inner[0].start:#x} in a segment of type {segment.p_type:#x}")
-            found.append(segment)
+            headers.append(segment)
             continue
         # offsets behind a hole agree with their addresses in pages, not in the 2 MB a linker had chosen
         aligned = replace(segment, p_align=min(segment.p_align, unit)) if is_moved else segment
-        found += _pieces(aligned, inner, layout) if inner else [aligned]
-    return tuple(found)
+        headers += _pieces(aligned, inner, layout) if inner else [aligned]
+    return tuple(headers)
 
 
 def _pieces(segment: ProgramHeader, holes: Sequence[range], layout: ElfLayout) -> list[ProgramHeader]:
@@ -186,26 +206,305 @@ def _has_code(layout: ElfLayout, piece: ProgramHeader) -> bool:
 def dead(image: ElfImage, sections: Sequence[Section]) -> tuple[range, ...]:
     """The holes that *sections*, none of them loaded, leave: as large as the alignment of what lies behind allows."""
     gone = {section.index for section in sections}
-    kept = [(section.span, section.header.sh_addralign) for section in image.sections if section.index not in gone]
-    kept += [(load.span, page(image.machine)) for load in image.loads]
+    staying = [(section.span, section.header.sh_addralign) for section in image.sections if section.index not in gone]
+    staying += [(load.span, page(image.machine)) for load in image.loads]
     table = range(image.header.e_shoff, image.header.e_shoff + image.header.e_shnum * SectionHeader.layout.size)
-    kept.append((table, _HEADER_ALIGNMENT))
-    found = []
-    for span in _runs(image, sections):
-        unit = max((alignment for other, alignment in kept if other and other.start >= span.stop), default=1) or 1
-        found.append(range(span.start, span.start + len(span) // unit * unit))
-    return tuple(hole for hole in found if hole)
-
-
-def _runs(image: ElfImage, sections: Sequence[Section]) -> list[range]:
-    """The spans of *sections*, those joined between which there is nothing but padding."""
-    found: list[range] = []
+    staying.append((table, _HEADER_ALIGNMENT))
+    # spans with nothing but padding between them are one
+    runs: list[range] = []
     starts = {section.span.start for section in image.sections if section.span}
     for span in sorted((section.span for section in sections if section.span), key=lambda span: span.start):
-        gap = range(found[-1].stop, span.start) if found else range(0)
+        gap = range(runs[-1].stop, span.start) if runs else range(0)
         is_padding = len(gap) < _PADDING and not any(image.view(gap)) and starts.isdisjoint(gap)
-        if found and is_padding:
-            found[-1] = range(found[-1].start, span.stop)
+        if runs and is_padding:
+            runs[-1] = range(runs[-1].start, span.stop)
         else:
-            found.append(span)
-    return found
+            runs.append(span)
+    holes = []
+    for run in runs:
+        unit = max((alignment for span, alignment in staying if span and span.start >= run.stop), default=1) or 1
+        holes.append(range(run.start, run.start + len(run) // unit * unit))
+    return tuple(filter(None, holes))
+
+
+ROW = ProgramHeader.layout.size
+
+# what lies between the program headers and .gnu.hash can move: only PT_DYNAMIC says where it is
+SLIDING = frozenset(
+    {
+        SectionType.NOTE,
+        SectionType.HASH,
+        SectionType.DYNSYM,
+        SectionType.GNU_VERSYM,
+        SectionType.GNU_VERDEF,
+        SectionType.GNU_VERNEED,
+        SectionType.GNU_HASH,
+    }
+)
+NOTES = {SegmentType.GNU_PROPERTY, SegmentType.NOTE}
+
+
+class _Header(Packed, frozen=True):
+    nbuckets: U32
+    symoffset: U32
+    bloom_size: U32
+    bloom_shift: U32
+
+
+class Bloom(Struct, frozen=True):
+    """The head of a ``.gnu.hash`` section: its header and its filter."""
+
+    header: _Header
+    words: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, section: Buffer) -> Self:
+        """The head of *section*; `BinaryError` if no loader takes it."""
+        header = _Header.parse(section)
+        count = header.bloom_size
+        end = header.layout.size + 8 * count + 4 * header.nbuckets
+        if not count or count & (count - 1) or end > len(section):
+            raise BinaryError(f".gnu.hash of {len(section):#x} bytes with a filter of {count:#x} words")
+        return cls(header, struct.Struct(f"<{count}Q").unpack_from(section, header.layout.size))
+
+    @property
+    def size(self) -> int:
+        """Bytes up to the buckets."""
+        return self.header.layout.size + 8 * len(self.words)
+
+    def halved(self) -> Self:
+        """The filter of half as many words that lets pass all that this one does."""
+        middle = len(self.words) // 2
+        words = tuple(low | high for low, high in zip(self.words[:middle], self.words[middle:], strict=True))
+        header = self.header
+        return type(self)(_Header(header.nbuckets, header.symoffset, middle, header.bloom_shift), words)
+
+    def shorter_by(self, gain: int) -> Self | None:
+        """The largest half, quarter ... that saves *gain* bytes; None if no word is left."""
+        bloom = self
+        while self.size - bloom.size < gain:
+            if len(bloom.words) == 1:
+                return None
+            bloom = bloom.halved()
+        return bloom
+
+    def pack(self) -> bytes:
+        return self.header.pack() + struct.Struct(f"<{len(self.words)}Q").pack(*self.words)
+
+
+class PointerSlot(Enum):
+    """A way to room for a program header."""
+
+    SLACK = "slack behind the program headers"
+    PHDR = "PT_PHDR"
+    GNU_HASH = "smaller .gnu.hash filter"
+    MERGE = "merged PT_LOADs"
+    NOTE = "PT_NOTE"
+    MOVED = "moved program headers"
+
+
+class Slide(Struct, frozen=True):
+    """The file offsets *span*, from the first note to the end of ``.gnu.hash``, move up by *by* bytes.
+
+    *bloom* is the new head of ``.gnu.hash``, and *old_head* the bytes of the old one.
+    """
+
+    span: range
+    by: int
+    hash: Section
+    bloom: Bloom
+    old_head: int
+
+
+class SlotTable(Struct, frozen=True):
+    """Program headers to be written at the file offset *start*, where there is *room* for that many."""
+
+    start: int
+    room: int
+    headers: tuple[ProgramHeader, ...]
+    slots: tuple[PointerSlot, ...] = ()
+    slide: Slide | None = None
+
+    @property
+    def missing(self) -> int:
+        return max(0, len(self.headers) - self.room)
+
+    @property
+    def end(self) -> int:
+        """The file offset behind the room."""
+        return self.start + ROW * self.room
+
+
+def roomy(
+    image: ElfImage, headers: tuple[ProgramHeader, ...], holes: Holes, *, shelf: range = range(0)
+) -> SlotTable | None:
+    """A table for *headers* with the offsets of before; None if there is no room for it.
+
+    It may move to the file offsets *shelf* if nothing else helps.
+    """
+    if len(headers) > image.header.e_phnum:
+        headers = tuple(header for header in headers if header.p_type != SegmentType.NULL)
+    table = SlotTable(image.header.e_phoff, image.header.e_phnum, headers)
+    for slot, way in _WAYS.items():
+        if table.missing and (better := way(table, image, holes)) is not table:
+            table = replace(better, slots=(*table.slots, slot))
+    if table.missing and len(shelf) >= ROW * len(headers) + 8:
+        table = replace(table, start=up(shelf.start, 8), room=len(headers), slots=(*table.slots, PointerSlot.MOVED))
+    if table.missing:
+        return None
+    address, size = image.address(table.start), ROW * len(table.headers)
+    if address is None:
+        return table
+    place = {"p_offset": table.start, "p_vaddr": address, "p_paddr": address, "p_filesz": size, "p_memsz": size}
+    rows = (replace(header, **place) if header.p_type == SegmentType.PHDR else header for header in table.headers)
+    return replace(table, headers=tuple(rows))
+
+
+def _slack(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
+    room = (_first_use(image, table.end) - table.start) // ROW
+    return replace(table, room=min(room, len(table.headers))) if room > table.room else table
+
+
+def _without_phdr(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
+    is_program = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
+    others = tuple(header for header in table.headers if header.p_type != SegmentType.PHDR)
+    return table if is_program or len(others) == len(table.headers) else replace(table, headers=others)
+
+
+def _first_use(image: ElfImage, end: int) -> int:
+    """The file offset of the first use at or behind *end*, or the end of its PT_LOAD."""
+    uses = [section.span.start for section in image.sections if section.span and section.span.stop > end]
+    uses += [
+        segment.span.start
+        for segment in image.segments
+        if segment.span and segment.span.stop > end and segment.p_type not in {SegmentType.LOAD, SegmentType.PHDR}
+    ]
+    uses += [
+        load.span.stop if load.span.start < end else load.span.start for load in image.loads if load.span.stop >= end
+    ]
+    if image.header.e_shoff >= end:
+        uses.append(image.header.e_shoff)
+    uses += [
+        offset
+        for tag, address in image.dynamic().items()
+        if tag in ADDRESS_TAGS and (offset := image.offset(address)) is not None and offset >= end
+    ]
+    return max(end, min(uses, default=end))
+
+
+def _smaller_hash(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
+    sections = _up_to_hash(image, table.end)
+    if not sections:
+        return table
+    span = range(sections[0].span.start, sections[-1].span.stop)
+    unit = max(8, *(section.header.sh_addralign for section in sections))
+    by = up(table.start + ROW * len(table.headers) - span.start, unit)
+    whole = Bloom.parse(image.view(sections[-1].span))
+    bloom = whole.shorter_by(by)
+    if bloom is None or not _may_move(image, sections):
+        return table
+    headers = []
+    for header in table.headers:
+        place = {"p_offset": header.p_offset + by, "p_vaddr": header.p_vaddr + by, "p_paddr": header.p_paddr + by}
+        is_inside = header.p_offset in span and header.p_filesz and header.p_type != SegmentType.LOAD
+        headers.append(replace(header, **place) if is_inside else header)
+    slide = Slide(span, by, sections[-1], bloom, whole.size)
+    return replace(table, room=len(headers), headers=tuple(headers), slide=slide)
+
+
+def _up_to_hash(image: ElfImage, end: int) -> list[Section]:
+    """The sections from *end* up to ``.gnu.hash``, in the order of the file; none if one of them cannot move."""
+    behind = [section for section in image.sections if section.span and section.span.start >= end]
+    sections = []
+    for section in sorted(behind, key=lambda section: section.span.start):
+        if section.header.sh_type not in SLIDING or not section.is_loaded:
+            return []
+        sections.append(section)
+        if section.header.sh_type == SectionType.GNU_HASH:
+            return sections
+    return []
+
+
+def _may_move(image: ElfImage, sections: list[Section]) -> bool:
+    """Whether nothing but PT_DYNAMIC and the notes' segments knows where *sections* are."""
+    span = range(sections[0].span.start, sections[-1].span.stop)
+    addresses = range(sections[0].addresses.start, sections[-1].addresses.stop)
+    load = next((load for load in image.loads if span.start in load.span), None)
+    if load is None or span.stop > load.span.stop or len(addresses) != len(span):
+        return False
+    touched = [
+        segment
+        for segment in image.segments
+        if segment.p_filesz
+        and segment.p_type not in {SegmentType.LOAD, SegmentType.PHDR}
+        and segment.span.start < span.stop
+        and span.start < segment.span.stop
+    ]
+    hash_start = sections[-1].span.start
+    inside = all(span.start <= segment.span.start and segment.span.stop <= hash_start for segment in touched)
+    known = all(segment.p_type in NOTES for segment in touched)
+    starts = {section.addresses.start for section in sections}
+    starting = {value for tag, value in image.dynamic().items() if tag in ADDRESS_TAGS and value in addresses}
+    referred = image.pointers([addresses]) or image.exported([addresses])
+    return inside and known and starting <= starts and not referred
+
+
+def _merged(table: SlotTable, _: ElfImage, holes: Holes) -> SlotTable:
+    headers = list(table.headers)
+    while len(headers) > table.room:
+        loads = [header for header in headers if header.p_type == SegmentType.LOAD]
+        pairs = [pair for pair in itertools.pairwise(loads) if _may_merge(*pair, holes)]
+        if not pairs:
+            break
+        # no new executable bytes if possible, or else few
+        one, other = min(pairs, key=lambda pair: _newly_executable(*pair))
+        merged = replace(
+            one,
+            p_flags=one.p_flags | other.p_flags,
+            p_filesz=other.span.stop - one.p_offset,
+            p_memsz=other.addresses.stop - one.p_vaddr,
+            p_align=max(one.p_align, other.p_align),
+        )
+        headers[headers.index(one)] = merged
+        headers.remove(other)
+    return replace(table, headers=tuple(headers)) if len(headers) < len(table.headers) else table
+
+
+def _may_merge(one: ProgramHeader, other: ProgramHeader, holes: Holes) -> bool:
+    is_read_only = not (one.p_flags | other.p_flags) & SegmentFlag.W
+    is_in_line = one.p_vaddr - one.p_offset == other.p_vaddr - other.p_offset and one.span.stop <= other.span.start
+    return (
+        is_read_only
+        and is_in_line
+        and one.p_filesz == one.p_memsz
+        and not holes.within(range(one.p_offset, other.span.stop))
+    )
+
+
+def _newly_executable(one: ProgramHeader, other: ProgramHeader) -> int:
+    if not (one.p_flags | other.p_flags) & SegmentFlag.X:
+        return 0
+    return sum(load.p_filesz for load in (one, other) if not load.p_flags & SegmentFlag.X)
+
+
+def _reused(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
+    headers = list(table.headers)
+    build_ids = [section.span for section in image.named(".note.gnu.build-id")]
+
+    def cost(header: ProgramHeader) -> int:
+        has_build_id = any(span.start in header.span for span in build_ids)
+        return 0 if header.p_type == SegmentType.GNU_PROPERTY else 2 if has_build_id else 1
+
+    spare = sorted((header for header in headers if header.p_type in NOTES), key=cost)
+    for header in spare[: len(headers) - table.room]:
+        headers.remove(header)
+    return replace(table, headers=tuple(headers)) if spare else table
+
+
+_WAYS: dict[PointerSlot, Callable[[SlotTable, ElfImage, Holes], SlotTable]] = {
+    PointerSlot.SLACK: _slack,
+    PointerSlot.PHDR: _without_phdr,
+    PointerSlot.GNU_HASH: _smaller_hash,
+    PointerSlot.MERGE: _merged,
+    PointerSlot.NOTE: _reused,
+}

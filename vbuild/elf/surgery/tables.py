@@ -7,22 +7,20 @@
     places of relocations                 nothing that is replaced
     PT_GNU_RELRO                          pages of one PT_LOAD
 
-The loader checks none of that. A number that is too large leads into what lies behind the table, often GPU code. The
-library may load by chance, or with an error, and crash without that code: so it is not cut.
+The loader checks none of that. A number that is too large leads into what lies behind the table, often GPU code,
+without which the library would crash: so it is not cut.
 """
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from vbuild.binary.edits import up
 from vbuild.binary.image import Ranges
-from vbuild.elf.dynamic import Dynamic, version_definitions, version_needs
-from vbuild.elf.image import ElfImage
-from vbuild.elf.layout import Section
+from vbuild.elf.image import ElfImage, Section
+from vbuild.elf.read import Dynamic
 from vbuild.elf.records import ADDRESS_TAGS, STRING_TAGS, DynamicTag, SectionType, SegmentType, SymbolEntry
-from vbuild.elf.surgery.holes import page
-from vbuild.elf.surgery.slots import Bloom
+from vbuild.elf.surgery.holes import Bloom, page
 from vbuild.errors import BinaryError, at
 
 _PLACE_AND_SYMBOL = struct.Struct("<Q4xI8x")
@@ -43,21 +41,21 @@ _CALLED = frozenset({12, 13})  # DT_INIT, DT_FINI
 
 
 def check_tables(image: ElfImage, replaced: Sequence[range], *, filled: Collection[int] = ()) -> None:
-    """Nothing, if every table of the loader in *image* ends where it says; else a `BinaryError`.
+    """Raise `BinaryError` unless every table of the loader in *image* ends where it says.
 
-    *replaced* are addresses into which the loader may not write, *filled* those that one relocation fills.
+    The loader may not write into the addresses *replaced*; one relocation fills each of *filled*.
     """
     _check_relro(image)
     tables = [segment for segment in image.segments if segment.p_type == SegmentType.DYNAMIC]
     if not tables:
         return
     for segment in tables:
-        # the loader goes by the address, and finds there what the page has, which may be other rows
+        # the loader reads at the address, where the page may have other rows
         if image.offset(segment.p_vaddr) is None:
             raise BinaryError(f"PT_DYNAMIC at address {segment.p_vaddr:#x}, which no PT_LOAD fills")
     dynamic = Dynamic.of(image)
     _check_rows(dynamic, replaced)
-    for name in _names(dynamic):
+    for name in dynamic.names():
         dynamic.raw(name)
     symbols = _symbols(dynamic)
     table = image.view(symbols)[: _count(symbols) * SymbolEntry.layout.size]
@@ -67,10 +65,9 @@ def check_tables(image: ElfImage, replaced: Sequence[range], *, filled: Collecti
 
 
 def check_sections(dynamic: Dynamic) -> None:
-    """Nothing, if sections have all of the tables that may be moved in the file; else a `BinaryError`.
+    """Raise `BinaryError` unless sections have all of the tables that may move: hashes, names and versions.
 
-    Those are the hash tables, which lead to symbols alone, names, and versions. The loader looks at no section, but a
-    table is moved as its section says.
+    The loader looks at no section, but a table is moved as its section says.
     """
     count = _count(_symbols(dynamic))
     for kind, tag, check in _HASHES:
@@ -90,8 +87,8 @@ def check_sections(dynamic: Dynamic) -> None:
 
 
 def _section(image: ElfImage, kind: SectionType, address: int | None) -> Section | None:
-    found = (each for each in image.sections if each.header.sh_type == kind and each.is_loaded)
-    return next((each for each in found if each.header.sh_addr == address), None)
+    loaded = (section for section in image.sections if section.header.sh_type == kind and section.is_loaded)
+    return next((section for section in loaded if section.header.sh_addr == address), None)
 
 
 def _symbols(dynamic: Dynamic) -> range:
@@ -121,24 +118,16 @@ def _check_relro(image: ElfImage) -> None:
 
 
 def _check_rows(dynamic: Dynamic, replaced: Sequence[range]) -> None:
-    """Each tag comes once, for of several the loader takes the last, and no table lies in what is replaced."""
+    """Each tag comes once, as of several the loader takes the last, and no table lies in what is replaced."""
     tags = Counter(row.tag for row in dynamic.rows if row.tag not in STRING_TAGS)
-    if several := [tag for tag, count in tags.items() if count > 1]:
-        raise BinaryError(f"tag {several[0]:#x} of PT_DYNAMIC comes {tags[several[0]]} times, expected once")
+    for tag, count in tags.items():
+        if count > 1:
+            raise BinaryError(f"tag {tag:#x} of PT_DYNAMIC comes {count} times, expected once")
     for row in dynamic.rows:
         if row.tag in ADDRESS_TAGS or row.tag in _SIZES or row.tag in _CALLED:
             size = (dynamic.value(_SIZES[row.tag]) if row.tag in _SIZES else None) or 1
             if any(row.value < span.stop and span.start < row.value + size for span in replaced):
                 raise BinaryError(f"tag {row.tag:#x} of PT_DYNAMIC leads to {row.value:#x}, which would move away")
-
-
-def _names(dynamic: Dynamic) -> Iterator[int]:
-    """Where the names are that the loader reads before it looks for symbols."""
-    yield from (row.value for row in dynamic.rows if row.tag in STRING_TAGS)
-    for _, need, entries in version_needs(dynamic.image, dynamic.offset(DynamicTag.VERNEED)):
-        yield from (need.vn_file, *(entry.vna_name for entry in entries))
-    for _, names in version_definitions(dynamic.image, dynamic.offset(DynamicTag.VERDEF)):
-        yield from names
 
 
 def _check_relocations(image: ElfImage, replaced: Sequence[range], count: int, filled: frozenset[int]) -> None:
@@ -151,8 +140,9 @@ def _check_relocations(image: ElfImage, replaced: Sequence[range], count: int, f
         _check_places([place for place, _ in places if inside.low <= place < inside.high], inside)
         rows_of.update(place for place, _ in places if place in filled)
     _check_places(image.relr_places(image.relr_table(dynamic)), inside)
-    if several := [place for place, number in rows_of.items() if number > 1]:
-        raise BinaryError(f"{rows_of[several[0]]} relocations of {several[0]:#x}, expected one")
+    for place, number in rows_of.items():
+        if number > 1:
+            raise BinaryError(f"{number} relocations of {place:#x}, expected one")
 
 
 def _check_places(places: Iterable[int], replaced: Ranges) -> None:
@@ -165,12 +155,12 @@ def _check_gnu_hash(data: memoryview, count: int) -> None:
     """Every chain that a bucket begins ends, with an odd number, at a symbol of the table."""
     bloom = Bloom.parse(data)
     first, end = bloom.header.symoffset, bloom.size + _WORD * bloom.header.nbuckets
-    begun = [start for start in struct.unpack_from(f"<{bloom.header.nbuckets}I", data, bloom.size) if start]
-    if not begun:
+    starts = [start for start in struct.unpack_from(f"<{bloom.header.nbuckets}I", data, bloom.size) if start]
+    if not starts:
         return
     chains = struct.unpack_from(f"<{max(0, min((len(data) - end) // _WORD, count - first))}I", data, end)
-    if min(begun) < first or not any(number & 1 for number in chains[max(begun) - first :]):
-        raise BinaryError(f"leads to symbols {min(begun):#x} to {max(begun):#x} and on, expected {count:#x} at most")
+    if min(starts) < first or not any(number & 1 for number in chains[max(starts) - first :]):
+        raise BinaryError(f"leads to symbols {min(starts):#x} to {max(starts):#x} and on, expected {count:#x} at most")
 
 
 def _check_hash(data: memoryview, count: int) -> None:

@@ -42,8 +42,8 @@ from msgspec import Struct, field
 from vbuild.binary.linkage import Edge, Via
 from vbuild.elf.catalogue import PlatformPolicy, hashed, is_shared_object, plain
 from vbuild.elf.code import Elf
-from vbuild.elf.hwcaps_folders import GLIBC_HWCAPS, soname_fault
 from vbuild.elf.interface import Interface, Versioned, digest
+from vbuild.elf.linkage import GLIBC_HWCAPS, soname_fault
 from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.hardware.cpu import Cpu

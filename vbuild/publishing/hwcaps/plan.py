@@ -52,7 +52,8 @@ from vbuild.binary.linkage import Edge, Via
 from vbuild.dispatch.regions import processes
 from vbuild.elf.catalogue import PlatformPolicy, plain
 from vbuild.elf.code import Elf
-from vbuild.elf.hwcaps_folders import (
+from vbuild.elf.interface import Interface, Versioned, digest
+from vbuild.elf.linkage import (
     GLIBC_HWCAPS,
     LEVELS,
     UNKNOWN_FOLDER,
@@ -62,7 +63,6 @@ from vbuild.elf.hwcaps_folders import (
     missing_base,
     soname_fault,
 )
-from vbuild.elf.interface import Interface, Versioned, digest
 from vbuild.elf.surgery.relink import Relink
 from vbuild.elf.write import loader_stub
 from vbuild.errors import RepackageError, VbuildError, at
