@@ -73,13 +73,13 @@ class Checklist(Struct, frozen=True):
             "failed": self.failed,
             "findings": [
                 {
-                    "severity": found.severity,
-                    "rule": found.rule,
-                    "files": list(found.places),
-                    "what": found.what,
-                    "do": found.advice,
+                    "severity": problem.severity,
+                    "rule": problem.rule,
+                    "files": list(problem.places),
+                    "what": problem.what,
+                    "do": problem.advice,
                 }
-                for found in self.problems
+                for problem in self.problems
             ],
         }
 
@@ -89,14 +89,14 @@ def check_layout(folder: Path, layout: str) -> Checklist:
 
     `RepackageError` if the folder or the layout does not exist.
     """
-    place = folder / layout if (folder / layout).is_dir() else folder
-    if not place.is_dir():
+    layout_folder = folder / layout if (folder / layout).is_dir() else folder
+    if not layout_folder.is_dir():
         raise RepackageError(f"{folder}: no such folder; expected one that vbuild publish --layout {layout} made")
     if layout not in _CHECKS:
         raise RepackageError(f"no layout {layout!r}; expected one of {', '.join(_CHECKS)}")
-    count = sum(path.is_file() for path in place.rglob("*"))
+    count = sum(path.is_file() for path in layout_folder.rglob("*"))
     # findings about the folder as a whole name it, and "." has no name
-    return Checklist(str(place), (), count, merged_findings(_CHECKS[layout](place.absolute())))
+    return Checklist(str(layout_folder), (), count, merged_findings(_CHECKS[layout](layout_folder.absolute())))
 
 
 def check(place: Path | str, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:
@@ -113,24 +113,24 @@ def check(place: Path | str, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) 
 
 
 def _checked(place: Path | str, terms: IndexRules) -> Checklist:
-    there = files_in(place if isinstance(place, Path) else all_files_at(place))
-    known = releases_among(there)
-    beside = {release.project for release in known}
+    files = files_in(place if isinstance(place, Path) else all_files_at(place))
+    releases = releases_among(files)
+    beside = {release.project for release in releases}
     problems = [
-        *there.damaged,
-        *stray_documents(there, known),
-        *spelling_twins(known),
-        *totals(known, terms),
-        *collisions(known),
+        *files.damaged,
+        *stray_documents(files, releases),
+        *spelling_twins(releases),
+        *totals(releases, terms),
+        *collisions(releases),
     ]
-    for release in known:
+    for release in releases:
         problems += refusals(release, terms)
         problems += label_problems(release)
-        problems += lacking_companions(release, known=known)
+        problems += lacking_companions(release, known=releases)
         problems += metadata_problems(release, beside=beside - {release.project})
         problems += sdist_problems(release, terms)
         problems += served_problems(release)
-    return Checklist(shown_place(place), tuple(map(str, known)), there.count, merged_findings(problems))
+    return Checklist(shown_place(place), tuple(map(str, releases)), files.count, merged_findings(problems))
 
 
 def merged_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -110,21 +110,21 @@ def installed(wheel: Wheel, environment: InstallEnvironment) -> tuple[InstalledF
     rows = [*sorted(rows, key=lambda row: row.path), RecordRow(f"{wheel.dist_info}/RECORD")]
     files.append(InstalledFile(f"{dist_info}/RECORD", str(Record(tuple(rows))).encode()))
     files.sort(key=lambda file: file.path)
-    if twice := next((one.path for one, other in pairwise(files) if one.path == other.path), None):
+    if twice := next((file.path for file, other in pairwise(files) if file.path == other.path), None):
         raise RepackageError(f"{twice}: two files of this name; expected one")
     return tuple(files)
 
 
 def scripts_of(wheel: Wheel) -> tuple[Script, ...]:
     """The commands in entry_points.txt of *wheel*, by name; `RepackageError` for what is not an object reference."""
-    found = []
+    scripts = []
     with at(f"{wheel.dist_info}/entry_points.txt"):
         for name, value in sorted(wheel.scripts):
             match = _REFERENCE.fullmatch(value.strip())
             if not match or not _SCRIPT_NAME.fullmatch(name):
                 raise RepackageError(f"no script {name!r} = {value!r}; expected name = module:object")
-            found.append(Script(name, match["module"], match["object"]))
-    return tuple(found)
+            scripts.append(Script(name, match["module"], match["object"]))
+    return tuple(scripts)
 
 
 def _placed(wheel: Wheel, member: Member, environment: InstallEnvironment) -> InstalledFile:

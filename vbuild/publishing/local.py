@@ -130,23 +130,23 @@ def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str
         wheels = [wheel for offer in _latest(offers, label) for wheel in wheels_labelled(offer, label) or offer.plain]
         # an explicit index is asked only for what a project names: companions have to be among it
         companions = required_companions(wheels, companion_wheels(offers))
-        found = {(wheel.name.project, wheel.name.normalised().version) for wheel in companions}
-        pins = (f"{project}=={version}" for project, version in sorted(found))
+        companion_releases = {(wheel.name.project, wheel.name.normalised().version) for wheel in companions}
+        pins = (f"{project}=={version}" for project, version in sorted(companion_releases))
         extras[label] = [*_exact_pins(offers, label), *pins]
     lines = ["[project.optional-dependencies]"]
     for label, wanted in extras.items():
-        names = ", ".join(f'"{each}"' for each in wanted)
+        names = ", ".join(f'"{pin}"' for pin in wanted)
         lines.append(f"{_extra(label)} = [{names}]")
     if len(labels) > 1:
         names = ", ".join(f'{{ extra = "{_extra(label)}" }}' for label in labels)
         lines += ["", "[tool.uv]", f"conflicts = [[{names}]]"]
     for label in labels:
-        there = place_below(url, f"{label}/simple")
-        lines += ["", "[[tool.uv.index]]", f'name = "{_extra(label)}"', f'url = "{there}"', "explicit = true"]
+        index = place_below(url, f"{label}/simple")
+        lines += ["", "[[tool.uv.index]]", f'name = "{_extra(label)}"', f'url = "{index}"', "explicit = true"]
     lines += ["", "[tool.uv.sources]"]
-    projects = dict.fromkeys(each.partition("==")[0] for wanted in extras.values() for each in wanted)
+    projects = dict.fromkeys(pin.partition("==")[0] for wanted in extras.values() for pin in wanted)
     for project in projects:
-        of_it = [label for label, wanted in extras.items() if any(each.startswith(f"{project}==") for each in wanted)]
+        of_it = [label for label, wanted in extras.items() if any(pin.startswith(f"{project}==") for pin in wanted)]
         sources = (f'    {{ index = "{_extra(label)}", extra = "{_extra(label)}" }},' for label in of_it)
         lines += [f"{project} = [", *sources, "]"]
     return "\n".join(lines) + "\n"
@@ -201,18 +201,18 @@ def check_labels(labels: Iterable[str]) -> None:
     """`RepackageError` for the first of *labels* that cannot have an index of its own, or two that are easily
     confused.
     """
-    known = {label: _version(label) for label in labels}
-    if PLAIN in known:
+    versions = {label: _version(label) for label in labels}
+    if PLAIN in versions:
         raise RepackageError(
             f"label {PLAIN!r}: the plain wheels' index is called so; stamp the wheels under another label"
         )
-    for one, other in combinations(known, 2):
-        if known[one] == known[other]:
+    for first, second in combinations(versions, 2):
+        if versions[first] == versions[second]:
             raise RepackageError(
-                f"labels {one!r} and {other!r}: both become +{known[one].local} (PEP 440); expected labels that differ "
-                "in more than separators: stamp one of them again"
+                f"labels {first!r} and {second!r}: both become +{versions[first].local} (PEP 440); expected labels that "
+                "differ in more than separators: stamp one of them again"
             )
-        low, high = sorted((one, other), key=lambda label: known[label])
+        low, high = sorted((first, second), key=lambda label: versions[label])
         parts = [local_part(label) for label in (low, high)]
         numbers, others = ([int(number) for number in _NUMBER.findall(part)] for part in parts)
         # labels of one pattern are expected to be in the order of their numbers
@@ -256,8 +256,8 @@ class Local(Struct, frozen=True):
             for label, files in indexes.items()
         )
         root = Text(PurePosixPath("index.html"), page(known, labels, has_plain=bool(plain)).encode())
-        found = tuple(uses(offers, labels, url=self.url))
-        return PublishPlan(self.name, (*wheels, root, *pages), found, tuple(_notes(offers, labels)))
+        consumer_uses = tuple(uses(offers, labels, url=self.url))
+        return PublishPlan(self.name, (*wheels, root, *pages), consumer_uses, tuple(_notes(offers, labels)))
 
 
 def _of_label(offers: Sequence[OfferedRelease], label: str) -> Iterator[LinkedFile | NewWheel]:
@@ -294,17 +294,17 @@ def _pinned(wheel: OfferedWheel, label: str, offers: Sequence[OfferedRelease], l
     need = sibling_requirement(line, offers)
     if not need or need.project == wheel.name.project or not need.is_tied:
         return line
-    found = [other for other in need.admitted if label in other.labels]
-    if not found:
+    labelled = [other for other in need.admitted if label in other.labels]
+    if not labelled:
         return line
-    need.requirement.specifier = SpecifierSet(f"=={local_version(found[-1].version, label)}")
+    need.requirement.specifier = SpecifierSet(f"=={local_version(labelled[-1].version, label)}")
     return str(need.requirement)
 
 
 def _differences(like: OfferedWheel, wheel: OfferedWheel) -> Iterator[MetadataDifference]:
     """The differences in what *like* and *wheel* require of installers."""
-    one, other = (metadata_view(str(each.metadata).encode()) for each in (like, wheel))
-    return (difference for difference in one.differences(other) if difference.field in INSTALLER_FIELDS)
+    like_view, view = (metadata_view(str(offered.metadata).encode()) for offered in (like, wheel))
+    return (difference for difference in like_view.differences(view) if difference.field in INSTALLER_FIELDS)
 
 
 def _notes(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> Iterator[str]:
@@ -312,16 +312,16 @@ def _notes(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> Iterator[
     *others, last = (f"+{local_part(label)}" for label in labels)
     order = f"{last}, which comes after {', '.join(others)}" if others else last
     yield f"Keep to one of the indexes: of several, a request without +label takes {order}, whatever the machine."
-    one = Version(known[0].version).public
+    public = Version(known[0].version).public
     alone = f", ==={known[0].version} the plain one alone," if known[0].plain else ""
-    yield f"=={one} takes every local version of {one}{alone} and >{one} none (PEP 440)."
+    yield f"=={public} takes every local version of {public}{alone} and >{public} none (PEP 440)."
     for offer in known:
         yield from _missing(offer, labels)
         lines = {need.line: need for wheel in offer.variants for need in sibling_requirements(wheel, offers)}
         for line, need in lines.items():
             if need.is_tied and not need.admitted:
-                there = ", ".join(map(str, need.releases))
-                yield f"{offer}: requires {line}, which {there} is not; left as it is."
+                published = ", ".join(map(str, need.releases))
+                yield f"{offer}: requires {line}, which {published} is not; left as it is."
         # the plain wheels stay as they are
         for wheel in offer.plain[1:]:
             for difference in _differences(offer.plain[0], wheel):
@@ -331,16 +331,16 @@ def _notes(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> Iterator[
 def _missing(offer: OfferedRelease, labels: Sequence[str]) -> Iterator[str]:
     """What *offer* lacks in some index."""
     if none := ", ".join(label for label in labels if label not in offer.labels):
-        there = "has its plain wheel" if offer.plain else "has nothing of it"
-        yield f"{offer}: there is no {none}; that index {there}."
+        fallback = "has its plain wheel" if offer.plain else "has nothing of it"
+        yield f"{offer}: there is no {none}; that index {fallback}."
     lacking: dict[tuple[str, ...], list[str]] = {}
     for label in offer.labels:
         tags = {wheel.tag for wheel in wheels_labelled(offer, label)}
         others = dict.fromkeys("-".join(wheel.tag) for wheel in offer.wheels if wheel.tag not in tags)
         lacking.setdefault(tuple(others), []).append(label)
-    for lacks, found in lacking.items():
+    for lacks, without in lacking.items():
         if lacks:
-            yield f"{offer}: there is no {', '.join(found)} for {', '.join(lacks)}; that index has nothing there."
+            yield f"{offer}: there is no {', '.join(without)} for {', '.join(lacks)}; that index has nothing there."
 
 
 _problem = partial(layout_problem, "local")
@@ -349,8 +349,8 @@ _LABELLED = "has a variant label, which only installers of variants read"
 
 def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the indexes in *folder*."""
-    places = sorted(path for path in folder.iterdir() if path.is_dir())
-    labels = [place.name for place in places if place.name != PLAIN]
+    index_folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    labels = [index_folder.name for index_folder in index_folders if index_folder.name != PLAIN]
     if not labels:
         yield _problem(PublishRule.LABELS, folder.resolve().name, "has no index of a label; expected a folder for each")
     try:
@@ -361,21 +361,21 @@ def problems(folder: Path) -> Iterator[Finding]:
     if labels and not (folder / "index.html").is_file():
         what = "is missing; expected the page that lists which index is for which machines"
         yield _problem(PublishRule.INDEX, "index.html", what)
-    for place in places:
-        for problem in _place(place, labels):
-            yield structs.replace(problem, places=tuple(f"{place.name}/{file}" for file in problem.places))
+    for index_folder in index_folders:
+        for problem in _place(index_folder, labels):
+            yield structs.replace(problem, places=tuple(f"{index_folder.name}/{file}" for file in problem.places))
 
 
-def _place(place: Path, labels: Sequence[str]) -> Iterator[Finding]:
-    """What is wrong in the folder *place* of one index."""
+def _place(index_folder: Path, labels: Sequence[str]) -> Iterator[Finding]:
+    """What is wrong in the folder *index_folder* of one index."""
     wheels: list[OfferedWheel] = []
-    yield from wheels_in(place, wheels)
-    if place.name == PLAIN:
+    yield from wheels_in(index_folder, wheels)
+    if index_folder.name == PLAIN:
         yield from (_problem(PublishRule.VARIANT, wheel.path.name, _LABELLED) for wheel in wheels if wheel.label)
     else:
-        yield from _checked_index(wheels, place.name, labels)
+        yield from _checked_index(wheels, index_folder.name, labels)
     yield from _unlike_index(wheels)
-    yield from index_problems(place)
+    yield from index_problems(index_folder)
 
 
 def _checked_index(wheels: Sequence[OfferedWheel], label: str, labels: Sequence[str]) -> Iterator[Finding]:
@@ -399,15 +399,21 @@ def _pins(wheel: OfferedWheel, wheels: Sequence[OfferedWheel], label: str) -> It
     """The requirements of *wheel* for siblings that are not pinned to *label*, or that are missing."""
     varied = {other.name.project for other in wheels if _ends(other.name.version, label)} - {wheel.name.project}
     for line in wheel.metadata.requires_dist:
-        found = read_requirement(line)
-        project = canonicalize_name(found.name) if found else ""
-        tied = [one for one in found.specifier if one.operator in EXACT_OPERATORS] if found else []
-        if not found or project not in varied or not tied:
+        requirement = read_requirement(line)
+        project = canonicalize_name(requirement.name) if requirement else ""
+        tied = (
+            [specifier for specifier in requirement.specifier if specifier.operator in EXACT_OPERATORS]
+            if requirement
+            else []
+        )
+        if not requirement or project not in varied or not tied:
             continue
         admitted = [
-            other for other in wheels if other.name.project == project and admits(found, project, other.name.version)
+            other
+            for other in wheels
+            if other.name.project == project and admits(requirement, project, other.name.version)
         ]
-        is_pinned = any(one.operator == "==" and _ends(one.version, label) for one in tied)
+        is_pinned = any(specifier.operator == "==" and _ends(specifier.version, label) for specifier in tied)
         if not admitted:
             what = f"requires {line}, and only other releases are in this index"
             yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.path.name,), what, "publish that one, too")

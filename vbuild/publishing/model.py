@@ -210,8 +210,8 @@ def renamed(
     way = renaming(wheel, name, project=project)
     described = f"{name.dist_info}/METADATA"
     text = str(metadata or way.metadata(wheel.metadata)).encode()
-    found = ((path, row.path) for row in wheel.rows if (path := way.path(row.path)) is not None)
-    members: dict[str, Member | None] = {path: Copied(wheel.path, old, path) for path, old in found}
+    paths = ((path, row.path) for row in wheel.rows if (path := way.path(row.path)) is not None)
+    members: dict[str, Member | None] = {path: Copied(wheel.path, old, path) for path, old in paths}
     members |= {described: Put(described, text), **_bills(wheel, way), **(changed or {})}
     return NewWheel(
         PurePosixPath(folder), name, wheel.path, tuple(member for member in members.values() if member is not None)
@@ -256,9 +256,9 @@ def folder_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def place_below(url: str | None, place: PurePosixPath | str) -> str:
-    """Where *place* of a layout's folder is served below *url*; without one, relative to the folder."""
-    return f"{url.rstrip('/') if url else '.'}/{place}"
+def place_below(url: str | None, path: PurePosixPath | str) -> str:
+    """Where *path* of a layout's folder is served below *url*; without one, relative to the folder."""
+    return f"{url.rstrip('/') if url else '.'}/{path}"
 
 
 def install_commands(wanted: str, *, url: str | None, folder: str = ".", has_rivals: bool = False) -> str:

@@ -102,13 +102,13 @@ def written(
             if isinstance(output, LinkedFile):
                 known.add(_file(output.source))
     (folder / README).write_text(readme(plan), encoding="utf-8")
-    made = []
+    written_files = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         file = _file(path)
         # links to sources, and to files before them, took no room
-        made.append(WrittenFile(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in known))
+        written_files.append(WrittenFile(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in known))
         known.add(file)
-    return tuple(made)
+    return tuple(written_files)
 
 
 def _file(path: Path) -> tuple[int, int]:
@@ -162,8 +162,8 @@ def _write_bill(path: str, output: NewWheel, wheels: Mapping[Path, Wheel], write
     """
     edited: dict[str, BillChange] = {}
     for member in output.members:
-        if isinstance(member, Relinked) and (found := wheels[member.wheel].find(member.member)):
-            before = listed([wheels[member.wheel].row(found)], also=[found.path])
+        if isinstance(member, Relinked) and (library := wheels[member.wheel].find(member.member)):
+            before = listed([wheels[member.wheel].row(library)], also=[library.path])
             edited.update((member.path, BillChange(digest, _HOW)) for digest in before.values())
     bills = [bill for wheel in wheels.values() if (bill := bill_of(wheel))]
     if not any(member.path == path for member in output.members):
@@ -176,9 +176,9 @@ def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, fold
         case Put(path=path, data=data, mode=mode), None:
             writer.write(path, data, mode=mode)
         case Copied(member=name, path=path), Wheel():
-            if (found := wheel.find(name)) is None:
+            if (old_member := wheel.find(name)) is None:
                 raise RepackageError(f"{wheel.path.name}: {name}: no such member")
-            writer.copy(wheel, found, path=path)
+            writer.copy(wheel, old_member, path=path)
         case Relinked(member=name, path=path, order=order), Wheel():
             with wheel.mapped(name, folder=folder, to_edit=True) as view, at(name):
                 before = EditedFile.whole(view)
@@ -221,17 +221,17 @@ def publish(
     """
     # with one layout there is nobody to keep for what members hold
     with SharedWheels(room_for(folder), keeps=len(layouts) > 1) as wheels:
-        found = releases_at(paths, shared=wheels)
+        offers = releases_at(paths, shared=wheels)
         plans = []
         for layout in layouts:
             with at(layout.name):
-                plans.append(layout.planned(found))
+                plans.append(layout.planned(offers))
         if folder is None:
             return tuple(PublishedLayout(plan, None, ()) for plan in plans)
         for plan in plans:
-            if not _is_free(there := folder / plan.layout):
-                raise _taken(there)
-        checked = {wheel.path for release in found for wheel in release.wheels} | {*_passed_on(plans)}
+            if not _is_free(target := folder / plan.layout):
+                raise _taken(target)
+        checked = {wheel.path for release in offers for wheel in release.wheels} | {*_passed_on(plans)}
         return _laid(plans, folder, wheels=wheels, checked=checked)
 
 
@@ -240,22 +240,22 @@ def _laid(
 ) -> tuple[PublishedLayout, ...]:
     """Carry out *plans*, several at once; at the end *checked* wheels that nobody has read are compared with RECORD."""
     with staging(folder) as stage, turn(folder), Digests() as digests:
-        for there in (folder / plan.layout for plan in plans):
-            if not _is_free(there):  # any more: another run had its turn before
-                raise _taken(there)
+        for target in (folder / plan.layout for plan in plans):
+            if not _is_free(target):  # any more: another run had its turn before
+                raise _taken(target)
 
         stop = Event()
 
         def lay(plan: PublishPlan) -> PublishedLayout:
             with at(plan.layout):
-                made = written(plan, stage / plan.layout, digests=digests, wheels=wheels, stop=stop)
-            return PublishedLayout(plan, folder / plan.layout, made)
+                files = written(plan, stage / plan.layout, digests=digests, wheels=wheels, stop=stop)
+            return PublishedLayout(plan, folder / plan.layout, files)
 
-        laid = in_threads(lay, plans, size=lambda _plan: 1, threads=available_cores(), stop=stop)
+        layouts = in_threads(lay, plans, size=lambda _plan: 1, threads=available_cores(), stop=stop)
         wheels.check(checked)
-        for one in laid:
-            _replace(stage / one.plan.layout, folder / one.plan.layout)
-    return tuple(laid)
+        for layout in layouts:
+            _replace(stage / layout.plan.layout, folder / layout.plan.layout)
+    return tuple(layouts)
 
 
 def _passed_on(plans: Iterable[PublishPlan]) -> Iterator[Path]:
@@ -265,18 +265,18 @@ def _passed_on(plans: Iterable[PublishPlan]) -> Iterator[Path]:
             yield from (member.wheel for member in output.members if not isinstance(member, Put))
 
 
-def _is_free(place: Path) -> bool:
-    """Whether *place* is missing or an empty folder, and not a link."""
-    is_empty = place.is_dir() and not place.is_symlink() and not any(place.iterdir())
-    return is_empty or not os.path.lexists(place)
+def _is_free(path: Path) -> bool:
+    """Whether *path* is missing or an empty folder, and not a link."""
+    is_empty = path.is_dir() and not path.is_symlink() and not any(path.iterdir())
+    return is_empty or not os.path.lexists(path)
 
 
-def _replace(made: Path, target: Path) -> None:
+def _replace(staged: Path, target: Path) -> None:
     try:
-        settle(made)
+        settle(staged)
         if target.exists():
             target.rmdir()
-        made.rename(target)
+        staged.rename(target)
         settle_names(target.parent)
     except OSError as error:
         if _is_free(target):
@@ -284,5 +284,5 @@ def _replace(made: Path, target: Path) -> None:
         raise _taken(target) from error  # by another run, since this one looked
 
 
-def _taken(place: Path) -> RepackageError:
-    return RepackageError(f"{place}: exists and is not an empty folder; remove it, or choose another output folder")
+def _taken(path: Path) -> RepackageError:
+    return RepackageError(f"{path}: exists and is not an empty folder; remove it, or choose another output folder")

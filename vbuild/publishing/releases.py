@@ -94,8 +94,8 @@ class OfferedWheel(Struct, frozen=True):
     @property
     def cpu(self) -> Cpu | None:
         """The processors it is for: the level that its variant names, else the baseline of its machine, if known."""
-        if found := Cpu.of_properties(map(str, self.properties)):
-            return found
+        if level := Cpu.of_properties(map(str, self.properties)):
+            return level
         return Cpu.known(self.machine, _BASELINES[self.machine]) if self.machine else None
 
     @property
@@ -144,14 +144,14 @@ def releases_at(paths: Sequence[Path], *, shared: SharedWheels | None = None) ->
 
     `VbuildError` for the first wheel that is damaged, or contradicts itself.
     """
-    found: dict[tuple[str, Version], list[OfferedWheel]] = {}
+    wheels_of: dict[tuple[str, Version], list[OfferedWheel]] = {}
     for wheel in (OfferedWheel.of(path, shared=shared) for path in gathered(paths)):
-        found.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
+        wheels_of.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
     return tuple(
         OfferedRelease(
             project, str(version), tuple(sorted(several, key=lambda wheel: (wheel.label is not None, wheel.path.name)))
         )
-        for (project, version), several in sorted(found.items())
+        for (project, version), several in sorted(wheels_of.items())
     )
 
 
@@ -183,26 +183,26 @@ def sibling_requirements(wheel: OfferedWheel, offers: Sequence[OfferedRelease]) 
 
 def sibling_requirement(line: str, offers: Sequence[OfferedRelease]) -> SiblingRequirement | None:
     """The *line*, read, if it names a project of *offers*."""
-    if (found := read_requirement(line)) is None or found.url:
+    if (requirement := read_requirement(line)) is None or requirement.url:
         return None
-    project = canonicalize_name(found.name)
+    project = canonicalize_name(requirement.name)
     releases = sorted((offer for offer in offers if offer.project == project), key=lambda offer: Version(offer.version))
     if not releases:
         return None
-    admitted = tuple(offer for offer in releases if found.specifier.contains(offer.version, prereleases=True))
-    is_tied = any(one.operator in EXACT_OPERATORS for one in found.specifier)
-    return SiblingRequirement(line, found, project, tuple(releases), admitted, is_tied)
+    admitted = tuple(offer for offer in releases if requirement.specifier.contains(offer.version, prereleases=True))
+    is_tied = any(specifier.operator in EXACT_OPERATORS for specifier in requirement.specifier)
+    return SiblingRequirement(line, requirement, project, tuple(releases), admitted, is_tied)
 
 
 def releases_with_variants(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
     """Those of *offers* that have variants; `RepackageError` if there are none."""
-    found = tuple(offer for offer in offers if offer.variants)
-    if not found:
+    with_variants = tuple(offer for offer in offers if offer.variants)
+    if not with_variants:
         names = ", ".join(map(str, offers)) or "nothing"
         raise RepackageError(
             f"found {names}, and no variant of it; expected wheels with labels: vbuild stamp gives one"
         )
-    return found
+    return with_variants
 
 
 def latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple[OfferedRelease, ...]:
@@ -245,22 +245,22 @@ def companion_wheels(offers: Sequence[OfferedRelease]) -> tuple[OfferedWheel, ..
 
 def required_companions(wheels: Sequence[OfferedWheel], companions: Sequence[OfferedWheel]) -> tuple[OfferedWheel, ...]:
     """Those of *companions* that *wheels* require, and what those require."""
-    asked, found = list(wheels), set[OfferedWheel]()
-    while asked:
-        wheel = asked.pop()
-        new = {one for one in companions if one not in found and _asks(wheel, one)}
-        found |= new
-        asked += new
-    return tuple(companion for companion in companions if companion in found)
+    unvisited, required = list(wheels), set[OfferedWheel]()
+    while unvisited:
+        wheel = unvisited.pop()
+        new = {companion for companion in companions if companion not in required and _asks(wheel, companion)}
+        required |= new
+        unvisited += new
+    return tuple(companion for companion in companions if companion in required)
 
 
 def companions_with(wheels: Sequence[OfferedWheel], companions: Sequence[OfferedWheel]) -> tuple[OfferedWheel, ...]:
     """Those of *companions* that *wheels* require, and those that require *wheels*."""
-    found = {
+    related = {
         *required_companions(wheels, companions),
-        *(one for one in companions if any(_asks(one, wheel) for wheel in wheels)),
+        *(companion for companion in companions if any(_asks(companion, wheel) for wheel in wheels)),
     }
-    return tuple(companion for companion in companions if companion in found)
+    return tuple(companion for companion in companions if companion in related)
 
 
 def _asks(wheel: OfferedWheel, other: OfferedWheel) -> bool:

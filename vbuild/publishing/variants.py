@@ -83,11 +83,11 @@ def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
 
 def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the releases in *folder* and with its index; `RepackageError` if it is empty."""
-    there = files_in(folder)
-    known = releases_among(there)
-    beside = {release.project for release in known}
-    yield from (*there.damaged, *stray_documents(there, known), *spelling_twins(known))
-    for release in known:
+    files = files_in(folder)
+    releases = releases_among(files)
+    beside = {release.project for release in releases}
+    yield from (*files.damaged, *stray_documents(files, releases), *spelling_twins(releases))
+    for release in releases:
         yield from label_problems(release)
         yield from metadata_problems(release, beside=beside - {release.project})
     yield from index_problems(folder)

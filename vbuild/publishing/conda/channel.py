@@ -66,7 +66,9 @@ def packages_in(folder: Path) -> tuple[Path, ...]:
     """
     try:
         shown = [path for path in folder.iterdir() if not path.name.startswith(".")]
-        below = [path for one in shown if one.is_dir() for path in one.iterdir() if not path.name.startswith(".")]
+        below = [
+            path for subdir in shown if subdir.is_dir() for path in subdir.iterdir() if not path.name.startswith(".")
+        ]
     except OSError as error:
         raise RepackageError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
     return tuple(sorted(path for path in (*shown, *below) if is_package(path)))
@@ -107,9 +109,9 @@ def index_channel(folder: Path) -> tuple[IndexedSubdir, ...]:
         subdirs: dict[str, list[Path]] = {NOARCH: []}
         for path in packages_in(folder):
             subdirs.setdefault(path.parent.name, []).append(path)
-        made = {subdir: repodata(subdir, dict(_listed(paths))) for subdir, paths in subdirs.items()}
+        repodata_of = {subdir: repodata(subdir, dict(_listed(paths))) for subdir, paths in subdirs.items()}
         indexed = []
-        for subdir, data in sorted(made.items()):
+        for subdir, data in sorted(repodata_of.items()):
             target = folder / subdir / _REPODATA
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +150,7 @@ def checked_index(data: bytes, stem: str) -> dict[str, Any]:
         number, depends = values.get("build_number"), values.get("depends", [])
         if type(number) is not int or number < 0:
             raise RepackageError(f"build_number is {number!r}; expected a whole number")
-        if not isinstance(depends, list) or not all(isinstance(one, str) for one in depends):
+        if not isinstance(depends, list) or not all(isinstance(spec, str) for spec in depends):
             raise RepackageError("depends: expected a list of texts")
         return values
 
@@ -159,12 +161,12 @@ def _index_of(path: Path) -> bytes:
     """
     if path.name.endswith(CONDA):
         with open_package(path) as package:
-            found = package.information().get(_INDEX)
+            index = package.information().get(_INDEX)
     else:
-        found = _first_index(path)
-    if found is None:
+        index = _first_index(path)
+    if index is None:
         raise RepackageError(f"no {_INDEX}; expected a package that conda-build 3 or rattler-build has made")
-    return found
+    return index
 
 
 def _first_index(path: Path) -> bytes | None:
@@ -176,8 +178,8 @@ def _first_index(path: Path) -> bytes | None:
                 if entry.isfile() and entry.name == _INDEX:
                     if entry.size > LARGEST:
                         raise RepackageError(f"more than {LARGEST} bytes to describe a package")
-                    held = archive.extractfile(entry)
-                    return held.read() if held else b""
+                    member = archive.extractfile(entry)
+                    return member.read() if member else b""
     except OSError as error:
         raise RepackageError(f"cannot be read: {error.strerror or error}") from error
     except (tarfile.TarError, EOFError) as error:
@@ -231,7 +233,7 @@ def _repodata(subdir: Path) -> Generator[Finding, None, Mapping[str, Mapping[str
         data = read_file(path)
         values = json.loads(data)
         records, name_in_it = values["packages.conda"], values["info"]["subdir"]
-        found = {name: {**record, "depends": [*record["depends"]]} for name, record in records.items()}
+        records_by_file = {name: {**record, "depends": [*record["depends"]]} for name, record in records.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         yield _problem(place, "is not repodata: expected JSON with info and packages.conda")
         return {}
@@ -240,15 +242,15 @@ def _repodata(subdir: Path) -> Generator[Finding, None, Mapping[str, Mapping[str
     if not _is_same(path.with_name(f"{_REPODATA}.zst"), data):
         yield _problem(f"{place}.zst", f"is not {_REPODATA} compressed, and most clients read it first")
     files = {file.name for file in subdir.glob("*.conda")}
-    for name in sorted({*found, *files}):
+    for name in sorted({*records_by_file, *files}):
         place = f"{subdir.name}/{name}"
         if name not in files:
             yield _problem(place, f"is in {_REPODATA}, and is not there")
-        elif name not in found:
+        elif name not in records_by_file:
             yield _problem(place, f"is not in {_REPODATA}, so that clients do not see it")
         else:
-            yield from _package(subdir / name, place, found[name])
-    return found
+            yield from _package(subdir / name, place, records_by_file[name])
+    return records_by_file
 
 
 def _is_same(path: Path, data: bytes) -> bool:
@@ -281,29 +283,31 @@ def _contents(package: OpenCondaPackage) -> Iterator[str]:
     try:
         entries = json.loads(information["info/paths.json"])["paths"]
         expected = {str(entry["_path"]): _stated(entry) for entry in entries if entry.get("path_type") != "directory"}
-        made = {str(entry["_path"]) for entry in entries if entry.get("prefix_placeholder")}
+        prefixed = {str(entry["_path"]) for entry in entries if entry.get("prefix_placeholder")}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         yield "has no paths.json that lists its files"
         return
-    found: dict[str, _File] = {}
+    files_found: dict[str, _File] = {}
     records: dict[str, str] = {}
     for entry, chunks in package.entries():
         if _is_outside(entry):
             yield f"{entry.name}: is no file below the prefix"
         if not entry.isdir():
             content = b"".join(chunks) if entry.name.endswith(".dist-info/RECORD") else chunks
-            found[entry.name] = found.get(entry.linkname) if entry.islnk() else _held(entry, content, records)
-    for file in sorted({*expected, *found}):
-        if file not in found:
+            files_found[entry.name] = (
+                files_found.get(entry.linkname) if entry.islnk() else _held(entry, content, records)
+            )
+    for file in sorted({*expected, *files_found}):
+        if file not in files_found:
             yield f"{file}: is in paths.json, and is not there"
         elif file not in expected:
             yield f"{file}: is not in paths.json"
-        elif found[file] != expected[file]:
+        elif files_found[file] != expected[file]:
             yield f"{file}: does not match its size and hash in paths.json"
     # others have files besides those of a wheel
     if {*information} <= _OURS:
-        files = {path: file for path, file in found.items() if file}
-        yield from (problem for path, text in records.items() for problem in _record(path, text, files, made))
+        files = {path: file for path, file in files_found.items() if file}
+        yield from (problem for path, text in records.items() for problem in _record(path, text, files, prefixed))
 
 
 def _stated(entry: Mapping[str, Any]) -> _File:
@@ -333,13 +337,13 @@ def _held(entry: tarfile.TarInfo, content: bytes | Iterator[bytes], records: dic
     return entry.size, hashing.hexdigest()
 
 
-def _record(file: str, text: str, found: Mapping[str, tuple[int, str]], made: set[str]) -> Iterator[str]:
-    """What is wrong with the RECORD *text* of *file*; what was *made* for the prefix has no lasting hash."""
+def _record(file: str, text: str, files: Mapping[str, tuple[int, str]], prefixed: set[str]) -> Iterator[str]:
+    """What is wrong with the RECORD *text* of *file*; what was *prefixed* for the prefix has no lasting hash."""
     root = posixpath.dirname(posixpath.dirname(file))
     # where the folder of the modules is in a prefix, whatever the Python
     site_packages = root if "/" in root else f"lib/python/{root}"
     by_place: dict[str, tuple[str, int, str]] = {}
-    for path, (size, digest) in found.items():
+    for path, (size, digest) in files.items():
         place = path
         if path.startswith(f"{root}/"):
             place = posixpath.join(site_packages, path.removeprefix(f"{root}/"))
@@ -360,7 +364,7 @@ def _record(file: str, text: str, found: Mapping[str, tuple[int, str]], made: se
         path, size, digest = by_place.pop(place)
         # other hashes than SHA-256 are not looked at
         is_other = (row.hash or "").startswith("sha256=") and recorded_sha256(row.hash) != digest
-        if row.hash and path not in made and (row.size != size or is_other):
+        if row.hash and path not in prefixed and (row.size != size or is_other):
             yield f"{file}: {row.path} does not match its size and hash"
     for path, *_ in sorted(by_place.values()):
         yield f"{file}: does not list {path}"

@@ -66,7 +66,7 @@ class OpenCondaPackage(Struct, frozen=True):
             try:
                 with tarfile.open(fileobj=io.BytesIO(data), mode="r:", tarinfo=BoundedInfo) as archive:
                     entries = counted_entries(archive, packed=self.described.size)
-                    return {one.name: b"".join(_chunks(archive, one)) for one in entries if one.isfile()}
+                    return {entry.name: b"".join(_chunks(archive, entry)) for entry in entries if entry.isfile()}
             except (tarfile.TarError, EOFError) as error:
                 raise RepackageError(f"damaged: {str(error).splitlines()[0]}") from error
 
@@ -267,16 +267,16 @@ class CondaPackage(Struct, frozen=True):
         elif wheel:
             folder_of_python = f"python{record.python}" if record.python else None
             prefix_python = f"{PLACEHOLDER}/bin/python"
-            found = installed(wheel, InstallEnvironment("conda", prefix_python, folder_of_python, has_placeholder=True))
+            files = installed(wheel, InstallEnvironment("conda", prefix_python, folder_of_python, has_placeholder=True))
             entries: list[dict[str, Any]] = []
-            packed = _packed(_tarred(wheel, found, entries, moment))
-            most = zstd.most(sum(file.size + len(file.path.encode()) + 6 * _BLOCK for file in found) + 2 * _BLOCK)
+            packed = _packed(_tarred(wheel, files, entries, moment))
+            most = zstd.most(sum(file.size + len(file.path.encode()) + 6 * _BLOCK for file in files) + 2 * _BLOCK)
             if StoredStream.fits(most):
                 yield name, StoredStream(packed, most)
             else:
                 folder_of_package = (folder / self.target).parent
                 yield name, EditedFile.whole(stack.enter_context(mapped(packed, folder=folder_of_package)))
-            information = _information(wheel, record, found, entries)
+            information = _information(wheel, record, files, entries)
         else:
             yield name, EditedFile.whole(b"".join(_packed(_tar((), moment))))
             information = {

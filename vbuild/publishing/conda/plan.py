@@ -193,16 +193,18 @@ def resolved(
     admitted = _admitted(metadata, pythons)
     if not admitted:
         raise RepackageError(f"Requires-Python is {metadata.requires_python}; expected one that some Python 3 fits")
-    asked = [(minor, _asked(requirements, minor, machine, names)) for minor in admitted]
+    depends_of = [(minor, _match_specifications(requirements, minor, machine, names)) for minor in admitted]
     # a gap between two Pythons ends a run as well
-    runs = groupby(enumerate(asked), lambda pair: (pair[1][1], pair[1][0] - pair[0]))
+    runs = groupby(enumerate(depends_of), lambda pair: (pair[1][1], pair[1][0] - pair[0]))
     return tuple(DependencyRun(tuple(minor for _, (minor, _) in run), depends) for (depends, _), run in runs)
 
 
 def patches_of(metadata: Metadata) -> str:
     """The patch versions in Requires-Python, ``>=3.9.2,!=3.10.1``, which runs of minor ones do not say."""
     wanted = SpecifierSet(metadata.requires_python or "")
-    return matchspec(SpecifierSet(",".join(str(one) for one in wanted if _PATCH.fullmatch(one.version))))
+    return matchspec(
+        SpecifierSet(",".join(str(specifier) for specifier in wanted if _PATCH.fullmatch(specifier.version)))
+    )
 
 
 def depends_on_machine(metadata: Metadata) -> bool:
@@ -239,14 +241,16 @@ def _admitted(metadata: Metadata, pythons: Iterable[int]) -> tuple[int, ...]:
     )
 
 
-def _asked(requirements: Sequence[Requirement], minor: int, machine: str, names: CondaNames) -> tuple[str, ...]:
+def _match_specifications(
+    requirements: Sequence[Requirement], minor: int, machine: str, names: CondaNames
+) -> tuple[str, ...]:
     """The match specifications of those *requirements* that hold in Python 3.*minor*, sorted, one for each project."""
-    found: dict[str, SpecifierSet] = {}
+    wanted: dict[str, SpecifierSet] = {}
     for requirement in requirements:
         if applies(requirement, minor, machine=machine):
             name = names.of(requirement.name)
-            found[name] = found.get(name, SpecifierSet()) & requirement.specifier
-    return tuple(f"{name} {matchspec(specifiers)}".rstrip() for name, specifiers in sorted(found.items()))
+            wanted[name] = wanted.get(name, SpecifierSet()) & requirement.specifier
+    return tuple(f"{name} {matchspec(specifiers)}".rstrip() for name, specifiers in sorted(wanted.items()))
 
 
 _SM_ARCH = re.compile(r"(?P<number>\d{2,3})(?P<letter>[af])?_(?P<kind>real|virtual)", re.ASCII)
@@ -285,12 +289,12 @@ def conditions(alternatives: Sequence[Sequence[Property]]) -> tuple[str, ...]:
             if version not in versions.setdefault(package, []):
                 versions[package].append(version)
     # a comma binds closer than a bar
-    return tuple(f"{package} {'|'.join(_without_parts(asked))}" for package, asked in sorted(versions.items()))
+    return tuple(f"{package} {'|'.join(_without_parts(bounds))}" for package, bounds in sorted(versions.items()))
 
 
-def _without_parts(asked: Sequence[str]) -> Iterator[str]:
-    """Those of *asked*, versions each, that are no part of another one: >=8.6,<9 is one of >=8.0,<9."""
-    meant = {text: _meant(text) for text in asked}
+def _without_parts(bounds: Sequence[str]) -> Iterator[str]:
+    """Those of *bounds*, versions each, that are no part of another one: >=8.6,<9 is one of >=8.0,<9."""
+    meant = {text: _meant(text) for text in bounds}
     yield from (text for text, own in meant.items() if not any(own < other for other in meant.values()))
 
 
@@ -382,10 +386,10 @@ class Tags(Struct, frozen=True):
 def tags_of(name: WheelName) -> Tags | None:
     """The tags in *name*, or None if it is not for Linux and CPython."""
     pythons = [match for match in map(_PYTHON.fullmatch, name.python.split(".")) if match]
-    place = _place(name.platform)
-    if not pythons or place is None:
+    subdir_and_glibc = _place(name.platform)
+    if not pythons or subdir_and_glibc is None:
         return None
-    (subdir, glibc), first = place, min(int(match["minor"] or 0) for match in pythons)
+    (subdir, glibc), first = subdir_and_glibc, min(int(match["minor"] or 0) for match in pythons)
     later = tuple(range(first, NEWEST + 1))
     if match := _ABI.fullmatch(name.abi):
         python = f"3.{match['minor']}{match['threads']}"
@@ -403,13 +407,13 @@ def _place(platform: str) -> tuple[str, int | None] | None:
     """The folder of a channel for the tag *platform*, and the glibc it needs, or None if there is none."""
     if platform == "any":
         return NOARCH, None
-    found = [match for match in map(_PLATFORM.fullmatch, platform.split(".")) if match]
-    if not found or found[0]["machine"] not in _SUBDIRS:
+    platforms = [match for match in map(_PLATFORM.fullmatch, platform.split(".")) if match]
+    if not platforms or platforms[0]["machine"] not in _SUBDIRS:
         return None
     # one of the platforms is enough, and one without a number asks for no glibc
-    minors = [int(match["glibc"]) if match["glibc"] else _ALIASES.get(match["alias"] or "") for match in found]
+    minors = [int(match["glibc"]) if match["glibc"] else _ALIASES.get(match["alias"] or "") for match in platforms]
     glibc = None if None in minors else min(minor for minor in minors if minor is not None)
-    return _SUBDIRS[found[0]["machine"]], glibc
+    return _SUBDIRS[platforms[0]["machine"]], glibc
 
 
 STEP = 100
@@ -426,16 +430,16 @@ class VariantChoice(Struct, frozen=True):
 
 def choices(document: Document) -> tuple[VariantChoice, ...]:
     """The variants of *document*, the least preferred first; `RepackageError` for a property without equivalent."""
-    found: list[VariantChoice] = []
+    ordered: list[VariantChoice] = []
     for label, alternatives in _neighbours(list(_placed(document))):
         first = alternatives[0]
         # the number that the variant would have alone
         levels = [X86_64_LEVELS.index(prop.value) + 1 for prop in first if prop.namespace == "x86_64"]
         gpu = _GPU if any(prop.namespace == "nvidia" for prop in first) else 0
         alone = STEP * max(levels, default=0) + gpu if first else _NULL
-        number = max(found[-1].number // STEP * STEP + STEP if found else 0, alone)
-        found.append(VariantChoice(label, alternatives, number))
-    return tuple(found)
+        number = max(ordered[-1].number // STEP * STEP + STEP if ordered else 0, alone)
+        ordered.append(VariantChoice(label, alternatives, number))
+    return tuple(ordered)
 
 
 def _placed(document: Document) -> Iterator[tuple[str, tuple[Property, ...]]]:
@@ -453,8 +457,8 @@ def _placed(document: Document) -> Iterator[tuple[str, tuple[Property, ...]]]:
     order = []
     for name, (label, properties) in singles.items():
         alone = replace(document, variants=(Variant(name if properties else label, properties),))
-        [place] = ranked(alone, machine)
-        order.append((place.key[:2], label, properties))
+        [ranking] = ranked(alone, machine)
+        order.append((ranking.key[:2], label, properties))
     # of equal ones the first label is taken
     order.sort(key=lambda item: (item[0], item[1]), reverse=True)
     return ((label, properties) for _, label, properties in order)
@@ -475,10 +479,13 @@ def _neighbours(
     yield before, tuple(run)
 
 
-def _differs_in_one(one: Sequence[Property], other: Sequence[Property]) -> bool:
+def _differs_in_one(choice: Sequence[Property], other_choice: Sequence[Property]) -> bool:
     """Whether two choices for the same features differ in the value of one, and need versions of the same packages."""
-    asked = [{found[0] for found in map(condition, properties) if found} for properties in (one, other)]
-    return asked[0] == asked[1] and sum(here != there for here, there in zip(one, other, strict=True)) == 1
+    packages = [{need[0] for need in map(condition, properties) if need} for properties in (choice, other_choice)]
+    return (
+        packages[0] == packages[1]
+        and sum(value != other_value for value, other_value in zip(choice, other_choice, strict=True)) == 1
+    )
 
 
 def _everything(document: Document) -> Machine:
@@ -529,15 +536,15 @@ class Conda(Struct, frozen=True):
                 raise RepackageError(
                     f"{other} and {offer.project} would both be called {name}; expected a name for each"
                 )
-        made = [(offer, tuple(_packages(offer, names))) for offer in offers]
-        packages = [package for _, its in made for package in its]
+        packages_of = [(offer, tuple(_packages(offer, names))) for offer in offers]
+        packages = [package for _, its in packages_of for package in its]
         if not packages:
-            found = ", ".join(map(str, offers)) or "none"
+            names_found = ", ".join(map(str, offers)) or "none"
             raise RepackageError(
-                f"found no wheel for CPython on Linux (x86_64, aarch64, glibc) or any machine in {found}"
+                f"found no wheel for CPython on Linux (x86_64, aarch64, glibc) or any machine in {names_found}"
             )
         records = [package.record for package in packages]
-        if any(asked.startswith(LEVEL_PACKAGE) for record in records for asked in record.depends):
+        if any(spec.startswith(LEVEL_PACKAGE) for record in records for spec in record.depends):
             packages += [CondaPackage(record.target, record) for record in level_packages()]
         indexes: list[CondaIndex] = []
         for subdir in (*MACHINES, NOARCH):
@@ -548,7 +555,7 @@ class Conda(Struct, frozen=True):
         return PublishPlan(
             self.name,
             (*packages, *indexes),
-            tuple(self._uses([offer for offer, its in made if its], records, names)),
+            tuple(self._uses([offer for offer, its in packages_of if its], records, names)),
             tuple(_notes(offers, packages, names)),
         )
 
@@ -556,9 +563,9 @@ class Conda(Struct, frozen=True):
         self, offers: Sequence[OfferedRelease], records: Sequence[CondaRecord], names: CondaNames
     ) -> Iterator[ConsumerUse]:
         where = quote(self.url.rstrip("/")) if self.url else '"file://$PWD"'
-        asked = {names.of(offer.project): offer.version for offer in offers if not offer.is_companion}
-        wanted = " ".join(f"{name}=={version}" for name, version in asked.items())
-        first = next(iter(asked), "demo")
+        versions = {names.of(offer.project): offer.version for offer in offers if not offer.is_companion}
+        wanted = " ".join(f"{name}=={version}" for name, version in versions.items())
+        first = next(iter(versions), "demo")
         yield ConsumerUse(
             "With conda; mamba and micromamba take the same words. The best build for the machine is taken:",
             f"conda create --name {first} --override-channels --channel {where} --channel {FORGE} {wanted}",
@@ -566,12 +573,12 @@ class Conda(Struct, frozen=True):
         channel = self.url.rstrip("/") if self.url else "./"
         yield ConsumerUse(
             "With pixi 0.71 or later, in pixi.toml: machines that have what a build asks for, the best first:",
-            platforms(records, asked, channels=(channel, FORGE)),
+            platforms(records, versions, channels=(channel, FORGE)),
             "toml",
         )
         yield ConsumerUse(
             "With an earlier pixi, which knows no __cuda_arch; pixi run --environment chooses the machine:",
-            system_requirements(records, asked, channels=(channel, FORGE)),
+            system_requirements(records, versions, channels=(channel, FORGE)),
             "toml",
         )
 
@@ -596,12 +603,12 @@ def _packages(offer: OfferedRelease, names: CondaNames) -> Iterator[CondaPackage
     """The packages of the wheels of *offer*, those of one wheel one after the other."""
     documents = [(wheel.path.name, wheel.document) for wheel in offer.variants if wheel.document]
     with at(offer):
-        found = choices(combine(documents)) if documents else ()
+        variant_choices = choices(combine(documents)) if documents else ()
     builds: list[_Build] = []
     for wheel in offer.wheels:
         # without tags it is for another system, or another Python
         if tags := tags_of(wheel.name):
-            own = [choice for choice in found if choice.label == wheel.label] if wheel.label else [_PLAIN]
+            own = [choice for choice in variant_choices if choice.label == wheel.label] if wheel.label else [_PLAIN]
             builds += [_Build(wheel, tags, choice) for choice in own]
     firsts: dict[Path, PurePosixPath] = {}
     numbers: dict[_Build, int] = {}
@@ -621,7 +628,7 @@ def _records(build: _Build, offer: OfferedRelease, names: CondaNames, *, number:
     """The packages of one wheel: one for each machine and run of Pythons with the same requirements."""
     tags, metadata = build.tags, build.wheel.metadata
     subdirs = tuple(MACHINES) if tags.subdir == NOARCH and depends_on_machine(metadata) else (tags.subdir,)
-    asked = conditions(build.choice.alternatives)
+    machine_needs = conditions(build.choice.alternatives)
     licence = metadata.headers.value("License-Expression") or metadata.headers.value("License")
     for subdir in subdirs:
         runs = resolved(metadata, tags.pythons, machine=MACHINES.get(subdir, "x86_64"), names=names)
@@ -634,7 +641,7 @@ def _records(build: _Build, offer: OfferedRelease, names: CondaNames, *, number:
                 build="_".join(parts),
                 number=number,
                 subdir=subdir,
-                depends=(*tags.depends(run.pythons, patches_of(metadata)), *asked, *run.depends),
+                depends=(*tags.depends(run.pythons, patches_of(metadata)), *machine_needs, *run.depends),
                 independent=None if tags.python else Independent.PYTHON,
                 python=tags.python,
                 license=licence if licence and len(licence.splitlines()) == 1 else None,
@@ -658,16 +665,16 @@ def _notes(offers: Sequence[OfferedRelease], packages: Sequence[CondaPackage], n
     if lone := [str(offer) for offer in offers if offer.variants and not offer.plain]:
         yield f"Without a plain wheel, machines that no variant fits get nothing: {', '.join(lone)}."
     records = [package.record for package in packages if package.wheel]
-    asked = {text.split()[0] for record in records for text in record.depends}
-    if LEVEL_PACKAGE in asked:
+    required = {text.split()[0] for record in records for text in record.depends}
+    if LEVEL_PACKAGE in required:
         yield "CPUs that archspec gets to know later have no level until this is published again with it."
-    if "__cuda_arch" in asked:
+    if "__cuda_arch" in required:
         yield "Builds for some GPUs need a client that knows __cuda_arch (CEP 46); others pass them over."
-    if "_python_abi3_support" in asked:
+    if "_python_abi3_support" in required:
         yield f"Wheels of the stable ABI need cpython and _python_abi3_support, which {FORGE} has (CEP 20)."
     own = {*_NEEDS, *(record.name for record in records), *(called for _, called in names.pairs)}
-    if kept := sorted(name for name in asked - own if not name.startswith("__")):
-        yield f"Required by the names they have on PyPI: {', '.join(kept)}; map those that {FORGE} calls otherwise."
+    if unmapped := sorted(name for name in required - own if not name.startswith("__")):
+        yield f"Required by the names they have on PyPI: {', '.join(unmapped)}; map those that {FORGE} calls otherwise."
 
 
 _ASKED = (LEVEL_PACKAGE, "__cuda", "__glibc")
@@ -686,9 +693,9 @@ class _Kind(Struct, frozen=True):
     glibc: Dotted | None
 
 
-def platforms(records: Sequence[CondaRecord], asked: Mapping[str, str], *, channels: Sequence[str]) -> str:
-    """The manifest of a workspace with the projects *asked*, by version, for the machines of *records*."""
-    lines = [*_workspace(asked, channels), "platforms = ["]
+def platforms(records: Sequence[CondaRecord], versions: Mapping[str, str], *, channels: Sequence[str]) -> str:
+    """The manifest of a workspace with the projects *versions*, by version, for the machines of *records*."""
+    lines = [*_workspace(versions, channels), "platforms = ["]
     for kind in _kinds(records):
         driver = str(kind.cuda or Dotted(0, 0))
         keys = {
@@ -699,14 +706,14 @@ def platforms(records: Sequence[CondaRecord], asked: Mapping[str, str], *, chann
             "glibc": kind.glibc and str(kind.glibc),
         }
         lines.append(f"  {_inline(keys)},")
-    return "\n".join([*lines, "]", "", *_dependencies(asked)])
+    return "\n".join([*lines, "]", "", *_dependencies(versions)])
 
 
-def system_requirements(records: Sequence[CondaRecord], asked: Mapping[str, str], *, channels: Sequence[str]) -> str:
+def system_requirements(records: Sequence[CondaRecord], versions: Mapping[str, str], *, channels: Sequence[str]) -> str:
     """The same with an environment for each kind of machine, without builds for some GPUs alone."""
     kinds = [kind for kind in _kinds(records) if not kind.arch]
     subdirs = list(dict.fromkeys(kind.subdir for kind in kinds))
-    lines = [*_workspace(asked, channels), f"platforms = {json.dumps(subdirs)}", "", *_dependencies(asked)]
+    lines = [*_workspace(versions, channels), f"platforms = {json.dumps(subdirs)}", "", *_dependencies(versions)]
     for kind in kinds:
         lines += ["", f"[feature.{kind.name}]", f"platforms = {json.dumps([kind.subdir])}"]
         lines += [f"[feature.{kind.name}.system-requirements]"]
@@ -718,14 +725,14 @@ def system_requirements(records: Sequence[CondaRecord], asked: Mapping[str, str]
 
 def _kinds(records: Sequence[CondaRecord]) -> list[_Kind]:
     """The kinds of machines, the most preferred first, each once; of builds of one label the newest glibc counts."""
-    found: dict[str, _Kind] = {}
+    kinds_by_name: dict[str, _Kind] = {}
     for record in sorted(records, key=lambda record: -record.number):
         for kind in _kinds_of(record):
-            known = found.setdefault(kind.name, kind)
+            known = kinds_by_name.setdefault(kind.name, kind)
             newest = max(filter(None, (known.glibc, kind.glibc)), default=None)
-            found[kind.name] = replace(known, glibc=newest)
+            kinds_by_name[kind.name] = replace(known, glibc=newest)
     best: dict[_Kind, _Kind] = {}
-    for kind in found.values():
+    for kind in kinds_by_name.values():
         best.setdefault(replace(kind, name=""), kind)
     return list(best.values())
 
@@ -735,10 +742,10 @@ def _kinds_of(record: CondaRecord) -> Iterator[_Kind]:
 
     Above the highest the build does not run, so that this kind gets another one.
     """
-    asked = {name: versions for name, _, versions in (text.partition(" ") for text in record.depends)}
+    versions_of = {name: versions for name, _, versions in (text.partition(" ") for text in record.depends)}
     subdir = "linux-64" if record.subdir == NOARCH else record.subdir
-    level, cuda, glibc = (min(_bounds(asked.get(name, "")), default=None) for name in _ASKED)
-    archs: Iterable[Dotted | None] = sorted(_bounds(asked.get("__cuda_arch", "")), reverse=True) or (None,)
+    level, cuda, glibc = (min(_bounds(versions_of.get(name, "")), default=None) for name in _ASKED)
+    archs: Iterable[Dotted | None] = sorted(_bounds(versions_of.get("__cuda_arch", "")), reverse=True) or (None,)
     for arch in archs:
         words = (subdir, record.label or "plain", *([str(arch)] if arch else []))
         name = _NAME.sub("-", "-".join(words)).strip("-")
@@ -750,16 +757,20 @@ def _bounds(versions: str) -> frozenset[Dotted]:
     return frozenset(Dotted.parse(match["version"]) for match in _BOUND.finditer(versions))
 
 
-def _workspace(asked: Mapping[str, str], channels: Sequence[str]) -> list[str]:
-    return ["[workspace]", f"name = {json.dumps(next(iter(asked), 'demo'))}", f"channels = {json.dumps([*channels])}"]
+def _workspace(versions: Mapping[str, str], channels: Sequence[str]) -> list[str]:
+    return [
+        "[workspace]",
+        f"name = {json.dumps(next(iter(versions), 'demo'))}",
+        f"channels = {json.dumps([*channels])}",
+    ]
 
 
-def _dependencies(asked: Mapping[str, str]) -> list[str]:
-    return ["[dependencies]", *(f'{json.dumps(name)} = "=={version}"' for name, version in asked.items())]
+def _dependencies(versions: Mapping[str, str]) -> list[str]:
+    return ["[dependencies]", *(f'{json.dumps(name)} = "=={version}"' for name, version in versions.items())]
 
 
 def _inline(keys: Mapping[str, object]) -> str:
     """*keys* as an inline table, without those that are None."""
-    found = ((key, value) for key, value in keys.items() if value is not None)
-    pairs = (f"{key} = {_inline(value) if isinstance(value, dict) else json.dumps(value)}" for key, value in found)
+    items = ((key, value) for key, value in keys.items() if value is not None)
+    pairs = (f"{key} = {_inline(value) if isinstance(value, dict) else json.dumps(value)}" for key, value in items)
     return f"{{ {', '.join(pairs)} }}"

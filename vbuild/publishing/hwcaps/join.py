@@ -89,8 +89,10 @@ class LevelBuild(Struct, frozen=True, eq=False):
         seen = _Seen(keeps_code=not cpu.is_baseline, passed=frozenset(filter(None, map(recorded_sha256, same))))
         bundle = WheelReader(seen.look).read(wheel)
         build = cls(cpu, offered, bundle, is_added, seen)
-        if there := next((path for path in bundle.binaries if f"{GLIBC_HWCAPS}/" in path), None):
-            raise RepackageError(f"{build}: {there}: copies for levels are in it already; expected a wheel of one")
+        if joined_path := next((path for path in bundle.binaries if f"{GLIBC_HWCAPS}/" in path), None):
+            raise RepackageError(
+                f"{build}: {joined_path}: copies for levels are in it already; expected a wheel of one"
+            )
         return build
 
     def __str__(self) -> str:
@@ -127,21 +129,21 @@ class LevelBuild(Struct, frozen=True, eq=False):
 
     def elf(self, path: str) -> Elf:
         """The code of the compiled file at *path*, which is not kept any longer."""
-        if found := self._seen.elfs.pop(self.pieces[path].sha256, None):
-            return found
+        if elf := self._seen.elfs.pop(self.pieces[path].sha256, None):
+            return elf
         with self.bundle.wheel.mapped(self.member(path)) as data, at(self), at(path):
             return Elf.parse(data)
 
     def reached(self, path: str) -> tuple[str, ...]:
         """The other files of the wheel that the loader brings in with the one at *path*."""
-        found: dict[str, None] = {}
+        providers: dict[str, None] = {}
         queue = [path]
         while queue:
             for edge in self.bundle.graph.needs(queue.pop()):
-                if edge.provider and edge.provider != path and edge.provider not in found:
-                    found[edge.provider] = None
+                if edge.provider and edge.provider != path and edge.provider not in providers:
+                    providers[edge.provider] = None
                     queue.append(edge.provider)
-        return tuple(found)
+        return tuple(providers)
 
 
 class _Seen(Struct, frozen=True, eq=False):
@@ -206,16 +208,16 @@ class Matching(Struct, frozen=True):
     @classmethod
     def of(cls, base: LevelBuild, other: LevelBuild) -> Self:
         """The files of *other* matched with those of *base*: by path, without the hash, then by the name alone."""
-        found: dict[str, str] = {path: path for path in other.pieces if path in base.pieces}
+        matches: dict[str, str] = {path: path for path in other.pieces if path in base.pieces}
         for naming in (plain, short):
-            taken = set(found.values())
-            left = _only(naming, (path for path in other.pieces if path not in found))
-            there = _only(naming, (path for path in base.pieces if path not in taken))
-            found |= {path: there[name] for name, path in left.items() if name in there}
+            taken = set(matches.values())
+            unmatched = _only(naming, (path for path in other.pieces if path not in matches))
+            base_paths = _only(naming, (path for path in base.pieces if path not in taken))
+            matches |= {path: base_paths[name] for name, path in unmatched.items() if name in base_paths}
         return cls(
-            found,
-            {base_path: path for path, base_path in found.items()},
-            tuple(path for path in other.pieces if path not in found),
+            matches,
+            {base_path: path for path, base_path in matches.items()},
+            tuple(path for path in other.pieces if path not in matches),
         )
 
 
@@ -227,11 +229,11 @@ def short(name: str) -> str:
 
 def _only(naming: Callable[[str], str], paths: Iterable[str]) -> dict[str, str]:
     """Those of *paths* that have a hash, by folder and *naming*, without those that share a name."""
-    found: dict[str, list[str]] = {}
+    paths_of_name: dict[str, list[str]] = {}
     for path in paths:
         if hashed(path):
-            found.setdefault(posixpath.join(posixpath.dirname(path), naming(path)), []).append(path)
-    return {name: several[0] for name, several in found.items() if len(several) == 1}
+            paths_of_name.setdefault(posixpath.join(posixpath.dirname(path), naming(path)), []).append(path)
+    return {name: several[0] for name, several in paths_of_name.items() if len(several) == 1}
 
 
 MOVED = "libvb_"
@@ -277,34 +279,34 @@ class Judge(Struct, frozen=True):
         levels = Levels(
             {copy.path: elf}, claim, baseline=lambda _: other, allow=tuple(self.allow), executor=self.executor
         )
-        found = (finding for _, findings in levels.verdicts() for finding in findings)
-        return next((finding.what for finding in found if finding.severity is Severity.ERROR), None)
+        all_findings = (finding for _, findings in levels.verdicts() for finding in findings)
+        return next((finding.what for finding in all_findings if finding.severity is Severity.ERROR), None)
 
 
 def _kind(base: LevelFile, copy: LevelFile) -> str | None:
-    for one in (base, copy):
-        outline = one.piece.loading.outline
+    for file in (base, copy):
+        outline = file.piece.loading.outline
         if outline.machine != _MACHINE:
             return f"code for {outline.machine}: glibc knows levels of x86-64 only"
-        if one.piece.loading.is_program or outline.type != "ET_DYN":
+        if file.piece.loading.is_program or outline.type != "ET_DYN":
             return "a program, or no shared library: differs between levels, and the loader chooses libraries only"
     return None
 
 
 def _soname(base: LevelFile, copy: LevelFile) -> str | None:
-    one, other = (each.piece.loading.outline.soname for each in (base, copy))
+    base_soname, soname = (file.piece.loading.outline.soname for file in (base, copy))
     # tools that bundle put the file's name there, hash and all
     is_bundled = hashed(base.piece.name) and hashed(copy.piece.name)
-    if one == other or (one and other and is_bundled and short(one) == short(other)):
+    if base_soname == soname or (base_soname and soname and is_bundled and short(base_soname) == short(soname)):
         return None
-    return soname_fault(other and plain(other), one and plain(one), where="the baseline's")
+    return soname_fault(soname and plain(soname), base_soname and plain(base_soname), where="the baseline's")
 
 
 def _modules(base: LevelFile, copy: LevelFile) -> str | None:
-    one, other = (set(each.piece.loading.modules) for each in (base, copy))
-    if one == other:
+    base_modules, modules = (set(file.piece.loading.modules) for file in (base, copy))
+    if base_modules == modules:
         return None
-    names = ", ".join(sorted(one ^ other))
+    names = ", ".join(sorted(base_modules ^ modules))
     return f"one of this and the baseline's is the Python module {names}; expected the same modules at all levels"
 
 
@@ -327,9 +329,9 @@ def missed(
     PyInit_, ctypes names of C: those of C++ come and go with what is linked in of libstdc++.
     """
     if hashed(base.name) and not base.name.startswith(MOVED):
-        return [one for one in lacking if one in taken]
+        return [symbol for symbol in lacking if symbol in taken]
     if base.loading.modules and not is_needed:
-        return [one for one in lacking if not one.is_mangled]
+        return [symbol for symbol in lacking if not symbol.is_mangled]
     return list(lacking)
 
 
@@ -352,7 +354,7 @@ def platform_fault(copy: LevelFile, platforms: Sequence[PlatformPolicy], *, own:
         if edge.provider is None and edge.via is not Via.DRIVER
     }
     taken: list[tuple[str, str | None]] = [(name, None) for name in loading.outline.needed]
-    taken += [(one.library, version) for one in loading.taken for version in one.versions]
+    taken += [(needed.library, version) for needed in loading.taken for version in needed.versions]
     for library, version in taken:
         if library not in outside or own(library):
             continue
@@ -402,9 +404,9 @@ def differences(base: LevelBuild, other: LevelBuild) -> Iterator[MemberDifferenc
 def _saying(base: LevelBuild, other: LevelBuild, path: str) -> str:
     if path.endswith(".dist-info/METADATA"):
         for name in _REQUIRING:
-            one, two = (build.offered.metadata.headers.values(name) for build in (base, other))
-            if found := sorted({*one} ^ {*two}):
-                return f"{name}: {found[0]}: in one of the wheels for {base.cpu} and {other.cpu} only"
+            base_values, values = (build.offered.metadata.headers.values(name) for build in (base, other))
+            if differing := sorted({*base_values} ^ {*values}):
+                return f"{name}: {differing[0]}: in one of the wheels for {base.cpu} and {other.cpu} only"
     return f"the wheels for {base.cpu} and {other.cpu} differ in it, and no processor's level chooses such a file"
 
 
@@ -412,26 +414,26 @@ def _rest(build: LevelBuild) -> dict[str, str]:
     """The other members by installed path, without those that each wheel has its own."""
     compiled = {piece.member.path for piece in build.pieces.values()}
     compiled |= {*build.bundle.outside, *build.bundle.damaged}
-    found = {}
+    members = {}
     for row in build.offered.rows:
         _, _, name = row.path.partition(".dist-info/")
         if row.path not in compiled and not (is_dist_info(row.path) and _OWN.fullmatch(name)):
             installed = installed_path(row.path)
             # data folders have the version in their names
-            found[installed or f"*.data{row.path.partition('.data')[2]}"] = row.path
-    return found
+            members[installed or f"*.data{row.path.partition('.data')[2]}"] = row.path
+    return members
 
 
 def _is_same_member(base: LevelBuild, ours: str, other: LevelBuild, theirs: str) -> bool:
-    one, two = ({row.path: row for row in build.offered.rows} for build in (base, other))
-    if one[ours].hash == two[theirs].hash:
+    our_rows, their_rows = ({row.path: row for row in build.offered.rows} for build in (base, other))
+    if our_rows[ours].hash == their_rows[theirs].hash:
         return True
     if is_dist_info(ours) and ours.endswith("/METADATA"):
         stated, known = (build.offered.metadata.headers for build in (base, other))
         return all(sorted(stated.values(name)) == sorted(known.values(name)) for name in _REQUIRING)
     if ours.endswith(".pyc"):
-        return _CACHED.sub(r"\g<name>.py", ours) in one
-    if not ours.endswith((".py", *_TEXTS)) or max(one[ours].size or 0, two[theirs].size or 0) > _LARGEST:
+        return _CACHED.sub(r"\g<name>.py", ours) in our_rows
+    if not ours.endswith((".py", *_TEXTS)) or max(our_rows[ours].size or 0, their_rows[theirs].size or 0) > _LARGEST:
         return False
     return _tells_same(base.bundle.wheel.read(ours), other.bundle.wheel.read(theirs), is_code=ours.endswith(".py"))
 
@@ -488,15 +490,18 @@ class Join:
         """What differs between levels, by installed path in the baseline; `RepackageError` if it cannot be joined."""
         for build in self.others:
             self._check(build)
-        found = {path: copies for path in self.base.pieces if (copies := tuple(self._differing(path)))}
-        while dropped := self._unanswered(found):
+        copies_of = {path: copies for path in self.base.pieces if (copies := tuple(self._differing(path)))}
+        while dropped := self._unanswered(copies_of):
             gone = {(copy.build, copy.path) for copy in dropped}
-            left = {path: tuple(one for one in found[path] if (one.build, one.path) not in gone) for path in found}
-            found = {path: copies for path, copies in left.items() if copies}
-        self._note_further(found)
+            left = {
+                path: tuple(copy for copy in copies if (copy.build, copy.path) not in gone)
+                for path, copies in copies_of.items()
+            }
+            copies_of = {path: copies for path, copies in left.items() if copies}
+        self._note_further(copies_of)
         return {
             path: LevelFamily(LevelFile(self.base, path), copies, self._is_opened(path))
-            for path, copies in found.items()
+            for path, copies in copies_of.items()
         }
 
     @cached_property
@@ -519,19 +524,19 @@ class Join:
     def leads(self, copy: LevelFile) -> Iterator[tuple[Edge, LevelFile]]:
         """Each NEEDED of *copy* that leads to a file of the join."""
         for edge in copy.build.bundle.graph.needs(copy.path):
-            if found := self.lead(copy, edge):
-                yield edge, found
+            if lead := self.lead(copy, edge):
+                yield edge, lead
 
     def further(self, copy: LevelFile) -> tuple[LevelFile, ...]:
         """The files that *copy* needs, directly or not, and the baseline lacks."""
-        found: dict[str, LevelFile] = {}
+        needed: dict[str, LevelFile] = {}
         queue = [copy]
         while queue:
-            for _, one in self.leads(queue.pop()):
-                if one.build is not self.base and one.path not in found:
-                    found[one.path] = one
-                    queue.append(one)
-        return tuple(found.values())
+            for _, file in self.leads(queue.pop()):
+                if file.build is not self.base and file.path not in needed:
+                    needed[file.path] = file
+                    queue.append(file)
+        return tuple(needed.values())
 
     def _refuse(self, build: LevelBuild, path: str, what: str) -> None:
         """`RepackageError`, or a note if *build* was added."""
@@ -544,7 +549,7 @@ class Join:
         for difference in differences(self.base, build):
             if not (build.is_added and difference.is_lack):
                 self._refuse(build, difference.path, difference.what)
-        own, expected = ({row.path: row.hash for row in each.offered.rows} for each in (build, self.base))
+        own, expected = ({row.path: row.hash for row in checked.offered.rows} for checked in (build, self.base))
         for path in build.bundle.outside:
             if own.get(path) != expected.get(path):
                 self._refuse(build, path, "differs, and is installed where the loader does not look for libraries")
@@ -562,11 +567,11 @@ class Join:
         """The copies of the baseline's *path* that differ from the next lower level's and can be joined."""
         base = last = LevelFile(self.base, path)
         for build in self.others:
-            there = self.matchings[build].from_base.get(path)
-            if there is None or last.is_same(copy := LevelFile(build, there)):
+            own_path = self.matchings[build].from_base.get(path)
+            if own_path is None or last.is_same(copy := LevelFile(build, own_path)):
                 continue
             if fault := self._fault(base, copy):
-                self._refuse(build, there, fault)
+                self._refuse(build, own_path, fault)
                 continue
             yield copy
             last = copy
@@ -584,26 +589,29 @@ class Join:
     @cached_property
     def _taken(self) -> frozenset[Versioned]:
         """The symbols that the baseline's files take of others, each name with its version and without."""
-        found = {symbol for path in self.base.pieces for symbol in self.base.interface(path).taken}
-        return frozenset({*found, *(Versioned(symbol.name) for symbol in found)})
+        symbols = {symbol for path in self.base.pieces for symbol in self.base.interface(path).taken}
+        return frozenset({*symbols, *(Versioned(symbol.name) for symbol in symbols)})
 
     def _unknown(self, base: LevelFile, copy: LevelFile) -> Versioned | None:
         """A symbol that *copy* takes from a library of the baseline that it was not built with, and that lacks it."""
         edges = copy.build.bundle.graph.needs(copy.path)
-        guessed = [found for edge in edges if edge.provider is None and (found := self.lead(copy, edge))]
+        guessed = [lead for edge in edges if edge.provider is None and (lead := self.lead(copy, edge))]
         if not guessed or copy.piece.loading.modules:
             return None
-        own = [*guessed, *(LevelFile(self.base, path) for one in guessed for path in self.base.reached(one.path))]
+        own = [
+            *guessed,
+            *(LevelFile(self.base, path) for library in guessed for path in self.base.reached(library.path)),
+        ]
         own += [LevelFile(copy.build, path) for path in copy.build.reached(copy.path)]
         left = {symbol for symbol in copy.interface.taken - base.interface.taken if symbol.version is None}
-        for one in own:
-            left = {symbol for symbol in left if not one.interface.answers(symbol)}
+        for library in own:
+            left = {symbol for symbol in left if not library.interface.answers(symbol)}
         return min(left, key=str, default=None)
 
-    def _unanswered(self, found: dict[str, tuple[LevelFile, ...]]) -> set[LevelFile]:
+    def _unanswered(self, copies_of: dict[str, tuple[LevelFile, ...]]) -> set[LevelFile]:
         """The copies that lack a symbol together with others that are chosen."""
         families = {
-            path: LevelFamily(LevelFile(self.base, path), copies, is_moved=False) for path, copies in found.items()
+            path: LevelFamily(LevelFile(self.base, path), copies, is_moved=False) for path, copies in copies_of.items()
         }
         dropped: set[LevelFile] = set()
         for build in self.others:
@@ -626,7 +634,7 @@ class Join:
         ]
         for symbol in sorted(consumer.interface.taken, key=str):
             givers = [number for number, (own, _) in enumerate(pairs) if own.interface.answers(symbol)]
-            if not givers or any(one.interface.answers(symbol) for one in chosen):
+            if not givers or any(library.interface.answers(symbol) for library in chosen):
                 continue
             giver = chosen[givers[0]]
             blamed = consumer if consumer.build.is_added else giver
@@ -644,8 +652,8 @@ class Join:
             return True
         return not any(edge.via in OWN_LIBRARY for edge in bundle.graph.consumers(path))
 
-    def _note_further(self, found: dict[str, tuple[LevelFile, ...]]) -> None:
-        for path, copies in found.items():
+    def _note_further(self, copies_of: dict[str, tuple[LevelFile, ...]]) -> None:
+        for path, copies in copies_of.items():
             for copy in copies:
                 more = LevelFile(self.base, path).interface.lacking(copy.interface)
                 if more and not copy.piece.loading.modules:

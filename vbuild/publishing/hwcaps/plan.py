@@ -167,11 +167,11 @@ def further_members(join: Join, families: Sequence[LevelFamily]) -> Iterator[Mem
     `RepackageError` if two differ.
     """
     seen: dict[str, LevelFile] = {}
-    for one in (one for family in families for copy in family.copies for one in join.further(copy)):
-        if (first := seen.setdefault(one.path, one)) is one:
-            yield _placed(join, one, one.path, soname=one.piece.loading.outline.soname, root=_root(one))
-        elif not first.is_same(one):
-            raise RepackageError(f"{one}: another library than that of {first.build}, and the plain wheel has none")
+    for file in (file for family in families for copy in family.copies for file in join.further(copy)):
+        if (first := seen.setdefault(file.path, file)) is file:
+            yield _placed(join, file, file.path, soname=file.piece.loading.outline.soname, root=_root(file))
+        elif not first.is_same(file):
+            raise RepackageError(f"{file}: another library than that of {first.build}, and the plain wheel has none")
 
 
 def _root(copy: LevelFile) -> str:
@@ -210,8 +210,10 @@ class JoinSet(Struct, frozen=True):
         base = [wheel for wheel in plain if wheel.label is None] or plain
         others = [*((cpu, wheel) for cpu, wheel in levels if not cpu.is_baseline), *added]
         if not base:
-            there = ", ".join(str(cpu) for cpu, _ in others)
-            raise RepackageError(f"{wheels[0].path.name}: found {there} and no plain wheel of this tag; expected one")
+            levels_found = ", ".join(str(cpu) for cpu, _ in others)
+            raise RepackageError(
+                f"{wheels[0].path.name}: found {levels_found} and no plain wheel of this tag; expected one"
+            )
         for several in (base, *([wheel for cpu, wheel in others if cpu.level == level] for level in LEVELS)):
             if len(several) > 1:
                 names = " and ".join(wheel.path.name for wheel in several)
@@ -266,29 +268,29 @@ def _named(wheel: OfferedWheel) -> Cpu | None:
     """The x86-64 level of *wheel*, the baseline if it needs nothing, or None if it needs more than a level."""
     if len(wheel.properties) > 1:
         return None
-    found = Cpu.of_property(str(wheel.properties[0])) if wheel.properties else BASELINE
-    return found if found and found.machine == "x86_64" else None
+    level = Cpu.of_property(str(wheel.properties[0])) if wheel.properties else BASELINE
+    return level if level and level.machine == "x86_64" else None
 
 
 def _level_of(wheel: OfferedWheel) -> Cpu:
     """The level of *wheel*; `RepackageError` if it needs more than that, or another machine."""
-    if (found := _named(wheel)) is None:
-        asked = ", ".join(map(str, wheel.properties))
-        raise RepackageError(f"{wheel.path.name}: a variant of {asked}; expected x86-64 levels, and nothing else")
-    return found
+    if (level := _named(wheel)) is None:
+        properties = ", ".join(map(str, wheel.properties))
+        raise RepackageError(f"{wheel.path.name}: a variant of {properties}; expected x86-64 levels, and nothing else")
+    return level
 
 
 def _release(wheel: OfferedWheel) -> tuple[str, str]:
     return wheel.name.project, wheel.name.normalised().version
 
 
-def _check_alike(one: OfferedWheel, other: OfferedWheel) -> None:
-    if _release(one) != _release(other):
-        found, expected = (" ".join(_release(wheel)) for wheel in (other, one))
-        raise RepackageError(f"{other.path.name}: found {found}; expected {expected}, as {one.path.name} is")
-    if one.tag != other.tag:
-        found, expected = ("-".join(wheel.tag) for wheel in (other, one))
-        raise RepackageError(f"{other.path.name}: for {found}; expected {expected}, as {one.path.name} is")
+def _check_alike(like: OfferedWheel, wheel: OfferedWheel) -> None:
+    if (expected := _release(like)) != (actual := _release(wheel)):
+        what = f"found {' '.join(actual)}; expected {' '.join(expected)}, as {like.path.name} is"
+        raise RepackageError(f"{wheel.path.name}: {what}")
+    if like.tag != wheel.tag:
+        what = f"for {'-'.join(wheel.tag)}; expected {'-'.join(like.tag)}, as {like.path.name} is"
+        raise RepackageError(f"{wheel.path.name}: {what}")
 
 
 def _check_platform(base: OfferedWheel) -> None:
@@ -307,11 +309,11 @@ _SHOWN = 4
 
 
 @contextmanager
-def opened_join(one: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"]:
-    if not one.others:
-        yield JoinedWheel(one, None)
+def opened_join(join_set: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"]:
+    if not join_set.others:
+        yield JoinedWheel(join_set, None)
         return
-    pairs = ((BASELINE, one.base), *one.others)
+    pairs = ((BASELINE, join_set.base), *join_set.others)
     same = frozenset.intersection(*(frozenset(row.hash for row in offered.rows) for _, offered in pairs))
     try:
         judge = Judge(tuple(map(re.compile, allow)))
@@ -320,14 +322,14 @@ def opened_join(one: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"
     with ExitStack() as stack:
         judge = replace(judge, executor=stack.enter_context(processes()))
         wheels = [stack.enter_context(offered.opened()) for _, offered in pairs]
-        added = [offered in one.added for _, offered in pairs]
+        added = [offered in join_set.added for _, offered in pairs]
         with ThreadPoolExecutor(available_cores()) as pool:
             reading = [
                 pool.submit(LevelBuild.of, cpu, offered, wheel, is_added=is_added, same=same)
                 for (cpu, offered), wheel, is_added in zip(pairs, wheels, added, strict=True)
             ]
             base, *others = [future.result() for future in reading]
-        yield JoinedWheel(one, Join(base, others, judge))
+        yield JoinedWheel(join_set, Join(base, others, judge))
 
 
 class JoinedWheel(Struct, frozen=True):
@@ -388,7 +390,7 @@ class JoinedWheel(Struct, frozen=True):
 
     def _newer_platform(self) -> str | None:
         """The tag of the added wheel that needs the newest system, if the plain wheel's promises too little."""
-        found: list[tuple[tuple[int, int], str]] = []
+        platforms: list[tuple[tuple[int, int], str]] = []
         for copy in (copy for family in self.families for copy in family.copies if copy.build.is_added):
             if not (fault := self._platform_fault(copy, self.set.base)):
                 continue
@@ -397,8 +399,8 @@ class JoinedWheel(Struct, frozen=True):
             if not all(platform.promises and platform.glibc for platform in own) or self._platform_fault(copy, offered):
                 what = f"{fault}; expected a wheel with a tag that does: repair it"
                 raise RepackageError(f"{copy}: {what}")
-            found.append((min(platform.glibc for platform in own if platform.glibc), offered.name.platform))
-        return max(found)[1] if found else None
+            platforms.append((min(platform.glibc for platform in own if platform.glibc), offered.name.platform))
+        return max(platforms)[1] if platforms else None
 
     def _platform_fault(self, copy: LevelFile, offered: OfferedWheel) -> str | None:
         join = self.join
@@ -480,23 +482,23 @@ class Hwcaps(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """For each tag the join of its wheels; other plain wheels, and those of other releases, as they are."""
         added = [(cpu, OfferedWheel.of(path)) for cpu, path in self.added]
-        found = [one for offer in offers for one in sets(offer, added)]
-        taken = {offered.path for one in found for _, offered in one.others}
+        join_sets = [join_set for offer in offers for join_set in sets(offer, added)]
+        taken = {offered.path for join_set in join_sets for _, offered in join_set.others}
         if lost := next((offered for _, offered in added if offered.path not in taken), None):
-            tags = ", ".join(sorted({"-".join(one.base.tag) for one in found})) or "none"
+            tags = ", ".join(sorted({"-".join(join_set.base.tag) for join_set in join_sets})) or "none"
             raise RepackageError(
                 f"{lost.path.name}: no plain wheel of its release, Python and ABI to add it to; found: {tags}"
             )
-        if not any(one.others for one in found):
+        if not any(join_set.others for join_set in join_sets):
             raise RepackageError("found no wheel of an x86-64 level above the baseline; expected some to join")
         outputs: list[LinkedFile | NewWheel] = []
         notes: dict[str, None] = {}
-        for one in found:
-            with opened_join(one, allow=self.allow) as joins:
+        for join_set in join_sets:
+            with opened_join(join_set, allow=self.allow) as joins:
                 joins.check_added()
                 joins.check_size(self.max_size)
                 outputs += joins.outputs()
-                notes |= dict.fromkeys((*one.notes, *joins.notes()))
+                notes |= dict.fromkeys((*join_set.notes, *joins.notes()))
         files = tuple(output.target for output in outputs)
         index = SimpleIndex(PurePosixPath("simple"), files)
         return PublishPlan(self.name, (*outputs, index), tuple(self._uses(offers)), (*notes, _OLDER, _DEBUG))
@@ -517,10 +519,10 @@ def joined(wheels: Sequence[OfferedWheel], *, max_size: int | None = None, allow
 
     `RepackageError` if they do not fit together, or the wheel would take more than *max_size* bytes.
     """
-    one = JoinSet.of(wheels)
-    with opened_join(one, allow=tuple(allow)) as found:
-        found.check_size(max_size)
-        return found.wheel()
+    join_set = JoinSet.of(wheels)
+    with opened_join(join_set, allow=tuple(allow)) as joined_wheel:
+        joined_wheel.check_size(max_size)
+        return joined_wheel.wheel()
 
 
 _problem = partial(layout_problem, "hwcaps")
@@ -536,10 +538,10 @@ def problems(folder: Path) -> Iterator[Finding]:
         try:
             with open_wheel(offered.path, check=True) as wheel:
                 check = _WheelCheck(WheelReader(lambda *_: None).read(wheel))
-                found = [f"{path}: {what}" for path, what in check.found()]
+                faults = [f"{path}: {what}" for path, what in check.found()]
         except VbuildError as error:
-            found = [str(error).removeprefix(f"{offered.path.name}: ")]
-        yield from (_problem(PublishRule.LEVELS, offered.path.name, what) for what in found)
+            faults = [str(error).removeprefix(f"{offered.path.name}: ")]
+        yield from (_problem(PublishRule.LEVELS, offered.path.name, what) for what in faults)
     yield from index_problems(folder)
 
 
@@ -590,17 +592,17 @@ class _WheelCheck:
     @cached_property
     def _taken(self) -> frozenset[Versioned]:
         """The symbols that the wheel's files take of others, each name with its version and without."""
-        found = {symbol for path in self.bundle.binaries for symbol in self._interface(path).taken}
-        return frozenset({*found, *(Versioned(symbol.name) for symbol in found)})
+        symbols = {symbol for path in self.bundle.binaries for symbol in self._interface(path).taken}
+        return frozenset({*symbols, *(Versioned(symbol.name) for symbol in symbols)})
 
     def _unfound(self, path: str, base: str) -> Iterator[tuple[str, str]]:
         """The libraries of the wheel that the one at *base* finds, and its copy at *path* does not."""
-        found = {edge.name: edge for edge in self.bundle.graph.needs(path)}
+        edges = {edge.name: edge for edge in self.bundle.graph.needs(path)}
         for edge in self.bundle.graph.needs(base):
-            own = found.get(edge.name)
+            own = edges.get(edge.name)
             if own and edge.via in OWN_LIBRARY and not _is_found(own):
                 yield path, f"{edge.name} is not found from there; {base} finds {edge.provider}"
-        for edge in found.values():
+        for edge in edges.values():
             if edge.via is Via.MISSING:
                 yield path, f"{edge.name} is nowhere"
 

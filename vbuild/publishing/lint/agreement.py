@@ -93,13 +93,13 @@ def _misleads(first: ReadyWheel, other: ReadyWheel) -> bool:
 
 def _applying(wheel: ReadyWheel, system: str, machine_name: str, minor: int) -> set[str]:
     """What *wheel* requires there, without markers; lines that cannot be read or decided are another rule's."""
-    found = set()
+    lines = set()
     for requirement in filter(None, map(read_requirement, wheel.metadata.requires)):
         with suppress(WheelError):
             if applies(requirement, minor, machine=machine_name, system=system):
                 requirement.marker = None
-                found.add(spelled(str(requirement)))
-    return found
+                lines.add(spelled(str(requirement)))
+    return lines
 
 
 def sdist_problems(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
@@ -192,8 +192,8 @@ class _Group:
 
     def meets(self, other: "_Group") -> bool:
         """Whether an environment takes wheels of both."""
-        pairs = ((one, another) for one in self.slots for another in other.slots)
-        return any(one.serves(another) or another.serves(one) for one, another in pairs)
+        pairs = ((slot, other_slot) for slot in self.slots for other_slot in other.slots)
+        return any(slot.serves(other_slot) or other_slot.serves(slot) for slot, other_slot in pairs)
 
 
 def collisions(known: Iterable[LintedRelease]) -> Iterator[Finding]:
@@ -209,9 +209,9 @@ def collisions(known: Iterable[LintedRelease]) -> Iterator[Finding]:
     paths = _paths(groups)
     shared = dict(_meetings(groups, paths))
     linked: dict[str, set[str]] = {}
-    for one, other in shared:
-        linked.setdefault(groups[one].project, set()).add(groups[other].project)
-        linked.setdefault(groups[other].project, set()).add(groups[one].project)
+    for number, other_number in shared:
+        linked.setdefault(groups[number].project, set()).add(groups[other_number].project)
+        linked.setdefault(groups[other_number].project, set()).add(groups[number].project)
     left = set(linked)
     while left:
         projects = _reached(min(left), linked)
@@ -236,39 +236,39 @@ def _paths(groups: Sequence[_Group]) -> dict[tuple[int, ...], list[str]]:
     for number, group in enumerate(groups):
         for path in group.installs:
             owners.setdefault(path, []).append(number)
-    found: dict[tuple[int, ...], list[str]] = {}
+    paths: dict[tuple[int, ...], list[str]] = {}
     for path, several in owners.items():
         if len(several) > 1:
-            found.setdefault(tuple(several), []).append(path)
-    return found
+            paths.setdefault(tuple(several), []).append(path)
+    return paths
 
 
 def _meetings(
     groups: Sequence[_Group], paths: Mapping[tuple[int, ...], Sequence[str]]
 ) -> Iterator[tuple[tuple[int, int], list[tuple[int, ...]]]]:
     """The pairs of *groups* of different projects that meet in an environment and in *paths*, with the keys there."""
-    found: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    keys_of: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     for owners in paths:
         for pair in combinations(owners, 2):
-            found.setdefault(pair, []).append(owners)
-    for pair, several in found.items():
-        one, other = (groups[number] for number in pair)
+            keys_of.setdefault(pair, []).append(owners)
+    for pair, several in keys_of.items():
+        group, other_group = (groups[number] for number in pair)
         files = (path for owners in several for path in paths[owners])
-        if one.project == other.project or not one.meets(other):
+        if group.project == other_group.project or not group.meets(other_group):
             continue
         # a package of several distributions has the same __init__.py in each
-        if not all(basename(path) == _INIT and one.installs[path] == other.installs[path] for path in files):
+        if not all(basename(path) == _INIT and group.installs[path] == other_group.installs[path] for path in files):
             yield pair, several
 
 
 def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
     """*project*, and all that share files with it, directly or not."""
-    found, left = {project}, [project]
-    while left:
-        new = linked[left.pop()] - found
-        found |= new
-        left += new
-    return found
+    reached, unvisited = {project}, [project]
+    while unvisited:
+        new = linked[unvisited.pop()] - reached
+        reached |= new
+        unvisited += new
+    return reached
 
 
 _AGAIN = "write it again: vbuild index"
@@ -325,13 +325,15 @@ def _documented(release: LintedRelease, documents: Sequence[tuple[str, Document]
 def _stale(actual: Document, expected: Document) -> str:
     """How *actual*, a variants.json, differs from *expected*, what the wheels say."""
     listed = {variant.label: variant for variant in actual.variants}
-    there = {variant.label: variant for variant in expected.variants}
+    expected_variants = {variant.label: variant for variant in expected.variants}
     parts = []
-    if more := sorted(listed.keys() - there.keys()):
+    if more := sorted(listed.keys() - expected_variants.keys()):
         parts.append(f"lists {', '.join(more)}, of which there is no wheel")
-    if less := sorted(there.keys() - listed.keys()):
+    if less := sorted(expected_variants.keys() - listed.keys()):
         parts.append(f"does not list {', '.join(less)}, of which there are wheels")
-    if other := sorted(label for label in listed.keys() & there.keys() if listed[label] != there[label]):
+    if other := sorted(
+        label for label in listed.keys() & expected_variants.keys() if listed[label] != expected_variants[label]
+    ):
         parts.append(f"has other properties for {', '.join(other)} than the wheels")
     if (actual.schema, actual.metadata) != (expected.schema, expected.metadata):
         parts.append("has another schema, order of namespaces, or other providers than the wheels")
@@ -359,12 +361,12 @@ def _incomplete(release: LintedRelease) -> Iterator[Finding]:
     plain = {wheel.slots for wheel in release.plain if len(wheel.slots) == 1}
     of_one_python = {slots for slots in plain if slots[0].abi not in _MANY_PYTHONS}
     for machine, labels in by_machine.items():
-        wanted = {slots for there in labels.values() for slots in there}
+        wanted = {slots for slots_of_label in labels.values() for slots in slots_of_label}
         wanted |= {slots for slots in of_one_python if slots[0].machine == machine}
-        for label, there in labels.items():
-            lacks = [slots for slots in sorted(wanted) if not any(covers(offered, slots) for offered in there)]
+        for label, slots_of_label in labels.items():
+            lacks = [slots for slots in sorted(wanted) if not any(covers(offered, slots) for offered in slots_of_label)]
             if lacks:
-                others = ", ".join(map(_joined, sorted(set(there))))
+                others = ", ".join(map(_joined, sorted(set(slots_of_label))))
                 what = f"there is no {label} for {', '.join(map(_joined, lacks))}, as there is for {others}"
                 advice = "build it too, or leave it out on purpose"
                 yield Finding(Severity.WARNING, PublishRule.LABELS, (str(release),), what, advice)

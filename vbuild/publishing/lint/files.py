@@ -230,15 +230,15 @@ def _read(files: Sequence[LocatedFile], read: Callable[[LocatedFile], T], damage
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         # a copy of the context each: all ask through the client of the caller
-        there = [threads.submit(copy_context().run, tried, file) for file in files if file.url]
-        found = (future.result() for future in there) if there else map(tried, files)
-        for file, one in zip(files, found, strict=True):
-            if not isinstance(one, VbuildError):
-                yield one
+        futures = [threads.submit(copy_context().run, tried, file) for file in files if file.url]
+        results = (future.result() for future in futures) if futures else map(tried, files)
+        for file, result in zip(files, results, strict=True):
+            if not isinstance(result, VbuildError):
+                yield result
                 continue
-            what = str(one)
-            for place in (str(file.path), file.url, file.name, repr(file.name)):
-                what = what.removeprefix(f"{place}: ")
+            what = str(result)
+            for prefix in (str(file.path), file.url, file.name, repr(file.name)):
+                what = what.removeprefix(f"{prefix}: ")
             advice = "make it again: no installer takes it"
             damaged.append(Finding(Severity.ERROR, PublishRule.ARCHIVE, (file.name,), what, advice))
 
@@ -311,10 +311,12 @@ def served_problems(release: LintedRelease) -> Iterator[Finding]:
             continue
         for difference in wheel.metadata.differences(stated):
             yield _misstated(wheel, f"has other METADATA beside it on the server: {difference}")
-        if asked := wheel.source.requires_python:
+        if stated_python := wheel.source.requires_python:
             stated_versions = dict(wheel.metadata.fields).get("Requires-Python", ())
-            if spelled_value("requires-python", asked) not in stated_versions:
-                yield _misstated(wheel, f"is listed with Requires-Python {asked}, which its METADATA does not say")
+            if spelled_value("requires-python", stated_python) not in stated_versions:
+                yield _misstated(
+                    wheel, f"is listed with Requires-Python {stated_python}, which its METADATA does not say"
+                )
 
 
 def _misstated(wheel: ReadyWheel, what: str) -> Finding:
@@ -349,9 +351,9 @@ _ONE_VERSION = re.compile(r"==(?P<version>[^*,]+)")
 def lacking_companions(release: LintedRelease, *, known: Collection[LintedRelease]) -> Iterator[Finding]:
     """The wheels that *release* requires exactly, named as those of a split, that are not among *known*."""
     for wheel in release.wheels:
-        for found in filter(None, map(read_requirement, wheel.metadata.requires)):
-            project = canonicalize_name(found.name)
-            match = _ONE_VERSION.fullmatch(str(found.specifier))
+        for requirement in filter(None, map(read_requirement, wheel.metadata.requires)):
+            project = canonicalize_name(requirement.name)
+            match = _ONE_VERSION.fullmatch(str(requirement.specifier))
             if not (match and project.endswith(LIBS)):
                 continue
             version = Version(match["version"])

@@ -259,11 +259,11 @@ def layout_problem(layout: str, rule: PublishRule, place: str, what: str) -> Fin
     return Finding(Severity.ERROR, rule, (place,), what, f"{_AGAIN} --layout {layout}")
 
 
-def wheels_in(folder: Path, found: list[OfferedWheel]) -> Iterator[Finding]:
-    """Put the wheels in *folder*, by file name, into *found*; yields those that cannot be read."""
+def wheels_in(folder: Path, wheels: list[OfferedWheel]) -> Iterator[Finding]:
+    """Put the wheels in *folder*, by file name, into *wheels*; yields those that cannot be read."""
     for path in files_in(folder, ".whl"):
         try:
-            found.append(OfferedWheel.of(path))
+            wheels.append(OfferedWheel.of(path))
         except VbuildError as error:
             what = str(error).removeprefix(f"{path}: ").removeprefix(f"{path.name}: ")
             yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (path.name,), what, _AGAIN)
@@ -280,8 +280,8 @@ def index_problems(folder: Path) -> Iterator[Finding]:
     yield from _root(simple, {path.name for path in projects})
     for project in projects:
         yield from _project(project, beside)
-    there = {path.name for project in projects for path in project.iterdir()}
-    yield from (_wrong(beside[name], f"is not in {INDEX}") for name in sorted(beside.keys() - there))
+    listed = {path.name for project in projects for path in project.iterdir()}
+    yield from (_wrong(beside[name], f"is not in {INDEX}") for name in sorted(beside.keys() - listed))
 
 
 def _is_listed(path: Path) -> bool:
@@ -300,11 +300,11 @@ def _root(simple: Path, projects: set[str]) -> Iterator[Finding]:
 def _project(folder: Path, beside: dict[str, Path]) -> Iterator[Finding]:
     page = folder / "index.json"
     files = {str(_within(file, "filename")): file for file in _rows(page, "files")}
-    there = {path.name for path in folder.iterdir() if _is_listed(path)}
-    for name in sorted(files.keys() ^ there):
+    present = {path.name for path in folder.iterdir() if _is_listed(path)}
+    for name in sorted(files.keys() ^ present):
         what = f"lists {name}, which is not there" if name in files else f"does not list {name}"
         yield _wrong(page, what)
-    for name in sorted(files.keys() & there):
+    for name in sorted(files.keys() & present):
         yield from _file(folder / name, files[name], beside.get(name))
     yield from _links(folder / "index.html", {_listed(name, file).link() for name, file in files.items()})
 
@@ -331,16 +331,18 @@ def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Finding]:  # 
         listed_digest = _within(listed, "core-metadata", "sha256")
         if not beside.is_file() or sha256_of(beside) != listed_digest or read_file(beside) != str(metadata).encode():
             yield _wrong(beside, "is not METADATA of the wheel, or not of the SHA-256 that the index gives")
-        if metadata and (asked := _within(listed, "requires-python")) != metadata.requires_python:
-            what = f"gives {path.name} Requires-Python {asked}; its METADATA says {metadata.requires_python}"
+        if metadata and (stated := _within(listed, "requires-python")) != metadata.requires_python:
+            what = f"gives {path.name} Requires-Python {stated}; its METADATA says {metadata.requires_python}"
             yield _wrong(page, what)
 
 
 def _listed(name: str, row: Any) -> IndexedFile:  # noqa: ANN401 - as JSON has it
     """The file *name* as *row* of index.json gives it, as far as a link says that."""
-    asked, metadata = _within(row, "requires-python"), _within(row, "core-metadata", "sha256")
+    requires_python, metadata = _within(row, "requires-python"), _within(row, "core-metadata", "sha256")
     digest = str(_within(row, "hashes", "sha256"))
-    return IndexedFile(name, "", 0, digest, str(asked) if asked else None, str(metadata) if metadata else None)
+    return IndexedFile(
+        name, "", 0, digest, str(requires_python) if requires_python else None, str(metadata) if metadata else None
+    )
 
 
 def _links(page: Path, expected: Collection[str]) -> Iterator[Finding]:
@@ -372,5 +374,5 @@ def _within(value: Any, *keys: str) -> Any:  # noqa: ANN401 - whatever JSON hold
 def _wrong(path: Path, what: str) -> Finding:
     """A problem with the file at *path* of an index, called by the last parts of its path."""
     parts = path.parts
-    place = "/".join(parts[parts.index(INDEX) :] if INDEX in parts else parts[-1:])
-    return Finding(Severity.ERROR, PublishRule.INDEX, (place,), what, _AGAIN)
+    shown_path = "/".join(parts[parts.index(INDEX) :] if INDEX in parts else parts[-1:])
+    return Finding(Severity.ERROR, PublishRule.INDEX, (shown_path,), what, _AGAIN)

@@ -143,7 +143,9 @@ def metadata_view(data: bytes) -> MetadataView:
         frozenset(value.lower() for value in headers.values("dynamic")),
         is_static=_is_since(headers, _DYNAMIC_SINCE),
         unreadable=tuple(unreadable),
-        direct=tuple(line for line in metadata.requires_dist if (found := read_requirement(line)) and found.url),
+        direct=tuple(
+            line for line in metadata.requires_dist if (requirement := read_requirement(line)) and requirement.url
+        ),
         licenses=headers.values("license-file") if _is_since(headers, _LICENSE_FILE_SINCE) else (),
         refused=tuple(refused(text, headers)),
     )
@@ -173,8 +175,8 @@ _MOST = 200
 
 def refused(text: str, headers: MetadataHeaders) -> Iterator[str]:
     """What PyPI refuses of the METADATA *text* with these *headers*, a reason for each field, sorted."""
-    found = [*_invalid(text, headers), *_own_rules(headers)]
-    yield from sorted(map(shortened, found))
+    reasons = [*_invalid(text, headers), *_own_rules(headers)]
+    yield from sorted(map(shortened, reasons))
 
 
 def shortened(text: str) -> str:
@@ -298,4 +300,4 @@ def slots(name: WheelName) -> tuple[FileSlot, ...]:
 
 def covers(offered: tuple[FileSlot, ...], wanted: tuple[FileSlot, ...]) -> bool:
     """Whether a wheel for *offered* can stand in for one for *wanted*."""
-    return all(any(slot.serves(asked) for slot in offered) for asked in wanted)
+    return all(any(offer.serves(slot) for offer in offered) for slot in wanted)

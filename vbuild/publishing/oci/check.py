@@ -48,16 +48,16 @@ _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the image layouts in *folder*, or with *folder* if it is one."""
-    found = (
+    layouts = (
         [folder] if (folder / "oci-layout").is_file() else sorted(path.parent for path in folder.glob("*/oci-layout"))
     )
-    if not found:
+    if not layouts:
         yield _error(PublishRule.IMAGE, folder.name, "holds no OCI image layout")
-    for path in found:
+    for path in layouts:
         yield from _LayoutCheck(path).problems()
     for rules in sorted(folder.glob("*.nfd.yaml")):
         digest = sha256_of(rules)
-        if not any((path / "blobs" / "sha256" / digest).is_file() for path in found):
+        if not any((path / "blobs" / "sha256" / digest).is_file() for path in layouts):
             yield _error(PublishRule.IMAGE, rules.name, "is not what is attached to an image")
 
 
@@ -106,7 +106,7 @@ class _LayoutCheck:
         for image in images:
             yield from self._descriptor(folder, image)
         for architecture in dict.fromkeys(image.platform.architecture for image in images if image.platform):
-            same = [one for one in images if one.platform and one.platform.architecture == architecture]
+            same = [image for image in images if image.platform and image.platform.architecture == architecture]
             # clients may take the first that fits
             plain = [image for image in same if _is_plain(image)]
             if not plain:
@@ -151,8 +151,8 @@ class _LayoutCheck:
         key = properties_key(annotations)
         for name in (key, label_key(key)) if key else ():
             if labels.get(name) != annotations[name]:
-                found = repr(labels[name]) if name in labels else "nothing"
-                what = f"{name} is {annotations[name]!r} in the index, {found} in the config"
+                label = repr(labels[name]) if name in labels else "nothing"
+                what = f"{name} is {annotations[name]!r} in the index, {label} in the config"
                 yield _error(PublishRule.LABELS, place, what)
 
     def _layer(self, folder: ImageFolder, layer: Descriptor, expected: str) -> str | None:
@@ -160,9 +160,9 @@ class _LayoutCheck:
         key = f"{layer.digest} {expected}"
         if key not in self._sound:
             folder.check(layer)
-            found = _diff_id(folder.blob(layer), layer.media_type)
-            same = found in {expected, None}
-            self._sound[key] = None if same else f"uncompressed it is {found}, and the config says {expected}"
+            actual = _diff_id(folder.blob(layer), layer.media_type)
+            same = actual in {expected, None}
+            self._sound[key] = None if same else f"uncompressed it is {actual}, and the config says {expected}"
         return self._sound[key]
 
     def _name(self, digest: str) -> str:

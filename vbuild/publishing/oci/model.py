@@ -245,15 +245,15 @@ class ImageFolder(Struct, frozen=True):
     def named(self, ref: str | None) -> Descriptor:
         """What index.json calls *ref*, or its only entry; `RepackageError` if that is not one."""
         if ref is None:
-            found = self.manifests
+            named = self.manifests
             expected = "one image, or its name behind a colon"
         else:
-            found = tuple(manifest for manifest in self.manifests if ref_of(manifest) == ref)
+            named = tuple(manifest for manifest in self.manifests if ref_of(manifest) == ref)
             expected = f"{ref!r}"
-        if len(found) != 1:
-            there = ", ".join(self.refs) or f"{len(self.manifests)} images without names"
-            raise RepackageError(f"{self.path}: has {there}; expected {expected}")
-        return found[0]
+        if len(named) != 1:
+            names = ", ".join(self.refs) or f"{len(self.manifests)} images without names"
+            raise RepackageError(f"{self.path}: has {names}; expected {expected}")
+        return named[0]
 
     def blob(self, descriptor: Descriptor) -> Path:
         return self.path / "blobs" / descriptor.digest.replace(":", "/")
@@ -328,14 +328,16 @@ class ImageFolder(Struct, frozen=True):
         """
         if descriptor.media_type == INDEX_TYPE:
             listed, annotations = self.index(descriptor)
-            images = (one for one in listed if one.media_type == MANIFEST_TYPE)
-            return tuple(one for one in images if one.platform and one.platform.architecture != "unknown"), annotations
+            images = (entry for entry in listed if entry.media_type == MANIFEST_TYPE)
+            return tuple(
+                entry for entry in images if entry.platform and entry.platform.architecture != "unknown"
+            ), annotations
         if descriptor.platform:
             return (descriptor,), {}
         config = self.config(self.manifest(descriptor).config)
         platform = OciPlatform(config["architecture"], config.get("variant"), config["os"])
-        found = Descriptor(descriptor.media_type, descriptor.digest, descriptor.size, platform, descriptor.annotations)
-        return (found,), {}
+        image = Descriptor(descriptor.media_type, descriptor.digest, descriptor.size, platform, descriptor.annotations)
+        return (image,), {}
 
 
 def placed(place: Path) -> tuple[Path, str | None]:

@@ -110,8 +110,8 @@ class VersionRange(Struct, frozen=True):
 
 def ranges(feature: Feature) -> tuple[VersionRange, ...] | None:
     """The versions of which *feature*, one of NVIDIA's, needs one, or None if it needs no such."""
-    found = [_range(feature.name, value) for value in feature.values] if feature.namespace == "nvidia" else [None]
-    return None if None in found else tuple(filter(None, found))
+    versions = [_range(feature.name, value) for value in feature.values] if feature.namespace == "nvidia" else [None]
+    return None if None in versions else tuple(filter(None, versions))
 
 
 def nfd(variant: Variant) -> tuple[str | None, tuple[str, ...]]:
@@ -139,7 +139,9 @@ def dra(name: str, images: Sequence[tuple[str, Variant]]) -> tuple[str | None, t
         notes += unsaid
         if terms:
             features = {feature.name: ranges(feature) or () for feature in variant.features}
-            numbers = ([(one.major, one.least or 0) for one in features.get(name, ())] for name in (_LOWER, _SM))
+            numbers = (
+                [(version.major, version.least or 0) for version in features.get(name, ())] for name in (_LOWER, _SM)
+            )
             # sorted by the driver's version, then the GPU's
             newest = tuple(max(several, default=(0, 0)) for several in numbers)
             requests.append((newest, ref, variant, terms))
@@ -192,11 +194,11 @@ def _rule(feature: Feature) -> dict[str, Value] | None:
         flags = sorted(added.cpuid for below in X86_64_LEVELS[1 : level + 1] for added in X86_64_FEATURES[below])
         expressions: dict[str, Value] = {flag: {"op": "Exists"} for flag in flags}
         return {"matchFeatures": [{"feature": "cpu.cpuid", "matchExpressions": expressions}]} if flags else {}
-    found = ranges(feature)
-    if found is None:
+    versions = ranges(feature)
+    if versions is None:
         return None
     label = _COMPUTE if feature.name == _SM else _CUDA
-    terms = [term for one in found for term in _terms(one, label)]
+    terms = [term for version in versions for term in _terms(version, label)]
     return {"matchAny": [{"matchFeatures": [{"feature": "local.label", "matchExpressions": term}]} for term in terms]}
 
 
@@ -223,11 +225,11 @@ def _expression(variant: Variant) -> tuple[list[str], list[str]]:
     """The terms that a device of *variant* must all meet, and notes on what it cannot be asked."""
     terms, notes = [], []
     for feature in variant.features:
-        if (found := ranges(feature)) is None:
+        if (versions := ranges(feature)) is None:
             notes.append(f"{feature}: DRA has no device for it; pods need a node selector as well")
         else:
             attribute = "cudaComputeCapability" if feature.name == _SM else "cudaDriverVersion"
-            alternatives = [_compared(one, f'device.attributes["{_DRIVER}"].{attribute}') for one in found]
+            alternatives = [_compared(version, f'device.attributes["{_DRIVER}"].{attribute}') for version in versions]
             terms.append(alternatives[0] if len(alternatives) == 1 else f"({' || '.join(alternatives)})")
     return terms, notes
 
@@ -279,27 +281,27 @@ def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageG
     Wheels for any machine are of those *machines*, or of those that the others of their Python are for.
     `RepackageError` for two wheels of one label, or if a group has no image for a baseline.
     """
-    found: dict[str, list[OfferedWheel]] = {}
+    wheels_of_ref: dict[str, list[OfferedWheel]] = {}
     for wheel in offer.wheels:
         if is_for_linux(wheel):
             python, abi, platform = wheel.tag
             # cp311, cp313t, cp311-abi3, py3, cp311-musl
             parts = [python] if abi in {python, "none"} else [abi] if abi == f"{python}t" else [python, abi]
             ref = "-".join([*parts, "musl"] if platform.startswith("musllinux") else parts)
-            found.setdefault(ref, []).append(wheel)
+            wheels_of_ref.setdefault(ref, []).append(wheel)
     passed = tuple(wheel for wheel in offer.wheels if not is_for_linux(wheel))
     anywhere = [wheel for wheel in offer.wheels if wheel.machine is None and wheel not in passed]
-    is_mixed = any(wheel.machine for wheels in found.values() for wheel in wheels)
-    made = []
-    for ref, wheels in sorted(found.items()):
-        there = [machine for machine in BASELINES if machine in {wheel.machine for wheel in wheels}]
-        if not there and is_mixed:
+    is_mixed = any(wheel.machine for wheels in wheels_of_ref.values() for wheel in wheels)
+    image_groups = []
+    for ref, wheels in sorted(wheels_of_ref.items()):
+        machines_there = [machine for machine in BASELINES if machine in {wheel.machine for wheel in wheels}]
+        if not machines_there and is_mixed:
             continue  # it stands in for a plain wheel in the others' groups
-        for machine in there or machines:
+        for machine in machines_there or machines:
             mine = [wheel for wheel in wheels if wheel.machine in {machine, None}]
             with at(f"{offer}: {ref}, {machine}"):
-                made.append(_group(ref, machine, mine, anywhere))
-    return tuple(made), passed
+                image_groups.append(_group(ref, machine, mine, anywhere))
+    return tuple(image_groups), passed
 
 
 def is_for_linux(wheel: OfferedWheel) -> bool:
@@ -309,20 +311,20 @@ def is_for_linux(wheel: OfferedWheel) -> bool:
 def _group(ref: str, machine: str, wheels: Sequence[OfferedWheel], anywhere: Sequence[OfferedWheel]) -> ImageGroup:
     # of plain wheels for the machine and for any, those for the machine
     has_own = any(wheel.label is None and wheel.machine for wheel in wheels)
-    kept = [wheel for wheel in wheels if wheel.machine or wheel.label is not None or not has_own]
-    if not any(_is_plain(wheel, machine) for wheel in kept):
-        kept += [wheel for wheel in anywhere if wheel.label is None and "py3" in wheel.name.python.split(".")][:1]
-    labels = [name_of(wheel) for wheel in kept]
-    for wheel in kept:
+    members = [wheel for wheel in wheels if wheel.machine or wheel.label is not None or not has_own]
+    if not any(_is_plain(wheel, machine) for wheel in members):
+        members += [wheel for wheel in anywhere if wheel.label is None and "py3" in wheel.name.python.split(".")][:1]
+    labels = [name_of(wheel) for wheel in members]
+    for wheel in members:
         if labels.count(name_of(wheel)) > 1:
-            twins = ", ".join(other.path.name for other in kept if name_of(other) == name_of(wheel))
+            twins = ", ".join(other.path.name for other in members if name_of(other) == name_of(wheel))
             raise RepackageError(f"{twins}: an image each, and nothing to tell them apart by; give one of them")
-    if not any(_is_plain(wheel, machine) for wheel in kept):
+    if not any(_is_plain(wheel, machine) for wheel in members):
         raise RepackageError(
             f"has {', '.join(labels)}, and no plain wheel: clients that ask for no variant would find no image; "
             f"give the plain wheel"
         )
-    return ImageGroup(ref, machine, tuple(sorted(kept, key=lambda wheel: _order(wheel, machine))))
+    return ImageGroup(ref, machine, tuple(sorted(members, key=lambda wheel: _order(wheel, machine))))
 
 
 def _order(wheel: OfferedWheel, machine: str) -> tuple[int, int, str]:
@@ -341,13 +343,13 @@ def _is_plain(wheel: OfferedWheel, machine: str) -> bool:
 
 def _is_cpu_alone(wheel: OfferedWheel) -> bool:
     """Whether a platform can say all that it needs."""
-    return all(Cpu.of_property(str(one)) for one in wheel.properties)
+    return all(Cpu.of_property(str(prop)) for prop in wheel.properties)
 
 
 def _lowest_cpu(wheel: OfferedWheel, machine: str) -> Cpu:
     with at(wheel.path.name):
-        named = [cpu for one in wheel.properties if (cpu := Cpu.of_property(str(one)))]
-    if extras := [str(one) for one in wheel.properties if extra_of(str(one))]:
+        named = [cpu for prop in wheel.properties if (cpu := Cpu.of_property(str(prop)))]
+    if extras := [str(prop) for prop in wheel.properties if extra_of(str(prop))]:
         what = f"needs {extras[0]}, and clients choose images by level alone: expected wheels without it"
         raise RepackageError(f"{wheel.path.name}: {what}")
     if strange := [cpu for cpu in named if cpu.machine != machine]:
@@ -388,10 +390,10 @@ def python_for(wheel: OfferedWheel, base: str | None) -> Python | None:
     minor = int(match["minor"]) if match else None
     is_abi3 = wheel.name.abi.startswith("abi3") or minor is None
     threaded = wheel.name.abi.endswith("t") and not is_abi3
-    there = re.match(r"3\.(\d+)", base or "")
-    if there is None:
+    base_version = re.match(r"3\.(\d+)", base or "")
+    if base_version is None:
         return Python(None if is_abi3 else minor, threaded)
-    known = int(there[1])
+    known = int(base_version[1])
     if wheel.name.python.startswith("pp") or (known < (minor or 0) if is_abi3 else known != minor):
         return None
     return Python(known, threaded)
@@ -400,12 +402,14 @@ def python_for(wheel: OfferedWheel, base: str | None) -> Python | None:
 def companions_of(wheel: OfferedWheel, companions: Sequence[OfferedWheel], machine: str) -> tuple[OfferedWheel, ...]:
     """Those of *companions* that have to be in an image with *wheel*: what it requires there, and what they do."""
     here = [
-        one
-        for one in companions
-        if is_for_linux(one) and one.machine in {machine, None} and one.label in {None, wheel.label}
+        companion
+        for companion in companions
+        if is_for_linux(companion) and companion.machine in {machine, None} and companion.label in {None, wheel.label}
     ]
-    labelled = {one.name.release for one in here if one.label}
-    return required_companions((wheel,), [one for one in here if one.label or one.name.release not in labelled])
+    labelled = {companion.name.release for companion in here if companion.label}
+    return required_companions(
+        (wheel,), [companion for companion in here if companion.label or companion.name.release not in labelled]
+    )
 
 
 def lacking(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Python, machine: str) -> Iterator[str]:
@@ -418,21 +422,25 @@ def lacking(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Pyt
         with at(wheel.path.name):
             with at("Requires-Dist"):
                 requirement = checked_requirement(line, WheelError)
-            is_met = any(admits(requirement, one.name.project, one.name.version) for one in companions)
+            is_met = any(
+                admits(requirement, companion.name.project, companion.name.version) for companion in companions
+            )
             if not is_met and applies(requirement, minor, machine=machine):
                 yield str(requirement)
 
 
 def files_of(wheels: Sequence[OfferedWheel], python: Python) -> tuple[File, ...]:
     """The files of *wheels* in one image; `RepackageError` if two have different ones at one place."""
-    found: dict[str, tuple[File, OfferedWheel]] = {}
+    owners: dict[str, tuple[File, OfferedWheel]] = {}
     for wheel in wheels:
         for file in _files(wheel, python):
-            known, whose = found.setdefault(file.path, (file, wheel))
+            known, whose = owners.setdefault(file.path, (file, wheel))
             if (known.digest, known.mode) != (file.digest, file.mode):
-                one, other = whose.path.name, wheel.path.name
-                raise RepackageError(f"{file.path}: {one} and {other} have different files there; expected one of them")
-    return tuple(file for _, (file, _) in sorted(found.items()))
+                name, other_name = whose.path.name, wheel.path.name
+                raise RepackageError(
+                    f"{file.path}: {name} and {other_name} have different files there; expected one of them"
+                )
+    return tuple(file for _, (file, _) in sorted(owners.items()))
 
 
 def _files(wheel: OfferedWheel, python: Python) -> Iterator[File]:
@@ -492,11 +500,11 @@ class BaseFolder(Struct, frozen=True):
         `RepackageError` if there is none for its machine, or a blob of it is missing or damaged.
         """
         linux = ((image, image.platform) for image in self.images if image.platform and image.platform.os == "linux")
-        found = [(mine.rank, image) for image, platform in linux if (mine := platform.cpu) and cpu.runs(mine)]
-        if not found:
-            there = ", ".join(str(image.platform) for image in self.images) or "no image"
-            raise RepackageError(f"base: {self.place}: has {there}; expected an image for {OciPlatform.of(cpu)}")
-        _, image = max(found, key=itemgetter(0))
+        fitting = [(own.rank, image) for image, platform in linux if (own := platform.cpu) and cpu.runs(own)]
+        if not fitting:
+            platforms = ", ".join(str(image.platform) for image in self.images) or "no image"
+            raise RepackageError(f"base: {self.place}: has {platforms}; expected an image for {OciPlatform.of(cpu)}")
+        _, image = max(fitting, key=itemgetter(0))
         with at("base"):
             manifest = self.folder.manifest(image)
             config = self.folder.config(manifest.config)
@@ -608,8 +616,8 @@ class _Release:
         yield ConsumerUse(
             "Into a registry, all images at once:", f'skopeo copy --all oci:{here} "docker://$REGISTRY/{name}:{tag}"'
         )
-        one = family.images[0].ref
-        yield ConsumerUse("One image, for podman here:", f"podman pull oci:{quote(f'{self._name}:{one}')}")
+        ref = family.images[0].ref
+        yield ConsumerUse("One image, for podman here:", f"podman pull oci:{quote(f'{self._name}:{ref}')}")
         if ruled := [image.ref for image in family.images if image.artifacts]:
             yield ConsumerUse(
                 "The rules for nodes beside them, where NFD looks for what refers to an image:",
@@ -632,8 +640,8 @@ class _Release:
             f"{family.ref} ({', '.join(image.ref.removeprefix(f'{family.ref}-') for image in family.images)})"
             for family in self._families
         )
-        one = f"oci:{self._name}:{self._families[0].images[0].ref}"
-        yield f"{self._name} has {', '.join(called)}; {one} is one image."
+        example = f"oci:{self._name}:{self._families[0].images[0].ref}"
+        yield f"{self._name} has {', '.join(called)}; {example} is one image."
         if self._base is None:
             yield f"Without --base images hold no Python: copy their /{PREFIX} into one that does."
         if self._lacking:
@@ -646,12 +654,12 @@ class _Release:
             for machine, cpu in BASELINES.items()
             if self._base is None or OciPlatform.of(cpu).architecture in self._base.architectures
         )
-        found, passed = groups(self._offer, machines or tuple(BASELINES))
+        image_groups, passed = groups(self._offer, machines or tuple(BASELINES))
         for wheel in passed:
             self._notes.append(f"{wheel.path.name} is not for Linux on x86_64 or aarch64, and is in no image")
         gathered: dict[str, list[OciImage]] = {}
-        for group in found:
-            several = len({other.machine for other in found if other.ref == group.ref}) > 1
+        for group in image_groups:
+            several = len({other.machine for other in image_groups if other.ref == group.ref}) > 1
             if images := self._images(group, several=several):
                 gathered.setdefault(group.ref, []).extend(images)
         if not gathered:
@@ -666,7 +674,7 @@ class _Release:
                 f"{self._offer}: {strange[0]!r} is no name of an image; expected letters and digits with one of "
                 f"._- between them: give the variant another label"
             )
-        return tuple(ImageFamily(ref, tuple(images), self._said(found, ref)) for ref, images in gathered.items())
+        return tuple(ImageFamily(ref, tuple(images), self._said(image_groups, ref)) for ref, images in gathered.items())
 
     def _images(self, group: ImageGroup, *, several: bool) -> list[OciImage]:
         """The images of *group*, whose layers it adds to the release's; none if the base has another Python."""
@@ -716,9 +724,9 @@ class _Release:
         base, version = self._base.for_cpu(group.cpu(wheel))
         return self._below.setdefault(base.digest, base), version
 
-    def _said(self, found: Sequence[ImageGroup], ref: str) -> tuple[tuple[str, str], ...]:
+    def _said(self, image_groups: Sequence[ImageGroup], ref: str) -> tuple[tuple[str, str], ...]:
         """The release's variants.json as an annotation, with which the images of *ref* are ranked."""
-        wheels = [wheel for group in found if group.ref == ref for wheel in group.wheels]
+        wheels = [wheel for group in image_groups if group.ref == ref for wheel in group.wheels]
         documents = [(wheel.path.name, wheel.document) for wheel in wheels if wheel.document]
         if not documents:
             return ()

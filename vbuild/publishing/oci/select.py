@@ -73,13 +73,13 @@ class ImageSelection(Struct, frozen=True):
     def lines(self) -> tuple[str, ...]:
         """The digest, then each image, best first, and why it stands there."""
         lines = [self.digest]
-        for place, one in enumerate(self.ranking, 1):
-            called = self._reference(one) or f"{one.label or ''} {one.digest[:19]}".lstrip()
-            lines += [f"{place:3}. {called} ({one.platform})", f"     {one.why}"]
+        for place, candidate in enumerate(self.ranking, 1):
+            called = self._reference(candidate) or f"{candidate.label or ''} {candidate.digest[:19]}".lstrip()
+            lines += [f"{place:3}. {called} ({candidate.platform})", f"     {candidate.why}"]
         return tuple(lines)
 
-    def _reference(self, one: ImageCandidate) -> str | None:
-        return f"oci:{self.folder}:{one.ref}" if one.ref else None
+    def _reference(self, candidate: ImageCandidate) -> str | None:
+        return f"oci:{self.folder}:{candidate.ref}" if candidate.ref else None
 
     def data(self) -> dict[str, Any]:
         return {
@@ -88,7 +88,7 @@ class ImageSelection(Struct, frozen=True):
             "ref": self.image.ref,
             "index": self.ref,
             "reference": self.reference,
-            "ranking": [{**asdict(one), "platform": str(one.platform)} for one in self.ranking],
+            "ranking": [{**asdict(candidate), "platform": str(candidate.platform)} for candidate in self.ranking],
         }
 
 
@@ -110,27 +110,30 @@ def select_image(folder: Path, machine: Machine, *, ref: str | None = None) -> I
     layout = ImageFolder.of(folder)
     descriptor = layout.named(ref) if ref else _only(layout)
     images, annotations = layout.images(descriptor)
-    refs = {one.digest: ref_of(one) for one in layout.manifests}
+    refs = {manifest.digest: ref_of(manifest) for manifest in layout.manifests}
     with at(folder):
-        found = [_listed(image, number) for number, image in enumerate(images)]
+        listed = [_listed(image, number) for number, image in enumerate(images)]
         candidates = [
-            ImageCandidate(one.image.digest, refs.get(one.image.digest), one.label, one.platform, fits, why)
-            for one, fits, why in _ranked(found, annotations, machine)
+            ImageCandidate(entry.image.digest, refs.get(entry.image.digest), entry.label, entry.platform, fits, why)
+            for entry, fits, why in _ranked(listed, annotations, machine)
         ]
         if not candidates or not candidates[0].fits:
-            reasons = "; ".join(f"{one.platform} {one.label or ''}".strip() + f": {one.why}" for one in candidates)
+            reasons = "; ".join(
+                f"{candidate.platform} {candidate.label or ''}".strip() + f": {candidate.why}"
+                for candidate in candidates
+            )
             raise RepackageError(f"none of {len(candidates)} images fits this machine: {reasons or 'there is none'}")
     return ImageSelection(folder, ref_of(descriptor), candidates[0], tuple(candidates))
 
 
 def _only(layout: ImageFolder) -> Descriptor:
     """The one index of *layout*, or else the one image; `RepackageError` if it has several."""
-    whole = [one for one in layout.manifests if one.artifact_type is None]
-    found = [one for one in whole if one.media_type == INDEX_TYPE] or whole
-    if len(found) != 1:
-        names = ", ".join(ref_of(one) or one.digest for one in found) or "no image"
+    images = [image for image in layout.manifests if image.artifact_type is None]
+    entries = [image for image in images if image.media_type == INDEX_TYPE] or images
+    if len(entries) != 1:
+        names = ", ".join(ref_of(image) or image.digest for image in entries) or "no image"
         raise RepackageError(f"{layout.path}: has {names}; expected one: say which, as in oci:{layout.path}:NAME")
-    return found[0]
+    return entries[0]
 
 
 def _listed(image: Descriptor, number: int) -> _Listed:
@@ -149,26 +152,26 @@ def _listed(image: Descriptor, number: int) -> _Listed:
 
 
 def _ranked(
-    found: Sequence[_Listed], annotations: Mapping[str, str], machine: Machine
+    listed: Sequence[_Listed], annotations: Mapping[str, str], machine: Machine
 ) -> list[tuple[_Listed, bool, str]]:
     """The images, the best for *machine* first, each with whether it fits, and why."""
     here = _architecture(machine)
-    document = _document([one for one in found if one.platform.architecture == here], annotations)
+    document = _document([entry for entry in listed if entry.platform.architecture == here], annotations)
     items = ranked(document, machine) if document else ()
     places = {item.variant.properties: (place, item) for place, item in enumerate(items)}
     rows = []
-    for one in found:
+    for entry in listed:
         place, fits, why = len(items), True, _PLAIN
-        if (one.platform.os, one.platform.architecture) != ("linux", here):
-            fits, why = False, f"is for {one.platform}, the machine is linux/{here}"
-        elif one.platform.variant and one.platform.cpu is None:
-            fits, why = False, f"variant {one.platform.variant!r} of {one.platform.architecture} is not known"
-        elif one.variant:
-            place, item = places[one.variant.properties]
+        if (entry.platform.os, entry.platform.architecture) != ("linux", here):
+            fits, why = False, f"is for {entry.platform}, the machine is linux/{here}"
+        elif entry.platform.variant and entry.platform.cpu is None:
+            fits, why = False, f"variant {entry.platform.variant!r} of {entry.platform.architecture} is not known"
+        elif entry.variant:
+            place, item = places[entry.variant.properties]
             fits, why = item.is_supported, item.why
-        rows.append((not fits, place, one, why))
+        rows.append((not fits, place, entry, why))
     rows.sort(key=lambda row: row[:2])
-    return [(one, not unfit, why) for unfit, _, one, why in rows]
+    return [(entry, not unfit, why) for unfit, _, entry, why in rows]
 
 
 def _architecture(machine: Machine) -> str:
@@ -179,13 +182,13 @@ def _architecture(machine: Machine) -> str:
     raise RepackageError("the machine's CPU is not known; expected x86_64 or aarch64 in its description")
 
 
-def _document(found: Sequence[_Listed], annotations: Mapping[str, str]) -> Document | None:
+def _document(listed: Sequence[_Listed], annotations: Mapping[str, str]) -> Document | None:
     """The variants of the images, with the metadata of their index, or those that vbuild knows."""
-    variants = {one.variant.properties: one.variant for one in found if one.variant}
+    variants = {entry.variant.properties: entry.variant for entry in listed if entry.variant}
     if not variants:
         return None
-    for image in found:
-        key = properties_key(dict(image.image.annotations))
+    for entry in listed:
+        key = properties_key(dict(entry.image.annotations))
         if key and (text := annotations.get(document_key(key))):
             with at(document_key(key)):
                 document = Document.parse(text.encode())

@@ -118,7 +118,7 @@ class ImageTree:
     def changed(self) -> list[str]:
         """The files that changed since the tree was settled, or are gone."""
         places = ((self._root / path, path, inode) for path, inode in self._inodes.items())
-        return [path for place, path, inode in places if not place.exists() or place.stat().st_ino != inode]
+        return [path for file, path, inode in places if not file.exists() or file.stat().st_ino != inode]
 
     def alone(self) -> Iterator[str]:
         """Yield the files that are nothing but GPU code."""
@@ -284,17 +284,17 @@ def slim_images(
     with staging(output or folder.parent) as stage:
         writer = _Layout(layout, stage, share, cuts, accept_license=accept_license, on_progress=on_progress)
         with at(folder):
-            named = [layout.named(ref)] if ref else [one for one in layout.manifests if one.artifact_type is None]
-            digests = {one.digest for one in named}
+            named = [layout.named(ref)] if ref else [entry for entry in layout.manifests if entry.artifact_type is None]
+            digests = {entry.digest for entry in named}
             index = json_object(read_file(folder / "index.json"), RepackageError)
-            kept = [one for one in index["manifests"] if one["digest"] in digests]
-            manifests = writer.listed(kept, "image")
+            entries = [entry for entry in index["manifests"] if entry["digest"] in digests]
+            manifests = writer.listed(entries, "image")
         if output:
             (stage / "index.json").write_bytes(packed_json({**index, "manifests": manifests}))
             (stage / "oci-layout").write_bytes(read_file(folder / "oci-layout"))
             (output / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
-            for made in (writer.blobs, stage / "oci-layout", stage / "index.json"):
-                settle(made)
+            for file in (writer.blobs, stage / "oci-layout", stage / "index.json"):
+                settle(file)
             for blob in writer.blobs.iterdir():
                 blob.rename(output / "blobs" / "sha256" / blob.name)
             # index.json is last: what has none is no layout
@@ -332,17 +332,17 @@ class _Layout:
         self._accept_license = accept_license
         self._on_progress = on_progress
         self._known: dict[str, dict[str, Any]] = {}
-        self._names = {one.digest: ref for one in layout.manifests if (ref := ref_of(one))}
+        self._names = {entry.digest: ref for entry in layout.manifests if (ref := ref_of(entry))}
         self.images: list[SlimmedImage] = []
 
     def listed(self, entries: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
         """The descriptors *entries* after slimming, without attestations of images that changed."""
-        made = []
+        descriptors = []
         for entry in entries:
             attested = (entry.get("annotations") or {}).get(_ATTESTED)
             if attested is None or self._known.get(attested, {}).get("digest") == attested:
-                made.append({**entry, **self._after(entry, name)})
-        return made
+                descriptors.append({**entry, **self._after(entry, name)})
+        return descriptors
 
     def _after(self, entry: Mapping[str, Any], name: str) -> dict[str, Any]:
         """The new digest and size of the descriptor *entry*."""
@@ -363,8 +363,8 @@ class _Layout:
     def _copied(self, descriptor: Descriptor) -> dict[str, Any]:
         """Link a manifest and all that it names."""
         manifest = self._layout.manifest(descriptor)
-        for one in (descriptor, manifest.config, *manifest.layers):
-            self._link(one)
+        for blob in (descriptor, manifest.config, *manifest.layers):
+            self._link(blob)
         return {"digest": descriptor.digest, "size": descriptor.size}
 
     def _image(self, descriptor: Descriptor, name: str) -> dict[str, Any]:
@@ -385,9 +385,13 @@ class _Layout:
             share, cuts = self._slim
             environment = Environment.under(root)
             unread = self._with_lists(environment, tree, manifest.layers)
-            owned = {str(one.place(row.path)) for one in environment.distributions() for row in one.rows}
+            owned = {
+                str(distribution.place(row.path))
+                for distribution in environment.distributions()
+                for row in distribution.rows
+            }
             left = tuple(file for file in doubled if str(environment.root / file.path) in owned)
-            found = slim_environment(
+            slimmed = slim_environment(
                 environment,
                 share,
                 cuts,
@@ -417,7 +421,7 @@ class _Layout:
                 packed=sum(layer["size"] for layer in layers),
                 rewritten=rewritten,
                 layers=len(layers),
-                found=found,
+                found=slimmed,
                 linked=left,
             )
         )
@@ -435,12 +439,12 @@ class _Layout:
         """
         alone = {str(environment.root / path) for path in tree.alone()}
         wanted: dict[str, set[Path]] = {}
-        for one in environment.distributions():
-            if any(str(one.place(row.path)) in alone for row in one.rows):
-                for row in one.rows:
+        for distribution in environment.distributions():
+            if any(str(distribution.place(row.path)) in alone for row in distribution.rows):
+                for row in distribution.rows:
                     if may_list(row.path, row.size or 0):
-                        path = os.path.relpath(one.place(row.path), environment.root)
-                        wanted.setdefault(path, set()).add(one.listing)
+                        path = os.path.relpath(distribution.place(row.path), environment.root)
+                        wanted.setdefault(path, set()).add(distribution.listing)
         if not wanted:
             return frozenset()
         root = environment.root.with_name(f"{environment.root.name}-lists")

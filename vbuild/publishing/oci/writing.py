@@ -90,16 +90,16 @@ def write_layer(layer: Layer, blobs: Path, *, moment: int, wheels: SharedWheels)
     with part.open("xb") as opened, ExitStack() as stack:
         gzip, tar = GzipMembers(opened), hashlib.sha256()
         opened_wheels: dict[Path, Wheel] = {}
-        for path, found in sorted(entries.items(), key=lambda entry: entry[0].split("/")):
-            _add(_header(path, found, moment), gzip, tar)
-            if isinstance(found, MemberFile):
-                if found.wheel not in opened_wheels:
-                    opened_wheels[found.wheel] = stack.enter_context(wheels.open(found.wheel))
-                _take(opened_wheels[found.wheel], found, gzip, tar)
-            elif found:
-                _add(found.data, gzip, tar)
-            if found:
-                _add(bytes(-found.size % _BLOCK), gzip, tar)
+        for path, entry in sorted(entries.items(), key=lambda item: item[0].split("/")):
+            _add(_header(path, entry, moment), gzip, tar)
+            if isinstance(entry, MemberFile):
+                if entry.wheel not in opened_wheels:
+                    opened_wheels[entry.wheel] = stack.enter_context(wheels.open(entry.wheel))
+                _take(opened_wheels[entry.wheel], entry, gzip, tar)
+            elif entry:
+                _add(entry.data, gzip, tar)
+            if entry:
+                _add(bytes(-entry.size % _BLOCK), gzip, tar)
         _add(bytes(2 * _BLOCK), gzip, tar)
         gzip.flush()
     digest = gzip.digest.hexdigest()
@@ -199,17 +199,19 @@ class Images(Struct, frozen=True):
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
         """Write it into *folder*, but for the blobs of its bases; `VbuildError` if a wheel is damaged."""
-        place = (folder / self.target).parent
-        blobs = place / "blobs" / "sha256"
+        layout = (folder / self.target).parent
+        blobs = layout / "blobs" / "sha256"
         blobs.mkdir(parents=True, exist_ok=True)
         write = partial(write_layer, blobs=blobs, moment=self.moment, wheels=wheels)
         with ThreadPoolExecutor(available_cores()) as executor:
             layers = list(executor.map(write, self.layers))
         writer = _Writer(self, blobs, layers)
         named = [descriptor for family in self.families for descriptor in writer.family(family)]
-        index = packed_json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [one.data() for one in named]})
-        (place / "oci-layout").write_bytes(packed_json({"imageLayoutVersion": "1.0.0"}))
-        (place / "index.json").write_bytes(index)
+        index = packed_json(
+            {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [descriptor.data() for descriptor in named]}
+        )
+        (layout / "oci-layout").write_bytes(packed_json({"imageLayoutVersion": "1.0.0"}))
+        (layout / "index.json").write_bytes(index)
 
 
 class _Writer:
@@ -245,7 +247,7 @@ class _Writer:
         return [replace(index, annotations=((REF_NAME, family.ref),)), *named, *referring]
 
     def _image(self, image: OciImage) -> Descriptor:
-        layers = [self._layers[place] for place in image.layers]
+        layers = [self._layers[number] for number in image.layers]
         below = image.base.layers if image.base else ()
         annotations = dict((*self._images.annotations, *image.annotations))
         base = {_BASE_DIGEST: image.base.digest} if image.base else {}
@@ -267,8 +269,8 @@ class _Writer:
         settings["Env"] = _environment(settings.get("Env") or [], image.search)
         settings["Labels"] = {**(settings.get("Labels") or {}), **annotations}
         history = [
-            {"created": self._created, "created_by": "vbuild publish", "comment": self._images.layers[place].what}
-            for place in image.layers
+            {"created": self._created, "created_by": "vbuild publish", "comment": self._images.layers[number].what}
+            for number in image.layers
         ]
         return {
             **{key: value for key, value in below.items() if key not in {"variant", "id", "parent", "container"}},
@@ -318,11 +320,11 @@ class _Writer:
 
 def _environment(below: Sequence[str], search: str) -> list[str]:
     """The variables of an image over one with those *below*; Python searches the folder *search* first."""
-    kept = [line for line in below if not line.startswith(_SEARCH)]
-    if not any(line.startswith("PATH=") for line in kept):
-        kept.append(_PATH)
+    variables = [line for line in below if not line.startswith(_SEARCH)]
+    if not any(line.startswith("PATH=") for line in variables):
+        variables.append(_PATH)
     before = (part for line in below if line.startswith(_SEARCH) for part in line.removeprefix(_SEARCH).split(":"))
-    return [*kept, _SEARCH + ":".join(dict.fromkeys((search, *filter(None, before))))]
+    return [*variables, _SEARCH + ":".join(dict.fromkeys((search, *filter(None, before))))]
 
 
 def packed_json(values: Mapping[str, Any]) -> bytes:
