@@ -132,9 +132,9 @@ def hwcaps_release(folder: Path, builds: Mapping[str, Mapping[str, bytes | str]]
     return [hwcaps_wheel(folder, files, level, name=name) for level, files in builds.items()]
 
 
-def join(folder: Path, wheels: Sequence[Path], *, max_size: int | None = None) -> Path:
+def join(folder: Path, wheels: Sequence[Path]) -> Path:
     """The joined wheel of *wheels*, written into *folder*."""
-    made = joined([OfferedWheel.of(path) for path in wheels], max_size=max_size)
+    made = joined([OfferedWheel.of(path) for path in wheels])
     written(PublishPlan("hwcaps", (made,), ()), folder)
     return folder / made.target
 

@@ -24,7 +24,7 @@ from vbuild.variants.stamp import stamped
 LINUX = "cp311-cp311-manylinux_2_28_x86_64"
 LAYOUTS = (
     Local(),
-    Suffix(guard=True),
+    Suffix(),
     Oci(),
     Conda(),
     Variants(),

@@ -38,7 +38,7 @@ variants                 collides   stays      stays      -          stays
 hwcaps                   collides   stays      stays      stays      -
 """
 LAYOUTS: tuple[PublishLayout, ...] = (
-    Suffix(guard=True),
+    Suffix(),
     Local(),
     Redirect(url="https://example.org/redirect"),
     Variants(),
@@ -169,18 +169,3 @@ def test_a_check_of_both_names_those_that_collide(
     assert bool(problems) is ("suffix" in {second, first})
     for problem in problems:
         assert problem.what.startswith(f"levels has files shared with {SUFFIXED}: levels/__init__.py, ")
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("other", [name for name in NAMES if name != "suffix"])
-def test_the_guard_names_what_it_was_installed_over(laid: Mapping[str, Laid], tmp_path: Path, other: str) -> None:
-    """Where the other one came second, the guard is gone with the files: only `vbuild check` says it, before."""
-    here = Environment(VirtualEnvironment.at(tmp_path / "home"), "uv")
-    here.install(laid[other])
-    here.install(laid["suffix"])
-    asked = "python -W always -c 'import levels; print(levels.level())'"
-    said = here.venv.tries(asked).stderr
-    assert f"RuntimeWarning: {SUFFIXED} and levels are installed with the same files" in said
-    here.install(laid[other], again=True)
-    assert "RuntimeWarning" not in here.venv.tries(asked).stderr
-    assert here.venv.runs("uv pip check") == ""

@@ -1,4 +1,4 @@
-"""Renamed wheels as pip and uv install them, beside each other by mistake as well, and what the guard says then."""
+"""Renamed wheels as pip and uv install them."""
 
 import subprocess
 import sys
@@ -36,14 +36,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(dist: Path) -> Path:
-    publish([dist], dist.parent / "site", layouts=[Suffix(metapackage=V3, guard=True)])
+    publish([dist], dist.parent / "site", layouts=[Suffix()])
     return dist.parent / "site" / "suffix"
-
-
-@pytest.fixture(scope="module")
-def unguarded(dist: Path) -> Path:
-    publish([dist], dist.parent / "unguarded", layouts=[Suffix()])
-    return dist.parent / "unguarded" / "suffix"
 
 
 @pytest.fixture
@@ -82,28 +76,17 @@ def test_what_readme_says_installs_uninstalls_and_installs_again(
         assert not [path for path in venv.site.rglob("*") if path.is_file() and "demo" in str(path)]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("tool", TOOLS)
-def test_the_metapackage_brings_the_default_and_its_extras(site: Path, venv: VirtualEnvironment, tool: str) -> None:
-    installs(venv, tool, site, "'demo[dev]==1.0'")
-    assert venv.installed == {"demo": "1.0", "demo-x86-64-v3": "1.0", "helper": "1.0"}
-    assert venv.runs("demo-level") == V3
-    assert venv.python("import warnings; warnings.simplefilter('error'); import demo; print(demo.LEVEL)") == V3
-    removes(venv, tool, "demo")
-    assert venv.runs("demo-level") == V3
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_extras_bring_what_the_renamed_wheel_needs_and_not_the_old_one(
-    unguarded: Path, venv: VirtualEnvironment, tool: str
+    site: Path, venv: VirtualEnvironment, tool: str
 ) -> None:
-    installs(venv, tool, unguarded, "'demo-x86-64-v3[dev]'")
+    installs(venv, tool, site, "'demo-x86-64-v3[dev]'")
     assert venv.installed == {"demo-x86-64-v3": "1.0", "helper": "1.0"}
 
 
-def test_importlib_metadata_knows_the_new_name(unguarded: Path, venv: VirtualEnvironment) -> None:
-    installs(venv, "uv pip", unguarded, "demo-x86-64-v3")
+def test_importlib_metadata_knows_the_new_name(site: Path, venv: VirtualEnvironment) -> None:
+    installs(venv, "uv pip", site, "demo-x86-64-v3")
     program = (
         "from importlib.metadata import distribution, packages_distributions, requires\n"
         "found = distribution('demo-x86-64-v3')\n"
@@ -113,58 +96,9 @@ def test_importlib_metadata_knows_the_new_name(unguarded: Path, venv: VirtualEnv
     assert venv.python(program) == "demo-x86-64-v3 1.0 2 ['demo-x86-64-v3']"
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("tool", TOOLS)
-def test_no_installer_notices_two_with_the_same_files_and_the_guard_does(
-    site: Path, venv: VirtualEnvironment, tool: str
-) -> None:
-    installs(venv, tool, site, "demo-x86-64-v3")
-    said = "import warnings; warnings.simplefilter('always'); import demo"
-    assert not venv.tries(f'python -c "{said}"').stderr
-    installs(venv, tool, site, "demo-x86-64-v4")
-    venv.runs("pip check && uv pip check")
-    found = venv.tries(f'python -c "{said}"').stderr
-    [own] = [label for label in (V3, V4) if f"demo-{label.replace('_', '-')} and" in found]
-    [other] = {V3, V4} - {own}
-    assert (
-        f"<string>:1: RuntimeWarning: demo-{own.replace('_', '-')} and demo-{other.replace('_', '-')} are installed "
-        "with the same files: uninstall all, then install one"
-    ) in found
-    removes(venv, tool, "demo-x86-64-v4")
-    assert venv.tries("python -c 'import demo.level'").returncode
-    installs(venv, tool, site, "--force-reinstall" if tool == "pip" else "--reinstall", "demo-x86-64-v3")
-    assert not venv.tries(f'python -c "{said}"').stderr
-
-
-@pytest.mark.nightly
-def test_the_guard_names_the_plain_wheel_that_is_beneath(dist: Path, site: Path, venv: VirtualEnvironment) -> None:
-    plain = dist / "demo-1.0-py3-none-any.whl"
-    venv.runs(f"uv pip install {plain}")
-    installs(venv, "pip", site, "demo-x86-64-v3")
-    assert "demo-x86-64-v3 and demo are installed with" in venv.tries("python -c 'import demo'").stderr
-
-
-def test_a_guard_opens_the_records_of_its_family_alone(site: Path, venv: VirtualEnvironment) -> None:
-    installs(venv, "uv pip", site, "demo-x86-64-v3", "vision-x86-64-v3")
-    for name in ("demonstration", "demo_other", "demo_x86_64_v4"):
-        (venv.site / f"{name}-1.0.dist-info").mkdir()
-        (venv.site / f"{name}-1.0.dist-info" / "RECORD").write_bytes(b"\xff,,\n")
-    program = (
-        "import sys; opened = []; from demo import _vbuild_guard\n"
-        "sys.addaudithook(lambda event, asked: event == 'open' and opened.append(asked[0]))\n"
-        "_vbuild_guard._check(); print(*sorted(path.split('/')[-2] for path in opened))"
-    )
-    assert venv.python(program) == "demo_other-1.0.dist-info demo_x86_64_v4-1.0.dist-info"
-
-
-def test_an_archive_on_the_path_is_guarded_by_nothing(site: Path, venv: VirtualEnvironment) -> None:
-    path = next(site.glob("demo_x86_64_v3-*.whl"))
-    assert venv.python(f"import sys; sys.path.insert(0, {str(path)!r}); import demo; print(demo.LEVEL)") == V3
-
-
-def test_all_but_metadata_is_as_it_was_byte_for_byte(dist: Path, unguarded: Path) -> None:
+def test_all_but_metadata_is_as_it_was_byte_for_byte(dist: Path, site: Path) -> None:
     before = contents(dist / "demo-1.0-py3-none-any-x86_64_v3.whl")
-    after = contents(unguarded / "demo_x86_64_v3-1.0-py3-none-any.whl")
+    after = contents(site / "demo_x86_64_v3-1.0-py3-none-any.whl")
     renamed = {path.replace("demo-1.0.", "demo_x86_64_v3-1.0."): data for path, data in before.items()}
     del renamed["demo_x86_64_v3-1.0.dist-info/variant.json"]
     assert after.keys() == renamed.keys()
@@ -198,6 +132,6 @@ def test_the_index_is_sound_twine_accepts_and_two_runs_give_the_same_bytes(
     assert check_layout(site, "suffix").problems == ()
     wheels = [str(path) for path in site.glob("*.whl")]
     subprocess.run([sys.executable, "-m", "twine", "check", *wheels], check=True, capture_output=True)
-    publish([dist], tmp_path / "again", layouts=[Suffix(metapackage=V3, guard=True)])
+    publish([dist], tmp_path / "again", layouts=[Suffix()])
     for path in (path for path in site.rglob("*") if path.is_file()):
         assert (tmp_path / "again" / "suffix" / path.relative_to(site)).read_bytes() == path.read_bytes()

@@ -1,10 +1,10 @@
 """`vbuild check`: find everything that keeps the files of a folder from being published.
 
+Nothing is changed.
+
     folder, page of links, simple index -> wheels, sdists, variants.json -> releases
                                         -> what an index refuses, what confuses installers
     folder that `vbuild publish` made, layout -> what is wrong with it
-
-Nothing is changed. Without *verify* no payload is read: a thousand wheels of fifty files take a second.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

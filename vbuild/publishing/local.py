@@ -1,13 +1,10 @@
 """The layout local: variants as local versions, each label in an index of its own, for every installer.
 
-local/plain/demo-1.0-….whl, simple/demo/…                  as they were, with companions
-local/x86_64_v3/demo-1.0+x86.64.v3-….whl, simple/demo/…    Version changed, and siblings pinned to the same label
-local/index.html                                           which index is for which machines
-
-A label becomes a local version:
+    local/plain/demo-1.0-….whl, simple/demo/…                  as they were, with companions
+    local/x86_64_v3/demo-1.0+x86.64.v3-….whl, simple/demo/…    Version changed, and siblings pinned to the same label
+    local/index.html                                           which index is for which machines
 
     x86_64_v3  ->  1.0+x86.64.v3      separators become dots, as PEP 440 normalises them
-    cu12.6     ->  1.0+cu12.6
     cu126, cu1210: refused            compared as text 1210 comes first
 
 One index of all labels would not work: a request without ``+label`` takes the last local version in PEP 440's order,
@@ -22,7 +19,6 @@ The check of a folder:
     x86_64_v3/*.whl    all wheels of a release are +x86.64.v3, or none is, if the release has no such variant
                        METADATA of a version is the same in all its wheels; siblings are pinned to that label
     x86_64_v3/simple   lists each file as it is
-    index.html         exists
 """
 
 import html
@@ -209,8 +205,8 @@ def check_labels(labels: Iterable[str]) -> None:
     for first, second in combinations(versions, 2):
         if versions[first] == versions[second]:
             raise RepackageError(
-                f"labels {first!r} and {second!r}: both become +{versions[first].local} (PEP 440); expected labels that "
-                "differ in more than separators: stamp one of them again"
+                f"labels {first!r} and {second!r}: both become +{versions[first].local} (PEP 440); expected labels "
+                "that differ in more than separators: stamp one of them again"
             )
         low, high = sorted((first, second), key=lambda label: versions[label])
         parts = [local_part(label) for label in (low, high)]

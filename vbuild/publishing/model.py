@@ -2,17 +2,17 @@
 
     Layout, with its options -> planned(offers) -> PublishPlan: outputs, consumers' commands, notes
 
-A plan is a value: nothing is written before `vbuild.publishing.publish` carries it out.
-renamed(wheel, name) plans a wheel of a release under another name: members keep their compressed bytes.
+A plan is a value: nothing is written before `vbuild.publishing.publish` carries it out. `renamed` plans a wheel of a
+release under another name: members keep their compressed bytes.
 
-Consumers' commands are those by which pip and uv install from a layout's folder, or from the URL where it is served:
+Consumers' commands, from a layout's folder, or from the URL where it is served:
 
     https://example.org/whl/local    pip install --extra-index-url …/x86_64_v3/simple    uv pip install --index …
     the folder                       pip install --find-links x86_64_v3                  uv pip install --index ./…
       if others have such wheels     pip install --extra-index-url "file://$PWD/…"
 
-Without a URL the commands work in the layout's folder, even if its path contains blanks: uv ends a URL at a blank, and
-pip does not accept relative URLs.
+Without a URL they work in the layout's folder, even if its path contains blanks: uv ends a URL at a blank, and pip does
+not accept relative URLs.
 """
 
 import re

@@ -2,8 +2,8 @@
 
     wheels -> releases -> Layout.planned -> PublishPlan -> files and a README, each layout in a folder of its own
 
-All layouts are planned before the first file is written, and become visible together. Only this module and the outputs
-that belong to one layout write files. The README lists the commands that consumers copy.
+All layouts are planned before the first file is written, and become visible together. Only this module and outputs of
+one layout write files.
 """
 
 import os

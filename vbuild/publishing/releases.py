@@ -2,7 +2,7 @@
 
     files, folders -> OfferedWheel, one for each wheel -> OfferedRelease, one for each project and version
 
-Every wheel is opened once: METADATA, WHEEL, RECORD and variant.json are read, and no other member is inflated.
+Every wheel is opened once, for METADATA, WHEEL, RECORD and variant.json.
 
     torchvision 0.24, cu126:  Requires-Dist: torch==2.9        a sibling: torch 2.9 is published with a cu126, too
     demo 1.0, cu126:          Requires-Dist: demo-libs==0.187  a companion, which is the same for all variants

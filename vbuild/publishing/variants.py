@@ -1,11 +1,10 @@
 """The layout variants: variant wheels as they are, their variants.json and a simple index (PEP 825).
 
-variants/demo-1.0-…-x86_64_v3.whl, demo-1.0-….whl, demo-1.0-variants.json
-variants/simple/demo/…                                the same files, hard links
+    variants/demo-1.0-…-x86_64_v3.whl, demo-1.0-….whl, demo-1.0-variants.json
+    variants/simple/demo/…                                the same files, hard links
 
-Each release has a variants.json of its own. Companions and releases without variants are in the index, too. The check
-of a folder compares labels, variants.json, METADATA and the index: an index without variants.json, or with one that
-differs from the wheels, hides variants from installers.
+Each release has a variants.json of its own. The check of a folder compares labels, variants.json, METADATA and the
+index: without a variants.json that agrees with the wheels, installers do not see variants.
 https://peps.python.org/pep-0825/#index-level-metadata
 """
 

@@ -22,9 +22,9 @@ V3 = NAME.replace(".whl", "-x86_64_v3.whl")
 Files = Mapping[str, bytes | str]
 
 
-def refused(folder: Path, wheels: list[Path], *, max_size: int | None = None) -> str:
+def refused(folder: Path, wheels: list[Path]) -> str:
     with pytest.raises(VbuildError) as caught:
-        join(folder / "out", wheels, max_size=max_size)
+        join(folder / "out", wheels)
     assert type(caught.value) is RepackageError
     assert not (folder / "out").exists()
     return re.sub(r"-[0-9a-f]{8}\.so", "-HASH.so", str(caught.value))
@@ -198,15 +198,6 @@ def test_a_symbol_that_a_consumer_takes_from_another_level_is_refused(tmp_path: 
     assert refused(tmp_path, hwcaps_release(tmp_path, builds)) == (
         f"{v4}: demo.libs/libx-HASH.so: at v4 demo/{so('_c')} takes fast from it, which it does not give"
     )
-
-
-def test_more_bytes_than_are_allowed_are_refused_with_what_takes_them(tmp_path: Path) -> None:
-    wheels = hwcaps_release(tmp_path, {level: package(level) for level in ("v1", "v3")})
-    found = refused(tmp_path, wheels, max_size=1000)
-    assert re.sub(r"\d{4}", "NNNN", found) == (
-        f"{NAME}: NNNN bytes joined, expected NNNN at most: the plain wheel NNNN, x86-64-v3's demo/{so('_c')} NNNN"
-    )
-    assert join(tmp_path / "larger", wheels, max_size=1_000_000).exists()
 
 
 def other(folder: Path, name: str) -> Path:

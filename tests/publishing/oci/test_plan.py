@@ -145,15 +145,6 @@ def test_several_properties_are_sorted_lines(tmp_path: Path) -> None:
     )
 
 
-def test_the_key_of_annotations_can_be_chosen(tmp_path: Path) -> None:
-    wheels = [plain(tmp_path), level(tmp_path, "v3")]
-    layout = laid_out(wheels, tmp_path, key="org.example.hardware") / "demo-1.0"
-    assert images_of(layout, "cp311")[1][0]["annotations"] == {
-        "org.example.hardware": "x86_64 :: level :: v3",
-        "org.example.hardware.label": "x86_64_v3",
-    }
-
-
 @needs("gcc")
 def test_what_variants_have_in_common_is_one_layer_and_the_rest_one_of_each(tmp_path: Path) -> None:
     layout = laid_out(release(tmp_path), tmp_path) / "demo-1.0"
@@ -343,24 +334,6 @@ def test_companions_alone_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RepackageError) as refusal:
         planned(companion(tmp_path))
     assert str(refusal.value) == "no wheel of a release; expected one that images can be made of"
-
-
-@pytest.mark.parametrize("key", ["properties", "Dev.x", "a..b", "a b.c", ""])
-def test_a_key_that_is_no_annotations_is_refused(tmp_path: Path, key: str) -> None:
-    with pytest.raises(RepackageError) as refusal:
-        planned(plain(tmp_path), key=key)
-    assert str(refusal.value) == (
-        f"annotation key {key!r}; expected a name with dots, as in dev.wheelnext.variant.properties"
-    )
-
-
-def test_a_key_that_the_oci_keeps_for_itself_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RepackageError) as refusal:
-        planned(plain(tmp_path), key="org.opencontainers.image.title")
-    assert str(refusal.value) == (
-        "annotation key 'org.opencontainers.image.title': org.opencontainers.* is the OCI's; "
-        "expected your own, as in dev.wheelnext.variant.properties"
-    )
 
 
 @pytest.mark.parametrize("epoch", ["yesterday", "-1", "9" * 12])

@@ -125,10 +125,6 @@ def test_every_image_says_why_it_stands_where_it_is(tmp_path: Path) -> None:
     }
 
 
-def test_annotations_under_another_key_are_found(tmp_path: Path) -> None:
-    assert select_image(ours(tmp_path, key="org.example.hw"), machine("x86-64-v3")).image.label == "x86_64_v3"
-
-
 def test_an_image_can_be_asked_for_by_its_own_name(tmp_path: Path) -> None:
     found = select_image(ours(tmp_path), machine("x86-64-v4"), ref="cp311-x86_64_v3")
     assert (found.image.label, len(found.ranking)) == ("x86_64_v3", 1)

@@ -1,6 +1,5 @@
 """Plans of renamed wheels: what they are called, what follows the name, and what a publisher is told."""
 
-import ast
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.factories.releases import LICENCE, V3, V4, companion, offered, release
+from tests.factories.releases import V3, V4, companion, offered, release
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError
 from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, PublishRule, Put
 from vbuild.publishing.publish import publish
-from vbuild.publishing.suffix import Suffix, guard, problems, suffixed, wired
+from vbuild.publishing.suffix import Suffix, problems, suffixed, wired
 
 EXTRAS = (
     "Provides-Extra: all\nRequires-Dist: numpy; extra == 'all'\n"
@@ -66,35 +65,18 @@ def test_variants_get_names_of_their_own_and_the_plain_wheel_stays(tmp_path: Pat
 
 
 def test_extras_and_siblings_follow_the_name(tmp_path: Path) -> None:
-    release(tmp_path, metadata=EXTRAS + "Requires-Dist: libfoo >=1\nRequires-Dist: numpy\n")
-    release(tmp_path, "vision", metadata="Requires-Dist: Demo ~=1.0 ; python_version > '3'\nRequires-Dist: libfoo\n")
-    plan = planned(tmp_path, siblings=("LibFoo",))
+    release(tmp_path, metadata=EXTRAS + "Requires-Dist: numpy\n")
+    release(tmp_path, "vision", metadata="Requires-Dist: Demo ~=1.0 ; python_version > '3'\n")
+    plan = planned(tmp_path)
     assert metadata(plan, "demo_x86_64_v3-1.0-py3-none-any.whl") == (
         "Metadata-Version: 2.1\nName: demo-x86-64-v3\nVersion: 1.0\n"
         + EXTRAS.replace("demo[all]", "demo-x86-64-v3[all]")
-        + "Requires-Dist: libfoo-x86-64-v3 >=1\nRequires-Dist: numpy\n"
+        + "Requires-Dist: numpy\n"
     )
     assert metadata(plan, "vision_x86_64_v4-1.0-py3-none-any.whl") == (
         "Metadata-Version: 2.1\nName: vision-x86-64-v4\nVersion: 1.0\n"
-        "Requires-Dist: demo-x86-64-v4 ~=1.0 ; python_version > '3'\nRequires-Dist: libfoo-x86-64-v4\n"
+        "Requires-Dist: demo-x86-64-v4 ~=1.0 ; python_version > '3'\n"
     )
-
-
-def test_a_metapackage_requires_the_default_and_hands_extras_on(tmp_path: Path) -> None:
-    release(tmp_path / "dist", metadata=f"License-File: LICENSE\n{EXTRAS}\nAbout demo.\n")
-    [laid] = publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix(metapackage=V4)])
-    assert targets(laid.plan)[0] == "demo-1.0-py3-none-any.whl"
-    found = contents(tmp_path / "site/suffix/demo-1.0-py3-none-any.whl")
-    assert [path.partition("/")[2] for path in found] == ["licenses/LICENSE", "METADATA", "WHEEL", "RECORD"]
-    assert found["demo-1.0.dist-info/licenses/LICENSE"].decode() == LICENCE
-    assert found["demo-1.0.dist-info/METADATA"].decode() == (
-        "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\nLicense-File: LICENSE\nProvides-Extra: all\n"
-        "Requires-Dist: demo-x86-64-v4==1.0\n"
-        'Requires-Dist: demo-x86-64-v4[all]==1.0; extra == "all"\n'
-        'Requires-Dist: demo-x86-64-v4[dev]==1.0; extra == "dev"\n'
-        "Provides-Extra: dev\n\nAbout demo.\n"
-    )
-    assert "demo 1.0: the plain wheel is left out: demo is an empty one now." in laid.plan.notes
 
 
 CALLS = [
@@ -144,10 +126,10 @@ def test_a_publisher_is_told_of_the_same_files_and_of_names_in_the_code(tmp_path
     source = "from importlib.metadata import version\n\nVERSION = version('demo')\n"
     headers = {"demo-1.0.data/headers/demo.h": "", "demo/_version.py": source}
     release(tmp_path, files=headers)
-    assert planned(tmp_path, guard=True).notes == (
+    assert planned(tmp_path).notes == (
         (
             "demo, demo-x86-64-v3, demo-x86-64-v4 have the same files, which no installer notices: uninstall one "
-            "before the other is installed. A guard in them says so on import."
+            "before the other is installed."
         ),
         (
             "demo/_version.py:3: importlib.metadata.version('demo') finds no demo where only demo-x86-64-v3 or "
@@ -220,8 +202,6 @@ NAMED = "expected {name}, {label}, and letters, digits, -, _ and . between lette
         ({"naming": "{name}-{version}"}, f"name '{{name}}-{{version}}': 'demo-{{version}}' is none; {NAMED}"),
         ({"naming": "{name"}, f"name '{{name': '{{name' is none; {NAMED}"),
         ({"naming": "{name}/{label}"}, f"name '{{name}}/{{label}}': 'demo/x86_64_v3' is none; {NAMED}"),
-        ({"siblings": ("libfo",)}, "sibling libfo: no wheel requires it; expected one of those required: numpy"),
-        ({"metapackage": "cu13"}, "metapackage 'cu13': no such label; expected one of x86_64_v3, x86_64_v4"),
     ],
 )
 def test_options_that_fit_nothing_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -242,42 +222,6 @@ def test_a_sibling_without_the_label_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_packages_import_a_guard_that_knows_the_family(tmp_path: Path) -> None:
-    files = {"ns/inner/__init__.py": "", "old/__init__.py": "__import__('pkg_resources').declare_namespace(__name__)\n"}
-    release(tmp_path / "dist", files=files, labels=[V3])
-    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix(guard=True)])
-    found = contents(tmp_path / "site/suffix/demo_x86_64_v3-1.0-py3-none-any.whl")
-    assert {path for path in found if "guard" in path} == {"demo/_vbuild_guard.py", "ns/inner/_vbuild_guard.py"}
-    assert found["demo/__init__.py"].decode().startswith('"""Demo."""\n\nfrom . import _vbuild_guard  # noqa: F401\n')
-    assert found["ns/inner/_vbuild_guard.py"].decode() == guard(
-        "ns/inner", "demo-x86-64-v3", ["demo", "demo-x86-64-v3"]
-    )
-
-
-def test_the_name_of_a_package_is_a_text_in_its_guard() -> None:
-    plain, odd = (ast.parse(guard(name, "demo", ["demo"])) for name in ("demo", 'x"; import os; "\n\\'))
-    assert [type(node) for node in ast.walk(odd)] == [type(node) for node in ast.walk(plain)]
-    assert 'x"; import os; "\n\\/__init__.py' in {getattr(node, "value", None) for node in ast.walk(odd)}
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"demo.py": ""}, "no package with an __init__.py that could import a guard; leave --guard out"),
-        ({"demo/__init__.py": "print 1"}, "demo/__init__.py: cannot be parsed as Python "),
-    ],
-)
-def test_a_guard_that_nobody_would_import_is_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
-    dist_info = "demo-1.0.dist-info"
-    [made] = release(tmp_path / "dist", labels=[V3], plain=False)
-    kept = {path: data for path, data in contents(made).items() if path.startswith(dist_info) and "RECORD" not in path}
-    wheel(tmp_path / "dist", made.name, {**kept, **files})
-    with pytest.raises(VbuildError) as refusal:
-        planned(tmp_path / "dist", guard=True)
-    assert str(refusal.value).startswith(f"{made.name}: {message}")
-    assert "leave --guard out" in str(refusal.value)
-
-
 def test_the_bill_of_materials_follows_the_name(tmp_path: Path) -> None:
     bill = '{"metadata": {"component": {"name": "demo", "bom-ref": "pkg:pypi/demo@1.0", "version": "1.0"}}}'
     release(tmp_path / "dist", files={"demo-1.0.dist-info/sboms/auditwheel.cdx.json": bill}, labels=[V3])
@@ -292,15 +236,7 @@ def said(site: Path) -> Iterator[str]:
 
 def test_a_folder_as_it_was_published_has_no_problems(tmp_path: Path) -> None:
     release(tmp_path / "dist", metadata=EXTRAS)
-    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix(metapackage=V3, guard=True)])
-    assert [*problems(tmp_path / "site" / "suffix")] == []
-
-
-def test_an_older_release_under_the_old_name_is_not_what_the_empty_wheel_brings(tmp_path: Path) -> None:
-    release(tmp_path / "dist", labels=[V3])
-    release(tmp_path / "dist", version="1.1")
-    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix(metapackage=V4)])
-    assert (tmp_path / "site" / "suffix" / "demo-1.0-py3-none-any.whl").exists()
+    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix()])
     assert [*problems(tmp_path / "site" / "suffix")] == []
 
 

@@ -305,7 +305,6 @@ def _check_platform(base: OfferedWheel) -> None:
 
 # of one wheel, or over one wheel's RECORD
 _LEFT = ("RECORD", "RECORD.jws", "RECORD.p7s", VARIANT_JSON)
-_SHOWN = 4
 
 
 @contextmanager
@@ -442,21 +441,6 @@ class JoinedWheel(Struct, frozen=True):
                 more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
                 raise RepackageError(f"{build}: nothing of it can be joined: {left[-1]}{more}")
 
-    def check_size(self, most: int | None) -> None:
-        """`RepackageError` if the joined wheel would take more than *most* bytes, with the largest parts."""
-        if most is None:
-            return
-        parts = {"the plain wheel": self.set.base.size}
-        parts |= {
-            f"{copy.build.cpu}'s {family.base.path}": copy.build.member(copy.path).compressed_size
-            for family in self.families
-            for copy in family.copies
-        }
-        if (size := sum(parts.values())) > most:
-            largest = sorted(parts.items(), key=lambda part: -part[1])[:_SHOWN]
-            listing = ", ".join(f"{what} {number}" for what, number in largest)
-            raise RepackageError(f"{self.set.base.path.name}: {size} bytes joined, expected {most} at most: {listing}")
-
 
 def _platforms(offered: OfferedWheel) -> tuple[PlatformPolicy, ...]:
     return tuple(platform for tag in offered.name.platform.split(".") if (platform := PlatformPolicy.parse(tag)))
@@ -467,13 +451,12 @@ _DEBUG = "LD_DEBUG=libs shows which file the loader took; GLIBC_TUNABLES=glibc.c
 
 
 class Hwcaps(Struct, frozen=True):
-    """The layout; joined wheels have *max_size* bytes at most, and *added* wheels, each of a level, are joined as well.
+    """The layout; *added* wheels, each of a level, are joined as well.
 
     *url* is where its folder will be served. Functions and paths that *allow* matches may have instructions above their
     level.
     """
 
-    max_size: int | None = None
     added: tuple[tuple[Cpu, Path], ...] = ()
     url: str | None = None
     allow: tuple[str, ...] = ()
@@ -496,7 +479,6 @@ class Hwcaps(Struct, frozen=True):
         for join_set in join_sets:
             with opened_join(join_set, allow=self.allow) as joins:
                 joins.check_added()
-                joins.check_size(self.max_size)
                 outputs += joins.outputs()
                 notes |= dict.fromkeys((*join_set.notes, *joins.notes()))
         files = tuple(output.target for output in outputs)
@@ -514,14 +496,13 @@ class Hwcaps(Struct, frozen=True):
             )
 
 
-def joined(wheels: Sequence[OfferedWheel], *, max_size: int | None = None, allow: Sequence[str] = ()) -> NewWheel:
+def joined(wheels: Sequence[OfferedWheel], *, allow: Sequence[str] = ()) -> NewWheel:
     """The join of *wheels*: the plain one and those of x86-64 levels, of one release and one tag.
 
-    `RepackageError` if they do not fit together, or the wheel would take more than *max_size* bytes.
+    `RepackageError` if they do not fit together.
     """
     join_set = JoinSet.of(wheels)
     with opened_join(join_set, allow=tuple(allow)) as joined_wheel:
-        joined_wheel.check_size(max_size)
         return joined_wheel.wheel()
 
 

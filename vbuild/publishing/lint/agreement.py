@@ -1,4 +1,4 @@
-"""Compare the files of a release: METADATA, of which installers read one for all, and variants; find shared files.
+"""Compare the files of a release: METADATA, of which installers read one for all, variants, and shared files.
 
     file name           = Name and Version in METADATA
     plain wheel         = each variant for the same Python and machine; one for another libc is built on purpose
@@ -6,27 +6,19 @@
     sdist               = wheels, but for fields that its PKG-INFO declares Dynamic (PEP 643)
 
 PEP 825 leaves dependencies that differ to the publisher, who can declare them Dynamic; uv and Poetry lock all wheels of
-a release by the METADATA of one. What `vbuild split` adds to a variant alone, official packages and the release's own
-libraries, may differ.
+a release by the METADATA of one. What `vbuild split` adds to a variant alone may differ.
 https://peps.python.org/pep-0825/appendix-metadata-consistency
 https://docs.astral.sh/uv/reference/internals/resolver/#metadata-consistency
-
-The variants of a release have to be whole, too (https://peps.python.org/pep-0825/):
 
     wheel's name, label       = its variant.json                  (PEP 825, variant wheel)
     all variant.json together = {name}-{version}-variants.json    (PEP 825, index-level metadata)
     every variant has a plain wheel: pip, and uv without a preview flag, see no other
     a label that exists for one Python exists for all
 
-Distributions that install the same files collide, and no installer notices, whichever comes first:
-
-    levels-1.0-….whl              levels/__init__.py, levels/_core.so
-    levels_x86_64_v3-1.0-….whl    the same paths: the last one's files are used, and after either is uninstalled the
-                                  other one is still listed as installed, without its files
-
-Files of one project are alternatives, whatever their versions, Pythons and labels: installers have one at a time.
-Wheels that no environment takes together do not collide. An ``__init__.py`` that is the same in both is how packages of
-several distributions were made before PEP 420, and is not reported.
+Distributions that install the same files collide, and no installer notices: the last one's files are used, and after
+either is uninstalled the other is listed without its files. Files of one project are alternatives: installers have one
+at a time. An ``__init__.py`` that is the same in both is how packages of several distributions were made before PEP
+420, and is not reported.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,15 +1,13 @@
 """Read the files of a folder that would be published, each once, and group them by release.
 
-    *.whl              every member, compared with RECORD; without that, METADATA and variant.json alone are inflated
+    *.whl              every member, compared with RECORD
     *.tar.gz           its first PKG-INFO below the top folder, and the licences that this names
     *-variants.json    which variants a release has (PEP 825, index-level metadata)
     *.zip, *.tgz, ...  by name only: an sdist in a form of earlier years, if it is called after a release
 
-A page of links has the same files. Of those only the parts named are transferred, and members are not compared; what is
-beside them there, METADATA and Requires-Python, is compared with what they hold.
-
-Everything else in the folder is ignored: reports and logs may lie there, too. Requirements of wheels that `vbuild
-split` made are recognised by their name and one version: ``Requires-Dist: demo-libs==1.0``.
+Of files behind a page of links only METADATA and variant.json are transferred; METADATA and Requires-Python that the
+page states are compared with them. Everything else in a folder is ignored. Requirements of wheels that `vbuild split`
+made are recognised by their name and one version: ``Requires-Dist: demo-libs==1.0``.
 """
 
 import contextlib

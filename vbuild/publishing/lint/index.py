@@ -3,12 +3,12 @@
     a file of more than 100 MB, or what the project was granted, 1024 MB at most; 10 GB are the default for a project
     a version with a local part (PEP 440), a name that is not normalised (PEP 427, PEP 625)
     platform tags of one machine only, and those of systems that no specification defines
-    a variant label: packaging's parse_wheel_filename does not know PEP 825's file names, and PyPI uses it
+    a variant label: packaging's parse_wheel_filename does not know PEP 825's file names
     a zip archive with a comment, with members that are not stored or deflated, or that unpacks to 50 times its size
     requirements, also of Python, that cannot be read, or that are URLs; License-File without the file (PEP 639)
-    metadata that are invalid
+    invalid metadata
 
-Other indexes take most of it. Whether the description renders is left to `twine check`. PyPI takes these platform tags:
+Other indexes take most of it. `twine check` says whether the description renders. PyPI takes these platform tags:
 
     any, win32, win_amd64, win_arm64                                     as they are
     manylinux1_, manylinux2010_, manylinux2014_, manylinux_X_Y_          glibc (PEP 513, 571, 599, 600)
@@ -17,14 +17,11 @@ Other indexes take most of it. Whether the description renders is left to `twine
     ios_X_Y_ARCH_DEVICE, android_X_ARCH, pyemscripten_X_Y_wasm32         PEP 730, 738, 783
     linux_armv6l, linux_armv7l                                           no other linux_: it does not name a libc
 
-A static index lists, and everything it lists is compared with the files:
+Everything that a static index lists is compared with the files: simple/index.json and index.html, and the same of each
+project, with URL, SHA-256, size, Requires-Python, METADATA's SHA-256; wheels next to the index = those in it.
 
-    simple/index.json, index.html              the projects that have a folder
-    simple/{project}/index.json, index.html    URL, SHA-256, size, Requires-Python, METADATA's SHA-256 of every file
-    wheels next to the index                   = those in it
-
-PyPI's documentation, "Storage limits" and "Archives", and file_upload in warehouse/forklift/legacy.py and
-warehouse/utils/wheel.py of https://github.com/pypi/warehouse.
+PyPI's documentation, "Storage limits" and "Archives", and warehouse/forklift/legacy.py and warehouse/utils/wheel.py of
+https://github.com/pypi/warehouse.
 https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
 https://packaging.python.org/en/latest/specifications/simple-repository-api/
 """

@@ -1,12 +1,9 @@
 """What the METADATA of a wheel, or the PKG-INFO of an sdist, says, and which Pythons and machines a wheel is for.
 
-Two files with the same meaning are equal. Spelling does not count: the order of fields that may be repeated, blanks,
-and how a requirement is written. The description counts by its hash.
-
-What PyPI refuses is what packaging.metadata does, unknown versions of the format, fields that came with a later one,
-values that mean nothing, and a few rules of PyPI's own. Requirements are checked each with its line. Unknown fields are
-not sent, and License-File before version 2.4 was written by setuptools for years and is left out by twine: neither is
-checked.
+Spelling does not count: the order of repeated fields, blanks, and how a requirement is written. The description counts
+by its hash. PyPI refuses what packaging.metadata does, and by a few rules of its own. Requirements are checked each
+with its line. Not checked are unknown fields, which are not sent, and License-File before version 2.4, which
+setuptools wrote for years and twine leaves out.
 
 A slot is an interpreter, an ABI and a kind of machine, whatever the version of its system. A v3 wheel for
 ``cp312-cp312-manylinux_2_28_x86_64`` has its plain wheel in one for ``manylinux_2_17_x86_64`` and in one for

@@ -1,6 +1,6 @@
 """Check a folder of the layout oci: each image layout in it, from its index down to the last layer.
 
-    blobs          exist, with their size and SHA-256, and are needed by something
+    blobs          exist, with their size and SHA-256, and are needed
     configs        the platform of the index, as many diff_ids as layers, each the SHA-256 of a layer uncompressed
     annotations    properties and label as in the config's labels, and as in the index's variants.json
     indexes        a plain image for each architecture, the first of it; layers that its images share
@@ -23,18 +23,18 @@ from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import open_file
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.oci.model import (
+    DOCUMENT,
     GZIP_TYPE,
     INDEX_TYPE,
+    LABEL,
     LAYER_TYPE,
     MANIFEST_TYPE,
+    PROPERTIES,
     ZSTD_TYPE,
     Descriptor,
     ImageFolder,
     Manifest,
     OciPlatform,
-    document_key,
-    label_key,
-    properties_key,
 )
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
@@ -148,8 +148,7 @@ class _LayoutCheck:
             yield _error(PublishRule.IMAGE, place, f"is listed as {listed}, and its config says {own}")
         labels = dict((config.get("config") or {}).get("Labels") or {})
         annotations = dict(descriptor.annotations)
-        key = properties_key(annotations)
-        for name in (key, label_key(key)) if key else ():
+        for name in (PROPERTIES, LABEL) if descriptor.variant else ():
             if labels.get(name) != annotations[name]:
                 label = repr(labels[name]) if name in labels else "nothing"
                 what = f"{name} is {annotations[name]!r} in the index, {label} in the config"
@@ -171,23 +170,20 @@ class _LayoutCheck:
 
 def _is_plain(image: Descriptor) -> bool:
     """Whether every machine of its architecture can run *image*, as far as the index says."""
-    annotations, platform = dict(image.annotations), image.platform
-    key = properties_key(annotations)
-    cpu = platform.cpu if platform else None
-    needs = [line for line in annotations[key].splitlines() if not line.endswith((":: v1", ":: 8a"))] if key else []
-    return cpu is not None and cpu.is_baseline and not needs
+    cpu = image.platform.cpu if image.platform else None
+    _, properties = image.variant or ("", [])
+    return cpu is not None and cpu.is_baseline and all(line.endswith((":: v1", ":: 8a")) for line in properties)
 
 
 def _documented(place: str, images: Sequence[Descriptor], index_annotations: Mapping[str, str]) -> Iterator[Finding]:
     """Whether the index's variants.json lists what its *images* say."""
     for image in images:
-        annotations = dict(image.annotations)
-        if not (key := properties_key(annotations)):
+        if not image.variant:
             continue
-        label = annotations[label_key(key)]
+        label, properties = image.variant
         try:
-            variant = Variant.of(label, map(Property.parse, annotations[key].splitlines()))
-            text = index_annotations.get(document_key(key))
+            variant = Variant.of(label, map(Property.parse, properties))
+            text = index_annotations.get(DOCUMENT)
             if text and variant not in Document.parse(text.encode()).variants:
                 what = f"its variants.json does not list {label!r} with these properties"
                 yield _error(PublishRule.VARIANT, place, what)

@@ -3,7 +3,6 @@
     Images (a folder of blobs)
         Family   cp311            what an index is made of: one image for each variant
             Image    cp311-x86_64_v3  layers of its base, then of files that the family shares, then its own
-        Layer    files, sorted by path
 
     oci-layout            {"imageLayoutVersion": "1.0.0"}
     index.json            names -> manifests, or indexes of them
@@ -41,7 +40,10 @@ REF_NAME = "org.opencontainers.image.ref.name"
 
 # what the name of an image ends with where it is the index of what refers to the image
 REFERRERS = ".referrers"
-KEY = "dev.wheelnext.variant.properties"
+# annotations of an image, also labels of its config: a variant's properties, a line each, and its label
+PROPERTIES, LABEL = "dev.wheelnext.variant.properties", "dev.wheelnext.variant.label"
+# annotation of an index: the variants.json of its images
+DOCUMENT = "dev.wheelnext.variant.document"
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _MACHINES = {architecture: machine for machine, architecture in _ARCHITECTURES.items()}
@@ -92,6 +94,14 @@ class Descriptor(Struct, frozen=True):
     platform: OciPlatform | None = None
     annotations: tuple[tuple[str, str], ...] = ()
     artifact_type: str | None = None
+
+    @property
+    def variant(self) -> tuple[str, list[str]] | None:
+        """The label and the properties that its annotations state."""
+        annotations = dict(self.annotations)
+        if LABEL not in annotations or PROPERTIES not in annotations:
+            return None
+        return annotations[LABEL], annotations[PROPERTIES].splitlines()
 
     def data(self) -> dict[str, object]:
         values: dict[str, object] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
@@ -183,21 +193,6 @@ class ImageFamily(Struct, frozen=True):
     ref: str
     images: tuple[OciImage, ...]
     annotations: tuple[tuple[str, str], ...]
-
-
-def label_key(key: str) -> str:
-    """The key of the label that belongs to the properties under *key*."""
-    return f"{key.removesuffix('.properties')}.label"
-
-
-def document_key(key: str) -> str:
-    """The index's key of the variants.json whose variants' properties stand under *key*."""
-    return f"{key.removesuffix('.properties')}.document"
-
-
-def properties_key(annotations: Mapping[str, str]) -> str | None:
-    """The key of *annotations* that holds properties, recognised by the label next to it, or None."""
-    return next((key for key in annotations if label_key(key) in annotations), None)
 
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)

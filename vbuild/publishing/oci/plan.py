@@ -6,31 +6,29 @@
     oci/demo-1.0-cp311.dra.yaml                 on request, if an image needs a device
 
 For each architecture an index first lists the image that every machine can run: clients that do not know variants take
-the first that fits. Then come the images that differ by CPU level, by ``platform.variant``, the highest first. A
-platform cannot name an accelerator, so that stands in annotations alone; an image that needs one is listed under its
-level only after one that needs none, so that no client takes it for its level.
+the first that fits. Then come those that differ by CPU level, by ``platform.variant``, the highest first. A platform
+cannot name an accelerator, so annotations do; an image that needs one is listed under its level only after one that
+needs none, so that no client takes it for its level. musllinux has indexes of its own: no platform names a C library.
 
     demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl      cp311, x86_64     the image that every machine can run
     demo-1.0-cp311-…_x86_64-x86_64_v3.whl               cp311, x86_64     linux/amd64/v3
     demo-1.0-cp311-…_aarch64.whl                        cp311, aarch64    linux/arm64
     demo-1.0-cp312-…                                    cp312             another index
     demo-1.0-cp311-…whl, demo_libs-0.3-…whl     usr/local/lib/python3.11/site-packages/…, usr/local/bin/…
-    files of several images                     one layer of what all share, one for each
 
-musllinux has indexes of its own: no platform names the C library of an image. A wheel for one minor version of CPython
-goes to that version's site-packages, as in the official images of Python. One for several (abi3, py3) goes there as
-well if the base names its Python, else to lib/python3. Images set PYTHONPATH, so that a Python elsewhere in the base
-finds them, too. The base is an image in an OCI image layout on disk, ``DIR`` or ``DIR:name``: the one for the
-architecture, of the highest level that the new image's CPUs have. All of it is checked before anything is written.
+A wheel for one minor version of CPython goes to that version's site-packages, as in Python's official images. One for
+several (abi3, py3) goes there as well if the base names its Python, else to lib/python3. Images set PYTHONPATH, so that
+a Python elsewhere in the base finds them, too. Of the base, ``DIR`` or ``DIR:name``, the image for the architecture is
+taken that has the highest level that the new image's CPUs have, and checked before anything is written.
 
-What a variant needs, for Kubernetes: which nodes an image runs on (NFD), and which devices a pod claims (DRA).
+What a variant needs in Kubernetes: nodes that an image runs on (NFD), and devices that a pod claims (DRA).
 
     x86_64 :: level :: v3                       cpu.cpuid AVX2, FMA3 ...
     nvidia :: cuda_version_lower_bound :: 12.6  labels of GPU feature discovery       cudaDriverVersion
     nvidia :: sm_arch :: 90_real                (nvidia.com/gpu.compute.major ...)    cudaComputeCapability
 
-Values of one feature are alternatives; all features are needed. Notes name what cannot be expressed. Both files are
-JSON, which is YAML 1.2; a claim begins with comments, so that file is YAML alone.
+Values of one feature are alternatives; all features are needed. Both files are JSON, which is YAML 1.2; a claim begins
+with comments, so that file is YAML alone.
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 https://kubernetes-sigs.github.io/node-feature-discovery/v0.20/usage/image-compatibility.html
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
@@ -55,9 +53,11 @@ from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu, extra_of
 from vbuild.publishing.installing import InstallEnvironment, installed, moment_of
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
 from vbuild.publishing.oci.model import (
+    DOCUMENT,
     GZIP_TYPE,
-    KEY,
+    LABEL,
     LAYER_TYPE,
+    PROPERTIES,
     REFERRERS,
     ZSTD_TYPE,
     Artifact,
@@ -71,8 +71,6 @@ from vbuild.publishing.oci.model import (
     NewFile,
     OciImage,
     OciPlatform,
-    document_key,
-    label_key,
     placed,
 )
 from vbuild.publishing.oci.writing import Images
@@ -523,9 +521,7 @@ class BaseFolder(Struct, frozen=True):
         return Base(image.digest, json.dumps(config).encode(), manifest.layers), python
 
 
-_KEY = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*", re.ASCII)
-# what the image-spec keeps for itself, and what it lets names consist of (annotations.md)
-_RESERVED = "org.opencontainers."
+# what names may consist of (image-spec, annotations.md)
 _REF = re.compile(r"[A-Za-z0-9]+((--|[-._:@+])[A-Za-z0-9]+)*", re.ASCII)
 _CLAIM = ".dra.yaml"
 _TITLE, _VERSION = "org.opencontainers.image.title", "org.opencontainers.image.version"
@@ -541,12 +537,10 @@ class Emit(StrEnum):
 class Oci(Struct, frozen=True):
     """The layout of container images, on a *base* or on nothing.
 
-    *base* is an OCI image layout on disk, ``DIR`` or ``DIR:name``. Properties stand under *key* in annotations of the
-    index and in labels of the images, labels alongside it.
+    *base* is an OCI image layout on disk, ``DIR`` or ``DIR:name``.
     """
 
     base: Path | None = None
-    key: str = KEY
     emits: tuple[Emit, ...] = ()
     name: str = "oci"
 
@@ -556,12 +550,6 @@ class Oci(Struct, frozen=True):
         `RepackageError` if a base is broken or lacks an architecture, an index would have no plain image, or none is
         left.
         """
-        if "." not in self.key or not _KEY.fullmatch(self.key):
-            raise RepackageError(f"annotation key {self.key!r}; expected a name with dots, as in {KEY}")
-        if self.key.startswith(_RESERVED):
-            raise RepackageError(
-                f"annotation key {self.key!r}: {_RESERVED}* is the OCI's; expected your own, as in {KEY}"
-            )
         base = BaseFolder.of(self.base) if self.base else None
         companions = companion_wheels(offers)
         releases = [_Release(self, offer, companions, base) for offer in offers if not offer.is_companion]
@@ -697,7 +685,7 @@ class _Release:
             annotations: tuple[tuple[str, str], ...] = ()
             if wheel.label is not None:
                 properties = "\n".join(sorted(map(str, wheel.properties)))
-                annotations = (self._layout.key, properties), (label_key(self._layout.key), wheel.label)
+                annotations = (PROPERTIES, properties), (LABEL, wheel.label)
             artifacts: tuple[Artifact, ...] = ()
             if Emit.NFD in self._layout.emits and wheel.variant:
                 text, notes = nfd(wheel.variant)
@@ -731,7 +719,7 @@ class _Release:
         if not documents:
             return ()
         document = json.dumps(json.loads(combine(documents).pack()), separators=(",", ":"))
-        return ((document_key(self._layout.key), document),)
+        return ((DOCUMENT, document),)
 
     def _emitted(self, family: ImageFamily) -> Iterator[Text]:
         for image in family.images:

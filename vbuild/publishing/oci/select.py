@@ -2,7 +2,7 @@
 
     index -> each image's annotations, or its platform's variant -> variants ranked -> the first one
 
-Indexes of other tools (buildah, buildx) have platforms alone: ``linux/amd64/v3`` is read as x86_64 :: level :: v3. An
+Other tools' indexes (buildah, buildx) have platforms alone: ``linux/amd64/v3`` is read as x86_64 :: level :: v3. An
 image without variant fits every machine of its architecture, after all others.
 """
 
@@ -16,13 +16,11 @@ from msgspec.structs import asdict
 from vbuild.errors import RepackageError, at
 from vbuild.hardware.machine import Machine
 from vbuild.publishing.oci.model import (
+    DOCUMENT,
     INDEX_TYPE,
     Descriptor,
     ImageFolder,
     OciPlatform,
-    document_key,
-    label_key,
-    properties_key,
     ref_of,
 )
 from vbuild.variants.document import Document, Schema
@@ -138,17 +136,15 @@ def _only(layout: ImageFolder) -> Descriptor:
 
 def _listed(image: Descriptor, number: int) -> _Listed:
     platform = image.platform or OciPlatform("unknown", None, "unknown")
-    annotations = dict(image.annotations)
     with at(image.digest):
-        if key := properties_key(annotations):
-            label = annotations[label_key(key)]
-            lines = annotations[key].splitlines()
-            return _Listed(image, platform, Variant.of(label, map(Property.parse, lines)), label)
+        if image.variant:
+            label, properties = image.variant
+            return _Listed(image, platform, Variant.of(label, map(Property.parse, properties)), label)
         cpu = platform.cpu
         if platform.variant is None or cpu is None or cpu.is_baseline:
             return _Listed(image, platform, None, None)
-        properties = [Property.parse(cpu.variant_property)]
-        return _Listed(image, platform, Variant.of(_NAMELESS.format(number), properties), None)
+        level = [Property.parse(cpu.variant_property)]
+        return _Listed(image, platform, Variant.of(_NAMELESS.format(number), level), None)
 
 
 def _ranked(
@@ -187,13 +183,12 @@ def _document(listed: Sequence[_Listed], annotations: Mapping[str, str]) -> Docu
     variants = {entry.variant.properties: entry.variant for entry in listed if entry.variant}
     if not variants:
         return None
-    for entry in listed:
-        key = properties_key(dict(entry.image.annotations))
-        if key and (text := annotations.get(document_key(key))):
-            with at(document_key(key)):
-                document = Document.parse(text.encode())
-            if set(variants.values()) <= set(document.variants):
-                return document
+    text = annotations.get(DOCUMENT)
+    if text and any(entry.image.variant for entry in listed):
+        with at(DOCUMENT):
+            document = Document.parse(text.encode())
+        if set(variants.values()) <= set(document.variants):
+            return document
     namespaces = {namespace for variant in variants.values() for namespace in variant.namespaces}
     # accelerators count more than levels of CPUs
     order = sorted(namespaces, key=lambda name: (name in _LAST, name not in BUILT_IN, name))

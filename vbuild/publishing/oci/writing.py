@@ -2,17 +2,16 @@
 
     layers, all cores      blobs/sha256/<hex>     each once, however many images have it
     image                  config -> manifest     and its referrers: manifests with it as subject, and their index
-    family                 index                  listed in index.json under the family's name; each image under its own
+    family                 index                  in index.json under the family's name; each image under its own
 
-Blobs of a base are linked by the plan. JSON is compact, in the order of the specification, the same bytes every time.
 Layers are tar archives that reuse the compressed bytes of wheels:
 
     tar headers, padding, small files   deflated, gathered into gzip members of about 1 MiB
     a large member of a wheel           a gzip member of its own, around the member's deflate stream as it is
 
-A gzip file is any number of members in a row (RFC 1952, 2.2), and the zip archive knows what a member ends with: CRC-32
-and size. Everything is inflated once on the way, compared with RECORD, and hashed for the diff_id. The same files give
-the same bytes: no clock, no user, no owner; folders stand before their contents.
+A gzip file is any number of members in a row (RFC 1952, 2.2), and the zip archive has a member's CRC-32 and size.
+Everything is inflated once on the way, compared with RECORD, and hashed for the diff_id. The same files give the same
+bytes: no clock, no user, no owner; folders stand before their contents; JSON is compact, in the specification's order.
 https://github.com/opencontainers/image-spec/blob/main/config.md
 https://github.com/opencontainers/image-spec/blob/main/manifest.md
 https://github.com/opencontainers/image-spec/blob/main/layer.md
