@@ -101,6 +101,7 @@ def test_a_variants_json_that_is_stale_or_not_in_the_index_is_found(site: Path) 
         "demo-1.0-variants.json: lists x86_64_v4, of which there is no wheel",
         "simple/demo/index.json: lists demo-1.0-variants.json, which is not there",
         "simple/demo/demo-1.0-py3-none-any-x86_64_v4.whl: is in the index only",
+        "simple/demo/index.html: does not list what is there",
         "demo-1.0-variants.json: is not in simple",
     ]
 
@@ -121,18 +122,14 @@ def test_pages_that_nobody_can_read_are_found(site: Path) -> None:
     (site / "simple" / "demo" / "index.html").unlink()
     (site / "simple" / "demo" / "demo-1.0-py3-none-any.whl.metadata").write_text("")
     found = [*said(site)]
-    assert found[:2] == [
+    assert found == [
         "simple/index.json: lists other projects than have a folder: demo",
-        "simple/index.html: does not say what index.json says",
-    ]
-    assert found[2:] == [
-        f"simple/demo/index.json: does not list {name}"
-        for name in (
-            "demo-1.0-py3-none-any-x86_64_v3.whl",
-            "demo-1.0-py3-none-any-x86_64_v4.whl",
-            "demo-1.0-py3-none-any.whl",
-            "demo-1.0-variants.json",
-        )
+        "simple/demo/index.json: does not list demo-1.0-py3-none-any-x86_64_v3.whl",
+        "simple/demo/index.json: does not list demo-1.0-py3-none-any-x86_64_v4.whl",
+        "simple/demo/index.json: does not list demo-1.0-py3-none-any.whl",
+        "simple/demo/index.json: does not list demo-1.0-variants.json",
+        "simple/demo/demo-1.0-py3-none-any.whl.metadata: is not METADATA of the wheel",
+        "simple/demo/index.html: does not list what is there",
     ]
 
 
@@ -144,11 +141,7 @@ def test_pages_that_nobody_can_read_are_found(site: Path) -> None:
             '"requires-python": ">=3.9"',
             '"requires-python": ">=3.99"',
             [
-                (
-                    "simple/demo/index.json: gives demo-1.0-py3-none-any.whl Requires-Python >=3.99; its METADATA "
-                    "says >=3.9"
-                ),
-                "simple/demo/index.html: does not say what index.json says",
+                'simple/demo/index.json: gives demo-1.0-py3-none-any.whl requires-python ">=3.99"; expected ">=3.9"',
             ],
         ),
         (
@@ -157,8 +150,8 @@ def test_pages_that_nobody_can_read_are_found(site: Path) -> None:
             '"url": "../demo-1.0-py3-none-any.whl"',
             [
                 (
-                    "simple/demo/index.json: gives demo-1.0-py3-none-any.whl the URL ../demo-1.0-py3-none-any.whl; "
-                    "expected demo-1.0-py3-none-any.whl"
+                    'simple/demo/index.json: gives demo-1.0-py3-none-any.whl url "../demo-1.0-py3-none-any.whl"; '
+                    'expected "demo-1.0-py3-none-any.whl"'
                 )
             ],
         ),
@@ -166,9 +159,9 @@ def test_pages_that_nobody_can_read_are_found(site: Path) -> None:
             "demo/index.html",
             'data-requires-python="&gt;=3.9"',
             "",
-            ["simple/demo/index.html: does not say what index.json says"],
+            ["simple/demo/index.html: does not list what is there"],
         ),
-        ("index.html", "demo/", "other/", ["simple/index.html: does not say what index.json says"]),
+        ("index.html", "demo/", "other/", ["simple/index.html: does not list what is there"]),
     ],
 )
 def test_a_page_that_says_other_things_than_the_wheels_is_found(
@@ -195,10 +188,7 @@ def test_a_damaged_wheel_is_found(site: Path) -> None:
         other.write_bytes(b"PK")
     found = [*said(site)]
     assert found[0] == "demo-1.0-py3-none-any.whl: not a zip archive, or truncated: no end record"
-    assert found[-1] == (
-        "simple/demo/demo-1.0-py3-none-any.whl.metadata: is not METADATA of the wheel, or not of the SHA-256 that the "
-        "index gives"
-    )
+    assert any(text.endswith(" expected 2") for text in found if "gives demo-1.0-py3-none-any.whl size " in text)
 
 
 def test_a_folder_of_nothing_is_refused(tmp_path: Path) -> None:

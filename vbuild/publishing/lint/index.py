@@ -28,23 +28,25 @@ https://packaging.python.org/en/latest/specifications/simple-repository-api/
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from msgspec import Struct
 from packaging.version import Version
 
-from vbuild.errors import RepackageError, VbuildError
+from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.files.hashing import sha256_of
+from vbuild.files.json_text import json_object
 from vbuild.files.reading import read_file, read_text
 from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel
 from vbuild.publishing.lint.metadata import REQUIRES_DIST, shortened
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.verification.model import Finding, Severity
-from vbuild.wheel.archive import files_in
+from vbuild.wheel.archive import files_in, open_wheel
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.simple_index import IndexedFile, project_link
 from vbuild.wheel.zip_read import ZipMethod
@@ -274,7 +276,11 @@ def index_problems(folder: Path) -> Iterator[Finding]:
         return
     beside = {path.name: path for path in folder.iterdir() if _is_listed(path)}
     projects = sorted(path for path in simple.iterdir() if path.is_dir())
-    yield from _root(simple, {path.name for path in projects})
+    names = {path.name for path in projects}
+    if others := names ^ {str(row.get("name")) for row in _rows(simple / "index.json", "projects")}:
+        what = f"lists other projects than have a folder: {', '.join(sorted(others))}"
+        yield _wrong(simple / "index.json", what)
+    yield from _links(simple / "index.html", map(project_link, names))
     for project in projects:
         yield from _project(project, beside)
     listed = {path.name for project in projects for path in project.iterdir()}
@@ -285,87 +291,64 @@ def _is_listed(path: Path) -> bool:
     return path.name.endswith(_LISTED) and path.is_file()
 
 
-def _root(simple: Path, projects: set[str]) -> Iterator[Finding]:
-    page = simple / "index.json"
-    listed = {str(_within(project, "name")) for project in _rows(page, "projects")}
-    if listed != projects:
-        names = ", ".join(sorted(listed ^ projects))
-        yield _wrong(page, f"lists other projects than have a folder: {names}")
-    yield from _links(simple / "index.html", {project_link(project) for project in listed})
-
-
-def _project(folder: Path, beside: dict[str, Path]) -> Iterator[Finding]:
+def _project(folder: Path, beside: Mapping[str, Path]) -> Iterator[Finding]:
     page = folder / "index.json"
-    files = {str(_within(file, "filename")): file for file in _rows(page, "files")}
-    present = {path.name for path in folder.iterdir() if _is_listed(path)}
-    for name in sorted(files.keys() ^ present):
-        what = f"lists {name}, which is not there" if name in files else f"does not list {name}"
-        yield _wrong(page, what)
-    for name in sorted(files.keys() & present):
-        yield from _file(folder / name, files[name], beside.get(name))
-    yield from _links(folder / "index.html", {_listed(name, file).link() for name, file in files.items()})
+    rows = {str(row.get("filename")): row for row in _rows(page, "files")}
+    files = {path.name: path for path in sorted(folder.iterdir()) if _is_listed(path)}
+    for name in sorted(rows.keys() ^ files.keys()):
+        yield _wrong(page, f"lists {name}, which is not there" if name in rows else f"does not list {name}")
+    links = []
+    for name, path in files.items():
+        indexed, metadata = _indexed(path)
+        links.append(indexed.link())
+        expected = indexed.data()
+        row = rows.get(name, expected)
+        for key in sorted(row.keys() | expected.keys()):
+            if row.get(key) != expected.get(key):
+                what = f"gives {name} {key} {json.dumps(row.get(key))}; expected {json.dumps(expected.get(key))}"
+                yield _wrong(page, what)
+        if name not in beside:
+            yield _wrong(path, "is in the index only")
+        elif not beside[name].samefile(path) and sha256_of(beside[name]) != indexed.sha256:
+            yield _wrong(path, "is another file than the one of its name beside the index")
+        file = path.with_name(f"{name}.metadata")
+        if metadata is not None and not (file.is_file() and read_file(file) == metadata):
+            yield _wrong(file, "is not METADATA of the wheel")
+    yield from _links(folder / "index.html", links)
 
 
-def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Finding]:  # noqa: ANN401 - as JSON has it
-    page = path.with_name("index.json")
-    digest = sha256_of(path)
-    if (listed_digest := _within(listed, "hashes", "sha256")) != digest:
-        yield _wrong(page, f"gives {path.name} the SHA-256 {listed_digest}; it is {digest}")
-    if (size := _within(listed, "size")) != path.stat().st_size:
-        yield _wrong(page, f"gives {path.name} {size} bytes; it has {path.stat().st_size}")
-    if other is None:
-        yield _wrong(path, "is in the index only")
-    elif not other.samefile(path) and sha256_of(other) != digest:
-        yield _wrong(path, "is another file than the one of its name beside the index")
-    if (url := _within(listed, "url")) != quote(path.name):
-        yield _wrong(page, f"gives {path.name} the URL {url}; expected {quote(path.name)}")
-    if path.suffix == ".whl":
-        try:
-            metadata = OfferedWheel.of(path).metadata
-        except VbuildError:
-            metadata = None
-        beside = path.with_name(f"{path.name}.metadata")
-        listed_digest = _within(listed, "core-metadata", "sha256")
-        if not beside.is_file() or sha256_of(beside) != listed_digest or read_file(beside) != str(metadata).encode():
-            yield _wrong(beside, "is not METADATA of the wheel, or not of the SHA-256 that the index gives")
-        if metadata and (stated := _within(listed, "requires-python")) != metadata.requires_python:
-            what = f"gives {path.name} Requires-Python {stated}; its METADATA says {metadata.requires_python}"
-            yield _wrong(page, what)
-
-
-def _listed(name: str, row: Any) -> IndexedFile:  # noqa: ANN401 - as JSON has it
-    """The file *name* as *row* of index.json gives it, as far as a link says that."""
-    requires_python, metadata = _within(row, "requires-python"), _within(row, "core-metadata", "sha256")
-    digest = str(_within(row, "hashes", "sha256"))
-    return IndexedFile(
-        name, "", 0, digest, str(requires_python) if requires_python else None, str(metadata) if metadata else None
+def _indexed(path: Path) -> tuple[IndexedFile, bytes | None]:
+    """How an index lists the file at *path*, and METADATA of a wheel that can be read."""
+    metadata = requires_python = None
+    with suppress(VbuildError):
+        if path.suffix == ".whl":
+            with open_wheel(path) as wheel:
+                metadata = wheel.read(f"{wheel.dist_info}/METADATA")
+                requires_python = wheel.metadata().requires_python
+    metadata_sha256 = None if metadata is None else sha256(metadata).hexdigest()
+    return (
+        IndexedFile(path.name, "", path.stat().st_size, sha256_of(path), requires_python, metadata_sha256),
+        metadata,
     )
 
 
-def _links(page: Path, expected: Collection[str]) -> Iterator[Finding]:
+def _links(page: Path, expected: Iterable[str]) -> Iterator[Finding]:
     """What is wrong with the *page*, which should have the *expected* links, each once."""
     try:
         text = read_text(page)
     except (OSError, UnicodeDecodeError):
         text = ""
     if sorted(_LINK.findall(text)) != sorted(expected):
-        yield _wrong(page, "does not say what index.json says")
+        yield _wrong(page, "does not list what is there")
 
 
-def _rows(page: Path, key: str) -> list[Any]:
-    """The list under *key* of the JSON *page*; empty if it is not such a page."""
+def _rows(page: Path, key: str) -> list[dict[str, Any]]:
+    """The objects in the list under *key* of the JSON *page*; none if it is not such a page."""
     try:
-        rows = _within(json.loads(read_file(page)), key)
-    except (OSError, ValueError, RecursionError):
+        rows = json_object(read_file(page), WheelError).get(key)
+    except (OSError, WheelError):
         return []
-    return rows if isinstance(rows, list) else []
-
-
-def _within(value: Any, *keys: str) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """What *value* has below *keys*, or None."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def _wrong(path: Path, what: str) -> Finding:
