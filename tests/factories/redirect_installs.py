@@ -66,11 +66,9 @@ def against(folder: Path, *versions: str, levels: tuple[str, ...] = (), own: str
     return folder
 
 
-def laid_out(
-    wheels: Path, out: Path, url: str = URL, *mirrors: str, by_hardware: bool = False, by_installed: bool = False
-) -> Path:
+def laid_out(wheels: Path, out: Path, url: str = URL, *, by_hardware: bool = False, by_installed: bool = False) -> Path:
     """The folder of the layout that *wheels* have in *out*."""
-    publish([wheels], out, layouts=[Redirect(url, mirrors, by_hardware=by_hardware, by_installed=by_installed)])
+    publish([wheels], out, layouts=[Redirect(url, by_hardware=by_hardware, by_installed=by_installed)])
     return out / "redirect"
 
 

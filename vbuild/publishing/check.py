@@ -29,7 +29,7 @@ from vbuild.publishing.lint.files import (
 )
 from vbuild.publishing.lint.index import DEFAULT_LIMIT, IndexRules, refusals, totals
 from vbuild.publishing.oci import check as oci
-from vbuild.publishing.redirect import check as redirect
+from vbuild.publishing.redirect import plan as redirect
 from vbuild.verification.model import Finding, merged
 
 _CHECKS: Mapping[str, Callable[[Path], Iterator[Finding]]] = {

@@ -72,8 +72,8 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     """Lays the wheels in ``dist`` out, and goes into what the sdist holds, as installers do."""
 
-    def inside(url: str = URL, *mirrors: str, by_hardware: bool = False) -> Path:
-        laid = laid_out(tmp_path / "dist", tmp_path / "out", url, *mirrors, by_hardware=by_hardware)
+    def inside(url: str = URL, *, by_hardware: bool = False) -> Path:
+        laid = laid_out(tmp_path / "dist", tmp_path / "out", url, by_hardware=by_hardware)
         monkeypatch.chdir(unpacked(laid))
         (tmp_path / "got").mkdir()
         return laid
@@ -185,7 +185,7 @@ def test_folders_come_before_mirrors_and_mirrors_before_the_url(
     tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release(tmp_path / "dist")
-    laid = source("https://last.example.org", "https://second.example.org")
+    laid = source("https://last.example.org")
     places = [laid.with_name(name) for name in ("o urs", "pip", "pip2", "uv")]
     for place in places:
         place.mkdir()
@@ -199,7 +199,6 @@ def test_folders_come_before_mirrors_and_mirrors_before_the_url(
     assert list(backend._places(table, NAME)) == [  # noqa: SLF001 - the order, without asking anyone
         *((place / NAME).as_uri() for place in places),
         *(f"https://first.example.org/{part}/{NAME}" for part in "ab"),
-        f"https://second.example.org/{NAME}",
         f"https://last.example.org/wheels/{NAME}",
     ]
 
@@ -216,12 +215,13 @@ def test_folders_of_pip_and_uv_that_cannot_be_looked_into_are_left_alone(
 
 
 def test_a_dead_mirror_is_passed_over_with_a_line(
-    tmp_path: Path, source: Source, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     release(tmp_path / "dist")
     dead = closed()
+    monkeypatch.setenv("VBUILD_MIRROR", dead)
     with served(tmp_path / "out" / "redirect") as (url, asked):
-        source(url, dead)
+        source(url)
         assert got(tmp_path) == NAME
     assert asked == [(f"/wheels/{NAME}", "")]
     line = f"passed over {dead}/{NAME}: <urlopen error [Errno 111] Connection refused>\n"

@@ -17,7 +17,7 @@ from tests.factories.redirect_installs import NAME, V3, V4, against, laid_out, r
 from tests.factories.variants import document, variant, variant_wheel
 from tests.factories.wheels import wheel
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.redirect.check import problems
+from vbuild.publishing.redirect.plan import problems
 
 SDIST = "demo-1.0.tar.gz"
 

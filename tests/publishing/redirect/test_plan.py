@@ -42,8 +42,8 @@ LINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 _PUBLISH = "import sys; from tests.factories.redirect_installs import *; laid_out(Path(sys.argv[1]), Path(sys.argv[2]))"
 
 
-def planned(folder: Path, url: str | None = URL, *mirrors: str, by_hardware: bool = False) -> PublishPlan:
-    return Redirect(url, mirrors, by_hardware=by_hardware).planned(releases_at([folder]))
+def planned(folder: Path, url: str | None = URL, *, by_hardware: bool = False) -> PublishPlan:
+    return Redirect(url, by_hardware=by_hardware).planned(releases_at([folder]))
 
 
 def files(plan: PublishPlan) -> dict[str, str]:
@@ -104,11 +104,6 @@ def test_every_wheel_is_pinned_by_hash_and_size(tmp_path: Path) -> None:
     ]
     assert [row["size"] for row in found["wheels"]] == [(tmp_path / name).stat().st_size for name in (V3, NAME)]
     assert all(len(row["sha256"]) == 64 and row["python"] == [[[3, 9], [99]]] for row in found["wheels"])
-
-
-def test_mirrors_come_before_the_publishers_url(tmp_path: Path) -> None:
-    found = table(planned(release(tmp_path), f"{URL}/", "https://mirror.example.org/x/", "file:///srv/wheels"))
-    assert found["urls"] == ["https://mirror.example.org/x", "file:///srv/wheels", f"{URL}/wheels"]
 
 
 def test_platforms_are_told_as_pep_600_calls_them(tmp_path: Path) -> None:
@@ -296,20 +291,18 @@ def test_a_time_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("url", "mirrors", "message"),
+    ("url", "message"),
     [
-        (None, (), "no URL: the sdist has to say where the wheels are; give --url URL"),
-        ("wheels", (), f"'wheels': {EXPECTED}"),
-        ("https://x.org/y?token=secret", (), f"'https://x.org/y?token=secret': {EXPECTED}"),
-        (URL, ("/srv/wheels",), f"'/srv/wheels': {EXPECTED}"),
-        (URL, ("https://me:secret@x.org/y",), "x.org: a URL with a login, which everyone could read; leave that out"),
+        (None, "no URL: the sdist has to say where the wheels are; give --url URL"),
+        ("wheels", f"'wheels': {EXPECTED}"),
+        ("https://x.org/y?token=secret", f"'https://x.org/y?token=secret': {EXPECTED}"),
+        ("/srv/wheels", f"'/srv/wheels': {EXPECTED}"),
+        ("https://me:secret@x.org/y", "x.org: a URL with a login, which everyone could read; leave that out"),
     ],
 )
-def test_urls_that_no_one_could_use_are_refused(
-    tmp_path: Path, url: str | None, mirrors: tuple[str, ...], message: str
-) -> None:
+def test_urls_that_no_one_could_use_are_refused(tmp_path: Path, url: str | None, message: str) -> None:
     with pytest.raises(RepackageError) as refusal:
-        planned(release(tmp_path), url, *mirrors)
+        planned(release(tmp_path), url)
     assert str(refusal.value) == message
 
 

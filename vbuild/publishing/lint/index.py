@@ -39,8 +39,7 @@ from packaging.version import Version
 
 from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.files.hashing import sha256_of
-from vbuild.files.json_text import json_object
-from vbuild.files.reading import read_file, read_text
+from vbuild.files.reading import json_object, read_file, read_text
 from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel
 from vbuild.publishing.lint.metadata import REQUIRES_DIST, shortened
 from vbuild.publishing.model import PublishRule

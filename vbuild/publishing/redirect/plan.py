@@ -13,41 +13,63 @@ Wheels whose versions say what they were built against (``matrix.requires``) can
 installed. Installers take no wheel of another version than its sdist's, so these wheels get that:
 
     demo-1.0+torch2.14-….whl  ->  wheels/torch2.14/demo-1.0-….whl
+
+The check of a folder:
+
+    wheels.json         = the wheels in the folder wheels: each exists, as described; no more
+    PKG-INFO            = METADATA of each wheel, with the fields that wheels.json has for it (PEP 643)
+    requirements.txt    = sha256 of the sdists and wheels next to it
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from shlex import quote as quoted
+from typing import Any, Self
 from urllib.parse import quote
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
 
-from vbuild.errors import RepackageError, at
-from vbuild.files.hashing import Digests
+from vbuild.errors import RepackageError, VbuildError, WheelError, at
+from vbuild.files.hashing import Digests, sha256_of
+from vbuild.files.reading import read_text
+from vbuild.publishing.lint.index import layout_problem
+from vbuild.publishing.lint.metadata import metadata_view
 from vbuild.publishing.model import (
     ConsumerUse,
     LinkedFile,
     NewWheel,
     PublishPlan,
+    PublishRule,
     Text,
     folder_url,
     renamed,
 )
 from vbuild.publishing.redirect.sdist import (
     HAZARD,
+    PKG_INFO,
     STALE,
+    TABLE,
     RedirectSource,
     built_against,
     check_choice,
     is_handed_over,
+    left_out,
     packed,
+    release_order,
+    row_of,
 )
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, labels_of
-from vbuild.wheel.archive import SharedWheels
+from vbuild.verification.model import Finding
+from vbuild.wheel.archive import SharedWheels, files_in
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.sdist import reading
 
 WHEELS = "wheels"
 PINS = "requirements.txt"
@@ -55,15 +77,13 @@ _LOST = "a variant for a system that the backend does not know, and no index tak
 
 
 class Redirect(Struct, frozen=True):
-    """Sdists that hand over the wheels served at *url*/wheels, or at a mirror: *mirrors* are folders of the wheels.
+    """Sdists that hand over the wheels in the layout's folder, which will be served at *url*.
 
-    *url* is where the layout's folder will be served; mirrors are asked first. With *by_hardware* CPU and GPU choose
-    among the variants, with *by_installed* what is installed among wheels that were built against several versions of
-    it, at the risk of caches that know neither.
+    With *by_hardware* CPU and GPU choose among the variants, with *by_installed* what is installed among wheels that
+    were built against several versions of it, at the risk of caches that know neither.
     """
 
     url: str | None = None
-    mirrors: tuple[str, ...] = ()
     by_hardware: bool = False
     by_installed: bool = False
     name: str = "redirect"
@@ -73,12 +93,13 @@ class Redirect(Struct, frozen=True):
         if self.url is None:
             raise RepackageError("no URL: the sdist has to say where the wheels are; give --url URL")
         url = folder_url(self.url)
-        urls = (*map(folder_url, self.mirrors), f"{url}/{WHEELS}")
         releases = [offer for offer in offers if not offer.is_companion]
         if not releases:
             raise RepackageError("only companions of a split; expected wheels of the release that they are of, too")
         lost = {wheel for offer in releases for wheel in offer.variants if not is_handed_over(wheel)}
-        offers = [replace(offer, wheels=tuple(each for each in offer.wheels if each not in lost)) for offer in offers]
+        offers = [
+            replace(offer, wheels=tuple(wheel for wheel in offer.wheels if wheel not in lost)) for offer in offers
+        ]
         if empty := [str(offer) for offer in offers if not offer.wheels]:
             raise RepackageError(
                 f"{empty[0]}: nothing but variants that the sdist does not know; expected a plain wheel"
@@ -90,20 +111,20 @@ class Redirect(Struct, frozen=True):
         sdists: dict[str, Text | MergedSdist] = {}
         for offer in releases:
             with at(offer):
-                sdists[str(offer)] = self._sdist(offer, urls, merged.get(offer, ()))
+                sdists[str(offer)] = self._sdist(offer, f"{url}/{WHEELS}", merged.get(offer, ()))
         pins = RedirectPins(tuple(_pin(offer, sdists.get(str(offer))) for offer in _newest(offers)))
         wheels = (output for offer in offers for output in _wheels(offer, merged.get(offer, ())))
-        late = [one for one in sdists.values() if isinstance(one, MergedSdist)]
-        outputs = (*(one for one in sdists.values() if isinstance(one, Text)), *wheels, *late, pins)
+        late = [sdist for sdist in sdists.values() if isinstance(sdist, MergedSdist)]
+        outputs = (*(sdist for sdist in sdists.values() if isinstance(sdist, Text)), *wheels, *late, pins)
         newest = _newest(releases)
         uses = _uses(newest, [sdists[str(offer)] for offer in newest], url)
         gone_too = (f"{name} is in none of it: {_LOST}" for name in sorted(wheel.path.name for wheel in lost))
         return PublishPlan(self.name, outputs, tuple(uses), (*self._notes(releases), *gone_too))
 
-    def _sdist(self, offer: OfferedRelease, urls: tuple[str, ...], parts: "tuple[_Part, ...]") -> "Text | MergedSdist":
-        """The sdist of *offer*; of one that is merged out of *parts*, what writes it once its wheels are there."""
+    def _sdist(self, offer: OfferedRelease, url: str, parts: "tuple[_Part, ...]") -> "Text | MergedSdist":
+        """The sdist of *offer*; of one that is merged out of *parts*, the output that writes it after its wheels."""
         known = replace(offer, wheels=tuple(filter(is_handed_over, offer.wheels)))
-        source = RedirectSource(known, urls, self.by_hardware, tuple(value for value, _ in parts))
+        source = RedirectSource(known, url, self.by_hardware, tuple(value for value, _ in parts))
         check_choice(source)
         target = PurePosixPath(f"{source.release}.tar.gz")
         if not parts:
@@ -162,10 +183,10 @@ def _uses(
             f"A variant of {', '.join(labels)}; caches do not know which one was asked for:",
             _both(f"--no-cache-dir {links} {having}", f"VBUILD_SELECT={labels[0]} {local}"),
         )
-    for sdist in (one for one in sdists if isinstance(one, MergedSdist)):
+    for sdist in (output for output in sdists if isinstance(output, MergedSdist)):
         project, value = sdist.source.offer.project, sdist.source.values[-1]
-        asked = _both(f"--no-cache-dir {links} {project}", f"VBUILD_SELECT=+{value} {local}")
-        yield ConsumerUse(f"The build of {project} against {value}, whatever is installed:", asked)
+        commands = _both(f"--no-cache-dir {links} {project}", f"VBUILD_SELECT=+{value} {local}")
+        yield ConsumerUse(f"The build of {project} against {value}, whatever is installed:", commands)
     yield ConsumerUse(
         "Pinned by hash: that of the sdist, which holds those of the wheels:",
         _both(f"--require-hashes {links} -r {PINS}"),
@@ -187,7 +208,7 @@ def _uses(
 
 
 def _both(words: str, variables: str = "") -> str:
-    """The commands by which pip and uv install, with *variables* set."""
+    """The commands of pip and uv, with *variables* set."""
     return f"{variables}pip install {words}\n{variables}uv pip install {words}"
 
 
@@ -197,19 +218,19 @@ def _newest(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
 
 
 def _fragment(sdist: "Text | MergedSdist") -> str:
-    """The hash of *sdist*, as it stands in a URL; empty for one that is not made yet."""
+    """The hash of *sdist* for a URL, empty if it is not made yet."""
     return f"#sha256={hashlib.sha256(sdist.data).hexdigest()}" if isinstance(sdist, Text) else ""
 
 
 def _pin(offer: OfferedRelease, sdist: "Text | MergedSdist | None") -> tuple[str, tuple[PurePosixPath, ...]]:
-    """What requirements.txt pins for *offer*, and the files in the layout's folder that may be taken for it."""
+    """The requirement that requirements.txt pins for *offer*, and the files that may be taken for it."""
     files = [sdist.target] if sdist else []
     files += [PurePosixPath(wheel.path.name) for wheel in offer.wheels if not _is_served(wheel)]
     return f"{offer.project}=={offer.version}", tuple(files)
 
 
 def _is_served(wheel: OfferedWheel) -> bool:
-    """Whether *wheel* is fetched by the backend, and no file for the index."""
+    """Whether the backend fetches *wheel*, and not an index."""
     return is_handed_over(wheel) and not wheel.is_companion
 
 
@@ -217,26 +238,26 @@ _Part = tuple[str, OfferedRelease]
 
 
 def _merged(offers: Sequence[OfferedRelease]) -> dict[OfferedRelease, tuple[_Part, ...]]:
-    """The releases that several of *offers* become, each with these: what each was built against, newest first.
+    """The releases that several of *offers* become, each with these and what they were built against, newest first.
 
     `RepackageError` if there are none, or if another release has that version already.
     """
-    found: dict[tuple[str, str], list[_Part]] = {}
+    parts_of: dict[tuple[str, str], list[_Part]] = {}
     for offer in offers:
         value, version = built_against(offer)
         if value and not offer.is_companion:
-            found.setdefault((offer.project, version), []).append((value, offer))
-    if not found:
+            parts_of.setdefault((offer.project, version), []).append((value, offer))
+    if not parts_of:
         raise RepackageError(
             f"{offers[-1]}: its version does not say what it was built against and requires; expected wheels of "
             "matrix.requires, as 1.0+torch2.15 that requires torch==2.15.*"
         )
     merged = {}
-    for (project, version), parts in found.items():
+    for (project, version), parts in parts_of.items():
         wheels = tuple(wheel for _, offer in parts for wheel in offer.wheels)
         offer = OfferedRelease(project, version, wheels)
-        if rival := next((one for one in offers if str(one) == str(offer)), None):
-            names = " and ".join(str(one) for _, one in parts)
+        if rival := next((other for other in offers if str(other) == str(offer)), None):
+            names = " and ".join(str(part) for _, part in parts)
             raise RepackageError(f"{rival}: {names} would have this version, too; publish them apart")
         merged[offer] = tuple(sorted(parts, key=lambda part: _numbers(part[0]), reverse=True))
     return merged
@@ -247,7 +268,7 @@ def _numbers(name: str) -> list[int]:
 
 
 def _wheels(offer: OfferedRelease, parts: Sequence[_Part]) -> Iterator[LinkedFile | NewWheel]:
-    """The wheels of *offer* in the layout's folder; if it is merged out of *parts*, in a folder for each of them."""
+    """The wheels of *offer* in the layout's folder; if it is merged out of *parts*, in a folder for each."""
     if not parts:
         for wheel in offer.wheels:
             yield LinkedFile(PurePosixPath(WHEELS if _is_served(wheel) else "", wheel.path.name), wheel.path)
@@ -267,7 +288,6 @@ class MergedSdist(Struct, frozen=True):
     source: RedirectSource
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all have it
-        """Write it into *folder*."""
         offered = tuple(OfferedWheel.of(folder / file) for file in self.files)
         offer = replace(self.source.offer, wheels=offered)
         (folder / self.target).write_bytes(packed(replace(self.source, offer=offer)))
@@ -280,18 +300,152 @@ class RedirectPins(Struct, frozen=True):
 
     @property
     def target(self) -> PurePosixPath:
-        """Its place in the layout's folder."""
         return PurePosixPath(PINS)
 
     @property
     def files(self) -> tuple[PurePosixPath, ...]:
-        """The files whose hashes it has."""
         return tuple(file for _, files in self.pinned for file in files)
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all have it
-        """Write it into *folder*."""
         lines = (
             " ".join((wanted, *(f"--hash=sha256:{digests.of(folder / file)}" for file in files)))
             for wanted, files in self.pinned
         )
         (folder / PINS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+_problem = partial(layout_problem, "redirect")
+# bytes, as many as are read of a file in the sdist
+_LIMIT = 1 << 26
+_HASH = re.compile("sha256:([0-9a-f]*)")
+# a wheel, perhaps in the folder of what it was built against
+_WAY = re.compile(r"([a-z0-9][a-z0-9.]*/)?(?P<name>[^/]*)")
+
+
+class _Sdist(Struct, frozen=True):
+    """An sdist as it is: its PKG-INFO, the rows of its wheels.json by file, and the order of its variants, if any.
+
+    *values* are what its wheels were built against, or None.
+    """
+
+    path: Path
+    pkg_info: bytes
+    rows: dict[str, dict[str, Any]]
+    order: list[Any] | None
+    values: list[str] | None
+
+    def file(self, wheel: OfferedWheel) -> str:
+        """The file of *wheel* as wheels.json names it."""
+        return wheel.path.name if self.values is None else f"{wheel.path.parent.name}/{wheel.path.name}"
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The sdist at *path*; `RepackageError` if it is damaged, or not of this layout."""
+        top = path.name.removesuffix(".tar.gz")
+        table_path, pkg_info = f"{top}/{TABLE}", f"{top}/{PKG_INFO}"
+        try:
+            files = {}
+            with reading(path) as archive:
+                for entry in archive:
+                    if entry.name in {table_path, pkg_info} and (stream := archive.extractfile(entry)):
+                        files[entry.name] = stream.read(_LIMIT)
+            table = json.loads(files.get(table_path, b"{}"))
+        except WheelError as error:
+            raise RepackageError(str(error)) from error
+        except (ValueError, RecursionError) as error:
+            raise RepackageError(f"cannot be read: {error}") from error
+        try:
+            rows = {}
+            for row in table["wheels"]:
+                way = _WAY.fullmatch(row["file"])
+                WheelName.parse(way["name"] if way else row["file"])
+                rows[row["file"]] = {"size": row["size"], "sha256": row["sha256"], **row}
+            return cls(path, files[pkg_info], rows, table.get("order"), table.get("values"))
+        except (KeyError, TypeError, AttributeError, WheelError) as error:
+            raise RepackageError(f"has no {PKG_INFO} and {TABLE} as a redirecting sdist has them") from error
+
+
+def problems(folder: Path) -> Iterator[Finding]:
+    """What is wrong with the sdists in *folder*, and with the wheels in its folder ``wheels``."""
+    paths = files_in(folder, ".tar.gz")
+    if not paths:
+        yield _problem(PublishRule.SDIST, folder.name, "has no sdist")
+    known: set[str] = set()
+    for path in paths:
+        try:
+            sdist = _Sdist.read(path)
+            project, version = parse_sdist_filename(path.name)
+        except (RepackageError, InvalidSdistFilename) as error:
+            yield _problem(PublishRule.ARCHIVE, path.name, str(error))
+            continue
+        known |= sdist.rows.keys()
+        wheels: list[OfferedWheel] = []
+        for file, row in sdist.rows.items():
+            yield from _row_problems(folder / WHEELS / file, row, wheels, has_value=sdist.values is not None)
+        release = OfferedRelease(canonicalize_name(project), str(version), tuple(wheels))
+        yield from _statements(sdist, release)
+        yield from _ranking(sdist, release)
+    pins = folder / PINS
+    pinned = _HASH.findall(read_text(pins, errors="replace")) if pins.is_file() else []
+    digests = {sha256_of(path) for path in folder.glob("*.*") if path.is_file()} if pinned else set()
+    for pinned_sha256 in (pinned_sha256 for pinned_sha256 in pinned if pinned_sha256 not in digests):
+        yield _problem(PublishRule.PINS, pins.name, f"pins sha256 {pinned_sha256}, which no file here has")
+    for path in sorted((folder / WHEELS).rglob("*")):
+        if path.is_file() and path.relative_to(folder / WHEELS).as_posix() not in known:
+            yield _problem(PublishRule.PINS, path.name, f"is in no {TABLE}, so it is never installed")
+
+
+def _row_problems(path: Path, row: dict[str, Any], wheels: list[OfferedWheel], *, has_value: bool) -> Iterator[Finding]:
+    """Where the wheel at *path* is not as *row* pins it; added to *wheels* if it can be read."""
+    try:
+        size, sha256 = path.stat().st_size, sha256_of(path)
+    except OSError as error:
+        yield _problem(PublishRule.PINS, path.name, f"is pinned, and cannot be read: {error.strerror}")
+        return
+    if (size, sha256) != (row["size"], row["sha256"]):
+        what = f"{size} bytes of sha256 {sha256}, pinned {row['size']} of {row['sha256']}"
+        yield _problem(PublishRule.PINS, path.name, what)
+        return
+    try:
+        wheel = OfferedWheel.of(path)
+    except VbuildError as error:
+        yield _problem(PublishRule.ARCHIVE, path.name, str(error).removeprefix(f"{path.name}: "))
+        return
+    wheels.append(wheel)
+    expected = {"label": None, **row_of(wheel, has_value=has_value)}
+    for key, value in expected.items():
+        if row.get(key) != value:
+            what = f"{TABLE} says {key} {json.dumps(row.get(key))}, expected {json.dumps(value)}"
+            yield _problem(PublishRule.PINS, path.name, what)
+
+
+def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:
+    """Where PKG-INFO, and what wheels.json adds for a wheel, differ from the wheel."""
+    known_to_lack = {*left_out(release.wheels), "Description", "Description-Content-Type"}
+    for wheel in release.wheels:
+        fields = sdist.rows[sdist.file(wheel)].get("fields", "")
+        try:
+            with at(PKG_INFO):
+                stated = metadata_view(str(fields).encode() + sdist.pkg_info)
+        except VbuildError as error:
+            yield _problem(PublishRule.METADATA, sdist.path.name, str(error))
+            return
+        if (wheel.name.project, canonicalize_name(stated.name)) != (release.project, release.project):
+            what = f"hands over {wheel.path.name}, and its {PKG_INFO} is of {stated.name}"
+            yield _problem(PublishRule.METADATA, sdist.path.name, what)
+        for difference in stated.differences(metadata_view(str(wheel.metadata).encode())):
+            if difference.field not in known_to_lack:
+                what = f"{wheel.path.name} is not as its {PKG_INFO} says: {difference}"
+                yield _problem(PublishRule.METADATA, sdist.path.name, what)
+
+
+def _ranking(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:
+    if sdist.order is None:
+        return
+    try:
+        expected = [choice.data() for choice in release_order(release)]
+    except VbuildError as error:
+        yield _problem(PublishRule.VARIANT, sdist.path.name, str(error))
+        return
+    if expected != sdist.order:
+        yield _problem(PublishRule.VARIANT, sdist.path.name, "has its variants in another order than their wheels give")

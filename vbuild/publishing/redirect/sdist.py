@@ -7,11 +7,9 @@
     demo-1.0/PKG-INFO               the METADATA of the wheels; dynamic only in what they disagree about (PEP 643)
     demo-1.0/wheels.json            every wheel that the backend hands over: file, size, sha256, tags, Pythons
 
-The same wheels give the same bytes: no clock, no owner, one order.
-
-The variants of a release come in one order for all machines: a machine gets the first that it supports. Which of two
-variants is better depends on the machine only if one names several values of a feature: such a variant is listed once
-for each of them. The order of values is that of `vbuild.variants.providers`.
+The same wheels give the same bytes: no clock, no owner, one order. A machine gets the first variant that it supports,
+in one order for all machines. Which of two is better depends on the machine only if one has several values of a
+feature: such a variant is listed once for each. The order of values is that of `vbuild.variants.providers`.
 https://packaging.python.org/en/latest/specifications/source-distribution-format/
 https://peps.python.org/pep-0825/#variant-ordering
 """
@@ -75,7 +73,7 @@ class RedirectChoice(Struct, frozen=True):
 
 
 def release_order(offer: OfferedRelease) -> tuple[RedirectChoice, ...]:
-    """The variants of *offer*, best first; those of an optional provider are left out, as they are off (PEP 850).
+    """The variants of *offer*, best first, without those of an optional provider, which are off (PEP 850).
 
     `VariantError` if the documents in its wheels contradict each other.
     """
@@ -84,11 +82,13 @@ def release_order(offer: OfferedRelease) -> tuple[RedirectChoice, ...]:
 
 
 def ranked_choices(document: Document) -> tuple[RedirectChoice, ...]:
-    """The same for the variants of *document*."""
     metadata = document.metadata
     ranked = []
     for variant in document.variants:
-        features = ([Property(one.namespace, one.name, value) for value in one.values] for one in variant.features)
+        features = (
+            [Property(feature.namespace, feature.name, value) for value in feature.values]
+            for feature in variant.features
+        )
         # with one value for each feature, in every way
         for properties in product(*features):
             if all(_may_be(prop, metadata) for prop in properties):
@@ -122,7 +122,7 @@ def _needed(properties: tuple[Property, ...], metadata: VariantMetadata) -> Iter
 
 
 def _place(prop: Property, metadata: VariantMetadata) -> Place:
-    """Where *prop* stands: its namespace, its feature, its value, each less the better."""
+    """The position of *prop* by namespace, feature and value, each lower if better."""
     names = metadata.namespaces
     namespace = names.index(prop.namespace) if prop.namespace in names else len(names)
     provider = metadata.provider(prop.namespace)
@@ -178,19 +178,19 @@ _NEVER = (99, 0, 0)
 
 
 class RedirectSource(Struct, frozen=True):
-    """The sdist of *offer*, whose wheels are at *urls*, folders without a slash at the end, the first asked first.
+    """The sdist of *offer*, whose wheels are in the folder *url*.
 
-    With *values*, newest first, each wheel is in a folder that is called like what it was built against.
+    With *values*, newest first, each wheel is in a folder named after what it was built against.
     """
 
     offer: OfferedRelease
-    urls: tuple[str, ...]
+    url: str
     by_hardware: bool
     values: tuple[str, ...] = ()
 
     @property
     def release(self) -> str:
-        """What its one folder is called (PEP 625)."""
+        """The name of its one folder (PEP 625)."""
         return f"{escaped(self.offer.project)}-{self.offer.version}"
 
 
@@ -208,7 +208,7 @@ def check_choice(source: RedirectSource) -> None:
 
 
 def packed(source: RedirectSource) -> bytes:
-    """The bytes of *source*, of which `check_choice` found nothing."""
+    """The bytes of *source*, which `check_choice` accepts."""
     modules = (_BACKEND, *[_HARDWARE][: source.by_hardware], *[_INSTALLED][: bool(source.values)])
     # in this order they take the least room
     members = {
@@ -230,9 +230,8 @@ def packed(source: RedirectSource) -> bytes:
 
 
 def built_against(offer: OfferedRelease) -> tuple[str, str]:
-    """What the version of *offer* says that its wheels were built against, ``torch2.15``, and the version without that.
-
-    That is what they require, too; empty if there is nothing of the kind.
+    """What the version of *offer* names and its wheels require, ``torch2.15`` or nothing, and the version without
+    that.
     """
     version = Version(offer.version)
     local = version.local or ""
@@ -243,20 +242,22 @@ def built_against(offer: OfferedRelease) -> tuple[str, str]:
 
 
 def _needed_of(wheel: OfferedWheel, local: str) -> Iterator[tuple[str, str, str]]:
-    """What of *local* names a project that *wheel* requires: ``torch2.15``, the project, the specifier."""
-    for one in filter(None, map(read_requirement, wheel.metadata.requires_dist)):
-        found = re.search(rf"(?<![^.]){local_label([(canonicalize_name(one.name), '')])}\d+(\.\d+)*(?![^.])", local)
-        if found and one.specifier and not one.marker:
-            yield found[0], canonicalize_name(one.name), str(one.specifier)
+    """The names in *local* of projects that *wheel* requires: ``torch2.15``, the project, the specifier."""
+    for requirement in filter(None, map(read_requirement, wheel.metadata.requires_dist)):
+        match = re.search(
+            rf"(?<![^.]){local_label([(canonicalize_name(requirement.name), '')])}\d+(\.\d+)*(?![^.])", local
+        )
+        if match and requirement.specifier and not requirement.marker:
+            yield match[0], canonicalize_name(requirement.name), str(requirement.specifier)
 
 
 def is_handed_over(wheel: OfferedWheel) -> bool:
-    """Whether the backend has a tag of *wheel*: one of CPython 3.9 or newer, for any platform or for 64-bit Linux."""
+    """Whether the backend knows a tag of *wheel*: CPython 3.9 or newer, for any platform or 64-bit Linux."""
     return any(_KNOWN.fullmatch(tag) for tag in tags_of(wheel))
 
 
 def differing(wheels: tuple[OfferedWheel, ...]) -> tuple[str, ...]:
-    """The fields, in lower case and sorted, in which the METADATA of *wheels* say different things."""
+    """The fields, in lower case and sorted, in which the METADATA of *wheels* differ."""
     names = {name for wheel in wheels for name, _ in wheel.metadata.headers.fields} - _OWN - _lowered(left_out(wheels))
     return tuple(sorted(name for name in names if len({wheel.metadata.headers.values(name) for wheel in wheels}) > 1))
 
@@ -270,7 +271,7 @@ def left_out(wheels: tuple[OfferedWheel, ...]) -> tuple[str, ...]:
 def admitted(requires_python: str | None) -> list[list[list[int]]]:
     """The Pythons that Requires-Python admits, as ranges: first version, and first version after.
 
-    What cannot be read admits all, as installers have it. ``>=3.9,!=3.10.*`` is [[3, 9], [3, 10]], [[3, 11], [99]].
+    If it cannot be read it admits all, as for installers. ``>=3.9,!=3.10.*`` is [[3, 9], [3, 10]], [[3, 11], [99]].
     """
     try:
         wanted = SpecifierSet(requires_python or "")
@@ -308,7 +309,7 @@ def _pkg_info(source: RedirectSource) -> str:
         *(_line(text) for name, text in headers.fields if name not in dynamic),
         *(f"Dynamic: {name.title()}\n" for name in (*differ, *lacks)),
         "Description-Content-Type: text/plain\n\n",
-        _filled(f"{_ABOUT} {source.urls[-1]} or another place, as pinned in {TABLE}."),
+        _filled(f"{_ABOUT} {source.url} or another place, as pinned in {TABLE}."),
     ]
     lines += [f"\n{_filled(HAZARD)}"] * source.by_hardware
     lines += [f"\n{_filled(STALE)}"] * bool(source.values)
@@ -336,7 +337,7 @@ def _is_left_out(headers: MetadataHeaders, name: str) -> bool:
 
 def _table(source: RedirectSource) -> str:
     """wheels.json: what concerns all wheels on the first line, then a line for each."""
-    about: dict[str, Any] = {"release": source.release, "urls": source.urls}
+    about: dict[str, Any] = {"release": source.release, "urls": [source.url]}
     if source.by_hardware:
         about["order"] = [choice.data() for choice in release_order(source.offer)]
     if source.values:
@@ -356,9 +357,9 @@ def _table(source: RedirectSource) -> str:
 
 
 def row_of(wheel: OfferedWheel, *, has_value: bool = False) -> dict[str, Any]:
-    """What wheels.json says of *wheel*, but for the fields that wheels disagree about.
+    """The row of *wheel* in wheels.json, without the fields that wheels disagree about.
 
-    Its folder is called after what it was built against if it *has_value*.
+    If it *has_value*, its folder is named after what it was built against.
     """
     row: dict[str, Any] = {
         "file": wheel.path.name,
