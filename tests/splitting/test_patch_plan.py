@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,13 +16,12 @@ from tests.factories.repaired_wheels import NAME, hashed, repaired
 from tests.factories.tools import needs
 from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError, VbuildError
-from vbuild.files.edited import EditedFile
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder
-from vbuild.splitting.patches import LibraryCutter, PatchedFile, Patcher, PatchPlan, plan_patches
+from vbuild.splitting.patches import PatchedFile, Patcher, PatchPlan, plan_patches
 from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.blocks import InflatedFile
 
@@ -52,13 +50,12 @@ def planned(
     bundles: Sequence[Bundle],
     *,
     room: Path | None = None,
-    cut: LibraryCutter | None = None,
     libs: str | None = None,
     edits: int = 9,
 ) -> PatchPlan:
     request = SplitRequest(smallest=0, libs=libs)
     packages = PackageFinder(Officials("x86_64", indexes=lambda: Indexes(no_index=True)), request)
-    return plan_patches(bundles, request, packages=packages, patcher=Patcher(look.stack, room, cut, _left=edits))
+    return plan_patches(bundles, request, packages=packages, patcher=Patcher(look.stack, room, _left=edits))
 
 
 def by_path(files: Sequence[PatchedFile]) -> dict[str, tuple[bytes | None, str]]:
@@ -90,48 +87,11 @@ def test_a_file_that_loads_what_moves_has_new_bytes_and_every_other_keeps_its_ow
     assert (plan.stubs(bundles[0]), plan.second_stubs(pool)) == ({}, {})
 
 
-def test_every_file_is_cut_once_whatever_number_of_wheels_has_it(look: BundleReader) -> None:
-    cut: list[str] = []
-
-    def changed(path: str, data: memoryview) -> EditedFile:
-        cut.append(path)
-        place = bytes(data).index(b"GCC: ")
-        return EditedFile.of(data, [range(place), b"gcc", range(place + 3, len(data))])
-
-    bundles = two(look, FILES)
-    plan = planned(look, bundles, cut=changed)
-    assert sorted(cut) == sorted(FILES)
-    (pool,) = plan.decisions.pools
-    for files in (*plan.staying.values(), plan.moving[pool]):
-        assert len(files) == 2
-        for data, sha256 in by_path(files).values():
-            assert data
-            assert sha256 == digest(data)
-            assert b"gcc: " in data
-    assert by_path(plan.staying[bundles[0]]) == by_path(plan.staying[bundles[1]])
-
-
-def test_a_file_of_which_a_cut_leaves_all_keeps_its_own_bytes(look: BundleReader) -> None:
-    bundles = two(look, FILES)
-    plan = planned(look, bundles, cut=lambda _path, data: EditedFile.whole(data))
-    assert by_path(plan.staying[bundles[0]])["demo/_d.so"] == (None, digest(FILES["demo/_d.so"]))
-    (moved,) = plan.moving.values()
-    assert {data for data, _ in by_path(moved).values()} == {None}
-
-
 def test_what_a_file_needs_that_cannot_be_edited_stays_in_all_wheels_that_have_it(look: BundleReader) -> None:
     data = FILES["demo/_c.so"]
     assert isinstance(data, bytes)
-    cut: list[str] = []
-
-    def nothing(path: str, data: memoryview) -> EditedFile:
-        cut.append(path)
-        return EditedFile.whole(data)
-
     bundles = two(look, {**FILES, "demo/_c.so": without_sections(data)})
-    plan = planned(look, bundles, cut=nothing)
-    # what needs other patches now is tried again, and nothing else
-    assert Counter(cut) == {"demo/_c.so": 2, "demo/_d.so": 1, f"demo.libs/{TOP_NAME}": 2, f"demo.libs/{DEEP_NAME}": 1}
+    plan = planned(look, bundles)
     assert {*plan.uneditable} == {(bundle, "demo/_c.so") for bundle in bundles}
     (why,) = {*plan.uneditable.values()}
     for bundle in bundles:

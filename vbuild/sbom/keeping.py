@@ -115,10 +115,10 @@ def carries(wheel: Wheel) -> bool:
     return wheel.find(path_of(wheel.dist_info)) is not None
 
 
-def put(writer: WheelWriter, wheel: Wheel, *, changes: Changes | None = None, others: Iterable[Wheel] = ()) -> None:
-    """Let *writer* put into its wheel, made of *wheel* and *others*, the bill of what it has written."""
+def put(writer: WheelWriter, wheel: Wheel, *, changes: Changes) -> None:
+    """Let *writer* put into its wheel, made of *wheel*, the bill of what it has written."""
     path = path_of(wheel.dist_info)
-    earlier = [bill for source in (wheel, *others) if (bill := bill_of(source))]
+    earlier = [bill for bill in [bill_of(wheel)] if bill]
     writer.write_after(
         wheel.find(path) or path, lambda rows: revised(writer.name, rows, earlier=earlier, changes=changes)
     )

@@ -28,7 +28,7 @@ Paths are relative to site-packages, as `installed_path` gives them. https://man
 import hashlib
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, combinations, product
@@ -123,19 +123,9 @@ def rpath_of(
     return tuple(dict.fromkeys([*foreign, *ahead, *before, *behind, *after]))
 
 
-def removed_entries(
-    path: str,
-    loading: Loading,
-    *,
-    alive: Collection[str] | None = None,
-    there: Collection[str] | None = None,
-    left: Collection[str] = (),
-) -> tuple[str, ...]:
-    """Return the entries of the file at *path* that `rpath_of` removes, each with a reason: ``/opt/lib: a folder ...``.
-
-    Without *alive*, none is removed for leading to a folder without libraries. Those in *left* were not removed.
-    """
-    entries = _entries(path, loading, alive, there)
+def removed_entries(path: str, loading: Loading, *, left: Collection[str]) -> tuple[str, ...]:
+    """Return the entries of the file at *path* that lead nowhere on other machines, with the reason, but for *left*."""
+    entries = _entries(path, loading, None, None)
     return tuple(f"{entry.text}: {entry.dropped}" for entry in entries if entry.dropped and entry.text not in left)
 
 
@@ -311,9 +301,6 @@ def _renamed(destination: _Destination, edge: Edge, soname: str) -> Iterator[tup
     yield from ((name, soname) for name in names if name != soname)
 
 
-# applied to every library first: takes its path and its bytes, returns the edited file
-LibraryCutter = Callable[[str, memoryview], EditedFile]
-
 _Key = tuple[str, Relink]
 
 # files that stay mapped until they are written, so that what is unchanged can be copied: each takes a descriptor
@@ -340,12 +327,11 @@ class _KeptFile(Struct, frozen=True):
 class Patcher:
     """Patches files, equal ones once; the results last until *stack* closes.
 
-    *room* is the folder for temporary files, *cut* is applied to the bytes of every library first.
+    *room* is the folder for temporary files.
     """
 
     stack: ExitStack
     room: Path | None
-    cut: LibraryCutter | None = None
     _spool: Spool = field(init=False)
     _lock: Lock = field(default_factory=Lock)
     _left: int = _MOST_MAPPED
@@ -357,21 +343,21 @@ class Patcher:
 
     def failures(self, patches: Iterable[FilePatch]) -> Iterator[tuple[FilePatch, str]]:
         """Apply *patches*, and yield those for which that is impossible, and why."""
-        wanted = [(_key(patch), patch) for patch in patches if not self._is_empty(patch)]
+        wanted = [(_key(patch), patch) for patch in patches if not patch.is_empty]
         left: dict[_Key, FilePatch] = {}
         for key, patch in wanted:
             if key not in self._failures and key not in self._kept:
                 left.setdefault(key, patch)
-        # what cuts a library takes all cores, and memory, for one
-        threads = 1 if self.cut else available_cores()
-        in_threads(self._apply, [*left.values()], size=lambda patch: patch.binary.member.size, threads=threads)
+        in_threads(
+            self._apply, [*left.values()], size=lambda patch: patch.binary.member.size, threads=available_cores()
+        )
         yield from ((patch, self._failures[key]) for key, patch in wanted if key in self._failures)
 
     def _apply(self, patch: FilePatch) -> None:
         binary, wheel = patch.binary, patch.bundle.wheel
         with ExitStack() as mapped:
             source = mapped.enter_context(wheel.mapped(binary.member, folder=self.room, to_edit=True))
-            edited = self.cut(binary.path, source) if self.cut else EditedFile.whole(source)
+            edited = EditedFile.whole(source)
             with at(wheel.path.name), at(binary.path):
                 try:
                     with relinked(edited, patch.relink, folder=self.room) as view:
@@ -395,14 +381,11 @@ class Patcher:
         return _KeptFile(sha256, data=after)
 
     def patched(self, patch: FilePatch) -> PatchedFile:
-        if self._is_empty(patch):
+        if patch.is_empty:
             return PatchedFile(patch, None, patch.binary.sha256)
         kept_file = self._kept[_key(patch)]
         data = EditedFile.whole(self._spool.view(kept_file.place)) if kept_file.place else kept_file.data
         return PatchedFile(patch, data, kept_file.sha256)
-
-    def _is_empty(self, patch: FilePatch) -> bool:
-        return patch.is_empty and not self.cut
 
 
 def _key(patch: FilePatch) -> _Key:

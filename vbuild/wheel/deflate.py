@@ -29,13 +29,11 @@ import deflate
 from isal import isal_zlib
 from msgspec import Struct
 
-from vbuild.files import zstd
 from vbuild.files.edited import EditedFile, Part
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import OncePerKey
 from vbuild.wheel.blocks import END, WINDOW, Blocks, InflatedFile, flushed, unfinished
-from vbuild.wheel.zip_read import ZipMethod
 
 _GRID, _FINE_GRID = 1 << 22, 1 << 20
 # from here on a source is cut on the wide grid: there are pieces for all cores then
@@ -51,8 +49,6 @@ _TRIED, _SIXTHS, _CLEAR = 4, (3, 1, 5), 0.002
 _LONGEST_COPIED, _MOST_COPIED = 3 << 21, 1.005
 # how many places of a file an estimate looks at, and how many bytes at each: as many as a deflate window holds
 _SAMPLES, _SAMPLE = 32, 1 << 15
-# as slow as libdeflate at its level; twice the time makes what comes out a hundredth smaller
-_ZSTD_LEVEL = 9
 
 _Key = tuple[bool, bool, int, tuple[int, int, int] | bytes]
 
@@ -199,18 +195,7 @@ class Deflater:
         return data if is_whole else unfinished(data, plain) or flushed(plain)
 
 
-def frame(file: EditedFile) -> Iterator[DeflatedPart]:
-    """Yield the pieces of *file* in order, whose data together are one zstd frame, the same on every machine."""
-    # on one thread or more the frame is the same, and another one without any
-    codec = zstd.compressor(_ZSTD_LEVEL, threads=max(available_cores(), 1))
-    for buffer in file.buffers():
-        for start in range(0, len(buffer), _FINE_GRID):
-            plain = buffer[start : start + _FINE_GRID]
-            yield DeflatedPart((plain,), codec.compress(plain), isal_zlib.crc32(plain))
-    yield DeflatedPart((), codec.flush(), 0)
-
-
-def estimated(file: EditedFile, *, members: ZipMethod = ZipMethod.DEFLATED) -> int:
+def estimated(file: EditedFile) -> int:
     """Estimate how many bytes *file* takes in an archive, from samples."""
     size, chosen = file.size, []
     step = max(size // _SAMPLES, _SAMPLE)
@@ -222,13 +207,7 @@ def estimated(file: EditedFile, *, members: ZipMethod = ZipMethod.DEFLATED) -> i
             wanted += step
         place += len(buffer)
     sample = b"".join(chosen)
-    if not sample:
-        return 0
-    if members is ZipMethod.ZSTD:
-        packed = len(zstd.compressed(sample, level=_ZSTD_LEVEL))
-    else:
-        packed = len(deflate.deflate_compress(sample, _LEVEL))
-    return packed * size // len(sample)
+    return len(deflate.deflate_compress(sample, _LEVEL)) * size // len(sample) if sample else 0
 
 
 class _Store:

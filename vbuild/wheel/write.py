@@ -49,8 +49,6 @@ class WheelWriter:
         self._rows: list[RecordRow] = []
         self._last: list[Callable[[], RecordRow]] = []
         self._anonymous_mode: int | None = None
-        # members of the .dist-info folder are always deflated: every reader of metadata must read them
-        self.members = ZipMethod.DEFLATED
 
     def copy(self, wheel: Wheel, member: Member, *, path: str | None = None) -> None:
         """Copy *member* of *wheel*, which stays open until the writer is done, as compressed bytes; skip RECORD."""
@@ -124,8 +122,8 @@ class WheelWriter:
         self._last.append(action)
 
     def _copy(self, wheel: Wheel, member: Member, path: str) -> RecordRow:
-        wanted = self._method(member.header.method, path)
-        if wanted != member.header.method:
+        # pip, which installs what has no label, cannot read zstd; readers of metadata need not
+        if member.header.method == ZipMethod.ZSTD and (self.name.variant is None or is_dist_info(path)):
             with wheel.mapped(member) as data:
                 return self._write(replace(member, path=path), EditedFile.whole(data))
         self._zip.copy(wheel.source, member, path)
@@ -134,18 +132,8 @@ class WheelWriter:
 
     def _write(self, place: Member | str, file: EditedFile, *, mode: int = _MODE) -> RecordRow:
         path, header = (place.path, place.header) if isinstance(place, Member) else (place, self._new_header(mode))
-        header = replace(header, method=self._method(header.method, path))
         digest = self._zip.write(path, file, header, self._deflater)
         return RecordRow(path, f"sha256={unpadded(digest)}", file.size)
-
-    def _method(self, method: int, path: str) -> int:
-        """How to compress the member at *path* that was, or is to be, compressed by *method*: by zstd in variants only.
-
-        pip, which installs what has no label, cannot read zstd.
-        """
-        if self.name.variant is None or is_dist_info(path):
-            return ZipMethod.DEFLATED if method == ZipMethod.ZSTD else method
-        return self.members if method == ZipMethod.DEFLATED else method
 
     def _new_header(self, mode: int) -> CentralHeader:
         """Return a new member's header. Its time is SOURCE_DATE_EPOCH, or that of METADATA in the input, never now."""
@@ -285,7 +273,6 @@ def edited(
     name: WheelName,
     *,
     edits: Mapping[str, Buffer | EditedFile | None],
-    deflater: Deflater | None = None,
     verify: bool = False,
 ) -> Path:
     """Write into *folder* a copy of *wheel* called *name* in which the members that *edits* names hold those bytes.
@@ -294,7 +281,7 @@ def edited(
     members of *wheel* with RECORD while they are copied.
     """
     checked = [wheel] if verify else []
-    with write_wheels(folder, [name], like=wheel, deflater=deflater, checked=checked) as (writer,):
+    with write_wheels(folder, [name], like=wheel, checked=checked) as (writer,):
         for member in wheel.members:
             if member.path not in edits:
                 writer.copy(wheel, member)
@@ -306,12 +293,9 @@ def edited(
     return writer.path
 
 
-def passed(wheel: Wheel, folder: Path, *, verify: bool = False) -> Path:
-    """Write into *folder* the file of *wheel*, byte for byte and under its name, and return its path.
-
-    To *verify* is to compare its members with RECORD meanwhile.
-    """
-    with write_wheels(folder, (), passing=[wheel.path], checked=[wheel] if verify else ()):
+def passed(wheel: Wheel, folder: Path) -> Path:
+    """Write into *folder* the file of *wheel*, compared with RECORD, under its name, and return its path."""
+    with write_wheels(folder, (), passing=[wheel.path], checked=[wheel]):
         return folder / wheel.path.name
 
 

@@ -26,7 +26,7 @@ from vbuild.files.atomic import replacing
 from vbuild.files.edited import EditedFile
 from vbuild.files.reading import open_file
 from vbuild.files.records import Buffer
-from vbuild.wheel.deflate import DeflatedPart, Deflater, frame
+from vbuild.wheel.deflate import DeflatedPart, Deflater
 from vbuild.wheel.paths import check_path
 from vbuild.wheel.zip_read import (
     FULL16,
@@ -50,8 +50,6 @@ _VERSION, _ZIP64_VERSION = 20, 45
 _LARGE = 1 << 16
 _AT_ONCE = 1 << 26
 _PLAIN = frozenset({ZipMethod.STORED, ZipMethod.DEFLATED})
-# the first version of the format that knows zstd (APPNOTE, 4.4.3.2)
-_ZSTD_VERSION = 63
 
 
 def new_header(*, mode: int = 0o644, method: int = ZipMethod.DEFLATED) -> CentralHeader:
@@ -77,10 +75,9 @@ class ZipWriter:
 
     def write(self, path: str, data: EditedFile, header: CentralHeader, deflater: Deflater) -> bytes:
         """Append a file at *path* that holds *data*, with the time, mode and method of *header*; return its SHA-256."""
-        method = header.method if header.method in {ZipMethod.STORED, ZipMethod.ZSTD} else ZipMethod.DEFLATED
+        method = ZipMethod.STORED if header.method == ZipMethod.STORED else ZipMethod.DEFLATED
         flags = header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
-        version = _ZSTD_VERSION if method == ZipMethod.ZSTD else _VERSION
-        header = replace(header, method=method, flags=flags, version_needed=version)
+        header = replace(header, method=method, flags=flags, version_needed=_VERSION)
         start = self._file.tell()
         # one compressed size for the first header and the true one: both must take the same room
         member = Member(path, data.size, _longest(data.size), start, header.pack())
@@ -88,10 +85,7 @@ class ZipWriter:
         hashing = sha256()
         crc = compressed_size = 0
         stored = (DeflatedPart((buffer,), buffer, isal_zlib.crc32(buffer)) for buffer in data.buffers())
-        pieces = {ZipMethod.STORED: stored, ZipMethod.ZSTD: frame(data)}.get(ZipMethod(method)) or deflater.pressed(
-            data
-        )
-        for piece in pieces:
+        for piece in stored if method == ZipMethod.STORED else deflater.pressed(data):
             compressed_size += self._file.write(piece.data)
             crc = isal_zlib.crc32_combine(crc, piece.crc, piece.size)
             for buffer in piece.plain:
