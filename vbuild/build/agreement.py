@@ -10,7 +10,7 @@ only if a GPU gets nothing from all of it together.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from msgspec import Struct
@@ -140,30 +140,36 @@ def agreement(
         return Agreement(is_empty=True)
     makers = _makers(own)
     advice = _NOT_REPLACED if mode is Archs.REPLACE else HARD_CODED
-    short: dict[str, Shortfall] = {}
+    shortfalls: dict[str, Shortfall] = {}
     notes: list[Shortfall] = []
     for path, fatbins in libraries.items():
-        foreign = {}
-        for offers, count in fatbins.items():
-            if not (made := makers.get(_shape(offers))):
-                foreign[offers] = count
-            # a link is to blame for what no file is: its list, if it has one, is the project's too
-            for command in [command for command in made or () if command.sources] or made or ():
-                if (lacks := missing(command, offers, archs)) and not is_excused(command):
-                    links = tuple(f"link of {PurePath(file).name}" for file in command.files)
-                    names = command.sources or links or ("link",)
-                    short |= {name: Shortfall(name, written(offers), lacks, advice) for name in names}
-        if older := _older(foreign, archs, is_own=not own):
-            found = written(offer for offers in foreign for offer in offers)
-            counted = f"{path}: {sum(foreign.values())} of {sum(fatbins.values())} fatbins"
+        for offers in fatbins:
+            for shortfall in _of_project(makers.get(_shape(offers), ()), offers, archs, advice):
+                shortfalls[shortfall.what] = shortfall
+        others = {offers: count for offers, count in fatbins.items() if _shape(offers) not in makers}
+        if lacking_others := _older(others, archs, is_own=not own):
+            lacks, is_short = lacking_others
+            counted = f"{path}: {sum(others.values())} of {sum(fatbins.values())} fatbins"
             what = f"{counted}, which no command of nvcc made" if own else counted
-            lacks, is_short = older
-            shortfall = Shortfall(what, found, lacks, _OLDER if own else _BYPASSED)
+            has = written(offer for offers in others for offer in offers)
+            shortfall = Shortfall(what, has, lacks, _OLDER if own else _BYPASSED)
             if is_short:
-                short[what] = shortfall
+                shortfalls[what] = shortfall
             else:
                 notes.append(shortfall)
-    return Agreement(tuple(short[what] for what in sorted(short)), tuple(notes))
+    return Agreement(tuple(shortfalls[what] for what in sorted(shortfalls)), tuple(notes))
+
+
+def _of_project(
+    makers: Sequence[Command], offers: tuple[GpuOffer, ...], archs: GpuList, advice: str
+) -> Iterator[Shortfall]:
+    """The files of *makers*, commands that made a fatbin with *offers*, whose code does not serve *archs*."""
+    # a link is to blame for what no file is: its list, if it has one, is the project's too
+    for command in [maker for maker in makers if maker.sources] or makers:
+        if (lacks := missing(command, offers, archs)) and not is_excused(command):
+            links = tuple(f"link of {PurePath(file).name}" for file in command.files)
+            for name in command.sources or links or ("link",):
+                yield Shortfall(name, written(offers), lacks, advice)
 
 
 def _unasked(commands: Iterable[Command]) -> Iterator[Shortfall]:

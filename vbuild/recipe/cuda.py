@@ -22,8 +22,8 @@ COMPRESS_MODES_SINCE = Dotted(12, 8)
 class Archs(StrEnum):
     """What becomes of a list of architectures that a project's own command has.
 
-    Of the list what is asked for, never nothing; what is asked for instead of it, unless all of it is code for one GPU
-    or family, as 90a is; what is asked for instead of any; the list as it is.
+    Of the list what is asked for, never nothing; what is asked for, unless all of the list is for one GPU or
+    family, as 90a is; what is asked for in any case; the list as it is.
     """
 
     INTERSECT = "intersect"
@@ -53,7 +53,7 @@ class Strategy(StrEnum):
 class ToolkitSpec:
     """A CUDA toolkit as a recipe asks for it: installed at *path*, or found if that is None.
 
-    *libraries* are texts as `vbuild.recipe.source.Library` writes them. What *has_kernels* needs its nvcc.
+    *libraries* are texts of `vbuild.recipe.source.ToolkitLibrary`. What *has_kernels* needs its nvcc.
     """
 
     version: Dotted
@@ -66,7 +66,7 @@ class ToolkitSpec:
 
     @property
     def name(self) -> str:
-        """How a lock calls it: its version and what is asked for besides, ``13.0 cublas``."""
+        """How a lock calls it: ``13.0 cublas``."""
         return " ".join([str(self.version), *self.libraries])
 
 
@@ -89,7 +89,6 @@ class CudaSettings:
 
     @classmethod
     def read(cls, table: Table, toolkits: tuple[Dotted, ...]) -> Self:
-        """The settings that a ``[build.cuda]`` *table* describes; `RecipeError` if one of *toolkits* cannot."""
         compress = Compress(table.one_of("compress", Compress))
         if compress not in {Compress.DEFAULT, Compress.NONE} and min(toolkits) < COMPRESS_MODES_SINCE:
             what = f"{str(compress)!r} is known to nvcc from CUDA {COMPRESS_MODES_SINCE} on"
@@ -106,14 +105,14 @@ class CudaSettings:
 
 @dataclass(frozen=True, slots=True)
 class CudaBuild:
-    """The CUDA part of a build: the toolkit, and all architectures that it is compiled for; none without kernels."""
+    """The toolkit of a build, and all architectures that it is compiled for; none without kernels."""
 
     toolkit: ToolkitSpec
     archs: GpuList
 
     @property
     def key(self) -> str:
-        """Toolkit, libraries and architectures as one text, which no other build has."""
+        """Toolkit, libraries and architectures as one text."""
         path = (str(self.toolkit.path),) if self.toolkit.path else ()
         return " ".join(("CUDA", str(self.toolkit), *path, *self.toolkit.libraries, "for", str(self.archs)))
 

@@ -21,8 +21,8 @@ _GLIBC = re.compile(r"(?P<major>2)\.(?P<minor>\d{1,2})", re.ASCII)
 class OwnFlags(StrEnum):
     """The rule for all files that no other rule names.
 
-    ``auto`` takes out the flags that steer the whole build, as the level does, and keeps those of single files, whose
-    code the project chooses at run time; where the proof shows that it does not, these go, too.
+    ``auto`` takes out the flags that steer the whole build, as the level does, and keeps those of single files,
+    whose code the project chooses at run time; if the proof shows that it does not, these go, too.
     """
 
     AUTO = "auto"
@@ -31,7 +31,7 @@ class OwnFlags(StrEnum):
 
 
 class FlagRules(Struct, frozen=True):
-    """The rule for the whole build, and globs of the source files that *keep* or lose (*strip*) their own flags."""
+    """The rule for the whole build, and globs of sources that *keep* or lose (*strip*) their own flags."""
 
     default: OwnFlags = OwnFlags.AUTO
     keep: tuple[str, ...] = ()
@@ -39,7 +39,6 @@ class FlagRules(Struct, frozen=True):
 
     @classmethod
     def read(cls, table: Table) -> Self:
-        """The keys ``flags``, ``keep-flags`` and ``strip-flags`` of *table*; `RecipeError` for values unknown."""
         return cls(
             OwnFlags(table.one_of("flags", tuple(OwnFlags))),
             keep=table.texts("keep-flags", ()),
@@ -48,7 +47,7 @@ class FlagRules(Struct, frozen=True):
 
 
 class HostCompiler(StrEnum):
-    """The system's compiler, zig from the package index, or zig where the system has none."""
+    """The system's compiler, zig from the package index, or zig if the system has none."""
 
     AUTO = "auto"
     SYSTEM = "system"
@@ -63,7 +62,7 @@ class HostSettings(Struct, frozen=True):
 
     @classmethod
     def read(cls, build: Table) -> Self:
-        """The compiler that a ``[build]`` table asks for; `RecipeError` for a glibc that it cannot choose."""
+        """`RecipeError` for a glibc that the compiler of *build* cannot choose."""
         compiler = HostCompiler(build.one_of("host", HostCompiler))
         glibc = build.optional_parsed("glibc", _glibc)
         if glibc and compiler is not HostCompiler.ZIG:

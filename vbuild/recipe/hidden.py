@@ -44,9 +44,9 @@ def too_short(
     environment: Mapping[str, str] = os.environ,
     asked: Iterable[str] | None = None,
 ) -> Iterator[str]:
-    """A line for each secret by its name that is too short to be hidden, of settings and of what is passed on.
+    """A line for each secret, by its name, that is too short to be hidden.
 
-    That are the variables of *environment* that are *asked* for, by default those that *recipe* names.
+    Settings count, and the variables of *environment* that are *asked* for, by default those that *recipe* names.
     """
     asked = tuple(recipe.build.pass_env if asked is None else asked)
     passed_on = ((name, text) for name, text in environment.items() if is_asked(name, asked))
@@ -66,7 +66,6 @@ def too_short(
 
 
 def _settings(recipe: Recipe, targets: Iterable[Target]) -> Iterator[tuple[str, str]]:
-    """All variables and config settings of *recipe* and its *targets*, each value by its name."""
     targets = tuple(targets)
     yield from chain(recipe.build.env, *(native.env for native in recipe.natives), *(one.env for one in targets))
     for name, value in chain(recipe.build.config_settings, *(one.config_settings for one in targets)):
@@ -74,7 +73,7 @@ def _settings(recipe: Recipe, targets: Iterable[Target]) -> Iterator[tuple[str, 
 
 
 def of_variables(environment: Mapping[str, str], asked: Iterable[str]) -> dict[str, str]:
-    """What to hide of the variables in *environment* that a build sees which *asked* for these; what stands for it."""
+    """What to hide of the variables of *environment* that a build sees which *asked* for these; what stands for it."""
     asked = tuple(asked)
     found: dict[str, str] = {}
     for name, text in passed(environment, asked).items():
@@ -84,7 +83,7 @@ def of_variables(environment: Mapping[str, str], asked: Iterable[str]) -> dict[s
 
 
 def of_settings(settings: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What to hide of *settings*, by name: those whose name speaks of a secret, and secrets in flags."""
+    """What to hide of *settings*: those whose name speaks of a secret, and secrets in flags."""
     found: dict[str, str] = {}
     for name, text in settings:
         found |= _of_value(name, text) if SECRET.search(name) else _of_flags(text)

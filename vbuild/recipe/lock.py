@@ -36,7 +36,7 @@ Hashes = tuple[tuple[str, str], ...]
 
 
 class LockedRequirement(Struct, frozen=True):
-    """What was found for build requirements, for one kind of *python*: *packages* as an installer reads them."""
+    """What build requirements were resolved to for one kind of *python*: *packages* as an installer reads them."""
 
     python: str
     requires: tuple[str, ...]
@@ -56,7 +56,6 @@ class Lock(Struct, frozen=True):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The lock in the file *path*; `RecipeError` if it is none."""
         try:
             with at(path):
                 return cls._read(Table(json_object(read_file(path), RecipeError)))
@@ -64,7 +63,6 @@ class Lock(Struct, frozen=True):
             raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
 
     def pack(self) -> str:
-        """The text of the lock's file."""
         data = {
             "lock": _VERSION,
             "vbuild": self.vbuild,
@@ -80,9 +78,9 @@ class Lock(Struct, frozen=True):
         return json.dumps(data, indent=1, sort_keys=True) + "\n"
 
     def packages(self, requirements: Collection[str], python: str) -> tuple[str, ...] | None:
-        """What to install for *requirements* on *python*, for all that were resolved with them, or None if not listed.
+        """What to install for *requirements* on *python*, or None if they are not listed.
 
-        `RecipeError` for what is not listed where the lock is binding.
+        `RecipeError` if the lock is binding.
         """
         listed = [one for one in self.requirements if one.python == python]
         for one in listed:
@@ -126,7 +124,7 @@ class Lock(Struct, frozen=True):
 
 
 def hashed(text: str) -> str:
-    """*text* if it is one version of a package with hashes; `RecipeError` for other lines of such a file."""
+    """*text* if it is one version of a package with hashes; `RecipeError` for other lines."""
     if not _PACKAGE.fullmatch(text):
         raise RecipeError(f"{text!r} is no package with a hash; expected name==version --hash=sha256:…")
     return text

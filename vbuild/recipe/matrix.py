@@ -45,14 +45,14 @@ _ZSTD = frozenset({Compress.SIZE, Compress.BALANCE})
 
 
 class GpuGroup(Struct, frozen=True):
-    """The GPUs of one variant wheel, under the label that names it; *place* is where the recipe says so."""
+    """The GPUs of one variant wheel, under its label; *place* is where the recipe says so."""
 
     label: str
     gpus: GpuList
     place: str = ""
 
     def properties(self, toolkit: Dotted, compress: Compress) -> tuple[str, ...]:
-        """What a wheel for these GPUs may claim, built by CUDA *toolkit* with its code stored as *compress* says.
+        """What a wheel for these GPUs claims, built by CUDA *toolkit* with code stored as *compress* says.
 
         `RecipeError` if no GPU could ask for it.
         """
@@ -73,7 +73,7 @@ class GpuGroup(Struct, frozen=True):
 
 
 class MatrixEntry(Struct, frozen=True):
-    """One toolkit of the matrix, and the groups of GPUs that are built with it, in the order written."""
+    """One toolkit of the matrix, and the groups of GPUs that are built with it."""
 
     toolkit: ToolkitSpec
     groups: tuple[GpuGroup, ...]
@@ -183,8 +183,8 @@ _VERSIONS = re.compile(r"(0|[1-9]\d{0,5})(\.(0|[1-9]\d{0,5})){0,3}", re.ASCII)
 class Plain(StrEnum):
     """What the plain wheel is: of a matrix with GPUs the build for all of them, or one without CUDA.
 
-    Of a matrix with CPU levels it may be all of their builds joined: glibc loads the copy of the best level. Instead of
-    these a recipe can name the plain wheel's own level.
+    With CPU levels it may be all of their builds joined: glibc loads the copy of the best level. Or a recipe names
+    the plain wheel's own level.
     """
 
     CUDA = "cuda"
@@ -193,7 +193,7 @@ class Plain(StrEnum):
 
 
 class AxisValue(Struct, frozen=True):
-    """One value of a free axis: the properties a wheel built with it has, and what its build is given."""
+    """One value of a free axis: the properties of its wheels, and what their build is given."""
 
     name: str
     properties: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ class AxisValue(Struct, frozen=True):
 
 
 class Axis(Struct, frozen=True):
-    """A free axis and its values in the order written; the first is the plain wheel's."""
+    """A free axis and its values; the first is the plain wheel's."""
 
     name: str
     values: tuple[AxisValue, ...]
@@ -216,7 +216,7 @@ class RequiredVersions(Struct, frozen=True):
 
 
 class MatrixRule(Struct, frozen=True):
-    """An entry of ``exclude`` or ``include``: the axes it speaks of, each with the values it takes there."""
+    """An entry of ``exclude`` or ``include``: axes, each with the values it takes."""
 
     place: str
     values: tuple[tuple[str, tuple[str, ...]], ...]
@@ -229,7 +229,7 @@ class MatrixRule(Struct, frozen=True):
 class Matrix(Struct, frozen=True):
     """The axes and the rules between their values; *cpus* is empty if no level was asked for.
 
-    *lowest* is the level of the plain wheel, or None for the baseline of its machine.
+    *lowest* is the level of the plain wheel, or None for the baseline.
     """
 
     cpus: tuple[Cpu, ...] = ()
@@ -258,7 +258,7 @@ class Matrix(Struct, frozen=True):
 
 
 def read_matrix(table: Table, folder: Path) -> Matrix:
-    """The matrix a ``[matrix]`` *table* describes; interpreters given by path are looked for from *folder*."""
+    """The matrix that *table* describes; paths of interpreters start at *folder*."""
     plain, lowest = _plain(table)
     with table.table("axes", optional=True) as axes:
         matrix = Matrix(
@@ -316,7 +316,7 @@ def _plain(table: Table) -> tuple[Plain, Cpu | None]:
 
 
 def _check_higher(table: Table, matrix: Matrix, lowest: Cpu) -> None:
-    """Refuse levels that are not above *lowest*, that of the plain wheel, which machines of these levels get."""
+    """Refuse levels not above *lowest*, that of the plain wheel, which machines of these levels get."""
     for index, cpu in enumerate(matrix.cpus):
         if cpu.machine != lowest.machine:
             raise table.refuse("plain", f"{lowest} and {cpu} are of different machines; expected a level of one")
@@ -328,7 +328,7 @@ def _check_higher(table: Table, matrix: Matrix, lowest: Cpu) -> None:
 
 
 def _check_joinable(table: Table, matrix: Matrix) -> None:
-    """Refuse ``plain = "hwcaps"`` if there are no CPU levels that glibc could choose from, or if there are GPUs."""
+    """Refuse ``plain = "hwcaps"`` without CPU levels that glibc could choose from, or with GPUs."""
     if matrix.cuda:
         raise table.refuse("plain", "'hwcaps' is for CPU levels alone; with matrix.cuda expected 'cuda' or 'cpu'")
     if matrix.cpus and matrix.cpus[0].machine != "x86_64":
@@ -386,14 +386,13 @@ def local_label(values: Iterable[tuple[str, str]]) -> str:
 
 
 def _release(text: str) -> str:
-    """*text* if it is a version to build against; `RecipeError` for others."""
     if not _VERSIONS.fullmatch(text):
         raise RecipeError(f"{text!r} is not a version to build against; expected numbers with dots, as in '2.15'")
     return text
 
 
 class _Rules(Struct, frozen=True):
-    """The reader of the rules, which knows the values that the axes have."""
+    """The reader of the rules, which knows the values of the axes."""
 
     names: Mapping[str, tuple[str, ...]]
     folder: Path

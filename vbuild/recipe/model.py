@@ -57,8 +57,6 @@ _NOT_ORDERED = frozenset({"abi_dependency"})  # reserved by the providers draft,
 
 
 class BuildSettings(Struct, frozen=True):
-    """How every wheel is built, whatever its point in the matrix."""
-
     env: Env = ()
     config_settings: Settings = ()
     before_build: tuple[str, ...] = ()
@@ -104,10 +102,11 @@ class BuildSettings(Struct, frozen=True):
 
 
 class Verify(Struct, frozen=True):
-    """How wheels are checked: functions and files, by patterns, that may use more than the level the wheel claims.
+    """Patterns of functions and files that may use more than the level the wheel claims, and the wheel to compare
+    with.
 
-    The plain wheel is compared with a published one: that of its version, or of the version *against*, on the index;
-    that in the file *against*; none; or for ``auto`` that of its version if an sdist is built and there is one.
+    The plain wheel is compared with the published one of its version, or of the version *against*; with the file
+    *against*; with none; or for ``auto`` with that of its version if an sdist is built and there is one.
     """
 
     allow: tuple[str, ...] = ()
@@ -122,10 +121,7 @@ class Verify(Struct, frozen=True):
 
 
 def compared_with(text: str, folder: Path) -> str | Path:
-    """*text* if it is one of `AGAINST` or a version, else the path of a wheel; `RecipeError` if there is no such file.
-
-    Paths start in *folder*.
-    """
+    """*text* if it is one of `AGAINST` or a version, else the path of a wheel, from *folder* on."""
     if text in AGAINST:
         return text
     path = located(text, folder)
@@ -139,10 +135,7 @@ def compared_with(text: str, folder: Path) -> str | Path:
 
 
 class Repair(Struct, frozen=True):
-    """How a built wheel becomes portable: by auditwheel, or by a command of the recipe's own, or not at all.
-
-    With a *bill* of materials, unless the recipe says otherwise.
-    """
+    """How a built wheel becomes portable: by auditwheel, by a *command*, or not at all; with a *bill* of materials."""
 
     command: str | None = None
     skip: bool = False
@@ -168,10 +161,10 @@ class Repair(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """A command run against each installed wheel, and what it needs in addition to the wheel.
+    """A command that is run against each installed wheel, and what it needs in addition.
 
-    *emulate* says whether wheels are also imported and tested in an emulator of their CPU level: "auto" is where the
-    emulator is installed.
+    With *emulate* wheels are also imported and tested in an emulator of their CPU level; "auto": if that is
+    installed.
     """
 
     command: str | None = None
@@ -190,10 +183,10 @@ class Check(Struct, frozen=True):
 
 
 class Bench(Struct, frozen=True):
-    """A command or a Python script that prints how long something takes with the installed wheel, and what it needs.
+    """A command or script that prints how long something takes with the installed wheel, and what it needs.
 
-    Every wheel for *python*, or for the first that is here, runs it so many *rounds*. A level that surely brings less
-    than *min_gain*, a part of 1, is left out.
+    Every wheel for *python* runs it so many *rounds*. A level that surely brings less than *min_gain*, a part of 1,
+    is left out.
     """
 
     command: str | None = None
@@ -205,7 +198,6 @@ class Bench(Struct, frozen=True):
 
     @classmethod
     def read(cls, table: Table, folder: Path) -> Self:
-        """The bench that *table* describes; `RecipeError` if its rounds cannot tell what it asks for."""
         bench = cls(
             table.optional_text("command"),
             table.optional_parsed("script", lambda text: existing_file("Python script", text, folder)),
@@ -238,9 +230,9 @@ def _share(table: Table, key: str) -> float:
 class Recipe:
     """One project and the wheels to build of it.
 
-    *natives* are built before the wheels. *variant* is the ``[variant]`` table for its own reader (default priorities
-    and providers), or None if there is none; *drafts* are the variants that table lists. *split* is the table that says
-    what is taken out of finished wheels. *file* is where all this was read.
+    *natives* are built before the wheels. *variant* is the ``[variant]`` table for its own reader (default
+    priorities and providers), *drafts* are the variants that it lists. *split* says what is taken out of finished
+    wheels. *file* is where all this was read.
     """
 
     name: str
@@ -261,8 +253,8 @@ class Recipe:
     def load(cls, path: Path, asked: Keys = MappingProxyType({})) -> Self:
         """The recipe at *path*: a recipe file, a ``pyproject.toml``, or the folder of a project.
 
-        What is *asked* for, tables by their names, stands instead of the same keys in these. `RecipeError`, with file,
-        table and key, if it cannot be carried out as written.
+        *asked*, tables by their names, replaces the same keys. `RecipeError`, with file, table and key, if it
+        cannot be carried out as written.
         """
         path = project_file(path) if path.is_dir() else path
         is_project = path.name in PROJECT_FILES
@@ -291,7 +283,8 @@ class Recipe:
         )
 
     def chosen(self, *, only: Collection[str] = (), pythons: Collection[str] = ()) -> tuple[Target, ...]:
-        """The targets called as in *only*, for those of *pythons*; all if one is empty; `RecipeError` for others.
+        """The targets called as in *only*, for those of *pythons*; all if one is empty; `RecipeError` for
+        others.
 
         A Python that is a path may be given as in the recipe, relative to its folder.
         """
@@ -316,7 +309,8 @@ class Recipe:
         )
 
     def namespaces(self) -> tuple[str, ...]:
-        """The namespaces of all properties, best first: as the recipe orders them, else as its axes are written.
+        """The namespaces of all properties, best first: as the recipe orders them, else as its axes are
+        written.
 
         Those of GPUs come first: no CPU level makes up for a wheel that leaves the GPU alone.
         """
@@ -392,7 +386,6 @@ class Recipe:
 
 
 def _checked(recipe: R) -> R:
-    """*recipe*, after its targets were evaluated, which reports what is wrong with them."""
     recipe.namespaces()
     if recipe.bench and (python := recipe.bench.python) and python not in (given := recipe.matrix.pythons):
         raise RecipeError(f"bench.python: {python} is not in matrix.python; expected one of {', '.join(given)}")
@@ -402,7 +395,6 @@ def _checked(recipe: R) -> R:
 
 
 def lock_file(recipe: Path) -> Path:
-    """The file of the lock of the recipe in the file *recipe*, whether it exists or not."""
     return recipe.with_name("vbuild.lock") if recipe.name in PROJECT_FILES else recipe.with_suffix(".lock")
 
 

@@ -61,7 +61,7 @@ class Sdist(Struct, frozen=True):
 
 
 class Folder(Struct, frozen=True):
-    """A project folder on this machine; the tree that is there is the tree that is built."""
+    """A project folder on this machine, built as it is."""
 
     path: Path
     subdirectory: str = ""
@@ -71,7 +71,7 @@ class Folder(Struct, frozen=True):
 
 
 class Git(Struct, frozen=True):
-    """One commit, named by its full hash, of the git repository at a URL or path."""
+    """One commit, by its full hash, of the git repository at a URL or path."""
 
     url: str
     commit: str
@@ -85,9 +85,9 @@ Source = Sdist | Folder | Git
 
 
 def read_source(table: Table, folder: Path, *, also: tuple[str, ...] = ()) -> Source:
-    """The source that a ``[source]`` *table* names; its paths start at *folder*, where the recipe stands.
+    """The source that a ``[source]`` *table* names.
 
-    *also* are further kinds that a table may name, for the message about one that names none.
+    Paths start at *folder*. *also* are further kinds that it may name.
     """
     kinds = [key for key in ("sdist", "path", "git") if key in table]
     if len(kinds) != 1:
@@ -118,7 +118,7 @@ def read_source(table: Table, folder: Path, *, also: tuple[str, ...] = ()) -> So
 
 
 def sdist_file(path: Path, subdirectory: str = "") -> Sdist:
-    """The sdist in the file at *path*, by the name and version in its name; `RecipeError` if it has none there."""
+    """The sdist at *path*, by the name and version in its name; `RecipeError` if it has none there."""
     name: str
     try:
         name, version = parse_sdist_filename(path.name)
@@ -128,7 +128,7 @@ def sdist_file(path: Path, subdirectory: str = "") -> Sdist:
 
 
 def _older_name(file: str) -> tuple[str, Version]:
-    """The name and the version of an sdist as it was packed before PEP 625: also a .tar.bz2, .tar.xz or .tgz."""
+    """The name and version of an sdist as it was packed before PEP 625: also a .tar.bz2, .tar.xz or .tgz."""
     match = _SDIST_FILE.fullmatch(file)
     try:
         if match:
@@ -139,7 +139,7 @@ def _older_name(file: str) -> tuple[str, Version]:
 
 
 def project_file(folder: Path) -> Path:
-    """The file that describes the project in *folder*; `RecipeError` if there is none."""
+    """The file that describes the project in *folder*; `RecipeError` without one."""
     for name in PROJECT_FILES:
         if (folder / name).is_file():
             return folder / name
@@ -149,7 +149,7 @@ def project_file(folder: Path) -> Path:
 def project_name(folder: Path) -> str | None:
     """The name of the project in *folder*, as far as it is written there literally; `RecipeError` for damaged TOML.
 
-    It is in ``[project]``; or, as it was before that, in PKG-INFO, setup.cfg, Poetry's table, or setup.py.
+    It is in ``[project]``; or, as before that, in PKG-INFO, setup.cfg, Poetry's table, or setup.py.
     """
     pyproject = folder / "pyproject.toml"
     if pyproject.is_file() and (name := Table.load(pyproject).handed("project", optional=True).optional_text("name")):
@@ -163,7 +163,7 @@ def project_name(folder: Path) -> str | None:
 
 
 def _name_in(setup: Path) -> str | None:
-    """The name that the file *setup* gives to setup(), as a text or as a variable that holds one."""
+    """The name that the file *setup* gives to setup(), as a text or a variable that holds one."""
     try:
         tree = ast.parse(read_file(setup))
     except (OSError, SyntaxError, ValueError, RecursionError):  # of Python 2, or not there
@@ -201,7 +201,6 @@ def _pinned(text: str) -> tuple[str, Version]:
 
 
 def parse_subdirectory(text: str) -> str:
-    """*text*, a path below a source; empty for its top."""
     path = PurePosixPath(text)
     if path.is_absolute() or ".." in path.parts or "\\" in text:
         raise RecipeError(f"{text!r} does not stay inside the source; expected a path below it with /")
@@ -223,8 +222,6 @@ _ALL = "all"
 
 
 class NativeSystem(StrEnum):
-    """What builds a native dependency."""
-
     AUTOTOOLS = "autotools"
     CMAKE = "cmake"
     MESON = "meson"
@@ -232,7 +229,7 @@ class NativeSystem(StrEnum):
 
 
 class Debian(Struct, frozen=True):
-    """The upstream source of a Debian source package, as Debian has it, pinned by version and SHA-256."""
+    """The upstream source of a Debian source package, pinned by version and SHA-256."""
 
     name: str
     version: str
@@ -249,7 +246,7 @@ NativeSource = Source | Debian
 class Native(Struct, frozen=True):
     """One native dependency: what it is built of, and how; *per_level* for each CPU level, else once for all.
 
-    *arguments* are for configuring it: for every level those without one, then those of the level itself.
+    *arguments* configure it: first those for all levels, then those of the level itself.
     """
 
     name: str
@@ -266,7 +263,6 @@ class Native(Struct, frozen=True):
 
     @classmethod
     def read(cls, table: Table, folder: Path) -> Self:
-        """The step that *table* describes; its paths start at *folder*, where the recipe stands."""
         name = table.matched("name", *_NAME)
         with table.table("source") as source_table:
             source = _source(source_table, folder)
@@ -289,12 +285,10 @@ class Native(Struct, frozen=True):
         )
 
     def arguments_for(self, cpu: Cpu) -> tuple[str, ...]:
-        """What it is configured with for *cpu*."""
         return tuple(word for level, words in self.arguments if level in {None, cpu} for word in words)
 
 
 def read_natives(recipe: Table, folder: Path) -> tuple[Native, ...]:
-    """The ``native`` tables of *recipe*, in their order, or none if there are none."""
     natives: list[Native] = []
     for table in recipe.tables("native"):
         native = Native.read(table, folder)
@@ -326,7 +320,7 @@ def _check_fit(table: Table, system: NativeSystem) -> None:
 
 
 def _arguments(table: Table, *, per_level: bool) -> Iterator[tuple[Cpu | None, tuple[str, ...]]]:
-    """An array for all levels; or a table of arrays, by level, of which ``all`` is for all and comes first."""
+    """An array for all levels; or a table of arrays, by level, of which ``all`` comes first."""
     if not isinstance(table.raw("configure"), dict):
         if words := table.texts("configure", ()):
             yield None, words
@@ -368,7 +362,7 @@ _LIBRARY = re.compile(
 
 
 class ToolkitLibrary(Struct, frozen=True):
-    """A library by its normalized name, with the *version* and the *hashes* of wheels, 64 hex digits, where given."""
+    """A library by its normalized name, with *version* and *hashes* of wheels, 64 hex digits, if given."""
 
     name: str
     version: Version | None = None
@@ -376,7 +370,6 @@ class ToolkitLibrary(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The library that *text* names; `RecipeError` if it is none."""
         if not (match := _LIBRARY.fullmatch(text.strip())):
             raise RecipeError(
                 f"{text!r} is no library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"

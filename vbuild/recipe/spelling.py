@@ -43,7 +43,7 @@ def free_property(text: str) -> str:
 
 
 def baseline(machine: str | None = None) -> Cpu:
-    """The lowest level of *machine*, or of this machine; `RecipeError` if its levels are not known."""
+    """The lowest level of *machine*, or of this machine; `RecipeError` for an unknown machine."""
     name = machine or platform.machine().lower()
     name = _SPELLINGS.get(name, name)
     if name not in _BASELINES:
@@ -52,7 +52,7 @@ def baseline(machine: str | None = None) -> Cpu:
 
 
 def interpreter(text: str, folder: Path) -> str:
-    """A Python version as it is; the path of an interpreter, which starts at *folder*, made absolute."""
+    """A Python version as it is; the path of an interpreter, from *folder* on, made absolute."""
     if _VERSION.fullmatch(text):
         return text
     if "/" not in text and "\\" not in text:
@@ -75,7 +75,7 @@ def located(text: str, folder: Path) -> Path:
 
 
 def existing_file(kind: str, text: str, folder: Path) -> Path:
-    """The path of the file *text* in *folder*; `RecipeError`, which calls it a *kind*, if there is none."""
+    """The path of the file *text* in *folder*; `RecipeError`, which calls it a *kind*, without one."""
     path = located(text, folder)
     if not path.is_file():
         raise RecipeError(f"no {kind} {text!r}; paths start where the recipe stands")
@@ -83,7 +83,6 @@ def existing_file(kind: str, text: str, folder: Path) -> Path:
 
 
 def variables(table: Table, key: str) -> tuple[tuple[str, str], ...]:
-    """The environment variables at *key*, in the order written."""
     pairs = table.pairs(key)
     for name, text in pairs:
         if not _VARIABLE.fullmatch(name) or "\0" in text:

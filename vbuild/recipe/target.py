@@ -35,8 +35,8 @@ _Build = tuple[ToolkitSpec | str | None, ...]
 class Target(Struct, frozen=True):
     """One wheel: for one Python, running on *cpu* and all above it, under *label*, or plain if that is None.
 
-    It is what a build with *cuda*, None for one without, leaves for *gpus*, None for all of it. *requires* are the
-    projects that it is built against, each with the version that the matrix has.
+    It is what a build with *cuda* leaves for *gpus*, or all of it if that is None. *requires* are the projects that
+    it is built against, with the version that the matrix has.
     """
 
     label: str | None
@@ -74,7 +74,7 @@ class Target(Struct, frozen=True):
 
     @property
     def build_key(self) -> tuple[str, ...]:
-        """What the compiled code depends on: targets with the same key are one build under several names."""
+        """What the compiled code depends on: targets with one key are one build under several names."""
         cuda = (self.cuda.key,) if self.cuda else ()
         choices = (f"{axis}={value}" for axis, value in (*self.choices, *self.requires))
         return (self.python, str(self.cpu), *choices, *cuda)
@@ -89,7 +89,6 @@ class Draft(Struct, frozen=True):
 
 
 def read_drafts(variant: Table) -> tuple[Draft, ...]:
-    """The variants that a ``[variant]`` table lists, in the order written, or none if it has no ``variants``."""
     with variant.table("variants", optional=True) as variants:
         return tuple(_draft(variants, name) for name in variants)
 
@@ -116,7 +115,7 @@ def _properties(namespaces: Table, namespace: str) -> Iterator[str]:
 
 
 class _Point(Struct, frozen=True):
-    """A value for every axis, and the label where the recipe gives one."""
+    """A value for every axis, and the label if the recipe gives one."""
 
     values: Mapping[str, str]
     label: str | None = None
@@ -130,8 +129,7 @@ def evaluated(
 ) -> tuple[Target, ...]:
     """Every wheel of *matrix* and of the project's own *drafts*, by Python, each Python's plain one first.
 
-    GPU code is stored as *compress* says. Drafts for another machine cannot be built here and are left out.
-    `RecipeError` if two wheels would be one.
+    Drafts for another machine cannot be built here and are left out. `RecipeError` if two wheels would be one.
     """
     base = matrix.lowest or baseline(matrix.cpus[0].machine if matrix.cpus else None)
     points = _points(matrix, base)
@@ -195,7 +193,7 @@ def _points(matrix: Matrix, base: Cpu) -> list[_Point]:
 
 
 def _combinations(matrix: Matrix) -> Iterable[Mapping[str, str]]:
-    """Every combination of the axes' values; zipped axes step together, and stand where the first of them does."""
+    """Every combination of the axes' values; zipped axes step together, at the place of the first of them."""
     names = matrix.names
     groups = {axis: next((group for group in matrix.zipped if axis in group), (axis,)) for axis in names}
     columns = [
@@ -243,7 +241,7 @@ def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
 
 
 class _Family(Struct, frozen=True):
-    """The points of one Python, and of one version of what they require, and what their wheels are made from."""
+    """The points of one Python and of one version of what they require."""
 
     matrix: Matrix
     base: Cpu
@@ -254,7 +252,8 @@ class _Family(Struct, frozen=True):
     def targets(self) -> Iterator[Target]:
         """The plain wheel, then one for every point that has properties.
 
-        The plain wheel has the choices of a point without CUDA if asked for, and at the baseline if there is one.
+        The plain wheel has the choices of a point without CUDA if asked for, and at the baseline if there is
+        one.
         """
         points, without_cuda = self.points, bool(self.groups) and self.matrix.plain is Plain.CPU
         if without_cuda:

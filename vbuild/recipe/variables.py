@@ -50,15 +50,11 @@ _OPTION = re.compile(r"(?P<name>(?:.*,)?[\w.-]+[=,])(?P<value>.+)", re.DOTALL)
 
 
 def hashed(value: str) -> str:
-    """The beginning of a hash of *value*."""
     return f"sha256:{sha256(value.encode(errors='surrogateescape')).hexdigest()[:16]}"
 
 
 def secrets_in(flags: str) -> Iterator[tuple[str, str, str]]:
-    """The words of *flags*, each in two parts: what may be seen, and behind it what may be a secret, or nothing.
-
-    The whole word comes first.
-    """
+    """The words of *flags*, each whole, and in two parts: what may be seen, and behind it what may be a secret."""
     try:
         words = shlex.split(flags)
     except ValueError:  # a quotation mark alone
@@ -82,7 +78,7 @@ def masked_words(flags: str) -> Iterator[tuple[str, str]]:
 
 
 def masked(value: str, *, name: str = "") -> str:
-    """The *value* of the variable or setting *name*; as it is if nothing in it may be a secret."""
+    """The *value* of the variable or setting *name* as others may see it."""
     if value and SECRET.search(name) and not PLAIN.fullmatch(value):
         return hashed(value)
     words = [*masked_words(value)]
@@ -90,7 +86,6 @@ def masked(value: str, *, name: str = "") -> str:
 
 
 def masked_setting(name: str, value: Setting) -> Setting:
-    """The *value* of the setting *name*, or each of its values, as others may see it."""
     return masked(value, name=name) if isinstance(value, str) else tuple(masked(one, name=name) for one in value)
 
 
@@ -182,7 +177,7 @@ def passed(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[st
 def for_installers(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
     """What uv and pip see of *environment*: what the project's code does, and their own settings with their logins.
 
-    The build of a requirement that has no wheel sees it, too: installers hand their environment on.
+    The build of a requirement without a wheel sees it, too: installers hand their environment on.
     """
     own = {
         name: text
@@ -198,7 +193,7 @@ def undisturbed(before: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_asked(name: str, asked: Iterable[str]) -> bool:
-    """Whether the variable *name* is one of those *asked* for, by names or patterns; capitals count."""
+    """Whether *name* is one of those *asked* for, by names or patterns; capitals count."""
     return any(fnmatchcase(name, pattern) for pattern in asked)
 
 

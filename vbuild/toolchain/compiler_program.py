@@ -57,7 +57,7 @@ def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> 
 
 
 def _keep_object(settings: "dict[str, Any]", result: RewrittenCommand) -> None:
-    """Copy what *result* made, which goes with its machine, to where it can be asked for its functions."""
+    """Keep what *result* made, which goes with its machine, so that it can be asked for its functions."""
     import shutil
 
     made = os.path.abspath(_output(result.arguments))
@@ -70,7 +70,7 @@ def _keep_object(settings: "dict[str, Any]", result: RewrittenCommand) -> None:
 
 
 def _log(settings: "dict[str, Any]", entry: "dict[str, Any]") -> None:
-    """One line more in the log; a single append, since compilers run side by side."""
+    """Add a line to the log by a single append, since compilers run side by side."""
     import json  # only for commands that are changed, or fail
 
     log = os.open(settings["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -79,9 +79,10 @@ def _log(settings: "dict[str, Any]", entry: "dict[str, Any]") -> None:
 
 
 def _ended(command: "list[str]") -> "tuple[int, bytes]":
-    """The status with which *command* ends, and what it wrote to standard error, which is passed on.
+    """The status of *command*, and what it wrote to standard error, which is passed on.
 
-    What it writes goes to a file until then: a daemon that it starts, such as a cache's, may hold a pipe open forever.
+    What it writes goes to a file until then: a daemon that it starts, such as a cache's, may hold a pipe open
+    forever.
     """
     errors = os.memfd_create("errors")
     process = os.posix_spawnp(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, errors, 2)])
@@ -97,7 +98,7 @@ def _ended(command: "list[str]") -> "tuple[int, bytes]":
 
 
 def _note_failure(settings: "dict[str, Any]", name: str, result: RewrittenCommand, errors: str) -> None:
-    """Log a command that failed, with the line of *errors* that says why, and how what it compiled begins.
+    """Log a command that failed, with the line of *errors* that says why, and how its source begins.
 
     Most only ask what the compiler can do, and what they compile is gone afterwards.
     """
@@ -118,7 +119,6 @@ def _note_failure(settings: "dict[str, Any]", name: str, result: RewrittenComman
 
 
 def _output(arguments: "Sequence[str]") -> str:
-    """The file that a command of one source makes."""
     for index, word in enumerate(arguments):
         if word.startswith("-o"):
             return word[2:] or "".join(arguments[index + 1 : index + 2])
@@ -126,7 +126,6 @@ def _output(arguments: "Sequence[str]") -> str:
 
 
 def _complete(settings: "dict[str, Any]", result: RewrittenCommand) -> None:
-    """Do what a command that has succeeded leaves to do."""
     if DEVICE_LINES in os.environ and _is_device_pass(result.arguments):
         _map_lines(_output(result.arguments), settings["nvcc"]["mapping"])
     if result.kept and settings.get("objects"):
@@ -134,7 +133,7 @@ def _complete(settings: "dict[str, Any]", result: RewrittenCommand) -> None:
 
 
 def _is_device_pass(arguments: "Sequence[str]") -> bool:
-    """Whether a command of nvcc is the preprocessor for code of one GPU architecture; not one that a cache reads."""
+    """Whether a command of nvcc preprocesses code of one GPU architecture, and not for a cache."""
     is_for_gpu = any(word.startswith("-D__CUDA_ARCH__=") for word in arguments)
     return is_for_gpu and "-E" in arguments and _output(arguments).endswith(".cpp1.ii")
 
@@ -168,7 +167,7 @@ def _map_lines(preprocessed: str, mapping: "Sequence[str]") -> None:
 def _count(
     settings: "dict[str, Any]", name: str, command: "list[str]", arguments: "Sequence[str]", result: RewrittenCommand
 ) -> None:
-    """One line more in the list of calls that compile, or that link; who does either by another way is not in it."""
+    """Add a line to the list of calls that compile, or that link."""
     log, files = settings["calls"], result.sources
     if name == RUSTC and result.arguments == arguments[1:]:
         return
@@ -185,7 +184,7 @@ def _count(
 
 
 def _keep_answer(folder: str, name: str, command: "list[str]", *, is_zig: bool) -> None:
-    """Keep in *folder* what the compiler *name*, which *command* starts, says of itself, if this is its first call.
+    """Keep in *folder* what the compiler *name*, which *command* starts, says of itself, at its first call.
 
     Only here it is known: rustup takes another rustc in another folder, and a container is gone afterwards.
     """

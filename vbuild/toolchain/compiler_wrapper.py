@@ -43,9 +43,9 @@ _TIME_DIGITS = 14  # of the digest, so that these are less than three years
 
 
 def programs(path: str) -> dict[str, Path]:
-    """Every compiler on *path* by its name; the first of a name counts, as for a shell.
+    """Every compiler on *path* by its name; the first of a name counts.
 
-    Compiler wrappers of another build, around this one, are none: they would put that build's flags last.
+    Wrappers of another build around this one do not count: they would put that build's flags last.
     """
     found: dict[str, Path] = {}
     for folder in path.split(os.pathsep):
@@ -63,7 +63,7 @@ def programs(path: str) -> dict[str, Path]:
 
 
 def marking(compiler: str, cpu: str, library: str) -> list[str]:
-    """The command that succeeds where *compiler* links a library that is marked with the level *cpu*."""
+    """The command that succeeds if *compiler* links a library that is marked with the level *cpu*."""
     return [
         *(compiler, "-shared", "-nostdlib", f"-Wl,--fatal-warnings,-z,{cpu}", "-x", "c", os.devnull),
         *("-o", library),
@@ -71,11 +71,11 @@ def marking(compiler: str, cpu: str, library: str) -> list[str]:
 
 
 def put(folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = (), toolkit: Path | None = None) -> None:
-    """Write into *folder*, which is there, a compiler wrapper for every program of *settings*, which they follow.
+    """Write into *folder* a compiler wrapper for every program of *settings*, which they follow.
 
     They find the files *modules* beside themselves, compiled. With *toolkit*, a CUDA_HOME, its double with the
-    compiler wrapper of nvcc is in the folder ``cuda``. Caches of compilers know a compiler by its bytes, or by its
-    size and time: both are the same for compiler wrappers that do the same, and for no others.
+    wrapper of nvcc is in the folder ``cuda``. Caches of compilers know a compiler by its bytes, or by its size and
+    time: both are the same for wrappers that do the same, and for no others.
     """
     folder = folder.absolute()
     (folder / compiler_program.SETTINGS).write_bytes(marshal.dumps(settings))
@@ -103,7 +103,7 @@ def is_wrapper(nvcc: bytes) -> bool:
 
 
 def script(file: Path, command: list[str], mark: str) -> None:
-    """Make *file* a program that becomes *command*, with its own arguments behind; the *mark* is what is different."""
+    """Make *file* a program that becomes *command*, with its own arguments behind; *mark* tells it from others."""
     # through sh, because a #! line can neither quote a path nor be longer than 127 bytes
     text = f'#!/bin/sh\n# {mark}\nexec {shlex.join(command)} "$@"\n'
     file.write_text(text, encoding="utf-8")
@@ -113,9 +113,7 @@ def script(file: Path, command: list[str], mark: str) -> None:
 
 
 def _mark(settings: dict[str, Any], sources: tuple[str, ...]) -> str:
-    """A digest of what compiler wrappers do by *settings* and the code in *sources*, and of the programs that they
-    run.
-    """
+    """A digest of *settings*, of the code in *sources*, and of the programs that the wrappers run."""
     said = {name: value for name, value in settings.items() if name not in _LOGS}
     if nvcc := said.get("nvcc"):
         said["nvcc"] = {name: value for name, value in nvcc.items() if name not in _LOGS}
@@ -126,7 +124,7 @@ def _mark(settings: dict[str, Any], sources: tuple[str, ...]) -> str:
 
 
 def _state(word: str) -> tuple[int, int]:
-    """What tells the program at the path *word* from another in its place; zeros for a word that is none."""
+    """Size and time of the program at the path *word*; zeros for a word that is none."""
     try:
         found = Path(word).stat()
     except OSError:

@@ -36,14 +36,12 @@ _INSTALL_RUST = "install it with rustup, or apt-get install cargo"
 
 
 class CompilerFamily(StrEnum):
-    """Compilers that understand the same flags."""
-
     GCC = "gcc"
     CLANG = "clang"
 
 
 class Rust(Struct, frozen=True):
-    """A Rust compiler, *host*, the target triple of the machine it runs on, and all that ``rustc -vV`` prints."""
+    """A Rust compiler, *host*, the target triple of the machine it runs on, and what ``rustc -vV`` prints."""
 
     rustc: Path
     host: str
@@ -53,10 +51,9 @@ class Rust(Struct, frozen=True):
 class Compilers(Struct, frozen=True):
     """The C compiler of a build with its C++ partner, and the Rust compiler if there is one.
 
-    *c* and *cxx* are commands whose compiler is a bare name, to be found on PATH; *programs* are all the compiler
-    names on PATH with the commands behind them, which need *variables*. *marks_levels*: the linker knows
-    ``-z x86-64-v3``. *zig_target* is zig's name for machine and glibc if the compiler is zig, and *why* says so if
-    nobody asked for it.
+    *c* and *cxx* are commands with a bare name on PATH; *programs* are all compiler names on PATH with the commands
+    behind them, which need *variables*. *marks_levels*: the linker knows ``-z x86-64-v3``. *zig_target* is zig's
+    name for machine and glibc if the compiler is zig, and *why* says so if nobody asked for it.
     """
 
     family: CompilerFamily
@@ -75,7 +72,7 @@ class Compilers(Struct, frozen=True):
     def found(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self:
         """The compilers that CC and CXX of *environment* name, else the interpreter's own, else those on PATH.
 
-        `BuildError`, with what to install, if there is no C compiler.
+        `BuildError`, with what to install, without a C compiler.
         """
         if (found := cls.sought(interpreter, environment)) is None:
             raise BuildError(f"no C compiler on PATH; {INSTALL_C}")
@@ -105,7 +102,7 @@ class Compilers(Struct, frozen=True):
         )
 
     def check(self, cpu: Cpu, *, rust: bool = False) -> None:
-        """Refuse, as a `BuildError`, a *cpu* these cannot compile for; with *rust*, a missing Rust compiler too."""
+        """`BuildError` for a *cpu* these cannot compile for; with *rust*, for a missing Rust compiler too."""
         version = ".".join(map(str, self.version))
         if self.machine != cpu.machine:
             raise BuildError(
@@ -134,7 +131,7 @@ def _command(
 
 
 def _on_path(command: str, programs: dict[str, Path]) -> str | None:
-    """*command* with its compiler as a bare name of *programs*, which gets it, or None if there is no such file."""
+    """*command* with its compiler as a bare name of *programs*, which gets it; None without such a file."""
     words = command.split()
     for index, word in enumerate(words):
         file = Path(word)
@@ -148,7 +145,7 @@ def _on_path(command: str, programs: dict[str, Path]) -> str | None:
 
 
 def compiler_name(command: str) -> str | None:
-    """The bare name of the compiler in *command*, which may have its path in it, or None if it has no compiler."""
+    """The bare name of the compiler in *command*, or None."""
     names = (Path(word).name for word in command.split())
     return next((name for name in names if NAME.fullmatch(name)), None)
 
@@ -164,7 +161,7 @@ def _partner(name: str, interpreter: Interpreter) -> str:
 
 
 def known_macros(compiler: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
-    """The macros of the command *compiler* that identify it; `BuildError` if it is neither gcc nor clang."""
+    """The macros that identify *compiler*; `BuildError` if it is neither gcc nor clang."""
     command = [*compiler, *QUESTION]
 
     def ask() -> dict[str, int]:
@@ -179,7 +176,6 @@ def known_macros(compiler: Sequence[str], environment: Mapping[str, str]) -> dic
 
 
 def family_of(macros: Mapping[str, int]) -> tuple[CompilerFamily, tuple[int, ...]]:
-    """The family and version of the compiler that has these `known_macros`."""
     family = CompilerFamily.CLANG if "__clang_major__" in macros else CompilerFamily.GCC
     names = ("__clang_major__", "__clang_minor__") if family is CompilerFamily.CLANG else ("__GNUC__", "__GNUC_MINOR__")
     return family, tuple(macros[name] for name in names)
@@ -235,7 +231,6 @@ def found_rust(environment: Mapping[str, str]) -> Rust | None:
 
 
 def cargo_home(environment: Mapping[str, str]) -> Path:
-    """The user's folder of cargo: its configuration, and the sources of crates."""
     return Path(environment.get("CARGO_HOME") or Path(environment.get("HOME", "/"), ".cargo"))
 
 

@@ -80,10 +80,7 @@ class Interpreter(Struct, frozen=True):
 
     @classmethod
     def found(cls, python: str, environment: Mapping[str, str]) -> Self:
-        """The interpreter named *python*, a version or a path; `BuildError` if this machine has none.
-
-        Pythons are never downloaded.
-        """
+        """The interpreter *python*, a version or a path; `BuildError` if this machine has none. None is downloaded."""
         if python in {"", sys.executable}:
             return cls.at(Path(sys.executable), environment)
         ran = find_python(python, environment)
@@ -128,7 +125,7 @@ class Interpreter(Struct, frozen=True):
 
 
 def ambient(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of *environment* that a program's answer, or a build, may depend on: all but known noise."""
+    """The variables that a program's answer, or a build, may depend on: all but known noise."""
     return {
         name: text
         for name, text in sorted(environment.items())
@@ -137,7 +134,7 @@ def ambient(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def facts(path: Path) -> tuple[str, ...]:
-    """What *path* is, as far as is known without reading it; a missing one has facts, too."""
+    """What *path* is, without reading it; a missing one has facts, too."""
     try:
         found, real = path.stat(), path.resolve()
     except (OSError, RuntimeError):  # a loop of links, which resolve() calls a RuntimeError before Python 3.13
@@ -170,10 +167,10 @@ def remembered(
     also: Iterable[Path] = (),
     memory: Path | None = None,
 ) -> T:
-    """What `ask` gives, a value as JSON takes it; or what it gave when *question* was put to the same *program*.
+    """What `ask` gives, a value as JSON takes it; or what it gave for the same *question* to the same *program*.
 
-    *also* are further files and folders that the answer depends on. Answers are in *memory*, a folder of the user's
-    cache if None. What `ask` raises is not remembered.
+    *also* are further files and folders that the answer depends on. Answers are in *memory*, by default in the
+    user's cache. What `ask` raises is not remembered.
     """
     key = key_of(
         [

@@ -71,8 +71,7 @@ _MAPPED = "-Xcompiler=-DVBUILD_MAPPED_LINES"
 
 @dataclass(frozen=True, slots=True)
 class HostCompiler:
-    """How host code is compiled: the compiler wrappers' *rules*, and where the compilers that have compiler wrappers
-    really are.
+    """How host code is compiled: the wrappers' *rules*, and where their compilers really are.
 
     *mapping* are the flags that keep the folder of the build out of the binaries.
     """
@@ -92,7 +91,8 @@ class HostCompiler:
 class RewrittenNvcc:
     """A command's new *words*, the line for the log, and which host flags came out, went in, or are refused.
 
-    With *keeps*, host code keeps the project's own flags, so that no compiler wrapper may stand before its compiler.
+    With *keeps*, host code keeps the project's own flags, so that no compiler wrapper may stand before its
+    compiler.
     """
 
     words: tuple[str, ...]
@@ -150,7 +150,7 @@ def rewritten(
 def _lists(
     call: Call, rules: CudaRules, rule: FileRule | None, log: Iterable[Command]
 ) -> tuple[tuple[Codegen, ...], tuple[Codegen, ...]]:
-    """The list of *call*, and the one it is to have: its own where nvcc refuses that, or takes no other."""
+    """The list of *call*, and the one it is to have: its own if nvcc refuses that, or takes no other."""
     found = listed(call.list_options, defers=call.defers)
     links = call.output in LINKS
     if found is None or call.output is NvccOutput.OTHER or (links and call.defers):
@@ -194,9 +194,9 @@ def _gone(call: Call, rules: CudaRules, *, is_new: bool) -> frozenset[str]:
 
 
 def _kept(option: Option, gone: frozenset[str], removed: frozenset[str]) -> tuple[str, ...]:
-    """What stays of *option* without those that are *gone*, and without the *removed* flags of the host compiler.
+    """What stays of *option* without those that are *gone*, and without *removed* flags of the host compiler.
 
-    A file of options goes as its words where something in it changes.
+    A file of options goes as its words if something in it changes.
     """
     if option.inside:
         inside = tuple(word for one in option.inside for word in _kept(one, gone, removed))
@@ -221,7 +221,8 @@ def _without(option: Option, removed: frozenset[str]) -> tuple[str, ...]:
 def _host_compiler(given: str, host: HostCompiler, *, is_wrapper: bool) -> tuple[str, ...]:
     """The options for the host compiler *given*: its wrapper or the program itself, with what CC has beside it.
 
-    torch hands CC on, flags and all, which nvcc takes for a file's name. A compiler without a compiler wrapper stays.
+    torch hands CC on, flags and all, which nvcc takes for a file's name. A compiler without a compiler wrapper
+    stays.
     """
     if not given:
         return ()
@@ -237,7 +238,6 @@ def _host_compiler(given: str, host: HostCompiler, *, is_wrapper: bool) -> tuple
 
 
 def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
-    """The rules' own options, where *call* has a use for them."""
     is_mapped = bool(call.sources) and call.output is not NvccOutput.TEXT and call.has(LINEINFO, DEBUG)
     for flag in rules.append:
         if flag != LINEINFO:
@@ -252,7 +252,7 @@ def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
 
 
 def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: HostCompiler) -> Iterator[str]:
-    """The options that name what is compiled after the project's own files, where *call* compiles one, of *paths*."""
+    """The options that name what is compiled after the project's own files, if *call* compiles one, of *paths*."""
     if not paths or not tells_apart(paths) or not all(path.endswith(".cu") for path in paths):
         return
     name = rewriting.mapped(paths[0], host.mapping)
@@ -342,8 +342,8 @@ def side_by_side(
 ) -> tuple[str, ...]:
     """The words that let nvcc use what is left of the processes of the build, if *command* is for several GPUs.
 
-    Each is the lock of a file in *folder*, which nvcc and all that it starts keep as long as they run. For a compiler
-    cache in *program* they are variables of *environment* instead.
+    Each is the lock of a file in *folder*, which nvcc and all that it starts keep as long as they run. For a
+    compiler cache in *program* they are variables of *environment* instead.
     """
     asked = environment.get(compiler_program.THREADS, "")
     most = min(int(asked) if asked.isdigit() else 0, len(command.ours))
@@ -396,7 +396,7 @@ def _kept_in(call: Call, folder: Path) -> tuple[str, ...]:
 
 
 def _record(result: RewrittenNvcc, settings: Mapping[str, Any], *, is_question: bool) -> None:
-    """One line more for the command, and one where it lost a flag; single appends, since nvccs run side by side."""
+    """One line more for the command, and one if it lost a flag; single appends, since nvccs run side by side."""
     if result.command is None or is_question or not (result.command.sources or result.command.files):
         return
     root = settings["source"] + os.sep

@@ -112,8 +112,6 @@ _SOURCES = (*_DEVICE_SOURCES, ".c", ".cc", ".cpp", ".cxx", ".c++", ".C", ".i", "
 
 
 class NvccOutput(StrEnum):
-    """What a command makes."""
-
     OBJECT = "object"
     LIBRARY = "library"
     DEVICE_LINK = "device-link"
@@ -154,8 +152,6 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A command of nvcc."""
-
     options: tuple[Option, ...]
     flat: tuple[Option, ...] = field(repr=False)
 
@@ -165,7 +161,6 @@ class Call:
         return cls(options, tuple(one for option in options for one in option))
 
     def values(self, name: str) -> tuple[str, ...]:
-        """The values of every option *name*."""
         return tuple(option.value for option in self.flat if option.name == name)
 
     def has(self, *names: str) -> bool:
@@ -186,7 +181,7 @@ class Call:
 
     @property
     def output(self) -> NvccOutput:
-        """What it makes, a library or program where no option says otherwise."""
+        """What it makes, a library or program if no option says otherwise."""
         stages = (_STAGES[option.name] for option in self.flat if option.name in _STAGES)
         return next(stages, NvccOutput.LIBRARY)
 
@@ -201,7 +196,7 @@ class Call:
 
     @property
     def defers(self) -> bool:
-        """Whether ``-dlto`` leaves the machine code of what is compiled to the device linker."""
+        """Whether ``-dlto`` leaves machine code to the device linker."""
         return bool(self.sources) and self.has("-dlto")
 
     @property
@@ -263,7 +258,6 @@ class Codegen:
 
     @classmethod
     def of(cls, code: str) -> Self:
-        """*code* made from the virtual architecture of the same number and suffix."""
         return cls(f"compute_{code.partition('_')[2]}", code)
 
     @property
@@ -280,9 +274,11 @@ def _matched(code: str) -> re.Match[str]:
 
 
 def listed(options: Iterable[tuple[str, str]], *, defers: bool) -> tuple[Codegen, ...] | None:
-    """The list in *options*, pairs of ``-gencode``, ``-arch`` or ``-code`` and a value; none if there is no opinion.
+    """The list in *options*, pairs of ``-gencode``, ``-arch`` or ``-code`` and a value; none if there is no
+    opinion.
 
-    None for what nvcc will refuse. With *defers* (``-dlto``), code for ``-arch=sm_90`` is left to the device linker.
+    None for what nvcc will refuse. With *defers* (``-dlto``), code for ``-arch=sm_90`` is left to the device
+    linker.
     """
     virtual, codes, found = "", [], list[Codegen]()
     try:
@@ -347,7 +343,7 @@ def requested(archs: GpuList, *, defers: bool = False) -> tuple[Codegen, ...]:
 
 
 def intersected(theirs: Sequence[Codegen], archs: GpuList) -> tuple[Codegen, ...]:
-    """Of *theirs*, what the GPUs of *archs* need, by the rules of `vbuild.hardware.gpu.needed`; all, if that is none.
+    """What the GPUs of *archs* need of *theirs*, by `vbuild.hardware.gpu.needed`; all, if that is none.
 
     A file that is for none of these GPUs is for others by its nature.
     """
@@ -374,7 +370,7 @@ def is_specific(codegens: Iterable[Codegen]) -> bool:
 
 
 def spelled(codegens: Iterable[Codegen]) -> list[str]:
-    """The options that make nvcc generate *codegens*, in one spelling whatever theirs was."""
+    """The options that make nvcc generate *codegens*, in one spelling."""
     by_virtual: dict[str, list[str]] = {}
     for codegen in codegens:
         by_virtual.setdefault(codegen.virtual, []).append(codegen.code)
@@ -385,9 +381,9 @@ def spelled(codegens: Iterable[Codegen]) -> list[str]:
 class CudaRules:
     """What the nvcc wrapper does to a command; *nvcc* is the program it then runs.
 
-    *aliases* are lists that stand for the request, in the words of a tool that has none for all of it. Of *files*, the
-    first that matches counts. *append* is put behind each compile, and *host* is the host compiler, a name on PATH,
-    of commands that name none. *seeds*: the random part of names is of the object's path, not of the process.
+    *aliases* are lists that stand for the request, in the words of a tool that has none for all of it. Of *files*,
+    the first that matches counts. *append* is put behind each compile, and *host* is the host compiler of commands
+    that name none. *seeds*: the random part of names is of the object's path, not of the process.
     """
 
     nvcc: Path
@@ -430,7 +426,7 @@ class CudaRules:
         return next((rule for rule in self.files if any(matches(path, rule.glob) for path in files)), None)
 
     def decided(self, theirs: Sequence[Codegen], rule: FileRule | None, *, defers: bool) -> tuple[Codegen, ...]:
-        """The list of a command that has *theirs*, and is treated by *rule*; by the rule for all where that is None.
+        """The list of a command that has *theirs*, by *rule*, or by the rule for all.
 
         With *defers*, machine code is left to the device linker.
         """
@@ -465,11 +461,10 @@ _TRIAL_FILE = re.compile(r"(?:conftest|_configtest|CMake\w+Compiler(?:ABI|Id))(?
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command that passed the compiler wrapper: the list of codes that it had, *theirs*, and the one it ran
-    with, *ours*.
+    """A command that passed the wrapper: the list of codes that it had, *theirs*, and the one it ran with, *ours*.
 
-    *rule* tells how that came about, and *is_ruled* that it is the recipe's rule for this file; *files* are what the
-    command makes. An empty *theirs* is no list, or none that says anything.
+    *rule* tells how that came about, and *is_ruled* that it is the recipe's rule for this file; *files* are what
+    the command makes. An empty *theirs* is no list, or none that says anything.
     """
 
     sources: tuple[str, ...]
@@ -486,7 +481,7 @@ class Command:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the project had a list, and another one was put in its place."""
+        """Whether the project had a list, and another one replaced it."""
         return bool(self.theirs) and set(self.theirs) != set(self.ours)
 
     def data(self) -> dict[str, Any]:
@@ -494,7 +489,6 @@ class Command:
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """One line of the log."""
         entry = json.loads(line)
         lists = {name: tuple(entry[name]) for name in ("sources", "files", "theirs", "ours")}
         return cls(**{**entry, **lists, "output": NvccOutput(entry["output"])})
@@ -515,7 +509,7 @@ def is_excused(command: Command) -> bool:
 
 
 def missing(command: Command, offers: Sequence[GpuOffer], archs: GpuList) -> tuple[str, ...]:
-    """What *archs* asks for and a fatbin of *command* with *offers* lacks, as nvcc would write it.
+    """What *archs* asks for and a fatbin of *command* with *offers* lacks, in nvcc's words.
 
     The device linker leaves PTX behind, so that is not missed after it was at work.
     """
@@ -525,7 +519,6 @@ def missing(command: Command, offers: Sequence[GpuOffer], archs: GpuList) -> tup
 
 
 def wants(request: GpuRequest) -> Iterator[GpuOffer]:
-    """The code that *request* asks for."""
     if request.real:
         yield GpuOffer(GpuCodeKind.MACHINE, request.device)
     if request.ptx:
@@ -533,7 +526,7 @@ def wants(request: GpuRequest) -> Iterator[GpuOffer]:
 
 
 def lacking(fatbins: Iterable[Sequence[GpuOffer]], wanted: Iterable[GpuOffer]) -> tuple[str, ...]:
-    """Those of *wanted* that none of *fatbins* serves, as nvcc would write them."""
+    """Those of *wanted* that none of *fatbins* serves, in nvcc's words."""
     found = tuple(fatbins)
     return written(
         want
@@ -554,9 +547,9 @@ def written(offers: Iterable[GpuOffer]) -> tuple[str, ...]:
 
 
 def contradiction(command: Command, archs: GpuList) -> str | None:
-    """Why what *command* compiles would not do for *archs*, whatever comes after it; None if it may.
+    """Why what *command* compiles would not do for *archs*, whatever comes after it, or None.
 
-    So is the whole build, and the first command says it instead of the last.
+    The first command says so instead of the last, as the whole build would not do.
     """
     codes = [Codegen.of(code).offer for code in command.ours]
     is_ours = not command.theirs or is_excused(command) or is_trial(command.sources)
@@ -569,7 +562,6 @@ def contradiction(command: Command, archs: GpuList) -> str | None:
 
 
 def logged(log: Path) -> Iterator[Command]:
-    """The commands in *log*, the first of them first."""
     if log.exists():
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError):  # torn, where the disk was full or a command was killed

@@ -127,7 +127,7 @@ def _telling(removed: "Sequence[str]") -> list[str]:
 
 
 def _verdict(sources: "Sequence[str]", rules: "Rules", *, assembles: bool) -> "Callable[[str], tuple[bool, str]]":
-    """What says of a flag in a command for *sources* whether it stays, and why, as one of the constants above."""
+    """Whether a flag in a command for *sources* stays, and why, as one of the constants above."""
 
     def any_of(globs: "Sequence[str]") -> bool:
         return any(_matches(source, globs) for source in sources)
@@ -157,7 +157,7 @@ def _verdict(sources: "Sequence[str]", rules: "Rules", *, assembles: bool) -> "C
 
 
 def rewritten_rust(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
-    """The arguments of rustc; unchanged where it compiles for the building machine: build scripts, macros."""
+    """The arguments of rustc; unchanged for the building machine: build scripts, macros."""
     result = RewrittenCommand((), [word for word in arguments if word.endswith(".rs")][:1])
     if not any(word.startswith("--target") for word in arguments):
         result.arguments = list(arguments)
@@ -189,7 +189,6 @@ def _codegen(word: str, words: "Iterator[str]") -> tuple[str, bool, str]:
 
 
 def _codegen_kept(value: str, rules: "Rules") -> tuple[str, list[str]]:
-    """What stays of a codegen option, and what is removed."""
     name, _, text = value.partition("=")
     if name == "target-cpu":
         return ("", []) if value in rules["rust"] else ("", [value])
@@ -312,7 +311,7 @@ def _is_flag_check(source: str) -> bool:
 
 
 def mapped(path: str, mapping: "Sequence[str]") -> "str | None":
-    """The absolute *path* as binaries have it by the flags of *mapping*; None if they have it as it is."""
+    """The absolute *path* as binaries have it by the flags of *mapping*, or None if they have it as it is."""
     for flag in mapping:
         folder, _, name = flag.partition("=")[2].rpartition("=")
         if path.startswith(f"{folder}{os.sep}"):

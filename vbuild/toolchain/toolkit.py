@@ -55,8 +55,6 @@ EULA = "https://docs.nvidia.com/cuda/eula/"
 
 
 class ToolkitPin(Struct, frozen=True, order=True):
-    """One wheel of the package index, pinned by its SHA-256."""
-
     project: str
     version: str
     file: str
@@ -69,8 +67,8 @@ class ToolkitPin(Struct, frozen=True, order=True):
 class Toolkit(Struct, frozen=True):
     """A CUDA toolkit in the folder *root*, a ``CUDA_HOME``; *pins* are what it was laid out from, if it was.
 
-    *identity*, 64 hex digits, is what a build with it depends on. *is_new* says that it was laid out just now, and
-    that its licence has to be pointed out.
+    A build with it depends on *identity*, 64 hex digits. *is_new*: it was laid out just now, so its licence has to
+    be pointed out.
     """
 
     version: Dotted
@@ -90,7 +88,6 @@ class Toolkit(Struct, frozen=True):
 
     @property
     def licence(self) -> str:
-        """One line: under which licence its components come, and where that is."""
         where = self.root / "licenses" if self.pins else EULA
         return f"CUDA {self.version} comes under NVIDIA's licence agreement for the CUDA Toolkit: {where}"
 
@@ -148,7 +145,7 @@ MACHINES = ("aarch64", "x86_64")
 
 
 class ToolkitRelease(Struct, frozen=True):
-    """One CUDA Toolkit: the extras of the package cuda-toolkit, and the wheels of their components by machine."""
+    """A CUDA Toolkit: the extras of the package cuda-toolkit, and the wheels of their components by machine."""
 
     version: Dotted
     name: str
@@ -156,7 +153,7 @@ class ToolkitRelease(Struct, frozen=True):
     components: Mapping[str, Mapping[str, ToolkitPin]]
 
     def pin(self, project: str, machine: str) -> ToolkitPin | None:
-        """The wheel of *project* for *machine*, as ``uname -m`` has it, or None if there is none."""
+        """The wheel of *project* for *machine*, as ``uname -m`` has it, or None."""
         return self.components.get(project, {}).get(machine)
 
     @property
@@ -247,9 +244,8 @@ _LAYOUT = 1
 
 
 def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, ...]:
-    """The wheels of *spec* for Linux on *machine*, by project; *ask* is for those that are not in toolkit_pins.json.
-
-    Of what *ask* does not know there is none.
+    """The wheels of *spec* for Linux on *machine*; *ask* is for those that are not in toolkit_pins.json, and may
+    not know.
 
     `BuildError` for a version that the index has no compiler of, or a library that is not there.
     """
@@ -263,9 +259,9 @@ def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, 
 
 
 def known(spec: ToolkitSpec, *, instead: Iterable[str] = ()) -> ToolkitRelease:
-    """The release of CUDA that *spec* names; `BuildError` if the package index has not what it asks for, as an nvcc.
+    """The release of CUDA that *spec* names.
 
-    It says what there is, and what is installed *instead*.
+    `BuildError`, with what there is, if the package index lacks it or its nvcc.
     """
     version = spec.version
     there = {each: release for each, release in releases().items() if release.compiles or not spec.has_kernels}
@@ -288,7 +284,7 @@ def identity_of(version: Dotted, pins: Iterable[ToolkitPin]) -> str:
 
 
 def _library(library: ToolkitLibrary, release: ToolkitRelease, machine: str, ask: Ask) -> Iterator[ToolkitPin]:
-    """The wheels of *library*: of a component with a version of its own that one, and the others as pinned."""
+    """The wheels of *library*: its own by its version, and what it needs of the toolkit as pinned."""
     projects = release.projects(library.name)
     if not projects and library.version is None:
         raise BuildError(
@@ -360,14 +356,12 @@ _PARTS = {"NCCL": ("MAJOR", "MINOR", "PATCH"), "CUDNN": ("MAJOR", "MINOR", "PATC
 
 
 class Installed(Struct, frozen=True):
-    """A toolkit in the folder *root*, and its version."""
-
     root: Path
     version: Dotted
 
     @classmethod
     def at(cls, root: Path) -> Self | None:
-        """The toolkit in *root*, or None if there is no compiler, or none with a known version."""
+        """The toolkit in *root*, or None without a compiler, or with an unknown version."""
         version = _version(root)
         return cls(root, version) if version and os.access(root / "bin" / "nvcc", os.X_OK) else None
 
@@ -378,7 +372,7 @@ class Installed(Struct, frozen=True):
         return (*programs, *headers, *(text for text in libraries if not self._has(ToolkitLibrary.parse(text))))
 
     def toolkit(self) -> Toolkit:
-        """It as builds use it; they depend on the compiler, byte by byte, and the size and time of all its files."""
+        """Builds depend on its compiler, byte by byte, and on the size and time of all its files."""
         whole = filter(None, (self.root / "bin" / "nvcc", self._find("cuda_runtime_api.h", "include")))
         lines = [f"installed {self.version}", *map(sha256_of, whole), *_state(self.root)]
         identity = hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
@@ -394,7 +388,7 @@ class Installed(Struct, frozen=True):
         return there is not None and is_it
 
     def _numbered(self, short: str) -> Version | None:
-        """The version of a library that its header says, or None if it says none."""
+        """The version of a library that its header says, or None."""
         file, prefix = _NUMBERED.get(short, ("", ""))
         header = self._find(file, "include") if file else None
         text = header.read_text(encoding="utf-8", errors="replace") if header else ""
@@ -458,7 +452,6 @@ def places(environment: Mapping[str, str], version: Dotted | None = None) -> Ite
 
 
 def installed(environment: Mapping[str, str]) -> tuple[Installed, ...]:
-    """All toolkits that are installed, each once."""
     roots = dict.fromkeys(root.resolve() for root in places(environment))
     return tuple(found for root in roots if (found := Installed.at(root)))
 

@@ -122,7 +122,7 @@ AGAIN = 7 * 86400  # seconds after which files are hashed again that nothing has
 
 
 def write_stamp(folder: Path, stamp: Mapping[str, Any]) -> None:
-    """Put into *folder*, which is complete, the *stamp* with what is there; `OSError` if there is no room."""
+    """Put the *stamp* with what is there into *folder*, which is complete; `OSError` without room."""
     contents = {path: _digest(folder / path) for path in sorted(_paths(folder))}
     size = sum(os.lstat(folder / path).st_size for path in contents)
     (folder / SEEN).write_text(_state(folder, contents), encoding="utf-8")
@@ -130,7 +130,7 @@ def write_stamp(folder: Path, stamp: Mapping[str, Any]) -> None:
 
 
 def stamp_of(folder: Path) -> dict[str, Any] | None:
-    """What the stamp of a store's entry says, or None if there is none, or it is damaged."""
+    """The stamp of a cache entry, or None if there is none, or it is damaged."""
     with suppress(OSError, ValueError):
         data = json.loads(unsealed((folder / STAMP).read_bytes()))
         return data if isinstance(data, dict) else None
@@ -159,7 +159,6 @@ def is_complete(folder: Path) -> bool:
 
 
 def _paths(folder: Path) -> Iterator[str]:
-    """Every file and link below *folder*, from there."""
     for parent, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118 - thousands
         yield from (os.path.relpath(os.path.join(parent, name), folder) for name in (*names, *links))  # noqa: PTH118 - as above
@@ -197,8 +196,8 @@ _SHARED = "nvidia"
 def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, release: str) -> None:
     """Make *root*, a new folder, the CUDA_HOME of the unpacked *components*, for Linux on *machine*.
 
-    *release* is the version for version.json. `BuildError` if two components have different files of one name,
-    or one has nothing for a toolkit; `OSError` if there is no room.
+    *release* is the version for version.json. `BuildError` if two components have different files of one name, or
+    one has nothing for a toolkit; `OSError` without room.
     """
     root.mkdir()
     placed: dict[str, ToolkitPin] = {}
@@ -228,7 +227,7 @@ def _files(folder: Path) -> Iterator[PurePosixPath]:
 
 
 def _place(path: PurePosixPath, pin: ToolkitPin) -> str | None:
-    """Where in the root the member *path* of a wheel goes; None for what has no place there."""
+    """Where in the root the member *path* of a wheel goes, or None."""
     first, *rest = path.parts
     if first.endswith(".dist-info"):
         is_licence = rest[0] == "licenses" or rest[0].lower().startswith("licen")
@@ -289,7 +288,6 @@ class ToolkitCache(Struct, frozen=True):
 
     @classmethod
     def at(cls, folder: Path | None = None) -> Self:
-        """The store in *folder*, or the user's."""
         return cls(Cache.of(Part.TOOLKITS, folder).folder.absolute())
 
     @property
@@ -297,7 +295,6 @@ class ToolkitCache(Struct, frozen=True):
         return Cache(Part.TOOLKITS, self.folder)
 
     def root(self, version: Dotted, identity: str) -> Path:
-        """Where the toolkit of this *identity* is, if it is there."""
         return self.folder / f"cuda-{version}-{identity[:_DIGITS]}"
 
     def toolkit(
@@ -368,11 +365,9 @@ class ToolkitCache(Struct, frozen=True):
         return folder
 
     def component_folder(self, pin: ToolkitPin) -> Path:
-        """Where the unpacked wheel of *pin* is, if it is there."""
         return self.folder / COMPONENTS / component_name(pin)
 
     def pin(self, name: str) -> ToolkitPin | None:
-        """The pin kept under *name*, or None if there is none."""
         if text := self.cache.text(f"{PINS}/{name}.json"):
             with suppress(ValueError, TypeError):
                 return ToolkitPin(**json.loads(text))
@@ -422,12 +417,11 @@ class ToolkitCache(Struct, frozen=True):
 
 
 def component_name(pin: ToolkitPin) -> str:
-    """The name of the folder of *pin* among components."""
     return f"{pin.project}-{pin.version}-{pin.sha256[:_DIGITS]}"
 
 
 def _unpack(wheel: Path, folder: Path, stop: threading.Event) -> None:
-    """Unpack *wheel* into *folder*, new, for everybody to read and nobody to change; each file as RECORD has it."""
+    """Unpack *wheel* into the new *folder*, for everybody to read and nobody to change."""
     folder.mkdir()
     with open_wheel(wheel) as opened:
         for member in opened.members:
@@ -479,7 +473,8 @@ def kept_in(store: ToolkitCache) -> tuple[KeptToolkit, ...]:
 
 
 def prune(store: ToolkitCache, *, before: datetime) -> tuple[tuple[KeptToolkit, ...], int]:
-    """Remove what nobody used since *before*, and what killed processes left; gives the toolkits of it, and bytes.
+    """Remove what nobody used since *before*, and what killed processes left; returns the toolkits of it, and
+    bytes.
 
     `BuildError` if a process is making a toolkit now. One that uses a toolkit does not show: *before* has to be
     longer ago than the longest build.

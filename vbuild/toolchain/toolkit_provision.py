@@ -61,8 +61,7 @@ def provided(
 ) -> Toolkit:
     """The toolkit that *spec* asks for, fetched into *store*, by default the user's, if it has to be.
 
-    *indexes* are asked only then, by default those that pip is configured for. *on_progress* is called with every step
-    that takes time. `BuildError` or `FetchError` if the toolkit cannot be had.
+    *indexes* are asked only then. `BuildError` or `FetchError` if the toolkit cannot be had.
     """
     return _installed(spec, environment) or packaged(spec, store=store, indexes=indexes, on_progress=on_progress)
 
@@ -110,7 +109,7 @@ def packaged(
 
 
 def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
-    """The same, if it is in *store* already; otherwise `BuildError`, which says how to get it there."""
+    """The same, if it is in *store* already; else `BuildError`, which says how to get it there."""
     if found := _kept(spec, ToolkitCache.at(store)):
         return found
     command = shlex.join(("vbuild", "toolkit", "install", str(spec), *spec.libraries))
@@ -145,7 +144,6 @@ def _kept(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
 
 
 def _machine(spec: ToolkitSpec) -> str:
-    """The kind of this machine; `BuildError` if the package index has nothing for it."""
     machine = platform.machine()
     if platform.system() != "Linux" or machine not in MACHINES:
         raise BuildError(
@@ -160,7 +158,7 @@ def _name(projects: tuple[str, ...], version: Version, machine: str) -> str:
 
 
 class ToolkitProvider(Protocol):
-    """What gives a CUDA toolkit, and reports its progress."""
+    """Gives a CUDA toolkit, and reports its progress."""
 
     def __call__(self, spec: ToolkitSpec, *, on_progress: Callable[[str], None]) -> Toolkit: ...
 
@@ -185,7 +183,7 @@ class Listing(Struct, frozen=True):
     installed: tuple[Installed, ...]
 
     def data(self) -> dict[str, Any]:
-        """The listing for JSON; sizes in bytes, times as ISO 8601 has them."""
+        """For JSON; sizes in bytes, times as ISO 8601 has them."""
         return {
             "store": str(self.store),
             "kept": [_kept_data(one) for one in self.kept],
@@ -237,7 +235,6 @@ class Pruned(Struct, frozen=True):
 
 
 def listing(*, store: Path | None = None, environment: Mapping[str, str] = os.environ) -> Listing:
-    """The toolkits kept in *store*, by default the user's, and those that are installed."""
     place = ToolkitCache.at(store)
     return Listing(place.folder, kept_in(place), installed(environment))
 

@@ -64,7 +64,7 @@ def provided_zig(
 ) -> Path:
     """The zig executable for *machine*, by default this one; fetched and unpacked unless *store* has it.
 
-    *indexes* are asked for only then. `BuildError`, which names the other way, if it is not to be had.
+    `BuildError`, which names the other way, if it is not to be had.
     """
     pin = _pin(machine or platform.machine())
     try:
@@ -77,7 +77,7 @@ def provided_zig(
 
 
 def foreseen_zig(*, store: Path | None = None, machine: str | None = None) -> Path:
-    """The path that `provided_zig` would give, without fetching anything: there need be nothing yet."""
+    """The path that `provided_zig` would give, without fetching anything."""
     return ToolkitCache.at(store).component_folder(_pin(machine or platform.machine())) / _PROGRAM
 
 
@@ -114,8 +114,8 @@ def chosen(
 ) -> Compilers:
     """The compilers that *host* asks for, to build for *cpu*; *zig* is called if they are zig's.
 
-    `BuildError` if there is none, if zig cannot build for that machine or glibc, or if zig
-    is not to be had. Without *writes* they are the same, and what zig needs in the user's cache need not be there.
+    `BuildError` if there is none, if zig cannot build for that machine or glibc, or is not to be had. Without
+    *writes* what zig needs in the user's cache need not be there.
     """
     made = partial(zig_compilers, zig, cpu, interpreter=interpreter, environment=environment, writes=writes)
     if host.compiler is HostCompiler.ZIG:
@@ -136,7 +136,7 @@ def zig_compilers(
     why: str = "",
     writes: bool = True,
 ) -> Compilers:
-    """Zig as the compiler for *cpu*'s machine and the version *glibc*, under every name that a build may know."""
+    """Zig for *cpu*'s machine and the version *glibc*, under every name that a build may know."""
     version = ".".join(map(str, glibc))
     if cpu.machine not in _MACHINES or not OLDEST_GLIBC <= glibc <= NEWEST_GLIBC:
         first, last = (".".join(map(str, known)) for known in (OLDEST_GLIBC, NEWEST_GLIBC))
@@ -178,7 +178,8 @@ def zig_cpu(cpu: Cpu) -> str:
 
 
 def _headers(interpreter: Interpreter, machine: str, *, writes: bool) -> tuple[str, ...]:
-    """What leads zig to the part of pyconfig.h that Debian has in a folder for each machine, where zig does not look.
+    """What leads zig to the part of pyconfig.h that Debian has in a folder for each machine, where zig does not
+    look.
 
     The folder around it is the system's, whose headers are of another C library than zig builds for.
     """

@@ -46,7 +46,7 @@ _ZIGS_FEATURES = {"fp16": "fullfp16", "simd": "neon", "fp": "fp_armv8"}
 
 
 def command_for(command: "Sequence[str]", arguments: "Sequence[str]", *, target: str) -> "Sequence[str]":
-    """The zig *command* to run with *arguments*: without *target*'s version of glibc where they only ask something.
+    """The zig *command* to run with *arguments*, without *target*'s version of glibc if they only ask something.
 
     The clang inside zig answers then, which does not know such targets.
     """
@@ -91,7 +91,7 @@ def _linker_words(arguments: "Sequence[str]") -> "Iterator[tuple[str, bool]]":
 
 
 def _zig_linker_words(word: str, following: "Iterator[tuple[str, bool]]") -> list[str]:
-    """The linker's *word* for zig, with its value if that is among those *following*; none where zig knows no such."""
+    """The linker's *word* for zig, with its value if that is among those *following*; none if zig knows no such."""
     if word == "-z":
         value = next(following, ("", True))[0]
         return [f"-Wl,-z,{value}"] if value.startswith(_ZIGS_KEYWORDS) else []
