@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 @click.argument("arguments", nargs=-1, metavar="[-- CIBUILDWHEEL'S ARGUMENTS]", type=click.UNPROCESSED)
 @options.folder
 @click.option("--variants", multiple=True, metavar="LABELS", help="Build only these, separated by commas; or 'plain'.")
-@click.option("--fresh", is_flag=True, help="Run cibuildwheel even where an earlier run with the same files is kept.")
 @click.option("--dry-run", is_flag=True, help="Print every run with its variables; build and write nothing.")
 def cibuildwheel(
     arguments: tuple[str, ...],
     folder: Path | None,
     *,
     variants: tuple[str, ...],
-    fresh: bool,
     dry_run: bool,
 ) -> None:
     """Run cibuildwheel once for each variant, and make one release.
@@ -48,7 +46,6 @@ def cibuildwheel(
             folder,
             arguments,
             variants=labels,
-            fresh=fresh,
             echo=echo,
         )
     show_release(release)

@@ -76,8 +76,8 @@ class PartRule(Struct, frozen=True):
 
 RULES = {
     Part.BUILDS: PartRule(
-        "repaired builds, wheels that are verified and tested, runs of cibuildwheel",
-        tuple(f"{kind}/[!.]*" for kind in ("builds", "products", "joined", "unrepaired", "runs", "looked", "benches")),
+        "repaired builds, wheels that are verified and tested",
+        tuple(f"{kind}/[!.]*" for kind in ("builds", "products", "joined", "unrepaired", "looked", "benches")),
         most=50 * _GB,
         grace=0,  # builds get links or copies
     ),

@@ -25,7 +25,6 @@ from vbuild.build.cibuildwheel.making import (
     ContainerResult,
     ContainerRunner,
     ContainerSetup,
-    KeptRuns,
     passed_on,
 )
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, check_platform
@@ -82,16 +81,14 @@ def cibuildwheel(
     arguments: Sequence[str] = (),
     *,
     variants: Collection[str] = (),
-    fresh: bool = False,
     on_progress: OnProgress = lambda _target, _step: None,
     echo: Echo | None = None,
 ) -> ReleaseResult:
     """Build the wheels of cibuildwheel with *arguments* into *folder*, for each of *variants*, by default all.
 
     *on_progress* gets each step of each target, and *echo* what cibuildwheel prints. The folder gets the finished
-    wheels, the release's variants.json, the report, and the logs of what failed. Earlier runs with the same sources,
-    options and images are taken from the cache, unless *fresh*. A `VbuildError` is raised, and no wheel written, if no
-    run can start.
+    wheels, the release's variants.json, the report, and the logs of what failed. A `VbuildError` is raised, and no
+    wheel written, if no run can start.
     """
     given = Arguments.parse(arguments)
     engine, identifiers = _asked(given)
@@ -120,8 +117,7 @@ def cibuildwheel(
         setup = ContainerSetup.made(outside / "kit")
         run_context = _run_context(given, setup.inside, FETCHED, on_progress)
         plan = runs(recipe, targets, identifiers, run_context)
-        finished = KeptRuns(engine, given, os.environ, containers.engine, str(outside), folder.resolve(), fresh)
-        runner = ContainerRunner(engine, given, os.environ, outside, setup, containers, echo, finished)
+        runner = ContainerRunner(engine, given, os.environ, outside, setup, containers, echo)
         with staging(folder) as stage:
             context = replace(context, stage=stage)
             steps = _CibuildwheelSteps(context, run_context)
@@ -349,7 +345,6 @@ class _CibuildwheelSteps(Struct, frozen=True):
             # what is cut from the wheel that was tested was not
             trial=TrialResult.NOT_RUN if target in cut and build.trial is TrialResult.PASSED else build.trial,
             emulation=emulation,
-            is_built=not made.is_kept,
         )
 
     def _failure(self, target: Target, made: ContainerResult, error: VbuildError) -> Failure:

@@ -13,26 +13,12 @@ The folder on the host that containers see as part of /host: what runs there, it
                                          objects/: what commands made that kept flags of the project's own
 
 The logs are written from within the container.
-
-Finished runs of cibuildwheel in the user's cache, by what their wheels depend on.
-
-    builds/runs/<key>/wheels/         the wheels as cibuildwheel made them
-    builds/runs/<key>/logs/<...>      what the compiler wrappers recorded, by identifier
-    builds/runs/<key>/run.log         what cibuildwheel printed
-    builds/runs/<key>/entry.json      hashes of the wheels, the images by name and content, when it began and ended
-
-The key holds the project's files, the words and variables for cibuildwheel, the identifiers, the rules of the wrappers,
-the toolkit, and vbuild and cibuildwheel themselves. An image is compared by its content: one that is not on the machine
-is pulled, as cibuildwheel would. It does not hold what before-all and the package index bring; ``--fresh`` is for that.
 """
 
 import json
-import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
@@ -43,9 +29,7 @@ from packaging.tags import Tag
 import vbuild
 from vbuild.build.cibuildwheel.program import BEFORE_BUILD, Arguments, Cibuildwheel, Containers, Echo, Journal, failed
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, inside
-from vbuild.build.identity import file_digest, ourselves
 from vbuild.build.kept_flags import KeptFlags
-from vbuild.build.source import digest
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import (
     CompilerCall,
@@ -57,128 +41,20 @@ from vbuild.build.wrappers import (
     overrides,
 )
 from vbuild.errors import BuildError, WheelError
-from vbuild.files.atomic import linked
-from vbuild.files.cache import Cache, Part
-from vbuild.files.hashing import key_of, sealed, sha256_of, unsealed
 from vbuild.process.run import supervised
-from vbuild.recipe.source import Folder
 from vbuild.sbom.model import Material
 from vbuild.toolchain import nvcc_commands
 from vbuild.toolchain.nvcc_commands import Command
 from vbuild.wheel.name import WheelName
 
-_KIND = "runs"
-_ENTRY, _WHEELS, _LOGS, _LOG = "entry.json", "wheels", "logs", "run.log"
-_IMAGE = re.compile(r"^(?:\S{1,10})?Starting container image (\S+?)\.\.\.$", re.MULTILINE)
 _GIVEN = "environment-pass"
 _PASSED = ("CIBW_ENVIRONMENT_PASS", "CIBW_ENVIRONMENT_PASS_LINUX")
-
-
-class RunFiles(Struct, frozen=True):
-    """Where a run has its wheels, the wrappers' logs, and the log of cibuildwheel."""
-
-    output: Path
-    logs: Path
-    log: Path
 
 
 def passed_on(arguments: Arguments, environment: Mapping[str, str]) -> set[str]:
     """The variables in *environment* that cibuildwheel with *arguments* passes on into its containers."""
     asked = {*_named(arguments.configuration), *(environment.get(name, "") for name in _PASSED)}
     return {name for text in asked for name in text.split()}
-
-
-class KeptRuns(Struct, frozen=True):
-    """Finished runs in the user's cache; with *fresh*, they are passed over and replaced.
-
-    *engine* is the program of the containers. The folders *without* and *setup*, whose name is new each time, are
-    no part of the project.
-    """
-
-    program: Cibuildwheel
-    arguments: Arguments
-    environment: Mapping[str, str]
-    engine: str
-    setup: str
-    without: Path | None = None
-    fresh: bool = False
-
-    def key(self, run: CibuildwheelRun) -> str | None:
-        config = self.arguments.options
-        passed = passed_on(self.arguments, self.environment)
-        variables = {
-            name: text
-            for name, text in self.environment.items()
-            if name.startswith("CIBW_") or name in passed or name == "SOURCE_DATE_EPOCH"
-        }
-        found = {
-            "source": digest(Folder(Path.cwd()), without=self.without),
-            "options": file_digest(config) if config.is_file() else None,
-            "words": self.arguments.words,
-            "variables": {**variables, **dict(run.variables)},
-            "identifiers": run.identifiers,
-            "settings": run.settings(),
-            "toolkit": run.toolkit.identity if run.toolkit else None,
-            "by": [str(self.program.version), Path(self.engine).name, ourselves()],
-        }
-        return key_of(json.loads(json.dumps(found).replace(self.setup, "")))
-
-    def taken(self, key: str, files: RunFiles) -> tuple[float, float] | None:
-        """When the run kept under *key* began and ended, its *files* put there; None if it is not there as a whole."""
-        entry = self._cache.folder / _KIND / key
-        if self.fresh or not entry.is_dir():
-            return None
-        try:
-            about = json.loads(unsealed((entry / _ENTRY).read_bytes()))
-            if any(self._image(name) != content for name, content in about["images"].items()):
-                return None
-            for name, sha256 in about["wheels"].items():
-                if sha256_of(linked(entry / _WHEELS / name, files.output / name)) != sha256:
-                    raise ValueError(name)  # noqa: TRY301 - as if the entry could not be read
-            if (entry / _LOGS).is_dir():
-                shutil.copytree(entry / _LOGS, files.logs, dirs_exist_ok=True)
-            files.log.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(entry / _LOG, files.log)
-        except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):  # damaged, or being removed
-            for wheel in files.output.glob("*.whl"):
-                wheel.unlink()
-            with suppress(OSError):
-                self._cache.drop(entry)
-            return None
-        self._cache.mark(entry)
-        return about["times"][0], about["times"][1]
-
-    def keep(self, key: str, files: RunFiles, times: tuple[float, float]) -> None:
-        """Keep the *files* of a run under *key*, if that can be; its wheels must not be written to any more."""
-        text = files.log.read_text(encoding="utf-8", errors="replace")
-        images = {name: self._image(name) for name in _IMAGE.findall(text)}
-        if not images or None in images.values():
-            return  # nobody can say later whether they are the same
-        wheels = sorted(files.output.glob("*.whl"))
-        with suppress(OSError), self._cache.locked(f"{_KIND}/{key}"), self._cache.replacing(f"{_KIND}/{key}") as new:
-            (new / _WHEELS).mkdir(parents=True)
-            for wheel in wheels:
-                linked(wheel, new / _WHEELS / wheel.name)
-            if files.logs.is_dir():
-                shutil.copytree(files.logs, new / _LOGS)
-            shutil.copy2(files.log, new / _LOG)
-            about = {"images": images, "wheels": {wheel.name: sha256_of(wheel) for wheel in wheels}, "times": times}
-            (new / _ENTRY).write_text(sealed(json.dumps(about)), encoding="utf-8")
-
-    def _image(self, name: str) -> str | None:
-        """The content of the image called *name*, pulled if it is not here, or None."""
-        for command in (["pull", "--quiet", name], []):
-            asked = [self.engine, "image", "inspect", "--format", "{{.Id}}", name]
-            ran = subprocess.run(asked, env=self.environment, capture_output=True, text=True, check=False)
-            if not ran.returncode:
-                return ran.stdout.strip()
-            if command:
-                subprocess.run([self.engine, *command], env=self.environment, capture_output=True, check=False)
-        return None
-
-    @property
-    def _cache(self) -> Cache:
-        return Cache.of(Part.BUILDS)
 
 
 def _named(options: Any) -> Iterator[str]:  # noqa: ANN401 - whatever TOML holds
@@ -257,9 +133,6 @@ class ContainerSetup(Struct, frozen=True):
             compilers_in(logs / "calls"),
         )
 
-    def logs(self, run: CibuildwheelRun) -> Path:
-        return self._of(run) / "logs"
-
     def _of(self, run: CibuildwheelRun) -> Path:
         return self.folder / "runs" / run.name
 
@@ -290,22 +163,16 @@ class ContainerBuild(Struct, frozen=True):
 
 
 class ContainerResult(Struct, frozen=True):
-    """What *run* made, by identifier; *error* if it failed, for the identifier *at_work*.
-
-    It *is_kept* if an earlier run made all of it.
-    """
+    """What *run* made, by identifier; *error* if it failed, for the identifier *at_work*."""
 
     run: CibuildwheelRun
     log: Path
     builds: Mapping[str, ContainerBuild] = field(default_factory=dict)
     error: BuildError | None = None
     at_work: str = ""
-    is_kept: bool = False
 
 
 class ContainerRunner(Struct, frozen=True):
-    """Does runs of cibuildwheel; what *kept* has is not run again."""
-
     program: Cibuildwheel
     arguments: Arguments
     environment: Mapping[str, str]
@@ -313,7 +180,6 @@ class ContainerRunner(Struct, frozen=True):
     setup: ContainerSetup
     containers: Containers
     echo: Echo | None = None
-    kept: KeptRuns | None = None
 
     def made(self, run: CibuildwheelRun) -> ContainerResult:
         """The result of *run*; if it fails, with the wheels that it finished before."""
@@ -323,15 +189,9 @@ class ContainerRunner(Struct, frozen=True):
         for folder in (output, scratch):
             folder.mkdir(parents=True, exist_ok=True)
         environment = {**self.environment, **dict(run.variables), "TMPDIR": str(scratch)}
-        files = RunFiles(output, self.setup.logs(run), log)
-        key = self.kept.key(run) if self.kept else None
-        times = self.kept.taken(key, files) if self.kept and key else None
-        failure: BuildError | None = None
-        is_kept = times is not None
-        if times is None:
-            start = time.time()
-            failure = self._run(output, environment, log)
-            times = start, time.time()
+        start = time.time()
+        failure = self._run(output, environment, log)
+        end = time.time()
         journal = Journal.parse(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else Journal()
         records = {identifier: self.setup.record(run, identifier) for identifier in run.identifiers}
         if failure:
@@ -344,7 +204,7 @@ class ContainerRunner(Struct, frozen=True):
             wheels = assigned(sorted(output.glob("*.whl")), run.identifiers)
         except BuildError as error:
             failure = failure or error
-        lengths = _seconds([records[identifier].started for identifier in run.identifiers], *times)
+        lengths = _seconds([records[identifier].started for identifier in run.identifiers], start, end)
         seconds = dict(zip(run.identifiers, lengths, strict=True))
         untested = TrialResult.NOT_RUN if journal.has_test else TrialResult.NONE
         builds = {
@@ -356,9 +216,7 @@ class ContainerRunner(Struct, frozen=True):
             )
             for identifier, wheel in wheels.items()
         }
-        if self.kept and key and not (failure or is_kept) and self.kept.key(run) == key:  # not edited meanwhile
-            self.kept.keep(key, files, times)
-        return ContainerResult(run, log, builds, failure, journal.at_work, is_kept)
+        return ContainerResult(run, log, builds, failure, journal.at_work)
 
     def _run(self, output: Path, environment: Mapping[str, str], log: Path) -> BuildError | None:
         try:
