@@ -13,7 +13,7 @@ from tests.benchmarks.figure import Figure, Made, Peer, Setting
 from tests.benchmarks.measuring import BIN, Command, command, inside, timed
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.variants.metadata import VariantProvider
+from vbuild.variants.model import VariantProvider
 
 WHEELS, LIMIT = 1000, 1.5
 MODULE = 1 << 16

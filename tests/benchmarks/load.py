@@ -30,7 +30,7 @@ from tests.factories.projects import setuptools_project
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from tests.factories.wheels import entry as zip_entry
-from vbuild.variants.metadata import VariantProvider
+from vbuild.variants.model import VariantProvider
 
 GROWTH = 2.3
 PAIRS = 3

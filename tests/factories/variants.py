@@ -10,8 +10,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Document, Schema
-from vbuild.variants.metadata import VariantMetadata, VariantProvider
-from vbuild.variants.model import Property, Variant
+from vbuild.variants.model import Property, Variant, VariantMetadata, VariantProvider
 from vbuild.variants.providers import metadata_for
 
 V3 = "x86_64 :: level :: v3"

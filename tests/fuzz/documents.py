@@ -40,7 +40,7 @@ from vbuild.recipe.model import Recipe
 from vbuild.release.report import Report
 from vbuild.splitting.request import SplitRequest
 from vbuild.variants.document import Document, Schema, combine
-from vbuild.variants.metadata import VariantProvider
+from vbuild.variants.model import VariantProvider
 from vbuild.wheel.name import WheelName
 
 _MACHINE = FleetMachine("m", Machine.described(Cpu.parse("x86-64-v3"), glibc="2.28", python="3.12"))

@@ -230,11 +230,6 @@ def test_flipped_bytes_are_told_or_change_nothing(
     valid(contents)
 
 
-def test_any_number_of_threads_sees_the_same(tmp_path: Path) -> None:
-    path = wheel(tmp_path, NAME, {f"demo/{number}.so": HOST + bytes(number) for number in range(20)})
-    assert inspect(path, jobs=1) == inspect(path, jobs=4)
-
-
 @pytest.mark.nightly
 def test_what_loads_what_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
     whole = everything(NAME, files())

@@ -16,8 +16,7 @@ from variantlib.variants_json import VariantsJson
 from tests.factories.variants import machine, variant_wheel
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
-from vbuild.variants.metadata import VariantMetadata, VariantProvider
-from vbuild.variants.model import NULL, Property, Variant, hash_label
+from vbuild.variants.model import NULL, Property, Variant, VariantMetadata, VariantProvider, hash_label
 from vbuild.variants.select import ranked
 
 VARIANTLIB = str(Path(sys.executable).with_name("variantlib"))

@@ -269,7 +269,7 @@ def test_a_size_that_lies_leaves_its_fatbin_alone_where_code_is_compressed_again
 def test_inspect_and_verify_say_what_they_see(tmp_path: Path, what: str) -> None:
     library = LEFT[what][0] if what in LEFT else PARTLY[what]
     fat = wheel(tmp_path, NAME, {LIBRARY: library, SOUND: FAT})
-    found = inspect(fat, jobs=1)
+    found = inspect(fat)
     paths = [library.path for library in found.libraries] + [damaged.path for damaged in found.damaged]
     assert sorted(paths) == [LIBRARY, SOUND]
     found.data()
@@ -296,7 +296,7 @@ def test_a_library_with_more_of_one_thing_than_there_can_be_is_left_and_named(tm
     _, after, account = slimmed(tmp_path, library)
     assert after == library
     assert account.why_whole == ("more than 131072 pieces of GPU code; no library has so many, so this one is damaged")
-    assert len(inspect(wheel(tmp_path, NAME, {LIBRARY: library}), jobs=1).libraries[0].gpu.notes) == 1
+    assert len(inspect(wheel(tmp_path, NAME, {LIBRARY: library})).libraries[0].gpu.notes) == 1
 
 
 @pytest.mark.nightly

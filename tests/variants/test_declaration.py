@@ -3,7 +3,7 @@ import pytest
 from tests.factories.variants import BLAS, V3, metadata, variant
 from vbuild.errors import VariantError
 from vbuild.variants.document import Declaration, Schema
-from vbuild.variants.metadata import VariantProvider
+from vbuild.variants.model import VariantProvider
 
 BUILDING_DRAFT = """
 [variant.default-priorities]

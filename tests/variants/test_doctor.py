@@ -14,7 +14,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
-from vbuild.variants.metadata import VariantMetadata, VariantProvider
+from vbuild.variants.model import VariantMetadata, VariantProvider
 
 AGAIN = (
     "pip install --force-reinstall --no-deps --no-cache-dir demo==1.0",

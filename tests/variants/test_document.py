@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.factories.variants import BLAS, V3, document, jsonified, metadata, variant
 from vbuild.errors import VariantError
 from vbuild.variants.document import Document, Schema, combine
-from vbuild.variants.metadata import UNREAD, VariantMetadata, VariantProvider
-from vbuild.variants.model import NULL, Property, Variant
+from vbuild.variants.model import NULL, UNREAD, Property, Variant, VariantMetadata, VariantProvider
 
 names = st.text("ab0_", min_size=1, max_size=3)
 values = st.text("ab0_.", min_size=1, max_size=3)

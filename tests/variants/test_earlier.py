@@ -12,7 +12,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.publishing.check import check
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
-from vbuild.variants.metadata import VariantProvider
+from vbuild.variants.model import VariantProvider
 from vbuild.variants.select import select
 from vbuild.verification.model import Severity
 from vbuild.verification.verify import verify

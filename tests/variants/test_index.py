@@ -10,8 +10,7 @@ from tests.factories.wheels import wheel
 from vbuild.errors import VariantError, WheelError
 from vbuild.variants.document import Document
 from vbuild.variants.index import index
-from vbuild.variants.metadata import VariantProvider
-from vbuild.variants.model import NULL
+from vbuild.variants.model import NULL, VariantProvider
 
 V2 = document(variant("x86_64_v2", "x86_64 :: level :: v2"))
 

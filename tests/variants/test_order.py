@@ -6,8 +6,7 @@ from tests.factories.variants import BLAS, V3, document, machine, metadata, vari
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Schema
-from vbuild.variants.metadata import VariantProvider
-from vbuild.variants.model import NULL, Variant
+from vbuild.variants.model import NULL, Variant, VariantProvider
 from vbuild.variants.providers import BUILT_IN, metadata_for, supported
 from vbuild.variants.select import ranked
 

@@ -22,7 +22,7 @@ from vbuild.errors import FetchError, VariantError, VbuildError, WheelError
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Document
 from vbuild.variants.index import index
-from vbuild.variants.metadata import VariantProvider
+from vbuild.variants.model import VariantProvider
 from vbuild.variants.select import machine_at, save_machine, select
 
 V4 = document(variant("x86_64_v4", "x86_64 :: level :: v4"))

@@ -16,8 +16,7 @@ from vbuild.errors import VariantError, VbuildError, WheelError
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Declaration, Document
 from vbuild.variants.index import index
-from vbuild.variants.metadata import VariantProvider
-from vbuild.variants.model import NULL, Property
+from vbuild.variants.model import NULL, Property, VariantProvider
 from vbuild.variants.providers import metadata_for
 from vbuild.variants.select import select
 from vbuild.variants.stamp import declaration_at, described, stamped, unstamped

@@ -79,17 +79,14 @@ _PYTHON = (".py", ".pth")
 _NAME = re.compile(rb"(?<![\w-])(?:lib[\w.+-]{0,250}[{%]?|[\w+-][\w.+-]{0,250}\.(?:so|dll|dylib)\b[\w.]{0,250})")
 
 
-def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> Contents:
-    """What is in *wheel*; `WheelError` if it is none. *jobs* threads read it, by default one for each core.
-
-    With *closure* also which of its libraries loads which.
-    """
+def inspect(wheel: Path, *, closure: bool = False) -> Contents:
+    """What is in *wheel*, and with *closure* which of its libraries loads which; `WheelError` if it is no wheel."""
     with open_wheel(wheel) as source, at(wheel.name):
         metadata = source.metadata()
         variant, warnings = _variant(source)
         if unhashed := source.record.unhashed(source.record_path):
             warnings.append(f"{source.record_path}: {unhashed}")
-        read = _read_members(source, jobs or available_cores(), closure=closure)
+        read = _read_members(source, closure=closure)
         items = [item for item, _ in read]
         linked = []
         for _, loaded in read:
@@ -140,7 +137,7 @@ def save_page(contents: Contents, path: Path) -> None:
         raise RepackageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _read_members(wheel: Wheel, jobs: int, *, closure: bool) -> tuple[tuple[Item, Loaded], ...]:
+def _read_members(wheel: Wheel, *, closure: bool) -> tuple[tuple[Item, Loaded], ...]:
     """The compiled files of *wheel*, the largest first, then its device files; for the *closure*, what is loaded."""
     # one thread finds them: with others at work, each of thousands of small members would wait for Python's lock
     readers: list[tuple[Member, Reader]] = []
@@ -153,7 +150,7 @@ def _read_members(wheel: Wheel, jobs: int, *, closure: bool) -> tuple[tuple[Item
         elif reader:
             readers.append((member, reader))
     readers.sort(key=lambda pair: (-pair[0].size, pair[0].path))
-    with ThreadPoolExecutor(jobs) as threads:
+    with ThreadPoolExecutor(available_cores()) as threads:
         return (*threads.map(lambda pair: _read(wheel, *pair, closure=closure), readers), *device_files)
 
 

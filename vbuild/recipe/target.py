@@ -7,7 +7,7 @@
 Points that differ in nothing but their GPUs, of one toolkit, share a build that is compiled for all of these.
 
 A project lists variants of its own in ``[variant.variants.<label>]`` (Building draft, pre-PEP "9998"). The rest of
-``[variant]`` is the metadata that all variant wheels of the project share, which `vbuild.variants.metadata` reads.
+``[variant]`` is the metadata that all variant wheels of the project share, which `vbuild.variants.model` reads.
 """
 
 from collections import defaultdict

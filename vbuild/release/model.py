@@ -38,8 +38,7 @@ from vbuild.toolchain.rewriting import SINGLE_FILE
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.toolchain.toolkit_provision import FETCHED, Supply
 from vbuild.variants.document import Document
-from vbuild.variants.metadata import VariantMetadata, read_providers
-from vbuild.variants.model import Property, Variant
+from vbuild.variants.model import Property, Variant, VariantMetadata, read_providers
 from vbuild.variants.providers import metadata_for
 from vbuild.verification.bench import BenchReport
 from vbuild.verification.level_emulation import LevelRun

@@ -17,7 +17,7 @@ from vbuild.errors import VariantError
 from vbuild.files.reading import read_file
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Document, Schema
-from vbuild.variants.metadata import VariantMetadata
+from vbuild.variants.model import VariantMetadata
 from vbuild.variants.providers import BUILT_IN, is_answered, metadata_for
 from vbuild.variants.select import ranked, supported_features
 from vbuild.wheel.metadata import VARIANT_JSON

@@ -48,8 +48,17 @@ from msgspec import Struct
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, VariantError, at
 from vbuild.files.reading import json_object
-from vbuild.variants.metadata import VariantMetadata, placed, read_namespaces, read_providers, refuse_unread
-from vbuild.variants.model import Property, Variant, checked_name, checked_value
+from vbuild.variants.model import (
+    Property,
+    Variant,
+    VariantMetadata,
+    checked_name,
+    checked_value,
+    placed,
+    read_namespaces,
+    read_providers,
+    refuse_unread,
+)
 from vbuild.variants.providers import check_values, metadata_for
 
 # bytes: four thousand variants; JSON takes twenty times its size in memory

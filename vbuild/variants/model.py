@@ -1,27 +1,44 @@
-"""Variant properties, and variants.
+"""Variant properties, variants, and what the variants of a release share.
 
     x86_64 :: level :: v3            namespace :: feature :: value
     x86_64_v3 = {x86_64 :: level :: v3}    a variant: its label, and the properties that the label stands for
 
 A wheel fits a machine if, for each feature that it names, the machine supports at least one of the values.
 https://peps.python.org/pep-0825/#variant-properties
+
+``variant.json`` and the ``[variant]`` table of a project share these keys:
+
+    default-priorities.namespace   most important first; every namespace that a variant uses
+    providers.<namespace>          either static-properties (feature -> values, best first), with feature-order
+                                   if there are several features; or requires (packages with a plugin), with
+                                   plugin-api if it is not the package's name; optional = off unless asked for
+
+https://peps.python.org/pep-0825/#default-priorities, and the providers and building drafts of wheelnext.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
 from itertools import groupby
-from typing import Self
+from typing import Any, Self
 
 from msgspec import Struct
 
-from vbuild.errors import VariantError
+from vbuild.config.requirements import checked_requirement
+from vbuild.config.table import Table
+from vbuild.errors import VariantError, at
 
 NULL_LABEL = "null"
 
 _LABEL = re.compile(r"[0-9a-z_.]+", re.ASCII)
 _NAME = re.compile(r"[0-9a-z_]+", re.ASCII)
 _VALUE = re.compile(r"[0-9a-z_.]+", re.ASCII)
+ABI_DEPENDENCY = "abi_dependency"
+_PLUGIN_API = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*( *: *[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?", re.ASCII)
+_DISTRIBUTION = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*", re.ASCII)
+_RELEASE = re.compile(r"\d+(\.\d+){0,2}", re.ASCII)
 _PARTS = 3
 _HASH_DIGITS = 8
 
@@ -133,3 +150,225 @@ def hash_label(properties: Iterable[Property]) -> str:
     """
     text = "".join(f"{prop}\n" for prop in sorted(set(properties)))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
+
+
+StaticProperties = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class VariantProvider(Struct, frozen=True):
+    """What says which properties of one namespace a machine supports: a static list, or a plugin."""
+
+    requires: tuple[str, ...] = ()
+    plugin_api: str | None = None
+    static_properties: StaticProperties = ()
+    feature_order: tuple[str, ...] = ()
+    optional: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what the providers draft forbids (provider information; V5)."""
+        if bool(self.requires) == bool(self.static_properties):
+            given = "both" if self.requires else "neither"
+            raise VariantError(f"{given} of requires and static-properties; expected exactly one (PEP 850)")
+        for requirement in self.requires:
+            _check_requirement(requirement)
+        if twice := _first_twice(self.requires):
+            raise VariantError(f"requires lists {twice!r} twice (PEP 850)")
+        if self.plugin_api is not None:
+            if self.static_properties:
+                raise VariantError("plugin-api with static-properties; expected it with requires only (PEP 850)")
+            if not _PLUGIN_API.fullmatch(self.plugin_api):
+                expected = "expected module[.sub][:object] (PEP 850)"
+                raise VariantError(f"plugin-api {self.plugin_api!r} is not an object reference; {expected}")
+        for feature, values in self.static_properties:
+            checked_name(feature, "feature")
+            _check_values(feature, values)
+        self._check_feature_order()
+
+    @classmethod
+    def static(cls, features: Mapping[str, Iterable[str]], *, optional: bool = False) -> Self:
+        """The provider that lists *features* and their values itself, each best first."""
+        listed = tuple((feature, tuple(values)) for feature, values in features.items())
+        order = tuple(features) if len(listed) > 1 else ()
+        return cls(static_properties=tuple(sorted(listed)), feature_order=order, optional=optional)
+
+    @classmethod
+    def read(cls, table: Table) -> Self:
+        if "build-requires" in table:
+            raise table.refuse("build-requires", "needs the plugin to run; write its values as static-properties")
+        with table.table("static-properties", optional=True) as features:
+            static = tuple(sorted((feature, features.texts(feature)) for feature in features))
+        if "static-properties" in table and not static:
+            raise table.refuse("static-properties", "no feature; expected at least one (PEP 850)")
+        if "requires" in table and not table.texts("requires"):
+            raise table.refuse("requires", "no requirement; expected at least one (PEP 850)")
+        return cls(
+            requires=table.texts("requires", ()),
+            plugin_api=table.optional_text("plugin-api"),
+            static_properties=static,
+            feature_order=table.texts("feature-order", ()),
+            optional=table.flag("optional", default=False),
+        )
+
+    @property
+    def features(self) -> StaticProperties:
+        """The static features, best first, each with its values, best first."""
+        if not self.feature_order:
+            return self.static_properties
+        values = dict(self.static_properties)
+        return tuple((feature, values[feature]) for feature in self.feature_order)
+
+    @property
+    def endpoint(self) -> str:
+        """The plugin's object reference: as written, or the name of the first required package."""
+        if self.plugin_api is not None:
+            return self.plugin_api
+        name = checked_requirement(self.requires[0], VariantError).name
+        return re.sub(r"[-_.]+", "_", name).lower()
+
+    def data(self) -> dict[str, Any]:
+        """The keys for JSON and TOML, without empty ones."""
+        keys: dict[str, Any] = {}
+        if self.requires:
+            keys["requires"] = list(self.requires)
+        if self.plugin_api is not None:
+            keys["plugin-api"] = self.plugin_api
+        if self.static_properties:
+            keys["static-properties"] = {feature: list(values) for feature, values in self.static_properties}
+        if self.feature_order:
+            keys["feature-order"] = list(self.feature_order)
+        if self.optional:
+            keys["optional"] = True
+        return keys
+
+    def _check_feature_order(self) -> None:
+        features = [feature for feature, _ in self.static_properties]
+        if self.feature_order:
+            if self.requires:
+                raise VariantError("feature-order with requires; expected it with static-properties only (PEP 850)")
+            if sorted(self.feature_order) != sorted(features):
+                found, expected = ", ".join(self.feature_order), ", ".join(sorted(features))
+                raise VariantError(
+                    f"feature-order lists {found}; expected every static feature once: {expected} (PEP 850)"
+                )
+        elif len(features) > 1:
+            raise VariantError(f"no feature-order for {len(features)} static features; expected one (PEP 850)")
+
+
+class VariantMetadata(Struct, frozen=True):
+    """The namespaces of a release, most important first, and their providers in that order."""
+
+    namespaces: tuple[str, ...]
+    providers: tuple[tuple[str, VariantProvider], ...]
+
+    def __post_init__(self) -> None:
+        """Refuse namespaces that PEP 825 forbids, and providers that are not theirs (V4)."""
+        if not self.namespaces:
+            raise VariantError("default-priorities.namespace is empty; expected every namespace in use (PEP 825)")
+        for namespace in self.namespaces:
+            checked_name(namespace, "namespace")
+        if twice := _first_twice(self.namespaces):
+            raise VariantError(f"default-priorities.namespace lists {twice!r} twice (PEP 825, default priorities)")
+        if ABI_DEPENDENCY in self.namespaces:
+            raise VariantError(f"default-priorities.namespace lists {ABI_DEPENDENCY!r}, a reserved one (PEP 850)")
+        if self.providers and sorted(namespace for namespace, _ in self.providers) != sorted(self.namespaces):
+            found, expected = ", ".join(namespace for namespace, _ in self.providers), ", ".join(self.namespaces)
+            raise VariantError(f"providers of {found}; expected those of default-priorities: {expected} (PEP 850)")
+
+    @classmethod
+    def of(cls, namespaces: Iterable[str], providers: Mapping[str, VariantProvider]) -> Self:
+        """The metadata of *namespaces*, with *providers* in their order; none mean PEP 825 alone."""
+        order = tuple(namespaces)
+        rank = {namespace: place for place, namespace in enumerate(order)}
+        ordered = sorted(providers.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
+        return cls(order, tuple(ordered))
+
+    @classmethod
+    def read(cls, table: Table) -> Self:
+        return cls.of(read_namespaces(table), read_providers(table))
+
+    def provider(self, namespace: str) -> VariantProvider | None:
+        return dict(self.providers).get(namespace)
+
+    def data(self) -> dict[str, Any]:
+        """The keys for JSON; no ``providers`` if there are none."""
+        keys: dict[str, Any] = {"default-priorities": {"namespace": list(self.namespaces)}}
+        if self.providers:
+            keys["providers"] = {namespace: provider.data() for namespace, provider in self.providers}
+        return keys
+
+    def check(self, variant: Variant) -> None:
+        """Refuse a *variant* whose namespaces are not listed (V4), or an ill-formed ABI dependency (PEP 850)."""
+        for prop in variant.properties:
+            if prop.namespace == ABI_DEPENDENCY:
+                wrong = ""
+                if not _DISTRIBUTION.fullmatch(prop.feature):
+                    wrong = "feature is no normalised distribution name"
+                elif not _RELEASE.fullmatch(prop.value):
+                    wrong = "value is no release of one to three numbers"
+                if wrong:
+                    raise VariantError(f"{prop}: {wrong}, as in abi_dependency :: torch :: 2.9")
+            elif prop.namespace not in self.namespaces:
+                listed = ", ".join(self.namespaces)
+                raise VariantError(f"{prop}: namespace missing from default-priorities, which lists {listed} (PEP 825)")
+
+
+UNREAD = (
+    "no installer reads it yet, and uv refuses every wheel of the release: it misses the namespace among "
+    "default-priorities, where the draft forbids it"
+)
+
+
+def refuse_unread(variant: Variant) -> None:
+    """Refuse a *variant* with an ABI dependency, as long as installers cannot have it."""
+    for prop in variant.properties:
+        if prop.namespace == ABI_DEPENDENCY:
+            expected = f"expected Requires-Dist: {prop.feature}=={prop.value}.*, as matrix.requires writes it"
+            raise VariantError(f"{prop}: {UNREAD}; {expected}")
+
+
+def read_namespaces(table: Table) -> tuple[str, ...]:
+    with table.table("default-priorities") as priorities:
+        return priorities.texts("namespace")
+
+
+def read_providers(table: Table) -> dict[str, VariantProvider]:
+    """The key ``providers`` of *table*, by namespace; empty without it."""
+    providers = {}
+    with table.table("providers", optional=True) as namespaces:
+        for namespace in namespaces:
+            with namespaces.table(namespace) as keys, placed(namespaces.place(namespace)):
+                providers[namespace] = VariantProvider.read(keys)
+    return providers
+
+
+@contextmanager
+def placed(place: str) -> Iterator[None]:
+    """Put *place* in front of a `VariantError` raised inside; a `RecipeError` has its own place already."""
+    try:
+        yield
+    except VariantError as error:
+        raise VariantError(f"{place}: {error}") from error
+
+
+def _check_values(feature: str, values: tuple[str, ...]) -> None:
+    if not values:
+        raise VariantError(f"feature {feature!r} has no values; expected at least one (PEP 850)")
+    for value in values:
+        checked_value(value)
+    if twice := _first_twice(values):
+        raise VariantError(f"feature {feature!r} lists {twice!r} twice (PEP 850)")
+
+
+def _first_twice(texts: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for text in texts:
+        if text in seen:
+            return text
+        seen.add(text)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _check_requirement(text: str) -> None:
+    with at("requires"):
+        checked_requirement(text, VariantError)

@@ -22,8 +22,7 @@ from vbuild.config.requirements import checked_requirement
 from vbuild.errors import VariantError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.machine import Features, Machine
-from vbuild.variants.metadata import VariantMetadata, VariantProvider
-from vbuild.variants.model import Variant
+from vbuild.variants.model import Variant, VariantMetadata, VariantProvider
 
 _OLDEST_MAJOR, _NEWEST_MAJOR, _NEWEST_MINOR = 11, 15, 20
 _OLDEST_GPU = Dotted(5, 0)

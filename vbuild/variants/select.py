@@ -31,8 +31,7 @@ from vbuild.hardware.cpu import extra_of
 from vbuild.hardware.machine import Features, Machine
 from vbuild.index_client.located import LocatedFile, files_at
 from vbuild.variants.document import Document
-from vbuild.variants.metadata import ABI_DEPENDENCY, VariantMetadata
-from vbuild.variants.model import Feature, Variant
+from vbuild.variants.model import ABI_DEPENDENCY, Feature, Variant, VariantMetadata
 from vbuild.variants.providers import BUILT_IN, is_answered, supported
 from vbuild.wheel.archive import peek_into
 from vbuild.wheel.metadata import Metadata

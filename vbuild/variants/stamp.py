@@ -12,8 +12,7 @@ from vbuild.errors import VariantError, at, reason_of
 from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Declaration, Document
-from vbuild.variants.metadata import VariantMetadata, refuse_unread
-from vbuild.variants.model import Property, Variant
+from vbuild.variants.model import Property, Variant, VariantMetadata, refuse_unread
 from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON

@@ -12,7 +12,7 @@ from tests.factories.wheels import wheel
 from vbuild.publishing.check import check
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
-from vbuild.variants.metadata import VariantMetadata
+from vbuild.variants.model import VariantMetadata
 
 
 def test_an_index_that_is_stale_is_an_error(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.hardware.machine import Machine
 from vbuild.publishing.redirect import redirecthardware as hardware
 from vbuild.publishing.redirect.sdist import RedirectChoice, ranked_choices
-from vbuild.variants.metadata import VariantProvider
-from vbuild.variants.model import Variant
+from vbuild.variants.model import Variant, VariantProvider
 from vbuild.variants.select import ranked
 
 LEVEL, DRIVER, BELOW, GPU = (

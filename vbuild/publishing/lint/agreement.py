@@ -46,7 +46,7 @@ from vbuild.publishing.lint.metadata import (
 )
 from vbuild.publishing.model import PublishRule
 from vbuild.variants.document import Document, combine
-from vbuild.variants.metadata import refuse_unread
+from vbuild.variants.model import refuse_unread
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import VARIANT_JSON
 

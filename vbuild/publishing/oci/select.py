@@ -24,8 +24,7 @@ from vbuild.publishing.oci.model import (
     ref_of,
 )
 from vbuild.variants.document import Document, Schema
-from vbuild.variants.metadata import VariantProvider
-from vbuild.variants.model import Property, Variant
+from vbuild.variants.model import Property, Variant, VariantProvider
 from vbuild.variants.providers import BUILT_IN, metadata_for
 from vbuild.variants.select import ranked
 

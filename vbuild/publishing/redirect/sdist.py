@@ -39,8 +39,7 @@ from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.recipe.matrix import local_label
 from vbuild.variants.document import Document, combine
-from vbuild.variants.metadata import VariantMetadata
-from vbuild.variants.model import Property
+from vbuild.variants.model import Property, VariantMetadata
 from vbuild.variants.providers import is_answered
 from vbuild.wheel.metadata import MetadataHeaders
 from vbuild.wheel.name import escaped
