@@ -306,7 +306,6 @@ class Cache(Struct, frozen=True):
 
 
 def cache_folder() -> Path:
-    """The folder of the user's cache, which may not exist."""
     return user_cache_path("vbuild")
 
 
@@ -374,7 +373,6 @@ def sizes() -> dict[Part, tuple[CacheEntry, ...]]:
 
 
 def remove(path: Path) -> None:
-    """Remove the file or folder *path* if it exists."""
     with suppress(FileNotFoundError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -88,7 +88,6 @@ class Digests:
         self._executor.shutdown(cancel_futures=True)
 
     def begin(self, file: Path) -> Future[str]:
-        """Begin to read *file*, which is complete."""
         key = _state(file)
         if key not in self._known:
             self._known[key] = self._executor.submit(sha256_of, file)
@@ -101,7 +100,6 @@ class Digests:
         self._known[_state(file)] = known
 
     def of(self, file: Path) -> str:
-        """The SHA-256 of *file*; `OSError` if it cannot be read."""
         return self.begin(file).result()
 
 

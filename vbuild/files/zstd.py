@@ -21,6 +21,7 @@ ZstdError = zstd.ZstdError
 
 _LEVEL, _WORKERS = zstd.CompressionParameter.compression_level, zstd.CompressionParameter.nb_workers
 _FAR = zstd.CompressionParameter.enable_long_distance_matching
+# frames with windows of more than 128 MiB are refused
 _WINDOW, _WINDOW_LOG = zstd.DecompressionParameter.window_log_max, 27
 
 
@@ -35,7 +36,6 @@ def frame_size(data: "Buffer") -> int:
 
 
 def compressor(level: int, *, threads: int, size: int | None = None) -> zstd.ZstdCompressor:
-    """A compressor on *threads*, if it can; the frame states *size*, if that is known."""
     compressor = zstd.ZstdCompressor(options={_LEVEL: level, _WORKERS: _workers(threads)})
     if size is not None:
         compressor.set_pledged_input_size(size)
@@ -48,12 +48,10 @@ def most(size: int) -> int:
 
 
 def writing(file: BinaryIO, *, level: int, threads: int) -> BinaryIO:
-    """A file that compresses into *file*, until it is closed."""
     return cast(BinaryIO, zstd.ZstdFile(file, "w", options={_LEVEL: level, _WORKERS: _workers(threads)}))
 
 
 def reading(file: BinaryIO) -> BinaryIO:
-    """A file that reads all frames in *file*, with windows of 128 MiB at most."""
     return cast(BinaryIO, zstd.ZstdFile(file, options={_WINDOW: _WINDOW_LOG}))
 
 

@@ -122,7 +122,6 @@ class Arch(NamedTuple):
         return self.is_before(device) and not (self.is_tegra or device.is_tegra or self.suffix == "a")
 
     def is_before(self, device: "Arch") -> bool:
-        """Whether it has the major version of *device*, and a lower minor one."""
         return self.major == device.major and self.number < device.number
 
     def compiles_on(self, device: "Device") -> bool:
@@ -256,7 +255,6 @@ class GpuTarget(NamedTuple):
 
     @property
     def device(self) -> Self:
-        """The processor in any mode."""
         return type(self)(self.processor)
 
     @property

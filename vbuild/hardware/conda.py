@@ -72,7 +72,6 @@ def _level(name: str) -> int:
 
 
 def _virtual_packages(info: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Name, and version and build string."""
     listed = next(info[key] for key in _KEYS if key in info)
     for item in listed if isinstance(listed, list) else [listed]:
         parts = item.split("=") if isinstance(item, str) else item

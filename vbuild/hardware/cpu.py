@@ -227,7 +227,6 @@ class Cpu(Struct, frozen=True):
 
     @property
     def rank(self) -> int:
-        """The index of the level; 0 is the baseline."""
         return _ORDERS[self.machine].index(self.level)
 
     @property
@@ -268,7 +267,6 @@ class Cpu(Struct, frozen=True):
         )
 
     def runs(self, other: Self) -> bool:
-        """Whether code for *other* runs on this CPU."""
         if self.machine != other.machine or other.level not in self.supported_levels:
             return False
         return set(other.extras) <= set(self.extras)
@@ -342,5 +340,4 @@ def masked_processor(missing: Collection[str], others: Collection[str] = ()) -> 
 
 
 def available_cores() -> int:
-    """The cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -206,12 +206,10 @@ class GpuList:
 
     @property
     def every(self) -> tuple[Device, ...]:
-        """The GPUs of both vendors, NVIDIA's first."""
         return (*self.devices, *self.targets)
 
     @property
     def native(self) -> tuple[Arch, ...]:
-        """NVIDIA's GPUs with a request for machine code, lowest first, each once."""
         return tuple(sorted({request.device for request in self.requests if request.real}))
 
     def check_toolkit(self, version: Dotted) -> None:
@@ -226,7 +224,6 @@ class GpuList:
 
 
 def _listed(text: str) -> list[str]:
-    """The GPUs in *text*; `HardwareError` if there are none."""
     if items := [item for piece in _SEPARATOR.split(text) for item in _items(piece)]:
         return items
     raise HardwareError("no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX")
@@ -359,7 +356,6 @@ class GpuServed(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The vendor's word for a container."""
         return "fatbin" if isinstance(self.device, Arch) else "bundle"
 
     @property

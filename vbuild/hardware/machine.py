@@ -170,7 +170,6 @@ class Machine(Struct, frozen=True):
         return "\n".join(lines) + "\n"
 
     def ordered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
-        """The *namespaces* of a release, best first on this machine."""
         rank = {name: place for place, name in enumerate(self.namespace_order)}
         return tuple(sorted(namespaces, key=lambda name: rank.get(name, len(rank))))
 
@@ -231,7 +230,6 @@ def _short_tags(table: Table, python: str, cpu: Cpu | None) -> tuple[str, ...]:
 
 
 def cpu_here() -> Cpu | None:
-    """The CPU of this machine, with its extras, as archspec finds it; None for an unknown one."""
     name = archspec.cpu.host().generic.name
     try:
         cpu = Cpu.parse(_SPELLINGS.get(name, name))

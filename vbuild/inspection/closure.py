@@ -103,7 +103,6 @@ class Node(Struct, frozen=True, kw_only=True):
 
     @property
     def mentioned(self) -> tuple[str, ...]:
-        """The libraries that it names without needing them: it may open them."""
         outline = self.loading.outline
         own = {self.name, outline.soname, *outline.needed}
         # a repair tool that renames what is needed leaves the old name in the data
@@ -185,7 +184,6 @@ class Closure:
 
     @property
     def edges(self) -> tuple[tuple[Node, NeededLibrary], ...]:
-        """Who needs what that is in the wheel."""
         return tuple((node, need) for node in self.nodes for need in node.needs if need.provider)
 
     @property
@@ -221,7 +219,6 @@ class Closure:
         return dataclasses.replace(self, nodes=tuple(nodes))
 
     def data(self) -> dict[str, Any]:
-        """The closure, for ``msgspec.to_builtins`` to make JSON of."""
         return {
             "cuda": self.cuda,
             "nodes": [node.data() for node in self.nodes],

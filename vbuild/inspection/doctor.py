@@ -311,7 +311,6 @@ def _examined(library: _Library, devices: Sequence[Device]) -> Examined:
 
 
 def _kept(gpu: GpuCode, devices: Sequence[Device]) -> int:
-    """The bytes of *gpu* that slimming to all of *devices* leaves."""
     total = sum(size for _, size in gpu.loose)
     for stack in gpu.stacks:
         needed = [places for device in devices if (places := stack.places(device)) is not None]
@@ -334,7 +333,6 @@ def _fitness(library: _Library, device: Device) -> Fitness:
 
 
 def _oldest_driver(library: _Library, device: Device) -> Dotted | None:
-    """The CUDA version of the oldest NVIDIA driver that knows *device* and reads what it gets of *library*."""
     if not isinstance(device, Arch):
         return None
     runtimes = filter(None, map(_RUNTIME.fullmatch, library.needed))
@@ -362,7 +360,6 @@ def _copies(libraries: Iterable[_Library]) -> Iterator[Copies]:
 
 
 def shortened_runs(fit: Fitness, driver: Dotted | None) -> str:
-    """How code runs, in a few words for a table."""
     if fit.runs is None:
         return "-"
     if fit.runs is Runs.NO:

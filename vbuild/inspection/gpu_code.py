@@ -134,7 +134,6 @@ class Stack(Struct, frozen=True):
     others: tuple[GpuOffer, ...] = ()
 
     def service(self, device: Device) -> Service:
-        """How each of the containers serves *device*."""
         return service(self._offers, device)
 
     def is_for(self, vendor: type) -> bool:
@@ -217,7 +216,6 @@ class GpuCode(Struct, frozen=True):
 
     @classmethod
     def alone(cls, file: DeviceFile, size: int) -> Self:
-        """The one entry in *file*, of *size* bytes."""
         sort = Sort(file.vendor, "", file.arch, file.kind, file.offer.code, file.compression)
         stack = Stack(
             "",
@@ -252,7 +250,6 @@ class GpuCode(Struct, frozen=True):
 
     @classmethod
     def together(cls, codes: Iterable[Self]) -> Self:
-        """The *codes* of several files as one."""
         stacks: dict[tuple[object, ...], list[Stack]] = {}
         reasons: dict[tuple[str, str], list[Pinned]] = {}
         for code in codes:
@@ -287,7 +284,6 @@ class GpuCode(Struct, frozen=True):
 
     @property
     def portions(self) -> tuple[Portion, ...]:
-        """What there is of each sort, by section, then architecture."""
         portions: dict[Sort, Portion] = {}
         for stack in self.stacks:
             for sort, size, uncompressed in zip(stack.sorts, stack.sizes, stack.uncompressed, strict=True):
@@ -331,7 +327,6 @@ class GpuCode(Struct, frozen=True):
         }
 
     def outlook(self, device: Device) -> Outlook:
-        """How it runs on *device*, counting the containers that the GPU's runtime chooses from."""
         is_cut = self.is_cut_for(device)
         loose = Outlook(device, kept=sum(size for _, size in self.loose))
         return sum((stack.outlook(device, is_cut=is_cut) for stack in self.stacks), loose)
@@ -359,7 +354,6 @@ def _code(container: Container) -> tuple[GpuEntry, ...]:
 
 
 def _stack(containers: list[Container], *, is_offered: bool) -> Stack:
-    """*containers* of the same section and sorts as one."""
     first, entries = containers[0], _code(containers[0])
     sizes, uncompressed, smallest = [0] * len(entries), [0] * len(entries), [0] * len(entries)
     for container in containers:
@@ -384,7 +378,6 @@ def _stack(containers: list[Container], *, is_offered: bool) -> Stack:
 
 
 def _added(stacks: Sequence[Stack]) -> Stack:
-    """The *stacks* of the same sorts as one."""
     columns = zip(*((stack.sizes, stack.uncompressed, stack.smallest) for stack in stacks), strict=True)
     sizes, uncompressed, smallest = (tuple(map(sum, zip(*column, strict=True))) for column in columns)
     return replace(

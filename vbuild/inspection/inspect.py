@@ -190,7 +190,6 @@ def _container(member: Member, data: memoryview) -> DeviceFiles:
 
 
 def _grouped(files: Iterable[DeviceFiles]) -> tuple[DeviceFiles, ...]:
-    """The *files* grouped by kind and GPUs, the largest group first."""
     groups: dict[tuple[object, ...], list[DeviceFiles]] = {}
     for file in files:
         whys = tuple(pinned.why for pinned in file.gpu.pinned)
@@ -248,7 +247,6 @@ def _library(format_: Format, member: Member, data: memoryview) -> LibraryConten
 
 
 def _closure(wheel: Wheel, files: Sequence[LinkedLibrary]) -> Closure:
-    """The closure of *files*, all that a loader can load of *wheel*."""
     tags = sorted({tag.platform for tag in wheel.name.tags})
     platforms = [platform for platform in map(PlatformPolicy.parse, tags) if platform]
     dll_folders = {
@@ -314,7 +312,6 @@ def _variant(wheel: Wheel) -> tuple[Variant | None, list[str]]:
 
 
 def _others(wheel: Wheel, compiled: Collection[str]) -> tuple[Others, ...]:
-    """The members of *wheel* besides the *compiled* ones by suffix, what takes most first."""
     suffixes: dict[str, list[Member]] = {}
     for member in wheel.members:
         if member.path not in compiled:
@@ -327,7 +324,6 @@ def _others(wheel: Wheel, compiled: Collection[str]) -> tuple[Others, ...]:
 
 
 def _duplicates(wheel: Wheel) -> tuple[Duplicate, ...]:
-    """The groups of byte-identical files, what wastes most first."""
     groups: dict[tuple[str, int], list[Member]] = {}
     for member in wheel.members:
         if member.size and (digest := wheel.row(member).hash):

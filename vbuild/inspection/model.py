@@ -55,7 +55,6 @@ class LibraryContents(Struct, frozen=True):
 
     @property
     def gpu_share(self) -> float:
-        """GPU code's share of the file, from 0 to 1."""
         return self.gpu.size / self.size if self.size else 0.0
 
     @property
@@ -170,8 +169,6 @@ class ArchitectureSize(Struct, frozen=True):
 
 
 class LevelCopy(Struct, frozen=True):
-    """The copy of a library for processors of *level*."""
-
     level: str
     path: str
     size: int = named(name="bytes")
@@ -190,8 +187,6 @@ class Copies(Struct, frozen=True):
 
 
 class LevelSize(Struct, frozen=True):
-    """The bytes of all copies for one level."""
-
     level: str
     files: int
     size: int = named(name="bytes")
@@ -330,7 +325,6 @@ class Contents:
         return sum(duplicate.wasted for duplicate in self.duplicates)
 
     def data(self) -> dict[str, Any]:
-        """The contents as JSON."""
         variant, levels, bill = self.variant, self.levels, self.bill
         values = {
             "version": VERSION,
@@ -373,7 +367,6 @@ class Contents:
 
 
 def bill_line(bill: Bill) -> str:
-    """*bill* in a line: how many files are compiled, changed, and gone by fate."""
     changed = sum(bool(file.before) for file in bill.files)
     fates = {fate: sum(gone.fate is fate for gone in bill.gone) for fate in Treatment}
     parts = [f"{len(bill.files)} compiled", f"{changed} changed", *(f"{count} {fate}" for fate, count in fates.items())]

@@ -30,7 +30,6 @@ _CODE = (".text", ".plt", ".init", ".fini", "__TEXT,__text", "__TEXT,__stub")
 
 
 def page(contents: Contents) -> str:
-    """The HTML of *contents*."""
     colours = _colours(contents)
     legend: dict[str, str] = {}  # of each colour: "sm_90 90a"
     for arch, look in colours.items():
@@ -149,7 +148,6 @@ def _sections(
 def _portions(
     gpu: GpuCode, section: str, shares: Mapping[Sort, Sequence[tuple[int, ...]]], colours: Mapping[str, str]
 ) -> Iterator[Box]:
-    """What is in *section* of each sort."""
     for portion in gpu.portions:
         sort = portion.sort
         if sort.section != section:
@@ -164,7 +162,6 @@ def _portions(
 
 
 def _device_files(files: DeviceFiles, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Box:
-    """The *files* of a kind for the same GPUs, with what is in them."""
     children = [*_portions(files.gpu, "", files.gpu.shares(devices), colours)]
     if (rest := files.size - sum(child["size"] for child in children)) > 0:
         children.append(_leaf("headers", rest, "data"))

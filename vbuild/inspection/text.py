@@ -58,7 +58,6 @@ _WHERE = {
 
 
 def summary(contents: Contents) -> Iterator[str]:
-    """The wheel on one screen."""
     yield from _head(contents)
     if contents.gpu_codes:
         yield ""
@@ -81,7 +80,6 @@ def summary(contents: Contents) -> Iterator[str]:
 
 
 def details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str]:
-    """All that is known of *library*, and how it runs on each of *devices*."""
     outline = library.outline
     yield library.path
     yield f"  {sized(library.size)} installed, {sized(library.packed_size)} packed, {outline.machine} {outline.type}"
@@ -166,7 +164,6 @@ def _architecture_table(architectures: Sequence[ArchitectureSize]) -> Iterator[s
 
 
 def _gpu_table(contents: Contents) -> Iterator[str]:
-    """How the code runs on each GPU, GPUs with the same outcome together."""
     yield f"{'GPU':<{_GPUS}} {'code runs':<14}{'needs':>10}   slimming saves"
     groups = _alike(contents.outlooks, lambda outlook: (outlook.runs, outlook.kept))
     for (runs, kept), group in groups[:_ROWS]:
@@ -304,13 +301,11 @@ def _alike(outlooks: Iterable[Outlook], key: Callable[[Outlook], Key]) -> list[t
 
 
 def _named(outlooks: Iterable[Outlook]) -> str:
-    """The GPUs of *outlooks*: ``sm_80 86 89``."""
     first, *rest = (str(outlook.device) for outlook in outlooks)
     return " ".join([first, *(name.removeprefix("sm_") for name in rest)])
 
 
 def _labelled(name: str, text: str) -> Iterator[str]:
-    """A line of the details; none without *text*."""
     if text:
         yield from _wrapped(f"  {name:<11}", " " * 14, text)
 
@@ -362,7 +357,6 @@ def repeat_lines(several: Sequence[Contents]) -> Iterator[str]:
 
 
 def closure_of(contents: Contents) -> Closure:
-    """The closure that *contents* were inspected with."""
     if contents.closure is None:
         raise ValueError(f"{contents.wheel}: inspected without its closure")
     return contents.closure

@@ -66,7 +66,6 @@ def hiding(texts: Mapping[str, str]) -> Iterator[None]:
 
 
 def masked_text(text: str) -> str:
-    """*text* as a log shows it."""
     return Mask().text(text)
 
 

@@ -344,7 +344,6 @@ def _started(
 
 
 def _stop(leaders: frozenset[_Process]) -> None:
-    """End the groups of *leaders*: by SIGTERM, and by SIGKILL after `GRACE` seconds."""
     left = {leader for leader in leaders if _signalled(leader, signal.SIGTERM)}
     deadline = time.monotonic() + GRACE
     while left and time.monotonic() < deadline:

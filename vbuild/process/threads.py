@@ -82,12 +82,10 @@ class OncePerKey(Generic[K, R]):
         self._lock = Lock()
 
     def keys(self) -> tuple[K, ...]:
-        """The keys of all results, also of those that are being computed."""
         with self._lock:
             return tuple(self._made)
 
     def get(self, key: K, make: Callable[[], R]) -> R:
-        """The result for *key*, computed by *make* the first time."""
         with self._lock:
             future = self._made.get(key)
             if is_mine := future is None:

@@ -180,7 +180,6 @@ class Document(Struct, frozen=True):
 
 
 def read_variants(table: Table) -> tuple[Variant, ...]:
-    """The variants in the key ``variants`` of *table*, sorted by label."""
     variants = []
     with table.table("variants") as labels:
         for label in labels:
@@ -286,7 +285,6 @@ class Declaration(Struct, frozen=True):
 
     @classmethod
     def read(cls, table: Table) -> Self:
-        """The declaration in *table*, the one called ``variant``."""
         if "$schema" in table:
             table.parsed("$schema", Schema.parse)
         metadata = metadata_for(read_namespaces(table), read_providers(table))

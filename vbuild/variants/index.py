@@ -105,7 +105,6 @@ def indexing(folder: Path) -> Iterator[None]:
 
 
 def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
-    """Each variant wheel of *folder* with its variant.json."""
     for path in wheels_in(folder):
         name = WheelName.parse(path.name)
         data = peek(path, VARIANT_JSON)
@@ -116,7 +115,6 @@ def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
 
 
 def _write(documents: Mapping[Path, bytes]) -> None:
-    """Write *documents*, all in one folder."""
     try:
         with replacing_all([*documents]) as parts:
             for path, part in parts.items():

@@ -211,7 +211,6 @@ class VariantProvider(Struct, frozen=True):
 
     @property
     def features(self) -> StaticProperties:
-        """The static features, best first, each with its values, best first."""
         if not self.feature_order:
             return self.static_properties
         values = dict(self.static_properties)
@@ -226,7 +225,6 @@ class VariantProvider(Struct, frozen=True):
         return re.sub(r"[-_.]+", "_", name).lower()
 
     def data(self) -> dict[str, Any]:
-        """The keys for JSON and TOML, without empty ones."""
         keys: dict[str, Any] = {}
         if self.requires:
             keys["requires"] = list(self.requires)
@@ -290,7 +288,6 @@ class VariantMetadata(Struct, frozen=True):
         return dict(self.providers).get(namespace)
 
     def data(self) -> dict[str, Any]:
-        """The keys for JSON; no ``providers`` if there are none."""
         keys: dict[str, Any] = {"default-priorities": {"namespace": list(self.namespaces)}}
         if self.providers:
             keys["providers"] = {namespace: provider.data() for namespace, provider in self.providers}

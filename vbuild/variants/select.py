@@ -134,7 +134,6 @@ class Candidate(Struct, frozen=True):
 
     @property
     def path(self) -> Path:
-        """Its path, or only its name if it is somewhere else."""
         return self.file.path or Path(self.file.name)
 
     @property
@@ -241,7 +240,6 @@ def machine_at(path: Path) -> Machine:
 
 
 def save_machine(machine: Machine, path: Path) -> None:
-    """Write *machine* to *path*, complete or not at all. `HardwareError` if it cannot be written."""
     try:
         with replacing(path) as part:
             part.write_text(str(machine), encoding="utf-8")

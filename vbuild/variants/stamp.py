@@ -70,7 +70,6 @@ def described(properties: Iterable[Property], *, label: str | None, declaration:
 
 
 def declaration_at(path: Path) -> Declaration:
-    """The declaration in the ``variant.toml``, or the project's ``pyproject.toml``, at *path*."""
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:

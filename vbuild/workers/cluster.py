@@ -131,7 +131,6 @@ class Cluster:
 
     @property
     def threads(self) -> int:
-        """How many jobs run at a time; `BuildError` if the scheduler is lost."""
         return sum(int(worker["nthreads"]) for worker in self._workers())
 
     def check(self) -> None:

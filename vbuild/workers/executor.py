@@ -85,7 +85,6 @@ def opened(data: bytes) -> Any:  # noqa: ANN401 - whatever was packed
 
 
 def another(where: str) -> str:
-    """The message that *where* has another vbuild."""
     return f"{where}: has another vbuild ({vbuild.__version__} with other files); expected the same one everywhere"
 
 
