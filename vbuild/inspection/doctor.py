@@ -90,11 +90,6 @@ class Examined(Struct, frozen=True):
     fits: tuple[Fitness, ...]
     is_library: bool = True
 
-    @property
-    def serves_nothing(self) -> bool:
-        """Whether it is a library with nothing for one of the GPUs."""
-        return self.is_library and any(fit.runs is Runs.NO for fit in self.fits)
-
     def data(self) -> dict[str, Any]:
         return {
             "owner": self.owner,
@@ -135,7 +130,11 @@ class Checkup(Struct, frozen=True):
     @property
     def unserved(self) -> tuple[Examined, ...]:
         """The libraries with nothing for one of the GPUs."""
-        return tuple(library for library in self.examined if library.serves_nothing)
+        return tuple(
+            library
+            for library in self.examined
+            if library.is_library and any(fit.runs is Runs.NO for fit in library.fits)
+        )
 
     def data(self) -> dict[str, Any]:
         return {

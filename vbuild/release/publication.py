@@ -23,7 +23,7 @@ from packaging.tags import compatible_tags, cpython_tags, generic_tags
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import HardwareError, VariantError, VbuildError, at
-from vbuild.files.atomic import linked, settle, settle_names
+from vbuild.files.atomic import linked, settle, settle_names, turn
 from vbuild.files.cache import sweep_daily
 from vbuild.files.reading import read_file
 from vbuild.hardware.architectures import Arch
@@ -36,7 +36,7 @@ from vbuild.release.report import REPORT, MachineChoice
 from vbuild.release.report_page import PAGE, page
 from vbuild.sbom.statement import PROVENANCE, build_platform, dependencies_at, platform_at, statement
 from vbuild.variants.document import Document
-from vbuild.variants.index import Indexed, index, indexing
+from vbuild.variants.index import Indexed, index
 from vbuild.variants.select import select
 from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName
@@ -108,7 +108,7 @@ def published(
     products = tuple(outcome for outcome in outcomes if isinstance(outcome, Product))
     failures = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
     together = stage / "release"
-    with indexing(folder):
+    with turn(folder):
         gone = {product.wheel.name for product in bench.left_out}
         indexed = _indexed(products, together, folder, gone)
         made = {product.label for product in products}

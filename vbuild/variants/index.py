@@ -6,7 +6,6 @@ Nothing is written unless every release is consistent. https://peps.python.org/p
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +59,17 @@ def index(
         raise VariantError(f"{folder}: no such folder of wheels")
     if simple:
         check_index(simple)
-    with indexing(folder):
+    with turn(folder):  # else another process may read first and write last, without what came between
         if verify:
             check_wheels(wheels_in(folder))
         releases: dict[str, list[tuple[str, Document]]] = {}
-        for name, document in _documents(folder):
-            releases.setdefault(f"{name.release}-variants.json", []).append((str(name), document))
+        for path in wheels_in(folder):
+            name = WheelName.parse(path.name)
+            data = peek(path, VARIANT_JSON)
+            with at(path.name), at(VARIANT_JSON):
+                wheel = Document.of_wheel(name.variant, data)
+            if wheel:
+                releases.setdefault(f"{name.release}-variants.json", []).append((str(name), wheel))
         documents = {folder / file: combine(pairs) for file, pairs in sorted(releases.items())}
         packed = {path: document.pack() for path, document in documents.items()}
         changed = {path: data for path, data in packed.items() if not (path.is_file() and read_file(path) == data)}
@@ -95,23 +99,6 @@ def _notes(documents: Sequence[tuple[str, Document]]) -> Iterator[str]:
     for note, (first, *others) in wheels.items():
         more = f" and {len(others)} more" if others else ""
         yield f"{first}{more}: {note}"
-
-
-@contextmanager
-def indexing(folder: Path) -> Iterator[None]:
-    """In the block no other process indexes *folder*: it could read first and write last, without what came between."""
-    with turn(folder):
-        yield
-
-
-def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
-    for path in wheels_in(folder):
-        name = WheelName.parse(path.name)
-        data = peek(path, VARIANT_JSON)
-        with at(path.name), at(VARIANT_JSON):
-            document = Document.of_wheel(name.variant, data)
-        if document:
-            yield name, document
 
 
 def _write(documents: Mapping[Path, bytes]) -> None:

@@ -36,7 +36,11 @@ def stamped(
     with open_wheel(wheel) as source:
         with at(wheel.name):
             refuse_unread(variant)
-            _check_machine(variant, source.name)
+            cpu, machines = Cpu.of_properties(map(str, variant.properties)), source.name.machines
+            if cpu and machines and cpu.machine not in machines:
+                raise VariantError(
+                    f"{cpu.variant_property} is for {cpu.machine}, and the wheel for {', '.join(machines)}"
+                )
             shared = metadata or metadata_for(_namespaces(variant, source.name))
             document = Document.of(variant, shared)
             name = source.name.normalised().labelled(variant.label)
@@ -76,13 +80,6 @@ def declaration_at(path: Path) -> Declaration:
         raise VariantError(f"{path}: cannot be read: {reason_of(error)}") from error
     with at(path):
         return Declaration.parse(text)
-
-
-def _check_machine(variant: Variant, name: WheelName) -> None:
-    """`VariantError` if the CPU level of *variant* is for other machines than the platforms of *name*."""
-    cpu = Cpu.of_properties(map(str, variant.properties))
-    if cpu and name.machines and cpu.machine not in name.machines:
-        raise VariantError(f"{cpu.variant_property} is for {cpu.machine}, and the wheel for {', '.join(name.machines)}")
 
 
 def _path(wheel: Wheel) -> str:
