@@ -1,12 +1,16 @@
 """The graph of libraries finds what the system's loader finds, and says of the rest why it is not found."""
 
 import random
+import re
+import subprocess
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.factories import extensions
 from tests.factories.elf import MODULE, object_file, program, stripped
-from tests.factories.ldd import found, laid, library
 from tests.factories.tools import needs
 from vbuild.binary.linkage import Edge, LinkGraph, Via
 from vbuild.elf.catalogue import PlatformPolicy
@@ -14,6 +18,43 @@ from vbuild.elf.linkage import linked, searched
 from vbuild.elf.read import Loading
 
 BY_PATH = {Via.OWN, Via.INHERITED}
+_LINE = re.compile(r"\t(?P<name>\S+)(?: => (?P<path>/\S+|not found))?(?: \(0x\w+\))?")
+
+
+@cache
+def library(
+    *needs: str,
+    soname: str | None = None,
+    rpath: str | None = None,
+    runpath: str | None = None,
+    source: str = "int nothing;",
+    flags: tuple[str, ...] = (),
+) -> bytes:
+    """A shared library that NEEDs libraries with the SONAMEs *needs*, whether there are such or not, and no other."""
+    alone = ("-nostdlib", *flags)
+    return extensions.library(soname, needs, source=source, rpath_=rpath or "", runpath=runpath or "", flags=alone)
+
+
+def laid(root: Path, files: Mapping[str, bytes]) -> dict[str, Loading]:
+    """Write *files* below *root*, and read them."""
+    for path, data in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+        (root / path).chmod(0o755)
+    return {path: Loading.parse(data) for path, data in files.items()}
+
+
+def loader_choices(root: Path, path: str) -> dict[str, str | None]:
+    """What the loader finds for the file at *path*: names, and paths below *root*; or None if it finds nothing."""
+    command: list[str | Path] = ["ldd", root / path]
+    ran = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True)
+    answers = {}
+    for line in ran.stdout.splitlines():
+        match = _LINE.fullmatch(line)
+        if match and not line.startswith("\tlinux-vdso") and "/ld-linux" not in line and line != "\tstatically linked":
+            place = match["path"] or match["name"]
+            answers[match["name"]] = None if place == "not found" else str(Path(place).resolve().relative_to(root))
+    return answers
 
 
 def graph(files: dict[str, bytes], *platforms: str) -> LinkGraph:
@@ -129,7 +170,7 @@ def test_the_graph_and_the_loader_agree(files: dict[str, bytes], expected: dict[
     edges = {edge.name: edge for edge in linked(laid(tmp_path, files)).edges}
     assert {name: edge.via for name, edge in edges.items()} == expected
     answers = {name: edge.provider if edge.via in BY_PATH else None for name, edge in edges.items()}
-    assert found(tmp_path, "m/mod.so") == answers
+    assert loader_choices(tmp_path, "m/mod.so") == answers
 
 
 @needs("ldd")
@@ -144,7 +185,7 @@ def test_a_name_with_a_slash_is_a_path(tmp_path: Path) -> None:
         ("m/mod.so", "libs/libone.so"): (Via.MISSING, None),
     }
     laid(tmp_path, files)
-    answers = found(tmp_path, "m/mod.so")
+    answers = loader_choices(tmp_path, "m/mod.so")
     assert list(answers.values()) == ["m/libs/libone.so", None, None]
 
 
@@ -157,8 +198,8 @@ def test_what_is_loaded_answers_to_its_soname(tmp_path: Path) -> None:
     }
     assert ways(files)["m/libs/libtwo.so", "libone.so.1"] == (Via.NAME, "m/libs/libone.so")
     laid(tmp_path, files)
-    assert None not in found(tmp_path, "m/mod.so").values()
-    assert found(tmp_path, "m/libs/libtwo.so") == {"libone.so.1": None}
+    assert None not in loader_choices(tmp_path, "m/mod.so").values()
+    assert loader_choices(tmp_path, "m/libs/libtwo.so") == {"libone.so.1": None}
 
 
 @pytest.mark.nightly
@@ -176,7 +217,7 @@ def test_random_trees_resolve_as_the_loader_resolves_them(tmp_path: Path) -> Non
             files[f"{folder}/{name}"] = library(*wanted, soname=name, **{kind: chosen.choice(paths)})
         root = tmp_path / str(seed)
         edges = linked(laid(root, files)).edges
-        answers = found(root, "a/mod.so")
+        answers = loader_choices(root, "a/mod.so")
         loaded = {"a/mod.so", *answers.values()}
         for name, answer in answers.items():
             here = [edge for edge in edges if edge.name == name and edge.consumer in loaded]

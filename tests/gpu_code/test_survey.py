@@ -9,7 +9,7 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from vbuild.binary.edits import Replacement
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import FileHeader
-from vbuild.elf.surgery.cutting import operated
+from vbuild.elf.surgery.cutting import cut
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.fatbin import FatbinKind
@@ -131,8 +131,8 @@ def test_what_a_link_leaves_without_kernels_is_movable_although_no_wrapper_point
     replacements = [
         Replacement(one.span, one.keeping(one.entries[:1]), one.wrappers) for one in code.containers if one.movable
     ]
-    cut = surveyed(bytes(operated(image, replacements).edited))
-    assert shown(cut) == [".nv_fatbin sm_80", ".nv_fatbin sm_80", ".nv_fatbin sm_90"]
+    after = surveyed(bytes(cut(image, replacements).edited))
+    assert shown(after) == [".nv_fatbin sm_80", ".nv_fatbin sm_80", ".nv_fatbin sm_90"]
 
 
 def test_a_pinned_container_can_be_kept_whole_but_not_be_changed() -> None:
@@ -171,7 +171,7 @@ def test_a_damaged_container_is_left_alone_and_those_around_it_are_not(flags: tu
     assert reasons(code) == [None, None]
     assert [one.address for one in code.containers] == [image.address(one.span.start) for one in code.containers]
     (blob,) = code.blobs
-    assert (blob.section, len(blob.span), blob.is_damaged) == (".nv_fatbin", len(broken), True)
+    assert (blob.section, len(blob.span), blob.what) == (".nv_fatbin", len(broken), "damaged or unknown fatbin")
     assert blob.what == "damaged or unknown fatbin"
     (note,) = code.notes
     assert note == (
@@ -221,7 +221,7 @@ def test_a_cubin_without_a_container_is_counted_and_another_elf_file_is_not() ->
     code = surveyed(device_library(TWO[1], more=f'.section .rodata,"a"\n{lines}\n'))
     (blob,) = code.blobs
     assert sorted(shown(code)) == [".nv_fatbin sm_90", ".rodata sm_80,sm_90"]
-    assert (blob.section, blob.what, blob.is_damaged) == (".rodata", "bare cubin", False)
+    assert (blob.section, blob.what) == (".rodata", "bare cubin")
 
 
 @pytest.mark.parametrize(

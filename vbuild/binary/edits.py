@@ -46,14 +46,13 @@ class Replacement(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes of the parts."""
         return sum(map(len, self.parts))
 
 
 def by_section(
     replacements: Iterable[Replacement], index_of: Callable[[Replacement], int]
 ) -> dict[int, tuple[Replacement, ...]]:
-    """*replacements* in the order of the file, by the index of their section."""
+    """In the order of the file, by the index of the section."""
     sections: dict[int, list[Replacement]] = {}
     for replacement in sorted(replacements, key=lambda replacement: replacement.span.start):
         sections.setdefault(index_of(replacement), []).append(replacement)
@@ -89,7 +88,7 @@ def check_followed(
 
 
 class Chunk(Struct, frozen=True):
-    """A stretch of addresses that will need *size* bytes; one that *stays* keeps its first address."""
+    """Addresses that will need *size* bytes; one that *stays* keeps the first."""
 
     span: range
     size: int
@@ -97,7 +96,7 @@ class Chunk(Struct, frozen=True):
 
 
 class Packing(Struct, frozen=True):
-    """The new first address of each piece, and the addresses that become free, both ascending."""
+    """First addresses and free ones, ascending."""
 
     starts: tuple[int, ...]
     free: tuple[range, ...]
@@ -260,7 +259,7 @@ class Written(Struct, frozen=True, eq=False):
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def pieces(self, span: range) -> Iterator[range | memoryview]:
-        """The file's bytes at *span*: ranges of the edited file's source, and new bytes."""
+        """Ranges of the source, and new bytes."""
         index = bisect_right(self._starts, span.start) - 1
         cursor = span.start
         while cursor < min(span.stop, self._size):

@@ -32,7 +32,7 @@ class Via(StrEnum):
 
 
 class Edge(Struct, frozen=True):
-    """A NEEDED *name* of *consumer*, and the file of the wheel that it leads to."""
+    """What a NEEDED *name* of *consumer* leads to."""
 
     consumer: str
     name: str
@@ -68,11 +68,9 @@ class LinkGraph(Struct, frozen=True):
         return cls(dict(sorted(files.items())), edges, needs_of, consumers_of, frozenset(copies))
 
     def needs(self, path: str) -> tuple[Edge, ...]:
-        """The edges from the file at *path*, in the order of its NEEDED."""
         return self.needs_of.get(path, ())
 
     def consumers(self, path: str) -> tuple[Edge, ...]:
-        """The edges to the file at *path*."""
         return self.consumers_of.get(path, ())
 
     def chains(self, path: str) -> tuple[tuple[str, ...], ...]:

@@ -72,7 +72,7 @@ class SizedSection(Protocol):
 
 
 class PlainSection(Struct, frozen=True):
-    """A part of a PE or Mach-O file; one that is no section has its name in brackets."""
+    """Of PE and Mach-O; a part that is no section has its name in brackets."""
 
     name: str
     size: int
@@ -110,7 +110,7 @@ class BinaryOutline(Struct, frozen=True, kw_only=True):
 
     @property
     def search_path(self) -> tuple[str, ...]:
-        """The entries of RUNPATH, or if there are none, of RPATH, as the loader takes them."""
+        """RUNPATH, or if it is empty, RPATH, as the loader takes them."""
         return self.runpath or self.rpath
 
     @property
@@ -127,7 +127,7 @@ class BinaryOutline(Struct, frozen=True, kw_only=True):
         return sum(section.size for section in self.sections if section.is_debug)
 
     def data(self) -> dict[str, Any]:
-        """Its facts and the sizes of its sections, for JSON."""
+        """For JSON."""
         return {
             "format": self.format,
             "machine": self.machine,
@@ -163,14 +163,14 @@ class BinaryOutline(Struct, frozen=True, kw_only=True):
 
 
 class Half(Struct, frozen=True):
-    """The file of a universal2 file for one machine, of *size* bytes."""
+    """The file for one machine, of *size* bytes."""
 
     size: int
     outline: BinaryOutline
 
 
 class LoadedName(Struct, frozen=True):
-    """The symbol versions that a file takes from one library (``.gnu.version_r``)."""
+    """The symbol versions taken from one library (``.gnu.version_r``)."""
 
     library: str
     versions: tuple[str, ...]

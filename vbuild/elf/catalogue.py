@@ -100,7 +100,7 @@ class Framework(Struct, frozen=True):
 
 
 def by_soname(name: str) -> tuple[CatalogueEntry, ...]:
-    """The libraries with this SONAME: one of each CUDA major that has it, the oldest first."""
+    """One library of each CUDA major with this SONAME, the oldest first."""
     return _entries().get(name, ())
 
 
@@ -116,22 +116,20 @@ def by_stem(name: str) -> tuple[CatalogueEntry, ...]:
 
 
 def is_driver(name: str) -> bool:
-    """Whether the driver of the machine brings the library."""
     return any(fnmatchcase(plain(name), pattern) for pattern in driver_libraries())
 
 
 def driver_libraries() -> tuple[str, ...]:
-    """Patterns for the file names of the driver's libraries."""
+    """As patterns for file names."""
     return tuple(_data()["driver"]["libraries"])
 
 
 def is_official(project: str) -> bool:
-    """Whether the libraries of *project*, a normalised name, are listed."""
     return any(package["project"] == project for package in _data()["package"])
 
 
 def cuda_of(names: Iterable[str]) -> int | None:
-    """The one CUDA major to which all *names*, SONAMEs or file names, can belong, if there is one."""
+    """The one CUDA major to which all *names*, SONAMEs or file names, can belong."""
     left: set[int] | None = None
     for name in names:
         # by the SONAME, or by the first number of a file name such as libx.so.11.2.1
@@ -158,7 +156,7 @@ def framework(name: str) -> Framework | None:
 
 
 def _parts(name: str) -> tuple[str, tuple[int, ...]]:
-    """What stands before ``.so`` in a file name, without a hash, and the version behind."""
+    """The part before ``.so`` without a hash, and the version behind."""
     match = _NAME.match(plain(name))
     if not match:
         return name, ()
@@ -167,7 +165,7 @@ def _parts(name: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """The distance of two versions: 0 if one begins with the other."""
+    """0 if one begins with the other."""
     return tuple(abs(first - second) for first, second in zip(one, other, strict=False)) if one and other else (0,)
 
 
@@ -178,7 +176,7 @@ def _data() -> dict[str, Any]:
 
 @cache
 def _entries(*, by_stem: bool = False) -> Mapping[str, tuple[CatalogueEntry, ...]]:
-    """The libraries by SONAME, or by what stands before ``.so``, the oldest first."""
+    """The oldest first."""
     pathfinder = frozenset(_data()["pathfinder"])
     by_name: dict[str, list[CatalogueEntry]] = {}
     for package in _data()["package"]:
@@ -209,7 +207,7 @@ _NAMED_VERSIONS = {"ABI_DT_RELR": (2, 36), "ABI_GNU_TLS": (2, 42), "ABI_GNU2_TLS
 
 
 class PlatformPolicy(Struct, frozen=True):
-    """A platform tag for Linux: its machine, and the libraries that it promises, none if it is plain ``linux``."""
+    """A platform tag for Linux; plain ``linux`` promises no libraries."""
 
     tag: str
     machine: str
@@ -239,15 +237,14 @@ class PlatformPolicy(Struct, frozen=True):
 
     @property
     def promises(self) -> bool:
-        """Whether the tag says which libraries there are."""
         return bool(self.libraries)
 
     def has(self, library: str) -> bool:
-        """Whether every system of this platform has the *library*, or Python or the loader brings it."""
+        """Whether every system of this platform, Python or the loader brings the *library*."""
         return library in self.libraries or bool(_LOADER.fullmatch(library) or _PYTHON.fullmatch(library))
 
     def has_version(self, version: str) -> bool:
-        """Whether a symbol *version* such as ``GLIBC_2.28`` is old enough; one of an unlisted family is."""
+        """Whether a symbol *version* such as ``GLIBC_2.28`` is old enough, or of an unlisted family."""
         family, _, number = version.partition("_")
         if family == "GLIBC" and self.glibc:
             return number != "PRIVATE" and _glibc(number) <= self.glibc
@@ -256,14 +253,14 @@ class PlatformPolicy(Struct, frozen=True):
 
 
 def systems_of(platform: str) -> frozenset[tuple[str, str]]:
-    """The C library and the machine of each Linux that one of the tags in *platform*, joined by dots, is for."""
+    """C library and machine of each Linux that a tag in *platform*, joined by dots, is for."""
     matches = (_TAG.fullmatch(tag) for tag in platform.split("."))
     libraries = {"manylinux": ("glibc",), "musllinux": ("musl",), "linux": ("glibc", "musl")}
     return frozenset((libc, match["machine"]) for match in matches if match for libc in libraries[match["family"]])
 
 
 def _glibc(number: str) -> tuple[int, ...]:
-    """The glibc that brought the symbol version *number*; an unknown one is newer than all."""
+    """The glibc that brought a symbol version; an unknown one is newer than all."""
     if re.fullmatch(r"\d+(\.\d+)+", number):
         # the third part is a correction within a release: 2.2.5 is in 2.5's list
         return tuple(map(int, number.split(".")))[:2]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from enum import IntEnum
 from operator import attrgetter
 from threading import Lock
-from typing import Self, TypeVar, cast
+from typing import ClassVar, Self, TypeVar, cast
 
 from msgspec import Struct
 
@@ -71,7 +71,7 @@ _FDE = struct.Struct("<IIiI")
 
 
 class Import(Struct, frozen=True):
-    """A symbol taken from another library, with version and library if they are known; a weak one may be missing."""
+    """A symbol taken from another library; a weak one may be missing."""
 
     name: str
     version: str | None = None
@@ -82,9 +82,7 @@ class Import(Struct, frozen=True):
 class Elf(BinaryOutline, frozen=True, kw_only=True):
     """An ELF file with its code, as a `CodeFile`.
 
-    Symbols, imports and pointers are read of 64-bit little-endian libraries and programs only, the pointers of x86-64
-    and aarch64 only. *exported* are the names under which other files can use its functions and data; *called* are
-    what DT_INIT and DT_FINI name.
+    Symbols and imports are read of 64-bit little-endian libraries and programs, pointers of x86-64 and aarch64.
     """
 
     sections: tuple[Section, ...]
@@ -101,6 +99,13 @@ class Elf(BinaryOutline, frozen=True, kw_only=True):
     entry: int
     called: tuple[int, ...]
     exported: frozenset[str]
+    system: ClassVar[str] = "linux"
+    given: ClassVar[frozenset[str]] = frozenset()
+    image_base: ClassVar[int] = 0
+    dispatchers: ClassVar[frozenset[int]] = frozenset()
+    # what handles errors is part of the functions that throw
+    handlers: ClassVar[Mapping[int, tuple[int, ...]]] = {}
+    has_strange_handlers: ClassVar[bool] = False
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:
@@ -158,31 +163,6 @@ class Elf(BinaryOutline, frozen=True, kw_only=True):
     def is_fixed(self) -> bool:
         return self.type == "ET_EXEC"
 
-    @property
-    def handlers(self) -> Mapping[int, tuple[int, ...]]:
-        """None by themselves: they are parts of the functions that throw."""
-        return {}
-
-    @property
-    def has_strange_handlers(self) -> bool:
-        return False
-
-    @property
-    def dispatchers(self) -> frozenset[int]:
-        return frozenset()
-
-    @property
-    def image_base(self) -> int:
-        return 0
-
-    @property
-    def given(self) -> frozenset[str]:
-        return frozenset()
-
-    @property
-    def system(self) -> str:
-        return "linux"
-
 
 def _code(image: ElfImage) -> tuple[CodeSection, ...]:
     if image.sections:
@@ -237,7 +217,6 @@ def _code_in_data(image: ElfImage, code: Sequence[CodeSection], functions: Seque
 
 
 def _constants(image: ElfImage) -> tuple[CodeSection, ...]:
-    """The sections in which code keeps its constants and tables, unless they are huge."""
     if image.encoding != LITTLE_64 or image.machine not in RELATIVE:
         return ()
     pieces = [
@@ -278,7 +257,7 @@ def _imports(dynamic: Dynamic, symbols: "SymbolTables") -> tuple[Import, ...]:
 def _pointers(
     image: ElfImage, symbols: "SymbolTables"
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, str], ...], frozenset[int]]:
-    """The places in data that the loader fills: with an address of this file, and of an import; and the resolvers."""
+    """The places that the loader fills: with an address of this file, and of an import; and the resolvers."""
     if image.encoding != LITTLE_64 or image.machine not in RELATIVE:
         return (), (), frozenset()
     pointers: list[tuple[int, int]] = []
@@ -306,8 +285,6 @@ def _pointers(
 
 
 class SymbolType(IntEnum):
-    """The types of symbols that are read."""
-
     NOTYPE = 0
     OBJECT = 1
     FUNC = 2
@@ -323,7 +300,7 @@ _Table = tuple[bool, bytes, bytes]
 
 
 def symbols_of(image: ElfImage, code: tuple[CodeSection, ...]) -> "SymbolTables":
-    """The symbols of *image*, functions in its *code* only; `BinaryError` if a table is damaged."""
+    """The symbols of *image*, with functions in its *code* only; `BinaryError` if a table is damaged."""
     if image.encoding != LITTLE_64 or image.header.e_type not in {FileType.DYN, FileType.EXEC}:
         return SymbolTables((), (), ())
     tables = []
@@ -340,7 +317,7 @@ def symbols_of(image: ElfImage, code: tuple[CodeSection, ...]) -> "SymbolTables"
 
 
 def _frames(image: ElfImage) -> tuple[int, bytes, bytes] | None:
-    """Address and bytes of the table of unwind entries, and what follows it in its segment."""
+    """Address and bytes of the unwind table, and what follows it in its segment."""
     for segment in image.segments:
         if segment.p_type == SegmentType.GNU_EH_FRAME:
             start, stop = segment.span.start, segment.span.stop
@@ -350,8 +327,6 @@ def _frames(image: ElfImage) -> tuple[int, bytes, bytes] | None:
 
 
 class _Row(Struct, frozen=True):
-    """A row of a symbol table for code or data."""
-
     type: int
     address: int
     size: int
@@ -361,8 +336,8 @@ class _Row(Struct, frozen=True):
 
 
 class SymbolTables(Struct, frozen=True):
-    """Functions and objects by address, each once; of ``.dynsym`` the numbers of what is not defined, with name and
-    whether it is weak, and of what is, with its address.
+    """Functions and objects by address; what ``.dynsym`` does not define, by number, with name and whether it is weak,
+    and what it does, with address.
     """
 
     functions: tuple[Symbol, ...]
@@ -373,7 +348,6 @@ class SymbolTables(Struct, frozen=True):
 
     @classmethod
     def parse(cls, tables: Sequence[_Table], *, frames: tuple[int, bytes, bytes] | None, code: Sequence[range]) -> Self:
-        """The symbols in *tables* and *frames*; functions in the *code* ranges only."""
         dynamic = [(data, names) for is_dynamic, data, names in tables if is_dynamic]
         facts = _KEPT.get(_key("names", *dynamic), lambda: _DynamicSymbols.parse(dynamic))
         functions, objects, others = (
@@ -401,8 +375,6 @@ class SymbolTables(Struct, frozen=True):
 
 
 class _DynamicSymbols(Struct, frozen=True):
-    """What `SymbolTables` has of ``.dynsym`` alone."""
-
     undefined: tuple[tuple[int, str, bool], ...]
     defined: tuple[tuple[int, int], ...]
     exported: frozenset[str]
@@ -434,7 +406,7 @@ def _is_exported(section: int, binding: int, other: int) -> bool:
 
 
 def _of_kind(data: bytes, kind: int) -> bytes:
-    """The entries of the table *data* that are of functions, 0, of objects, 1, or of anything else, 2."""
+    """The entries of functions, 0, of objects, 1, or of anything else, 2."""
     kinds = data[4::_ENTRY].translate(_KINDS)  # the type is in the fifth byte of each
     parts = []
     stop = 0
@@ -446,7 +418,6 @@ def _of_kind(data: bytes, kind: int) -> bytes:
 
 
 def _rows(tables: Iterable[_Table]) -> Iterator[_Row]:
-    """The rows of *tables* that are defined and of a type that is read."""
     for is_dynamic, data, table in tables:
         names = StringTable(table)
         for name, info, other, section, address, size in tuples(SymbolEntry, data, LITTLE_64):
@@ -457,7 +428,7 @@ def _rows(tables: Iterable[_Table]) -> Iterator[_Row]:
 
 
 def _merged(rows: Iterable[_Row]) -> tuple[Symbol, ...]:
-    """One symbol per address, in order of address, with all its names."""
+    """One symbol per address, in order, with all its names."""
     by_address: dict[int, list[_Row]] = {}
     for row in rows:
         by_address.setdefault(row.address, []).append(row)
@@ -492,7 +463,7 @@ def _filled(symbols: tuple[Symbol, ...], more: Sequence[Symbol]) -> tuple[Symbol
 
 
 def _framed(address: int, header: bytes, rest: bytes) -> Iterator[Symbol]:
-    """The nameless functions of ``.eh_frame_hdr`` at *address* with *rest* behind it; none in an unusual encoding."""
+    """The nameless functions of ``.eh_frame_hdr``, if it has the usual encoding."""
     if len(header) < _FRAME_HEADER.size:
         return
     _version, _, *encodings, _, count = _FRAME_HEADER.unpack_from(header)
@@ -511,7 +482,7 @@ def _framed(address: int, header: bytes, rest: bytes) -> Iterator[Symbol]:
 
 
 def _key(start: object, *parts: Iterable[object]) -> bytes:
-    """The SHA-256 of *start* and *parts*, which are numbers, truth values and bytes."""
+    """The SHA-256 of *start* and *parts*."""
     hashing = hashlib.sha256(repr(start).encode())
     for part in parts:
         for value in part:
@@ -522,7 +493,7 @@ def _key(start: object, *parts: Iterable[object]) -> bytes:
 
 
 class KeptSymbols:
-    """What was read last, *most* symbols, by the hash of what it was read from; for several threads."""
+    """The last *most* symbols that were read, by the hash of their source; for several threads."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -530,7 +501,6 @@ class KeptSymbols:
         self._lock = Lock()
 
     def get(self, key: bytes, make: Callable[[], S]) -> S:
-        """The value of *key*, made now if it is not kept."""
         with self._lock:
             if (kept := self._values.get(key)) is not None:
                 return cast(S, kept)

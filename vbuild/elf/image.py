@@ -119,13 +119,12 @@ class Section(Struct, frozen=True):
 
     @property
     def is_data(self) -> bool:
-        """Whether it is loaded from the file and is not code."""
         is_from_file = self.header.sh_type == SectionType.PROGBITS and self.is_loaded
         return is_from_file and not self.header.sh_flags & _EXECINSTR
 
     @property
     def is_symbols(self) -> bool:
-        """Whether it holds names for debuggers and profilers alone."""
+        """For debuggers and profilers alone."""
         return not self.is_loaded and self.name in _SYMBOLS
 
     @property
@@ -134,8 +133,6 @@ class Section(Struct, frozen=True):
 
 
 class ElfLayout(Struct, frozen=True):
-    """The headers of an ELF file of *size* bytes."""
-
     size: int
     header: FileHeader
     segments: tuple[ProgramHeader, ...]
@@ -268,7 +265,7 @@ def _sections(source: Sliceable, header: FileHeader, count: int) -> tuple[Sectio
 def _rows(
     source: Sliceable, record: type[R], header: FileHeader, table: tuple[int, int, int], what: str
 ) -> Iterator[R]:
-    """The records of a *table*: its offset, their number, and their size by the file header."""
+    """The records of a *table*: offset, number, and size by the file header."""
     (start, count, stated), size = table, record_size(record, _encoding(header))
     if count:
         if stated != size:
@@ -279,7 +276,6 @@ def _rows(
 
 
 def _named(source: Sliceable, sections: tuple[Section, ...], names: int) -> tuple[Section, ...]:
-    """*sections* with the names that the section of index *names* holds."""
     if not sections:
         return ()
     if names >= len(sections):
@@ -324,15 +320,13 @@ def _check_address(address: int, size: int, what: str, *, end: int = _HIGHEST_AD
 
 
 class DynamicRow(Struct, frozen=True):
-    """One entry of PT_DYNAMIC, and its file offset."""
-
     tag: int
     value: int
     offset: int
 
 
 class ElfImage(ElfLayout, frozen=True, eq=False):
-    """An ELF file with its bytes, which are never copied."""
+    """A file's headers with its bytes, which are never copied."""
 
     data: memoryview
 
@@ -357,7 +351,6 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         return self.data[span.start : span.stop]
 
     def source_files(self) -> Iterator[str]:
-        """The names of the source files in ``.symtab``."""
         for section in self.sections:
             if section.header.sh_type == SectionType.SYMTAB and section.header.sh_link < len(self.sections):
                 names = StringTable(bytes(self.view(self.sections[section.header.sh_link].span)))
@@ -377,7 +370,7 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         return tuple(exported)
 
     def word(self, address: int) -> int | None:
-        """The 64-bit little-endian number that the file has for *address*."""
+        """The 64-bit number that the file has for *address*."""
         offset = self.offset(address)
         if offset is None or self.offset(address + WORD.size - 1) != (end := offset + WORD.size) - 1 or end > self.size:
             return None
@@ -388,7 +381,6 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         return {row.tag: row.value for row in self.dynamic_rows()}
 
     def dynamic_offsets(self) -> dict[int, int]:
-        """The file offsets of the entries in `dynamic`."""
         return {row.tag: row.offset for row in self.dynamic_rows()}
 
     def dynamic_rows(self) -> tuple[DynamicRow, ...]:
@@ -470,7 +462,6 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         return range(start, start + size)
 
     def relr_table(self, dynamic: dict[int, int]) -> range:
-        """The file offsets of the RELR table."""
         return self._table(dynamic, DynamicTag.RELR, DynamicTag.RELRSZ, WORD.size)
 
     def relr_places(self, table: range) -> Iterator[int]:

@@ -49,8 +49,6 @@ _MOVING = frozenset(
 
 
 class Versioned(Struct, frozen=True):
-    """A symbol's name, and its version if it has one: ``foo`` or ``foo@V1``."""
-
     name: str
     version: str | None = None
 
@@ -78,7 +76,7 @@ class Interface(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:
-        """The interface of the ELF file *data*; `BinaryError` if it is damaged, or not 64-bit little-endian."""
+        """`BinaryError` if *data* is damaged, or not 64-bit little-endian."""
         image = ElfImage.parse(data)
         tables = _Tables(image)
         given: set[Versioned] = set()
@@ -97,7 +95,7 @@ class Interface(Struct, frozen=True):
         return cls(frozenset(given), frozenset(vague), frozenset(defaults), frozenset(taken), checksum)
 
     def answers(self, symbol: Versioned) -> bool:
-        """Whether a file that takes *symbol* finds it here, by its version or as the default."""
+        """Whether a file that takes *symbol* finds it here, also as the default."""
         if symbol.version is None:
             return symbol.name in self.defaults
         return symbol in self.given or symbol in self.vague
@@ -125,8 +123,6 @@ class _Row(Struct, frozen=True):
 
 
 class _Tables:
-    """The tables of dynamic symbols and their versions, found by the types of sections."""
-
     def __init__(self, image: ElfImage) -> None:
         self._image = image
         self._sections = {section.header.sh_type: section for section in reversed(image.sections)}
@@ -136,7 +132,6 @@ class _Tables:
         self._versions = dict(self._read_versions())
 
     def rows(self) -> Iterator[_Row]:
-        """Every symbol that others see or give."""
         if (table := self._sections.get(SectionType.DYNSYM)) is None:
             return
         names = self._strings(table)
@@ -176,7 +171,6 @@ class _Tables:
 
 
 def _digest(image: ElfImage, tables: _Tables, content: Callable[[memoryview], Buffer]) -> str:
-    """The SHA-256 of what is loaded of *image*, with *content* of each section's bytes in their place."""
     digest = hashlib.sha256()
     # tools sort sections
     for section in sorted(image.sections, key=lambda section: section.name):

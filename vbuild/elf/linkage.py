@@ -51,7 +51,7 @@ def linked(files: Mapping[str, BinaryLoading], *, platforms: Sequence[PlatformPo
 
 
 def edges_of(files: Mapping[str, BinaryOutline], platforms: Sequence[PlatformPolicy] = ()) -> tuple[Edge, ...]:
-    """The edges from *files*, each file's in the order of its NEEDED."""
+    """Each file's in the order of its NEEDED."""
     return tuple(_Loader(files, platforms).edges())
 
 
@@ -89,7 +89,6 @@ def rpath_files(
 
 
 def fits(library: BinaryOutline, consumer: BinaryOutline) -> bool:
-    """Whether a process with *consumer* in it can load *library*."""
     same = (library.machine, library.bits) == (consumer.machine, consumer.bits)
     return same and library.byte_order == consumer.byte_order and library.is_loadable
 
@@ -186,7 +185,7 @@ class _Loader:
         return path in self._files and fits(self._files[path], self._files[consumer])
 
     def _inherited_by(self, path: str) -> tuple[str, ...]:
-        """The folders in the DT_RPATH of the loaders of *path*, the nearest first."""
+        """The folders in the DT_RPATH of its loaders, the nearest first."""
         if path not in self._inherited:
             _, *above = rpath_files(path, self._files.__getitem__, self._loaders)
             self._inherited[path] = tuple(dict.fromkeys(folder for file in above for folder in self._own[file]))
@@ -204,50 +203,44 @@ class _Loader:
         return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)
 
     def _leads_out(self, folder: str) -> bool:
-        """Whether *folder* is in the folder of another package."""
         return bool(folder) and folder.partition("/")[0] not in self._tops
 
 
 @cache
 def _usual(machine: str) -> PlatformPolicy | None:
-    """What every glibc system has, for wheels with a tag such as linux_x86_64, which promises nothing."""
+    """For tags such as linux_x86_64, which promise nothing."""
     return PlatformPolicy.parse(f"manylinux2014_{machine}")
 
 
 def level_of(path: str) -> str | None:
-    """The level of the copy at *path*: ``v3`` for ``a.libs/glibc-hwcaps/x86-64-v3/libx.so``."""
+    """``v3`` for ``a.libs/glibc-hwcaps/x86-64-v3/libx.so``."""
     match = _IN_LEVEL.fullmatch(path)
     return match["level"] if match else None
 
 
 def at_level(path: str, level: str) -> str:
-    """The path of a copy for *level* of the library at *path*."""
     folder, name = posixpath.split(path)
     return posixpath.join(folder, GLIBC_HWCAPS, f"x86-64-{level}", name)
 
 
 def baseline_of(path: str) -> str:
-    """The path of the base of a copy at *path*, or *path*."""
+    """The path of the library that a copy at *path* stands for, or *path*."""
     match = _IN_LEVEL.fullmatch(path)
     return f"{match['folder']}{match['rest']}" if match else path
 
 
 def replaced_library(path: str) -> str | None:
-    """The path of the library for which glibc takes that at *path* on newer CPUs of any machine.
-
-    ``a/libx.so`` for ``a/glibc-hwcaps/power10/libx.so``.
-    """
+    """``a/libx.so``, for which newer CPUs load *path*, ``a/glibc-hwcaps/power10/libx.so``."""
     match = _OF_ANY_MACHINE.fullmatch(path)
     return match["folder"] + match["name"] if match else None
 
 
 def missing_base(base: str) -> str:
-    """What is wrong with a copy without a library at *base*."""
     return f"no {base}; expected one for lesser processors, and for systems that know no levels"
 
 
 def soname_fault(copy: str | None, base: str | None, *, where: str) -> str | None:
-    """What is wrong with a copy of the SONAME *copy*, if its base, *where*, has the SONAME *base*."""
+    """What is wrong if copy and *base*, which is *where*, have these SONAMEs."""
     if copy == base:
         return None
     return f"SONAME {copy or 'none'}, and {base or 'none'} in {where}; expected one for all levels"

@@ -68,36 +68,11 @@ _MACHINES = {
     183: "aarch64",
     243: "riscv64",
     258: "loongarch64",
-    0: "EM_NONE",
-    2: "EM_SPARC",
-    4: "EM_68K",
-    8: "EM_MIPS",
-    15: "EM_PARISC",
-    18: "EM_SPARC32PLUS",
-    20: "EM_PPC",
-    23: "EM_SPU",
-    42: "EM_SH",
-    43: "EM_SPARCV9",
-    45: "EM_ARC",
-    50: "EM_IA_64",
-    83: "EM_AVR",
-    92: "EM_OPENRISC",
-    93: "EM_ARC_COMPACT",
-    94: "EM_XTENSA",
-    105: "EM_MSP430",
-    113: "EM_ALTERA_NIOS2",
-    164: "EM_QDSP6",
-    189: "EM_MICROBLAZE",
     190: "EM_CUDA",
-    195: "EM_ARC_COMPACT2",
-    220: "EM_Z80",
     224: "EM_AMDGPU",
-    247: "EM_BPF",
-    252: "EM_CSKY",
-    0x9026: "EM_ALPHA",
 }
 _PPC64 = 21
-_TYPES = {0: "ET_NONE", 1: "ET_REL", 2: "ET_EXEC", 3: "ET_DYN", 4: "ET_CORE", 0xFF00: "ET_LOPROC", 0xFFFF: "ET_HIPROC"}
+_TYPES = {0: "ET_NONE", 1: "ET_REL", 2: "ET_EXEC", 3: "ET_DYN"}
 _NT_GNU_BUILD_ID, _NT_GNU_PROPERTY_TYPE_0 = 3, 5
 _ISA_NEEDED, _ISA_USED = 0xC0008002, 0xC0010002
 # GPU code of hundreds of MB, and unwind tables
@@ -121,7 +96,7 @@ class RequiredVersions(Struct, frozen=True):
 
 
 class Dynamic(Struct, frozen=True, eq=False):
-    """The dynamic table of *image*: its rows up to DT_NULL; the file offsets of the table, and of its strings."""
+    """The dynamic table of *image*: rows up to DT_NULL, file offsets of the table and of its strings."""
 
     image: ElfImage
     rows: tuple[DynamicRow, ...]
@@ -158,7 +133,7 @@ class Dynamic(Struct, frozen=True, eq=False):
         return cls(image, table.rows, table.span, range(begin, end))
 
     def raw(self, offset: int) -> bytes:
-        """The bytes of the string at *offset* of the string table, without the zero at its end."""
+        """The string at *offset* of the string table."""
         at = self.strings.start + offset
         while at < self.strings.stop:
             piece = bytes(self.image.data[at : min(at + _PIECE, self.strings.stop)])
@@ -171,11 +146,10 @@ class Dynamic(Struct, frozen=True, eq=False):
         return self.raw(offset).decode("utf-8", "surrogateescape")
 
     def texts(self, *tags: int, errors: str = "surrogateescape") -> tuple[str, ...]:
-        """The strings of every row with one of *tags*."""
         return self.decoded((row.value for row in self.rows if row.tag in tags), errors)
 
     def decoded(self, offsets: Iterable[int], errors: str) -> tuple[str, ...]:
-        """The strings at *offsets*; `BinaryError` if they are together far longer than any real ones."""
+        """The strings at *offsets*; `BinaryError` if they are far longer than any real ones."""
         texts: list[str] = []
         left = _MOST_TEXT
         for offset in offsets:
@@ -189,17 +163,15 @@ class Dynamic(Struct, frozen=True, eq=False):
         return next((row.value for row in reversed(self.rows) if row.tag == tag), None)
 
     def offset(self, tag: int) -> int | None:
-        """The file offset of the table whose address is the value of *tag*."""
+        """The file offset of a tag's table."""
         address = self.value(tag)
         return None if address is None else self.image.offset(address)
 
     @property
     def paths(self) -> tuple[DynamicRow, ...]:
-        """The rows of RPATH and RUNPATH."""
         return tuple(row for row in self.rows if row.tag in PATH_TAGS)
 
     def required(self, errors: str = "surrogateescape") -> tuple[RequiredVersions, ...]:
-        """The version requirements, library by library."""
         required = []
         for need, entries in version_needs(self.image, self.offset(DynamicTag.VERNEED)):
             library, *names = self.decoded((need.vn_file, *(entry.vna_name for entry in entries)), errors)
@@ -260,8 +232,6 @@ def _linked(image: ElfImage, at: int | None, record: type[R], *, most: int | Non
 
 
 class Outline(BinaryOutline, frozen=True, kw_only=True):
-    """An ELF file without its contents."""
-
     sections: tuple[Section, ...]
 
     @classmethod
@@ -273,8 +243,6 @@ class Outline(BinaryOutline, frozen=True, kw_only=True):
 
 
 class Loading(BinaryLoading, frozen=True, kw_only=True):
-    """An ELF file as the loader sees it."""
-
     outline: Outline
 
     @classmethod
@@ -312,7 +280,7 @@ class Loading(BinaryLoading, frozen=True, kw_only=True):
 
 
 def outline_facts(image: ElfImage, dynamic: Dynamic) -> dict[str, Any]:
-    """The fields of the `Outline` of *image*, by name."""
+    """The fields of an `Outline`."""
     bits, order = image.encoding
     properties, build_id = _properties(image)
     ppc64 = "ppc64le" if order == "<" else "ppc64"
@@ -341,12 +309,12 @@ def _paths(dynamic: Dynamic, tag: DynamicTag) -> tuple[str, ...]:
 
 
 def _levels(bits: int) -> tuple[str, ...]:
-    """The levels that the *bits* of an x86 ISA property stand for, lowest first (psABI, program property)."""
+    """By bits of an x86 ISA property, lowest first (psABI, program property)."""
     return tuple(level for bit, level in enumerate(X86_64_LEVELS) if bits >> bit & 1)
 
 
 def _properties(image: ElfImage) -> tuple[dict[int, int], str | None]:
-    """The GNU properties that are 32-bit numbers, by type, and the build-id in hexadecimal digits."""
+    """The GNU properties that are 32-bit numbers, by type, and the build-id."""
     properties: dict[int, int] = {}
     build_id = None
     bits, order = image.encoding
@@ -365,7 +333,7 @@ def _properties(image: ElfImage) -> tuple[dict[int, int], str | None]:
 
 
 def _gnu_notes(image: ElfImage) -> Iterator[tuple[int, bytes]]:
-    """The types and descriptions of the notes of GNU: name size, description size and type, then both, aligned to 4."""
+    """Types and descriptions: name size, description size and type, then both, aligned to 4."""
     head = struct.Struct(image.encoding.order + "III")
     # the loader reads segments; object files have sections only
     segments = [segment.span for segment in image.segments if segment.p_type == SegmentType.NOTE]
@@ -387,7 +355,7 @@ def _aligned(number: int, unit: int) -> int:
 
 
 def _modules_and_place_functions(dynamic: Dynamic) -> tuple[tuple[str, ...], list[str]]:
-    """The Python modules whose init functions it exports, and the functions that it takes to find out where it is."""
+    """The Python modules that it is, and the functions by which it finds out where it is."""
     with dynamic.image.view(dynamic.strings) as names:
         inits = {match.start(): match[1].decode() for match in MODULE.finditer(names)}
         askers = {match.start(): match[0][:-1].decode() for match in _PLACE_FUNCTIONS.finditer(names)}
@@ -414,7 +382,7 @@ def _dynamic_symbols(dynamic: Dynamic) -> Iterator[tuple[int, ...]]:
 
 
 def _in_constants(dynamic: Dynamic) -> tuple[set[str], list[str]]:
-    """The file names of libraries in its constants, and the files in them that say where libraries are."""
+    """The library names, and the files that say where libraries are, in constants."""
     names: set[str] = set()
     place_files: dict[str, None] = {}
     for span in _constants(dynamic):

@@ -22,10 +22,8 @@ LITTLE_ENDIAN, BIG_ENDIAN = 1, 2
 class FileType(IntEnum):
     """e_type"""
 
-    REL = 1
     EXEC = 2
     DYN = 3
-    CORE = 4
 
 
 class ElfMachine(IntEnum):
@@ -73,7 +71,6 @@ class SectionType(IntEnum):
     NOBITS = 8
     REL = 9
     DYNSYM = 11
-    GROUP = 17
     SYMTAB_SHNDX = 18
     RELR = 19
     GNU_HASH = 0x6FFFFFF6
@@ -111,7 +108,6 @@ class DynamicTag(IntEnum):
     SONAME = 14
     RPATH = 15
     REL = 17
-    PLTREL = 20
     JMPREL = 23
     RUNPATH = 29
     RELRSZ = 35
@@ -209,12 +205,11 @@ _ORDER_32 = {
 
 
 def record_size(record: type[Packed], encoding: Encoding) -> int:
-    """The bytes of a *record* in a file of *encoding*."""
     return _structure(record, encoding)[0].size
 
 
 def tuples(record: type[Packed], data: Buffer, encoding: Encoding) -> Iterator[tuple[Any, ...]]:
-    """The fields, in the order of the 64-bit *record*, of every whole one in *data*."""
+    """The fields, in 64-bit order, of every whole *record* in *data*."""
     layout, order = _structure(record, encoding)
     rows = layout.iter_unpack(bytes(data[: len(data) // layout.size * layout.size]))
     return rows if order is None else map(itemgetter(*order), rows)
@@ -222,7 +217,7 @@ def tuples(record: type[Packed], data: Buffer, encoding: Encoding) -> Iterator[t
 
 @cache
 def _structure(record: type[Packed], encoding: Encoding) -> tuple[struct.Struct, tuple[int, ...] | None]:
-    """The structure of *record* in a file of *encoding*, and the places of its fields in that, if in another order."""
+    """The structure of *record*, and the places of its fields in that, if in another order."""
     names = tuple(record.codes)
     is_32_bit = encoding.bits == 32  # noqa: PLR2004
     stored = _ORDER_32.get(record.__name__, names) if is_32_bit else names
@@ -266,12 +261,10 @@ class ProgramHeader(Packed, frozen=True):
 
     @property
     def span(self) -> range:
-        """The file offsets of its bytes."""
         return range(self.p_offset, self.p_offset + self.p_filesz)
 
     @property
     def addresses(self) -> range:
-        """The virtual addresses it takes up, with those beyond the file's bytes."""
         return range(self.p_vaddr, self.p_vaddr + self.p_memsz)
 
 

@@ -53,7 +53,7 @@ _STUB_SEGMENTS = 3
 
 
 class NewSection(Struct, frozen=True):
-    """A section to be written; *link* and *info* count sections from 1 on, *entry* is sh_entsize in bytes."""
+    """*link* and *info* count sections from 1 on, *entry* is sh_entsize in bytes."""
 
     name: str
     kind: SectionType
@@ -65,20 +65,18 @@ class NewSection(Struct, frozen=True):
 
 
 def string_table(texts: Iterable[str]) -> tuple[bytes, tuple[int, ...]]:
-    """A string table of *texts*, and the offset of each."""
     encoded = [text.encode("utf-8", "surrogateescape") + b"\0" for text in texts]
     offsets = accumulate(map(len, encoded), initial=1)
     return b"\0" + b"".join(encoded), tuple(offset for offset, _ in zip(offsets, encoded, strict=False))
 
 
 def section_offsets(sizes: Iterable[int], *, segments: int) -> tuple[int, ...]:
-    """The file offsets, and addresses, of sections of these *sizes* in bytes, and of the end."""
+    """File offsets and addresses by *sizes* in bytes, and the end."""
     start = FileHeader.layout.size + segments * ProgramHeader.layout.size
     return tuple(accumulate((size + -size % _WORD for size in sizes), initial=start))
 
 
 def elf_file(machine: ElfMachine, sections: Sequence[NewSection], segments: Sequence[ProgramHeader] = ()) -> bytes:
-    """A shared library of *sections*, with *segments* as its program headers."""
     names, name_offsets = string_table([*(section.name for section in sections), ".shstrtab"])
     sections = (*sections, NewSection(".shstrtab", SectionType.STRTAB, names, flags=0))
     *offsets, end = section_offsets((len(section.data) for section in sections), segments=len(segments))

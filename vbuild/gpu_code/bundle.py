@@ -105,7 +105,7 @@ _SIZES: Mapping[int, type[Sizes]] = {1: Sizes1, 2: Sizes2, 3: Sizes3}
 
 
 class _Compressed(NamedTuple):
-    """The header of a compressed bundle, and the file offsets of its payload and its end."""
+    """The header, and the file offsets of payload and end."""
 
     version: int
     method: BundleMethod
@@ -141,7 +141,6 @@ def read(data: memoryview, span: range) -> Reading:
 
 
 def packed(kept: Sequence[GpuEntry], written: Writing) -> tuple[Part, ...]:
-    """The plain bundle of the *kept* entries, each as *written* gives it."""
     codes = [written(entry) for entry in kept]
     idents = [entry.ident.encode() for entry in kept]
     end = len(MAGIC) + Count.layout.size + sum(BundleRow.layout.size + len(ident) for ident in idents)
@@ -205,7 +204,6 @@ def _entry(row: BundleRow, ident: str, start: int) -> GpuEntry:
 
 
 def _who(ident: str) -> tuple[str, GpuCodeKind, GpuTarget]:
-    """Kind, code and target of the entry *ident*."""
     parts = ident.split("-", _PARTS_BEFORE_TARGET)
     if parts[0] == "host":
         return "host", GpuCodeKind.OTHER, _HOST
@@ -272,7 +270,6 @@ def _stream_size(data: memoryview, uncompressed: int) -> int:
 
 
 def _is_too_much(uncompressed: int, size: int) -> bool:
-    """Whether *size* bytes cannot well inflate to *uncompressed* ones."""
     return uncompressed > min(_LARGEST, max(_PLENTY, _RATIO * size))
 
 
@@ -334,7 +331,7 @@ def _hash(plain: Buffer) -> int:
 
 
 def _inflated(data: memoryview, head: _Compressed, start: int, *, most: int | None = None) -> bytes:
-    """The plain bundle of *head*, or its first *most* bytes; `BinaryError` if it is damaged."""
+    """The plain bundle, or its first *most* bytes; `BinaryError` if it is damaged."""
     payload = data[head.payload : head.stop]
     try:
         if head.method is BundleMethod.ZLIB:

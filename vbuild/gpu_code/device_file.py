@@ -90,7 +90,7 @@ class Folder(Protocol):
 
 
 class Folders:
-    """The folders of a package with files at *paths*; *read* gives a file's bytes."""
+    """The folders of a package; *read* gives a file's bytes."""
 
     def __init__(self, paths: Iterable[str], read: Callable[[str], bytes]) -> None:
         self._read = read
@@ -106,8 +106,6 @@ class Folders:
 
 
 class DiskFolder:
-    """A folder of this machine."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -153,7 +151,6 @@ class DeviceFile(Struct, frozen=True):
 
     @classmethod
     def _beside(cls, path: str, head: Head, folder: "Folder") -> Self | None:
-        """What the files beside it in *folder* say of the one at *path*, if anything."""
         name = path.rpartition("/")[2]
         with suppress(VbuildError):
             if machine := _machine_of(name, folder.names):
@@ -289,7 +286,7 @@ def _unframed(frame: memoryview) -> bytes:
 
 
 def may_be_container(path: str, head: Head) -> bool:
-    """Whether the file at *path* begins as a fatbin or a bundle does; *head* gives its first bytes."""
+    """By its first bytes."""
     start = head(HEADER)
     if start.startswith(_ZSTD) and path.endswith(_ZSTD_SUFFIX):
         with suppress(zstd.ZstdError):
@@ -298,12 +295,12 @@ def may_be_container(path: str, head: Head) -> bool:
 
 
 def is_named(path: str) -> bool:
-    """Whether the file at *path* has one architecture in its name."""
+    """Whether its name has one architecture."""
     return _architecture_in(path.rpartition("/")[2]) is not None
 
 
 def _machine_of(name: str, names: Container[str]) -> str | None:
-    """The cubin or code object of the entry of Triton's cache that *name* is a part of, if any."""
+    """The cubin or code object of the same entry of Triton's cache."""
     stem = name.removeprefix("__grp__").rpartition(".")[0]
     if not stem or f"{stem}.json" not in names:
         return None
@@ -319,7 +316,7 @@ def _architecture_in(name: str) -> tuple[str, Device, str] | None:
 
 
 def _device(word: str) -> Device | None:
-    """The GPU that *word* names, such as sm_80 or gfx90a."""
+    """Such as sm_80 or gfx90a."""
     if not (match := _NAMED.fullmatch(word)):
         return None
     if match["number"]:
@@ -345,7 +342,7 @@ def _cubin(flags: int, abi: tuple[int, int], path: str, head: Head) -> Arch | No
 
 
 def _checked(number: int, suffix: str) -> Arch | None:
-    """The architecture, if a toolkit has it."""
+    """If a toolkit has it."""
     arch = Arch(number, suffix)
     return arch if arch.toolkits else None
 

@@ -85,7 +85,7 @@ class FatbinKind(IntEnum):
 
 
 class FatbinFlag(IntFlag):
-    """The flags of an entry; the ARCH bits are the letter behind the architecture's number."""
+    """The ARCH bits are the letter behind the architecture's number."""
 
     ADDRESS_64 = 1 << 0
     DEBUG = 1 << 1
@@ -188,7 +188,6 @@ def read(data: memoryview, span: range) -> Reading:
 
 
 def packed(kept: Sequence[GpuEntry], written: Writing) -> tuple[Part, ...]:
-    """The fatbin of the *kept* entries, each as *written* gives it."""
     parts = [written(entry) for entry in kept]
     size = sum(map(len, parts))
     return (FatbinHeader(MAGIC, VERSION, HEADER_SIZE, size).pack(), *parts)
@@ -209,8 +208,6 @@ FATBINS = ContainerForm(
 
 
 class _Traits(NamedTuple):
-    """The meaning of an entry's kind, architecture and flags."""
-
     kind: str
     code: GpuCodeKind
     arch: Arch

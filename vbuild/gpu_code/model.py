@@ -39,8 +39,6 @@ class Vendor(StrEnum):
 
 
 class Compression(StrEnum):
-    """How the bytes of an entry are stored."""
-
     RAW = "raw"
     LZ4 = "lz4"
     ZSTD = "zstd"
@@ -72,7 +70,7 @@ class GpuEntry(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes in the file with its header, or its *share*."""
+        """Bytes in the file, or its *share*."""
         return len(self.span) or self.share
 
     @property
@@ -119,7 +117,7 @@ class Container(Struct, frozen=True):
 
     @property
     def smallest(self) -> GpuEntry | None:
-        """The entry of the fewest bytes, which stays if none is needed."""
+        """What stays if no entry is needed."""
         return min(self.entries, key=lambda entry: entry.size, default=None)
 
     def keeping(self, kept: Collection[GpuEntry], *, written: Writing = verbatim) -> tuple[Part, ...]:
@@ -141,12 +139,11 @@ def offered(containers: Sequence[Container]) -> tuple[Container, ...]:
 
 
 class Blob(Struct, frozen=True):
-    """GPU code at *span* of the file outside of known containers; it stays as it is."""
+    """GPU code outside of known containers, which stays as it is."""
 
     section: str
     span: range
     what: str
-    is_damaged: bool = False
 
 
 class DeviceCode(Struct, frozen=True):
@@ -161,7 +158,7 @@ class DeviceCode(Struct, frozen=True):
 
     @property
     def pinned(self) -> tuple[Container | Blob, ...]:
-        """What stays whole and where it is, whichever GPUs are wanted."""
+        """What cannot change."""
         return (*(container for container in self.containers if not container.movable), *self.blobs)
 
 

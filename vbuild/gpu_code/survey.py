@@ -107,7 +107,6 @@ class _Sections:
         self.targets = sorted(pointer.target for pointer in pointers)
 
     def _wrapper_pointers(self) -> set[int]:
-        """The addresses of the pointers in wrappers."""
         places: set[int] = set()
         for section in self.image.named(self.form.wrapper_section):
             size = ContainerWrapper.layout.size
@@ -146,7 +145,7 @@ class _Sections:
             except BinaryError as error:
                 self.findings.notes.append(f"{section.name}: {error}")
                 damage = f"damaged or unknown {self.form.name}"
-                self.findings.blobs.append(Blob(section.name, range(start, end), damage, is_damaged=True))
+                self.findings.blobs.append(Blob(section.name, range(start, end), damage))
                 self.findings.count(_DAMAGED)
                 start = end
             else:
@@ -226,14 +225,13 @@ def _search(image: Image, section: Section, findings: _Findings) -> None:
 
 
 class _Magic:
-    """The offsets in *section* at which *pattern* is, searched once from one to the next."""
+    """The offsets of *pattern* in *section*, searched once from one to the next."""
 
     def __init__(self, pattern: re.Pattern[bytes], image: Image, section: Section) -> None:
         self._pattern, self._data, self._end = pattern, image.data, section.span.stop
         self.start = -1
 
     def after(self, offset: int) -> int:
-        """The first from *offset* on, or the section's end."""
         if self.start < offset:
             match = self._pattern.search(self._data, offset, self._end)
             self.start = match.start() if match else self._end
@@ -264,7 +262,6 @@ def _bare(image: Image, section: Section, start: int) -> Blob | None:
 
 
 def _behind_zeros(data: memoryview, span: range) -> int:
-    """The first offset in *span* that is not zero, or its end."""
     for start in range(span.start, span.stop, _ZEROS):
         piece = bytes(data[start : min(start + _ZEROS, span.stop)])
         if rest := piece.lstrip(b"\0"):

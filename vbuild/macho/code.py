@@ -85,7 +85,7 @@ class Segment(NamedTuple):
 
 
 class MachoFile:
-    """Segments, sections and load commands of one file; `BinaryError` if it is damaged, or for other machines.
+    """One file; `BinaryError` if it is damaged, or for other machines.
 
     *tables* are the words of load commands by number. A program starts *entry* bytes behind *base*.
     """
@@ -298,7 +298,6 @@ class _Program:
             self._place = (self._place + step) & 0xFFFFFFFFFFFFFFFF
 
     def rebased(self) -> Iterator[int]:
-        """The places that get the loader's base."""
         for operation, low in self._operations():
             match operation:
                 case 0:
@@ -449,7 +448,7 @@ def _symbols(file: MachoFile, code: Sequence[CodeSection]) -> tuple[dict[int, Sy
 def _functions(
     file: MachoFile, code: Sequence[CodeSection], stubs: Sequence[CodeSection], named: dict[int, Symbol]
 ) -> tuple[Symbol, ...]:
-    """Every function, up to the start of the next one or the end of its section."""
+    """Each up to the start of the next one or the end of its section."""
     starts = {address for address in _starts(file) if any(section.address <= address < section.end for section in code)}
     known = [
         address

@@ -45,8 +45,6 @@ def edges_of(files: Mapping[str, BinaryOutline], *, is_elsewhere: Callable[[str]
 
 
 class _Search:
-    """Resolves names by the loaders that are known so far."""
-
     def __init__(
         self,
         files: Mapping[str, BinaryOutline],
@@ -105,17 +103,15 @@ class _Search:
         return next((file for file in candidates if file in self._files and self._fits(file, path)), None)
 
     def _loaded(self, path: str, name: str) -> str | None:
-        """The file that answers to *name* once it is loaded, by preference near *path*."""
+        """The file that answers to *name* once it is loaded, preferably near *path*."""
         homes = self._names.get(name) or (self._names.get(name.rpartition("/")[2]) if name[:1] != "/" else None)
         fitting = [home for home in homes or () if home != path and self._fits(home, path)]
         return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)
 
     def _fits(self, path: str, consumer: str) -> bool:
-        """Whether a process with *consumer* in it can load the file at *path*."""
         library, *_ = outlines = self._files[path], self._files[consumer]
         own, wanted = ({half.outline.machine for half in file.halves} or {file.machine} for file in outlines)
         return library.type in {"MH_DYLIB", "MH_BUNDLE"} and bool(own & wanted)
 
     def _leads_out(self, path: str) -> bool:
-        """Whether *path* is in the folder of another package."""
         return path.partition("/")[0] not in self._tops

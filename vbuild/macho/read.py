@@ -49,7 +49,7 @@ _NAME = re.compile(rb"(?<![^\0/\"' ])[\w+-][\w.+-]*\.(?:dylib|so)\Z")
 
 
 class _MachoFile:
-    """A Mach-O file for one machine, whose tables lie in *data*; `BinaryError` otherwise."""
+    """A file for one machine; `BinaryError` unless its tables lie in *data*."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -142,7 +142,6 @@ class _MachoFile:
 
     @property
     def modules(self) -> Iterator[str]:
-        """The Python modules whose init functions it exports."""
         start, size = self.names
         with self.data[start : start + size] as names:
             wanted = {match.start() + 1: match[1].decode() for match in _MODULE.finditer(names)}
@@ -152,7 +151,6 @@ class _MachoFile:
 
     @property
     def mentioned(self) -> Iterator[str]:
-        """The file names of libraries in its constants."""
         for name, start, size in self.sections:
             with self.data[start : start + size] as text:
                 for match in _SUFFIX.finditer(text) if name.rpartition(",")[2] in _WITH_TEXT else ():
@@ -180,7 +178,7 @@ class _MachoFile:
         )
 
     def _parts(self) -> Iterator[PlainSection]:
-        """The sections, and the parts of __LINKEDIT, which has no sections."""
+        """The sections, and the parts of __LINKEDIT."""
         for name, _, size in self.sections:
             is_debug = name.startswith("__DWARF,")
             yield PlainSection(name, size, is_loaded=not is_debug, is_debug=is_debug)

@@ -53,7 +53,7 @@ _SCOPE, _UNWIND, _TRY, _CATCH = (struct.Struct(f"<{count}I") for count in (4, 2,
 
 
 class LoadedPe:
-    """The file *pe*, read by RVA; *code* are the sections that run."""
+    """*pe* read by RVA; *code* are the sections that run."""
 
     def __init__(self, pe: PeImage) -> None:
         self.pe, self.base = pe, pe.optional.image_base
@@ -73,7 +73,6 @@ class LoadedPe:
         return bytes(self.pe.data[at : min(at + size, sections[index].span.stop)])
 
     def row(self, layout: struct.Struct, start: int) -> tuple[int, ...]:
-        """The row of *layout* at the RVA *start*; `BinaryError` out of its section."""
         return next(self.rows(layout, start, 1))
 
     def rows(self, layout: struct.Struct, start: int, count: int) -> Iterator[tuple[int, ...]]:
@@ -84,7 +83,6 @@ class LoadedPe:
         return layout.iter_unpack(data)
 
     def text(self, start: int) -> str:
-        """The text at the RVA *start*, up to a zero."""
         return self.bytes_at(start, _LONGEST).partition(b"\0")[0].decode("utf-8", "backslashreplace")
 
     def directory(self, number: int) -> tuple[int, int]:
@@ -172,7 +170,7 @@ def _image(file: LoadedPe) -> CodeImage:
 
 
 def _imports(file: LoadedPe) -> tuple[dict[int, str], tuple[str, ...]]:
-    """The addresses that the loader fills with an import, at once or when it is first called, by name; and the DLLs."""
+    """The addresses that the loader fills with an import, by name; and the DLLs."""
     places: dict[int, str] = {}
     libraries: dict[str, None] = {}
     for number, layout in ((Directory.IMPORT, _IMPORT), (Directory.DELAY_IMPORT, _DELAYED)):
@@ -198,7 +196,7 @@ def _imports(file: LoadedPe) -> tuple[dict[int, str], tuple[str, ...]]:
 
 
 def _named(file: LoadedPe) -> tuple[dict[int, Symbol], list[Symbol], str | None]:
-    """The functions by address, and the objects, with names and without sizes; and the name of the DLL."""
+    """Functions by address, and objects, without sizes; and the name of the DLL."""
     names: dict[int, list[str]] = {}
     exported: set[int] = set()
     soname = None
@@ -230,7 +228,7 @@ def _named(file: LoadedPe) -> tuple[dict[int, Symbol], list[Symbol], str | None]
 
 
 def _symbols(file: LoadedPe) -> Iterator[tuple[int, str]]:
-    """Address and name of the functions and variables in mingw's symbol table."""
+    """Address and name in mingw's symbol table."""
     coff, data, sections = file.pe.coff, file.pe.data, file.pe.sections
     end = coff.symbols_at + _SYMBOL.size * coff.symbols
     if not coff.symbols_at or coff.symbols > _MOST_ROWS or end > len(data):
@@ -309,7 +307,7 @@ def _guessed_pointers(file: LoadedPe, imports: dict[int, str]) -> Iterator[tuple
 
 
 def _tables_in_code(file: LoadedPe, places: list[int], functions: dict[int, int]) -> Iterator[Symbol]:
-    """The tables of pointers between functions, as mingw has one of constructors, with -1 in front and 0 behind."""
+    """Tables of pointers between functions, as mingw's of constructors, with -1 in front and 0 behind."""
     starts = sorted(functions)
     tables: list[range] = []
     for place in sorted(places):
@@ -344,7 +342,7 @@ def _stubs(file: LoadedPe, imports: dict[int, str], functions: dict[int, int]) -
 def _handlers(
     file: LoadedPe, unwound: dict[int, tuple[int, int]], functions: dict[int, int]
 ) -> tuple[dict[int, tuple[int, ...]], bool]:
-    """The functions that run when the one at an address throws; and whether all such tables were understood."""
+    """The functions that run when the one at an address throws; and whether all tables were understood."""
     handlers: dict[int, tuple[int, ...]] = {}
     is_known = True
     for function, (data, handler) in unwound.items():

@@ -125,7 +125,7 @@ def _words(
 
 
 def _unclaimed(section: PeSection, moves: Sequence[_Move]) -> list[range]:
-    """The addresses of *section* with bytes in the file that *moves* do not replace."""
+    """The addresses with bytes in the file that *moves* do not replace."""
     edges = [section.addresses.start]
     for move in sorted(moves, key=lambda move: move.old.start):
         edges += [move.old.start, move.old.stop]

@@ -95,7 +95,7 @@ def debug_sections(image: PeImage) -> dict[int, bytes] | None:
 
 
 def symbols_of(image: PeImage) -> range:
-    """The file offsets of the symbols and their names."""
+    """With their names."""
     start = image.coff.symbols_at
     strings = start + _SYMBOL * image.coff.symbols
     size = int.from_bytes(image.data[strings : strings + 4], "little")
@@ -103,8 +103,6 @@ def symbols_of(image: PeImage) -> range:
 
 
 class _Bed(Struct, frozen=True):
-    """A section with replaced spans, and how they are packed."""
-
     section: PeSection
     replacements: tuple[Replacement, ...]
     packing: Packing
@@ -251,7 +249,6 @@ def _word(image: PeImage, address: int, value: int) -> Edit:
 
 
 def _section_edits(image: PeImage, shifts: _Shifts, stripped: dict[int, bytes] | None) -> Iterator[Edit]:
-    """The headers of a file that has less of some sections."""
     coff, optional = image.coff, image.optional
     if stripped is not None:
         coff = replace(coff, symbols_at=0, symbols=0)

@@ -48,8 +48,6 @@ class Machine(IntEnum):
 
 
 class Directory(IntEnum):
-    """The numbers of data directories."""
-
     EXPORT = 0
     IMPORT = 1
     SECURITY = 4
@@ -60,8 +58,6 @@ class Directory(IntEnum):
 
 
 class SectionFlag(IntFlag):
-    """Characteristics of a section."""
-
     CODE = 0x20
     DISCARDABLE = 0x200_0000
     EXECUTE = 0x2000_0000
@@ -331,14 +327,14 @@ class PeImage(PeLayout, frozen=True, eq=False):
             at += size
 
     def debug_entries(self) -> tuple[tuple[int, DebugEntry], ...]:
-        """The rows of the debug directory, each with its file offset."""
+        """The rows of the debug directory by file offset."""
         table = self.table(Directory.DEBUG)
         size = DebugEntry.layout.size
         return tuple((at, DebugEntry.parse(self.data, at)) for at in range(table.start, table.stop - size + 1, size))
 
 
 def is_64_bit(head: Callable[[int], bytes]) -> bool:
-    """Whether a file is a 64-bit PE file; *head* gives that many of its first bytes, or more."""
+    """*head* gives that many of a file's first bytes, or more."""
     start = head(_E_LFANEW.size)
     if not start.startswith(_DOS) or len(start) < _E_LFANEW.size:
         return False

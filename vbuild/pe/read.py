@@ -98,7 +98,7 @@ class _Section(Struct, frozen=True):
 
 
 class _PeFile:
-    """A PE file, whose sections lie in *data*; `BinaryError` otherwise."""
+    """`BinaryError` unless the sections lie in *data*."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -160,7 +160,6 @@ class _PeFile:
         return name.decode("utf-8", "backslashreplace")
 
     def directory(self, number: int) -> int | None:
-        """The file offset of a directory's table."""
         address, size = self.directories[number] if number < len(self.directories) else (0, 0)
         return self.offset(address) if address and size else None
 
@@ -214,7 +213,6 @@ class _PeFile:
 
     @property
     def modules(self) -> Iterator[str]:
-        """The Python modules whose init functions it exports."""
         exports = self.exports
         for address in self._rows(exports.name_table, exports.names) if exports else ():
             start = self.offset(address)
@@ -245,7 +243,7 @@ class _PeFile:
 
     @property
     def mentioned(self) -> Iterator[str]:
-        """The file names of DLLs in its constants, without those of Windows."""
+        """The file names of DLLs in its constants, without Windows's."""
         for section in self.sections:
             with self.data[section.span.start : section.span.stop] as text:
                 for match in _SUFFIX.finditer(text) if section.has_text else ():

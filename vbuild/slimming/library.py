@@ -21,7 +21,7 @@ from vbuild.binary.edits import Replacement, Strip
 from vbuild.binary.image import Image
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
-from vbuild.elf.surgery.cutting import Operation, operated
+from vbuild.elf.surgery.cutting import Operation, cut
 from vbuild.elf.surgery.holes import PointerSlot, stripped
 from vbuild.errors import BinaryError, RepackageError
 from vbuild.files.edited import EditedFile, Part
@@ -323,7 +323,7 @@ class LibraryPlan(Struct, frozen=True):
 def _operated(image: ElfImage | PeImage, replacements: Sequence[Replacement], cuts: Cuts) -> Operation:
     if isinstance(image, PeImage):
         return Operation(pe_cut(image, replacements, strip=cuts.strip))
-    return operated(image, replacements, strip=cuts.strip, force=cuts.force)
+    return cut(image, replacements, strip=cuts.strip, force=cuts.force)
 
 
 def _needs_zstd(entry: GpuEntry) -> bool:

@@ -16,7 +16,7 @@ from vbuild.files.edited import EditedFile
 
 BEFORE = ElfImage.parse(library())
 ORDERS = shortened(BEFORE)
-AFTER = bytes(cut(BEFORE, ORDERS))
+AFTER = bytes(cut(BEFORE, ORDERS).edited)
 IMAGE = ElfImage.parse(AFTER)
 SOUND = Sound(AFTER)
 patched, flipped = SOUND.patched, SOUND.flipped

@@ -24,7 +24,7 @@ from tests.factories.tools import needs
 from vbuild.binary.edits import Replacement, Strip
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import SectionType
-from vbuild.elf.surgery.cutting import cut, operated
+from vbuild.elf.surgery.cutting import cut
 from vbuild.errors import BinaryError
 
 BFD_ONE = ("-Wl,-z,noseparate-code", "-Wl,-z,max-page-size=2097152")
@@ -57,7 +57,7 @@ def objcopied(data: bytes) -> bytes:
 def slimmed(data: bytes, *, strip: Strip = Strip.NOTHING) -> bytes:
     """*data* with two entries of each blob, loaded once to see that nothing else changed."""
     image = ElfImage.parse(data)
-    return bytes(cut(image, shortened(image), strip=strip))
+    return bytes(cut(image, shortened(image), strip=strip).edited)
 
 
 def expected(data: bytes, toolchain: Toolchain = X86_64) -> list[str]:
@@ -87,7 +87,7 @@ def test_other_tools_can_edit_a_cut_library(shape: str, after: Edit) -> None:
 def test_a_cut_library_can_be_cut_again(shape: str) -> None:
     data = library(*SHAPES[shape])
     image = ElfImage.parse(data)
-    once = bytes(cut(image, [blob.keeping(image, *range(12)) for blob in blobs(image)]))
+    once = bytes(cut(image, [blob.keeping(image, *range(12)) for blob in blobs(image)]).edited)
     twice = slimmed(once)
     assert program_lines(twice)[1:] == program_lines(data)[1:]
     assert len(twice) < len(once) < len(data)
@@ -125,7 +125,7 @@ def test_on_aarch64_holes_are_of_large_pages_and_starts_keep_their_alignment(
 def test_what_no_replacement_covers_stays_and_makes_a_second_hole() -> None:
     data = library(gap=b"here I stay" * 9)
     image = ElfImage.parse(data)
-    small = bytes(cut(image, shortened(image)))
+    small = bytes(cut(image, shortened(image)).edited)
     assert program_lines(small) == expected(data)
     parts = ElfImage.parse(small).named(".dev")
     assert [part.header.sh_type for part in parts] == [SectionType.PROGBITS] * 2
@@ -138,7 +138,7 @@ def test_a_blob_without_pointers_becomes_shorter_where_it_is() -> None:
     image = ElfImage.parse(data)
     first, *rest = shortened(image)
     fixed = Replacement(first.span, first.parts)
-    small = ElfImage.parse(bytes(cut(image, [fixed, *rest])))
+    small = ElfImage.parse(bytes(cut(image, [fixed, *rest]).edited))
     assert next(blob.span.start for blob in blobs(small)) == first.span.start
 
 
@@ -147,7 +147,7 @@ def test_what_frees_less_than_a_page_leaves_zeros_and_a_file_of_the_same_size() 
     image = ElfImage.parse(data)
     whole = [Replacement(each.span, (each.span,), each.pointers) for each in shortened(image)]
     order = blobs(image)[0].keeping(image, *range(22))
-    edited = bytes(cut(image, [order]))
+    edited = bytes(cut(image, [order]).edited)
     assert len(edited) == len(data)
     assert edited[order.span.start + order.size : order.span.stop] == bytes(len(order.span) - order.size)
     assert program_lines(edited) == [f"{checksum(image, [order, *whole[1:]]):x}", *program_lines(data)[1:]]
@@ -158,7 +158,7 @@ def test_symbols_lead_to_what_was_kept_and_have_its_size(edit: Edit) -> None:
     data = edit(library())
     image = ElfImage.parse(data)
     orders = shortened(image, kept=lambda number: range(number + 1))
-    small = bytes(cut(image, orders))
+    small = bytes(cut(image, orders).edited)
     found = [line.split() for line in elf.judged_by("nm", small, "-S").splitlines() if " blob" in line]
     places = {f"blob{number}": each for number, each in enumerate(blobs(ElfImage.parse(small)))}
     assert {name: int(start, 16) for start, _, _, name in found} == {
@@ -179,14 +179,16 @@ def test_what_is_cut_from_memory_that_is_written_to_leaves_the_zeros_behind_it()
 
 def test_orders_that_change_nothing_change_no_file() -> None:
     image = ElfImage.parse(library())
-    assert cut(image, [Replacement(each.span, (each.span,), each.pointers) for each in shortened(image)]).is_unchanged
-    assert cut(image, []).is_unchanged
+    assert cut(
+        image, [Replacement(each.span, (each.span,), each.pointers) for each in shortened(image)]
+    ).edited.is_unchanged
+    assert cut(image, []).edited.is_unchanged
 
 
 def test_an_object_file_is_left_alone_and_cannot_be_cut() -> None:
     data = elf.object_file("int number = 3;", "-g")
     image = ElfImage.parse(data)
-    assert cut(image, [], strip=Strip.UNNEEDED).is_unchanged
+    assert cut(image, [], strip=Strip.UNNEEDED).edited.is_unchanged
     with pytest.raises(BinaryError, match=r"^file of type 0x1: expected a shared library or program$"):
         cut(image, [Replacement(range(64, 72), ())])
 
@@ -194,12 +196,12 @@ def test_an_object_file_is_left_alone_and_cannot_be_cut() -> None:
 def test_the_order_of_the_orders_does_not_matter() -> None:
     image = ElfImage.parse(library())
     orders = shortened(image)
-    assert bytes(cut(image, orders)) == bytes(cut(image, orders[::-1]))
+    assert bytes(cut(image, orders).edited) == bytes(cut(image, orders[::-1]).edited)
 
 
 def test_the_new_file_is_few_parts_of_the_old_one() -> None:
     image = ElfImage.parse(library())
-    parts = cut(image, shortened(image, kept=lambda _: range(0, 24, 2))).parts
+    parts = cut(image, shortened(image, kept=lambda _: range(0, 24, 2))).edited.parts
     assert all(isinstance(one, range) or isinstance(other, range) for one, other in itertools.pairwise(parts))
     assert len(parts) < 12
 
@@ -210,7 +212,7 @@ class TestRefusals:
 
     def refused(self, *replacements: Replacement) -> str:
         with pytest.raises(BinaryError) as caught:
-            operated(self.image, replacements)
+            cut(self.image, replacements)
         return str(caught.value)
 
     def test_more_bytes_than_before(self) -> None:

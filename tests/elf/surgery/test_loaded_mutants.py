@@ -120,7 +120,7 @@ def check(count: int) -> Counter[tuple[str, str]]:
     with loader() as real:
         for number, (name, data) in enumerate(mutants(count)):
             try:
-                edited = cut(ElfImage.parse(data), ORDERS[name], strip=Strip.UNNEEDED)
+                edited = cut(ElfImage.parse(data), ORDERS[name], strip=Strip.UNNEEDED).edited
             except BinaryError:
                 continue
             if edited.is_unchanged:

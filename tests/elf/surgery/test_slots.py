@@ -5,7 +5,7 @@ from tests.factories.devices import checksum, library, program_lines, shortened
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import DynamicTag, SegmentType
-from vbuild.elf.surgery.cutting import Operation, operated
+from vbuild.elf.surgery.cutting import Operation, cut
 from vbuild.elf.surgery.holes import PointerSlot
 
 OLD_HASH = "-Wl,--hash-style=sysv"
@@ -15,7 +15,7 @@ NO_NOTES = ("-Wl,--build-id=none", "-fcf-protection=none")
 
 def operation(data: bytes, *, force: bool = False) -> tuple[ElfImage, Operation]:
     image = ElfImage.parse(data)
-    done = operated(image, shortened(image), force=force)
+    done = cut(image, shortened(image), force=force)
     return image, done
 
 

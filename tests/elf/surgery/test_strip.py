@@ -22,7 +22,7 @@ FLAG = {Strip.DEBUG: "--strip-debug", Strip.UNNEEDED: "--strip-unneeded"}
 
 
 def stripped(data: bytes, strip: Strip) -> bytes:
-    return bytes(cut(ElfImage.parse(data), [], strip=strip))
+    return bytes(cut(ElfImage.parse(data), [], strip=strip).edited)
 
 
 def names(data: bytes) -> set[str]:
@@ -69,9 +69,9 @@ def test_both_are_done_in_one_cut(edit: type[bytes], strip: Strip) -> None:
     data = edit(library(*DEBUG))
     image = ElfImage.parse(data)
     orders = shortened(image)
-    small = bytes(cut(image, orders, strip=strip))
+    small = bytes(cut(image, orders, strip=strip).edited)
     assert program_lines(small) == [f"{checksum(image, orders):x}", *program_lines(data)[1:]]
-    assert len(small) < len(bytes(cut(image, orders))) < len(data)
+    assert len(small) < len(bytes(cut(image, orders).edited)) < len(data)
     assert elf.complaints("readelf", small, "-aW") == elf.complaints("readelf", data, "-aW")
 
 
@@ -143,7 +143,7 @@ def test_the_build_id_and_the_small_symbol_table_of_fedora_stay() -> None:
 
 def test_stripping_twice_is_stripping_once() -> None:
     once = stripped(library(*DEBUG), Strip.UNNEEDED)
-    assert cut(ElfImage.parse(once), [], strip=Strip.UNNEEDED).is_unchanged
+    assert cut(ElfImage.parse(once), [], strip=Strip.UNNEEDED).edited.is_unchanged
 
 
 def test_relocations_kept_for_another_linker_keep_the_symbols_they_need() -> None:
@@ -162,4 +162,4 @@ def test_a_program_is_stripped_as_a_library_is() -> None:
 
 def test_separate_debug_information_is_left_alone() -> None:
     image = ElfImage.parse(elf.objcopied(library(*DEBUG), "--only-keep-debug"))
-    assert cut(image, [], strip=Strip.UNNEEDED).is_unchanged
+    assert cut(image, [], strip=Strip.UNNEEDED).edited.is_unchanged

@@ -167,13 +167,13 @@ def test_tables_without_a_section_for_the_symbols_are_told() -> None:
 def test_the_last_symbol_and_the_last_name_are_in_their_tables() -> None:
     """One more is not: the edges of what is allowed."""
     last = with_number(place(".rela.dyn").stop - 12, SYMBOLS - 1)
-    assert not cut(ElfImage.parse(last), shortened(ElfImage.parse(last))).is_unchanged
+    assert not cut(ElfImage.parse(last), shortened(ElfImage.parse(last))).edited.is_unchanged
     named = with_number(place(".dynsym").start + 24, STRINGS - 1)
-    assert not cut(ElfImage.parse(named), shortened(ElfImage.parse(named))).is_unchanged
+    assert not cut(ElfImage.parse(named), shortened(ElfImage.parse(named))).edited.is_unchanged
     both = ElfImage.parse(BOTH)
     at, count = place(".hash", both).start, len(place(".dynsym", both)) // 24
     allowed = with_number(at + 8, count - 1, data=BOTH)
-    assert not cut(ElfImage.parse(allowed), shortened(both)).is_unchanged
+    assert not cut(ElfImage.parse(allowed), shortened(both)).edited.is_unchanged
     with pytest.raises(BinaryError, match=rf"^section \.hash: leads to symbol {count:#x}, expected one of {count:#x}$"):
         cut(ElfImage.parse(with_number(at + 8, count, data=BOTH)), shortened(both))
     with pytest.raises(BinaryError, match=r"^section \.hash: 0x\w+ bytes, fewer than it says$"):
@@ -210,7 +210,7 @@ def test_a_chain_of_the_old_hash_table_may_not_lead_past_the_symbols() -> None:
 def test_the_names_of_versions_that_a_library_defines_are_in_their_table() -> None:
     data = elf.linked("int one(void) { return 1; }", "-g", script="ONE { global: one; local: *; };")
     image = ElfImage.parse(data)
-    assert not cut(image, [], strip=Strip.DEBUG).is_unchanged
+    assert not cut(image, [], strip=Strip.DEBUG).edited.is_unchanged
     start = place(".gnu.version_d", image).start
     (aux,) = struct.unpack_from("<12xI", data, start)
     broken = with_number(start + aux, BEYOND, data=data)
@@ -220,7 +220,7 @@ def test_the_names_of_versions_that_a_library_defines_are_in_their_table() -> No
 
 def test_a_program_that_loads_nothing_has_no_tables() -> None:
     program = elf.program("int main(void) { return 3; }", "-g", "-static")
-    small = bytes(cut(ElfImage.parse(program), [], strip=Strip.UNNEEDED))
+    small = bytes(cut(ElfImage.parse(program), [], strip=Strip.UNNEEDED).edited)
     assert len(small) < len(program)
     assert elf.status(small) == 3
 
@@ -247,13 +247,13 @@ def test_a_pointer_that_two_relocations_fill_is_told() -> None:
 @pytest.mark.parametrize("data", [DATA, BOTH, library("-Wl,--hash-style=sysv"), elf.patchelfed(DATA)])
 def test_sound_tables_are_cut(data: bytes) -> None:
     image = ElfImage.parse(data)
-    assert not cut(image, shortened(image)).is_unchanged
+    assert not cut(image, shortened(image)).edited.is_unchanged
 
 
 def test_a_library_that_exports_nothing_is_cut() -> None:
     data = library(exports=False)
     image = ElfImage.parse(data)
-    assert not cut(image, shortened(image)).is_unchanged
+    assert not cut(image, shortened(image)).edited.is_unchanged
 
 
 def test_a_hash_table_without_all_of_its_chains_is_told() -> None:
@@ -309,11 +309,11 @@ def test_a_library_without_symbols_has_relocations_of_none() -> None:
     image = ElfImage.parse(data)
     (rows, _), symbols = image.relocation_tables(image.dynamic()), place(".dynsym", image)
     assert (len(rows), len(symbols)) == (24, 24)
-    assert not cut(image, [], strip=Strip.UNNEEDED).is_unchanged
+    assert not cut(image, [], strip=Strip.UNNEEDED).edited.is_unchanged
     broken = ElfImage.parse(with_number(rows.start + 12, 1, data=data))
     with pytest.raises(BinaryError, match=r"^relocation with symbol 0x1, expected one of 0x1$"):
         cut(broken, [], strip=Strip.UNNEEDED)
     bare = device_library(fatbin(entry()), wrapped=[], flags=["-Wl,--hash-style=sysv"])
-    assert not cut(ElfImage.parse(bare), [], strip=Strip.UNNEEDED).is_unchanged
+    assert not cut(ElfImage.parse(bare), [], strip=Strip.UNNEEDED).edited.is_unchanged
     assert image.dynamic()[DynamicTag.STRSZ] == 1
     check_tables(ElfImage.parse(Sound(data).with_section(".dynsym", sh_size=0)), ())

@@ -50,8 +50,6 @@ _NO_FILE = 4 << 32 | 0xFFF1 << 48
 
 
 class Move(Struct, frozen=True):
-    """Bytes that were at the addresses *old* and are at *new*."""
-
     old: range
     new: range
 
@@ -111,14 +109,13 @@ _ANY_PAGES = (0x1000, 0x4000, 0x10000)
 
 
 class Stretch(Struct, frozen=True):
-    """Addresses with bytes of the file from *offset* on, or zeros if that is None; *flags* are a PT_LOAD's."""
+    """Bytes of the file from *offset* on, or zeros; *flags* are a PT_LOAD's."""
 
     addresses: range
     flags: int
     offset: int | None = None
 
     def within(self, addresses: range) -> "Stretch":
-        """The part in *addresses*, which may be empty."""
         start = max(self.addresses.start, addresses.start)
         stop = max(start, min(self.addresses.stop, addresses.stop))
         offset = None if self.offset is None else self.offset + start - self.addresses.start
@@ -126,8 +123,6 @@ class Stretch(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """The memory of a loaded file, ascending and apart."""
-
     stretches: tuple[Stretch, ...]
 
     @classmethod
@@ -144,19 +139,17 @@ class Memory(Struct, frozen=True):
         return cls(tuple(sorted(stretches, key=lambda stretch: stretch.addresses.start)))
 
     def within(self, addresses: range) -> Iterator[Stretch]:
-        """The mapped parts in *addresses*, ascending."""
         return (part for stretch in self.stretches if (part := stretch.within(addresses)).addresses)
 
 
 def page_sizes(layout: ElfLayout) -> tuple[int, ...]:
-    """The page sizes of *layout*'s machine in bytes, up to the alignment of its PT_LOADs."""
+    """Page sizes of the machine in bytes, up to the alignment of the PT_LOADs."""
     sizes = _PAGES.get(layout.machine, _ANY_PAGES)
     least = min((load.p_align for load in layout.loads), default=0)
     return tuple(size for size in sizes if size <= least) or sizes[:1]
 
 
 def without(span: range, taken: Sequence[range]) -> Iterator[range]:
-    """The parts of *span* outside of *taken*, ascending."""
     start = span.start
     for other in sorted((other for other in taken if other), key=lambda other: other.start):
         if start < min(other.start, span.stop):
@@ -167,7 +160,6 @@ def without(span: range, taken: Sequence[range]) -> Iterator[range]:
 
 
 def _mapped(load: ProgramHeader, size: int, page: int) -> Iterator[Stretch]:
-    """The pages of *load*, of a file of *size* bytes."""
     start, end = load.p_vaddr // page * page, load.p_vaddr + load.p_filesz
     first = load.p_offset - (load.p_vaddr - start)
     # the rest of its last page in the file is seen, too, unless it has to be zeros
@@ -180,7 +172,6 @@ def _mapped(load: ProgramHeader, size: int, page: int) -> Iterator[Stretch]:
 
 
 def _beside(stretch: Stretch, taken: range) -> Iterator[Stretch]:
-    """The parts of *stretch* outside of the addresses *taken*."""
     for rest in (range(taken.start), range(taken.stop, stretch.addresses.stop)):
         if rest and (part := stretch.within(rest)).addresses:
             yield part
@@ -204,7 +195,6 @@ class _Case(Struct, frozen=True):
 
     @property
     def kept(self) -> Iterator[tuple[Section, Section]]:
-        """The sections that were not dropped, before and after."""
         return _kept(self.before, self.after, self.gone)
 
 
@@ -260,7 +250,6 @@ def _move(before: ElfImage, after: ElfLayout, written: Written, replacement: Rep
 
 
 def _target(before: ElfImage, after: ElfLayout, written: Written, pointer: Pointer) -> int:
-    """The address that the loader writes to the pointer's place."""
     if pointer.row is not None:
         table = before.address(pointer.row)
         row = None if table is None else after.offset(table)
@@ -292,28 +281,36 @@ def _loads_ascend(case: _Case) -> None:
             raise BinaryError(f"PT_LOAD of {other.p_vaddr:#x} behind that of {one.p_vaddr:#x}")
 
 
-def _offsets_agree(case: _Case) -> None:
-    for load in case.after.loads:
+def check_offsets(layout: ElfLayout) -> None:
+    for load in layout.loads:
         unit = load.p_align
         if unit & (unit - 1) or (unit > 1 and (load.p_offset - load.p_vaddr) % unit):
             raise BinaryError(f"PT_LOAD of {load.p_vaddr:#x} at {load.p_offset:#x} with alignment {unit:#x}")
 
 
-def _table_is_mapped(case: _Case) -> None:
-    before, after = case.before, case.after
-    start = after.header.e_phoff
-    table = range(start, start + ROW * after.header.e_phnum)
-    for section in after.sections:
+def header_table(layout: ElfLayout) -> range:
+    """The file offsets of the program headers."""
+    return range(layout.header.e_phoff, layout.header.e_phoff + ROW * layout.header.e_phnum)
+
+
+def check_header_table(layout: ElfLayout, *, is_mapped: bool) -> None:
+    """Raise `BinaryError` if a section is in the program headers, or they should be mapped and are not."""
+    table = header_table(layout)
+    for section in layout.sections:
         if section.span and section.span.start < table.stop and table.start < section.span.stop:
             raise BinaryError(f"section {section.name} in the program headers")
-    if before.address(before.header.e_phoff) is None:
+    if not is_mapped:
         return
-    address = after.address(table.start)
-    if address is None or after.address(table[-1]) != address + len(table) - 1:
+    address = layout.address(table.start)
+    if address is None or layout.address(table[-1]) != address + len(table) - 1:
         raise BinaryError(f"program headers at {table.start:#x} to {table.stop:#x}")
-    for header in after.segments:
+    for header in layout.segments:
         if header.p_type == SegmentType.PHDR and (header.p_vaddr, header.p_filesz) != (address, len(table)):
             raise BinaryError(f"PT_PHDR says {header.p_vaddr:#x}, {header.p_filesz:#x} bytes")
+
+
+def _table_is_mapped(case: _Case) -> None:
+    check_header_table(case.after, is_mapped=case.before.address(case.before.header.e_phoff) is not None)
 
 
 def _same_headers(case: _Case) -> None:
@@ -472,10 +469,9 @@ def _ordered(case: _Case) -> list[range]:
     ordered = []
     for layout in (case.before, case.after):
         header = layout.header
-        table = range(header.e_phoff, header.e_phoff + ROW * header.e_phnum)
         # patchelf lets the section headers be mapped, which nobody reads in memory
         sections = range(header.e_shoff, header.e_shoff + SectionHeader.layout.size * header.e_shnum)
-        spans = [span for span in (range(FileHeader.layout.size), table, sections) if span]
+        spans = [span for span in (range(FileHeader.layout.size), header_table(layout), sections) if span]
         starts = [layout.address(span.start) for span in spans]
         ordered += [range(at, at + len(span)) for at, span in zip(starts, spans, strict=True) if at is not None]
     for old, new in case.kept:
@@ -512,7 +508,7 @@ def _is_no_larger(case: _Case) -> None:
 INVARIANTS: dict[str, Callable[[_Case], None]] = {
     "the file header is the same": _same_header,
     "PT_LOADs ascend and lie apart": _loads_ascend,
-    "offset and address agree modulo the alignment": _offsets_agree,
+    "offset and address agree modulo the alignment": lambda case: check_offsets(case.after),
     "the program headers are mapped and overlap nothing": _table_is_mapped,
     "the sections are the same": _same_headers,
     "every section is loaded from its place with its permissions": _sections_are_loaded,

@@ -52,18 +52,11 @@ class Operation(Struct, frozen=True):
 
 def cut(
     image: ElfImage, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
-) -> EditedFile:
+) -> Operation:
     """*image* with *replacements* and without what *strip* drops, proved; `BinaryError` if that is a risk.
 
     *force* also allows what GNU strip would destroy later.
     """
-    return operated(image, replacements, strip=strip, force=force).edited
-
-
-def operated(
-    image: ElfImage, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
-) -> Operation:
-    """As `cut`, with what was done."""
     if image.header.e_type not in {FileType.DYN, FileType.EXEC}:
         if replacements:
             raise BinaryError(f"file of type {image.header.e_type:#x}: expected a shared library or program")
@@ -87,8 +80,6 @@ def operated(
 
 
 class _Bed(Struct, frozen=True):
-    """A section with replaced spans, and how they are packed."""
-
     section: Section
     replacements: tuple[Replacement, ...]
     packing: Packing
@@ -106,7 +97,7 @@ class _Bed(Struct, frozen=True):
         return range(addresses.start - self.shift, addresses.stop - self.shift)
 
     def holes(self, unit: int, *, shelf: int = 0) -> tuple[range, ...]:
-        """The whole pages of its free addresses, without *shelf* bytes at the first of these."""
+        """Whole free pages, without *shelf* bytes at the first free address."""
         holes = []
         for number, free in enumerate(self.packing.free):
             start = up(free.start if number else min(free.start + shelf, free.stop), unit)
@@ -185,7 +176,7 @@ def _best(
 
 
 def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], *, force: bool) -> _Plan:
-    """The plan with the most holes for whose program headers there is room."""
+    """The plan with the most holes that fit."""
     unit = page(image.machine)
     gone = dead(image, unneeded)
     candidates = sorted((bed.in_file(hole) for bed in beds for hole in bed.holes(unit)), key=len, reverse=True)
@@ -255,7 +246,6 @@ def _edits(image: ElfImage, plan: _Plan) -> list[Edit]:
 
 
 def _left(span: range, holes: Holes) -> list[range]:
-    """The parts of *span* outside of holes."""
     edges = [span.start]
     for hole in holes.within(span):
         edges += [max(hole.start, span.start), min(hole.stop, span.stop)]
@@ -265,7 +255,7 @@ def _left(span: range, holes: Holes) -> list[range]:
 
 
 def _slid(image: ElfImage, table: SlotTable) -> tuple[dict[int, int], list[Move]]:
-    """The words of PT_DYNAMIC with the new addresses of what slid, and the moves of its sections."""
+    """The words of PT_DYNAMIC that change, and the moves of sections."""
     if not (slide := table.slide):
         return {}, []
     span, start = slide.span, image.address(slide.span.start)

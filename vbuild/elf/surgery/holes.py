@@ -61,7 +61,7 @@ _SYMBOLS = frozenset({SectionType.SYMTAB, SectionType.SYMTAB_SHNDX})
 
 
 def stripped(image: ElfImage, strip: Strip) -> tuple[Section, ...]:
-    """The sections of *image* that go: none that are loaded, or that a kept section refers to."""
+    """Never loaded ones, and none that a kept section refers to."""
     is_linked = image.header.e_type in {FileType.DYN, FileType.EXEC}
     # of separate debug information the code is in another file
     is_debug_file = any(
@@ -83,7 +83,6 @@ def stripped(image: ElfImage, strip: Strip) -> tuple[Section, ...]:
 
 
 def _is_needed(image: ElfImage, section: Section) -> bool:
-    """Whether the loader may see it, or the file header names it."""
     mapped = any(
         segment.span.start < section.span.stop and section.span.start < segment.span.stop for segment in image.segments
     )
@@ -91,7 +90,6 @@ def _is_needed(image: ElfImage, section: Section) -> bool:
 
 
 def _referred(image: ElfImage, gone: set[int]) -> set[int]:
-    """Those of *gone* to which a section that stays refers."""
     referred = set()
     for section in image.sections:
         if section.index not in gone and section.header.sh_type != SectionType.NULL:
@@ -109,13 +107,11 @@ _PADDING = 16
 
 
 def page(machine: int) -> int:
-    """The unit, in bytes, in which loaded parts of a file for *machine* can move in it."""
+    """The unit, in bytes, in which loaded parts can move in the file."""
     return _PAGES.get(machine, _LARGEST_PAGE)
 
 
 class Holes(Struct, frozen=True):
-    """File offsets that are left out, ascending and apart."""
-
     spans: tuple[range, ...]
     _starts: tuple[int, ...]
     _before: tuple[int, ...]
@@ -204,7 +200,7 @@ def _has_code(layout: ElfLayout, piece: ProgramHeader) -> bool:
 
 
 def dead(image: ElfImage, sections: Sequence[Section]) -> tuple[range, ...]:
-    """The holes that *sections*, none of them loaded, leave: as large as the alignment of what lies behind allows."""
+    """The holes that unloaded *sections* leave: as large as the alignment of what lies behind allows."""
     gone = {section.index for section in sections}
     staying = [(section.span, section.header.sh_addralign) for section in image.sections if section.index not in gone]
     staying += [(load.span, page(image.machine)) for load in image.loads]
@@ -252,14 +248,11 @@ class _Header(Packed, frozen=True):
 
 
 class Bloom(Struct, frozen=True):
-    """The head of a ``.gnu.hash`` section: its header and its filter."""
-
     header: _Header
     words: tuple[int, ...]
 
     @classmethod
     def parse(cls, section: Buffer) -> Self:
-        """The head of *section*; `BinaryError` if no loader takes it."""
         header = _Header.parse(section)
         count = header.bloom_size
         end = header.layout.size + 8 * count + 4 * header.nbuckets
@@ -273,7 +266,7 @@ class Bloom(Struct, frozen=True):
         return self.header.layout.size + 8 * len(self.words)
 
     def halved(self) -> Self:
-        """The filter of half as many words that lets pass all that this one does."""
+        """Lets pass all that this one does."""
         middle = len(self.words) // 2
         words = tuple(low | high for low, high in zip(self.words[:middle], self.words[middle:], strict=True))
         header = self.header
@@ -293,8 +286,6 @@ class Bloom(Struct, frozen=True):
 
 
 class PointerSlot(Enum):
-    """A way to room for a program header."""
-
     SLACK = "slack behind the program headers"
     PHDR = "PT_PHDR"
     GNU_HASH = "smaller .gnu.hash filter"
@@ -317,7 +308,7 @@ class Slide(Struct, frozen=True):
 
 
 class SlotTable(Struct, frozen=True):
-    """Program headers to be written at the file offset *start*, where there is *room* for that many."""
+    """Program headers for the file offset *start*, with *room* for so many."""
 
     start: int
     room: int
@@ -331,7 +322,6 @@ class SlotTable(Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """The file offset behind the room."""
         return self.start + ROW * self.room
 
 
@@ -413,7 +403,7 @@ def _smaller_hash(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
 
 
 def _up_to_hash(image: ElfImage, end: int) -> list[Section]:
-    """The sections from *end* up to ``.gnu.hash``, in the order of the file; none if one of them cannot move."""
+    """The sections from *end* up to ``.gnu.hash``; none if one of them cannot move."""
     behind = [section for section in image.sections if section.span and section.span.start >= end]
     sections = []
     for section in sorted(behind, key=lambda section: section.span.start):

@@ -61,8 +61,8 @@ from vbuild.elf.records import (
     SegmentType,
     SymbolEntry,
 )
-from vbuild.elf.surgery.cut_check import without
-from vbuild.elf.surgery.holes import NOTES, ROW, SLIDING, page
+from vbuild.elf.surgery.cut_check import check_header_table, check_offsets, header_table, without
+from vbuild.elf.surgery.holes import NOTES, SLIDING, page
 from vbuild.elf.surgery.tables import check_sections
 from vbuild.errors import BinaryError, BuildError, at
 from vbuild.files.edited import EditedFile
@@ -98,7 +98,6 @@ class Relink(Struct, frozen=True):
 
     @property
     def path_tag(self) -> DynamicTag:
-        """The tag of the row of PT_DYNAMIC that *rpath* is in."""
         return DynamicTag.RUNPATH if self.is_runpath else DynamicTag.RPATH
 
 
@@ -169,7 +168,6 @@ def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
 
 
 def _outstanding(dynamic: Dynamic, order: Relink) -> Relink:
-    """The part of *order* that is not so already."""
     needed = dynamic.texts(DynamicTag.NEEDED)
     libraries = {*needed, *(need.library for need in dynamic.required())}
     names = dict(order.renamed)
@@ -211,7 +209,7 @@ def _prepared(dynamic: Dynamic, order: Relink) -> Mapping[int, bytes]:
 
 
 def _restored(before: ElfImage, after: ElfImage) -> Mapping[int, bytes]:
-    """The bytes by file offset that give the PT_LOADs of *after* their old alignment, if they keep it."""
+    """The bytes by file offset that restore the alignment of PT_LOADs that keep it."""
     alignments = {load.p_vaddr: load.p_align for load in before.loads}
     return {
         _alignment_at(after, number): alignment.to_bytes(8, "little")
@@ -223,7 +221,6 @@ def _restored(before: ElfImage, after: ElfImage) -> Mapping[int, bytes]:
 
 
 def _alignment_at(image: ElfImage, number: int) -> int:
-    """The file offset of p_align in the program header *number*."""
     return image.header.e_phoff + (number + 1) * ProgramHeader.layout.size - 8
 
 
@@ -306,7 +303,6 @@ class _RelinkCase(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, before: ElfImage, after: ElfImage, order: Relink) -> Self:
-        """The case of *before* and *after*; `BinaryError` if PT_DYNAMIC of one cannot be read."""
         old = Dynamic.of(before)
         sections = tuple(zip(before.sections, after.sections, strict=False))
         pairs = ((one.header, other.header) for one, other in sections if one.is_loaded)
@@ -322,7 +318,7 @@ class _RelinkCase(Struct, frozen=True, eq=False):
 
 
 def _differs(case: _RelinkCase, old: range, new: int, words: dict[int, int] | None = None) -> int | None:
-    """The first offset in *old* at which the bytes from *new* on differ; *words* are expected there."""
+    """The first offset in *old* at which the bytes from *new* on differ, or are not *words*."""
     written = Written.of(EditedFile.whole(case.after.data))
     return written.differs(range(new, new + len(old)), case.before.data, old.start, words or {})
 
@@ -367,11 +363,11 @@ def _same_bytes(case: _RelinkCase) -> None:
 
 def _same_memory(case: _RelinkCase) -> None:
     """Every byte that was loaded is at its address, but for headers and what moved or was rewritten."""
-    free = [range(FileHeader.layout.size), _table(case.before)]
+    free = [range(FileHeader.layout.size), header_table(case.before)]
     free += [old.span for old, new in case.sections if old.index in case.rewritten or _has_moved(old, new)]
     free += [old.span for old in case.before.sections if old.is_loaded and old.header.sh_type in _SYMBOLS]
     # longer program headers stand in the padding behind them, or where something moved away
-    table = _table(case.after)
+    table = header_table(case.after)
     address = case.after.address(table.start)
     if address is not None and (start := case.before.offset(address)) is not None:
         free.append(range(start, start + len(table)))
@@ -387,11 +383,6 @@ def _same_memory(case: _RelinkCase) -> None:
             start = new.p_offset + load.p_vaddr + span.start - load.p_offset - new.p_vaddr
             if (offset := _differs(case, span, start)) is not None:
                 raise BinaryError(f"the byte at {offset:#x} of the original is another in memory")
-
-
-def _table(image: ElfImage) -> range:
-    """The file offsets of the program headers."""
-    return range(image.header.e_phoff, image.header.e_phoff + ROW * image.header.e_phnum)
 
 
 def _has_moved(old: Section, new: Section) -> bool:
@@ -416,31 +407,19 @@ def _loads_lie_apart(case: _RelinkCase) -> None:
 
 
 def _offsets_agree(case: _RelinkCase) -> None:
-    unit = page(case.after.machine)
-    for load in case.after.loads:
-        alignment = load.p_align
-        if alignment & (alignment - 1) or (alignment > 1 and (load.p_offset - load.p_vaddr) % alignment):
-            raise BinaryError(f"PT_LOAD of {load.p_vaddr:#x} at {load.p_offset:#x} with alignment {alignment:#x}")
+    check_offsets(case.after)
     old, new = (max((load.p_align for load in image.loads), default=0) for image in (case.before, case.after))
     is_moved_as_one = case.after.header.e_type == FileType.DYN
-    if new < (old if is_moved_as_one else min(old, unit)):
+    if new < (old if is_moved_as_one else min(old, page(case.after.machine))):
         raise BinaryError(f"the library is aligned to {new:#x}, was {old:#x}")
 
 
 def _table_is_mapped(case: _RelinkCase) -> None:
-    table = _table(case.after)
     header = case.after.header
-    spans = [(f"section {section.name}", section.span) for section in case.after.sections]
-    size = SectionHeader.layout.size * header.e_shnum
-    for name, span in (*spans, ("section headers", range(header.e_shoff, header.e_shoff + size))):
-        if _overlap(span, table):
-            raise BinaryError(f"{name} in the program headers")
-    address = case.after.address(table.start)
-    if address is None or case.after.address(table[-1]) != address + len(table) - 1:
-        raise BinaryError(f"program headers at {table.start:#x} to {table.stop:#x}")
-    for row in case.after.segments:
-        if row.p_type == SegmentType.PHDR and (row.p_vaddr, row.p_filesz) != (address, len(table)):
-            raise BinaryError(f"PT_PHDR says {row.p_vaddr:#x}, {row.p_filesz:#x} bytes")
+    section_headers = range(header.e_shoff, header.e_shoff + SectionHeader.layout.size * header.e_shnum)
+    if _overlap(section_headers, header_table(case.after)):
+        raise BinaryError("section headers in the program headers")
+    check_header_table(case.after, is_mapped=True)
 
 
 def _overlap(one: range, other: range) -> bool:
@@ -462,7 +441,6 @@ def _same_segments(case: _RelinkCase) -> None:
 
 
 def _led(segment: ProgramHeader, moved: dict[int, int]) -> ProgramHeader:
-    """*segment*, led to the section it is about."""
     if segment.p_type not in _LED or segment.p_vaddr not in moved:
         return segment
     by = moved[segment.p_vaddr] - segment.p_vaddr
@@ -480,7 +458,6 @@ def _placed(segment: ProgramHeader, after: ElfImage) -> ProgramHeader:
 
 
 def _same_notes(case: _RelinkCase) -> None:
-    """Each note that a segment of notes covered, one still does."""
     for kind in NOTES:
         spans = [
             [segment.span for segment in image.segments if segment.p_type == kind]
