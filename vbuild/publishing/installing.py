@@ -61,8 +61,6 @@ class InstallEnvironment(Struct, frozen=True):
 
 
 class Script(Struct, frozen=True):
-    """A command that a wheel's entry points declare."""
-
     name: str
     module: str
     object: str
@@ -79,8 +77,6 @@ class Script(Struct, frozen=True):
 
 
 class InstalledFile(Struct, frozen=True):
-    """A file by its path below the environment's prefix: a member of the wheel as it is, or new bytes."""
-
     path: str
     content: Member | bytes
     is_executable: bool = False

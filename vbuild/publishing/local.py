@@ -109,7 +109,6 @@ def uses(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | 
 
 
 def page(offers: Sequence[OfferedRelease], labels: Sequence[str], *, has_plain: bool) -> str:
-    """The page that says which index is for which machines, with the properties of *offers* as variants."""
     rows = [(PLAIN, "", "anything")] if has_plain else []
     for label, variant in variants_of(offers, labels).items():
         text = ", ".join(map(str, variant.features)) or "anything"
@@ -157,7 +156,6 @@ def _exact_pins(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
 
 
 def _latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple[OfferedRelease, ...]:
-    """The last releases of projects that are not companions."""
     return latest([offer for offer in offers if not offer.is_companion], label)
 
 
@@ -298,7 +296,6 @@ def _pinned(wheel: OfferedWheel, label: str, offers: Sequence[OfferedRelease], l
 
 
 def _differences(like: OfferedWheel, wheel: OfferedWheel) -> Iterator[MetadataDifference]:
-    """The differences in what *like* and *wheel* require of installers."""
     like_view, view = (metadata_view(str(offered.metadata).encode()) for offered in (like, wheel))
     return (difference for difference in like_view.differences(view) if difference.field in INSTALLER_FIELDS)
 
@@ -325,7 +322,6 @@ def _notes(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> Iterator[
 
 
 def _missing(offer: OfferedRelease, labels: Sequence[str]) -> Iterator[str]:
-    """What *offer* lacks in some index."""
     if none := ", ".join(label for label in labels if label not in offer.labels):
         fallback = "has its plain wheel" if offer.plain else "has nothing of it"
         yield f"{offer}: there is no {none}; that index {fallback}."
@@ -344,7 +340,6 @@ _LABELLED = "has a variant label, which only installers of variants read"
 
 
 def problems(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the indexes in *folder*."""
     index_folders = sorted(path for path in folder.iterdir() if path.is_dir())
     labels = [index_folder.name for index_folder in index_folders if index_folder.name != PLAIN]
     if not labels:
@@ -363,7 +358,6 @@ def problems(folder: Path) -> Iterator[Finding]:
 
 
 def _place(index_folder: Path, labels: Sequence[str]) -> Iterator[Finding]:
-    """What is wrong in the folder *index_folder* of one index."""
     wheels: list[OfferedWheel] = []
     yield from wheels_in(index_folder, wheels)
     if index_folder.name == PLAIN:
@@ -375,7 +369,6 @@ def _place(index_folder: Path, labels: Sequence[str]) -> Iterator[Finding]:
 
 
 def _checked_index(wheels: Sequence[OfferedWheel], label: str, labels: Sequence[str]) -> Iterator[Finding]:
-    """What is wrong among the *wheels* in the index of *label*, one of *labels*."""
     own = {_release(wheel) for wheel in wheels if _ends(wheel.name.version, label)}
     if not own:
         yield _problem(PublishRule.LOCAL_VERSION, "*.whl", f"none is of a version +{local_part(label)}")
@@ -431,7 +424,6 @@ def _unlike_index(wheels: Sequence[OfferedWheel]) -> Iterator[Finding]:
 
 
 def _release(wheel: OfferedWheel) -> tuple[str, str]:
-    """Project and version of *wheel*, without its local part."""
     return wheel.name.project, Version(wheel.name.version).public
 
 

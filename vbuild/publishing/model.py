@@ -43,8 +43,6 @@ class LinkedFile(Struct, frozen=True):
 
 
 class Text(Struct, frozen=True):
-    """New bytes, at *target* in the layout's folder."""
-
     target: PurePosixPath
     data: bytes
 
@@ -67,8 +65,6 @@ class Relinked(Struct, frozen=True):
 
 
 class Put(Struct, frozen=True):
-    """New bytes at *path*, with the permissions *mode*."""
-
     path: str
     data: bytes
     mode: int = 0o644
@@ -277,7 +273,6 @@ def install_commands(wanted: str, *, url: str | None, folder: str = ".", has_riv
 
 
 def uv_index_option(url: str | None, folder: str = ".") -> str:
-    """The option that tells uv of the index in *folder*, which it asks before others."""
     return f"--index {_index(url, folder)}"
 
 

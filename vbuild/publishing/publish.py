@@ -51,7 +51,6 @@ README = "README.md"
 
 
 def readme(plan: PublishPlan) -> str:
-    """The README of *plan*, as Markdown."""
     lines = [f"# Layout `{plan.layout}`"]
     for use in plan.uses:
         lines += ["", use.what, "", f"```{use.language}", use.text.rstrip("\n"), "```"]
@@ -189,8 +188,6 @@ def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, fold
 
 
 class PublishedLayout(Struct, frozen=True):
-    """A layout's *plan*, and the *files* in *folder*, which is None if nothing was to be written."""
-
     plan: PublishPlan
     folder: Path | None
     files: tuple[WrittenFile, ...]

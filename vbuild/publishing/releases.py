@@ -70,7 +70,6 @@ class OfferedWheel(Struct, frozen=True):
             )
 
     def opened(self) -> AbstractContextManager[Wheel]:
-        """Open it for reading."""
         return self.shared.open(self.path) if self.shared else open_wheel(self.path)
 
     @property
@@ -79,7 +78,6 @@ class OfferedWheel(Struct, frozen=True):
 
     @property
     def variant(self) -> Variant | None:
-        """The variant of its label; None for a plain wheel."""
         return self.document.only(self.name.variant) if self.document and self.name.variant else None
 
     @property
@@ -105,7 +103,6 @@ class OfferedWheel(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
         return self.path.stat().st_size
 
 
@@ -212,7 +209,6 @@ def latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple[
 
 
 def labels_of(offers: Sequence[OfferedRelease]) -> tuple[str, ...]:
-    """The labels of all *offers*, each once, in their order."""
     return tuple(dict.fromkeys(label for offer in offers for label in offer.labels))
 
 
@@ -264,6 +260,5 @@ def companions_with(wheels: Sequence[OfferedWheel], companions: Sequence[Offered
 
 
 def _asks(wheel: OfferedWheel, other: OfferedWheel) -> bool:
-    """Whether *wheel* requires the release of *other*."""
     lines = wheel.metadata.requires_dist
     return any(admits(read_requirement(line), other.name.project, other.name.version) for line in lines)

@@ -56,7 +56,6 @@ _problem = partial(layout_problem, "suffix")
 
 
 def problems(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the wheels in *folder* and with its index."""
     wheels: list[OfferedWheel] = []
     yield from wheels_in(folder, wheels)
     if not wheels:
@@ -77,7 +76,6 @@ def problems(folder: Path) -> Iterator[Finding]:
 
 
 def _requirements(wheel: OfferedWheel, files: Mapping[OfferedWheel, frozenset[str]]) -> Iterator[Finding]:
-    """What is wrong with what *wheel* requires of projects in the folder; *files* are those of each wheel."""
     for line in wheel.metadata.requires_dist:
         requirement = read_requirement(line)
         named = [other for other in files if requirement and other.name.project == canonicalize_name(requirement.name)]
@@ -248,7 +246,6 @@ def wired(data: bytes, path: str, *, project: str) -> Iterator[Wired]:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """What the names stand for that *tree* imports anywhere."""
     known: dict[str, str] = {}
     for node in ast.walk(tree):
         match node:
@@ -262,7 +259,6 @@ def _imported(tree: ast.Module) -> dict[str, str]:
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
-    """The strings that names of the module stand for."""
     strings: dict[str, str] = {}
     for node in tree.body:
         match node:

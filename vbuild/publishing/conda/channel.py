@@ -125,7 +125,6 @@ def index_channel(folder: Path) -> tuple[IndexedSubdir, ...]:
 
 
 def _listed(packages: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The records of *packages* for repodata, by file name."""
     for path in packages:
         with at(path.parent.name), at(path.name):
             index = checked_index(_index_of(path), stem_of(path))
@@ -278,7 +277,6 @@ _File = tuple[int, str] | None
 
 
 def _contents(package: OpenCondaPackage) -> Iterator[str]:
-    """What is wrong with the files of *package*: against paths.json, and against the RECORD among them."""
     information = package.information()
     try:
         entries = json.loads(information["info/paths.json"])["paths"]

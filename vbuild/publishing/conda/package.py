@@ -291,8 +291,6 @@ class CondaPackage(Struct, frozen=True):
 
 
 class CondaIndex(Struct, frozen=True):
-    """The repodata at *target*, and compressed, of *files*, the packages written before it."""
-
     target: PurePosixPath
     files: tuple[PurePosixPath, ...]
 
@@ -330,7 +328,6 @@ def packed_repodata(data: bytes) -> bytes:
 def _information(
     wheel: Wheel, record: CondaRecord, files: Iterable[InstalledFile], entries: list[dict[str, Any]]
 ) -> dict[str, bytes]:
-    """The members of the archive that clients read before the files, without index.json."""
     headers = wheel.metadata().headers
     about = {"summary": headers.value("Summary"), "home": headers.value("Home-page"), "license": record.license}
     information = {

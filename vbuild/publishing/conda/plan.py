@@ -159,15 +159,11 @@ _PATCH = re.compile(r"3\.\d+\.0*[1-9]\w*", re.ASCII)
 
 
 class DependencyRun(Struct, frozen=True):
-    """What a package *depends* on besides Python, in consecutive minor versions *pythons* of Python 3."""
-
     pythons: tuple[int, ...]
     depends: tuple[str, ...]
 
 
 class CondaNames(Struct, frozen=True):
-    """The names of projects in conda's channels, by their normalised names; others keep that name."""
-
     pairs: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -244,7 +240,6 @@ def _admitted(metadata: Metadata, pythons: Iterable[int]) -> tuple[int, ...]:
 def _match_specifications(
     requirements: Sequence[Requirement], minor: int, machine: str, names: CondaNames
 ) -> tuple[str, ...]:
-    """The match specifications of those *requirements* that hold in Python 3.*minor*, sorted, one for each project."""
     wanted: dict[str, SpecifierSet] = {}
     for requirement in requirements:
         if applies(requirement, minor, machine=machine):
@@ -299,13 +294,11 @@ def _without_parts(bounds: Sequence[str]) -> Iterator[str]:
 
 
 def _meant(text: str) -> frozenset[Dotted]:
-    """Those of `_VERSIONS` that *text* admits."""
     rules = [(_COMPARISONS[sign], Dotted.parse(number)) for sign, number in _COMPARED.findall(text)]
     return frozenset(version for version in _VERSIONS if all(holds(version, number) for holds, number in rules))
 
 
 def level_packages() -> Iterator[CondaRecord]:
-    """The packages of CPU levels, one for each name that archspec has."""
     for level, name in x86_64_cpus():
         yield CondaRecord(
             name=LEVEL_PACKAGE,
@@ -319,7 +312,6 @@ def level_packages() -> Iterator[CondaRecord]:
 
 
 def _capabilities(prop: Property) -> str:
-    """The compute capabilities that code for this *prop* runs on."""
     match = _SM_ARCH.fullmatch(prop.value)
     if not match:
         raise RepackageError(f"{prop}: no conda equivalent; expected a value as in 90_real or 90_virtual")
@@ -467,7 +459,6 @@ def _placed(document: Document) -> Iterator[tuple[str, tuple[Property, ...]]]:
 def _neighbours(
     placed: Sequence[tuple[str, tuple[Property, ...]]],
 ) -> Iterator[tuple[str, tuple[tuple[Property, ...], ...]]]:
-    """Neighbours of one label together if conda can ask for them in one package."""
     run: list[tuple[Property, ...]] = []
     before = ""
     for label, properties in placed:
@@ -594,13 +585,11 @@ class _Build(Struct, frozen=True):
         return self.tags.rank, self.tags.glibc or 0, self.wheel.name.build_order
 
     def is_before(self, other: "_Build") -> bool:
-        """Whether *other* is preferred."""
         fits = self.choice == other.choice and bool({*self.tags.pythons} & {*other.tags.pythons})
         return fits and self.kind < other.kind
 
 
 def _packages(offer: OfferedRelease, names: CondaNames) -> Iterator[CondaPackage]:
-    """The packages of the wheels of *offer*, those of one wheel one after the other."""
     documents = [(wheel.path.name, wheel.document) for wheel in offer.variants if wheel.document]
     with at(offer):
         variant_choices = choices(combine(documents)) if documents else ()
@@ -753,7 +742,6 @@ def _kinds_of(record: CondaRecord) -> Iterator[_Kind]:
 
 
 def _bounds(versions: str) -> frozenset[Dotted]:
-    """The versions that *versions* begin or end with."""
     return frozenset(Dotted.parse(match["version"]) for match in _BOUND.finditer(versions))
 
 
@@ -770,7 +758,6 @@ def _dependencies(versions: Mapping[str, str]) -> list[str]:
 
 
 def _inline(keys: Mapping[str, object]) -> str:
-    """*keys* as an inline table, without those that are None."""
     items = ((key, value) for key, value in keys.items() if value is not None)
     pairs = (f"{key} = {_inline(value) if isinstance(value, dict) else json.dumps(value)}" for key, value in items)
     return f"{{ {', '.join(pairs)} }}"

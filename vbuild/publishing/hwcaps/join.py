@@ -106,7 +106,6 @@ class LevelBuild(Struct, frozen=True, eq=False):
 
     @property
     def pieces(self) -> Mapping[str, WheelBinary]:
-        """Its compiled files by installed path."""
         return self.bundle.binaries
 
     def member(self, path: str) -> Member:
@@ -120,7 +119,6 @@ class LevelBuild(Struct, frozen=True, eq=False):
         return self._seen.interfaces[key]
 
     def digest(self, path: str) -> str:
-        """The digest of what is loaded of the compiled file at *path*."""
         key = self.pieces[path].sha256
         if key not in self._seen.digests:
             with self.bundle.wheel.mapped(self.member(path)) as data, at(self), at(path):
@@ -159,7 +157,6 @@ class _Seen(Struct, frozen=True, eq=False):
     elfs: dict[str, Elf] = field(default_factory=dict)
 
     def look(self, _name: str, _loading: Loading, data: memoryview, sha256: str) -> None:
-        """Learn from *data*; what cannot be read is refused when it is needed."""
         if sha256 in self.passed:
             return
         with suppress(BinaryError):
@@ -171,8 +168,6 @@ class _Seen(Struct, frozen=True, eq=False):
 
 
 class LevelFile(Struct, frozen=True, eq=False):
-    """The compiled file at *path* of *build*."""
-
     build: LevelBuild
     path: str
 
@@ -522,7 +517,6 @@ class Join:
         return LevelFile(self.base, like[0]) if len(like) == 1 else None
 
     def leads(self, copy: LevelFile) -> Iterator[tuple[Edge, LevelFile]]:
-        """Each NEEDED of *copy* that leads to a file of the join."""
         for edge in copy.build.bundle.graph.needs(copy.path):
             if lead := self.lead(copy, edge):
                 yield edge, lead
@@ -539,7 +533,6 @@ class Join:
         return tuple(needed.values())
 
     def _refuse(self, build: LevelBuild, path: str, what: str) -> None:
-        """`RepackageError`, or a note if *build* was added."""
         if not build.is_added:
             raise RepackageError(f"{build}: {path}: {what}")
         self.notes.append(f"not taken from {build}: {path}: {what}")
@@ -609,7 +602,6 @@ class Join:
         return min(left, key=str, default=None)
 
     def _unanswered(self, copies_of: dict[str, tuple[LevelFile, ...]]) -> set[LevelFile]:
-        """The copies that lack a symbol together with others that are chosen."""
         families = {
             path: LevelFamily(LevelFile(self.base, path), copies, is_moved=False) for path, copies in copies_of.items()
         }

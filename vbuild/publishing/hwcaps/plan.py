@@ -137,7 +137,6 @@ def family_members(join: Join, family: LevelFamily) -> Iterator[Member]:
 
 
 def _placed(join: Join, copy: LevelFile, path: str, *, soname: str | None, root: str) -> Member:
-    """The *copy* as a member, installed at *path* below *root* of the archive, and relinked for that place."""
     loading = copy.piece.loading
     outline = loading.outline
     names: dict[str, str] = {}
@@ -175,7 +174,6 @@ def further_members(join: Join, families: Sequence[LevelFamily]) -> Iterator[Mem
 
 
 def _root(copy: LevelFile) -> str:
-    """What precedes the installed path in the archive: nothing, or a data folder for site-packages."""
     return copy.build.member(copy.path).path.removesuffix(copy.path)
 
 
@@ -231,7 +229,6 @@ class JoinSet(Struct, frozen=True):
 
 
 def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, OfferedWheel]]) -> Iterator[JoinSet]:
-    """The joins of a release, by tag."""
     if offer.is_companion:
         yield from (JoinSet(wheel, ()) for wheel in offer.wheels)
         return
@@ -273,7 +270,6 @@ def _named(wheel: OfferedWheel) -> Cpu | None:
 
 
 def _level_of(wheel: OfferedWheel) -> Cpu:
-    """The level of *wheel*; `RepackageError` if it needs more than that, or another machine."""
     if (level := _named(wheel)) is None:
         properties = ", ".join(map(str, wheel.properties))
         raise RepackageError(f"{wheel.path.name}: a variant of {properties}; expected x86-64 levels, and nothing else")
@@ -332,8 +328,6 @@ def opened_join(join_set: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedW
 
 
 class JoinedWheel(Struct, frozen=True):
-    """The result of a set of wheels; *join* is None for one wheel alone."""
-
     set: JoinSet
     join: Join | None
 
@@ -361,7 +355,6 @@ class JoinedWheel(Struct, frozen=True):
         return NewWheel(PurePosixPath(), name, base.path, (*self._rest(name), *further))
 
     def _rest(self, name: WheelName) -> Iterator[Member]:
-        """The members of the baseline's wheel in their order; copies follow what they replace."""
         base = self.set.base
         families = self.join.families if self.join else {}
         for row in base.rows:
@@ -378,7 +371,6 @@ class JoinedWheel(Struct, frozen=True):
                 yield Copied(base.path, path, path)
 
     def _name(self) -> WheelName:
-        """The name of the plain wheel, or one that may be published alongside it."""
         name = self.set.base.name.plain()
         if platform := self._newer_platform():
             return replace(name, platform=platform)
@@ -425,7 +417,6 @@ class JoinedWheel(Struct, frozen=True):
         yield from join.notes
 
     def _taken(self, build: LevelBuild) -> list[str]:
-        """The files of *build* that are in the joined wheel, by the plain wheel's paths."""
         return [family.base.path for family in self.families for copy in family.copies if copy.build is build]
 
     def check_added(self) -> None:
@@ -510,7 +501,6 @@ _problem = partial(layout_problem, "hwcaps")
 
 
 def problems(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the wheels in *folder* and with its index."""
     wheels: list[OfferedWheel] = []
     yield from wheels_in(folder, wheels)
     if not wheels:
@@ -572,7 +562,6 @@ class _WheelCheck:
 
     @cached_property
     def _taken(self) -> frozenset[Versioned]:
-        """The symbols that the wheel's files take of others, each name with its version and without."""
         symbols = {symbol for path in self.bundle.binaries for symbol in self._interface(path).taken}
         return frozenset({*symbols, *(Versioned(symbol.name) for symbol in symbols)})
 
@@ -595,7 +584,6 @@ class _WheelCheck:
             yield from ((path, finding.what) for finding in findings if finding.severity is Severity.ERROR)
 
     def bases(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with the libraries for other processors, each compared with its copy for the lowest level."""
         for path, copy in self._lowest.items():
             level = str(level_of(copy))
             if self._code(path) == self._code(copy):
@@ -614,7 +602,6 @@ class _WheelCheck:
         return {baseline_of(path): path for level, path in copies if level and baseline_of(path) in pieces}
 
     def stubs(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with the files that lead to a moved library."""
         for path, edge in self._leading.items():
             elf = self._elf(path)
             if elf.code or elf.objects or elf.functions:

@@ -183,7 +183,6 @@ class _Group:
     installs: dict[str, str] = field(default_factory=dict)
 
     def meets(self, other: "_Group") -> bool:
-        """Whether an environment takes wheels of both."""
         pairs = ((slot, other_slot) for slot in self.slots for other_slot in other.slots)
         return any(slot.serves(other_slot) or other_slot.serves(slot) for slot, other_slot in pairs)
 
@@ -254,7 +253,6 @@ def _meetings(
 
 
 def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
-    """*project*, and all that share files with it, directly or not."""
     reached, unvisited = {project}, [project]
     while unvisited:
         new = linked[unvisited.pop()] - reached
@@ -269,7 +267,6 @@ _MANY_PYTHONS = frozenset({"abi3", "none"})
 
 
 def label_problems(release: LintedRelease) -> Iterator[Finding]:
-    """What is wrong with the variants of *release*."""
     documents: list[tuple[str, Document]] = []
     for wheel in release.wheels:
         try:
@@ -315,7 +312,6 @@ def _documented(release: LintedRelease, documents: Sequence[tuple[str, Document]
 
 
 def _stale(actual: Document, expected: Document) -> str:
-    """How *actual*, a variants.json, differs from *expected*, what the wheels say."""
     listed = {variant.label: variant for variant in actual.variants}
     expected_variants = {variant.label: variant for variant in expected.variants}
     parts = []

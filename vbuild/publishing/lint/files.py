@@ -77,7 +77,6 @@ class ReadyWheel:
 
     @property
     def is_unread(self) -> bool:
-        """Whether vbuild cannot inflate some members."""
         return not READ_METHODS.issuperset(self.methods)
 
     @classmethod
@@ -148,7 +147,6 @@ class ReadySdist(Struct, frozen=True):
 
 
 def _contents(sdist: BinaryIO) -> tuple[MetadataView, tuple[str, ...]]:
-    """The PKG-INFO of *sdist*, and the licences that it names and the sdist lacks."""
     sdist.seek(0)
     with reading(sdist) as archive:
         passed: set[str] = set()
@@ -277,7 +275,6 @@ class LintedRelease(Struct, frozen=True):
 
 
 def releases_among(folder: PublishFolder) -> tuple[LintedRelease, ...]:
-    """The releases in *folder*, by project and version."""
     wheels: dict[tuple[str, str], list[ReadyWheel]] = {}
     sources: dict[tuple[str, str], list[ReadySdist]] = {}
     for wheel in folder.wheels:

@@ -198,7 +198,6 @@ def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[Finding]:
 
 
 def _kinds(release: LintedRelease) -> Iterator[Finding]:
-    """What PyPI takes in no file: local versions and variants."""
     version = Version(release.version)
     if version.local:
         what = f"version {version} has the local part +{version.local}, and PyPI takes none (PEP 440)"
@@ -332,7 +331,6 @@ def _indexed(path: Path) -> tuple[IndexedFile, bytes | None]:
 
 
 def _links(page: Path, expected: Iterable[str]) -> Iterator[Finding]:
-    """What is wrong with the *page*, which should have the *expected* links, each once."""
     try:
         text = read_text(page)
     except (OSError, UnicodeDecodeError):
@@ -342,7 +340,6 @@ def _links(page: Path, expected: Iterable[str]) -> Iterator[Finding]:
 
 
 def _rows(page: Path, key: str) -> list[dict[str, Any]]:
-    """The objects in the list under *key* of the JSON *page*; none if it is not such a page."""
     try:
         rows = json_object(read_file(page), WheelError).get(key)
     except (OSError, WheelError):

@@ -91,7 +91,6 @@ class MetadataView(Struct, frozen=True):
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """The lines of Requires-Dist, in one spelling and order."""
         return dict(self.fields).get(REQUIRES_DIST, ())
 
     def differences(self, other: "MetadataView") -> Iterator[MetadataDifference]:
@@ -177,12 +176,10 @@ def refused(text: str, headers: MetadataHeaders) -> Iterator[str]:
 
 
 def shortened(text: str) -> str:
-    """*text* of somebody else, in a few lines."""
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
 
 
 def _is_since(headers: MetadataHeaders, version: Version) -> bool:
-    """Whether the file is of that *version* of the format, or of a later one."""
     try:
         return Version(headers.value("metadata-version") or "0") >= version
     except InvalidVersion:
@@ -227,7 +224,6 @@ _OF_UNIVERSAL = frozenset({"macosx_x86_64", "macosx_arm64"})
 
 
 def machine(platform: str) -> str:
-    """The platform tag without the version of its system."""
     match = _VERSIONED.fullmatch(platform)
     return f"{match['system']}_{match['machine']}" if match else platform
 

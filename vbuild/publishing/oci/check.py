@@ -62,8 +62,6 @@ def problems(folder: Path) -> Iterator[Finding]:
 
 
 class _LayoutCheck:
-    """The check of one image layout, each blob once."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: set[str] = set()
@@ -176,7 +174,6 @@ def _is_plain(image: Descriptor) -> bool:
 
 
 def _documented(place: str, images: Sequence[Descriptor], index_annotations: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether the index's variants.json lists what its *images* say."""
     for image in images:
         if not image.variant:
             continue
@@ -216,7 +213,6 @@ def _read(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
-    """The contents of the gzip members in *file*."""
     inflater = isal_zlib.decompressobj(_GZIP_WINDOW)
     is_open = False
     for chunk in _read(file):

@@ -154,8 +154,6 @@ class Layer(Struct, frozen=True):
 
 
 class Base(Struct, frozen=True):
-    """The image that another is built on: its manifest's digest, its config as JSON, and its layers."""
-
     digest: str
     config: bytes
     layers: tuple[Descriptor, ...]
@@ -188,8 +186,6 @@ class OciImage(Struct, frozen=True):
 
 
 class ImageFamily(Struct, frozen=True):
-    """The images of one Python, in the order of their index; *annotations* are the index's."""
-
     ref: str
     images: tuple[OciImage, ...]
     annotations: tuple[tuple[str, str], ...]
@@ -202,8 +198,6 @@ _LARGEST = 1 << 22
 
 
 class Manifest(Struct, frozen=True):
-    """An image's config, its layers from the lowest, and annotations."""
-
     config: Descriptor
     layers: tuple[Descriptor, ...]
     annotations: Mapping[str, str]
@@ -234,7 +228,6 @@ class ImageFolder(Struct, frozen=True):
 
     @property
     def refs(self) -> tuple[str, ...]:
-        """The names in its index.json, in order."""
         return tuple(name for name in map(ref_of, self.manifests) if name)
 
     def named(self, ref: str | None) -> Descriptor:
@@ -348,7 +341,6 @@ def placed(place: Path) -> tuple[Path, str | None]:
 
 
 def ref_of(descriptor: Descriptor) -> str | None:
-    """Its name in index.json."""
     return dict(descriptor.annotations).get(REF_NAME)
 
 

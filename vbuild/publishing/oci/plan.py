@@ -201,7 +201,6 @@ def _rule(feature: Feature) -> dict[str, Value] | None:
 
 
 def _terms(wanted: VersionRange, label: str) -> Iterator[dict[str, Value]]:
-    """The alternatives for the numbers ``<label>.major`` and ``.minor``."""
     major, minor = f"{label}.major", f"{label}.minor"
     exactly: Value = {"op": "In", "value": [str(wanted.major)]}
     if wanted.least is None:
@@ -263,7 +262,6 @@ class ImageGroup(Struct, frozen=True):
     wheels: tuple[OfferedWheel, ...]
 
     def cpu(self, wheel: OfferedWheel) -> Cpu:
-        """The lowest processors that *wheel* runs on, as its properties say."""
         return _lowest_cpu(wheel, self.machine)
 
     def listed(self, wheel: OfferedWheel) -> OciPlatform:
@@ -335,7 +333,6 @@ def _order(wheel: OfferedWheel, machine: str) -> tuple[int, int, str]:
 
 
 def _is_plain(wheel: OfferedWheel, machine: str) -> bool:
-    """Whether every machine can run it."""
     return _is_cpu_alone(wheel) and _lowest_cpu(wheel, machine).is_baseline
 
 
@@ -356,7 +353,6 @@ def _lowest_cpu(wheel: OfferedWheel, machine: str) -> Cpu:
 
 
 def name_of(wheel: OfferedWheel) -> str:
-    """The name of its image in the family."""
     return wheel.label or "plain"
 
 
@@ -481,7 +477,6 @@ class BaseFolder(Struct, frozen=True):
 
     @classmethod
     def of(cls, place: Path) -> Self:
-        """The base at *place*, ``DIR`` or ``DIR:name``; `RepackageError` if there is none."""
         path, ref = placed(place)
         with at("base"):
             folder = ImageFolder.of(path)
@@ -623,7 +618,6 @@ class _Release:
             )
 
     def notes(self) -> Iterator[str]:
-        """The names of all images first."""
         called = (
             f"{family.ref} ({', '.join(image.ref.removeprefix(f'{family.ref}-') for image in family.images)})"
             for family in self._families

@@ -35,8 +35,6 @@ _LAST = ("x86_64", "aarch64")
 
 
 class ImageCandidate(Struct, frozen=True):
-    """An image with its place in the ranking, or the reason why the machine cannot have it."""
-
     digest: str
     ref: str | None
     label: str | None
@@ -90,8 +88,6 @@ class ImageSelection(Struct, frozen=True):
 
 
 class _Listed(Struct, frozen=True):
-    """An image as its index lists it: its variant, None without one, and its label there."""
-
     image: Descriptor
     platform: OciPlatform
     variant: Variant | None
@@ -178,7 +174,6 @@ def _architecture(machine: Machine) -> str:
 
 
 def _document(listed: Sequence[_Listed], annotations: Mapping[str, str]) -> Document | None:
-    """The variants of the images, with the metadata of their index, or those that vbuild knows."""
     variants = {entry.variant.properties: entry.variant for entry in listed if entry.variant}
     if not variants:
         return None

@@ -116,12 +116,10 @@ class ImageTree:
         self._inodes = {path: (self._root / path).stat().st_ino for path in self.owners}
 
     def changed(self) -> list[str]:
-        """The files that changed since the tree was settled, or are gone."""
         places = ((self._root / path, path, inode) for path, inode in self._inodes.items())
         return [path for file, path, inode in places if not file.exists() or file.stat().st_ino != inode]
 
     def alone(self) -> Iterator[str]:
-        """Yield the files that are nothing but GPU code."""
         for path in self.owners:
             with open_file(self._root / path) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -168,7 +166,6 @@ def _head(file: int, size: int) -> bytes:
 
 
 def _folders(path: str) -> tuple[str, ...]:
-    """The folders of *path*, down from the root, which is empty."""
     parts = path.split("/")
     return tuple("/".join(parts[:depth]) for depth in range(len(parts)))
 
@@ -336,7 +333,6 @@ class _Layout:
         self.images: list[SlimmedImage] = []
 
     def listed(self, entries: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-        """The descriptors *entries* after slimming, without attestations of images that changed."""
         descriptors = []
         for entry in entries:
             attested = (entry.get("annotations") or {}).get(_ATTESTED)
@@ -345,7 +341,6 @@ class _Layout:
         return descriptors
 
     def _after(self, entry: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """The new digest and size of the descriptor *entry*."""
         if (digest := str(entry["digest"])) not in self._known:
             own = (entry.get("annotations") or {}).get(REF_NAME)
             called = own or self._names.get(digest, name)
@@ -361,7 +356,6 @@ class _Layout:
         return self._known[digest]
 
     def _copied(self, descriptor: Descriptor) -> dict[str, Any]:
-        """Link a manifest and all that it names."""
         manifest = self._layout.manifest(descriptor)
         for blob in (descriptor, manifest.config, *manifest.layers):
             self._link(blob)

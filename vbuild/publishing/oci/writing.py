@@ -69,8 +69,6 @@ _FOLDER_MODE = 0o755
 
 
 class WrittenBlob(Struct, frozen=True):
-    """A layer as a blob, and the digest of its uncompressed bytes."""
-
     descriptor: Descriptor
     diff_id: str
 
@@ -164,7 +162,6 @@ class GzipMembers:
         self._write(_GZIP_END.pack(crc, size & 0xFFFFFFFF))
 
     def flush(self) -> None:
-        """Write a member of what was gathered."""
         if self._gathered:
             self._write(bytes(gzip_compress(self._gathered, _LEVEL)))
             self._gathered.clear()

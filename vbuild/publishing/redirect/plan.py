@@ -208,17 +208,14 @@ def _uses(
 
 
 def _both(words: str, variables: str = "") -> str:
-    """The commands of pip and uv, with *variables* set."""
     return f"{variables}pip install {words}\n{variables}uv pip install {words}"
 
 
 def _newest(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
-    """The highest version of each project: *offers* are in their order."""
     return tuple({offer.project: offer for offer in offers}.values())
 
 
 def _fragment(sdist: "Text | MergedSdist") -> str:
-    """The hash of *sdist* for a URL, empty if it is not made yet."""
     return f"#sha256={hashlib.sha256(sdist.data).hexdigest()}" if isinstance(sdist, Text) else ""
 
 
@@ -230,7 +227,6 @@ def _pin(offer: OfferedRelease, sdist: "Text | MergedSdist | None") -> tuple[str
 
 
 def _is_served(wheel: OfferedWheel) -> bool:
-    """Whether the backend fetches *wheel*, and not an index."""
     return is_handed_over(wheel) and not wheel.is_companion
 
 
@@ -335,12 +331,10 @@ class _Sdist(Struct, frozen=True):
     values: list[str] | None
 
     def file(self, wheel: OfferedWheel) -> str:
-        """The file of *wheel* as wheels.json names it."""
         return wheel.path.name if self.values is None else f"{wheel.path.parent.name}/{wheel.path.name}"
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The sdist at *path*; `RepackageError` if it is damaged, or not of this layout."""
         top = path.name.removesuffix(".tar.gz")
         table_path, pkg_info = f"{top}/{TABLE}", f"{top}/{PKG_INFO}"
         try:

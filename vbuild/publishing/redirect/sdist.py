@@ -133,7 +133,6 @@ def _place(prop: Property, metadata: VariantMetadata) -> Place:
 
 
 def _worth(value: str) -> int:
-    """A number that is higher for better values of one feature."""
     if value in _LEVELS:
         return _LEVELS.index(value)
     if gpu := _GPU.fullmatch(value):
@@ -189,7 +188,6 @@ class RedirectSource(Struct, frozen=True):
 
     @property
     def release(self) -> str:
-        """The name of its one folder (PEP 625)."""
         return f"{escaped(self.offer.project)}-{self.offer.version}"
 
 
@@ -335,7 +333,6 @@ def _is_left_out(headers: MetadataHeaders, name: str) -> bool:
 
 
 def _table(source: RedirectSource) -> str:
-    """wheels.json: what concerns all wheels on the first line, then a line for each."""
     about: dict[str, Any] = {"release": source.release, "urls": [source.url]}
     if source.by_hardware:
         about["order"] = [choice.data() for choice in release_order(source.offer)]
