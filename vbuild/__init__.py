@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from vbuild.api.looking import select as select
     from vbuild.api.looking import select_image as select_image
     from vbuild.api.looking import verify as verify
-    from vbuild.api.options import MatrixOptions as MatrixOptions
-    from vbuild.api.options import MirrorOptions as MirrorOptions
-    from vbuild.api.options import PublishOptions as PublishOptions
-    from vbuild.api.options import SlimOptions as SlimOptions
-    from vbuild.api.options import SplitOptions as SplitOptions
-    from vbuild.api.options import StampOptions as StampOptions
     from vbuild.api.repackaging import install_check as install_check
     from vbuild.api.repackaging import slim as slim
     from vbuild.api.repackaging import slim_environment as slim_environment
@@ -74,7 +68,6 @@ _NAMES = {
     "api.repackaging": "slim slim_environment slim_images undo_slim split install_check stamp",
     "api.looking": "select select_image checkup verify run_levels bench inspect",
     "api.shipping": "index index_channel publish check mirror verify_mirror",
-    "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions MirrorOptions",
     "build.init": "WrittenRecipe",
     "errors": "VbuildError",
     "hardware.machine": "Machine",

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import is_typeddict
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests.factories.projects import c_project
 from tests.factories.tools import needs
 from tests.factories.variants import machine
 from tests.factories.wheels import wheel
-from vbuild.api import options, repackaging
+from vbuild.api import repackaging
 from vbuild.cli.main import main
 from vbuild.errors import RepackageError, VariantError
 
@@ -131,19 +130,13 @@ def test_importing_vbuild_imports_nothing_and_needs_no_packages() -> None:
 def test_a_function_imports_no_verb_before_it_is_called() -> None:
     program = "import sys, vbuild; vbuild.slim; print([name for name in sys.modules if name.startswith('vbuild.')])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    api = {"vbuild.api", "vbuild.api.options", "vbuild.api.arguments", "vbuild.api.repackaging"}
+    api = {"vbuild.api", "vbuild.api.request", "vbuild.api.arguments", "vbuild.api.repackaging"}
     assert set(ast.literal_eval(ran.stdout)) == {*api, "vbuild.errors"}
-
-
-def test_options_have_a_line_each_and_no_others() -> None:
-    for kind in filter(is_typeddict, vars(options).values()):
-        told = str(inspect.getdoc(kind)).partition("\n\n")[2]
-        assert re.findall(r"^(\w+)  ", told, re.MULTILINE) == list(kind.__annotations__)
 
 
 @pytest.mark.usefixtures("folder")
 def test_an_option_that_does_not_exist_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="unexpected option 'gpu'; expected some of gpus, variants, "):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'gpu'"):
         vbuild.slim(FAT, gpu=["sm_90"])  # type: ignore[call-arg]
 
 
@@ -157,8 +150,15 @@ def test_texts_paths_and_lists_of_them_are_the_same(folder: Path) -> None:
     assert sorted(folder.glob("*.whl")) == [folder / FAT, folder / PURE]
 
 
+def test_options_of_wheels_are_none_of_what_is_installed(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'drop'"):
+        vbuild.slim_environment(tmp_path, gpus="90", drop=["*.a"])  # type: ignore[call-arg]
+
+
 @pytest.mark.usefixtures("folder")
 def test_what_does_not_go_together_is_refused() -> None:
+    with pytest.raises(RepackageError, match="base goes with the layout oci only"):
+        vbuild.publish(PURE, layouts=["variants"], base="image")
     with pytest.raises(RepackageError, match="gpus and variants: expected one of them"):
         vbuild.slim(FAT, gpus="90", variants={"sm90": "90"})
     with pytest.raises(VariantError, match="expected exactly one of label, null and remove"):
@@ -193,8 +193,7 @@ release: vbuild.ReleaseResult = vbuild.matrix(Path("recipe.toml"), "dist", jobs=
 stamped: Path = vbuild.stamp("x.whl", "out", label="v3", properties=["x86_64 :: level :: v3"])
 chosen: vbuild.Selection = vbuild.select("x", ["dist"], machine="machine.toml")
 laid: tuple[vbuild.PublishedLayout, ...] = vbuild.publish("dist", "site", layouts=["hwcaps"], url="https://x.example")
-chosen_options: vbuild.SlimOptions = {"gpus": "90", "force": True}
-vbuild.slim("x.whl", "out", **chosen_options)
+vbuild.slim("x.whl", "out", gpus="90", force=True)
 try:
     verdict: vbuild.Verdict = vbuild.verify("x.whl", cpu="x86-64-v3")
 except vbuild.VbuildError as error:

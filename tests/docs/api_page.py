@@ -2,11 +2,13 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from inspect import cleandoc
 from typing import Any
 
 import vbuild
+from vbuild.api.request import Option, options_of
 
 
 def api() -> str:
@@ -21,21 +23,29 @@ def api() -> str:
 def _function(name: str, function: Callable[..., object]) -> Iterator[str]:
     """How a function is called, what it does, and its options."""
     signature = inspect.signature(function)
-    words = [_parameter(one) for one in signature.parameters.values()]
+    request = getattr(sys.modules[function.__module__], f"{name.title().replace('_', '')}Request", None)
+    options = options_of(request) if request else {}
+    words = [_parameter(one) for one in signature.parameters.values() if one.name not in options]
     for place, one in enumerate(signature.parameters.values()):
-        if one.kind is one.KEYWORD_ONLY:
+        if one.kind is one.KEYWORD_ONLY and one.name not in options:
             words.insert(place, "*")
             break
     returned = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", inspect.formatannotation(signature.return_annotation))
     yield f"### vbuild.{name}"
-    call, result = ", ".join(words), returned.strip("'\"")
+    call, result = ", ".join([*words, *(["**options"] if options else [])]), returned.strip("'\"")
     yield f"```python\nvbuild.{name}({call}) -> {result}\n```"
     yield _marked(cleandoc(function.__doc__ or ""))
-    if options := getattr(vbuild, f"{name.capitalize()}Options", None):
-        head, _, rest = cleandoc(options.__doc__).partition("\n\n")
-        rows = [re.split(r" {2,}", line, maxsplit=1) for line in rest.splitlines()]
-        table = "\n".join(f"| `{option}` | {_cell(text)} |" for option, text in rows)
-        yield f"{_marked(head)}\n\n| option | what it does; its default |\n|---|---|\n{table}"
+    if request:
+        rows = [f"| `{option}` | {_cell(_meaning(*declared))} |" for option, declared in options.items()]
+        table = "\n".join(["| option | what it does |", "|---|---|", *rows])
+        yield f"{_marked(cleandoc(request.__doc__ or ''))}\n\n{table}"
+
+
+def _meaning(declared: Option, default: object) -> str:
+    """The help of an option, and its default, unless that is nothing."""
+    text = declared.help.removesuffix(" Repeatable.")
+    is_told = not default or callable(default) or "[default" in text
+    return text if is_told else f"{text} [default: {default}]"
 
 
 def _parameter(one: inspect.Parameter) -> str:

@@ -144,7 +144,7 @@ def test_slim_states_beside_each_wheel_what_it_was_made_of_where_asked(tmp_path:
         definition = told(data)["predicate"]["buildDefinition"]
         assert definition["buildType"] == "urn:vbuild:slim:1"
         assert definition["externalParameters"]["command"] == "vbuild slim"
-        assert definition["externalParameters"]["options"]["shares"] == ["sm80=sm_80", "sm90=sm_90"]
+        assert definition["externalParameters"]["options"]["variants"] == ["sm80=sm_80", "sm90=sm_90"]
         [fat_one] = definition["resolvedDependencies"]
         assert fat_one == {"name": NAME, "digest": {"sha256": hashlib.sha256(fat.read_bytes()).hexdigest()}}
         assert str(tmp_path).encode() not in data

@@ -1,28 +1,29 @@
 """Arguments of the public functions as the values that verbs take."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
-from vbuild.api.options import Layout, MatrixOptions, PublishOptions, SlimOptions, StrPath
+from vbuild.api import Layout
+from vbuild.api.request import StrPath, Texts, options_of
 from vbuild.errors import WheelError
 
 if TYPE_CHECKING:
+    from vbuild.api.building import MatrixRequest
+    from vbuild.api.repackaging import SlimEnvironmentRequest, SlimImagesRequest, SlimRequest
+    from vbuild.api.shipping import PublishRequest
     from vbuild.build.init import AskedAxes
     from vbuild.hardware.cpu import Cpu
     from vbuild.hardware.driver import Dotted
     from vbuild.hardware.gpu import GpuList
     from vbuild.hardware.machine import Machine
     from vbuild.publishing.model import PublishLayout
-    from vbuild.release.matrix import MatrixRequest
-    from vbuild.slimming.request import Cuts, Share
+    from vbuild.release import matrix as release
+    from vbuild.slimming.request import Cuts
     from vbuild.verification.attestations import AttestationRequest
     from vbuild.verification.required import Fetch
-
-# options that say where and how, not what
-_PLACES = frozenset({"on_progress", "provenance"})
 
 
 def level_named(text: str) -> "Cpu":
@@ -32,22 +33,21 @@ def level_named(text: str) -> "Cpu":
     return Cpu.known("x86_64", text) if text in X86_64_LEVELS else Cpu.parse(text)
 
 
-def layout_of(name: Layout, asked: PublishOptions) -> "PublishLayout":  # noqa: PLR0911 - a layout, a line
+def layout_of(name: Layout, request: "PublishRequest") -> "PublishLayout":  # noqa: PLR0911 - a layout, a line
     from vbuild.publishing.model import folder_url
     from vbuild.splitting.request import project_name
 
-    below = f"{folder_url(url)}/{name}" if (url := asked.get("url")) else None
+    below = f"{folder_url(request.url)}/{name}" if request.url else None
     match name:
         case "hwcaps":
             from vbuild.publishing.hwcaps.plan import Hwcaps
 
-            added = tuple((value_of(level, level_named), Path(wheel)) for level, wheel in asked.get("add", ()))
+            added = tuple((value_of(level, level_named), Path(wheel)) for level, wheel in request.add)
             return Hwcaps(added=added, url=below)
         case "redirect":
             from vbuild.publishing.redirect.plan import Redirect
 
-            by_hardware, by_installed = asked.get("by_hardware", False), asked.get("by_installed", False)
-            return Redirect(url=below, by_hardware=by_hardware, by_installed=by_installed)
+            return Redirect(url=below, by_hardware=request.by_hardware, by_installed=request.by_installed)
         case "local":
             from vbuild.publishing.local import Local
 
@@ -59,29 +59,16 @@ def layout_of(name: Layout, asked: PublishOptions) -> "PublishLayout":  # noqa: 
         case "oci":
             from vbuild.publishing.oci.plan import Oci
 
-            return Oci(base=path_of(asked.get("base")))
+            return Oci(base=path_of(request.base))
         case "conda":
             from vbuild.publishing.conda.plan import Conda
 
-            names = asked.get("map", ())
-            pairs = names.items() if isinstance(names, Mapping) else names
+            pairs = request.map.items() if isinstance(request.map, Mapping) else request.map
             return Conda(url=below, names=tuple((project_name(project), other) for project, other in pairs))
         case "variants":
             from vbuild.publishing.variants import Variants
 
             return Variants(url=below)
-
-
-def known(options: Any, kind: type[Any]) -> Any:  # noqa: ANN401 - the caller's TypedDict
-    """The *options* of a call; `TypeError` for one that *kind* does not have."""
-    for name in options.keys() - kind.__annotations__.keys():
-        raise TypeError(f"unexpected option {name!r}; expected some of {', '.join(kind.__annotations__)}")
-    # what can be read once only may be read twice
-    return {name: tuple(value) if isinstance(value, Iterator) else value for name, value in options.items()}
-
-
-def silent(*_: object) -> None:
-    """Progress that nobody hears of."""
 
 
 def value_of(value: Any, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401 - a text, or what parse makes of one
@@ -102,7 +89,7 @@ def places_of(places: "StrPath | Iterable[StrPath]") -> list[str | Path]:
     return [place if isinstance(place, str) and "://" in place else Path(place) for place in several]
 
 
-def texts_of(texts: str | Iterable[str] | None) -> tuple[str, ...]:
+def texts_of(texts: Texts | None) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts or ())
 
 
@@ -115,19 +102,19 @@ def gpus_of(asked: "str | Iterable[str | GpuList] | GpuList") -> "GpuList | None
     return GpuList.asked(",".join(map(str, several))) if several else None
 
 
-def cuts_of(asked: SlimOptions) -> "Cuts":
-    """What the options of `slim` do to every library."""
+def cuts_of(request: "SlimRequest | SlimEnvironmentRequest | SlimImagesRequest", *, drop: Texts = ()) -> "Cuts":
+    """What *request* asks to do to every library, and which files to leave out."""
     from vbuild.binary.edits import Strip
     from vbuild.hardware.gpu import Ptx
     from vbuild.slimming.request import Cuts
 
     return Cuts(
-        ptx=Ptx(asked.get("ptx", "auto")),
-        strip=Strip(asked.get("strip") or Strip.NOTHING),
-        drop=texts_of(asked.get("drop")),
-        zstd=asked.get("zstd"),
-        force=asked.get("force", False),
-        unsupported=asked.get("allow_unsupported", False),
+        ptx=Ptx(request.ptx),
+        strip=Strip(request.strip or Strip.NOTHING),
+        drop=texts_of(drop),
+        zstd=request.zstd,
+        force=request.force,
+        unsupported=request.allow_unsupported,
     )
 
 
@@ -140,7 +127,7 @@ def toolkits_of(asked: "str | Dotted | Iterable[str | Dotted] | None") -> "tuple
     return tuple(dict.fromkeys(value_of(each, Dotted.parse) for each in found))
 
 
-def axes_of(cpu: Any, cuda: Any, toolkit: Any = None, python: Any = None) -> "AskedAxes":  # noqa: ANN401 - as MatrixOptions has them
+def axes_of(cpu: Any, cuda: Any, toolkit: Any = None, python: Any = None) -> "AskedAxes":  # noqa: ANN401 - as MatrixRequest has them
     from vbuild.build.init import AskedAxes
     from vbuild.hardware.machine import cpus_asked
 
@@ -153,30 +140,21 @@ def axes_of(cpu: Any, cuda: Any, toolkit: Any = None, python: Any = None) -> "As
     )
 
 
-def matrix_request(**options: Unpack[MatrixOptions]) -> "MatrixRequest":
-    """What *options* ask `matrix` for."""
-    from vbuild.release.matrix import MatrixRequest
+def matrix_request(request: "MatrixRequest") -> "release.MatrixRequest":
+    """What *request* asks a release for."""
+    from vbuild.release import matrix as release
     from vbuild.workers.executor import Executor
 
-    asked = known(options, MatrixOptions)
-    return MatrixRequest(
-        jobs=asked.get("jobs"),
-        only=texts_of(asked.get("only")),
-        executor=value_of(asked.get("executor", "local"), Executor.parse),
-        is_part=asked.get("part", False),
-        is_locked=asked.get("locked", False),
-        fresh=asked.get("fresh", False),
-        axes=axes_of(asked.get("cpu"), asked.get("cuda"), asked.get("toolkit"), asked.get("python")),
-        on_note=asked.get("on_note", silent),
+    return release.MatrixRequest(
+        jobs=request.jobs,
+        only=texts_of(request.only),
+        executor=value_of(request.executor, Executor.parse),
+        is_part=request.part,
+        is_locked=request.locked,
+        fresh=request.fresh,
+        axes=axes_of(request.cpu, request.cuda, request.toolkit, request.python),
+        on_note=request.on_note,
     )
-
-
-def shares_of(asked: "Mapping[str, str | Iterable[str]] | Iterable[Share]") -> "tuple[Share, ...]":
-    from vbuild.slimming.request import Share
-
-    if not isinstance(asked, Mapping):
-        return tuple(asked)
-    return tuple(Share.parse(f"{label}={','.join(texts_of(gpus))}") for label, gpus in asked.items())
 
 
 def machine_of(machine: "StrPath | Machine | None") -> "Machine":
@@ -186,19 +164,22 @@ def machine_of(machine: "StrPath | Machine | None") -> "Machine":
     return machine if isinstance(machine, Machine) else machine_at(Path(machine)) if machine else Machine.here()
 
 
-def state_inputs(verb: str, asked: Mapping[str, Any], made: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Write next to each wheel of *made* what it was made from, *inputs*, and with which options; see `state_each`."""
+def state_inputs(verb: str, request: Any, made: Sequence[Path], inputs: Sequence[Path]) -> None:  # noqa: ANN401 - of a verb
+    """Write next to each wheel of *made* what it was made from, *inputs*, and with which options; see `state_each`.
+
+    An option is left out if it is as by default.
+    """
     from vbuild.sbom.statement import state_each
 
-    given = {name: value for name, value in asked.items() if name not in _PLACES and value is not None}
     texts: dict[str, str | list[str]] = {}
-    for name, value in given.items():
+    for name, (declared, default) in options_of(request).items():
+        value = getattr(request, name)
+        if declared.flags is None or name == "provenance" or value == default:
+            continue
         if isinstance(value, Mapping):
-            texts[name] = [f"{label}={','.join(texts_of(gpus))}" for label, gpus in value.items()]
-        elif isinstance(value, Iterable) and not isinstance(value, str):
-            texts[name] = [*map(str, value)]
-        else:
-            texts[name] = str(value)
+            value = [f"{key}={','.join(texts_of(text))}" for key, text in value.items()]
+        is_text = isinstance(value, str) or not isinstance(value, Iterable)
+        texts[name] = str(value) if is_text else [*map(str, value)]
     state_each(made, inputs=inputs, verb=verb, asked={"command": f"vbuild {verb}", "options": texts})
 
 

@@ -1,30 +1,83 @@
 """Build: a release from a recipe or a project."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
-from vbuild.api.arguments import (
-    axes_of,
-    matrix_request,
-    path_of,
-    paths_of,
-    silent,
-)
-from vbuild.api.options import (
-    MatrixOptions,
-    StrPath,
-)
+from vbuild.api.arguments import axes_of, matrix_request, path_of, paths_of
+from vbuild.api.request import StrPath, Texts, option, silent, takes
 
 if TYPE_CHECKING:
     from vbuild.build.init import WrittenRecipe
     from vbuild.hardware.cpu import Cpu
+    from vbuild.hardware.driver import Dotted
     from vbuild.hardware.gpu import GpuList
     from vbuild.recipe.target import Target
     from vbuild.release.model import ReleaseResult
+    from vbuild.workers.executor import Executor
 
 
-def matrix(source: StrPath, output_dir: StrPath, **options: Unpack[MatrixOptions]) -> "ReleaseResult":
+@dataclass(frozen=True)
+class MatrixRequest:
+    """What to build of the targets of a recipe."""
+
+    source: StrPath
+    output_dir: StrPath
+    _: KW_ONLY
+    cpu: "str | Iterable[str | Cpu] | None" = option(
+        "Build for these CPU levels instead of the recipe's: v2,v3, or native.",
+        default=None,
+        parse="vbuild.hardware.machine:cpus_asked",
+        metavar="LIST",
+    )
+    cuda: "str | Iterable[str] | GpuList | None" = option(
+        "Build for these GPUs instead of the recipe's, a wheel for each: 80,90+ptx, H100, native.",
+        default=None,
+        parse="vbuild.hardware.gpu:GpuList.asked",
+        metavar="LIST",
+    )
+    toolkit: "str | Dotted | Iterable[str | Dotted] | None" = option(
+        "With --cuda: compile with this CUDA. [default: the newest for these GPUs] Without: build code that has "
+        "no kernels with these, a wheel for each: 12.9,13.0.",
+        default=None,
+        parse="vbuild.api.arguments:toolkits_of",
+        metavar="LIST",
+    )
+    python: Texts = option(
+        "Build for this Python: one of the recipe's, any if it names none. Repeatable.", default=(), metavar="NAME"
+    )
+    jobs: int | None = option(
+        "Run this many builds at a time. [default: as many as cores and memory allow]",
+        default=None,
+        flags="-j --jobs",
+        metavar="N",
+        least=1,
+    )
+    only: Texts = option(
+        "Build only this target; 'plain' is the one without a label. Repeatable.", default=(), metavar="LABEL"
+    )
+    executor: "str | Executor" = option(
+        "Work on this machine, or on the workers of dask://HOST:PORT.",
+        default="local",
+        parse="vbuild.workers.executor:Executor.parse",
+        metavar="WHERE",
+    )
+    part: bool = option("Leave what needs the whole release to 'vbuild collect'.", default=False)
+    fresh: bool = option("Build everything again, even if it was built before.", default=False)
+    locked: bool = option("Use only what the recipe's lock file names.", default=False)
+    on_progress: "Callable[[Target, str], None]" = option(
+        "Call this with each target and the name of the step that it is at.", default=silent, flags=None
+    )
+    on_note: Callable[[str], None] = option(
+        "Call this, before anything is built, with each line on what was chosen for the user.",
+        default=silent,
+        flags=None,
+    )
+
+
+@takes(MatrixRequest)
+def matrix(request: MatrixRequest) -> "ReleaseResult":
     """Build *source* for every target: a recipe, a project's folder, an sdist, or a name such as "mmh3==5.3.1".
 
     *output_dir* gets the wheels, a variants.json, report.json, report.html, and the logs of builds that failed. A
@@ -33,8 +86,8 @@ def matrix(source: StrPath, output_dir: StrPath, **options: Unpack[MatrixOptions
     """
     from vbuild.release.matrix import matrix as verb
 
-    request = matrix_request(**options)
-    return verb(str(source), Path(output_dir), request, on_progress=options.get("on_progress", silent))
+    folder, settings = Path(request.output_dir), matrix_request(request)
+    return verb(str(request.source), folder, settings, on_progress=request.on_progress)
 
 
 def init(

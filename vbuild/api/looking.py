@@ -12,13 +12,10 @@ from vbuild.api.arguments import (
     path_of,
     paths_of,
     places_of,
-    silent,
     texts_of,
     value_of,
 )
-from vbuild.api.options import (
-    StrPath,
-)
+from vbuild.api.request import StrPath, silent
 from vbuild.errors import HardwareError
 
 if TYPE_CHECKING:

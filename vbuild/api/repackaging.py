@@ -1,40 +1,97 @@
 """Repackage: wheels, packages for conda, images and environments made smaller, split or labelled."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from vbuild.api.arguments import (
     cuts_of,
     gpus_of,
-    known,
     path_of,
     paths_of,
-    shares_of,
-    silent,
     state_inputs,
     texts_of,
     value_of,
 )
-from vbuild.api.options import (
-    SlimOptions,
-    SplitOptions,
-    StampOptions,
+from vbuild.api.request import (
+    DROP,
+    PROGRESS,
+    STRIP,
+    OnProgress,
+    PtxChoice,
+    StripChoice,
     StrPath,
+    Texts,
+    option,
+    silent,
+    takes,
 )
 from vbuild.errors import RepackageError, VariantError
 
 if TYPE_CHECKING:
+    from vbuild.hardware.gpu import GpuList
     from vbuild.publishing.oci.slimming import SlimmedImage
     from vbuild.slimming.in_place import Undone
+    from vbuild.slimming.request import Share
     from vbuild.slimming.results import Slimmed, SlimmedEnvironment
     from vbuild.splitting.results import Split
+    from vbuild.variants.model import Property
     from vbuild.verification.install_check import InstallCheck
 
+# options of `slim` for wheels, and for what is installed
+_GPUS: "str | Iterable[str | GpuList]" = option(
+    "Keep code for these GPUs: sm_90, 9.0, 80,86,90+PTX, H100, gfx942, MI300X.",
+    default=(),
+    flags="--gpu",
+    parse="vbuild.hardware.gpu:GpuList.asked",
+    metavar="LIST",
+)
+_PTX: PtxChoice = option(
+    "Keep PTX for GPUs without machine code (auto), also the newest (keep), or none.",
+    default="auto",
+    choices=("auto", "keep", "none"),
+)
+_RECOMPRESS: bool | None = option(
+    "Compress GPU code better, alone or with --gpu; it then needs the driver of CUDA 12.4 or later. [default: in "
+    "variants that need such a driver anyway]",
+    default=None,
+    flags="--recompress/--no-recompress --zstd/--no-zstd",
+)
+_UNSUPPORTED = option("Go on if a wheel has no code for a GPU that you name.", default=False)
+_LICENSE = option("Go on if the licence forbids changes: you have permission.", default=False)
+_FORCE = option("Cut libraries even if GNU strip would destroy them later.", default=False)
+_PROVENANCE = option("Write <wheel>.provenance.json, ready to sign, next to each wheel.", default=False)
 
-def slim(
-    wheels: "StrPath | Iterable[StrPath]", output_dir: StrPath | None = None, **options: Unpack[SlimOptions]
-) -> "tuple[Slimmed, ...]":
+
+@dataclass(frozen=True)
+class SlimRequest:
+    """Give either *gpus* or *variants*, or neither to strip or drop only."""
+
+    wheels: "StrPath | Iterable[StrPath]"
+    output_dir: StrPath | None = None
+    _: KW_ONLY
+    gpus: "str | Iterable[str | GpuList]" = _GPUS
+    variants: "Mapping[str, str | Iterable[str]] | Iterable[Share]" = option(
+        "Write a variant wheel with this label for these GPUs. Repeatable.",
+        default=(),
+        flags="--variant",
+        parse="vbuild.slimming.request:Share.parse",
+        metavar="LABEL=LIST",
+    )
+    ptx: PtxChoice = _PTX
+    strip: StripChoice = STRIP
+    drop: Texts = DROP
+    zstd: bool | None = _RECOMPRESS
+    allow_unsupported: bool = _UNSUPPORTED
+    accept_license: bool = _LICENSE
+    force: bool = _FORCE
+    provenance: bool = _PROVENANCE
+    on_progress: OnProgress = PROGRESS
+
+
+@takes(SlimRequest)
+def slim(request: SlimRequest) -> "tuple[Slimmed, ...]":
     """Cut the GPU code in *wheels*, files or folders of them, down to the GPUs asked for.
 
     Returns a result for each wheel that comes out, with sizes in bytes and what was cut. *output_dir* gets the wheels,
@@ -45,76 +102,103 @@ def slim(
     from vbuild.slimming.request import Share
     from vbuild.slimming.slim import slim as verb
 
-    asked = known(options, SlimOptions)
-    gpus, shares = gpus_of(asked.get("gpus", ())), shares_of(asked.get("variants", ()))
+    gpus, shares = gpus_of(request.gpus), request.variants
+    if isinstance(shares, Mapping):
+        shares = [Share.parse(f"{label}={','.join(texts_of(texts))}") for label, texts in shares.items()]
     if gpus and shares:
         raise RepackageError("gpus and variants: expected one of them, GPUs for one wheel or labels for a family")
     results = verb(
-        paths_of(wheels),
-        path_of(output_dir),
-        shares=shares or (Share(gpus),),
-        cuts=cuts_of(asked),
-        accept_license=asked.get("accept_license", False),
-        on_progress=asked.get("on_progress", silent),
+        paths_of(request.wheels),
+        path_of(request.output_dir),
+        shares=tuple(shares) or (Share(gpus),),
+        cuts=cuts_of(request, drop=request.drop),
+        accept_license=request.accept_license,
+        on_progress=request.on_progress,
     )
-    if asked.get("provenance"):
+    if request.provenance:
         for result in results:
-            state_inputs("slim", asked, [result.path] if result.path else [], [result.wheel])
+            state_inputs("slim", request, [result.path] if result.path else [], [result.wheel])
     return results
 
 
-def slim_environment(
-    place: StrPath,
-    *,
-    backup: StrPath | None = None,
-    dry_run: bool = False,
-    **options: Unpack[SlimOptions],
-) -> "SlimmedEnvironment":
+@dataclass(frozen=True)
+class SlimEnvironmentRequest:
+    """What to cut of what is installed."""
+
+    place: StrPath
+    _: KW_ONLY
+    backup: StrPath | None = None
+    dry_run: bool = False
+    gpus: "str | Iterable[str | GpuList]" = _GPUS
+    ptx: PtxChoice = _PTX
+    strip: StripChoice = STRIP
+    zstd: bool | None = _RECOMPRESS
+    allow_unsupported: bool = _UNSUPPORTED
+    accept_license: bool = _LICENSE
+    force: bool = _FORCE
+    on_progress: OnProgress = PROGRESS
+
+
+@takes(SlimEnvironmentRequest)
+def slim_environment(request: SlimEnvironmentRequest) -> "SlimmedEnvironment":
     """Cut the GPU code of all that is installed in *place*, where it lies: ``slim --environment``.
 
     *place* is a venv, the prefix of a Python or of conda, a folder of packages, or the tree of an unpacked image.
-    *backup* is a folder that keeps the old files, for `undo_slim`; with *dry_run* nothing is written. Of the options,
-    those apply that say what goes, *accept_license* and *on_progress*. Returns what became of each distribution, in
-    bytes, and which files were left, with reasons. `RepackageError` if there is no environment, or it cannot be written
-    to; `RecipeError` if the disk is full: every file is then the old or the new one.
+    *backup* is a folder that keeps the old files, for `undo_slim`; with *dry_run* nothing is written. Returns what
+    became of each distribution, in bytes, and which files were left, with reasons. `RepackageError` if there is no
+    environment, or it cannot be written to; `RecipeError` if the disk is full: every file is then the old or the new
+    one.
     """
     from vbuild.slimming.environment import slim_environment as verb
     from vbuild.slimming.request import Share
     from vbuild.wheel.installed import Environment
 
-    asked = known(options, SlimOptions)
     return verb(
-        Environment.at(Path(place)),
-        Share(gpus_of(asked.get("gpus", ()))),
-        cuts_of(asked),
-        dry_run=dry_run,
-        backup=path_of(backup),
-        accept_license=asked.get("accept_license", False),
-        on_progress=asked.get("on_progress", silent),
+        Environment.at(Path(request.place)),
+        Share(gpus_of(request.gpus)),
+        cuts_of(request),
+        dry_run=request.dry_run,
+        backup=path_of(request.backup),
+        accept_license=request.accept_license,
+        on_progress=request.on_progress,
     )
 
 
-def slim_images(
-    place: StrPath, output_dir: StrPath | None = None, **options: Unpack[SlimOptions]
-) -> "tuple[SlimmedImage, ...]":
+@dataclass(frozen=True)
+class SlimImagesRequest:
+    """What to cut of what is installed in images."""
+
+    place: StrPath
+    output_dir: StrPath | None = None
+    _: KW_ONLY
+    gpus: "str | Iterable[str | GpuList]" = _GPUS
+    ptx: PtxChoice = _PTX
+    strip: StripChoice = STRIP
+    zstd: bool | None = _RECOMPRESS
+    allow_unsupported: bool = _UNSUPPORTED
+    accept_license: bool = _LICENSE
+    force: bool = _FORCE
+    on_progress: OnProgress = PROGRESS
+
+
+@takes(SlimImagesRequest)
+def slim_images(request: SlimImagesRequest) -> "tuple[SlimmedImage, ...]":
     """Cut the GPU code of all that is installed in the images of an OCI image layout: ``slim oci:DIR``.
 
     *place* is the layout, or ``DIR:NAME`` for one of its images; *output_dir* becomes a layout with the same names, in
-    which the layers that hold GPU code are new. If it is None nothing is kept. Of the options, those apply that say
-    what goes, *accept_license* and *on_progress*. Returns what became of each image. `RepackageError` if there is no
-    layout, an image has no packages, or *output_dir* is not empty.
+    which the layers that hold GPU code are new. If it is None nothing is kept. Returns what became of each image.
+    `RepackageError` if there is no layout, an image has no packages, or *output_dir* is not empty.
     """
     from vbuild.publishing.oci.slimming import slim_images as verb
     from vbuild.slimming.request import Share
 
-    asked = known(options, SlimOptions)
     return verb(
-        Path(place),
-        path_of(output_dir),
-        Share(gpus_of(asked.get("gpus", ()))),
-        cuts_of(asked),
-        accept_license=asked.get("accept_license", False),
-        on_progress=asked.get("on_progress", silent),
+        Path(request.place),
+        path_of(request.output_dir),
+        Share(gpus_of(request.gpus)),
+        cuts_of(request),
+        accept_license=request.accept_license,
+        on_progress=request.on_progress,
     )
 
 
@@ -129,42 +213,93 @@ def undo_slim(backup: StrPath) -> "Undone":
     return undo(Path(backup))
 
 
-def split(
-    wheels: "StrPath | Iterable[StrPath]", output_dir: StrPath | None = None, **options: Unpack[SplitOptions]
-) -> "Split":
+@dataclass(frozen=True)
+class SplitRequest:
+    """What moves, and what the wheels require afterwards."""
+
+    wheels: "StrPath | Iterable[StrPath]"
+    output_dir: StrPath | None = None
+    _: KW_ONLY
+    replace: bool = option(
+        "Require official wheels for bundled libraries that are theirs.", default=True, flags="--replace/--no-replace"
+    )
+    share: bool = option(
+        "Move libraries that several wheels have to a -libs wheel.", default=True, flags="--share/--no-share"
+    )
+    rpath: bool = option(
+        "Also require the wheels of CUDA libraries that are needed and not bundled, and find them by RPATH.",
+        default=False,
+    )
+    cuda: str | tuple[int, ...] | None = option(
+        "Take needed libraries from this CUDA: 12, 12.6.",
+        default=None,
+        parse="vbuild.splitting.request:cuda_version",
+        metavar="VERSION",
+    )
+    keep: Texts = option("Leave these libraries where they are. Repeatable.", default=(), metavar="GLOB")
+    move: Texts = option("Move these libraries whatever opens them. Repeatable.", default=(), metavar="GLOB")
+    tries: Texts = option(
+        "Run this before and after, and move what does not change it. Repeatable.",
+        default=(),
+        flags="--try",
+        metavar="COMMAND",
+    )
+    libs: str | None = option(
+        "Name the wheel of shared libraries. [default: PROJECT-libs, of the release's version]",
+        default=None,
+        parse="vbuild.splitting.request:libs_name",
+        metavar="NAME[==VERSION]",
+    )
+    against: StrPath | None = option(
+        "Require a wheel of shared libraries that is in this folder or simple index, if it has the same.",
+        default=None,
+        parse="place",
+        metavar="FOLDER|URL",
+    )
+    min_size: int = option("Share libraries only if that saves this much.", default=1_000_000, metavar="BYTES", least=0)
+    provenance: bool = _PROVENANCE
+    allow_builds: bool = option(
+        "With --check and --try: build requirements that have no wheel, which runs their code.", default=False
+    )
+    looks_at_all: bool = option(
+        "Also say what wheels lack whose file names promise nothing, for `install_check`.", default=False, flags=None
+    )
+    on_progress: OnProgress = PROGRESS
+
+
+@takes(SplitRequest)
+def split(request: SplitRequest) -> "Split":
     """Move bundled shared libraries out of *wheels*, files or folders of them, into wheels that these require.
 
     Returns what went where, with sizes in bytes. *output_dir* gets all wheels; if it is None nothing is written and the
     result says what would be. `RepackageError` if libraries cannot be taken out as asked, `WheelError` if a wheel is
     damaged, `FetchError` if an official wheel cannot be downloaded.
     """
-    from vbuild.splitting.request import SMALLEST, SplitRequest, cuda_version, place_of
+    from vbuild.splitting import request as splitting
     from vbuild.splitting.split import split as verb
 
-    asked = known(options, SplitOptions)
-    request = SplitRequest(
-        **{name: asked[name] for name in asked.keys() & _SPLITS},
-        cuda=value_of(asked.get("cuda"), cuda_version) or (),
-        keep=texts_of(asked.get("keep")),
-        move=texts_of(asked.get("move")),
-        tries=texts_of(asked.get("tries")),
-        smallest=asked.get("min_size", SMALLEST),
-        against=value_of(asked.get("against"), place_of),
-        allow_builds=asked.get("allow_builds", False),
-    )
     result = verb(
-        paths_of(wheels),
-        path_of(output_dir),
-        request=request,
-        on_progress=asked.get("on_progress", silent),
+        paths_of(request.wheels),
+        path_of(request.output_dir),
+        request=splitting.SplitRequest(
+            replace=request.replace,
+            share=request.share,
+            rpath=request.rpath,
+            cuda=value_of(request.cuda, splitting.cuda_version) or (),
+            keep=texts_of(request.keep),
+            move=texts_of(request.move),
+            tries=texts_of(request.tries),
+            libs=request.libs,
+            against=value_of(request.against, splitting.place_of),
+            smallest=request.min_size,
+            allow_builds=request.allow_builds,
+        ),
+        looks_at_all=request.looks_at_all,
+        on_progress=request.on_progress,
     )
-    if asked.get("provenance"):
-        state_inputs("split", asked, result.paths, [one.wheel for one in result.wheels])
+    if request.provenance:
+        state_inputs("split", request, result.paths, [split.wheel for split in result.wheels])
     return result
-
-
-# options of `split` that are attributes of a SplitRequest under the same name
-_SPLITS = frozenset({"replace", "share", "rpath", "libs"})
 
 
 def install_check(
@@ -185,19 +320,44 @@ def install_check(
     from vbuild.index_client.configuration import Indexes
     from vbuild.verification.install_check import check
 
-    def indexes() -> Indexes:
-        return Indexes.configured().with_place(against) if against else Indexes.configured()
-
     return check(
         paths_of(wheels),
         absent=texts_of(absent),
         builds=allow_builds,
-        indexes=indexes,
+        indexes=lambda: Indexes.configured().with_place(against) if against else Indexes.configured(),
         on_progress=on_progress or silent,
     )
 
 
-def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) -> Path:
+@dataclass(frozen=True)
+class StampRequest:
+    """Give exactly one of *label*, *null* and *remove*."""
+
+    wheel: StrPath
+    output_dir: StrPath
+    _: KW_ONLY
+    label: str | None = option(
+        "Use this variant label, made of a-z, 0-9, _ and dots.",
+        default=None,
+        flags="-l --label",
+        parse="vbuild.variants.model:checked_label",
+    )
+    null: bool = option("Make the null variant: it has no properties and ranks after all others.", default=False)
+    remove: bool = option("Remove the label and variant.json.", default=False)
+    properties: "Iterable[str | Property]" = option(
+        "Add this property, written as namespace :: feature :: value. Repeatable.",
+        default=(),
+        flags="-p --property",
+        parse="vbuild.variants.model:Property.parse",
+        metavar="PROPERTY",
+    )
+    metadata: StrPath | None = option(
+        "Take priorities and providers from the [variant] table of this TOML file.", default=None, parse="file"
+    )
+
+
+@takes(StampRequest)
+def stamp(request: StampRequest) -> Path:
     """Write the copy of *wheel* that has a variant label, or no longer has one, into *output_dir*; returns its path.
 
     `VariantError` if label, properties and metadata do not go together, `WheelError` if the wheel is damaged.
@@ -205,18 +365,12 @@ def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) 
     from vbuild.variants.model import NULL, Property
     from vbuild.variants.stamp import declaration_at, described, stamped, unstamped
 
-    asked = known(options, StampOptions)
-    label, null = asked.get("label"), asked.get("null", False)
-    if sum((label is not None, null, asked.get("remove", False))) != 1:
+    wheel, folder, label = Path(request.wheel), Path(request.output_dir), request.label
+    if sum((label is not None, request.null, request.remove)) != 1:
         raise VariantError("expected exactly one of label, null and remove")
-    if asked.get("remove"):
-        return unstamped(Path(wheel), Path(output_dir))
-    properties = [value_of(each, Property.parse) for each in asked.get("properties", ())]
-    file = path_of(asked.get("metadata"))
-    declaration = declaration_at(file) if file else None
-    return stamped(
-        Path(wheel),
-        Path(output_dir),
-        variant=NULL if null else described(properties, label=label, declaration=declaration),
-        metadata=declaration.metadata if declaration else None,
-    )
+    if request.remove:
+        return unstamped(wheel, folder)
+    declaration = declaration_at(Path(request.metadata)) if request.metadata else None
+    properties = [value_of(each, Property.parse) for each in request.properties]
+    variant = NULL if request.null else described(properties, label=label, declaration=declaration)
+    return stamped(wheel, folder, variant=variant, metadata=declaration.metadata if declaration else None)

@@ -1,29 +1,30 @@
 """Ship: indexes, layouts, checks before an upload, and a mirror for a fleet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
-from vbuild.api.arguments import (
-    attestations_of,
-    known,
-    layout_of,
-    path_of,
-    paths_of,
-    places_of,
-    silent,
-    texts_of,
-)
-from vbuild.api.options import (
-    Layout,
-    MirrorOptions,
-    PublishOptions,
+from vbuild.api import Layout
+from vbuild.api.arguments import attestations_of, layout_of, path_of, paths_of, places_of, texts_of
+from vbuild.api.request import (
+    DROP,
+    PROGRESS,
+    STRIP,
+    OnProgress,
+    StripChoice,
     StrPath,
+    Texts,
+    option,
+    options_of,
+    takes,
 )
+from vbuild.errors import RepackageError
 
 if TYPE_CHECKING:
+    from vbuild.hardware.cpu import Cpu
     from vbuild.mirroring.check import MirrorCheck
     from vbuild.mirroring.mirror import Mirrored
     from vbuild.publishing.check import Checklist
@@ -55,13 +56,47 @@ def index_channel(folder: StrPath) -> "tuple[IndexedSubdir, ...]":
     return verb(Path(folder))
 
 
-def publish(
-    wheels: "StrPath | Iterable[StrPath]",
-    output_dir: StrPath | None = None,
-    *,
-    layouts: Iterable[Layout],
-    **options: Unpack[PublishOptions],
-) -> "tuple[PublishedLayout, ...]":
+@dataclass(frozen=True)
+class PublishRequest:
+    """Options for one layout are refused without it."""
+
+    wheels: "StrPath | Iterable[StrPath]"
+    output_dir: StrPath | None = None
+    _: KW_ONLY
+    layouts: Iterable[Layout]
+    url: str | None = option(
+        "Write links for this URL, where the output folder will be served.",
+        default=None,
+        parse="vbuild.publishing.model:folder_url",
+        metavar="URL",
+    )
+    add: "Iterable[tuple[str | Cpu, StrPath]]" = option(
+        "hwcaps: add this wheel as that level: v3=other.whl. Repeatable.",
+        default=(),
+        parse="vbuild.cli.publish:level_and_wheel",
+        metavar="LEVEL=WHEEL",
+        only="hwcaps",
+    )
+    by_hardware: bool = option("redirect: choose by CPU and GPU, not by tags only.", default=False, only="redirect")
+    by_installed: bool = option(
+        "redirect: make one sdist of wheels built against several versions of a package; the one installed decides.",
+        default=False,
+        only="redirect",
+    )
+    base: StrPath | None = option(
+        "oci: build on this image layout.", default=None, parse="path", metavar="DIR[:NAME]", only="oci"
+    )
+    map: Mapping[str, str] | Iterable[tuple[str, str]] = option(
+        "conda: name this required project like that: torch=pytorch. Repeatable.",
+        default=(),
+        parse="vbuild.cli.publish:two_names",
+        metavar="PYPI=CONDA",
+        only="conda",
+    )
+
+
+@takes(PublishRequest)
+def publish(request: PublishRequest) -> "tuple[PublishedLayout, ...]":
     """Lay *wheels*, files or folders of them, out in each of *layouts*: ``output_dir/<layout>``, with a README.md.
 
     Returns a result for each layout, with its files and how to use them. If *output_dir* is None nothing is written and
@@ -70,11 +105,14 @@ def publish(
     """
     from vbuild.publishing.publish import publish as verb
 
-    asked = known(options, PublishOptions)
+    layouts = dict.fromkeys(request.layouts)
+    for name, (declared, default) in options_of(request).items():
+        if declared.only and declared.only not in layouts and getattr(request, name) != default:
+            raise RepackageError(f"{name} goes with the layout {declared.only} only")
     return verb(
-        paths_of(wheels),
-        path_of(output_dir),
-        layouts=[layout_of(name, asked) for name in dict.fromkeys(layouts)],
+        paths_of(request.wheels),
+        path_of(request.output_dir),
+        layouts=[layout_of(name, request) for name in layouts],
     )
 
 
@@ -95,9 +133,49 @@ def check(place: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layou
     return verb(places_of(place)[0], pypi=pypi, limit=limit)
 
 
-def mirror(
-    sources: "StrPath | Iterable[StrPath]", output_dir: StrPath | None = None, **options: Unpack[MirrorOptions]
-) -> "Mirrored":
+@dataclass(frozen=True)
+class MirrorRequest:
+    """The machines of a fleet, and what to do to what they install."""
+
+    sources: "StrPath | Iterable[StrPath]"
+    output_dir: StrPath | None = None
+    _: KW_ONLY
+    machines: "StrPath | Iterable[StrPath]" = option(
+        "Mirror for the machine that this file describes. Repeatable.",
+        default=(),
+        flags="--machine",
+        parse="file",
+        metavar="FILE",
+    )
+    gpus: Texts = option(
+        "Mirror for a machine with these GPUs: H100, 80,90. Repeatable.", default=(), flags="--gpu", metavar="LIST"
+    )
+    driver: str | None = option(
+        "With --gpu: NVIDIA's driver there, as in 580, or its CUDA: 12.8.", default=None, metavar="VERSION"
+    )
+    pythons: Texts = option("Its Python. Repeatable.", default=(), flags="--python", metavar="VERSION")
+    recompress: bool | None = option(
+        "Compress GPU code better. [default: where the drivers of all machines are known to read it]",
+        default=None,
+        flags="--recompress/--no-recompress",
+    )
+    strip: StripChoice = STRIP
+    drop: Texts = DROP
+    accept_license: bool = option("Cut wheels whose licence forbids changes: you have permission.", default=False)
+    variants: bool = option("Add a variant wheel for each kind of GPUs, for uv.", default=False)
+    prune: bool = option("Remove files that no machine installs any more.", default=False)
+    url: str | None = option(
+        "Name this, where the site will be served, in locks, instead of paths.", default=None, metavar="URL"
+    )
+    originals: StrPath | None = option(
+        "Keep the original files here; look here before fetching.", default=None, parse="folder", metavar="DIR"
+    )
+    allow_builds: bool = option("Build requirements that have no wheel, which runs their code.", default=False)
+    on_progress: OnProgress = PROGRESS
+
+
+@takes(MirrorRequest)
+def mirror(request: MirrorRequest) -> "Mirrored":
     """Make *output_dir* an index of what *sources* come to on a fleet's machines, cut to the GPUs that these have.
 
     *sources* are requirements.txt, pylock.toml or uv.lock files, or requirements such as "torch==2.9.1". Returns what
@@ -108,30 +186,29 @@ def mirror(
     """
     from vbuild.binary.edits import Strip
     from vbuild.hardware.cpu import Cpu
+    from vbuild.mirroring import model
     from vbuild.mirroring.mirror import Common, fleet_of
     from vbuild.mirroring.mirror import mirror as verb
-    from vbuild.mirroring.model import MirrorRequest
     from vbuild.publishing.model import folder_url
 
-    asked = known(options, MirrorOptions)
-    common = Common(Cpu.parse("x86-64"), asked.get("driver"), "2.28", texts_of(asked.get("pythons")))
-    request = MirrorRequest(
-        recompress=asked.get("recompress"),
-        strip=Strip(asked.get("strip") or Strip.NOTHING),
-        drop=texts_of(asked.get("drop")),
-        accept_license=asked.get("accept_license", False),
-        variants=asked.get("variants", False),
-        prune=asked.get("prune", False),
-        url=folder_url(url) if (url := asked.get("url")) else None,
-        originals=path_of(asked.get("originals")),
-        allow_builds=asked.get("allow_builds", False),
-    )
+    sources, url = request.sources, request.url
+    common = Common(Cpu.parse("x86-64"), request.driver, "2.28", texts_of(request.pythons))
     return verb(
         [str(source) for source in ([sources] if isinstance(sources, str | PathLike) else sources)],
-        path_of(output_dir),
-        fleet_of(paths_of(asked.get("machines", ())), texts_of(asked.get("gpus")), common),
-        request,
-        on_progress=asked.get("on_progress") or silent,
+        path_of(request.output_dir),
+        fleet_of(paths_of(request.machines), texts_of(request.gpus), common),
+        model.MirrorRequest(
+            recompress=request.recompress,
+            strip=Strip(request.strip or Strip.NOTHING),
+            drop=texts_of(request.drop),
+            accept_license=request.accept_license,
+            variants=request.variants,
+            prune=request.prune,
+            url=folder_url(url) if url else None,
+            originals=path_of(request.originals),
+            allow_builds=request.allow_builds,
+        ),
+        on_progress=request.on_progress,
     )
 
 

@@ -10,7 +10,7 @@ from vbuild.errors import BuildError
 from vbuild.files.wording import wrapped
 
 
-@click.command(epilog=options.example("vbuild init mmh3==5.3.1 --cpu v2,v3"))
+@click.command(cls=options.RequestCommand, epilog=options.example("vbuild init mmh3==5.3.1 --cpu v2,v3"))
 @click.argument("source", type=options.SOURCE, default=".")
 @click.option(
     "-o",
@@ -19,8 +19,7 @@ from vbuild.files.wording import wrapped
     type=options.FILE,
     help="Write the recipe into this file. [default: NAME.toml, or the pyproject.toml of a project]",
 )
-@options.cpus
-@options.cuda
+@options.of("vbuild.api.building:MatrixRequest", "cpu", "cuda")
 @click.option(
     "--emit",
     type=options.Choice(["github"]),

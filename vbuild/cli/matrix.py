@@ -21,79 +21,61 @@ _FOR_JOBS = ("jobs", "fresh", "locked")
 
 
 @click.command(
-    epilog=options.example("vbuild matrix mmh3==5.3.1 --cpu v2,v3\n  vbuild matrix recipes/annoy.toml -o dist --jobs 2")
+    cls=options.RequestCommand,
+    epilog=options.example(
+        "vbuild matrix mmh3==5.3.1 --cpu v2,v3\n  vbuild matrix recipes/annoy.toml -o dist --jobs 2"
+    ),
 )
 @click.argument("source", type=options.SOURCE)
 @click.option(
     "-o", "--output-dir", "folder", type=options.FOLDER, help="Write the results into this folder. [default: dist]"
 )
-@options.cpus
-@options.cuda
-@click.option(
-    "--toolkit",
-    type=options.Value("versions", "vbuild.api.arguments:toolkits_of"),
-    metavar="LIST",
-    help="With --cuda: compile with this CUDA. [default: the newest for these GPUs] Without: build code that has "
-    "no kernels with these, a wheel for each: 12.9,13.0.",
-)
-@click.option(
-    "--python",
-    multiple=True,
-    metavar="NAME",
-    help="Build for this Python: one of the recipe's, any if it names none. Repeatable.",
-)
-@click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Run this many builds at a time. [default: as many as cores and memory allow]",
-)
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="LABEL",
-    help="Build only this target; 'plain' is the one without a label. Repeatable.",
-)
-@options.executor
-@click.option("--part", is_flag=True, help="Leave what needs the whole release to 'vbuild collect'.")
+@options.of("vbuild.api.building:MatrixRequest")
 @click.option(
     "--emit",
     type=options.Choice(["github", "gitlab", "json"]),
     help="Print jobs for this system, one for each build; build nothing.",
 )
 @click.option("--dry-run", is_flag=True, help="Print every target with its flags; build and write nothing.")
-@click.option("--fresh", is_flag=True, help="Build everything again, even if it was built before.")
-@click.option("--locked", is_flag=True, help="Use only what the recipe's lock file names.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every step, and the logs of builds as they grow.")
 @options.as_json
-def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
+def matrix(
+    source: str,
+    folder: Path | None,
+    *,
+    emit: str | None,
+    dry_run: bool,
+    verbose: bool,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - of MatrixRequest
+) -> None:
     """Build a wheel for every CPU level and GPU group of a recipe.
 
     SOURCE is a recipe, the folder of a project, an sdist, or a name on the package index, as in mmh3 or mmh3==5.3.1.
     The output folder gets the wheels, their index, report.json and report.html. A target that fails does not stop the
     others.
     """
-    system, dry_run, as_json, verbose = (asked.pop(name) for name in ("emit", "dry_run", "as_json", "verbose"))
-    if asked["cuda"] and asked["toolkit"] and len(asked["toolkit"]) > 1:
+    if given["cuda"] and given["toolkit"] and len(given["toolkit"]) > 1:
         raise click.UsageError("--toolkit: several with --cuda; expected one, or none for code without kernels")
-    if system:
+    if emit:
         idle = ("only", "python", "part", "cpu", "cuda", "toolkit")
-        if folder or dry_run or as_json or any(asked[name] for name in idle) or not asked["executor"].is_local:
+        if folder or dry_run or as_json or any(given[name] for name in idle) or not given["executor"].is_local:
             raise click.UsageError("--emit prints the jobs of every part; only --jobs, --fresh and --locked go with it")
-        terminal.write(_emitted(Path(source), system, asked))
+        terminal.write(_emitted(Path(source), emit, given))
     elif dry_run:
         from vbuild.api.arguments import matrix_request
+        from vbuild.api.building import MatrixRequest
         from vbuild.release.matrix import jobs_of
 
-        jobs = jobs_of(source, matrix_request(**asked, on_note=terminal.note))
+        request = MatrixRequest(source, folder or _FOLDER, **given, on_note=terminal.note)
+        jobs = jobs_of(source, matrix_request(request))
         terminal.show([job.data() for job in jobs], job_lines(jobs), as_json=as_json)
     else:
         from vbuild.api import building
 
         folder = folder or _FOLDER
         with progress(folder, quiet=as_json, verbose=verbose) as on_progress:
-            release = building.matrix(source, folder, **asked, on_progress=on_progress, on_note=terminal.note)
+            release = building.matrix(source, folder, **given, on_progress=on_progress, on_note=terminal.note)
         show_release(release, as_json=as_json)
 
 

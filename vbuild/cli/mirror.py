@@ -23,43 +23,16 @@ def mirror() -> None:
     """Make an index of what a fleet installs, with wheels cut to the GPUs that it has."""
 
 
-@mirror.command("make", epilog=options.example("vbuild mirror requirements.txt -o site --machine h100.toml"))
+@mirror.command(
+    "make",
+    cls=options.RequestCommand,
+    epilog=options.example("vbuild mirror requirements.txt -o site --machine h100.toml"),
+)
 @click.argument("sources", nargs=-1, required=True)
 @options.folder
-@click.option(
-    "--machine",
-    "machines",
-    type=options.FILE,
-    multiple=True,
-    metavar="FILE",
-    help="Mirror for the machine that this file describes. Repeatable.",
-)
-@click.option(
-    "--gpu",
-    "gpus",
-    multiple=True,
-    metavar="LIST",
-    help="Mirror for a machine with these GPUs: H100, 80,90. Repeatable.",
-)
-@click.option("--driver", metavar="VERSION", help="With --gpu: NVIDIA's driver there, as in 580, or its CUDA: 12.8.")
-@click.option("--python", "pythons", multiple=True, metavar="VERSION", help="Its Python. Repeatable.")
-@click.option(
-    "--recompress/--no-recompress",
-    default=None,
-    help="Compress GPU code better. [default: where the drivers of all machines are known to read it]",
-)
-@options.strip
-@options.drop
-@click.option("--accept-license", is_flag=True, help="Cut wheels whose licence forbids changes: you have permission.")
-@click.option("--variants", is_flag=True, help="Add a variant wheel for each kind of GPUs, for uv.")
-@click.option("--prune", is_flag=True, help="Remove files that no machine installs any more.")
-@click.option("--url", metavar="URL", help="Name this, where the site will be served, in locks, instead of paths.")
-@click.option(
-    "--originals", type=options.FOLDER, metavar="DIR", help="Keep the original files here; look here before fetching."
-)
-@options.allow_builds
+@options.of("vbuild.api.shipping:MirrorRequest")
 @options.dry_run
-def make(sources: tuple[str, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
+def make(sources: tuple[str, ...], folder: Path | None, *, dry_run: bool, **given: Any) -> None:  # noqa: ANN401 - of MirrorRequest
     """Make an index of what a fleet installs, with wheels cut to the GPUs that it has.
 
     SOURCES are requirements.txt, pylock.toml or uv.lock files, or requirements such as torch==2.9.1. Each --machine,
@@ -67,11 +40,10 @@ def make(sources: tuple[str, ...], folder: Path | None, **asked: Any) -> None:  
     """
     from vbuild.api import shipping
 
-    dry_run = asked.pop("dry_run")
     if (folder is None) != dry_run:
         raise click.UsageError("expected either --output-dir FOLDER or --dry-run")
     with terminal.bar(quiet=False) as on_progress:
-        result = shipping.mirror(sources, folder, **asked, on_progress=on_progress)
+        result = shipping.mirror(sources, folder, **given, on_progress=on_progress)
     terminal.show(None, mirrored_lines(result), as_json=False)
 
 

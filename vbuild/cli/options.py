@@ -4,19 +4,19 @@ An option's text becomes a value before the command starts; what its parser refu
 imported when there is a text for it, so that ``vbuild --help`` loads click and nothing else.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from vbuild.api.options import Layout
+from vbuild.api import Layout
 from vbuild.errors import VbuildError, meant
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from vbuild.api.request import Option
 
-# options that say where and how, not what: a statement of provenance leaves them out
-_PLACES = frozenset({"wheels", "folder", "as_json", "dry_run", "provenance", "check"})
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Path(click.Path):
@@ -143,44 +143,8 @@ required_folder = click.option(
 )
 dry_run = click.option("--dry-run", is_flag=True, help="Print what would come out; write nothing.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
-ptx = click.option(
-    "--ptx",
-    type=Choice(["auto", "keep", "none"]),
-    default="auto",
-    show_default=True,
-    help="Keep PTX for GPUs without machine code (auto), also the newest (keep), or none.",
-)
-strip = click.option(
-    "--strip", type=Choice(["debug", "unneeded"]), help="Also remove debug data, or all local symbols."
-)
-drop = click.option(
-    "--drop", multiple=True, metavar="GLOB", help="Leave out these files: '*.a', 'torch/include/*'. Repeatable."
-)
 allow_builds = click.option(
     "--allow-builds", is_flag=True, help="Build requirements that have no wheel, which runs their code."
-)
-provenance = click.option(
-    "--provenance", is_flag=True, help="Write <wheel>.provenance.json, ready to sign, next to each wheel."
-)
-executor = click.option(
-    "--executor",
-    type=Value("where", "vbuild.workers.executor:Executor.parse"),
-    default="local",
-    show_default=True,
-    metavar="WHERE",
-    help="Work on this machine, or on the workers of dask://HOST:PORT.",
-)
-cpus = click.option(
-    "--cpu",
-    type=Value("levels", "vbuild.hardware.machine:cpus_asked"),
-    metavar="LIST",
-    help="Build for these CPU levels instead of the recipe's: v2,v3, or native.",
-)
-cuda = click.option(
-    "--cuda",
-    type=GPUS,
-    metavar="LIST",
-    help="Build for these GPUs instead of the recipe's, a wheel for each: 80,90+ptx, H100, native.",
 )
 
 
@@ -195,12 +159,62 @@ def example(command: str) -> str:
     return f"\b\nExample:\n  {command}"
 
 
-def state_provenance(made: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Write next to each wheel of *made* a statement of what it was made from, *inputs*, and with which options."""
-    from vbuild.sbom.statement import state_each
+class Declared(click.Option):
+    """The options that the fields of *request* declare, a place such as ``vbuild.api.shipping:MirrorRequest``.
 
-    context = click.get_current_context()
-    given = {name: value for name, value in context.params.items() if name not in _PLACES and value not in {None, ()}}
-    texts = {name: [*map(str, value)] if isinstance(value, tuple) else str(value) for name, value in given.items()}
-    verb = str(context.info_name)
-    state_each(made, inputs=inputs, verb=verb, asked={"command": f"vbuild {verb}", "options": texts})
+    With *names* those alone.
+    """
+
+    def __init__(self, flags: Sequence[str], request: str, names: Sequence[str]) -> None:
+        super().__init__(flags)
+        self.request, self.names = request, names
+
+    def options(self) -> Iterator[click.Option]:
+        from pkgutil import resolve_name
+
+        from vbuild.api.request import options_of
+
+        for name, (declared, default) in options_of(resolve_name(self.request)).items():
+            if declared.flags is not None and (not self.names or name in self.names):
+                flags = (declared.flags or f"--{name.replace('_', '-')}").split()
+                yield click.Option([*flags, name], **_settings(name, declared, default))
+
+
+class RequestCommand(click.Command):
+    """A command with options that its request declares: read when it is used, so that ``vbuild --help`` reads none."""
+
+    _params: list[click.Parameter]
+
+    @property
+    def params(self) -> list[click.Parameter]:
+        several = ([*param.options()] if isinstance(param, Declared) else [param] for param in self._params)
+        self._params = [param for params in several for param in params]
+        return self._params
+
+    @params.setter
+    def params(self, params: list[click.Parameter]) -> None:
+        self._params = params
+
+
+def of(request: str, *names: str) -> Callable[[F], F]:
+    """See `Declared`; the command is a `RequestCommand`."""
+    return click.option("--declared", cls=Declared, request=request, names=names)
+
+
+_KINDS = {"file": FILE, "folder": FOLDER, "path": PATH, "place": LISTED}
+
+
+def _settings(name: str, declared: "Option", default: Any) -> dict[str, Any]:  # noqa: ANN401 - of any option
+    """How click has an option."""
+    settings: dict[str, Any] = {"help": declared.help, "metavar": declared.metavar}
+    if declared.choices:
+        settings |= {"type": Choice(declared.choices), "show_default": default is not None}
+    elif declared.least is not None:
+        settings |= {"type": click.IntRange(min=declared.least), "show_default": default is not None}
+    elif declared.parse:
+        kind = _KINDS.get(declared.parse)
+        settings["type"] = kind or Value((declared.metavar or name).lower(), declared.parse)
+        settings["show_default"] = isinstance(default, str)
+    elif default is False:
+        settings["is_flag"] = True
+    return settings | ({"multiple": True} if default == () else {"default": default})

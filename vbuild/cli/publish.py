@@ -14,21 +14,13 @@ if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
     from vbuild.publishing.publish import PublishedLayout
 
-# the layout that each option is for; the others are for all
-_MEANT_FOR = {
-    "add": "hwcaps",
-    "by_hardware": "redirect",
-    "by_installed": "redirect",
-    "base": "oci",
-    "map": "conda",
-}
-_UNASKED = (None, (), False)
 _SHIPPED = (".whl", ".tar.gz", ".conda", "oci-layout")
 _FILES = 12
-_URL = options.Value("url", "vbuild.publishing.model:folder_url")
 
 
-@click.command(epilog=options.example("vbuild publish dist --layout hwcaps --layout local -o site"))
+@click.command(
+    cls=options.RequestCommand, epilog=options.example("vbuild publish dist --layout hwcaps --layout local -o site")
+)
 @click.argument("wheels", type=options.WHEELS, nargs=-1, required=True)
 @options.folder
 @click.option(
@@ -39,31 +31,17 @@ _URL = options.Value("url", "vbuild.publishing.model:folder_url")
     required=True,
     help="Make this layout. Repeatable.",
 )
-@click.option("--url", type=_URL, help="Write links for this URL, where the output folder will be served.")
-@click.option(
-    "--add",
-    type=options.Value("level=wheel", "vbuild.cli.publish:level_and_wheel"),
-    multiple=True,
-    metavar="LEVEL=WHEEL",
-    help="hwcaps: add this wheel as that level: v3=other.whl. Repeatable.",
-)
-@click.option("--by-hardware", is_flag=True, help="redirect: choose by CPU and GPU, not by tags only.")
-@click.option(
-    "--by-installed",
-    is_flag=True,
-    help="redirect: make one sdist of wheels built against several versions of a package; the one installed decides.",
-)
-@click.option("--base", type=options.PATH, metavar="DIR[:NAME]", help="oci: build on this image layout.")
-@click.option(
-    "--map",
-    type=options.Value("name=name", "vbuild.cli.publish:two_names"),
-    multiple=True,
-    metavar="PYPI=CONDA",
-    help="conda: name this required project like that: torch=pytorch. Repeatable.",
-)
+@options.of("vbuild.api.shipping:PublishRequest")
 @options.dry_run
 @options.as_json
-def publish(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
+def publish(
+    wheels: tuple[Path, ...],
+    folder: Path | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - of PublishRequest
+) -> None:
     """Lay wheels out so that people can install them.
 
     WHEELS are files, or folders of wheels. Every layout gets a folder of its name in the output folder, with a README
@@ -72,14 +50,14 @@ def publish(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None
     variant wheels with their index (variants).
     """
     from vbuild.api import shipping
+    from vbuild.api.request import options_of
 
-    for option, layout in _MEANT_FOR.items():
-        if asked[option] not in _UNASKED and layout not in asked["layouts"]:
-            raise click.UsageError(f"--{option.replace('_', '-')} goes with --layout {layout} only")
-    dry_run, as_json = asked.pop("dry_run"), asked.pop("as_json")
+    for name, (declared, default) in options_of(shipping.PublishRequest).items():
+        if declared.only and declared.only not in given["layouts"] and given[name] != default:
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with --layout {declared.only} only")
     if folder is None and not dry_run:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
-    laid = shipping.publish(wheels, None if dry_run else folder, **asked)
+    laid = shipping.publish(wheels, None if dry_run else folder, **given)
     lines = [line for one in laid for line in laid_lines(one)]
     terminal.show([one.data() for one in laid], lines, as_json=as_json)
 

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from vbuild.slimming.results import LibraryCut, Slimmed, SlimmedDistribution, SlimmedEnvironment
 
 
-@click.command(epilog=options.example("vbuild slim torch-*.whl --variant sm80=80,86,89 --variant sm90=90,90a -o out"))
+@click.command(
+    cls=options.RequestCommand,
+    epilog=options.example("vbuild slim torch-*.whl --variant sm80=80,86,89 --variant sm90=90,90a -o out"),
+)
 @click.argument("wheels", type=options.NAMED, nargs=-1)
 @click.option(
     "--environment",
@@ -28,40 +31,10 @@ if TYPE_CHECKING:
 )
 @click.option("--undo", type=options.FOLDER, metavar="DIR", help="Put the files of this backup back; do no more.")
 @options.folder
-@click.option(
-    "--gpu",
-    "gpus",
-    type=options.GPUS,
-    multiple=True,
-    metavar="LIST",
-    help="Keep code for these GPUs: sm_90, 9.0, 80,86,90+PTX, H100, gfx942, MI300X.",
-)
-@click.option(
-    "--variant",
-    "shares",
-    type=options.Value("label=gpus", "vbuild.slimming.request:Share.parse"),
-    multiple=True,
-    metavar="LABEL=LIST",
-    help="Write a variant wheel with this label for these GPUs. Repeatable.",
-)
-@options.ptx
-@options.strip
-@options.drop
-@click.option(
-    "--recompress/--no-recompress",
-    "--zstd/--no-zstd",
-    "zstd",
-    default=None,
-    help="Compress GPU code better, alone or with --gpu; it then needs the driver of CUDA 12.4 or later. [default: in "
-    "variants that need such a driver anyway]",
-)
-@click.option("--allow-unsupported", is_flag=True, help="Go on if a wheel has no code for a GPU that you name.")
-@click.option("--accept-license", is_flag=True, help="Go on if the licence forbids changes: you have permission.")
-@click.option("--force", is_flag=True, help="Cut libraries even if GNU strip would destroy them later.")
-@options.provenance
+@options.of("vbuild.api.repackaging:SlimRequest")
 @options.dry_run
 @options.as_json
-def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
+def slim(wheels: tuple[Any, ...], folder: Path | None, *, dry_run: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - the options above
     """Cut the GPU code in wheels down to the GPUs you name.
 
     WHEELS are files, folders of wheels, or names on the package index, as in torch==2.9.1. --gpu keeps a wheel's name;
@@ -71,52 +44,55 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
     """
     from vbuild.api import repackaging
 
-    installed = {name: asked.pop(name) for name in ("place", "backup", "undo")}
-    if any(installed.values()):
-        _slim_installed(wheels, folder, installed, asked)
-        return
-    if any(str(wheel).startswith(_IMAGES) for wheel in wheels):
-        _slim_images(wheels, folder, asked)
-        return
-    if not wheels:
-        raise click.UsageError("expected WHEELS, or --environment PATH")
-    if asked["gpus"] and asked["shares"]:
-        raise click.UsageError("expected --gpu for one wheel, or --variant for a family; not both")
-    dry_run, provenance, as_json = (asked.pop(name) for name in ("dry_run", "provenance", "as_json"))
-    if folder is None and not dry_run:
-        raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
-    asked["variants"] = asked.pop("shares")
-    with terminal.bar(quiet=as_json) as on_progress:
-        results = repackaging.slim(options.here(wheels), None if dry_run else folder, **asked, on_progress=on_progress)
-    for result in results if provenance else ():
-        options.state_provenance([result.path] if result.path else [], [result.wheel])
-    lines = [line for result in results for line in slimmed_lines(result)]
-    terminal.show([result.data() for result in results], lines, as_json=as_json)
+    place, backup, undo = (given.pop(name) for name in ("place", "backup", "undo"))
+    if place or backup or undo:
+        if wheels or folder or bool(place) is bool(undo):
+            raise click.UsageError("expected --environment PATH or --undo DIR, without WHEELS and --output-dir")
+        cuts = _cuts(given)
+        if undo:
+            if backup or dry_run:
+                raise click.UsageError("expected --undo DIR alone")
+            undone = repackaging.undo_slim(undo)
+            terminal.show(undone.data(), undone.lines, as_json=as_json)
+            return
+        with terminal.bar(quiet=as_json) as on_progress:
+            result = repackaging.slim_environment(
+                place, backup=backup, dry_run=dry_run, **cuts, on_progress=on_progress
+            )
+        terminal.show(result.data(), environment_lines(result), as_json=as_json)
+    elif any(str(wheel).startswith(_IMAGES) for wheel in wheels):
+        if len(wheels) != 1 or (folder is None) != dry_run:
+            raise click.UsageError("expected one oci:DIR, and either --output-dir FOLDER or --dry-run")
+        layout, cuts = str(wheels[0]).removeprefix(_IMAGES), _cuts(given)
+        with terminal.bar(quiet=as_json) as on_progress:
+            images = repackaging.slim_images(layout, folder, **cuts, on_progress=on_progress)
+        lines = [line for image in images for line in _image_lines(image)]
+        terminal.show([image.data() for image in images], lines, as_json=as_json)
+    else:
+        if not wheels:
+            raise click.UsageError("expected WHEELS, or --environment PATH")
+        if given["gpus"] and given["variants"]:
+            raise click.UsageError("expected --gpu for one wheel, or --variant for a family; not both")
+        if folder is None and not dry_run:
+            raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
+        fetched = options.here(wheels)
+        with terminal.bar(quiet=as_json) as on_progress:
+            results = repackaging.slim(fetched, None if dry_run else folder, **given, on_progress=on_progress)
+        lines = [line for result in results for line in slimmed_lines(result)]
+        terminal.show([result.data() for result in results], lines, as_json=as_json)
 
 
-# options that are about wheels as files
-_OF_WHEELS = ("shares", "drop", "provenance")
+def _cuts(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options *given* those for what is installed; a usage mistake if one of the others is."""
+    from vbuild.api.repackaging import SlimEnvironmentRequest, SlimRequest
+    from vbuild.api.request import options_of
 
-
-def _check_of_wheels(asked: Mapping[str, Any]) -> None:
-    """A usage mistake for options that are about wheels."""
-    if given := next((name for name in _OF_WHEELS if asked[name]), None):
-        name = {"shares": "variant"}.get(given, given)
-        raise click.UsageError(f"--{name} is for wheels; expected none for what is installed")
-
-
-def _slim_images(wheels: tuple[Any, ...], folder: Path | None, asked: Mapping[str, Any]) -> None:
-    """Slim the images of a layout."""
-    from vbuild.api import repackaging
-
-    if len(wheels) != 1 or (folder is None) != asked["dry_run"]:
-        raise click.UsageError("expected one oci:DIR, and either --output-dir FOLDER or --dry-run")
-    _check_of_wheels(asked)
-    cuts = {name: asked[name] for name in asked.keys() & _CUTS}
-    with terminal.bar(quiet=asked["as_json"]) as on_progress:
-        images = repackaging.slim_images(str(wheels[0]).removeprefix(_IMAGES), folder, **cuts, on_progress=on_progress)
-    lines = [line for image in images for line in _image_lines(image)]
-    terminal.show([image.data() for image in images], lines, as_json=asked["as_json"])
+    known = options_of(SlimEnvironmentRequest)
+    for name, (declared, _) in options_of(SlimRequest).items():
+        if name not in known and given.get(name):
+            flag = declared.flags or f"--{name}"
+            raise click.UsageError(f"{flag} is for wheels; expected none for what is installed")
+    return {name: given[name] for name in given.keys() & known.keys()}
 
 
 def _image_lines(image: "SlimmedImage") -> Iterator[str]:
@@ -128,35 +104,7 @@ def _image_lines(image: "SlimmedImage") -> Iterator[str]:
     yield f"  {layers}: {sized(image.packed_before)} -> {sized(image.packed)}"
 
 
-def _slim_installed(
-    wheels: tuple[Any, ...], folder: Path | None, installed: Mapping[str, Any], asked: Mapping[str, Any]
-) -> None:
-    """Slim what is installed, or undo that."""
-    from vbuild.api import repackaging
-
-    if wheels or folder or bool(installed["place"]) is bool(installed["undo"]):
-        raise click.UsageError("expected --environment PATH or --undo DIR, without WHEELS and --output-dir")
-    _check_of_wheels(asked)
-    if installed["undo"]:
-        if installed["backup"] or asked["dry_run"]:
-            raise click.UsageError("expected --undo DIR alone")
-        undone = repackaging.undo_slim(installed["undo"])
-        terminal.show(undone.data(), undone.lines, as_json=asked["as_json"])
-        return
-    cuts = {name: asked[name] for name in asked.keys() & _CUTS}
-    with terminal.bar(quiet=asked["as_json"]) as on_progress:
-        result = repackaging.slim_environment(
-            installed["place"],
-            backup=installed["backup"],
-            dry_run=asked["dry_run"],
-            **cuts,
-            on_progress=on_progress,
-        )
-    terminal.show(result.data(), environment_lines(result), as_json=asked["as_json"])
-
-
 _IMAGES = "oci:"
-_CUTS = {"gpus", "ptx", "strip", "zstd", "allow_unsupported", "accept_license", "force"}
 _NAME_WIDTH = 44
 
 

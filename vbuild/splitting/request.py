@@ -184,9 +184,10 @@ class SplitRequest:
         """Whether the user asked to move the library at *path*."""
         return _matches(path, self.move)
 
-    def unmatched(self, paths: Collection[str]) -> tuple[str, ...]:
-        """Return those of its globs that name none of the libraries at *paths*: slips of the pen."""
-        return tuple(glob for glob in (*self.keep, *self.move) if not any(_matches(path, (glob,)) for path in paths))
+
+def unmatched(globs: Iterable[str], paths: Collection[str]) -> tuple[str, ...]:
+    """Return those of *globs* that name none of the libraries at *paths*: slips of the pen."""
+    return tuple(glob for glob in globs if not any(_matches(path, (glob,)) for path in paths))
 
 
 def _matches(path: str, globs: Iterable[str]) -> bool:

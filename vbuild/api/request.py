@@ -1,0 +1,97 @@
+"""A verb's request: its options are declared once, as fields, for the command, the function and the page of both.
+
+@takes(StampRequest)                      vbuild.stamp("x.whl", "out", label="v3"), which editors and mypy check
+def stamp(request: StampRequest) -> Path
+
+@options.of(StampRequest)                 vbuild stamp x.whl -o out --label v3
+def stamp(**given: Any) -> None
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import field, fields
+from functools import wraps
+from inspect import signature
+from os import PathLike
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+
+StrPath = str | PathLike[str]
+Texts = str | Iterable[str]
+PtxChoice = Literal["auto", "keep", "none"]
+StripChoice = Literal["debug", "unneeded"] | None
+
+D = TypeVar("D")
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+_OPTION = "option"
+
+
+class Option(NamedTuple):
+    """What a field is to a user: *help* says what it does; *flags* are those of the command, None if it has none.
+
+    The text after a flag is one of *choices*, a number from *least* on, a ``file``, a ``folder``, or a ``place``, which
+    may be a URL; or *parse*, the place of a function such as ``vbuild.hardware.gpu:GpuList.parse``, reads it. An option
+    with *only* is for that layout alone.
+    """
+
+    help: str
+    flags: str | None
+    parse: str | None
+    choices: tuple[str, ...]
+    metavar: str | None
+    least: int | None
+    only: str | None
+
+
+def option(
+    text: str,
+    *,
+    default: D,
+    flags: str | None = "",
+    parse: str | None = None,
+    choices: tuple[str, ...] = (),
+    metavar: str | None = None,
+    least: int | None = None,
+    only: str | None = None,
+) -> D:
+    """A field of a request that is an option; without *flags*, its name is the flag. See `Option`."""
+    return field(default=default, metadata={_OPTION: Option(text, flags, parse, choices, metavar, least, only)})
+
+
+def options_of(request: Any) -> dict[str, tuple[Option, Any]]:  # noqa: ANN401 - a dataclass, or a value of one
+    """The options of *request*, each with its default."""
+    return {one.name: (one.metadata[_OPTION], one.default) for one in fields(request) if _OPTION in one.metadata}
+
+
+def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T]]:
+    """Make a function of a *request* one of the fields of the request."""
+
+    def taking(function: Callable[[R], T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*positional: P.args, **named: P.kwargs) -> T:
+            for name, value in named.items():
+                if isinstance(value, Iterator):  # what can be read once only may be read twice
+                    named[name] = tuple(value)
+            return function(request(*positional, **named))
+
+        returned = signature(function).return_annotation
+        vars(call)["__signature__"] = signature(request).replace(return_annotation=returned)
+        return call
+
+    return taking
+
+
+def silent(*_: object) -> None:
+    """Progress that nobody hears of."""
+
+
+OnProgress = Callable[[str, int, int], None]
+
+# options of several requests
+STRIP: StripChoice = option(
+    "Also remove debug data, or all local symbols.", default=None, choices=("debug", "unneeded")
+)
+DROP: Texts = option("Leave out these files: '*.a', 'torch/include/*'. Repeatable.", default=(), metavar="GLOB")
+PROGRESS: OnProgress = option(
+    "Call this with what is being done, the bytes done, and those to do.", default=silent, flags=None
+)
