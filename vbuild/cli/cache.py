@@ -45,14 +45,14 @@ def cache_size() -> None:
     """Print how many entries each part of the cache has, and their size."""
     from vbuild.files.cache import RULES, sizes
 
-    found = {part: (len(entries), sum(entry.size for entry in entries)) for part, entries in sizes().items()}
-    total = sum(size for _, size in found.values())
+    by_part = {part: (len(entries), sum(entry.size for entry in entries)) for part, entries in sizes().items()}
+    total = sum(size for _, size in by_part.values())
     lines = [f"{'part':<10} {'entries':>8} {'size':>12}  contents"]
     lines += [
-        f"{part:<10} {count:>8} {size / 1e6:>9.1f} MB  {RULES[part].holds}" for part, (count, size) in found.items()
+        f"{part:<10} {count:>8} {size / 1e6:>9.1f} MB  {RULES[part].holds}" for part, (count, size) in by_part.items()
     ]
-    lines += [f"{'':<10} {sum(count for count, _ in found.values()):>8} {total / 1e6:>9.1f} MB"]
-    terminal.show(None, lines, as_json=False)
+    lines += [f"{'':<10} {sum(count for count, _ in by_part.values()):>8} {total / 1e6:>9.1f} MB"]
+    terminal.show(None, lines)
 
 
 @cache.command("prune", epilog=options.example("vbuild cache prune --older-than 7"))
@@ -70,7 +70,7 @@ def cache_prune(*, older_than: int | None) -> None:
     """
     from vbuild.files.cache import prune
 
-    terminal.show(None, _removed(prune(older_than)), as_json=False)
+    terminal.show(None, _removed(prune(older_than)))
 
 
 @cache.command("clean", epilog=options.example("vbuild cache clean builds probes"))
@@ -82,14 +82,14 @@ def cache_clean(parts: tuple[str, ...]) -> None:
     """
     from vbuild.files.cache import Part, clean
 
-    terminal.show(None, _removed(clean(map(Part, parts or PARTS))), as_json=False)
+    terminal.show(None, _removed(clean(map(Part, parts or PARTS))))
 
 
 def _removed(removed: "Iterable[Removed]") -> Iterator[str]:
     """One line for each part of which something was removed, then the sum."""
     size = 0
-    for one in removed:
-        size += one.size
-        if one.count:
-            yield f"{one.part}: {counted(one.count, 'entry')} removed"
+    for swept in removed:
+        size += swept.size
+        if swept.count:
+            yield f"{swept.part}: {counted(swept.count, 'entry')} removed"
     yield f"{size / 1e6:.0f} MB free now"

@@ -48,14 +48,14 @@ def check(place: Path | str, *, pypi: bool, limit: int, layouts: tuple[str, ...]
     if layouts and isinstance(place, str):
         raise click.UsageError("--layout is for a folder that vbuild publish made; check a URL without it")
     if isinstance(place, Path) and layouts:
-        found = [check_layout(place, layout) for layout in dict.fromkeys(layouts)]
-        lines = [line for one in found for line in check_lines(one)]
-        terminal.show([one.data() for one in found], lines, as_json=as_json)
+        checklists = [check_layout(place, layout) for layout in dict.fromkeys(layouts)]
+        lines = [line for checklist in checklists for line in check_lines(checklist)]
+        terminal.show([checklist.data() for checklist in checklists], lines, as_json=as_json)
     else:
-        found = [verb(place, pypi=pypi, limit=limit)]
-        terminal.show(found[0].data(), check_lines(found[0]), as_json=as_json)
-    if any(one.failed for one in found):
-        raise WheelError(f"{found[0].place}: cannot be published as it is")
+        checklists = [verb(place, pypi=pypi, limit=limit)]
+        terminal.show(checklists[0].data(), check_lines(checklists[0]), as_json=as_json)
+    if any(checklist.failed for checklist in checklists):
+        raise WheelError(f"{checklists[0].place}: cannot be published as it is")
 
 
 def check_lines(checklist: "Checklist") -> Iterator[str]:
@@ -63,6 +63,6 @@ def check_lines(checklist: "Checklist") -> Iterator[str]:
     for problem in checklist.problems:
         yield from wrapped(f"{problem.severity}: {problem.sentence}")
         yield from wrapped(f"  {problem.advice} [{problem.rule}]", indent=4)
-    found = f"{counted(checklist.errors, 'error')}, {counted(checklist.warnings, 'warning')}"
-    what = ", ".join(checklist.releases) or checklist.place
-    yield from wrapped(f"{what}: {counted(checklist.files, 'file')}, {found}")
+    sums = f"{counted(checklist.errors, 'error')}, {counted(checklist.warnings, 'warning')}"
+    subject = ", ".join(checklist.releases) or checklist.place
+    yield from wrapped(f"{subject}: {counted(checklist.files, 'file')}, {sums}")

@@ -37,7 +37,7 @@ def cibuildwheel(
     labels = [label.strip() for text in variants for label in text.split(",")]
     if dry_run:
         runs = verb.planned(arguments, variants=labels)
-        terminal.show(None, run_lines(runs), as_json=False)
+        terminal.show(None, run_lines(runs))
         return
     if folder is None:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")

@@ -22,6 +22,6 @@ def collect(parts: tuple[Path, ...], folder: Path, *, recipe: Path | None) -> No
     """
     from vbuild.release.collect import collect as verb
 
-    with progress(folder, quiet=False) as on_progress:
+    with progress(folder) as on_progress:
         release = verb(parts, folder, recipe=recipe, on_progress=on_progress)
     show_release(release)

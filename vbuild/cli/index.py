@@ -41,7 +41,7 @@ def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...]) -> None
     for item in indexed:
         lines += [f"{item.path.name}: {', '.join(item.labels)}", *(f"  note: {note}" for note in item.notes)]
     lines = lines or [f"{folder}: no variant wheels"]
-    terminal.show(None, [*lines, *([str(simple)] if simple else [])], as_json=False)
+    terminal.show(None, [*lines, *([str(simple)] if simple else [])])
 
 
 def _index_channel(folder: Path) -> None:
@@ -49,4 +49,4 @@ def _index_channel(folder: Path) -> None:
 
     indexed = index_channel(folder)
     lines = [f"{item.path}: {counted(len(item.packages), 'package')}" for item in indexed]
-    terminal.show(None, lines, as_json=False)
+    terminal.show(None, lines)

@@ -26,7 +26,7 @@ from vbuild.files.wording import wrapped
     help="Write workflows for the project in the folder SOURCE: wheels of all Pythons, release, index, PyPI.",
 )
 @click.option("--check", is_flag=True, help="Say what a build would meet on this machine; write nothing.")
-def init(source: str, file: Path | None, *, emit: str | None, check: bool, **asked: Any) -> None:  # noqa: ANN401 - axes
+def init(source: str, file: Path | None, *, emit: str | None, check: bool, **given: Any) -> None:  # noqa: ANN401 - axes
     """Write a recipe for a project from what its files say.
 
     SOURCE is the folder of a project, an sdist, or a name on the package index. The recipe names the source and its
@@ -35,27 +35,29 @@ def init(source: str, file: Path | None, *, emit: str | None, check: bool, **ask
     from vbuild.api.arguments import axes_of
 
     if emit:
-        if check or file or any(asked.values()):
+        if check or file or any(given.values()):
             raise click.UsageError("--emit writes what the project's [tool.vbuild] says; expected SOURCE alone with it")
         from vbuild.release.emit import write_workflows
 
         made = [str(path) for path in write_workflows(Path(source))]
-        terminal.show(None, made, as_json=False)
+        terminal.show(None, made)
         return
-    axes = axes_of(**asked)
+    axes = axes_of(**given)
     if check:
         if file:
             raise click.UsageError("--check writes nothing; expected no --output")
         from vbuild.build.init import prospect
 
-        found = prospect(source, axes)
-        lines = [line for one in (*found.notes, *found.obstacles) for line in wrapped(str(one), indent=2)]
-        terminal.show(None, lines or [f"{found.name}: nothing in the way"], as_json=False)
-        if found.errors:
-            raise BuildError(f"{found.name}: {found.errors} {'thing' if found.errors == 1 else 'things'} in the way")
+        outlook = prospect(source, axes)
+        lines = [line for point in (*outlook.notes, *outlook.obstacles) for line in wrapped(str(point), indent=2)]
+        terminal.show(None, lines or [f"{outlook.name}: nothing in the way"])
+        if outlook.errors:
+            raise BuildError(
+                f"{outlook.name}: {outlook.errors} {'thing' if outlook.errors == 1 else 'things'} in the way"
+            )
         return
     from vbuild.build.init import init as verb
 
     written = verb(source, axes, file=file)
     lines = [line for note in written.notes for line in wrapped(note, indent=2)]
-    terminal.show(None, [*lines, f"{written.path}:", *written.text.splitlines()], as_json=False)
+    terminal.show(None, [*lines, f"{written.path}:", *written.text.splitlines()])

@@ -36,11 +36,11 @@ def inspect(
 
     if page and len(wheels) > 1:
         raise click.UsageError("expected one wheel with --html")
-    found = compared([verb(wheel, closure=closure) for wheel in wheels])
+    inspected = compared([verb(wheel, closure=closure) for wheel in wheels])
     if page:
-        save_page(found[0], page)
-    lines = closure_lines(found, globs) if closure else contents_lines(found, globs)
-    terminal.show([contents.data() for contents in found], lines, as_json=as_json)
+        save_page(inspected[0], page)
+    lines = closure_lines(inspected, globs) if closure else contents_lines(inspected, globs)
+    terminal.show([contents.data() for contents in inspected], lines, as_json=as_json)
 
 
 def contents_lines(several: Iterable["Contents"], globs: Sequence[str]) -> Iterator[str]:
@@ -51,7 +51,7 @@ def contents_lines(several: Iterable["Contents"], globs: Sequence[str]) -> Itera
         if not globs:
             yield from summary(contents)
             continue
-        chosen = [one for one in contents.libraries if any(fnmatchcase(one.path, glob) for glob in globs)]
+        chosen = [library for library in contents.libraries if any(fnmatchcase(library.path, glob) for glob in globs)]
         for library in chosen:
             yield from details(library, contents.devices)
         if not chosen:

@@ -62,13 +62,13 @@ def lock(
     if not machines:
         from vbuild.release.lock import lock as verb
 
-        with terminal.status(quiet=False) as on_progress:
+        with terminal.status() as on_progress:
             written = verb(Path(source), on_progress=on_progress)
-        terminal.show(None, written.lines(), as_json=False)
+        terminal.show(None, written.lines())
         return
     from vbuild.release.machine_lock import lock_machines
     from vbuild.variants.select import machine_at
 
     described = {str(file): machine_at(file) for file in machines}
     locks = lock_machines(source, places, described, folder or Path(), requires=requires, allow_builds=allow_builds)
-    terminal.show(None, [line for one in locks for line in one.lines()], as_json=False)
+    terminal.show(None, [line for machine_lock in locks for line in machine_lock.lines()])

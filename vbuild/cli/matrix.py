@@ -79,12 +79,12 @@ def matrix(
         show_release(release, as_json=as_json)
 
 
-def _emitted(source: Path, system: str, asked: dict[str, Any]) -> str:
+def _emitted(source: Path, system: str, settings: dict[str, Any]) -> str:
     from vbuild.release.emit import CiSystem, emitted
 
     words = []
     for name in _FOR_JOBS:
-        if value := asked[name]:
+        if value := settings[name]:
             words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     return emitted(source, CiSystem(system), options=words)
 
@@ -116,8 +116,8 @@ def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
         yield from wrapped(f"  built against {project} {version}, which it requires", indent=4)
     if cuda := job.target.cuda:
         where = "" if job.toolkit and job.toolkit.root.exists() else ", which will be fetched"
-        what = f"compiled for {cuda.archs}" if cuda.archs.requests else "its libraries, and no code for GPUs"
-        yield from wrapped(f"  CUDA {cuda.toolkit}{where}: {what}", indent=4)
+        contents = f"compiled for {cuda.archs}" if cuda.archs.requests else "its libraries, and no code for GPUs"
+        yield from wrapped(f"  CUDA {cuda.toolkit}{where}: {contents}", indent=4)
     for wheel in wheels:
         if gpus := wheel.target.gpus:
             yield from wrapped(f"  {wheel.target}: slimmed to {gpus}", indent=4)

@@ -42,9 +42,9 @@ def make(sources: tuple[str, ...], folder: Path | None, *, dry_run: bool, **give
 
     if (folder is None) != dry_run:
         raise click.UsageError("expected either --output-dir FOLDER or --dry-run")
-    with terminal.bar(quiet=False) as on_progress:
+    with terminal.bar() as on_progress:
         result = shipping.mirror(sources, folder, **given, on_progress=on_progress)
-    terminal.show(None, mirrored_lines(result), as_json=False)
+    terminal.show(None, mirrored_lines(result))
 
 
 @mirror.command("verify", epilog=options.example("vbuild mirror verify site"))
@@ -56,10 +56,10 @@ def verify(folder: Path, *, attestations: bool, as_json: bool) -> None:
     from vbuild.api import shipping
     from vbuild.errors import RepackageError
 
-    found = shipping.verify_mirror(folder, attestations=attestations)
-    terminal.show(found.data(), found.lines(), as_json=as_json)
-    if found.problems:
-        raise RepackageError(f"{folder}: {counted(len(found.problems), 'problem')}")
+    check = shipping.verify_mirror(folder, attestations=attestations)
+    terminal.show(check.data(), check.lines(), as_json=as_json)
+    if check.problems:
+        raise RepackageError(f"{folder}: {counted(len(check.problems), 'problem')}")
 
 
 @mirror.command("oci", epilog=options.example("vbuild mirror oci site -o layout"))
@@ -69,7 +69,7 @@ def oci(site: Path, folder: Path) -> None:
     """Write an OCI artifact for each machine of a mirror, with a layer for each wheel."""
     from vbuild.mirroring.artifacts import write_artifacts
 
-    terminal.show(None, write_artifacts(site, folder).lines(), as_json=False)
+    terminal.show(None, write_artifacts(site, folder).lines())
 
 
 def mirrored_lines(result: "Mirrored") -> Iterator[str]:
@@ -97,9 +97,9 @@ def mirrored_lines(result: "Mirrored") -> Iterator[str]:
     how = f"{result.fetched} fetched, {result.kept} kept, {result.removed} removed"
     yield f"{counted(len(result.files), 'file')}: {how}"
     if result.replaced:
-        one = result.replaced[0].rpartition("/")[2]
+        name = result.replaced[0].rpartition("/")[2]
         others = f" and {len(result.replaced) - 1} more" if result.replaced[1:] else ""
-        yield from wrapped(f"note: other bytes than before, which old locks do not install: {one}{others}", indent=2)
+        yield from wrapped(f"note: other bytes than before, which old locks do not install: {name}{others}", indent=2)
     for name in result.dropped:
         yield f"note: {name} is no machine of this run: its lock is gone"
     yield from (line if line.endswith(":") else f"  {line}" for line in result.usage())

@@ -132,7 +132,6 @@ GPUS = Value("gpus", "vbuild.hardware.gpu:GpuList.asked")
 SOURCE = Value("source", "vbuild.build.init:named")
 CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
 REQUIREMENT = Value("requirement", "vbuild.recipe.spelling:requirement")
-PROJECT = Value("name", "vbuild.splitting.request:project_name")
 
 LAYOUTS = get_args(Layout)
 LAYOUT = Choice(LAYOUTS)

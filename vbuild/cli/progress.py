@@ -69,9 +69,9 @@ class _Logs:
         except OSError:
             return ""
         for line in reversed(lines):
-            if found := _SOURCE.findall(line):
+            if sources := _SOURCE.findall(line):
                 number = f"{match[1]} " if (match := _COUNTED.match(line)) else ""
-                return f"{number}{Path(found[-1]).name}"
+                return f"{number}{Path(sources[-1]).name}"
         return ""
 
 
@@ -88,22 +88,22 @@ class _Steps:
 
     def label_of(self, log: str) -> str:
         """The target whose log is called *log*, else what the log begins with."""
-        found = [label for label in self.at if f"-{label}-" in f"{log}-"]
-        return max(found, key=len, default=log.partition("-")[0])
+        labels = [label for label in self.at if f"-{label}-" in f"{log}-"]
+        return max(labels, key=len, default=log.partition("-")[0])
 
     def line(self, compiled: str) -> str:
         """All in one line."""
         ended = sum(step in _ENDS for step in self.at.values())
         at_work = [f"{label}: {step}" for label, step in self.at.items() if step.endswith("ing") and step != "waiting"]
         begun = at_work or [step for step in list(self.at.values())[-1:] if step != "waiting"]
-        what = ", ".join(begun) or ("preparing" if self.at else "fetching the source")
+        work = ", ".join(begun) or ("preparing" if self.at else "fetching the source")
         count = f"{ended} of {len(self.at)}  " if self.at else ""
-        file = f"  {compiled}" if compiled and "building" in what else ""
-        return f"{self.seconds // 60}:{self.seconds % 60:02}  {count}{what}{file}"
+        file = f"  {compiled}" if compiled and "building" in work else ""
+        return f"{self.seconds // 60}:{self.seconds % 60:02}  {count}{work}{file}"
 
 
 @contextmanager
-def progress(folder: Path, *, quiet: bool, verbose: bool = False) -> Iterator[Callable[["Target", str], None]]:
+def progress(folder: Path, *, quiet: bool = False, verbose: bool = False) -> Iterator[Callable[["Target", str], None]]:
     """Show which target is at which step of a release into *folder*, as above; nothing if it is to be *quiet*."""
     steps, is_terminal = _Steps(), sys.stderr.isatty()
 

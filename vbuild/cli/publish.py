@@ -58,8 +58,8 @@ def publish(
     if folder is None and not dry_run:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
     laid = shipping.publish(wheels, None if dry_run else folder, **given)
-    lines = [line for one in laid for line in laid_lines(one)]
-    terminal.show([one.data() for one in laid], lines, as_json=as_json)
+    lines = [line for layout in laid for line in laid_lines(layout)]
+    terminal.show([layout.data() for layout in laid], lines, as_json=as_json)
 
 
 def level_and_wheel(text: str) -> "tuple[Cpu, Path]":

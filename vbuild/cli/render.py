@@ -61,12 +61,12 @@ def _bench_lines(report: "BenchReport") -> Iterator[str]:
         return
     measure = report.wheels[0]
     yield f"{'bench':<{_LABEL}} speed, against {measure.title} in {report.rounds} rounds"
-    for one in report.wheels:
-        yield from wrapped(f"{one.title:<{_LABEL}} {one.untried or one.overall or 'the measure'}")
-        if len(one.ratios) > 1:
-            shown = [f"{name} {ratio.median:.2f}x" for name, ratio in one.ratios.items()]
+    for wheel in report.wheels:
+        yield from wrapped(f"{wheel.title:<{_LABEL}} {wheel.untried or wheel.overall or 'the measure'}")
+        if len(wheel.ratios) > 1:
+            shown = [f"{name} {ratio.median:.2f}x" for name, ratio in wheel.ratios.items()]
             yield from wrapped(f"  {', '.join(shown[:_SHOWN_FIGURES])}", indent=4)
-        if decision := one.decision(report.min_gain):
+        if decision := wheel.decision(report.min_gain):
             yield from wrapped(f"  {decision}", indent=4)
 
 
@@ -89,13 +89,13 @@ def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
 
 def _code_lines(release: "ReleaseResult") -> Iterator[str]:
     """Levels that bring nothing, and what became of the flags of the project's own."""
-    found = [
+    lines = [
         f"{product.title}: {finding.what}"
         for product in release.products
         for finding in product.verdict.findings
         if finding.rule in {"isa-gain", "isa-emulated"} and finding.severity == "warning"
     ]
-    for line in dict.fromkeys(found):  # once for all Pythons
+    for line in dict.fromkeys(lines):  # once for all Pythons
         yield from wrapped(line)
     if removed := release.removed:
         yield from wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
@@ -107,13 +107,13 @@ def _differing_lines(release: "ReleaseResult") -> Iterator[str]:
     """The files that would have other bytes if they were built elsewhere, and why."""
     from vbuild.release.report import REPORT, differing
 
-    found = [*differing(release.products).items()]
-    if found:
-        yield f"not the same bytes if built elsewhere: {counted(len(found), 'file')}"
-    for one, titles in found[:_SHOWN]:
-        yield from wrapped(f"  {one.file} {one.why} ({_some(titles)})", indent=4)
-    if len(found) > _SHOWN:
-        yield f"  and {len(found) - _SHOWN} more, in {REPORT}"
+    files = [*differing(release.products).items()]
+    if files:
+        yield f"not the same bytes if built elsewhere: {counted(len(files), 'file')}"
+    for file, titles in files[:_SHOWN]:
+        yield from wrapped(f"  {file.file} {file.why} ({_some(titles)})", indent=4)
+    if len(files) > _SHOWN:
+        yield f"  and {len(files) - _SHOWN} more, in {REPORT}"
 
 
 def _emulation_lines(release: "ReleaseResult") -> Iterator[str]:
@@ -249,8 +249,8 @@ def _companion_lines(companion: "CompanionResult") -> Iterator[str]:
     files = counted(len(companion.files), "file")
     yield f"  {packed}unpacked {mb(companion.unpacked)} MB, {files} for {counted(len(companion.wheels), 'wheel')}"
     if companion.unlicensed:
-        what = f"  warning: no licence text in it names {', '.join(companion.unlicensed)}: the wheels have"
-        yield from wrapped(f"{what} none; add those that apply to the project's license-files", indent=4)
+        text = f"  warning: no licence text in it names {', '.join(companion.unlicensed)}: the wheels have"
+        yield from wrapped(f"{text} none; add those that apply to the project's license-files", indent=4)
 
 
 def _requirements(lines: "Sequence[str]") -> Iterator[str]:
@@ -263,19 +263,19 @@ def _wheel_lines(wheel: "SplitWheel") -> Iterator[str]:
     yield wheel.name
     if wheel.is_untouched:
         is_elsewhere = "-win" in wheel.name or "-macosx" in wheel.name
-        what = (
+        why = (
             "the libraries of Windows and macOS wheels stay where they are"
             if is_elsewhere
             else "nothing in it to take out"
         )
-        yield f"  unchanged: {what}"
+        yield f"  unchanged: {why}"
         return
     packed = "" if wheel.packed is None else f"{mb(wheel.before)} -> {mb(wheel.packed)} MB, "
     yield f"  {packed}unpacked {mb(wheel.unpacked_before)} -> {mb(wheel.unpacked)} MB"
     yield from _requirements(wheel.requires)
     for edited in wheel.edited:
-        found = "" if edited.rpath is None else f": RPATH {':'.join(edited.rpath) or 'none'}"
-        yield from wrapped(f"  {edited.path}{found}", indent=4)
+        rpath = "" if edited.rpath is None else f": RPATH {':'.join(edited.rpath) or 'none'}"
+        yield from wrapped(f"  {edited.path}{rpath}", indent=4)
         for entry in edited.removed:
             yield from wrapped(f"    without {entry}", indent=6)
     for warning in wheel.warnings:

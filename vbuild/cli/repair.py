@@ -18,4 +18,4 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None) -> None:
     """
     from vbuild.build.repair import repair as verb
 
-    terminal.show(None, [str(verb(wheel, folder, recipe=recipe).wheel)], as_json=False)
+    terminal.show(None, [str(verb(wheel, folder, recipe=recipe).wheel)])

@@ -45,34 +45,34 @@ _IMAGES = "oci:"
     "--write-machine", type=options.FILE, help="Write a description of this machine, for --machine elsewhere."
 )
 @options.as_json
-def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - the options above
+def select(name: str | None, *, as_json: bool, **settings: Any) -> None:  # noqa: ANN401 - the options above
     """Show which wheel a machine gets, and why; or which of several machines gets which.
 
     NAME is a project, or oci:DIR for an image of an image layout.
     """
     from vbuild.variants.select import save_machine
 
-    _check_words(name, asked)
-    machines = _machines(asked)
-    written, described = asked["write_machine"], next(iter(machines.values()))
+    _check_words(name, settings)
+    machines = _machines(settings)
+    written, described = settings["write_machine"], next(iter(machines.values()))
     if written:
         save_machine(described, written)
     if name and len(machines) > 1:
-        with _known_words(asked):
-            _compare(name, asked, machines, as_json=as_json)
+        with _known_words(settings):
+            _compare(name, settings, machines, as_json=as_json)
     elif name and name.startswith(_IMAGES):
         image = _image(name, described)
         terminal.show(image.data(), image.lines, as_json=as_json)
     elif name:
-        with _known_words(asked):
-            _choose(name, asked, described, as_json=as_json)
+        with _known_words(settings):
+            _choose(name, settings, described, as_json=as_json)
     else:
         terminal.show({"machine": str(written)}, [str(written)], as_json=as_json)
 
 
-def _check_words(name: str | None, asked: Mapping[str, Any]) -> None:
+def _check_words(name: str | None, settings: Mapping[str, Any]) -> None:
     """A usage mistake for options that do not go together."""
-    places, written, machines = (asked[key] for key in ("places", "write_machine", "machines"))
+    places, written, machines = (settings[key] for key in ("places", "write_machine", "machines"))
     is_image = bool(name) and str(name).startswith(_IMAGES)
     if places and (not name or is_image):
         raise click.UsageError("--find-links is for wheels; expected the NAME of a project")
@@ -85,46 +85,47 @@ def _check_words(name: str | None, asked: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _known_words(asked: Mapping[str, Any]) -> Iterator[None]:
+def _known_words(settings: Mapping[str, Any]) -> Iterator[None]:
     """A namespace that nobody knows is a usage mistake if options name it, which only releases can tell."""
     try:
         yield
     except VariantError as error:
-        if any(f"no namespace {name!r};" in str(error) for name in asked["without"]):
+        if any(f"no namespace {name!r};" in str(error) for name in settings["without"]):
             raise click.UsageError(str(error)) from error
         raise
 
 
-def _machines(asked: Mapping[str, Any]) -> "dict[str, Machine]":
+def _machines(settings: Mapping[str, Any]) -> "dict[str, Machine]":
     """The machines to choose for, by what they are called."""
     from msgspec.structs import replace
 
     from vbuild.api.arguments import machine_of
 
-    if (described := _described(asked)) is not None:
+    if (described := _described(settings)) is not None:
         machines = {"machine": described}
     else:
-        machines = {str(file): machine_of(file) for file in asked["machines"]} or {"here": machine_of(None)}
+        machines = {str(file): machine_of(file) for file in settings["machines"]} or {"here": machine_of(None)}
     return {
-        called: replace(machine, without=(*machine.without, *asked["without"])) for called, machine in machines.items()
+        called: replace(machine, without=(*machine.without, *settings["without"]))
+        for called, machine in machines.items()
     }
 
 
-def _described(asked: Mapping[str, Any]) -> "Machine | None":
+def _described(settings: Mapping[str, Any]) -> "Machine | None":
     """The machine that options of the command line describe; None if none of them is there."""
-    cpu, gpus = asked["cpu"], asked["gpus"]
+    cpu, gpus = settings["cpu"], settings["gpus"]
     if cpu is None:
         if gpus:
             raise click.UsageError("--gpu goes with --cpu, as in --cpu v3")
         return None
-    if asked["machines"]:
+    if settings["machines"]:
         raise click.UsageError("--cpu describes another machine; expected no --machine")
     from vbuild.hardware.driver import Dotted
     from vbuild.hardware.machine import Machine
 
-    found = [Dotted(device.major, device.number % 10) for device in gpus.devices] if gpus else []
+    capabilities = [Dotted(device.major, device.number % 10) for device in gpus.devices] if gpus else []
     processors = [target.processor for target in gpus.targets] if gpus else []
-    return Machine.described(cpu, found, processors=processors)
+    return Machine.described(cpu, capabilities, processors=processors)
 
 
 def _image(name: str, machine: "Machine") -> "ImageSelection":
@@ -133,11 +134,11 @@ def _image(name: str, machine: "Machine") -> "ImageSelection":
     return looking.select_image(name.removeprefix(_IMAGES), machine=machine)
 
 
-def _choose(name: str, asked: Mapping[str, Any], machine: "Machine", *, as_json: bool) -> None:
+def _choose(name: str, settings: Mapping[str, Any], machine: "Machine", *, as_json: bool) -> None:
     """Show the choice."""
     from vbuild.variants.select import select as verb
 
-    selection = verb(name, asked["places"], machine=machine)
+    selection = verb(name, settings["places"], machine=machine)
     lines = [str(selection.wheel.name), *([selection.url] if selection.url else [])]
     for place, candidate in enumerate(selection.ranking, 1):
         lines += [f"{place:3}. {candidate.file.name}", f"     {candidate.why}"]
@@ -145,7 +146,7 @@ def _choose(name: str, asked: Mapping[str, Any], machine: "Machine", *, as_json:
     terminal.show(selection.data(), lines, as_json=as_json)
 
 
-def _compare(name: str, asked: Mapping[str, Any], machines: "Mapping[str, Machine]", *, as_json: bool) -> None:
+def _compare(name: str, settings: Mapping[str, Any], machines: "Mapping[str, Machine]", *, as_json: bool) -> None:
     """Show which of the *machines* gets what."""
     from vbuild.variants.select import select as verb
 
@@ -153,11 +154,11 @@ def _compare(name: str, asked: Mapping[str, Any], machines: "Mapping[str, Machin
     if name.startswith(_IMAGES):
         choose = lambda machine: _image(name, machine)  # noqa: E731
     else:
-        choose = lambda machine: verb(name, asked["places"], machine=machine)  # noqa: E731
+        choose = lambda machine: verb(name, settings["places"], machine=machine)  # noqa: E731
     rows, data, without = [], [], []
     for called, machine in machines.items():
         try:
-            found = choose(machine)
+            choice = choose(machine)
         except (VariantError, RepackageError) as error:
             if "this machine" not in str(error):
                 raise
@@ -166,11 +167,11 @@ def _compare(name: str, asked: Mapping[str, Any], machines: "Mapping[str, Machin
             data.append({"machine": called, "wheel": None, "why": str(error)})
             without.append(called)
             continue
-        best = found.ranking[0]
+        best = choice.ranking[0]
         rows.append((called, best.shown, best.why))
-        data.append({"machine": called, **found.data()})
+        data.append({"machine": called, **choice.data()})
     width = max(len(called) for called, _, _ in rows)
-    lines = [line for called, what, why in rows for line in (f"{called:{width}}  {what}", f"{'':{width}}  {why}")]
+    lines = [line for called, wheel, why in rows for line in (f"{called:{width}}  {wheel}", f"{'':{width}}  {why}")]
     terminal.show(data, lines, as_json=as_json)
     if without:
         raise VariantError(f"{name}: nothing for {', '.join(without)}")

@@ -113,18 +113,19 @@ def environment_lines(result: "SlimmedEnvironment") -> Iterator[str]:
     yield str(result.root)
     if result.completed:
         yield f"  completed what an earlier run had begun: {counted(result.completed, 'file')}"
-    changed = [one for one in result.distributions if one.saves]
+    changed = [distribution for distribution in result.distributions if distribution.saves]
     if changed:
         yield f"  {'distribution':{_NAME_WIDTH}} {'before':>10} {'after':>10} {'saves':>10}"
-    for one in sorted(changed, key=lambda one: -one.saves):
-        before, after, saves = map(sized, (one.before, one.after, one.saves))
-        yield f"  {one.name:{_NAME_WIDTH}} {before:>10} {after:>10} {saves:>10}"
-    for one in result.distributions:
-        yield from _left_lines(one)
+    for distribution in sorted(changed, key=lambda distribution: -distribution.saves):
+        before, after, saves = map(sized, (distribution.before, distribution.after, distribution.saves))
+        yield f"  {distribution.name:{_NAME_WIDTH}} {before:>10} {after:>10} {saves:>10}"
+    for distribution in result.distributions:
+        yield from _left_lines(distribution)
     if not changed:
         yield "  nothing to cut"
-    what = "would become" if result.is_dry_run else "->"
-    yield f"  {counted(len(result.distributions), 'distribution')}: {sized(result.before)} {what} {sized(result.after)}"
+    arrow = "would become" if result.is_dry_run else "->"
+    count = counted(len(result.distributions), "distribution")
+    yield f"  {count}: {sized(result.before)} {arrow} {sized(result.after)}"
     if result.linked:
         yield from wrapped(
             f"  {sized(result.linked)} of the old files stay on the disk under other names, as in uv's or conda's "
@@ -135,17 +136,17 @@ def environment_lines(result: "SlimmedEnvironment") -> Iterator[str]:
         yield f"  old files are in {result.backup}: vbuild slim --undo {result.backup}"
 
 
-def _left_lines(one: "SlimmedDistribution") -> Iterator[str]:
-    """What of *one* was left, a line for each reason."""
-    for why, files in one.reasons.items():
+def _left_lines(distribution: "SlimmedDistribution") -> Iterator[str]:
+    """What of *distribution* was left, a line for each reason."""
+    for why, files in distribution.reasons.items():
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         spared = sum(file.saves for file in files)
         saving = f" (would save {sized(spared)})" if spared else ""
-        yield from wrapped(f"  left: {one.name}: {files[0].path}{more}: {why}{saving}", indent=4)
-    if one.why_left and (one.is_editable or not one.left):
-        yield from wrapped(f"  left: {one.name}: {one.why_left}", indent=4)
-    for warning in one.warnings:
-        yield from wrapped(f"  warning: {one.name}: {warning}", indent=4)
+        yield from wrapped(f"  left: {distribution.name}: {files[0].path}{more}: {why}{saving}", indent=4)
+    if distribution.why_left and (distribution.is_editable or not distribution.left):
+        yield from wrapped(f"  left: {distribution.name}: {distribution.why_left}", indent=4)
+    for warning in distribution.warnings:
+        yield from wrapped(f"  warning: {distribution.name}: {warning}", indent=4)
 
 
 def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:

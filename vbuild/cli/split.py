@@ -52,7 +52,7 @@ def split(
         raise click.UsageError("expected --check or --dry-run: what is not written cannot be installed")
     if folder is None and not dry_run:
         checked = _checked(wheels, (), against, builds=builds, quiet=as_json)
-        terminal.show([one.data() for one in checked], checked_lines(checked), as_json=as_json)
+        terminal.show([install.data() for install in checked], checked_lines(checked), as_json=as_json)
         _refuse_failed(checked)
         return
     with terminal.bar(quiet=as_json) as on_progress:
@@ -64,7 +64,7 @@ def split(
             f"warning: {glob!r}: no bundled library is called so; --keep and --move take globs, as in 'libfoo*'"
         )
     checked = _checked(result.paths, result.absent, against, builds=builds, quiet=as_json) if check else ()
-    data = {**result.data(), "checked": [one.data() for one in checked]}
+    data = {**result.data(), "checked": [install.data() for install in checked]}
     terminal.show(data, [*split_lines(result), *checked_lines(checked)], as_json=as_json)
     _refuse_failed(checked)
 
@@ -81,12 +81,12 @@ def _checked(
 
 
 def _refuse_failed(checked: "Sequence[InstallCheck]") -> None:
-    if failed := list(dict.fromkeys(one.wheel for one in checked if not one.ok)):
+    if failed := list(dict.fromkeys(install.wheel for install in checked if not install.ok)):
         raise VbuildError(f"{', '.join(failed)}: does not work after installation")
 
 
 def checked_lines(checked: Iterable["InstallCheck"]) -> Iterator[str]:
     """What came of installing the results, a wheel and an installer at a time."""
-    for one in checked:
-        for line in one.lines():
+    for install in checked:
+        for line in install.lines():
             yield from wrapped(line, indent=6)

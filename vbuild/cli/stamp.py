@@ -25,4 +25,4 @@ def stamp(wheel: Path, folder: Path, **given: Any) -> None:  # noqa: ANN401 - th
     if (null or remove) and given["properties"]:
         raise click.UsageError("--property goes with --label only")
     path = repackaging.stamp(wheel, folder, **given)
-    terminal.show(None, [str(path)], as_json=False)
+    terminal.show(None, [str(path)])

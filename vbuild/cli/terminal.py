@@ -56,7 +56,7 @@ class UsageMistake(click.ClickException):
         click.echo(f"'{self._command} --help' explains its options.", err=True, file=file)
 
 
-def show(data: Any, lines: Iterable[str], *, as_json: bool) -> None:  # noqa: ANN401 - whatever JSON holds
+def show(data: Any, lines: Iterable[str], *, as_json: bool = False) -> None:  # noqa: ANN401 - whatever JSON holds
     """Print *data* as JSON, or *lines* for people."""
     if as_json:
         # the same JSON, in which a command to a CI system is none
@@ -78,13 +78,13 @@ def note(line: str) -> None:
 @contextmanager
 def passing_on() -> Iterator[Callable[[bytes], None]]:
     """Show the output of a command while it runs, line by line, on stderr: stdout is for results."""
-    held = b""
+    rest = b""
 
     def pass_on(output: bytes) -> None:
-        nonlocal held
-        whole, end, held = (held + output).rpartition(b"\n")
-        if not end and len(held) > _LONGEST:
-            whole, held = held, b""
+        nonlocal rest
+        whole, end, rest = (rest + output).rpartition(b"\n")
+        if not end and len(rest) > _LONGEST:
+            whole, rest = rest, b""
         if whole or end:
             written("".join(f"{_spoken(line)}\n" for line in whole.decode(errors="replace").split("\n")))
 
@@ -95,7 +95,7 @@ def passing_on() -> Iterator[Callable[[bytes], None]]:
     try:
         yield pass_on
     finally:
-        written(_spoken(held.decode(errors="replace")))
+        written(_spoken(rest.decode(errors="replace")))
 
 
 def _spoken(line: str) -> str:
@@ -120,7 +120,7 @@ def _mute(line: str) -> str:
 
 
 @contextmanager
-def status(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+def status(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """Show on stderr in one line what is being done, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda _step: None
@@ -132,7 +132,7 @@ def status(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+def bar(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
     """Show a progress bar on stderr, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda _what, _done, _total: None
@@ -142,7 +142,7 @@ def bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("")
-        yield lambda what, done, total: shown.update(task, description=_plain(what), completed=done, total=total)
+        yield lambda step, done, total: shown.update(task, description=_plain(step), completed=done, total=total)
 
 
 def _plain(text: str) -> str:

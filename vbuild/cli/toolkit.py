@@ -31,9 +31,9 @@ def install_toolkit(version: str, libraries: tuple[str, ...]) -> None:
     """
     from vbuild.toolchain import toolkit_provision
 
-    with terminal.status(quiet=False) as on_progress:
+    with terminal.status() as on_progress:
         provided = toolkit_provision.install(version, libraries, on_progress=on_progress)
-    terminal.show(None, provided.lines(), as_json=False)
+    terminal.show(None, provided.lines())
 
 
 @toolkit.command("path", epilog=options.example('CUDA_HOME="$(vbuild toolkit path 13.0)" make'))
@@ -43,7 +43,7 @@ def toolkit_path(version: str, libraries: tuple[str, ...]) -> None:
     """Print the CUDA_HOME of toolkit VERSION with LIBRARIES in the cache."""
     from vbuild.toolchain import toolkit_provision
 
-    terminal.show(None, toolkit_provision.path(version, libraries).lines(), as_json=False)
+    terminal.show(None, toolkit_provision.path(version, libraries).lines())
 
 
 @toolkit.command("prune", epilog=options.example("vbuild toolkit prune"))
@@ -54,4 +54,4 @@ def prune_toolkits() -> None:
     """
     from vbuild.toolchain import toolkit_provision
 
-    terminal.show(None, toolkit_provision.prune().lines(), as_json=False)
+    terminal.show(None, toolkit_provision.prune().lines())

@@ -84,26 +84,29 @@ def verify(
         raise click.UsageError("--publisher and --trust-root go with --attestations only")
     with terminal.status(quiet=as_json) as on_progress:
         fetching = fetch_of(fetch=fetch)
-        judged = partial(verb, cpu=cpu, baseline=baseline, allow=allow, fetch=fetching, on_progress=on_progress)
-        verdicts = [*map(judged, wheels)]
+        judge = partial(verb, cpu=cpu, baseline=baseline, allow=allow, fetch=fetching, on_progress=on_progress)
+        verdicts = [*map(judge, wheels)]
         if attestations:
-            asked = attestations_of(publisher=publisher, trust_root=trust_root, fetch=fetch)
+            request = attestations_of(publisher=publisher, trust_root=trust_root, fetch=fetch)
             from vbuild.verification.attestations import attested
 
-            verdicts = [attested(verdict, asked) for verdict in verdicts]
+            verdicts = [attested(verdict, request) for verdict in verdicts]
         levels = partial(looking.run_levels, cpu=cpu, test=test, allow_builds=allow_builds)
         runs = (
-            [levels(one.wheel, processors=one.processors, on_progress=on_progress) for one in verdicts] if run else []
+            [levels(verdict.wheel, processors=verdict.processors, on_progress=on_progress) for verdict in verdicts]
+            if run
+            else []
         )
     verdicts[: len(runs)] = map(LevelReport.evidence_for, runs, verdicts)
     crashes = [ran.crash for ran in runs] or [""] * len(verdicts)
-    lines = [line for one, crash in zip(verdicts, crashes, strict=True) for line in verdict_lines(one, crash=crash)]
+    judged = list(zip(verdicts, crashes, strict=True))
+    lines = [line for verdict, crash in judged for line in verdict_lines(verdict, crash=crash)]
     data = [
-        {**one.data(), "outcome": "failed" if crash else one.outcome, "summary": crash or one.summary}
-        for one, crash in zip(verdicts, crashes, strict=True)
+        {**verdict.data(), "outcome": "failed" if crash else verdict.outcome, "summary": crash or verdict.summary}
+        for verdict, crash in judged
     ]
-    for one, ran in zip(data, runs, strict=False):
-        one["run"] = ran.data()
+    for row, ran in zip(data, runs, strict=False):
+        row["run"] = ran.data()
     terminal.show(data, [*lines, *(line for ran in runs for line in ran.lines())], as_json=as_json)
     if failed := [verdict.wheel.name for verdict in verdicts if verdict.failed]:
         raise WheelError(f"{', '.join(failed)}: not what the name and metadata promise")
@@ -122,9 +125,9 @@ def verdict_lines(verdict: "Verdict", *, crash: str = "") -> Iterator[str]:
         yield f"  {library.member}: {library.code_size / 1e6:.2f} MB of {library.machine} code, {highest}"
     if verdict.gpus or verdict.claimed_gpus:
         yield f"  GPU code: {verdict.gpu}"
-    for found in verdict.gpus:
-        archs = ", ".join((*found.machine, *(f"PTX {name}" for name in found.ptx)))
-        word = found.served[0].word if found.served else "fatbin"
-        yield f"  {found.member}: {found.fatbins} {word}s with {archs or 'code of an unknown kind'}"
-        yield from (f"    would run on {served.device}: {served}" for served in found.served)
+    for code in verdict.gpus:
+        archs = ", ".join((*code.machine, *(f"PTX {name}" for name in code.ptx)))
+        word = code.served[0].word if code.served else "fatbin"
+        yield f"  {code.member}: {code.fatbins} {word}s with {archs or 'code of an unknown kind'}"
+        yield from (f"    would run on {served.device}: {served}" for served in code.served)
     yield from (f"  {finding}" for finding in merged(verdict.findings))
