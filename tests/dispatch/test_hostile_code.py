@@ -13,7 +13,7 @@ from vbuild.elf.code import Elf
 def test_code_that_takes_long_to_follow_is_in_doubt(kind: str) -> None:
     elf = Elf.parse(hostile_library(kind, 10_000))
     (judged,) = Dispatch({"hostile.so": (elf, Isa.scan(elf))}).judged("hostile.so", 0)
-    assert (judged.reason, judged.features) == (None, frozenset({"AVX2"}))
+    assert judged.reason is None
     assert judged.doubt
 
 

@@ -293,6 +293,10 @@ class Answers:
                 and not self.objects.has_object(value)
             ]
             if not silent:
+                if self.variables.has_fields:
+                    # of some it was learnt just now that they read a field with an answer: they are to be run
+                    for address in self.variables.field_readers - self.work.aware:
+                        self.uses.pop(address, None)
                 return
             for key in silent:
                 self.variables.forget(key)
@@ -382,8 +386,6 @@ class Answers:
         """From now on follow what fields of structures hold, too, in a part of the steps."""
         self.variables.look_at_fields()
         self._last_step = min(self._most_steps, self._steps + self._most_steps // _FIELD_SHARE)
-        for address in self.variables.field_readers:
-            self.uses.pop(address, None)
         self.work.again(self._kept_callers)
         self._kept_callers.clear()
 

@@ -4,7 +4,7 @@ from vbuild.dispatch import values
 from vbuild.dispatch.facts import ASKED, ASKERS, CATCHERS, PRESENT, SIGILL, XCR0_BITS, optional
 from vbuild.dispatch.libc import ALLOCATORS, COPIES, ENVIRONMENT_READERS, FILLS, HARMLESS, RETURNED, TAKEN, WRITTEN
 from vbuild.dispatch.machine import MOST_WORDS, Machine
-from vbuild.dispatch.machine_state import State
+from vbuild.dispatch.machine_state import Stack, State
 from vbuild.dispatch.module import ENDLESS
 from vbuild.dispatch.program import LEAF_SIZE, LEAVES
 from vbuild.dispatch.values import Value, is_stack, tag
@@ -42,7 +42,7 @@ def imported(machine: Machine, name: str, state: State) -> list[State]:
     if name in {"pthread_once", "call_once"}:
         machine.lose(source, state.facts)
     if name in _RETURNING_TWICE:
-        state.stack = {}
+        state.stack = Stack()
     if name in CATCHERS and to == SIGILL:
         # some instruction is tried, and it was not understood what follows from that
         state.facts |= ASKED

@@ -36,8 +36,8 @@ from vbuild.elf.iced import ConditionCode, FlowControl
 
 _DEPTH, _RANGE = 6, 64
 _FLAG_DEPTH = 3
-# places of a stack that copying and joining costs nothing to speak of; beyond them, how many cost as much as a step
-_SMALL_STACK, _PLACES_A_STEP = 64, 8
+# parts of a stack that copying and joining costs nothing to speak of; beyond them, how many cost as much as a step
+_SMALL_STACK, _PARTS_A_STEP = 16, 8
 
 
 class TooMuchError(Exception):
@@ -145,7 +145,7 @@ class Interpreter:
             _, address = first
             visits[address] = visits.get(address, 0) + 1
             # a state that is large is copied and kept for each block
-            self.steps += max(len(states[address].stack) - _SMALL_STACK, 0) // _PLACES_A_STEP
+            self.steps += max(len(states[address].stack.parts) - _SMALL_STACK, 0) // _PARTS_A_STEP
             for target, after in self._until_paths_part(address, states[address].copy(), entry, states):
                 if target in states:
                     merged = self._machine.joined(states[target], after, target, visits=visits.get(target, 0))
@@ -316,7 +316,7 @@ class Interpreter:
         before, after, pointer = self._return, state.copy(), state.registers[self._pointer]
         if isinstance(pointer, int):
             # what a function has kept on the stack is gone
-            after.stack = {place: kept for place, kept in after.stack.items() if place >= pointer}
+            after.stack = after.stack.above(pointer)
         self._return = after if before is None else self._machine.joined(before, after, self._machine.here, visits=0)
 
     def _targets(self, operation: Operation, state: State) -> list[tuple[int | str, int]]:
@@ -359,7 +359,7 @@ class Interpreter:
                     return []
                 after.registers[self._pointer] = pointer
                 if isinstance(pointer, int):
-                    after.stack = {place: kept for place, kept in after.stack.items() if place >= pointer}
+                    after.stack = after.stack.above(pointer)
                 after.flags = None
                 return [after]
         return self._not_followed(known, state, stack)

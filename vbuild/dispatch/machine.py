@@ -16,6 +16,7 @@ from vbuild.dispatch.machine_state import (
     Lanes,
     Memory,
     Operation,
+    Stack,
     State,
     Uneven,
     is_uneven,
@@ -368,16 +369,16 @@ class Machine:
         """Forget what is on the stack from *start*, to which code that is not followed has a pointer."""
         # what the caller handed over on the stack is not part of what a function keeps there
         length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
-        for place, (size, value) in list(state.stack.items()):
-            if place >= start and values.tells(value) & FEATURES and values.cases_of(value) is not None:
+        for place, (size, value) in state.stack.places_from(start):
+            if values.tells(value) & FEATURES and values.cases_of(value) is not None:
                 # a structure on the stack: what gets its address finds the answer in a field
                 self.variables.store(self.module.field(place - start), size, value, state.facts)
-            if start <= place < start + length:
-                self.lose(value, state.facts)
-                state.stack[place] = (size, None)
-            elif place >= start:
+            if place >= start + length:
                 # in a long structure
                 self.objects.share(value)
+            elif value is not None:
+                self.lose(value, state.facts)
+                state.stack[place] = (size, None)
         state.stack.setdefault(start, (length, None))
         self.uneven.add(start, length)
 
@@ -419,28 +420,29 @@ class Machine:
         # one byte of it is none: the low one may be read by a call, as the number of vectors
         return self.references.is_unread(address, register, 1)
 
-    def _joined_stacks(
-        self, one: State, other: State, joined: Callable[[Value, Value], Value], address: int
-    ) -> dict[int, tuple[int, Value]]:
+    def _joined_stacks(self, one: State, other: State, joined: Callable[[Value, Value], Value], address: int) -> Stack:
         first, second = one.stack, other.stack
-        differing = [place for place, here in first.items() if second.get(place) is not here]
+        differing = first.differing(second)
         if any(place in second and first[place][0] != second[place][0] for place in differing):
             self.uneven.update(split_like(first, second))
             self.uneven.update(split_like(second, first))
-            differing = [place for place, here in first.items() if second.get(place) is not here]
+            differing = first.differing(second)
         found = first.copy()
         for place in differing:
             here, there = first[place], second.get(place)
             if there is None:
-                found[place] = self._joined_place(place, one, other, address)
+                new = self._joined_place(place, one, other, address)
             elif here[0] == there[0]:
-                found[place] = here[0], joined(here[1], there[1])
+                new = here[0], joined(here[1], there[1])
             else:
                 self.lose(here[1], one.facts, address)
                 self.lose(there[1], other.facts, address)
-                found[place] = max(here[0], there[0]), None
-        for place in second.keys() - first.keys():
-            found[place] = self._joined_place(place, other, one, address)
+                new = max(here[0], there[0]), None
+            if new != here:
+                found[place] = new
+        for place in second.differing(first):
+            if place not in first:
+                found[place] = self._joined_place(place, other, one, address)
         return found
 
     def _met(self, one: tuple[Value, int], other: tuple[Value, int], address: int, visits: int) -> Value:

@@ -1,6 +1,6 @@
 """What the interpreter knows at one instruction: registers, stack, flags, and what these say about the processor."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
 from typing import Any
 
@@ -18,8 +18,8 @@ _MOST_PAIRS = 1024
 _WORD, _HALF = 8, 4
 # bytes: from here on writing to a register clears the rest of it
 CLEARS_THE_REST = 4
-# bits of an address that say where in a part of the stack it is
-_PART = 6
+# bits of an address that say where in a part of the stack it is: of one that states share, and of `Uneven`
+_SHARED_PART, _PART = 8, 6
 
 
 class Convention(Struct, frozen=True):
@@ -53,12 +53,84 @@ Lanes = tuple[Value, ...]
 NO_LANES: Lanes = (None,) * 8
 
 
+class Stack(MutableMapping[int, tuple[int, Value]]):
+    """The size and value at each place of a stack, in parts that stacks share until one of them writes there."""
+
+    __slots__ = ("_own", "parts")
+
+    def __init__(self, parts: dict[int, dict[int, tuple[int, Value]]] | None = None) -> None:
+        self.parts = parts or {}
+        self._own = set[int]()
+
+    def copy(self) -> "Stack":
+        self._own.clear()
+        return Stack(self.parts.copy())
+
+    def places_from(self, start: int) -> list[tuple[int, tuple[int, Value]]]:
+        """The places from *start* on, with what they hold."""
+        parts = (part for number, part in self.parts.items() if number >= start >> _SHARED_PART)
+        return [(place, kept) for part in parts for place, kept in part.items() if place >= start]
+
+    def above(self, pointer: int) -> "Stack":
+        """A stack of the places from *pointer* on alone."""
+        self._own.clear()
+        first = pointer >> _SHARED_PART
+        parts = {number: part for number, part in self.parts.items() if number > first}
+        if rest := {place: kept for place, kept in self.parts.get(first, {}).items() if place >= pointer}:
+            parts[first] = rest
+        return Stack(parts)
+
+    def differing(self, other: "Stack") -> list[int]:
+        """The places here at which *other* has something else, or nothing."""
+        unshared = (part for number, part in self.parts.items() if other.parts.get(number) is not part)
+        return [place for part in unshared for place, here in part.items() if other.get(place) is not here]
+
+    def __eq__(self, other: object) -> bool:
+        # parts that are the same object are not looked into
+        return isinstance(other, Stack) and self.parts == other.parts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __contains__(self, place: object) -> bool:
+        part = self.parts.get(place >> _SHARED_PART)  # type: ignore[operator]
+        return part is not None and place in part
+
+    def __getitem__(self, place: int) -> tuple[int, Value]:
+        return self.parts[place >> _SHARED_PART][place]
+
+    def get(self, place: int, default: None = None) -> tuple[int, Value] | None:  # type: ignore[override]  # no other
+        part = self.parts.get(place >> _SHARED_PART)
+        return default if part is None else part.get(place)
+
+    def __setitem__(self, place: int, kept: tuple[int, Value]) -> None:
+        self._written(place >> _SHARED_PART)[place] = kept
+
+    def __delitem__(self, place: int) -> None:
+        part = self._written(place >> _SHARED_PART)
+        del part[place]
+        if not part:
+            del self.parts[place >> _SHARED_PART]
+
+    def _written(self, number: int) -> dict[int, tuple[int, Value]]:
+        if number not in self._own:
+            self._own.add(number)
+            self.parts[number] = self.parts.get(number, {}).copy()
+        return self.parts.setdefault(number, {})
+
+    def __iter__(self) -> Iterator[int]:
+        for part in self.parts.values():
+            yield from part
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts.values()))
+
+
 class State(Struct):
     """What is known at one instruction."""
 
     registers: list[Value] = field(default_factory=lambda: [STACK if number == RSP else None for number in range(16)])
     vectors: dict[int, Lanes] = {}
-    stack: dict[int, tuple[int, Value]] = {}
+    stack: Stack = field(default_factory=Stack)
     flags: "Compared | Chained | None" = None
     facts: int = 0
     # the variable that the value in a register, by number, comes from; variables that have lost their first value
@@ -322,9 +394,10 @@ class Uneven:
 def overlapping(stack: Mapping[int, tuple[int, Value]], address: int, size: int, uneven: Uneven) -> list[int]:
     """The places on the *stack* that have one of the *size* bytes at *address*; all that `is_uneven` are *uneven*."""
     stop = address + size
-    near = [at for at in range(address - _HALF & -_HALF, stop, _HALF) if at in stack and at + stack[at][0] > address]
+    places = range(address - _HALF & -_HALF, stop, _HALF)
+    near = [at for at in places if (kept := stack.get(at)) and at + kept[0] > address]
     for at in uneven.near(address, stop):
-        if at < stop and at in stack and at + stack[at][0] > address and at not in near:
+        if at < stop and (kept := stack.get(at)) and at + kept[0] > address and at not in near:
             near.append(at)
     return near
 
@@ -367,9 +440,10 @@ def remainders(start: int, size: int, value: Value, without: range) -> dict[int,
     return found
 
 
-def split_like(stack: dict[int, tuple[int, Value]], other: Mapping[int, tuple[int, Value]]) -> Iterator[int]:
+def split_like(stack: Stack, other: Stack) -> Iterator[int]:
     """Split what stands on the *stack* in one piece where the *other* one has several; where the pieces are then."""
-    for place, (size, value) in list(stack.items()):
+    for place in stack.differing(other):
+        size, value = stack[place]
         if place in other and other[place][0] < size and size > _HALF:
             length = other[place][0]
             rest = remainders(place, size, value, range(place, place + length))

@@ -141,8 +141,8 @@ class Reach:
         return {address: replace(one, doubt=one.doubt or self._doubt(address, one)) for address, one in found.items()}
 
     def _settled_violations(self, pieces: Sequence[Piece]) -> dict[int, Unguarded]:
-        self._answers.settle()
         while True:
+            self._answers.settle()
             before = self._answers.runs
             found = self._violations(pieces)
             # a variable that became known later may have changed what was found before

@@ -36,7 +36,6 @@ _COPIES = frozenset({"memcpy", "memmove", "mempcpy", "__memcpy_chk", "__memmove_
 class Calls(Protocol):
     """What is known of the calls of functions, as `Answers` says it."""
 
-    def is_closed(self, address: int) -> bool: ...
     def waits(self, address: int) -> bool: ...
     def facts_at(self, address: int) -> int: ...
 
@@ -305,11 +304,7 @@ class Variables:
             return
         if not values.tells(value) & FEATURES & ~known and not isinstance(value, int):
             return
-        if (
-            self._work.running
-            and self._calls.is_closed(self._work.running[-1].address)
-            and self._calls.waits(self._work.running[-1].address)
-        ):
+        if self._work.running and self._calls.waits(self._work.running[-1].address):
             # it is run again with what all its callers hand over
             return
         places = range(key[0], key[0] + key[1])
