@@ -13,12 +13,11 @@ from vbuild.dispatch import values
 from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.facts import ANY, ASKED, FEATURES
 from vbuild.dispatch.interpreter import Interpreter, TooMuchError
-from vbuild.dispatch.level import Level
 from vbuild.dispatch.module import Piece
 from vbuild.dispatch.objects import Key
 from vbuild.dispatch.program import PARAMETERS, Program
 from vbuild.dispatch.values import Value, tag
-from vbuild.dispatch.variables import MOST_CHANGES, Variables
+from vbuild.dispatch.variables import FACTS, MOST_CHANGES, MOST_PARAMETERS, Variables, parameter
 from vbuild.dispatch.work import Work
 from vbuild.dispatch.world import ENVIRONMENT, Summary, is_address
 
@@ -36,10 +35,7 @@ _LONGEST_FOLLOWED = 8192
 # runs of functions inside each other
 _MOST_NESTED = 12
 # arguments of a function that are followed: in registers and on the stack
-_ARGUMENTS, _PARAMETERS = 18, 32
-# what stands for the facts at all calls of a function among its arguments
-_FACTS = 31
-_WORD = 8
+_ARGUMENTS = 18
 # what a caller takes for granted of a function that has not been run
 _NOTHING_KNOWN = Summary(None, None, 0, returns=True, hands_out=False, is_asked=False)
 
@@ -47,8 +43,10 @@ _NOTHING_KNOWN = Summary(None, None, 0, returns=True, hands_out=False, is_asked=
 class Answers:
     """The functions of a program that know something about the processor, by what they ask, read or are given."""
 
-    def __init__(self, program: Program, level: Level, architecture: Architecture) -> None:
-        self.program, self.work = program, Work(program)
+    def __init__(self, program: Program, features: int, architecture: Architecture) -> None:
+        """Every processor that runs *program* has the *features*."""
+        self.program, self.work, self.features = program, Work(program), features
+        self._above: dict[int, int] = {}
         self.questions = architecture.questions(program)
         self.references = architecture.references(program, self.questions)
         self.writers = architecture.writers(program, self.questions, self.references)
@@ -57,11 +55,10 @@ class Answers:
             self.questions,
             self.references,
             self.writers,
-            calls=self,
             longest_of_flags=architecture.longest_of_flags,
         )
         self.objects = self.variables.objects
-        self._level, self._architecture = level, architecture
+        self._architecture = architecture
         # the pieces from which calls and jumps seem to lead to code above the level; None for too many
         self.leading: set[int] | None = None
         # by piece, what `Uses` has found that it uses, with the facts there: forgotten when the piece is run again
@@ -82,9 +79,14 @@ class Answers:
         # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
         self._calls: dict[Key, dict[int, Value]] = {}
         self._fresh: dict[int, set[Key]] = {}
-        # whether all calls of a function are known; and by piece, the functions of which it makes some of these calls
-        self._closed: dict[int, bool] = {}
+        # by piece, the functions of which all calls are known and it makes some
         self._closed_by: dict[int, set[int]] = {}
+
+    def above(self, piece: Piece) -> int:
+        """The features above the level that instructions of *piece* need, whatever it asks."""
+        if piece.address not in self._above:
+            self._above[piece.address] = self.program.module(piece.address).needed_in(piece) & ~self.features
+        return self._above[piece.address]
 
     # what functions are called with
 
@@ -95,7 +97,7 @@ class Answers:
         """
         if not self._architecture.is_understood:
             return False
-        if address not in self._closed:
+        if address not in self.work.closed:
             callers = self.references.known_callers(address)
             if callers is not None and (
                 not (self.work.given_up | self.work.discarded).isdisjoint(callers)
@@ -105,7 +107,7 @@ class Answers:
                 callers = None
             if self._caller_steps >= self._most_steps // _CALLER_SHARE:
                 callers = None
-            self._closed[address] = callers is not None
+            self.work.closed[address] = callers is not None
             if callers is not None and (piece := self.program.module(address).piece(address)):
                 users = {**callers, address: piece}
                 if is_kept:
@@ -116,57 +118,52 @@ class Answers:
                 self.work.queue.update(users)
                 for caller in callers:
                     self._closed_by.setdefault(caller, set()).add(address)
-        return self._closed[address]
-
-    def waits(self, address: int) -> bool:
-        """Whether all calls of the function at *address* are known, and none was seen: it is run after them."""
-        return bool(self._closed.get(address)) and _parameter(address, _FACTS) not in self.variables.held
+        return self.work.closed[address]
 
     def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool:
         """Note a call of the function at *address* with *arguments*: in registers, then on the stack.
 
         True if it is run with all that any call hands over.
         """
+        has_object = any(map(self.objects.has_telling_object, arguments))
+        leads = any(map(self.leads_to_answer, arguments))
         if facts > ANY | ASKED or not (
-            self._closed.get(address)
-            or any(map(self.leads_to_answer, arguments))
+            self.work.closed.get(address)
+            or leads
             or (self.work.running and self._chooses(self.work.running[-1], address, arguments))
         ):
-            return not any(map(self.objects.has_telling_object, arguments))
+            return not has_object
         is_kept = not any(values.tells(value) & FEATURES for value in arguments)
-        is_left = is_kept and not self.variables.has_fields and self._has_only_structures(arguments)
+        # by fields and variables alone
+        is_left = is_kept and not self.variables.has_fields and leads and not has_object
         if is_left and self.work.running:
-            self._kept_callers.add(self.work.running[-1].address)
-        if not self._closed.get(address) and (is_left or not self.leads_above(address)):
+            self._kept_callers.add(self.work.current)
+        if not self.work.closed.get(address) and (is_left or not self.leads_above(address)):
             # only what can choose code above the level counts
-            return not any(map(self.objects.has_telling_object, arguments))
+            return not has_object
         if self.work.running and (
-            self.references.is_dead(self.work.running[0]) or self.waits(self.work.running[-1].address)
+            self.references.is_dead(self.work.running[0]) or self.variables.waits(self.work.current)
         ):
             return True
         is_closed = self.is_closed(address, is_kept=is_kept)
         if is_closed:
-            self._hand_over(_parameter(address, _FACTS), values.Choice.of(((0, facts), (1, facts))) if facts else None)
+            self._hand_over(parameter(address, FACTS), values.Choice.of(((0, facts), (1, facts))) if facts else None)
         for number, value in enumerate(arguments):
             if values.tells(value) & ANY:
-                self._hand_over(_parameter(address, number), values.with_facts(value, facts), is_closed=is_closed)
+                self._hand_over(parameter(address, number), values.with_facts(value, facts), is_closed=is_closed)
             elif is_closed:
-                self._hand_over(_parameter(address, number), values.with_facts(value, facts))
+                self._hand_over(parameter(address, number), values.with_facts(value, facts))
         return is_closed
-
-    def _has_only_structures(self, arguments: Sequence[Value]) -> bool:
-        """Whether *arguments* lead to answers by fields and variables alone, not by objects that all is known of."""
-        return any(map(self.leads_to_answer, arguments)) and not any(map(self.objects.has_telling_object, arguments))
 
     def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
         """Note a call of the function at *address* that is run with its arguments, as in `called`."""
         # it is run without this caller, too
-        if self._closed.get(address):
+        if self.work.closed.get(address):
             self.called(address, arguments, facts)
 
     def _hand_over(self, key: Key, value: Value, *, is_closed: bool = True) -> None:
         """Note *value* as the argument *key* of a call in the piece that runs, and put together what all hand over."""
-        calls, caller = self._calls.setdefault(key, {}), self.work.running[-1].address if self.work.running else 0
+        calls, caller = self._calls.setdefault(key, {}), self.work.current
         fresh = self._fresh.setdefault(caller, set())
         calls[caller] = values.join(calls[caller], 0, value, 0) if key in fresh else value
         fresh.add(key)
@@ -178,12 +175,12 @@ class Answers:
         is_known = is_closed and all(
             values.tells(value) & ANY or values.cases_of(values.known(value)) is not None for value in found
         )
-        if telling and not is_known and (key[0] - PARAMETERS) % _PARAMETERS != _FACTS:
+        if telling and not is_known and (key[0] - PARAMETERS) % MOST_PARAMETERS != FACTS:
             # from elsewhere it is called with anything else
             new = values.weakened(reduce(_met, telling))
         else:
             new = reduce(_met, found)
-        address = (key[0] - PARAMETERS) // _PARAMETERS
+        address = (key[0] - PARAMETERS) // MOST_PARAMETERS
         self.variables.readers[key] = {address}
         if not is_closed or new is None or isinstance(new, values.Word):
             for value in found:
@@ -203,13 +200,9 @@ class Answers:
             self.work.called_anew.pop(address, None)
             self.work.called_anew[address] = piece
 
-    def facts_at(self, address: int) -> int:
-        """What is known of the processor whenever the function at *address* is called."""
-        return values.shown(self.variables.held.get(_parameter(address, _FACTS)), lambda _: True) or 0
-
     def arguments(self, address: int) -> Sequence[Value]:
         """What the function at *address* is called with, as in `called`."""
-        return [self.objects.see(self.variables.held.get(_parameter(address, number))) for number in range(_ARGUMENTS)]
+        return [self.objects.see(self.variables.held.get(parameter(address, number))) for number in range(_ARGUMENTS)]
 
     def leads_to_answer(self, value: Value) -> bool:
         """Whether *value* tells something, or points at a structure in which something does."""
@@ -226,7 +219,7 @@ class Answers:
         if not any(isinstance(value, int) and value and not tag(value) for value in arguments):
             return False
         function = self.program.module(address).piece(address)
-        if function is None or not self._level.above(piece) or not self._is_choosing(function):
+        if function is None or not self.above(piece) or not self._is_choosing(function):
             return False
         return self.is_closed(piece.address)
 
@@ -235,7 +228,7 @@ class Answers:
         if not self._architecture.is_understood:
             return False
         found = [self.program.module(target).piece(target) for target in self.questions.targets(piece)]
-        return any(one and self._level.above(one) for one in found)
+        return any(one and self.above(one) for one in found)
 
     def leads_above(self, address: int) -> bool:
         """Whether calls from the function at *address* on may lead to code above the level."""
@@ -254,7 +247,7 @@ class Answers:
         """What a call of the function at *address* tells its caller; None if it is not known."""
         if not self.follows(address):
             return None
-        self._callers.setdefault(address, set()).add(self.work.running[-1].address)
+        self._callers.setdefault(address, set()).add(self.work.current)
         if address not in self.results or (address in self.work.queue and address not in self.work.called_anew):
             piece = self.program.module(address).piece(address)
             if piece and piece not in self.work.running and len(self.work.running) <= _MOST_NESTED:
@@ -276,7 +269,8 @@ class Answers:
         while True:
             if waiting := self.work.queue or self.work.called_anew:
                 address, piece = waiting.popitem()
-                if self.work.can_run(address) and not self.waits(address) and address not in self.work.called_anew:
+                is_later = self.variables.waits(address) or address in self.work.called_anew
+                if self.work.can_run(address) and not is_later:
                     self._run(piece)
                 continue
             if self.work.spread:
@@ -304,10 +298,8 @@ class Answers:
     def _follow_spread(self) -> None:
         """Run what uses answers, as far as it is short: it may hand them on."""
         for address, piece in self.work.spread.items():
-            is_short = piece.end - piece.address <= _LONGEST_SPREAD and len(self.work.aware) < _MOST_SPREAD
-            if address not in self.work.aware and is_short:
-                self.work.aware.add(address)
-                self.work.queue[address] = piece
+            if piece.end - piece.address <= _LONGEST_SPREAD and len(self.work.aware) < _MOST_SPREAD:
+                self.work.add({address: piece})
         self.work.spread.clear()
 
     def _run(self, piece: Piece) -> None:
@@ -360,8 +352,8 @@ class Answers:
         old = self.results.pop(piece.address, None)
         self.objects.lose_user(piece.address)
         for function in self._closed_by.get(piece.address, ()):
-            for number in (*range(_ARGUMENTS), _FACTS):
-                key = _parameter(function, number)
+            for number in (*range(_ARGUMENTS), FACTS):
+                key = parameter(function, number)
                 self._calls.setdefault(key, {})[piece.address] = None
                 self._set_argument(key)
         self.variables.lose_writer(piece)
@@ -402,10 +394,8 @@ class Answers:
                 self._only_fields.add(piece.address)
                 return True
             # code above the level may tell a function to use such code, too
-            functions = (
-                [self.program.module(target).piece(target) for target in targets] if self._level.above(piece) else []
-            )
-            if not any(one and self._is_choosing(one) and not self._level.above(one) for one in functions):
+            functions = [self.program.module(target).piece(target) for target in targets] if self.above(piece) else []
+            if not any(one and self._is_choosing(one) and not self.above(one) for one in functions):
                 return False
         self.work.aware.add(piece.address)
         return True
@@ -413,8 +403,3 @@ class Answers:
 
 def _met(one: Value, other: Value) -> Value:
     return values.join(one, 0, other, 0)
-
-
-def _parameter(address: int, number: int) -> Key:
-    """The key of the variable that the argument *number* of the function at *address* is."""
-    return PARAMETERS + address * _PARAMETERS + number, _WORD

@@ -34,10 +34,6 @@ class Architecture(Struct, frozen=True):
     longest_of_flags: int
 
 
-def _of_version(rank: int) -> int:
-    return features(Cpu("aarch64", AARCH64_VERSIONS[rank]).features)
-
-
 X86_64 = Architecture(
     Module, Questions, References, Writers, Interpreter, of_level, is_understood=True, longest_of_flags=32
 )
@@ -47,7 +43,7 @@ AARCH64 = Architecture(
     ArmReferences,
     ArmWriters,
     ArmInterpreter,
-    _of_version,
+    lambda rank: features(Cpu("aarch64", AARCH64_VERSIONS[rank]).features),
     is_understood=False,
     longest_of_flags=0,
 )

@@ -6,7 +6,7 @@
 What stands in variables and structures, and what functions of the program return, may come from a question.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from vbuild.dispatch.facts import ASKERS
 from vbuild.dispatch.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, WRITES, general
 from vbuild.dispatch.module import ENDLESS, Piece
 from vbuild.dispatch.program import LEAVES, Program
+from vbuild.dispatch.references import References
 from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
 
 # bytes of code that is looked through, instructions that a value is made of, and branches on which one depends
@@ -36,18 +37,14 @@ _Slot = tuple[int, int]
 class Conditions:
     """What decides whether the instructions of one piece run."""
 
-    def __init__(
-        self, program: Program, piece: Piece, changed: Callable[[int], Collection[int]], understood: Collection[int]
-    ) -> None:
-        """*changed* says which registers the function at an address may change.
-
-        *understood* are branches at which is known what the CPU has on one side, which did not suffice.
-        """
-        self._program, self._piece, self._changed, self._understood = program, piece, changed, understood
+    def __init__(self, program: Program, piece: Piece, references: References, understood: Collection[int]) -> None:
+        """*understood* are branches at which is known what the CPU has on one side, which did not suffice."""
+        self._program, self._piece, self._references, self._understood = program, piece, references, understood
         self._module, self._convention = program.module(piece.address), program.convention
         is_short = piece.end - piece.address <= _LONGEST
         self.instructions: list[Instruction] = list(self._module.instructions(piece)) if is_short else []
-        self._places = {one.ip: number for number, one in enumerate(self.instructions)}
+        # by address; none if the piece is too long to be looked through
+        self.numbers = {one.ip: number for number, one in enumerate(self.instructions)}
         self._after = [self._following(one) for one in self.instructions]
         self._before: list[list[int]] = [[] for _ in self.instructions]
         # what nothing leads to is padding, or handles errors, but where a jump may lead anywhere
@@ -60,10 +57,6 @@ class Conditions:
         self._past: dict[int, set[int]] = {}
         self._found: dict[int, Needs] = {}
         self._written: list[frozenset[int] | None] = [None] * len(self.instructions)
-
-    def number_of(self, instruction: Instruction) -> int | None:
-        """The number of *instruction* among those of the piece; None if the piece is too long to be looked through."""
-        return self._places.get(instruction.ip)
 
     def _entered(self) -> set[int]:
         waiting, found = ([0], {0}) if self.instructions else ([], set[int]())
@@ -81,7 +74,7 @@ class Conditions:
         found = [instruction.next_ip] if flow in _GO_ON else []
         if flow in _BRANCHES:
             found.append(instruction.near_branch_target)
-        return tuple(self._places.get(place) for place in found) or (None,)
+        return tuple(self.numbers.get(place) for place in found) or (None,)
 
     def _is_endless(self, call: Instruction) -> bool:
         """Whether what is called does not seem to return."""
@@ -262,7 +255,9 @@ class Conditions:
         """The registers that the instruction *one*, or what it calls, writes, and the flags."""
         if one.flow_control in CALLS:
             target = self.destination(one)
-            changed = self._changed(target) if isinstance(target, int) and target < LEAVES else self._convention.lost
+            changed = self._convention.lost
+            if isinstance(target, int) and target < LEAVES:
+                changed = self._references.registers(target).changed
             return frozenset({*changed, RAX, _FLAGS})
         numbers = (general(used.register) for used in _used(one) if used.access in WRITES)
         flags = {_FLAGS} if one.rflags_modified else set[int]()

@@ -4,7 +4,7 @@ a field   the number of the file whose code uses it, and how many bytes behind a
 a use     an instruction with an operand in memory behind a register; on the stack, structures are known by place
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from vbuild.binary.code import CodeSection
 from vbuild.elf.iced import Decoder, Instruction, MemorySizeExt, Mnemonic, Register
@@ -15,8 +15,8 @@ POINTERS = frozenset(range(Register.RAX, Register.R15 + 1)) - {Register.RSP}
 
 _BITS = 64
 # bytes of the widest operand in memory
-_WIDEST = 64
-_USED_BITS, _USED = 16, 0xFFFF
+WIDEST = 64
+USED_BITS = 16
 
 
 def field_of(module: int, displacement: int) -> int:
@@ -39,26 +39,17 @@ def displacement_of(instruction: Instruction) -> int:
     return int(found - (found >> 63 << 64))
 
 
-class FieldUses:
-    """The instructions of *code* that use memory at each displacement from a pointer, those on the stack left out."""
+def field_uses(code: Iterable[CodeSection]) -> dict[int, list[int]]:
+    """The instructions of *code* that use memory at each displacement from a pointer, those on the stack left out.
 
-    def __init__(self, code: Iterable[CodeSection]) -> None:
-        # each use is one number: the address of the instruction, and below that how many bytes it may use
-        self._found: dict[int, list[int]] = {}
-        for section in code:
-            for instruction in Decoder(_BITS, section.data, ip=section.address):
-                if instruction.memory_base in POINTERS and instruction.memory_index == Register.NONE:
-                    used = instruction.ip << _USED_BITS | _used_by(instruction)
-                    self._found.setdefault(displacement_of(instruction), []).append(used)
-
-    def near(self, displacement: int, size: int) -> Iterator[int]:
-        """The addresses of the instructions that may use one of the *size* bytes from *displacement* on."""
-        for start in range(displacement - _WIDEST, displacement + size):
-            for number in self._found.get(start, ()):
-                if start + (number & _USED) > displacement:
-                    yield number >> _USED_BITS
-
-
-def _used_by(instruction: Instruction) -> int:
-    """How many bytes from its operand in memory on *instruction* may use: by an address that it makes, any near it."""
-    return 2 * _WIDEST if instruction.mnemonic == Mnemonic.LEA else int(MemorySizeExt.size(instruction.memory_size))
+    Each is one number: the address of the instruction, and in the lowest `USED_BITS` how many bytes it may use.
+    """
+    found: dict[int, list[int]] = {}
+    for section in code:
+        for instruction in Decoder(_BITS, section.data, ip=section.address):
+            if instruction.memory_base in POINTERS and instruction.memory_index == Register.NONE:
+                # by an address that it makes, anything near it
+                is_address = instruction.mnemonic == Mnemonic.LEA
+                size = 2 * WIDEST if is_address else int(MemorySizeExt.size(instruction.memory_size))
+                found.setdefault(displacement_of(instruction), []).append(instruction.ip << USED_BITS | size)
+    return found

@@ -42,7 +42,7 @@ def imported(machine: Machine, name: str, state: State) -> list[State]:
     if name in {"pthread_once", "call_once"}:
         machine.lose(source, state.facts)
     if name in _RETURNING_TWICE:
-        state.stack = Stack()
+        state.stack = Stack({})
     if name in CATCHERS and to == SIGILL:
         # some instruction is tried, and it was not understood what follows from that
         state.facts |= ASKED

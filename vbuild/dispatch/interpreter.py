@@ -97,7 +97,7 @@ class Interpreter:
     def run_piece(self, piece: Piece, *, most: int) -> None:
         """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""
         self._most = min(most, self._most_steps + piece.end - piece.address)
-        self._entry, self._machine.known = piece.address, self._world.facts_at(piece.address)
+        self._entry, self._machine.known = piece.address, self._variables.facts_at(piece.address)
         start, registers = self._unknown(self._machine.known), self._argument_registers
         for number, value in enumerate(self._world.arguments(piece.address)):
             self._machine.is_given_addresses |= isinstance(value, int) and tag(value) != 0
@@ -207,16 +207,14 @@ class Interpreter:
             self._at_calls &= state.facts
             after = self._called(self._targets(operation, state), state)
             # a call at the end of a function does not return
-            return [] if self._is_start(following) else [(following, one) for one in after]
+            piece = self._machine.module.piece(following)
+            is_end = piece is not None and piece.address == following and piece.symbol is not None
+            return [] if is_end else [(following, one) for one in after]
         if flow == FlowControl.INDIRECT_BRANCH:
             return self._indirect(operation, state, entry)
         if flow == FlowControl.RETURN:
             self._returned(state)
         return [(following, state)] if flow == FlowControl.XBEGIN_XABORT_XEND else []
-
-    def _is_start(self, address: int) -> bool:
-        piece = self._machine.module.piece(address)
-        return piece is not None and piece.address == address and piece.symbol is not None
 
     def _branch(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
         condition = operation.condition
@@ -277,7 +275,10 @@ class Interpreter:
         destination = self._program.destination(target)
         if isinstance(destination, int) and destination == target:
             piece = self._program.module(target).piece(target)
-            if piece is None or target == entry or _is_own(piece, target):
+            names = piece.symbol.names if piece and piece.symbol else ()
+            # the middle of a function, or what the compiler moved out of one
+            is_own = piece is None or target != piece.address or any(".cold" in name for name in names)
+            if is_own or target == entry:
                 return [(target, state)]
         for after in self._called([(destination, 0)] if destination is not None else [], state, 8):
             self._returned(after)
@@ -316,7 +317,7 @@ class Interpreter:
         before, after, pointer = self._return, state.copy(), state.registers[self._pointer]
         if isinstance(pointer, int):
             # what a function has kept on the stack is gone
-            after.stack = after.stack.above(pointer)
+            after.stack.cut(pointer)
         self._return = after if before is None else self._machine.joined(before, after, self._machine.here, visits=0)
 
     def _targets(self, operation: Operation, state: State) -> list[tuple[int | str, int]]:
@@ -348,7 +349,7 @@ class Interpreter:
             ((target, facts),) = known
             if isinstance(target, str):
                 return self._imported(target, state)
-            if self._world.waits(target):
+            if self._variables.waits(target):
                 self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
             if self._is_followed(target, state):
                 pointer = state.registers[self._pointer]
@@ -359,7 +360,7 @@ class Interpreter:
                     return []
                 after.registers[self._pointer] = pointer
                 if isinstance(pointer, int):
-                    after.stack = after.stack.above(pointer)
+                    after.stack.cut(pointer)
                 after.flags = None
                 return [after]
         return self._not_followed(known, state, stack)
@@ -432,9 +433,3 @@ class Interpreter:
         summary = self._world.summary(target) if follows else None
         # what it tells may depend on its arguments, or go where they point to
         return summary is not None and summary.tells and any(isinstance(value, int) for value in arguments)
-
-
-def _is_own(piece: Piece, target: int) -> bool:
-    """Whether *target* is no start of a function: it is in the middle of *piece*, or what the compiler moved there."""
-    names = piece.symbol.names if piece.symbol else ()
-    return target != piece.address or any(".cold" in name for name in names)

@@ -59,19 +59,14 @@ def features_by_code() -> dict[int, frozenset[str]]:
 
 
 def _features(name: str, number: int) -> frozenset[str]:
-    # F3 0F BC is rep bsf to a processor without BMI1, and compilers emit it for a bsf whose input is not zero
-    if name.startswith("TZCNT"):
+    # F3 0F BC is rep bsf to a processor without BMI1, and compilers emit it for a bsf whose input is not zero;
+    # AMD's 3DNow! brought prefetch and prefetchw, every 64-bit processor takes them; and XGETBV is part of a question:
+    # that another one comes before it is the business of who looks at ways
+    if name.startswith(("TZCNT", "PREFETCH")) or name == "XGETBV":
         return frozenset()
     if name in {"LAHF", "SAHF"}:
         return frozenset({"LAHF-SAHF"})
-    # part of a question; that another one comes before it is the business of who looks at ways
-    if name == "XGETBV":
-        return frozenset()
-    instruction = _bare(number)
-    features = {_NAMES[feature] for feature in instruction.cpuid_features()}
-    # prefetch, prefetchw: AMD's 3DNow! brought them, every 64-bit processor takes them
-    if name.startswith("PREFETCH"):
-        return frozenset()
+    features = {_NAMES[feature] for feature in _bare(number).cpuid_features()}
     return frozenset("OSXSAVE" if feature.startswith("XSAVE") else feature for feature in features)
 
 
@@ -202,17 +197,13 @@ def _decoded(pieces: Iterable[tuple[int, bytes]], *, has_tables: bool) -> list[_
     for _, data in pieces:
         codes = set(map(_code_of, Decoder(_BITS, data)))
         if INVALID in codes:
-            found.append(_split(data, telling, has_tables=has_tables))
+            certain = telling.intersection(map(_code_of, instructions_of(data, 0, has_tables=has_tables)))
+            found.append(_Codes(certain, (telling & codes) - certain, is_broken=True))
         elif telling.isdisjoint(codes):
             found.append(_NOTHING)
         else:
             found.append(_Codes(telling & codes))
     return found
-
-
-def _split(data: bytes, telling: frozenset[int], *, has_tables: bool) -> _Codes:
-    certain = telling.intersection(map(_code_of, instructions_of(data, 0, has_tables=has_tables)))
-    return _Codes(certain, telling.intersection(map(_code_of, Decoder(_BITS, data))) - certain, is_broken=True)
 
 
 def is_function(symbol: Symbol | None) -> bool:

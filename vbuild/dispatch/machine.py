@@ -369,7 +369,7 @@ class Machine:
         """Forget what is on the stack from *start*, to which code that is not followed has a pointer."""
         # what the caller handed over on the stack is not part of what a function keeps there
         length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
-        for place, (size, value) in state.stack.places_from(start):
+        for place, (size, value) in state.stack.places_from(start).items():
             if values.tells(value) & FEATURES and values.cases_of(value) is not None:
                 # a structure on the stack: what gets its address finds the answer in a field
                 self.variables.store(self.module.field(place - start), size, value, state.facts)
@@ -379,7 +379,8 @@ class Machine:
             elif value is not None:
                 self.lose(value, state.facts)
                 state.stack[place] = (size, None)
-        state.stack.setdefault(start, (length, None))
+        if start not in state.stack:
+            state.stack[start] = (length, None)
         self.uneven.add(start, length)
 
     # where paths meet
@@ -408,7 +409,7 @@ class Machine:
         return State(
             registers,
             vectors,
-            one.stack if one.stack == other.stack else self._joined_stacks(one, other, joined, address),
+            one.stack if one.stack.parts == other.stack.parts else self._joined_stacks(one, other, joined, address),
             one.flags if one.flags == other.flags else None,
             one_facts & other_facts,
             one.source if one.source == other.source else None,
@@ -427,7 +428,7 @@ class Machine:
             self.uneven.update(split_like(first, second))
             self.uneven.update(split_like(second, first))
             differing = first.differing(second)
-        found = first.copy()
+        changed: dict[int, tuple[int, Value]] = {}
         for place in differing:
             here, there = first[place], second.get(place)
             if there is None:
@@ -439,10 +440,14 @@ class Machine:
                 self.lose(there[1], other.facts, address)
                 new = max(here[0], there[0]), None
             if new != here:
-                found[place] = new
+                changed[place] = new
         for place in second.differing(first):
             if place not in first:
-                found[place] = self._joined_place(place, other, one, address)
+                changed[place] = self._joined_place(place, other, one, address)
+        if not changed:
+            return first
+        found = first.copy()
+        found.update(changed)
         return found
 
     def _met(self, one: tuple[Value, int], other: tuple[Value, int], address: int, visits: int) -> Value:

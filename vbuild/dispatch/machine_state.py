@@ -1,6 +1,6 @@
 """What the interpreter knows at one instruction: registers, stack, flags, and what these say about the processor."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -53,76 +53,66 @@ Lanes = tuple[Value, ...]
 NO_LANES: Lanes = (None,) * 8
 
 
-class Stack(MutableMapping[int, tuple[int, Value]]):
+_Kept = tuple[int, Value]
+_NO_PART: dict[int, _Kept] = {}
+
+
+class Stack:
     """The size and value at each place of a stack, in parts that stacks share until one of them writes there."""
 
     __slots__ = ("_own", "parts")
 
-    def __init__(self, parts: dict[int, dict[int, tuple[int, Value]]] | None = None) -> None:
-        self.parts = parts or {}
+    def __init__(self, parts: dict[int, dict[int, _Kept]]) -> None:
+        self.parts = parts
         self._own = set[int]()
 
     def copy(self) -> "Stack":
         self._own.clear()
         return Stack(self.parts.copy())
 
-    def places_from(self, start: int) -> list[tuple[int, tuple[int, Value]]]:
+    def places_from(self, start: int) -> dict[int, _Kept]:
         """The places from *start* on, with what they hold."""
         parts = (part for number, part in self.parts.items() if number >= start >> _SHARED_PART)
-        return [(place, kept) for part in parts for place, kept in part.items() if place >= start]
+        return {place: kept for part in parts for place, kept in part.items() if place >= start}
 
-    def above(self, pointer: int) -> "Stack":
-        """A stack of the places from *pointer* on alone."""
-        self._own.clear()
-        first = pointer >> _SHARED_PART
-        parts = {number: part for number, part in self.parts.items() if number > first}
-        if rest := {place: kept for place, kept in self.parts.get(first, {}).items() if place >= pointer}:
-            parts[first] = rest
-        return Stack(parts)
+    def cut(self, pointer: int) -> None:
+        """Forget the places below *pointer*."""
+        for place in [place for part in self.parts.values() for place in part if place < pointer]:
+            del self[place]
 
     def differing(self, other: "Stack") -> list[int]:
         """The places here at which *other* has something else, or nothing."""
         unshared = (part for number, part in self.parts.items() if other.parts.get(number) is not part)
         return [place for part in unshared for place, here in part.items() if other.get(place) is not here]
 
-    def __eq__(self, other: object) -> bool:
-        # parts that are the same object are not looked into
-        return isinstance(other, Stack) and self.parts == other.parts
+    def get(self, place: int) -> _Kept | None:
+        return self.parts.get(place >> _SHARED_PART, _NO_PART).get(place)
 
-    __hash__ = None  # type: ignore[assignment]
+    def __contains__(self, place: int) -> bool:
+        return place in self.parts.get(place >> _SHARED_PART, _NO_PART)
 
-    def __contains__(self, place: object) -> bool:
-        part = self.parts.get(place >> _SHARED_PART)  # type: ignore[operator]
-        return part is not None and place in part
-
-    def __getitem__(self, place: int) -> tuple[int, Value]:
+    def __getitem__(self, place: int) -> _Kept:
         return self.parts[place >> _SHARED_PART][place]
 
-    def get(self, place: int, default: None = None) -> tuple[int, Value] | None:  # type: ignore[override]  # no other
-        part = self.parts.get(place >> _SHARED_PART)
-        return default if part is None else part.get(place)
-
-    def __setitem__(self, place: int, kept: tuple[int, Value]) -> None:
-        self._written(place >> _SHARED_PART)[place] = kept
+    def __setitem__(self, place: int, kept: _Kept) -> None:
+        self._written(place)[place] = kept
 
     def __delitem__(self, place: int) -> None:
-        part = self._written(place >> _SHARED_PART)
+        part = self._written(place)
         del part[place]
         if not part:
             del self.parts[place >> _SHARED_PART]
 
-    def _written(self, number: int) -> dict[int, tuple[int, Value]]:
-        if number not in self._own:
+    def _written(self, place: int) -> dict[int, _Kept]:
+        number = place >> _SHARED_PART
+        if number not in self._own or number not in self.parts:
             self._own.add(number)
-            self.parts[number] = self.parts.get(number, {}).copy()
-        return self.parts.setdefault(number, {})
+            self.parts[number] = self.parts.get(number, _NO_PART).copy()
+        return self.parts[number]
 
-    def __iter__(self) -> Iterator[int]:
-        for part in self.parts.values():
-            yield from part
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts.values()))
+    def update(self, places: dict[int, _Kept]) -> None:
+        for place, kept in places.items():
+            self[place] = kept
 
 
 class State(Struct):
@@ -130,7 +120,7 @@ class State(Struct):
 
     registers: list[Value] = field(default_factory=lambda: [STACK if number == RSP else None for number in range(16)])
     vectors: dict[int, Lanes] = {}
-    stack: Stack = field(default_factory=Stack)
+    stack: Stack = field(default_factory=lambda: Stack({}))
     flags: "Compared | Chained | None" = None
     facts: int = 0
     # the variable that the value in a register, by number, comes from; variables that have lost their first value
@@ -391,18 +381,22 @@ class Uneven:
         return set[int]().union(*(self._parts.get(part, ()) for part in range(first, last + 1)))
 
 
-def overlapping(stack: Mapping[int, tuple[int, Value]], address: int, size: int, uneven: Uneven) -> list[int]:
+def overlapping(stack: Stack, address: int, size: int, uneven: Uneven) -> list[int]:
     """The places on the *stack* that have one of the *size* bytes at *address*; all that `is_uneven` are *uneven*."""
-    stop = address + size
-    places = range(address - _HALF & -_HALF, stop, _HALF)
-    near = [at for at in places if (kept := stack.get(at)) and at + kept[0] > address]
+    stop, near, number, part = address + size, list[int](), -1, _NO_PART
+    for at in range(address - _HALF & -_HALF, stop, _HALF):
+        if at >> _SHARED_PART != number:
+            number = at >> _SHARED_PART
+            part = stack.parts.get(number, _NO_PART)
+        if at in part and at + part[at][0] > address:
+            near.append(at)
     for at in uneven.near(address, stop):
         if at < stop and (kept := stack.get(at)) and at + kept[0] > address and at not in near:
             near.append(at)
     return near
 
 
-def loaded(stack: Mapping[int, tuple[int, Value]], address: int, size: int, uneven: Uneven) -> Value:
+def loaded(stack: Stack, address: int, size: int, uneven: Uneven) -> Value:
     """*size* bytes at *address*, from a value that is there or around it; as in `overlapping`."""
     if (exact := stack.get(address)) and exact[0] == size:
         return exact[1]

@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 
 from vbuild.binary.code import CodeFile, CodeSection, Symbol
 from vbuild.dispatch.facts import by_code, needed_by
-from vbuild.dispatch.fields import POINTERS, FieldUses, displacement_of, displacement_of_field, field_of
+from vbuild.dispatch.fields import (
+    POINTERS,
+    USED_BITS,
+    WIDEST,
+    displacement_of,
+    displacement_of_field,
+    field_of,
+    field_uses,
+)
 from vbuild.dispatch.isa import INVALID, is_function
 from vbuild.dispatch.regions import Region, regions_of
 from vbuild.dispatch.undecodable import decoded, described, instructions_of, is_newer, may_be_code
@@ -224,8 +232,8 @@ class Module:
         return field_of(self.base >> 64, displacement)
 
     @cached_property
-    def _field_uses(self) -> FieldUses:
-        return FieldUses(self.elf.code)
+    def _field_uses(self) -> dict[int, list[int]]:
+        return field_uses(self.elf.code) if self.has_fields else {}
 
     @cached_property
     def has_fields(self) -> bool:
@@ -244,9 +252,12 @@ class Module:
 
     def fields_near(self, field: int, size: int) -> Iterator[Instruction]:
         """The instructions of this file that use memory at *size* bytes from *field*, as in `field`, on."""
-        for ip in self._field_uses.near(displacement_of_field(field), size) if self.has_fields else ():
-            if instruction := self.instruction(self.base + ip):
-                yield instruction
+        displacement = displacement_of_field(field)
+        for start in range(displacement - WIDEST, displacement + size):
+            for number in self._field_uses.get(start, ()):
+                is_near = start + number % (1 << USED_BITS) > displacement
+                if is_near and (instruction := self.instruction(self.base + (number >> USED_BITS))):
+                    yield instruction
 
     def piece(self, address: int) -> Piece | None:
         """The piece that *address*, one of the program, lies in; of a function in several parts, the part."""
@@ -498,7 +509,7 @@ class Module:
         start, end = function.address, function.end
         return not (self.is_referred(start, end) or self.places_of(start, end))
 
-    @property
+    @cached_property
     def is_python_module(self) -> bool:
         return any(name.startswith(MODULE_ENTRIES) for name in self.exports)
 

@@ -59,7 +59,7 @@ def objects_in(value: Value) -> frozenset[int]:
     if value is None or (isinstance(value, int) and not is_object(value)):
         return _NONE
     cases = values.cases_of(values.known(value)) or ()
-    return frozenset(_object_of(number) for number in cases if is_object(number))
+    return frozenset(object_of(number) for number in cases if is_object(number))
 
 
 def is_object(number: int) -> bool:
@@ -70,7 +70,7 @@ def _address_of(number: int) -> int:
     return HEAP + (number << _SPACE) + _ORIGIN
 
 
-def _object_of(address: int) -> int:
+def object_of(address: int) -> int:
     return (address - HEAP) >> _SPACE
 
 
@@ -89,8 +89,8 @@ class Objects:
         self._shared: set[int] = set()
         self._seen_objects: dict[int, set[int]] = {}
         # the pieces that make an object, and that write to it
-        self._makers: dict[int, set[int]] = {}
-        self._object_writers: dict[int, set[int]] = {}
+        self.makers: dict[int, set[int]] = {}
+        self.writers_of: dict[int, set[int]] = {}
         # the objects in which an answer is, the variables that hold their addresses, and what uses these variables
         self._telling_objects: set[int] = set()
         self._holders: dict[int, set[Key]] = {}
@@ -105,7 +105,7 @@ class Objects:
             self._objects[way] = len(self._objects)
             self._is_zero.append(ALLOCATORS[name])
         number = self._objects[way]
-        self._makers.setdefault(number, set()).add(self._work.running[-1].address)
+        self.makers.setdefault(number, set()).add(self._work.current)
         if number in self._shared:
             return None
         return self.see(values.choice({0: 0, _address_of(number): 0}))
@@ -134,17 +134,10 @@ class Objects:
         """Whether *value* may point at such an object in which an answer is."""
         return not objects_in(value).isdisjoint(self._telling_objects - self._shared)
 
-    def are_made_here(self) -> bool:
-        """Whether the piece that runs makes objects."""
-        return any(self._work.running[-1].address in makers for makers in self._makers.values())
-
-    def first_of_object(self, address: int) -> Value:
-        return 0 if self._is_zero[_object_of(address)] else _UNWRITTEN
-
     def is_private(self, address: int) -> bool:
         """Whether what uses the variable or field at *address* can be found, and is run if it must be."""
         if is_object(address):
-            return _object_of(address) not in self._shared
+            return object_of(address) not in self._shared
         module = self.program.module(address)
         table = module.table(address - module.base)
         return not module.exported_names(table) and not module.places_of(table.start, table.stop)
@@ -152,12 +145,12 @@ class Objects:
     def see(self, value: Value) -> Value:
         """*value*, noted as one that the piece that runs uses."""
         if self._work.running and (found := objects_in(value)):
-            self._seen_objects.setdefault(self._work.running[-1].address, set()).update(found)
+            self._seen_objects.setdefault(self._work.current, set()).update(found)
         return value
 
     def share_seen(self) -> None:
         """Note that code which is not run may know the objects that the piece that runs uses."""
-        for number in self._seen_objects.get(self._work.running[-1].address, ()):
+        for number in self._seen_objects.get(self._work.current, ()):
             self.share(_address_of(number))
 
     def share(self, value: Value) -> None:
@@ -165,22 +158,21 @@ class Objects:
         for number in objects_in(value) - self._shared:
             self._shared.add(number)
             for key, held in list(self._held.items()):
-                if (is_object(key[0]) and _object_of(key[0]) == number) or number in objects_in(held):
+                if (is_object(key[0]) and object_of(key[0]) == number) or number in objects_in(held):
                     self._forget(key)
-            self._work.again(self._makers[number])
+            self._work.again(self.makers[number])
 
-    def note_written(self, address: int) -> None:
-        """Note that the piece that runs writes to the object at *address*."""
-        self._object_writers.setdefault(_object_of(address), set()).add(self._work.running[-1].address)
-
-    def writers_of_object(self, address: int) -> dict[int, Piece]:
+    def first_of_object(self, address: int) -> tuple[Value, dict[int, Piece]]:
+        """What is in the object at *address* before anything is written there, and what writes to it."""
+        first = 0 if self._is_zero[object_of(address)] else _UNWRITTEN
         module = self.program.module
-        found = self._object_writers.get(_object_of(address), ())
-        return {place: piece for place in found if (piece := module(place).piece(place))}
+        found = self.writers_of.get(object_of(address), ())
+        writers = {place: piece for place in found if (piece := module(place).piece(place))}
+        return first if self.is_private(address) else None, writers
 
     def note_telling(self, address: int) -> None:
         """Note that an answer is in the object at *address*: what uses variables that point at it has to be run."""
-        number = _object_of(address)
+        number = object_of(address)
         if number not in self._telling_objects:
             self._telling_objects.add(number)
             for key in list(self._holders.get(number, ())):

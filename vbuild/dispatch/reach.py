@@ -7,10 +7,9 @@
 Only pieces with an answer on these ways are run by the interpreter; of all others every reference is a use.
 """
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import partial
 from itertools import islice
 
 from msgspec import Struct
@@ -20,7 +19,6 @@ from vbuild.dispatch.answers import Answers
 from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.conditions import Conditions, Needs
 from vbuild.dispatch.facts import ASKED, EVERY, facts_of, features, kept, names_of, unmasked
-from vbuild.dispatch.level import Level
 from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import Program
 from vbuild.dispatch.uses import Uses
@@ -69,8 +67,7 @@ class Reach:
     def __init__(self, program: Program, level: int, architecture: Architecture, *, extras: Iterable[str] = ()) -> None:
         self.program = program
         self._architecture = architecture
-        self._level = Level(program, architecture.of_level(level) | features(extras))
-        self._answers = Answers(program, self._level, architecture)
+        self._answers = Answers(program, architecture.of_level(level) | features(extras), architecture)
         self._uses = Uses(self._answers)
         self._questions = self._answers.questions
         # all that some way seems to lead to
@@ -89,8 +86,8 @@ class Reach:
         if self._questions.is_known(piece):
             return 0
         if not self._answers.is_aware(piece):
-            return self._level.above(piece)
-        found, most = 0, self._level.above(piece)
+            return self._answers.above(piece)
+        found, most = 0, self._answers.above(piece)
         for _, needed in self._needs(piece):
             found |= needed
             if found == most:
@@ -100,7 +97,7 @@ class Reach:
     def questions_in(self, module: Module) -> list[Piece]:
         """The pieces of *module* that ask with an instruction which only some processors have."""
         pieces = (piece for piece in self._questions.asking.values() if self.program.module(piece.address) is module)
-        return [piece for piece in pieces if self._level.above(piece) and not self._questions.is_known(piece)]
+        return [piece for piece in pieces if self._answers.above(piece) and not self._questions.is_known(piece)]
 
     def _half_shown(self, address: int, missing: int, known: int) -> Doubt | None:
         """Why the features that are *missing* may be there, where *known* facts lead to the piece at *address*."""
@@ -120,7 +117,11 @@ class Reach:
         if self._answers.is_aware(piece) and (result := self._answers.result(piece)) is not None:
             ran = result.ran
         for instruction in module.needing(piece):
-            if needed := module.needs(instruction) & ~self._level.features & ~ran.get(module.base + instruction.ip, 0):
+            if (
+                needed := module.needs(instruction)
+                & ~self._answers.features
+                & ~ran.get(module.base + instruction.ip, 0)
+            ):
                 yield instruction, needed
 
     def violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
@@ -185,7 +186,7 @@ class Reach:
         piece = self.program.module(address).piece(address)
         conditions = self._conditions(piece) if piece else None
         for instruction, needed in islice(self._needs(piece) if piece and conditions else (), _FEW):
-            number = conditions.number_of(instruction) if conditions and needed & missing else None
+            number = conditions.numbers.get(instruction.ip) if conditions and needed & missing else None
             needs = conditions.of(number) if conditions and number is not None else None
             if needs is not None:
                 return needs
@@ -219,7 +220,7 @@ class Reach:
             roots, unfollowed = self._uses.all_roots(), list[int]()
         else:
             users, roots, unfollowed = self._uses.cone(own)
-            uses = partial(_of, users)
+            uses = defaultdict(dict, users).__getitem__
         found: dict[int, Unguarded] = {}
         for is_followed, doubt in (
             (True, None), (True, Doubt.POINTED), (False, Doubt.UNFOLLOWED), (False, Doubt.POINTED),
@@ -257,11 +258,8 @@ class Reach:
                 self._decided.clear()
             result = self._answers.results.get(piece.address)
             understood = result.understood if result else ()
-            self._decided[piece.address] = Conditions(self.program, piece, self._changed_by, understood)
+            self._decided[piece.address] = Conditions(self.program, piece, self._answers.references, understood)
         return self._decided[piece.address]
-
-    def _changed_by(self, address: int) -> Collection[int]:
-        return self._answers.references.registers(address).changed
 
     def _edges(
         self,
@@ -287,7 +285,7 @@ class Reach:
         self, edges: Callable[[int], Iterable[tuple[int, int]]], starts: Iterable[int]
     ) -> tuple[dict[int, int], dict[int, int]]:
         """What is reached from *starts* with the facts known there, and from where it was reached first."""
-        reached: dict[int, int] = dict.fromkeys(starts, facts_of(self._level.features))
+        reached: dict[int, int] = dict.fromkeys(starts, facts_of(self._answers.features))
         parents: dict[int, int] = {}
         waiting = deque(reached)
         while waiting:
@@ -330,7 +328,3 @@ class Reach:
             return str(piece)
         symbol = module.object_at(node - module.base)
         return symbol.names[0] if symbol and symbol.names else f"table at {node - module.base:#x}"
-
-
-def _of(users: Mapping[int, Mapping[int, int]], node: int) -> Mapping[int, int]:
-    return users.get(node, {})

@@ -118,4 +118,4 @@ def _within(code: CodeSection, symbols: Sequence[Symbol]) -> Sequence[Symbol]:
 
 
 def _slice(code: CodeSection, start: int, end: int) -> bytes:
-    return code.data[max(start, code.address) - code.address : end - code.address]
+    return code.data[start - code.address : end - code.address]

@@ -115,7 +115,7 @@ def choice(cases: dict[int, int]) -> Value:
     if len(cases) == 1:
         return next(iter(cases))
     if len(cases) > _MOST_CASES and (len(cases) > _MOST_ADDRESSES or not all(map(tag, cases))):
-        return _word_of_cases(cases)
+        return as_word(bits_of(Choice.of(tuple(cases.items()))))
     return Choice.of(tuple(sorted(cases.items())))
 
 
@@ -182,10 +182,6 @@ def bits_of(value: Value) -> tuple[tuple[int, int], ...]:
 
 
 _UNKNOWN = (_UNKNOWN_BIT,) * 64
-
-
-def _word_of_cases(cases: dict[int, int]) -> Value:
-    return as_word(bits_of(Choice.of(tuple(cases.items()))))
 
 
 def as_word(bits: Iterable[tuple[int, int]]) -> Value:

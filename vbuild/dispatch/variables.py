@@ -7,13 +7,13 @@ A variable that says nothing of the processor can hold anything.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from vbuild.dispatch import values
 from vbuild.dispatch.facts import ANY, ASKED, EVERY, FEATURES
 from vbuild.dispatch.fields import FIELDS, displacement_of, displacement_of_field, module_of_field
 from vbuild.dispatch.module import Piece
-from vbuild.dispatch.objects import Held, Key, Objects, is_object
+from vbuild.dispatch.objects import Held, Key, Objects, is_object, object_of
+from vbuild.dispatch.program import PARAMETERS
 from vbuild.dispatch.questions import Questions
 from vbuild.dispatch.references import MOST_USERS, NEAR, References
 from vbuild.dispatch.values import Value, tag
@@ -29,15 +29,15 @@ _LONGEST_ANSWER = 4
 # bytes of an object that answers about the processor stand in: its symbol may claim gigabytes
 _LARGEST_OBJECT = 1 << 16
 _WORD = 8
+# arguments of a function; the number among them that stands for the facts at all its calls
+MOST_PARAMETERS, FACTS = 32, 31
 # what fills a structure without an instruction that names its fields
 _COPIES = frozenset({"memcpy", "memmove", "mempcpy", "__memcpy_chk", "__memmove_chk", "bcopy", "realloc", "read"})
 
 
-class Calls(Protocol):
-    """What is known of the calls of functions, as `Answers` says it."""
-
-    def waits(self, address: int) -> bool: ...
-    def facts_at(self, address: int) -> int: ...
+def parameter(address: int, number: int) -> Key:
+    """The key of the variable that the argument *number* of the function at *address* is."""
+    return PARAMETERS + address * MOST_PARAMETERS + number, _WORD
 
 
 class Variables:
@@ -50,12 +50,11 @@ class Variables:
         references: References,
         writers: Writers,
         *,
-        calls: Calls,
         longest_of_flags: int,
     ) -> None:
         self.program = work.program
         self._work, self._questions, self._references, self._writers = work, questions, references, writers
-        self._calls, self._longest_of_flags = calls, longest_of_flags
+        self._longest_of_flags = longest_of_flags
         self.held = Held()
         self.objects = Objects(work, writers, self.held, self.forget)
         self.changes: dict[Key, int] = {}
@@ -100,9 +99,11 @@ class Variables:
                 return int.from_bytes(data, "little") if len(data) == size else None
         key = (address, size)
         if self._work.running:
-            self.readers.setdefault(key, set()).add(self._work.running[-1].address)
+            self.readers.setdefault(key, set()).add(self._work.current)
         if key not in self.held:
-            if is_variable and self._is_copied(key):
+            is_maker = any(self._work.current in makers for makers in self.objects.makers.values())
+            if is_variable and is_maker and self.objects.is_private(address):
+                # all that may write there can be run
                 self.copied.add(key)
             elif (is_field and not (self.has_fields and self._is_telling_field(key))) or (
                 not is_field and self._telling.isdisjoint(range(address, address + size))
@@ -112,6 +113,14 @@ class Variables:
             self._track(key)
         value = self.objects.see(self.held[key])
         return values.weakened(value) if key in self._doubted else value
+
+    def waits(self, address: int) -> bool:
+        """Whether all calls of the function at *address* are known, and none was seen: it is run after them."""
+        return bool(self._work.closed.get(address)) and parameter(address, FACTS) not in self.held
+
+    def facts_at(self, address: int) -> int:
+        """What is known of the processor whenever the function at *address* is called."""
+        return values.shown(self.held.get(parameter(address, FACTS)), lambda _: True) or 0
 
     def is_variable(self, address: int) -> bool:
         return 0 < tag(address) <= len(self.program.modules)
@@ -260,7 +269,7 @@ class Variables:
             self._note_field((address, size), value, facts)
             return
         if is_object(address):
-            self.objects.note_written(address)
+            self.objects.writers_of.setdefault(object_of(address), set()).add(self._work.current)
         is_pointer = self.objects.has_object(value) and self.objects.hold((address, size), value)
         if not is_pointer and not values.tells(value) & ANY and (not facts & ANY or value is None):
             return
@@ -296,7 +305,7 @@ class Variables:
 
     def _note_field(self, key: Key, value: Value, facts: int) -> None:
         # what is known wherever the function is called is not an answer that it keeps
-        known = self._calls.facts_at(self._work.running[-1].address) if self._work.running else 0
+        known = self.facts_at(self._work.current)
         if isinstance(value, int) and not facts & FEATURES:
             self._plain.add((key, value))
         # a number that is written there whatever the processor has is not an answer, either
@@ -304,13 +313,13 @@ class Variables:
             return
         if not values.tells(value) & FEATURES & ~known and not isinstance(value, int):
             return
-        if self._work.running and self._calls.waits(self._work.running[-1].address):
+        if self.waits(self._work.current):
             # it is run again with what all its callers hand over
             return
         places = range(key[0], key[0] + key[1])
         if self._work.running:
             for place in places:
-                self._field_writers.setdefault(place, set()).add(self._work.running[-1].address)
+                self._field_writers.setdefault(place, set()).add(self._work.current)
         if key in self._telling_fields:
             return
         self._telling_fields.add(key)
@@ -332,10 +341,6 @@ class Variables:
         """From now on follow what fields hold, and run again what has read those with answers."""
         self.has_fields = True
         self._wake(key for key in self._silent if tag(key[0]) == tag(FIELDS) and self._is_telling_field(key))
-
-    def _is_copied(self, key: Key) -> bool:
-        """Whether the piece that runs makes objects, and all that may write to the variable *key* can be run."""
-        return bool(self._work.running) and self.objects.are_made_here() and self.objects.is_private(key[0])
 
     def _never_written(self, key: Key) -> Value:
         """What stands in a variable from the start, if no code seems to write there."""
@@ -381,8 +386,8 @@ class Variables:
             self._track_field(key)
             return
         if is_object(address):
-            self.held[key] = self.objects.first_of_object(address) if self.objects.is_private(address) else None
-            self._run_writers(key, self.objects.writers_of_object(address))
+            self.held[key], writers = self.objects.first_of_object(address)
+            self._run_writers(key, writers)
             return
         module = self.program.module(address)
         place = address - module.base

@@ -22,6 +22,13 @@ class Work:
         # what takes too much: whether that counts as not followed, or as what does not ask at all
         self.given_up: set[int] = set()
         self.discarded: set[int] = set()
+        # whether all calls of a function are known
+        self.closed: dict[int, bool] = {}
+
+    @property
+    def current(self) -> int:
+        """The address of the piece that runs; 0 for none."""
+        return self.running[-1].address if self.running else 0
 
     def again(self, addresses: Iterable[int]) -> None:
         """Run the pieces at *addresses*, of which some may have been run before."""

@@ -11,14 +11,14 @@ from vbuild.dispatch.objects import Objects
 from vbuild.dispatch.program import Program
 from vbuild.dispatch.references import References
 from vbuild.dispatch.values import Value, tag
-from vbuild.dispatch.variables import Calls, Variables
+from vbuild.dispatch.variables import Variables
 from vbuild.dispatch.writers import Writers
 
 # a variable of the environment: if it is set, then somebody has chosen
 ENVIRONMENT = values.flags(ANY)
 
 
-class World(Calls, Protocol):
+class World(Protocol):
     """The parts of the engine, and what `Answers` says of functions."""
 
     program: Program
