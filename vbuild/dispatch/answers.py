@@ -14,12 +14,19 @@ from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.facts import ANY, ASKED, FEATURES
 from vbuild.dispatch.interpreter import Interpreter, TooMuchError
 from vbuild.dispatch.module import Piece
-from vbuild.dispatch.objects import Key
-from vbuild.dispatch.program import PARAMETERS, Program
+from vbuild.dispatch.program import PARAMETERS, Program, Work
 from vbuild.dispatch.values import Value, tag
-from vbuild.dispatch.variables import FACTS, MOST_CHANGES, MOST_PARAMETERS, Variables, parameter
-from vbuild.dispatch.work import Work
-from vbuild.dispatch.world import ENVIRONMENT, Summary, is_address
+from vbuild.dispatch.variables import (
+    ENVIRONMENT,
+    FACTS,
+    MOST_CHANGES,
+    MOST_PARAMETERS,
+    Key,
+    Summary,
+    Variables,
+    is_address,
+    parameter,
+)
 
 # steps in all: so many and one for two bytes of code, as far as that is less than the most; and one for so many bytes.
 # Most steps are instructions that are run, of some 40 us; beginning to run a piece costs as much as some of them.

@@ -5,7 +5,6 @@ from functools import cache
 
 from vbuild.dispatch import values
 from vbuild.dispatch.facts import ASKED, CPUID_BITS, SUBLEAVES, XCR0_BITS
-from vbuild.dispatch.fields import displacement_of
 from vbuild.dispatch.machine import LOWEST_ADDRESS, Machine
 from vbuild.dispatch.machine_state import (
     CARRY,
@@ -29,10 +28,10 @@ from vbuild.dispatch.machine_state import (
     negated,
     shown_by,
 )
-from vbuild.dispatch.module import Module
+from vbuild.dispatch.module import Module, displacement_of
 from vbuild.dispatch.values import MASK_64, Value, is_stack, tag
+from vbuild.dispatch.variables import is_address
 from vbuild.dispatch.vectors import is_followed, lose_lanes, run_vector
-from vbuild.dispatch.world import is_address
 from vbuild.elf.iced import Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register, RegisterExt
 
 _M = Mnemonic

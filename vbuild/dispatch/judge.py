@@ -16,8 +16,7 @@ from msgspec import Struct
 from vbuild.binary.code import CodeFile
 from vbuild.dispatch import arm
 from vbuild.dispatch.architecture import AARCH64, X86_64
-from vbuild.dispatch.arm_code import ArmModule
-from vbuild.dispatch.arm_words import without_addresses
+from vbuild.dispatch.arm_code import ArmModule, without_addresses
 from vbuild.dispatch.facts import implied, names_of
 from vbuild.dispatch.isa import UNKNOWN, FeatureUse, Isa, RegionIsa, is_function
 from vbuild.dispatch.module import Module, Piece

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from vbuild.dispatch import values
 from vbuild.dispatch.facts import ANY, ASKED, EVERY, FEATURES, as_kept
-from vbuild.dispatch.fields import FIELDS
 from vbuild.dispatch.machine_state import (
     CLEARS_THE_REST,
     GENERAL,
@@ -25,10 +24,10 @@ from vbuild.dispatch.machine_state import (
     remainders,
     split_like,
 )
-from vbuild.dispatch.module import Module
+from vbuild.dispatch.module import FIELDS, Module
 from vbuild.dispatch.program import HEAP, LEAVES
 from vbuild.dispatch.values import MASK_64, STACK, Value, is_stack, tag
-from vbuild.dispatch.world import World, is_address
+from vbuild.dispatch.variables import World, is_address
 from vbuild.elf.iced import RegisterExt
 
 # how often a place is passed before what tells, or what does not, can be anything there

@@ -3,6 +3,7 @@
     an address   the file's number, counted from one, in the bits above 64; below, the address in the file
     a piece      a function; outside any known function, what lies between two places that something calls or points at
     a table      an object in data; without symbols, what lies between two places that something points at
+    a field      a number of bytes behind any pointer; on the stack, structures are known by place
 
 References are first looked for as bytes that would be one, which is fast, and then by decoding the piece they are in.
 """
@@ -19,15 +20,6 @@ from typing import Any, NamedTuple
 
 from vbuild.binary.code import CodeFile, CodeSection, Symbol
 from vbuild.dispatch.facts import by_code, needed_by
-from vbuild.dispatch.fields import (
-    POINTERS,
-    USED_BITS,
-    WIDEST,
-    displacement_of,
-    displacement_of_field,
-    field_of,
-    field_uses,
-)
 from vbuild.dispatch.isa import INVALID, is_function
 from vbuild.dispatch.regions import Region, regions_of
 from vbuild.dispatch.undecodable import decoded, described, instructions_of, is_newer, may_be_code
@@ -37,11 +29,20 @@ from vbuild.elf.iced import (
     Formatter,
     FormatterSyntax,
     Instruction,
+    MemorySizeExt,
     Mnemonic,
     OpKind,
+    Register,
 )
 
+FIELDS, _SPACE, _ORIGIN = 5 << 90, 40, 1 << 39
+POINTERS = frozenset(range(Register.RAX, Register.R15 + 1)) - {Register.RSP}
+"""The registers behind which fields stand."""
+
 _BITS = 64
+# bytes of the widest operand in memory
+WIDEST = 64
+USED_BITS = 16
 _LOW = (1 << 64) - 1
 _DISPLACEMENT = Struct("<i")
 _SHORT_JUMP = 130
@@ -68,6 +69,42 @@ ENDS = frozenset(
 ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
 ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
 ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
+
+
+def field_of(module: int, displacement: int) -> int:
+    """The address that stands for what is *displacement* behind any pointer that code of that *module* follows."""
+    return FIELDS + (module << _SPACE) + _ORIGIN + displacement
+
+
+def displacement_of_field(field: int) -> int:
+    return (field & ((1 << _SPACE) - 1)) - _ORIGIN
+
+
+def module_of_field(field: int) -> int:
+    """The number of the module, counted from one, whose code uses *field*."""
+    return (field - FIELDS) >> _SPACE
+
+
+def displacement_of(instruction: Instruction) -> int:
+    """How far behind its base register the operand in memory of *instruction* stands, in bytes."""
+    found = instruction.memory_displacement
+    return int(found - (found >> 63 << 64))
+
+
+def field_uses(code: Iterable[CodeSection]) -> dict[int, list[int]]:
+    """The instructions of *code* that use memory at each displacement from a pointer, those on the stack left out.
+
+    Each is one number: the address of the instruction, and in the lowest `USED_BITS` how many bytes it may use.
+    """
+    found: dict[int, list[int]] = {}
+    for section in code:
+        for instruction in Decoder(_BITS, section.data, ip=section.address):
+            if instruction.memory_base in POINTERS and instruction.memory_index == Register.NONE:
+                # by an address that it makes, anything near it
+                is_address = instruction.mnemonic == Mnemonic.LEA
+                size = 2 * WIDEST if is_address else int(MemorySizeExt.size(instruction.memory_size))
+                found.setdefault(displacement_of(instruction), []).append(instruction.ip << USED_BITS | size)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,13 @@ from vbuild.dispatch.answers import Answers
 from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.conditions import Conditions, Needs
 from vbuild.dispatch.facts import ASKED, EVERY, facts_of, features, kept, names_of, unmasked
+from vbuild.dispatch.interpreter import Interpreter
 from vbuild.dispatch.module import Module, Piece
-from vbuild.dispatch.program import Program
-from vbuild.dispatch.uses import Uses
-from vbuild.elf.iced import Instruction
+from vbuild.dispatch.program import LEAVES, Program
+from vbuild.elf.iced import FlowControl, Instruction
 
+# users of code above the level that are looked at
+_MOST_USERS = 40000
 # pieces above the level from which is looked backwards; with more, all code is followed from where others enter
 _MOST_BACKWARDS = 2000
 _LONGEST_WAY = 16
@@ -31,6 +33,204 @@ _LONGEST_WAY = 16
 # instructions of one that are looked at
 _MOST_CLEAR, _MOST_DECIDED, _FEW = 200, 256, 8
 _Uses = Callable[[int], Mapping[int, int]]
+
+
+class Uses:
+    """The graph of a program: a node is the address of a piece of code or of a table, each use has the facts there.
+
+    a piece that has to do with answers    what the interpreter saw it use when it ran it
+    any other piece                        all that it refers to, and what follows it, with no facts
+    a table                                what the loader puts into it
+    """
+
+    def __init__(self, answers: Answers) -> None:
+        self.program, self._questions, self._answers = answers.program, answers.questions, answers
+        # which piece uses what as an address, and never by a call or a jump, in files that ask the processor
+        self.pointers: set[tuple[int, int]] = set()
+        self._table_users: dict[tuple[int, int], tuple[Piece, ...]] = {}
+
+    def _node(self, address: int) -> int:
+        """The piece or table that *address* lies in."""
+        module = self.program.module(address)
+        if piece := module.piece(address):
+            return piece.address
+        return module.base + module.table(address - module.base).start
+
+    def _uses(self, piece: Piece) -> dict[int, int]:
+        """What *piece* uses, by node, and the facts known at each of these uses."""
+        known = self._answers.uses
+        if piece.address not in known:
+            known[piece.address] = self._found_uses(piece)
+        return known[piece.address]
+
+    def _found_uses(self, piece: Piece) -> dict[int, int]:
+        if self._answers.is_aware(piece) and (result := self._answers.result(piece)) is not None:
+            return self._uses_when_run(piece, result)
+        found = {self._node(target): 0 for target in self._questions.targets(piece)}
+        self._note_pointers(piece, found)
+        module = self.program.module(piece.address)
+        if module.shape(piece).falls_through and (after := module.piece(piece.end)):
+            found[after.address] = 0
+        return found
+
+    def _uses_when_run(self, piece: Piece, result: Interpreter) -> dict[int, int]:
+        found: dict[int, int] = {}
+        called: set[int] = set()
+        for (site, target), facts in result.uses.items():
+            node = self._node(target)
+            if node != piece.address:
+                found[node] = found.get(node, EVERY) & facts
+                if self._is_branch(site, target):
+                    called.add(node)
+        # code of others that was followed
+        for address, facts in result.ran.items():
+            module = self.program.module(address)
+            if piece.address <= address < piece.end:
+                continue
+            instruction = module.instruction(address)
+            if (instruction is None or module.needs(instruction)) and (other := module.piece(address)):
+                found[other.address] = found.get(other.address, EVERY) & facts
+                called.add(other.address)
+        handlers = self.program.module(piece.address).handlers_of(piece)
+        found.update((self._node(handler), 0) for handler in handlers)
+        called.update(map(self._node, handlers))
+        if result.guesses and self._questions.asks_in(self.program.module(piece.address)):
+            self.pointers |= {(piece.address, node) for node in found.keys() - called}
+        return found
+
+    def _note_pointers(self, piece: Piece, found: Iterable[int]) -> None:
+        """Note which of the nodes *found* to be used by *piece*, which is not run, it never calls or jumps to."""
+        module = self.program.module(piece.address)
+        if not self._questions.asks_in(module):
+            return
+        called: set[int] = set()
+        for target, flow, _, _ in module.shape(piece).outward:
+            if flow == FlowControl.NEXT:
+                continue
+            places = (self.program.destination(target), self.program.behind(module, target - module.base))
+            called.update(self._node(place) for place in places if isinstance(place, int) and place < LEAVES)
+        self.pointers |= {(piece.address, node) for node in found if node not in called}
+
+    def _is_branch(self, site: int, target: int) -> bool:
+        """Whether the instruction at *site* calls *target*, or jumps there; a call may also hand *target* over."""
+        module = self.program.module(site)
+        instruction = module.instruction(site)
+        if instruction is None:
+            return True
+        if to := instruction.near_branch_target:
+            return self.program.destination(module.base + to) == target
+        # what is left in a register at a return is handed over, too
+        return instruction.flow_control not in {FlowControl.NEXT, FlowControl.RETURN}
+
+    def all_leading(self, above: Iterable[Piece]) -> set[int] | None:
+        """The pieces from which calls and jumps seem to lead to those *above*; None for too many."""
+        found = {piece.address for piece in above}
+        waiting = [piece.address for piece in above]
+        while waiting:
+            module = self.program.module(waiting[-1])
+            piece = module.piece(waiting.pop())
+            if piece is None:
+                continue
+            users = self._questions.users(module, range(piece.address - module.base, piece.end - module.base))
+            near = (
+                one
+                for one in module.pieces_near(piece)
+                if piece.address in self._questions.targets(one)
+                or (one.end == piece.address and module.shape(one).falls_through)
+            )
+            for user in (*users, *near):
+                if user.address not in found:
+                    found.add(user.address)
+                    waiting.append(user.address)
+            if len(found) > _MOST_USERS:
+                return None
+        return found
+
+    def uses_of(self, node: int) -> Mapping[int, int]:
+        """What the piece or table *node* uses, with the facts known at each use."""
+        module = self.program.module(node)
+        if piece := module.piece(node):
+            return self._uses(piece)
+        table = module.table(node - module.base)
+        places = (self.program.behind(module, place) for place in module.places_in(table))
+        return {self._node(place): 0 for place in places if isinstance(place, int) and place < LEAVES}
+
+    def all_roots(self) -> list[int]:
+        """Where other code enters: the entries of all files, and the data that no code seems to point at."""
+        found: dict[int, None] = {}
+        for module in self.program.modules:
+            found.update(dict.fromkeys(self._node(address) for address in module.entries))
+            tables = dict.fromkeys(module.base + module.table(place).start for place in module.pointers)
+            found.update(dict.fromkeys(table for table in tables if self._is_root(table)))
+        return list(found)
+
+    def cone(self, start: Iterable[int]) -> tuple[dict[int, dict[int, int]], list[int], list[int]]:
+        """All from which code is reached that *start* lists: each user's uses with their facts; entries; and the rest.
+
+        The rest is what was not followed, because it gets too much.
+        """
+        nodes = set(start)
+        roots = [node for node in nodes if self._is_root(node)]
+        most = len(nodes) + _MOST_USERS
+        users: dict[int, dict[int, int]] = {}
+        # what uses other things than those known so far: code that it follows may be found to be a user
+        others: dict[int, dict[int, dict[int, int]]] = {}
+        waiting = deque(nodes)
+        while waiting and len(nodes) < most:
+            node = waiting.popleft()
+            for user, uses in (*self._users_of_node(node), *others.pop(node, {}).items()):
+                if uses.keys().isdisjoint(nodes):
+                    for target in uses:
+                        others.setdefault(target, {})[user] = uses
+                    continue
+                users.setdefault(user, {}).update(uses)
+                if user not in nodes:
+                    nodes.add(user)
+                    waiting.append(user)
+                    if self._is_root(user):
+                        roots.append(user)
+        within = {user: {to: facts for to, facts in uses.items() if to in nodes} for user, uses in users.items()}
+        return within, roots, list(waiting)
+
+    def _is_root(self, node: int) -> bool:
+        module = self.program.module(node)
+        place = node - module.base
+        if node in module.entries or module.is_start_or_end(place):
+            return True
+        if module.piece(node) is not None:
+            return False
+        # data that no code seems to point at, such as .init_array, is used in a way that is not seen here
+        if module.object_at(place) is not None:
+            return False
+        table = module.table(place)
+        return not module.is_referred(table.start - 4, table.stop) and not module.places_of(table.start, table.stop)
+
+    def _users_of_table(self, module: Module, table: range) -> tuple[Piece, ...]:
+        """The pieces that seem to refer to the *table* of *module*, which is asked for once for each address in it."""
+        key = (module.base + table.start, table.stop)
+        if key not in self._table_users:
+            self._table_users[key] = tuple(self._questions.users(module, table))
+        return self._table_users[key]
+
+    def _users_of_node(self, node: int) -> Iterator[tuple[int, dict[int, int]]]:
+        """What may use *node*: pieces and tables, with all that they use and the facts known there."""
+        module = self.program.module(node)
+        piece = module.piece(node)
+        addresses = range(node - module.base, piece.end - module.base) if piece else module.table(node - module.base)
+        users = {user.address: user for user in self._questions.users(module, addresses)}
+        if piece:
+            users.update((user.address, user) for user in module.pieces_near(piece))
+        tables: dict[range, None] = {}
+        for place in module.places_of(addresses.start, addresses.stop):
+            if place not in module.stubs_of:
+                yield self._node(module.base + place), {node: 0}
+            tables[module.table(place)] = None
+        for table in tables:
+            # code that is followed through a table uses what stands in it
+            users.update((user.address, user) for user in self._users_of_table(module, table))
+        for user in users.values():
+            if user.address != node:
+                yield user.address, self._uses(user)
 
 
 class Doubt(StrEnum):
@@ -70,7 +270,7 @@ class Reach:
         self._answers = Answers(program, architecture.of_level(level) | features(extras), architecture)
         self._uses = Uses(self._answers)
         self._questions = self._answers.questions
-        # all that some way seems to lead to
+        # all that some way seems to lead to, or that tests for itself
         self._reached: set[int] = set()
         # what uses a piece or table, with the facts there; and what decides whether instructions of a piece run
         self._using: dict[int, dict[int, int]] = {}
@@ -214,7 +414,10 @@ class Reach:
         return None
 
     def _violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
-        own = {address: need for address, need in ((one.address, self.own_need(one)) for one in above) if need}
+        needs = {one.address: self.own_need(one) for one in above}
+        own = {address: need for address, need in needs.items() if need}
+        # what tests for itself: what it was run with may be forgotten when fields are looked at
+        self._reached |= needs.keys() - own.keys()
         if len(own) > _MOST_BACKWARDS:
             uses: _Uses = self._uses.uses_of
             roots, unfollowed = self._uses.all_roots(), list[int]()
@@ -225,9 +428,7 @@ class Reach:
         for is_followed, doubt in (
             (True, None), (True, Doubt.POINTED), (False, Doubt.UNFOLLOWED), (False, Doubt.POINTED),
         ):  # fmt: skip
-            has_more = bool(
-                self._uses.pointers if is_followed else unfollowed or self._answers.work.given_up or self._uses.pointers
-            )
+            has_more = self._uses.pointers or (not is_followed and (unfollowed or self._answers.work.given_up))
             if doubt and (not has_more or found.keys() == own.keys()):
                 continue
             starts = roots if is_followed else [*roots, *unfollowed]

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from vbuild.dispatch.fields import displacement_of
 from vbuild.dispatch.libc import FILLS, WRITTEN
 from vbuild.dispatch.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, WRITES, general
-from vbuild.dispatch.module import Module, Piece
+from vbuild.dispatch.module import Module, Piece, displacement_of
 from vbuild.dispatch.program import LEAVES, Program
 from vbuild.dispatch.questions import Questions
 from vbuild.dispatch.references import (
