@@ -1,18 +1,17 @@
-"""`vbuild init`: write a recipe for a project, or say what a build of it would meet on this machine.
-
-vbuild init mmh3==5.3.1    mmh3.toml, with the sdist and its hash
-vbuild init FOLDER         [tool.vbuild] at the end of its pyproject.toml; NAME.toml if it has only a setup.py
-vbuild init --check        Python and its headers; compilers of the languages of its sources; build requirements,
-                           asked of the package index; headers of the system, asked of the preprocessor
-
-What stands after `vbuild matrix` -> the recipe that is built.
+"""What stands after `vbuild matrix` or `vbuild init` -> the recipe that is built, or written.
 
     recipes/annoy.toml         a recipe
     FOLDER                     a project, with or without [tool.vbuild]
     mmh3-5.3.1.tar.gz          an sdist
-    mmh3   mmh3==5.3.1         the sdist of a package index: of the newest release, or of one that fits
+    mmh3   mmh3==5.3.1         the newest sdist of a package index that fits
 
-``--cpu``, ``--cuda`` and ``--python`` are axes as in ``[matrix]``, and stand instead of those of a recipe.
+``--cpu``, ``--cuda`` and ``--python`` replace axes of ``[matrix]``.
+
+    vbuild init mmh3==5.3.1    writes mmh3.toml, with the sdist and its hash
+    vbuild init FOLDER         [tool.vbuild] at the end of its pyproject.toml; NAME.toml if it has only a setup.py
+    vbuild init --check        says what is missing: Python and its headers, compilers, build requirements, headers
+
+A recipe that exists is never touched.
 """
 
 import os

@@ -1,9 +1,6 @@
-"""A wheel to build, for one target: what will be done, with everything about this machine that it depends on.
+"""A wheel to build, for one target: everything about this machine that it depends on, and how much of it builds use.
 
-project, target -> Job: print it, refuse it, or build it
-
-How much of this machine builds use: processes by cores and memory, in one pool for all builds that run at a time.
-
+    project, target -> Job: print it, refuse it, or build it
     cores, memory, builds, --jobs -> builds at a time, and the processes that each may start
 
 A process of g++ takes up to 2.0 GB, one of nvcc's cicc 1.1 GB. Build systems read how many processes they may start

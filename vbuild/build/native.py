@@ -3,34 +3,23 @@
     step -> in the cache already
          -> fetched, unpacked, patched -> configured, built, installed -> made fit -> put into the cache
 
-Threads and processes that need the same step at the same time wait for the first. Threads that waited share its
-outcome, a failure too.
-
-Finished native dependencies are in the user's cache. The hash of an entry is checked whenever it is used.
-
     native/<name>-<key>/prefix/      what was installed
-    native/<name>-<key>/entry.json   the SHA-256 of all that
+    native/<name>-<key>/entry.json   the SHA-256 of all that, checked at each use
 
-One native dependency for one CPU level: what its build gets, and the key of its outcome in the cache.
+Threads and processes that need the same step wait for the first; threads share its failure, too. The key holds
+source, patches, arguments, plan, compilers, the prefixes of earlier steps, and variables, but no interpreter: its flags
+have no part in the build. A dependency that is the same for all levels is built for the baseline.
 
-    source, patches        what is built                 system, arguments, env, script    how
-    plan, compilers        for which level, with what    prefixes of the steps before      against what
-    variables, packages    of this machine               vbuild itself
-
-Two with one key are one build, for whatever Python: the flags of an interpreter have no part in it. A dependency that
-is the same for all levels is built for the baseline.
-
-`commands` are how each build system configures, builds and installs in a fresh tree of the source. Everything is
-configured for `PREFIX/<name>`, where nothing can be, and installed below DESTDIR. So the libraries are
+Everything is configured for `PREFIX/<name>`, where nothing can be, and installed below DESTDIR. So the libraries are
 the same wherever the user's cache is, and what does not heed DESTDIR fails instead of writing into the system.
 https://www.gnu.org/prep/standards/html_node/DESTDIR.html
 
 `made_fit` makes what was installed usable where it is kept, and removes all traces of that from libraries:
 
-*.la                                   removed: libtool would put their folders into RPATHs
-*.pc, *.cmake, scripts in bin          the folder that was configured -> the folder where it is kept
-links to places in it                  relative
-RPATH, RUNPATH                         relative to the library: kept; of others: removed
+    *.la                            removed: libtool would put their folders into RPATHs
+    *.pc, *.cmake, scripts in bin   the folder that was configured -> the folder where it is kept
+    links to places in it           relative
+    RPATH, RUNPATH                  relative to the library: kept; of others: removed
 """
 
 import hashlib

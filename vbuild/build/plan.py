@@ -1,28 +1,25 @@
-"""Flag plans: what a build is given, so that its code is for one CPU level and no other.
+"""Flag plans: what a build is given, so that its code is for one CPU level and no other, and for the GPUs of a request.
 
     (cpu, backend, compilers, interpreter, recipe's settings) -> environment, config settings, rules for the compiler
     wrappers
 
-Two mechanisms carry the same flags. The environment is what every backend reads by itself; the compiler wrappers (see
-`vbuild.build.wrappers`) stand before the compilers, because a project's own flags come later on the command line
-than the environment's, and win.
+The environment is what every backend reads; the compiler wrappers (`vbuild.build.wrappers`) stand before the compilers,
+because a project's own flags come later on the command line than the environment's, and win.
 https://gcc.gnu.org/onlinedocs/gcc/x86-Options.html https://doc.rust-lang.org/rustc/codegen-options/
 
-`crossing` adds what a build for another machine needs, so that a Python here describes the Python there to backends:
+`crossing` adds what makes a Python here describe the Python of another machine to backends:
 
     _PYTHON_HOST_PLATFORM          the platform of the wheel's tag: linux-aarch64
-    _PYTHON_SYSCONFIGDATA_NAME     a module of ours, found by PYTHONPATH: this Python's own configuration, with the
-                                   other machine in the names of extension modules (setuptools, Meson)
+    _PYTHON_SYSCONFIGDATA_NAME     a module of ours: this Python's configuration, with the other machine in the names of
+                                   extension modules (setuptools, Meson)
     SETUPTOOLS_EXT_SUFFIX          the same for scikit-build-core
     CMAKE_TOOLCHAIN_FILE           CMAKE_SYSTEM_NAME and CMAKE_SYSTEM_PROCESSOR
     setup-args: --cross-file       the machine for Meson, and that its programs do not run here
 
-Headers need no replacement: pyconfig.h is one and the same on all 64-bit Linux machines with one C library.
-https://github.com/python/cpython/blob/main/Lib/sysconfig/__init__.py
-https://scikit-build-core.readthedocs.io/en/stable/guide/crosscompile.html
-https://mesonbuild.com/Cross-compilation.html
+Headers need no replacement: pyconfig.h is the same on all 64-bit Linux machines with one C library.
+https://scikit-build-core.readthedocs.io/en/stable/guide/crosscompile.html https://mesonbuild.com/Cross-compilation.html
 
-The flag plan of a CUDA build: the same request in the words of every backend, and the rules of nvcc's wrapper.
+`cuda_plan` says the same request in the words of every backend:
 
     CUDA_HOME, CUDA_PATH …         the toolkit; in the build itself its double, whose nvcc is the compiler wrapper
     CUDACXX                        nvcc by bare name, so that PATH leads to the compiler wrapper
@@ -30,10 +27,9 @@ The flag plan of a CUDA build: the same request in the words of every backend, a
     TORCH_CUDA_ARCH_LIST           7.5;9.0a;12.0+PTX
     CUPY_NVCC_GENERATE_CODE        arch=compute_75,code=sm_75;arch=compute_120,code=compute_120
 
-A knob that the environment or the recipe has set stays as it is: what comes of it is a list like any other, which
-the compiler wrapper brings to the request. So are the words that a tool lacks: torch and older CMake know no
-``100f``. The compiler wrapper also carries what has no knob, and what CUFLAGS, CUDAFLAGS and NVCC_APPEND_FLAGS could
-only add to a list. https://cmake.org/cmake/help/latest/variable/CMAKE_CUDA_ARCHITECTURES.html
+A knob that the environment or the recipe has set stays: the compiler wrapper brings its list to the request. It also
+brings what a tool has no word for, as torch and older CMake for ``100f``.
+https://cmake.org/cmake/help/latest/variable/CMAKE_CUDA_ARCHITECTURES.html
 https://docs.pytorch.org/docs/stable/cpp_extension.html
 """
 

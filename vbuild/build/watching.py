@@ -1,22 +1,19 @@
 """What a build looks for outside of its own folders: files of the system that it reads, and places where none is.
 
-    before   watching.c -> a library, preloaded into every program of the build -> a log of paths
+    before   watching.c -> a library, preloaded into every program of the build -> a log of paths and commands
     after    log -> Looked: the state of each file, the programs of each name on PATH, the names in folders
     later    Looked, compared with this machine as it is then: the same build, or another
 
-So a package that is installed changes a build if it has a file that this build reads, or where this build looked for
-one in vain: a header before another in the order of folders, a library whose absence a configure script has noted.
-A folder whose names are read (CMake and pkgconf do that) counts by those names of it that the project's own files
-mention. A build with a program that cannot be watched, a static one or one that is started without the
-library, is not known: its key holds all that any build may find, as `vbuild.build.identity` says.
-https://man7.org/linux/man-pages/man8/ld.so.8.html
+So a package that is installed changes a build if this build reads one of its files, or looked in vain for one. A folder
+whose names are read, as CMake and pkgconf do, counts by those names that the project's own files mention. A build with
+a program that cannot be watched (static, or started without the library) is not known: its key holds all that any build
+may find (`vbuild.build.identity`). https://man7.org/linux/man-pages/man8/ld.so.8.html
 
-What compilers that no compiler wrapper has started put into a build's libraries: by its commands, in their order.
+The commands show what compilers that no compiler wrapper has started put into a build's libraries:
 
     x.c -> cc1 -> x.s -> as -> x.o -> ar -> libx.a -> ld -> x.so      by gcc; clang makes an object at once
 
-`vbuild/toolchain/watching.c` logs these commands. A library may be stripped when it is linked, or put into
-the wheel under another name: it is the file that a linker made which has the same code.
+A library may be stripped, or have another name in the wheel: it is the file of a linker that has the same code.
 """
 
 import os

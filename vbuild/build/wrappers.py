@@ -1,24 +1,19 @@
 """Compiler wrappers: a folder of programs, named like the compilers, that stands first on PATH during a build.
 
-One mechanism serves every backend. CMAKE_C_COMPILER_LAUNCHER reaches CMake only, a CC with a path or a prefix in it
-breaks where it is split at blanks, and a project may call ``gcc`` by name whatever CC says; but setuptools, CMake,
-Meson, and the cc crate all look for their compiler's bare name on PATH. Only cargo finds rustc by itself, and has
-RUSTC_WRAPPER for it. What the compiler wrappers do is in `vbuild.toolchain.compiler_program`, which they run; each
-finds its settings beside itself, since a build may clear its environment.
+CMAKE_C_COMPILER_LAUNCHER reaches CMake only, a CC with a path or a prefix in it breaks where it is split at blanks, and
+a project may call ``gcc`` by name whatever CC says; but setuptools, CMake, Meson, and the cc crate all look for their
+compiler's bare name on PATH. Only cargo finds rustc by itself, and has RUSTC_WRAPPER for it. The wrappers run
+`vbuild.toolchain.compiler_program`, which finds its settings beside itself, since a build may clear its environment.
 
-nvcc is looked for in CUDA_HOME too, so it has its wrapper (`vbuild.toolchain.nvcc`) in a folder that is a toolkit
-otherwise, made of links:
+nvcc is looked for in CUDA_HOME too, so its wrapper (`vbuild.toolchain.nvcc`) is in a toolkit of links:
 
     launchers/gcc, g++ ...            settings, logs
     launchers/cuda/bin/nvcc           the compiler wrapper
     launchers/cuda/bin/ptxas, include, lib64 ...  -> the toolkit
 
-ccache, put between the compiler wrappers and the compilers.
-
-    compiler wrapper -> ccache /usr/bin/gcc ...    base folder, so that paths below it are no part of the key
-
-Every build happens in a new folder, and ccache finds what it compiles again from the next one; for nvcc the flag that
-maps the folder has to be two words then, ``-Xcompiler -ffile-prefix-map=…``. https://ccache.dev/manual/latest.html
+ccache goes between the compiler wrappers and the compilers. Every build is in a new folder: a base folder keeps paths
+below it out of the key, and for nvcc the flag that maps the folder has to be two words, ``-Xcompiler
+-ffile-prefix-map=…``. https://ccache.dev/manual/latest.html
 """
 
 import json

@@ -1,11 +1,7 @@
 """The matrix of a recipe as written: its axes, and the rules that put points together or take them out.
 
-An axis is a name and its values; ``cpu``, ``cuda`` and ``python`` are always axes, the others are free: each of their
-values brings variant properties, and environment variables and config settings for its builds.
-
-The CUDA toolkits of a matrix and the groups of GPUs that its variant wheels are for: ``matrix.cuda``.
-
-    matrix.cuda[].gpus.<label>   -> Group     one value of the axis ``cuda``, and what its wheels may claim
+``cpu``, ``cuda`` and ``python`` are always axes, the others are free: each of their values brings variant properties,
+and environment variables and config settings for its builds. One of ``cuda`` is a group of GPUs, and claims:
 
     nvidia :: sm_arch :: 90_real                      machine code for GPUs of 9.0 is asked for
     nvidia :: sm_arch :: 90_virtual                   PTX alone is, of M.0: GPUs ask for no other

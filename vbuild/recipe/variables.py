@@ -1,24 +1,24 @@
-"""Which variables of the user's environment a build sees: those of one table, and those that are asked for by name.
+"""Which variables of the user's environment a build sees, and what others may see of flags and settings.
 
     the project's own code: backend, native steps,    the table, and what is asked for
     before-build, repair command, tests
     uv and pip, which install for them                the same, and their own settings, indexes with logins among them
     keys of builds                                    what the project's code sees
 
-Asked for are names, or patterns such as ``DEMO_*``: a recipe's ``build.pass-env``. A variable of the
-table is held back all the same if its name speaks of a secret (``CARGO_REGISTRIES_MINE_TOKEN``), or if there is a
-login in a URL in it (``https://me:word@proxy``), unless it is asked for.
+Asked for are names, or patterns such as ``DEMO_*``: a recipe's ``build.pass-env``. A variable of the table is held back
+if its name speaks of a secret (``CARGO_REGISTRIES_MINE_TOKEN``), or if it has a login in a URL
+(``https://me:word@proxy``), unless it is asked for.
 
 HOME is the user's own: compilers and their managers live there (``~/.cargo``, ``~/.rustup``, ``~/.ccache``), and
 another one would hide no file, since a build runs as the user and finds the folder by the user's id as well.
 
-Flags and settings as others may see them: of what may be a secret in them, the beginning of a hash.
+Of what may be a secret in flags, others see the beginning of a hash:
 
--DTOKEN=abc  "-D TOKEN=a b"  -Wp,-DTOKEN=abc  /DTOKEN=abc      -DTOKEN=sha256:ba7816bf8f01cfea ...
---define TOKEN=abc  -DTOKEN:STRING=abc  --cfg token="abc"      the same
---api-token=abc  -Wl,--password,abc  API_TOKEN=abc             the same, by the name
--DPLACE=https://me:abc@host/  https://me:abc@host/             https://****@host/
--DNDEBUG  -DLEVEL=3  -D_FORTIFY_SOURCE=2  -O3                  as they are
+    -DTOKEN=abc  "-D TOKEN=a b"  -Wp,-DTOKEN=abc  /DTOKEN=abc      -DTOKEN=sha256:ba7816bf8f01cfea ...
+    --define TOKEN=abc  -DTOKEN:STRING=abc  --cfg token="abc"      the same
+    --api-token=abc  -Wl,--password,abc  API_TOKEN=abc             the same, by the name
+    -DPLACE=https://me:abc@host/  https://me:abc@host/             https://****@host/
+    -DNDEBUG  -DLEVEL=3  -D_FORTIFY_SOURCE=2  -O3                  as they are
 """
 
 import re

@@ -1,30 +1,24 @@
 """The program behind the wrapper of nvcc: make a command one for the GPUs and the CPU being built for, and run nvcc.
 
     NVCC_PREPEND_FLAGS, the command's words, NVCC_APPEND_FLAGS
-      -> the command        as `vbuild.toolchain.nvcc` has it; its list of codes is in the log
+      -> list of codes      by `vbuild.toolchain.nvcc_commands`; it is in the log
+      -> host flags         those that choose instructions out, by `vbuild.toolchain.rewriting`; ours in
+      -> host compiler      the compiler wrapper of its name
+      -> names              the source's path from the build's folder on; that of the object, for files in between
       -> line numbers       of GPU code, made by the preprocessor: its wrapper is told to map the paths
       -> debug information  (-G) of GPU code has the folder that nvcc runs in: by a name that is the same everywhere
       -> files in between   of what is linked at once, kept by names without the number of a process
 
-nvcc compiles for one architecture after the other. Where fewer processes run than the build may start, they are
-compiled side by side: `--threads` is not among the words that a compiler cache sees, as the object is the same.
-
-    python -I -S -c "…main()" FOLDER ARGUMENT...   with the settings in FOLDER
-
-What becomes of a command of nvcc: one for the GPUs and the CPU being built for, with names that are always the same.
-
-    list of codes      by `vbuild.toolchain.nvcc_commands`
-    host flags         those that choose instructions out, by `vbuild.toolchain.rewriting`; ours in
-    host compiler      the compiler wrapper of its name, which stands first on PATH as well
-    names              the source's path from the build's folder on; that of the object, for files in between
-
 nvcc makes the names of what a file has for itself of the file's whole path, and hands the host compiler a file that is
 called by the number of its own process, which is in the object's symbols: two builds would never have the same bytes.
-Several sources at once are called after the first: what has their file names in it differs, and those of one name are
-left as they are.
+Several sources at once are called after the first: what has their file names in it differs.
 
-The level's flags are in the command too, although the host compiler's wrapper adds them: a compiler cache tells
-commands apart by their words, and a project may name a host compiler that has no compiler wrapper.
+The level's flags are in the command although the host compiler's wrapper adds them: a compiler cache tells commands
+apart by their words, and a project may name a host compiler that has no compiler wrapper. nvcc compiles for one
+architecture after the other; if fewer processes run than the build may start, side by side: `--threads` is not among
+the words that a compiler cache sees, as the object is the same.
+
+    python -I -S -c "…main()" FOLDER ARGUMENT...   with the settings in FOLDER
 """
 
 import json

@@ -1,17 +1,10 @@
-"""Commands of nvcc that ran: each with the list of codes that its project gave it, and the one that it got instead.
-
-The program behind the wrapper of nvcc writes a line of JSON for each into the file `LOG`. What a wheel has to have is
-held against them, and a command that alone makes a build useless is found before the others run.
-
-The words of an nvcc command: which are options, which are their values, which are files, and what comes out.
+"""The words of an nvcc command, the list of codes that a build's request makes of its own, and the log of commands.
 
     nvcc -c -gencode arch=compute_90,code=sm_90 -o a.o a.cu -optf more.txt
          ^flag ^option with its value           ^       ^file ^options in a file, which may hold any of these
 
 Option names are nvcc's short ones, whatever the command has. Values stand behind ``=`` or in the next word.
 https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#nvcc-command-options
-
-`CudaRules` is what nvcc has to generate: how a command lists the codes, and what a build's request makes of that list.
 
     -gencode arch=compute_90,code=[sm_90,compute_90]   machine code, and PTX
     -arch=sm_90                                        the same
@@ -22,6 +15,9 @@ https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#nvcc-command-options
     their list, request -> keep: theirs | replace: the request | intersect: of theirs, what the request needs
 
 https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#options-for-steering-gpu-code-generation
+
+The wrapper of nvcc logs each command that ran as a line of JSON in `LOG`. What a wheel has to have is held against
+them, and a command that alone makes a build useless is found before the others run.
 """
 
 import itertools

@@ -1,11 +1,4 @@
-"""CUDA toolkits: what builds use, which host compilers an nvcc takes, and the wheels that the package index has.
-
-Which host compilers an nvcc takes is in its header crt/host_config.h:
-
-    #if __GNUC__ > 15                                            gcc up to 15
-    #if (__clang_major__ >= 21) || (__clang_major__ < 3) || …    clang from 3 to 20
-
-The last condition on clang is that of Linux; those before are of other systems.
+"""CUDA toolkits: the wheels of the package index, those that are installed, and the host compilers that an nvcc takes.
 
 toolkit_pins.json lists the toolkits of the package index; `.ci/pin-toolkits` writes that file. Libraries that are not
 part of a toolkit are asked of the index once, and pinned by the hash that it states.
@@ -13,18 +6,19 @@ part of a toolkit are asked of the index once, and pinned by the hash that it st
     13.0    -> Release 13.0.3 -> extra cublas -> nvidia-cublas, nvidia-cuda-nvrtc
                               -> component nvidia-cublas 13.1.1.3 -> a wheel for each machine
 
-What a recipe asks for, and the wheels that it stands for:
+What a recipe asks for:
 
-13.0                                 nvcc, crt, nvvm, cudart and cccl, as pinned
-12.9, without kernels                the headers and libraries alone: its nvcc is not on the package index
-cublas, nvidia-cublas                a component of the toolkit, as pinned, with what it needs of the others
-nccl==2.28.9                         the package nvidia-nccl-cu13, pinned by the hash that the index states
-nccl==2.28.9 sha256:4b0d… sha256:…   the same, with the hashes given, one for each machine
+    13.0                                 nvcc, crt, nvvm, cudart and cccl, as pinned
+    12.9, without kernels                the headers and libraries alone: its nvcc is not on the package index
+    cublas, nvidia-cublas                a component of the toolkit, as pinned, with what it needs of the others
+    nccl==2.28.9                         the package nvidia-nccl-cu13, pinned by the hash that the index states
+    nccl==2.28.9 sha256:4b0d… sha256:…   the same, with the hashes given, one for each machine
 
-CUDA toolkits that are installed: where they are, which version they are, and whether they have what is asked for.
+The version of an installed toolkit is CUDART_VERSION of its own header, which every compilation with it sees; nothing
+is started. The host compilers of an nvcc are in crt/host_config.h; of its conditions on clang, the last is that of Linux:
 
-Nothing is started to find that out: the version is CUDART_VERSION of the toolkit's own header, which every compilation
-with it sees. A compiler without its headers, such as a wrapper script, is no toolkit.
+    #if __GNUC__ > 15                                            gcc up to 15
+    #if (__clang_major__ >= 21) || (__clang_major__ < 3) || …    clang from 3 to 20
 """
 
 import functools

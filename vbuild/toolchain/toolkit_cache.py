@@ -1,13 +1,10 @@
-"""The shared cache of toolkits: wheels unpacked once each, and CUDA_HOMEs that are made of them.
+"""The shared cache of toolkits: wheels unpacked once each, and CUDA_HOMEs of hard links to their files.
 
     components/<project>-<version>-<sha256>/   an unpacked wheel, for every toolkit that has it
-    cuda-13.0-<identity>/                      a CUDA_HOME of hard links to the files of components
+    cuda-13.0-<identity>/                      a CUDA_HOME
     pins/<project>-<version>-<machine>.json    what the index stated for a library, so that it is asked once
 
-The stamp in an entry is written last and has its hashes, which are checked before it is used. Its time is when the
-entry was used last.
-
-How the wheels of a CUDA Toolkit become the folder that compilers and build systems know as CUDA_HOME.
+A CUDA_HOME, as compilers and build systems know it, of the wheels of a CUDA Toolkit:
 
     nvidia/cu13/{bin,nvvm,include,lib}   the same in the root
     nvidia/nccl/{include,lib}, …         the same in the root
@@ -16,27 +13,18 @@ How the wheels of a CUDA Toolkit become the folder that compilers and build syst
     lib64, nvvm/lib64                    links to lib
     targets/x86_64-linux/{include,lib}   links to the same in the root; nvcc.profile of 13.0 and CMake look there
     lib/libcudart.so                     a link to libcudart.so.13, so for every library
-lib/stubs/libcuda.so                 made here, to link with if there is no driver
+    lib/stubs/libcuda.so                 made here of the names in cuda.h, to link with if there is no driver
     version.json                         what the components are
-
-Files are hard links to those of the unpacked wheels where the file system has them.
-
-Libraries to link with if the driver is missing: they have the names of the real one and nothing behind them.
-
-    include/cuda.h -> lib/stubs/libcuda.so        SONAME libcuda.so.1, which comes with the driver
-    include/nvml.h -> lib/stubs/libnvidia-ml.so   SONAME libnvidia-ml.so.1
 
 NVIDIA's installers have such stubs and its wheels do not. A linker looks at the tables of dynamic symbols and the
 dynamic section; no segment is there to be loaded, so that nobody runs with a stub by mistake.
 
-Whether an entry of the shared cache is what was put there: every file by its SHA-256, as the stamp has it.
-
-    .vbuild.json     the stamp, sealed: what the entry is of, its size, and {path: SHA-256} of every file and link
+    .vbuild.json     sealed, written last: what the entry is of, its size, and {path: SHA-256} of every file and link;
+                     its time is when the entry was used last
     .vbuild-seen     inode, size and times of all these when they were hashed last
 
-Nothing can be written to a file without its time of change telling, so that files are hashed again only where something
-is not as it was seen last: after a change, and after another toolkit has made hard links to them. Gigabytes are then
-read once, and not for every build. What a disk loses by itself tells nobody: for that, all is hashed again each week.
+Nothing can be written to a file without changing its time, so files are hashed again only if something is not as it was
+seen last: gigabytes are not read for every build. What a disk loses tells nobody, so all is hashed again each week.
 """
 
 import hashlib

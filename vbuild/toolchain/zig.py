@@ -4,15 +4,10 @@
     host = "zig"      zig from the package index: cc -> zig cc -target x86_64-linux-gnu.2.17
     host = "auto"     the system's; zig if it has none
 
-https://andrewkelley.me/post/zig-cc-powerful-drop-in-replacement-gcc-clang.html
+https://andrewkelley.me/post/zig-cc-powerful-drop-in-replacement-gcc-clang.html https://github.com/ziglang/zig-pypi
 
-zig from the package index: a C and C++ compiler with the headers and start-up code of every glibc it can build for.
-
-    the ziglang wheel of this machine, pinned -> components/ziglang-<version>-<sha256>/ziglang/zig in the shared store
-
-Zig compiles libc++, libunwind and glibc's stubs when a target first needs them, half a minute for C++, and keeps the
-results in its global cache, which its processes share under locks of their own.
-https://github.com/ziglang/zig-pypi
+zig has the headers and start-up code of every glibc it can build for. It compiles libc++, libunwind and glibc's stubs
+when a target first needs them, half a minute for C++, and keeps them in its global cache, which its processes share.
 """
 
 import hashlib

@@ -5,14 +5,12 @@
 
 https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
 
-The folder on the host that containers see as part of /host: what runs there, its settings, and its logs.
+The folder on the host that containers see below /host, and write logs to:
 
     kit/vbuild/                          this package, for a Python without packages
     kit/runs/<run>/settings.json         what `vbuild.build.cibuildwheel.container` puts into the container
     kit/runs/<run>/logs/<identifier>/    overrides.jsonl, nvcc.jsonl; calls: a line for each call of a compiler;
                                          objects/: what commands made that kept flags of the project's own
-
-The logs are written from within the container.
 """
 
 import json

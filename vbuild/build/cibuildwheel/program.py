@@ -1,20 +1,14 @@
-"""cibuildwheel as a program: its command line, what it would build, one run to the end, and the containers of that.
+"""cibuildwheel as a program: its command line, what it would build, one run, its log, and its containers.
 
     Arguments, Cibuildwheel.found -> identifiers (--print-build-identifiers) -> run, into a log -> wheels in a folder
 
-Nothing of it is imported: it promises no Python interface. Its command line is read as far as vbuild has to know it:
-
-    --platform linux --only cp312-manylinux_x86_64 packages/demo    the project is packages/demo
-
+Nothing of it is imported: it promises no Python interface.
 https://cibuildwheel.pypa.io/en/stable/options/#command-line
 
-cibuildwheel removes its container when it ends, but not when it is killed, as a build that is stopped is; and the
-containers of other runs on the machine must stay. So a wrapper named like the engine stands first on the PATH of
-cibuildwheel, and writes down the name of each container that it makes.
+cibuildwheel leaves its container when it is killed, and the containers of other runs must stay. So a wrapper named like
+the engine stands first on its PATH, and writes down the name of each container that it makes.
 
-    podman create --name=cibuildwheel-<uuid> …  ->  names, and the engine with the same words
-
-What a log of cibuildwheel says: which identifier was at work, whose tests were run, why it ended.
+What a log says:
 
     Building cp312-manylinux_x86_64 wheel                  an identifier begins
     Testing wheel...                                       a step begins: its test
@@ -22,8 +16,7 @@ What a log of cibuildwheel says: which identifier was at work, whose tests were 
     cibuildwheel: error: Build failed because …            why it ended
     vbuild: gcc 10 of the image does not know …            why our program in the container ended it
 
-Why it ended stands in the last step: what was printed before it is of what went well. In GitHub Actions steps begin
-with ``::group::`` and errors with ``::error::``; others have marks of their own.
+Why it ended is in the last step. In GitHub Actions steps begin with ``::group::`` and errors with ``::error::``.
 """
 
 import ast

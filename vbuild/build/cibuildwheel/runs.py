@@ -1,26 +1,23 @@
-"""What cibuildwheel is run for, and with which variables: one run for each build of a recipe, for all its identifiers.
+"""Runs of cibuildwheel: one for each build of a recipe, and the variables that it adds to the project's and the user's.
 
-    targets of one build, identifiers of its machine -> Run -> CIBW_* and SOURCE_DATE_EPOCH
+    targets of one build, identifiers of its machine -> CibuildwheelRun -> CIBW_* and SOURCE_DATE_EPOCH
 
     CIBW_ENVIRONMENT_LINUX       PATH with the compiler wrappers first, the recipe's variables, CUDA's and Rust's
     CIBW_CONFIG_SETTINGS_LINUX   the recipe's
     CIBW_BEFORE_BUILD_LINUX      puts the compiler wrappers there, behind the project's own command
-    CIBW_TEST_SKIP               where this machine cannot run what is built
-    CIBW_BUILD                   where some of the identifiers are not for this build
+    CIBW_TEST_SKIP               if this machine cannot run what is built
+    CIBW_BUILD                   if some of the identifiers are not for this build
 
-All of it is added to what the project and the user say (`vbuild.build.cibuildwheel.runs`). The plain wheels
-of machines that the recipe has no level for are built as cibuildwheel alone would build them.
+The plain wheels of machines that the recipe has no level for are built as cibuildwheel alone would build them.
 
-What vbuild adds to the options of cibuildwheel, without replacing the project's or the user's.
+    defaults < project < overrides < CIBW_X < CIBW_X_LINUX     each replaces all before, or, by a rule in CIBW_INHERIT,
+                                                               goes behind or in front of it
 
-    defaults < project < overrides < CIBW_X < CIBW_X_LINUX     each instead of all before, or, by a rule
-                                                               in CIBW_INHERIT, behind or in front of it
+What is added goes outermost: the two variables together are either a new value, or something in front of the project's
+value and something behind. https://cibuildwheel.pypa.io/en/stable/configuration/#inherit
 
-The two variables together are either a new value, or something in front of the project's value and something behind.
-What is added goes outermost, and two variables can always say that.
-https://cibuildwheel.pypa.io/en/stable/configuration/#inherit
-
-The option ``environment`` gets assignments of the shell behind the project's own:
+The option ``environment`` gets assignments of the shell, which cibuildwheel evaluates in the container, by bashlex, for
+each identifier, before the compiler wrappers are there:
 
     NAME="value"                                      the recipe's
     TZ="$(sh -c '... || echo UTC')"                   what makes builds the same, unless it is set
@@ -28,8 +25,7 @@ The option ``environment`` gets assignments of the shell behind the project's ow
     CCACHE_NAMESPACE="$CCACHE_NAMESPACE-1f0c…"        results of other rules are none for this build
     PATH="/tmp/vbuild:$PATH"                          the compiler wrappers first
 
-cibuildwheel evaluates them in the container, by bashlex, for each identifier, before the compiler wrappers are there.
-They name these places in the container, which cibuildwheel starts with the host's files at /host:
+Places in the container:
 
     /project              the folder that cibuildwheel runs in, copied
     /host/<path>          the host's <path>: the kit, and CUDA toolkits
