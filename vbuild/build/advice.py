@@ -331,10 +331,10 @@ def advice(log: str, first_error: str) -> str | None:
     """What to do about a build that failed, by its *log* and the *first_error* of a compiler in it; None if unknown."""
     if module := missing_module(log):
         project = project_of(module)
-        what = "Name the package that has the module"
+        line = "Name the package that has the module"
         if not is_known(project):
-            what += "; check first whose it is, as anyone can register a free name on the package index"
-        return f"{what}: build.requires = [{project!r}]"
+            line += "; check first whose it is, as anyone can register a free name on the package index"
+        return f"{line}: build.requires = [{project!r}]"
     if _NO_PYTHON_HEADER.search(log):
         return "The headers of Python are missing; install them: apt-get install python3-dev"
     # build systems try other headers than the one that a source lacks
@@ -369,8 +369,8 @@ def _older_python(error: str) -> str | None:
     if not in_header and not _OLD_CYTHON.search(error):
         return None
     here = f"the headers of Python {in_header['version']}" if in_header else "these headers of Python"
-    what = f"its sources do not compile with {here}, and are for an older one"
-    return f"{what}, most likely: --python 3.8, or matrix.python = ['3.8'], takes another that is installed"
+    problem = f"its sources do not compile with {here}, and are for an older one"
+    return f"{problem}, most likely: --python 3.8, or matrix.python = ['3.8'], takes another that is installed"
 
 
 def _older_numpy(log: str) -> str | None:
@@ -385,8 +385,8 @@ def _older_numpy(log: str) -> str | None:
 def _older_cuda(log: str) -> str | None:
     if not (match := _NO_FIELD.search(log)):
         return None
-    what = f"no CUDA from 13 on has cudaDeviceProp.{match['name']}"
-    return f"{what}: install CUDA 12, set CUDA_HOME to its folder, and ask for it: --toolkit 12.9"
+    problem = f"no CUDA from 13 on has cudaDeviceProp.{match['name']}"
+    return f"{problem}: install CUDA 12, set CUDA_HOME to its folder, and ask for it: --toolkit 12.9"
 
 
 def missing_source(log: str) -> str | None:
@@ -396,14 +396,14 @@ def missing_source(log: str) -> str | None:
 
 def _not_fetched(log: str) -> str | None:
     if match := _UNREACHED.search(log):
-        what = f"The build clones {match['url']}, which this machine does not reach"
+        problem = f"The build clones {match['url']}, which this machine does not reach"
         if not (line := _line(match["url"].rpartition("/")[2].lower())):
-            return what
+            return problem
         always = "build.config-settings = { 'cmake.define.FETCHCONTENT_TRY_FIND_PACKAGE_MODE' = 'ALWAYS' }"
-        return f"{what}. To take an installed one: {line}, and where CMake does not look for it: {always}"
+        return f"{problem}. To take an installed one: {line}, and where CMake does not look for it: {always}"
     if match := _NO_DOWNLOAD.search(log):
-        what = f"{match['host'] or match['said'] or 'a server'}{match['path'] or ''}"
-        return f"The build downloads from {what}, which this machine does not reach"
+        problem = f"{match['host'] or match['said'] or 'a server'}{match['path'] or ''}"
+        return f"The build downloads from {problem}, which this machine does not reach"
     return None
 
 

@@ -98,9 +98,9 @@ class Agreement(Struct, frozen=True):
     def check(self, wheel: Path, log: str = "") -> None:
         """`BuildError` that names the files of *wheel* that fall short; *log* is what its build printed."""
         if self.is_empty:
-            what = _pure(wheel) if WheelName.parse(wheel.name).platform == "any" else f"{_NO_CODE}{_kept(wheel)}"
-            said = left_out(log)
-            raise BuildError(f"{what}; its build said: {said}" if said else what)
+            problem = _pure(wheel) if WheelName.parse(wheel.name).platform == "any" else f"{_NO_CODE}{_kept(wheel)}"
+            printed = left_out(log)
+            raise BuildError(f"{problem}; its build said: {printed}" if printed else problem)
         if self.shortfalls:
             shown = [str(shortfall) for shortfall in self.shortfalls[:_SHOWN]]
             if len(self.shortfalls) > _SHOWN:
@@ -150,14 +150,14 @@ def agreement(
         if lacking_others := _older(others, archs, is_own=not own):
             lacks, is_short = lacking_others
             counted = f"{path}: {sum(others.values())} of {sum(fatbins.values())} fatbins"
-            what = f"{counted}, which no command of nvcc made" if own else counted
+            name = f"{counted}, which no command of nvcc made" if own else counted
             has = written(offer for offers in others for offer in offers)
-            shortfall = Shortfall(what, has, lacks, _OLDER if own else _BYPASSED)
+            shortfall = Shortfall(name, has, lacks, _OLDER if own else _BYPASSED)
             if is_short:
-                shortfalls[what] = shortfall
+                shortfalls[name] = shortfall
             else:
                 notes.append(shortfall)
-    return Agreement(tuple(shortfalls[what] for what in sorted(shortfalls)), tuple(notes))
+    return Agreement(tuple(shortfalls[name] for name in sorted(shortfalls)), tuple(notes))
 
 
 def _of_project(
@@ -190,15 +190,15 @@ def unused(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str,
 
 
 def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[GpuCodeKind, Device]], list[Command]]:
-    found: dict[frozenset[tuple[GpuCodeKind, Device]], list[Command]] = defaultdict(list)
+    makers: dict[frozenset[tuple[GpuCodeKind, Device]], list[Command]] = defaultdict(list)
     for command in commands:
         offers = [Codegen.of(code).offer for code in command.ours if command.output in _MAKES_FATBINS]
         shapes = {_shape(offers)} if command.sources else set[frozenset[tuple[GpuCodeKind, Device]]]()
         if command.output in LINKS:
             shapes.add(_shape(offer for offer in offers if offer.code is GpuCodeKind.MACHINE))
         for shape in shapes - {frozenset()}:
-            found[shape].append(command)
-    return found
+            makers[shape].append(command)
+    return makers
 
 
 def _shape(offers: Iterable[GpuOffer]) -> frozenset[tuple[GpuCodeKind, Device]]:

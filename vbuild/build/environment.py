@@ -68,8 +68,8 @@ class BuildEnvironment(Struct, frozen=True):
 
     @property
     def site(self) -> Path:
-        found = (self.scripts.parent / "lib").glob("python*/site-packages")
-        return next(found, self.scripts.parent)
+        sites = (self.scripts.parent / "lib").glob("python*/site-packages")
+        return next(sites, self.scripts.parent)
 
     @property
     def packages(self) -> dict[str, str]:
@@ -81,12 +81,12 @@ class BuildEnvironment(Struct, frozen=True):
         """Its packages for a bill of materials, with the file that each was installed from, if known."""
         file = self.scripts.parent / _FILES
         files = json.loads(file.read_bytes()) if file.is_file() else {}
-        found = []
+        materials = []
         for project, version in self.packages.items():
             name, sha256 = files.get(f"{project}=={version}", (None, None))
             purl = package_url(project, version, file=name) if name else None
-            found.append(Material(MaterialRole.REQUIREMENT, project, version, purl, sha256))
-        return tuple(found)
+            materials.append(Material(MaterialRole.REQUIREMENT, project, version, purl, sha256))
+        return tuple(materials)
 
     @property
     def cuda_headers(self) -> tuple[Path, ...]:
@@ -264,13 +264,13 @@ def _compiled(
 ) -> str:
     """The file *output*, whose name says the format, that uv writes when it resolves *requirements*."""
     with tempfile.TemporaryDirectory(prefix="vbuild-requires-") as folder:
-        wanted, found = Path(folder, "wanted.txt"), Path(folder, output)
+        wanted, result = Path(folder, "wanted.txt"), Path(folder, output)
         wanted.write_text(requirement_lines(sorted(requirements), BuildError), encoding="utf-8")
         own = ("--quiet", "--no-header", "--no-python-downloads")
-        command = compile_command(interpreter.path, [wanted], found, *own, *options, builds=True)
+        command = compile_command(interpreter.path, [wanted], result, *own, *options, builds=True)
         run(command, log=log, environment=environment, name="uv pip compile")
         log.unlink(missing_ok=True)
-        return found.read_text(encoding="utf-8")
+        return result.read_text(encoding="utf-8")
 
 
 def _files(
@@ -295,7 +295,7 @@ def _files(
         return {}
     locked = _HASH.findall(" ".join(lines))
     tags = {name: tags for name, _, tags in _installed(environment.site)}
-    found: dict[str, tuple[str | None, str]] = {}
+    by_package: dict[str, tuple[str | None, str]] = {}
     for package in tomllib.loads(text).get("packages", ()):
         files = package.get("wheels") or [package[key] for key in ("sdist", "archive") if key in package]
         names = [unquote(str(file.get("url") or file.get("path")).rpartition("/")[2]) for file in files]
@@ -305,8 +305,8 @@ def _files(
             if "wheels" not in package or _tags(name) == tags.get(package["name"])
         ]
         if len(fitting) == 1 and (fitting[0][1] in locked if locked else fitting[0][1]):
-            found[f"{package['name']}=={package.get('version')}"] = fitting[0]
-    return found
+            by_package[f"{package['name']}=={package.get('version')}"] = fitting[0]
+    return by_package
 
 
 def _tags(wheel: str) -> frozenset[str]:
@@ -332,12 +332,12 @@ def _is_writable(cache: Cache) -> bool:
 
 def _state(folder: Path) -> Iterator[tuple[str, list[int]]]:
     """Size and time of each file below *folder*, but for what Python writes as it runs."""
-    for place, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in names:
             if name != _STAMP:
-                found = os.lstat(path := f"{place}/{name}")
-                yield os.path.relpath(path, folder), [found.st_size, found.st_mtime_ns]
+                status = os.lstat(path := f"{parent}/{name}")
+                yield os.path.relpath(path, folder), [status.st_size, status.st_mtime_ns]
 
 
 def _changed(folder: Path) -> tuple[str, ...] | None:
@@ -347,21 +347,21 @@ def _changed(folder: Path) -> tuple[str, ...] | None:
     """
     try:
         stamp = json.loads((folder / _STAMP).read_bytes())
-        made, there = stamp["files"], dict(_state(folder))
+        recorded, there = stamp["files"], dict(_state(folder))
     except (OSError, ValueError, KeyError):
         return None
-    if stamp["folder"] != str(folder) or _FILES not in made:
+    if stamp["folder"] != str(folder) or _FILES not in recorded:
         return None
     # what is new there is a package's own cache, as Python's is: another build may be at work with it
-    return tuple(path for path, state in made.items() if there.get(path) != state)
+    return tuple(path for path, state in recorded.items() if there.get(path) != state)
 
 
 def _set_apart(folder: Path) -> None:
     """Make copies of small files in *folder* that are links into uv's cache."""
-    for place, _, names in os.walk(folder):
-        for path in (Path(place, name) for name in names):
-            found = path.lstat()
-            if found.st_nlink > 1 and found.st_size < _LARGE:
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            status = path.lstat()
+            if status.st_nlink > 1 and status.st_size < _LARGE:
                 copy = path.with_name(f".{path.name}.vbuild")
                 shutil.copy2(path, copy)
                 copy.replace(path)

@@ -134,7 +134,7 @@ def build_wheel(
     wrappers = shell.wrappers
     wheel = _checked(wheel, folder / "built")
     failed = (*wrappers.failures(), *_in_vain(job, log))
-    found = pins(shell.environment, dict(job.target.requires)) if shell.environment else {}
+    specifiers = pins(shell.environment, dict(job.target.requires)) if shell.environment else {}
     calls = wrappers.compiled()
     traces = BuildTraces.of(_folders(job, shell, environments), shell.variables.get("TMPDIR"), began)
     commands = wrappers.commands()
@@ -143,7 +143,9 @@ def build_wheel(
         *nvcc_of(job.toolkit, commands),
         *_packages(job, shell, requirements),
     )
-    return Built(wheel, wrappers.overrides(), commands, seconds, calls, failed, tuple(found.items()), traces, materials)
+    return Built(
+        wheel, wrappers.overrides(), commands, seconds, calls, failed, tuple(specifiers.items()), traces, materials
+    )
 
 
 def _packages(job: Job, shell: "_Shell", requirements: set[str]) -> Iterator[Material]:
@@ -319,8 +321,8 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
                 f"{error}\nIts {_NATIVE} is for the building machine, and goes in any case; the sources need more "
                 f"than the baseline has, and no wheel for all machines can be built of them as they are"
             ) from error
-        if what := advice(text, first or ""):
-            raise BuildError(f"{error}\n{what}") from error
+        if line := advice(text, first or ""):
+            raise BuildError(f"{error}\n{line}") from error
         if job.compilers.cxx is None and "++" in text:
             raise BuildError(f"{error}\nThere is no C++ compiler on PATH; install g++ or clang") from error
         raise error from caught

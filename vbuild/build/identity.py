@@ -140,14 +140,14 @@ def keys_of(
             "vbuild": ourselves(),
         }
     )
-    found = [rust, what_compiles(compilers, path), system(variables, searched)]
-    return BuildKeys(key_of([bare, *found]), bare, path, folders_of(variables), rust)
+    machine = [rust, what_compiles(compilers, path), system(variables, searched)]
+    return BuildKeys(key_of([bare, *machine]), bare, path, folders_of(variables), rust)
 
 
 def rust_key(compilers: Compilers, variables: Mapping[str, str], plan: FlagPlan) -> tuple[str, FlagPlan]:
     """The key of the Rust of *compilers*, or "", and *plan* without what is for Rust alone."""
     of_cargo = {name: text for name, text in plan.environment if name.startswith(_OF_CARGO)}
-    others = tuple(one for one in plan.environment if one[0] not in of_cargo)
+    others = tuple(variable for variable in plan.environment if variable[0] not in of_cargo)
     key = ""
     if compilers.rust:
         named = canonical(replace(compilers.rust, rustc=Path("rustc")))
@@ -165,7 +165,7 @@ def locked(lock: Lock | None, interpreter: Interpreter) -> dict[str, Any] | None
     """The packages that *lock* has for *interpreter*, and whether others could come as well."""
     if lock is None:
         return None
-    packages = [list(one.packages) for one in lock.requirements if one.python == interpreter.kind]
+    packages = [list(locked_for.packages) for locked_for in lock.requirements if locked_for.python == interpreter.kind]
     return {"packages": packages, "binding": lock.is_binding}
 
 
@@ -205,9 +205,9 @@ def ourselves() -> str:
 def what_compiles(compilers: Compilers, path: str) -> list[object]:
     """*compilers*, and what else builds start from *path*, by their bytes."""
     names = {name for name, _ in compilers.programs}.union(_STARTED)
-    told = {name for folder in path.split(os.pathsep) for name in _listed(folder) if name.endswith(_TELLS)}
-    found = _digests(sorted(names | told), path)
-    programs = [[name, *digests] for name, digests in found.items() if digests]
+    telling = {name for folder in path.split(os.pathsep) for name in _listed(folder) if name.endswith(_TELLS)}
+    by_name = _digests(sorted(names | telling), path)
+    programs = [[name, *digests] for name, digests in by_name.items() if digests]
     return [*_chosen(compilers, dict(compilers.programs)), programs]
 
 
@@ -217,12 +217,12 @@ def _digests(names: Sequence[str], path: str) -> dict[str, tuple[str, ...]]:
     cache, key = Cache.of(Part.PROBES), f"{key_of(['program digests', names, states])}.json"
     with suppress(ValueError, TypeError, AttributeError):
         return {name: tuple(digests) for name, digests in json.loads(cache.text(key) or "").items()}
-    found = program_digests(names, path)
+    digests_by_name = program_digests(names, path)
     # one that is written to twice within a tick of the clock may have one state with two contents
     if all(changed < (time.time() - _TICK) * 1e9 for *_, changed in states):
         with suppress(OSError):
-            cache.keep_text(key, json.dumps(found))
-    return found
+            cache.keep_text(key, json.dumps(digests_by_name))
+    return digests_by_name
 
 
 def _program_states(names: Sequence[str], path: str) -> Iterator[tuple[str, int, int, int, int, int]]:
@@ -254,8 +254,8 @@ def system(environment: Mapping[str, str], searched: "Searched") -> list[object]
 
     Not the processor: builds are for the level that the plan names.
     """
-    told = folders_of(environment, _PATHS), folders_of(environment, _LIBRARY_PATHS)
-    return [platform.machine(), platform.libc_ver(), searched(*told)]
+    folders = folders_of(environment, _PATHS), folders_of(environment, _LIBRARY_PATHS)
+    return [platform.machine(), platform.libc_ver(), searched(*folders)]
 
 
 def folders_of(environment: Mapping[str, str], names: Iterable[str] = (*_PATHS, *_LIBRARY_PATHS)) -> tuple[str, ...]:
@@ -272,14 +272,14 @@ def searched_files(headers: tuple[str, ...] = (), libraries: tuple[str, ...] = (
     linked = [*_present(_LIBRARIES), *libraries]
     whole = [*_present((*_HEADERS, *_OWN_PARTS, *_FOUND)), *headers]
     whole += [f"{folder}/{name}" for folder in linked for name in _BESIDE]
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     for folder in linked:
-        found.update("\n".join(_states(folder, _LINKED)[0]).encode(errors="surrogateescape"))
+        total.update("\n".join(_states(folder, _LINKED)[0]).encode(errors="surrogateescape"))
     while whole:
         lines, below = _states(whole.pop())
-        found.update("\n".join(lines).encode(errors="surrogateescape"))
+        total.update("\n".join(lines).encode(errors="surrogateescape"))
         whole += below
-    return found.hexdigest()
+    return total.hexdigest()
 
 
 # what is there in given folders of headers and of libraries, and in the usual ones

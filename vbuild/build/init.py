@@ -81,7 +81,7 @@ class AskedAxes(Struct, frozen=True):
         keys: dict[str, Any] = {"cpu": [str(cpu) for cpu in self.cpus]} if self.cpus else {}
         if self.gpus:
             groups = {
-                f"sm{device.number}": [str(each) for each in self.gpus if each.device == device]
+                f"sm{device.number}": [str(gpu) for gpu in self.gpus if gpu.device == device]
                 for device in self.gpus.devices
             }
             version = self.toolkits[0] if self.toolkits else fitting_toolkit(self.gpus)
@@ -147,11 +147,11 @@ def _of_files(path: Path, axes: AskedAxes) -> Given:
     draft = None
     if is_drafted and survey:
         draft, notes = drafted(survey, keys), (*notes, *_met(survey, keys))
-    asked = draft.values() if draft else {"matrix": keys} if keys else {}
+    drafted_keys = draft.values() if draft else {"matrix": keys} if keys else {}
     chooses = bool(axes.pythons) and "python" in matrix
     if axes.pythons and not chooses:
-        asked["matrix"] = {**asked.get("matrix", {}), **_pythons(axes)}
-    recipe = Recipe.load(path, asked)
+        drafted_keys["matrix"] = {**drafted_keys.get("matrix", {}), **_pythons(axes)}
+    recipe = Recipe.load(path, drafted_keys)
     if draft and survey:
         _check_compiled(survey, recipe.name)
     return Given(recipe, notes, axes.pythons if chooses else (), draft)
@@ -183,12 +183,12 @@ def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any]
     """The keys for *axes*, with the toolkit that fits the build requirements of *survey*, and notes."""
     notes: tuple[str, ...] = ()
     if axes.gpus and not axes.toolkits:
-        found = _cuda_of_requirements((*survey.lines, *survey.imported), axes.pythons) if survey else None
+        of_requirements = _cuda_of_requirements((*survey.lines, *survey.imported), axes.pythons) if survey else None
         version, why = fitting_toolkit(axes.gpus), "compiles for these GPUs"
-        if found:
-            version, why = found[0], f"which {found[1]} of the build requirements is made for"
+        if of_requirements:
+            version, why = of_requirements[0], f"which {of_requirements[1]} of the build requirements is made for"
         axes = replace(axes, toolkits=(version,))
-        notes = (f"CUDA {version}{',' if found else ''} {why}; --toolkit takes another",)
+        notes = (f"CUDA {version}{',' if of_requirements else ''} {why}; --toolkit takes another",)
     if axes.gpus and survey and survey.only_calls_cuda:
         axes = replace(axes, gpus=None)
         notes = (*notes, "it calls CUDA's libraries and has no kernels: one wheel for all GPUs")
@@ -288,7 +288,7 @@ def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ..
     if not files:
         raise FetchError(f"{wanted.name}: no file or folder, and no project of this name on the package index")
     sdists = [one for one in files if not one.is_wheel and one.file.endswith(_ARCHIVES)]
-    pinned = any(each.operator in {"==", "==="} and "*" not in each.version for each in wanted.specifier)
+    pinned = any(clause.operator in {"==", "==="} and "*" not in clause.version for clause in wanted.specifier)
     fitting = [one for one in sdists if pinned or not one.is_yanked]
     versions = set(wanted.specifier.filter({one.version for one in fitting}))
     # of one release the .tar.gz of PEP 625 first
@@ -310,10 +310,10 @@ def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ..
 
 
 def _lacking(wanted: Requirement, files: Iterable[ListedFile], sdists: Iterable[ListedFile]) -> str:
-    built = {one.version for one in files if one.is_wheel} & set(
-        wanted.specifier.filter({one.version for one in files})
+    built = {file.version for file in files if file.is_wheel} & set(
+        wanted.specifier.filter({file.version for file in files})
     )
-    there = ", ".join(map(str, sorted({one.version for one in sdists}, reverse=True)[:_SHOWN]))
+    there = ", ".join(map(str, sorted({file.version for file in sdists}, reverse=True)[:_SHOWN]))
     if not there:
         return "has no sdist, only wheels; expected its source, as [source] git or path in a recipe"
     if built:
@@ -429,21 +429,21 @@ def _obstacles(survey: ProjectSurvey, python: str) -> Iterator[Obstacle]:
     languages = set(survey.languages)
     version = ".".join(map(str, interpreter.version))
     if not takes(survey.requires_python, interpreter.version):
-        what = f"Python {version}: the project wants {survey.requires_python}; --python takes another"
-        yield Obstacle(Weight.ERROR, what)
+        problem = f"Python {version}: the project wants {survey.requires_python}; --python takes another"
+        yield Obstacle(Weight.ERROR, problem)
     if not (interpreter.include / "Python.h").is_file() and not languages <= {"Rust"}:
-        what = f"Python {version}: no Python.h in {interpreter.include}; install it: apt-get install python3-dev"
-        yield Obstacle(Weight.ERROR, what)
+        problem = f"Python {version}: no Python.h in {interpreter.include}; install it: apt-get install python3-dev"
+        yield Obstacle(Weight.ERROR, problem)
     if compilers is None and {"C", "C++", "Cython"} & languages:
         yield Obstacle(Weight.NOTE, f"no C compiler on PATH: zig of the package index compiles; or {INSTALL_C}")
     if compilers and compilers.cxx is None and "C++" in languages:
         yield Obstacle(Weight.ERROR, "no C++ compiler on PATH; install g++ or clang")
     if "Fortran" in languages and not shutil.which("gfortran"):
-        what = "sources in Fortran, and no gfortran on PATH; if they are compiled: apt-get install gfortran"
-        yield Obstacle(Weight.WARNING, what)
+        problem = "sources in Fortran, and no gfortran on PATH; if they are compiled: apt-get install gfortran"
+        yield Obstacle(Weight.WARNING, problem)
     if "Rust" in languages and found_rust(os.environ) is None:
-        what = "sources in Rust, and no rustc and cargo on PATH; install it with rustup, or apt-get install cargo"
-        yield Obstacle(Weight.ERROR, what)
+        problem = "sources in Rust, and no rustc and cargo on PATH; install it with rustup, or apt-get install cargo"
+        yield Obstacle(Weight.ERROR, problem)
     yield from _of_requirements(survey, interpreter)
     if compilers:
         yield from _of_headers(survey, compilers, interpreter)
@@ -457,8 +457,8 @@ def _of_requirements(survey: ProjectSurvey, interpreter: Interpreter) -> Iterato
         environment = {**os.environ, **Indexes.configured().environment()}
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode and (name := unbuilt(ran.stderr)):
-        what = f"{name} has no wheel for this Python: the build makes one, and runs its code for that"
-        yield Obstacle(Weight.WARNING, f"build-system.requires: {what}")
+        problem = f"{name} has no wheel for this Python: the build makes one, and runs its code for that"
+        yield Obstacle(Weight.WARNING, f"build-system.requires: {problem}")
     elif ran.returncode:
         reason = " ".join(word for word in ran.stderr.split() if word.isascii())
         yield Obstacle(Weight.ERROR, f"build-system.requires: {reason}")
@@ -472,5 +472,5 @@ def _of_headers(survey: ProjectSurvey, compilers: Compilers, interpreter: Interp
     absent = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith("vbuild_missing ")]
     for package in dict.fromkeys(packages[header] for header in absent):
         names = ", ".join(header for header in absent if packages[header] == package)
-        what = f"{names}: not found; if the project does not bring it: apt-get install {package}"
-        yield Obstacle(Weight.WARNING, what)
+        problem = f"{names}: not found; if the project does not bring it: apt-get install {package}"
+        yield Obstacle(Weight.WARNING, problem)

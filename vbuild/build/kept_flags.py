@@ -69,18 +69,20 @@ class KeptFlags(Struct, frozen=True):
 
         *objects* are kept ones of another machine's tree.
         """
-        kept = tuple(one for one in overrides if is_for_single_files(one) and not is_trial(one.sources))
+        kept_overrides = tuple(
+            override for override in overrides if is_for_single_files(override) and not is_trial(override.sources)
+        )
         files: dict[tuple[str, tuple[str, ...]], frozenset[str]] = defaultdict(frozenset)
-        for one in named(kept, project):
-            for source in one.sources:
-                files[source, one.kept] |= _defined((objects or project) / one.object)
+        for override in named(kept_overrides, project):
+            for source in override.sources:
+                files[source, override.kept] |= _defined((objects or project) / override.object)
 
         def is_there(source: str) -> bool:
             return not is_trial([source]) if objects else (project / source).is_file()
 
         return cls(
             tuple(KeptFile(source, flags, names) for (source, flags), names in files.items()),
-            _steering(kept, calls, is_there) if kept else frozenset(),
+            _steering(kept_overrides, calls, is_there) if kept_overrides else frozenset(),
         )
 
     def following(self, rules: Rewriting, above: CodeAbove, *, is_sure: bool = False) -> NextRules | None:
@@ -97,8 +99,8 @@ class KeptFlags(Struct, frozen=True):
         """The *rules* without the flags that nearly all commands have; None if these are gone already."""
         if not (steering := tuple(sorted(self.steering - {*rules.steering}))):
             return None
-        what = f"{' '.join(steering)}: in nearly all commands, and {_WHY}"
-        return NextRules(replace(rules, steering=(*rules.steering, *steering)), what)
+        difference = f"{' '.join(steering)}: in nearly all commands, and {_WHY}"
+        return NextRules(replace(rules, steering=(*rules.steering, *steering)), difference)
 
     def next_rules(self, rules: Rewriting, above: Collection[str], *, is_sure: bool = False) -> NextRules | None:
         """The *rules* without the flags that put the functions *above* the level; None if none could have.
@@ -107,22 +109,22 @@ class KeptFlags(Struct, frozen=True):
         stripped libraries have no names, nor have some objects of link-time optimisation.
         """
         names_above = {_plain(name) for name in above}
-        found = [one for one in self.files if not one.functions.isdisjoint(names_above)]
+        owners = [file for file in self.files if not file.functions.isdisjoint(names_above)]
         # "function at 0x1234" is what a function without a name is called
-        is_told = all(one.functions for one in self.files) and not any(" " in name for name in above)
-        if not found and (is_sure or is_told):
+        is_told = all(file.functions for file in self.files) and not any(" " in name for name in above)
+        if not owners and (is_sure or is_told):
             return None
         if following := self._without_steering(rules):
             return following
-        leaking = found or self.files
-        flags = sorted({flag for one in leaking for flag in one.flags})
-        names = sorted({one.source for one in leaking})
+        leaking = owners or self.files
+        flags = sorted({flag for file in leaking for flag in file.flags})
+        names = sorted({file.source for file in leaking})
         shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         globs = {escape(name) for name in names} - {*rules.leaking}
         if not globs:  # they have lost their flags already, and it made no difference
             return None
-        what = f"{' '.join(flags)} of {shown}: {_WHY}"
-        return NextRules(replace(rules, leaking=(*rules.leaking, *sorted(globs))), what)
+        difference = f"{' '.join(flags)} of {shown}: {_WHY}"
+        return NextRules(replace(rules, leaking=(*rules.leaking, *sorted(globs))), difference)
 
 
 def is_for_single_files(override: Override) -> bool:
@@ -138,9 +140,9 @@ def _steering(
     for call in calls:
         compiled[call.program].update(filter(is_there, call.sources))
     with_flag: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for one in kept:
-        for flag in one.kept:
-            with_flag[one.program, flag].update(filter(is_there, one.sources))
+    for override in kept:
+        for flag in override.kept:
+            with_flag[override.program, flag].update(filter(is_there, override.sources))
     return frozenset(
         flag
         for (program, flag), sources in with_flag.items()

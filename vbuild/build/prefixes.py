@@ -64,11 +64,11 @@ def variables(
         **({LIBRARIES: _below(prefixes, _FOLDERS)} if runs else {}),
     }
     usual = {"PATH": os.defpath}
-    found = {name: _joined(folders, before.get(name) or usual.get(name, "")) for name, folders in lists.items()}
+    leading = {name: _joined(folders, before.get(name) or usual.get(name, "")) for name, folders in lists.items()}
     option = "-L" if is_zig else "-Wl,-rpath-link,"
     link = [f"{option}{folder}" for folder in lists["LIBRARY_PATH"]]
-    found["LDFLAGS"] = " ".join([*link, *filter(None, [before.get("LDFLAGS")])])
-    return found
+    leading["LDFLAGS"] = " ".join([*link, *filter(None, [before.get("LDFLAGS")])])
+    return leading
 
 
 def libraries(prefixes: Sequence[Prefix], before: Mapping[str, str]) -> dict[str, str]:

@@ -101,8 +101,8 @@ def repaired(
         wheels = wheels_in(folder)
         if len(wheels) != 1:
             names = ", ".join(path.name for path in wheels) or "no wheel"
-            what = "let repair.command leave one" if settings.command else "repair.skip = true leaves auditwheel out"
-            raise BuildError(f"repairing {wheel.name} left {names}, expected one wheel: {what}; its log is {log}")
+            advice = "let repair.command leave one" if settings.command else "repair.skip = true leaves auditwheel out"
+            raise BuildError(f"repairing {wheel.name} left {names}, expected one wheel: {advice}; its log is {log}")
         WheelName.parse(wheels[0].name)
         return wheels[0].rename(into / wheels[0].name)
 
@@ -199,11 +199,11 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
     if not wheel.exists():
         raise BuildError(f"{wheel}: no such wheel")
     source_date_epoch()
-    settings, asked = _settings(recipe)
+    settings, pass_env = _settings(recipe)
     check_wheels([wheel])
     try:
-        with _log() as log, supervised(), hiding(of_variables(os.environ, asked)):
-            return Portable(wheel, repaired(wheel.absolute(), folder, log=log, settings=settings, pass_env=asked))
+        with _log() as log, supervised(), hiding(of_variables(os.environ, pass_env)):
+            return Portable(wheel, repaired(wheel.absolute(), folder, log=log, settings=settings, pass_env=pass_env))
     except OSError as error:
         raise BuildError(f"{folder}: cannot be written: {error.strerror}") from error
 
@@ -222,14 +222,14 @@ def _settings(recipe: Path | None) -> tuple[Repair, tuple[str, ...]]:
                 return Repair(), ()
             table = table.handed(key)
         build = table.handed("build", optional=True)
-        asked = build.parsed_texts("pass-env", variable_pattern, ())
+        pass_env = build.parsed_texts("pass-env", variable_pattern, ())
         with table.table("repair", optional=True) as settings:
             rules = Repair.read(settings)
     if rules.command and recipe is None:
         raise RecipeError(
             f"{path}: repair.command is a program to run, and nobody named this file; to run it: --recipe {path}"
         )
-    return rules, asked
+    return rules, pass_env
 
 
 @contextmanager

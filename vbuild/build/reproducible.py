@@ -64,11 +64,11 @@ class BuildTraces(Struct, frozen=True):
     def of(cls, folders: Iterable[tuple[Path | None, str]], temporary: str | None, start: float) -> Self:
         """The traces of a build from *start*, in seconds since the epoch, until now."""
         there = [(path, name) for path, name in folders if path and path.parts]
-        paths = {str(each): name for path, name in there for each in (path.absolute(), path.resolve())}
+        paths = {str(form): name for path, name in there for form in (path.absolute(), path.resolve())}
         moments = (time.gmtime(start), time.localtime(start), time.gmtime(), time.localtime())
         days = dict.fromkeys(time.strftime("%Y-%m-%d", moment) for moment in moments)
-        found = tuple((path, name) for path, name in paths.items() if path not in _COMMON)
-        return cls(found, temporary or cls().temporary, tuple(days))
+        telling = tuple((path, name) for path, name in paths.items() if path not in _COMMON)
+        return cls(telling, temporary or cls().temporary, tuple(days))
 
     def patterns(self) -> Iterator[tuple[re.Pattern[bytes], str]]:
         """What is searched for, and what is said of it; ``{}`` stands for where a path leads."""
@@ -102,7 +102,7 @@ def without_folders(wheel: Path, folder: Path, traces: BuildTraces) -> Path:
     maturin's bill calls each crate of the project by the path of its source.
     """
     with open_wheel(wheel) as source:
-        found: dict[str, bytes] = {}
+        edits: dict[str, bytes] = {}
         for member in source.members:
             if _BILL.fullmatch(member.path) and member.size <= LARGEST:
                 data = text = source.read(member)
@@ -110,8 +110,8 @@ def without_folders(wheel: Path, folder: Path, traces: BuildTraces) -> Path:
                     for form in dict.fromkeys((json.dumps(path)[1:-1], path, quote(path))):
                         text = text.replace(os.fsencode(form), name.encode())
                 if text != data:
-                    found[member.path] = text
-        return edited(source, folder, source.name, edits=found) if found else wheel
+                    edits[member.path] = text
+        return edited(source, folder, source.name, edits=edits) if edits else wheel
 
 
 def not_reproducible(
@@ -124,12 +124,12 @@ def not_reproducible(
     patterns = tuple(traces.patterns())
     with open_wheel(wheel) as opened:
         record = f"{opened.dist_info}/RECORD"
-        found = (
+        reasons = (
             (member.path, _trace(opened, member.path, patterns, source, has_gpu_code=has_gpu_code))
             for member in opened.members
             if member.path != record
         )
-        return tuple(Unreproducible(path, why) for path, why in found if why)
+        return tuple(Unreproducible(path, why) for path, why in reasons if why)
 
 
 def _trace(

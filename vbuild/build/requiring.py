@@ -58,11 +58,11 @@ def pins(environment: BuildEnvironment, asked: Mapping[str, str]) -> dict[str, s
     *asked* has the values of the matrix; a framework is held to its minor version.
     """
     packages = environment.packages
-    found = {}
+    specifiers = {}
     for project in (*asked, *(each for each in frameworks() if each not in asked)):
         if version := packages.get(project):
-            found[project] = _pin(project, asked.get(project), Version(version), environment.site)
-    return found
+            specifiers[project] = _pin(project, asked.get(project), Version(version), environment.site)
+    return specifiers
 
 
 def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
@@ -72,12 +72,12 @@ def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
         match = _CUDA.search(read_text(file, errors="replace")) if file.is_file() else None
         if match is None:
             continue
-        what = f"{project} {environment.packages.get(project, '')} of the build requirements is built"
+        problem = f"{project} {environment.packages.get(project, '')} of the build requirements is built"
         if match["major"] is None:
-            raise BuildError(f"{what} without CUDA; expected one with CUDA {toolkit.major}, or no matrix.cuda")
+            raise BuildError(f"{problem} without CUDA; expected one with CUDA {toolkit.major}, or no matrix.cuda")
         if int(match["major"]) != toolkit.major:
             there = match["version"]
-            raise BuildError(f"{what} for CUDA {there}, not {toolkit}; expected matrix.cuda[].toolkit = '{there}'")
+            raise BuildError(f"{problem} for CUDA {there}, not {toolkit}; expected matrix.cuda[].toolkit = '{there}'")
 
 
 def tied(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[str, str]) -> Path:
@@ -87,11 +87,11 @@ def tied(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[s
     It requires the frameworks whose libraries it needs, too. `BuildError` if its own requirements exclude what it
     was built against.
     """
-    projects = {one.project for name in outside(wheel) if (one := framework(name))}
+    projects = {owner.project for name in outside(wheel) if (owner := framework(name))}
     with open_wheel(wheel) as source:
         before = source.metadata()
         lines = list(before.requires_dist)
-        known = {canonicalize_name(found.name) for line in lines if (found := read_requirement(line))}
+        known = {canonicalize_name(requirement.name) for line in lines if (requirement := read_requirement(line))}
         lines = [_narrowed(line, {name: pins[name] for name in asked if name in pins}) for line in lines]
         lines += [f"{name}{pins[name]}" for name in sorted({*asked, *projects} - known) if name in pins]
         if not asked and lines == list(before.requires_dist):
@@ -160,15 +160,17 @@ def _pin(project: str, value: str | None, version: Version, site: Path) -> str:
 
 def _narrowed(line: str, pins: Mapping[str, str]) -> str:
     """The requirement *line*, with the specifier of *pins* for its project added."""
-    found = read_requirement(line)
-    if found is None or found.url or (pin := pins.get(canonicalize_name(found.name))) is None:
+    requirement = read_requirement(line)
+    if requirement is None or requirement.url or (pin := pins.get(canonicalize_name(requirement.name))) is None:
         return line
-    both = found.specifier & SpecifierSet(pin)
-    exact = next((one.version.removesuffix(".*") for one in SpecifierSet(pin) if one.operator in {"==", ">="}), None)
-    if exact and "==" in pin and not _overlaps(found.specifier, exact):
+    both = requirement.specifier & SpecifierSet(pin)
+    exact = next(
+        (clause.version.removesuffix(".*") for clause in SpecifierSet(pin) if clause.operator in {"==", ">="}), None
+    )
+    if exact and "==" in pin and not _overlaps(requirement.specifier, exact):
         raise BuildError(f"requires {line}, and it was built against {exact}; expected a value that it admits")
-    found.specifier = SpecifierSet(pin) if found.specifier == SpecifierSet() else both
-    return str(found)
+    requirement.specifier = SpecifierSet(pin) if requirement.specifier == SpecifierSet() else both
+    return str(requirement)
 
 
 def _overlaps(specifier: SpecifierSet, release: str) -> bool:

@@ -335,15 +335,15 @@ def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes
     if isinstance(source, Sdist) and source.file:
         return _unchanged(source, source.file)
     part, name = (Part.COMMITS, source.commit) if isinstance(source, Git) else (Part.SDISTS, source.sha256)
-    kept = Cache(part, (cache or cache_folder()) / part)
-    path = kept.folder / name
+    cached = Cache(part, (cache or cache_folder()) / part)
+    path = cached.folder / name
     if _is_whole(source, path):
-        kept.mark(path)
+        cached.mark(path)
         return path
-    with kept.locked(name):
+    with cached.locked(name):
         if _is_whole(source, path):  # another process fetched it while this one waited
             return path
-        with kept.replacing(name) as new:
+        with cached.replacing(name) as new:
             match source:
                 case Git():
                     with at(source):
@@ -391,8 +391,8 @@ def unpacked(
     project = copied(archive, folder, subdirectory=subdirectory, patches=patches, without=without)
     if not any((project / name).is_file() for name in PROJECT_FILES):
         where = f"subdirectory {subdirectory!r}" if subdirectory else "top folder"
-        what = f"{archive.name}: no project in its {where}; expected {' or '.join(PROJECT_FILES)}"
-        raise BuildError(f"{what}: name the folder that has it, source.subdirectory = '…'")
+        problem = f"{archive.name}: no project in its {where}; expected {' or '.join(PROJECT_FILES)}"
+        raise BuildError(f"{problem}: name the folder that has it, source.subdirectory = '…'")
     return project
 
 
@@ -455,10 +455,10 @@ def _names(folder: Path, without: Path | None) -> Iterator[str]:
         return
     top = os.fspath(folder)
     left_out = _not_sources(without)
-    for place, folders, files in os.walk(top):
-        leave = left_out(place, [*folders, *files])
+    for parent, folders, files in os.walk(top):
+        leave = left_out(parent, [*folders, *files])
         folders[:] = sorted(name for name in folders if name not in leave)
-        below = f"{place}/"[len(top) + 1 :]
+        below = f"{parent}/"[len(top) + 1 :]
         yield from (below + name for name in sorted({*folders, *files} - leave))
 
 

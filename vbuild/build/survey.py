@@ -133,7 +133,7 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
     for path in _files(project):
         sources.look(path, path.relative_to(project).as_posix())
     lines, has_hooks = _stated(project)
-    requires = tuple(dict.fromkeys(each for line in lines if (each := required_project(line))))
+    requires = tuple(dict.fromkeys(required for line in lines if (required := required_project(line))))
     # with other sources it compiles by itself, and a switch for Cython makes those anew
     by_itself = sources.languages - {"Cython"}
     switches = {name: text for name, text in sources.switches.items() if not (by_itself and name.endswith(_COMPILING))}
@@ -203,15 +203,15 @@ class _Sources:
 
 def _files(project: Path) -> Iterator[Path]:
     """The files of *project*: not what is hidden, in a virtual environment, or built of it."""
-    for place, folders, files in os.walk(project):
+    for parent, folders, files in os.walk(project):
         folders[:] = sorted(
             name
             for name in folders
             if not name.startswith(".")
             and name.lower() not in _NOT_ITS_OWN
-            and not Path(place, name, "pyvenv.cfg").exists()
+            and not Path(parent, name, "pyvenv.cfg").exists()
         )
-        yield from (Path(place, name) for name in sorted(files))
+        yield from (Path(parent, name) for name in sorted(files))
 
 
 def _text(path: Path) -> str:
@@ -284,7 +284,7 @@ def _brings(required: str, needed: str) -> bool:
 def _module(project: Path, name: str) -> str:
     """The module that users of *name* import, if its files leave no doubt."""
     plain = canonicalize_name(name).replace("-", "_")
-    places = [project, *(project / place for place in _PLACES)]
+    places = [project, *(project / folder for folder in _PLACES)]
     for file in (*project.glob("*.egg-info/top_level.txt"), *project.glob("*/*.egg-info/top_level.txt")):
         listed = [line.strip() for line in _text(file).splitlines() if line.strip().isidentifier()]
         if not listed:
@@ -294,9 +294,11 @@ def _module(project: Path, name: str) -> str:
         public = [module for module in listed if not module.startswith("_") and module not in _NOT_ITS_OWN]
         # some are of a namespace, or of what is compiled on other systems only
         endings = ("", ".py", *_LANGUAGES)
-        is_there = any((place / f"{module}{end}").exists() for module in public for place in places for end in endings)
+        is_there = any(
+            (folder / f"{module}{end}").exists() for module in public for folder in places for end in endings
+        )
         return public[0] if len(public) == 1 and is_there else ""
-    packages = (path.parent.name for place in places for path in place.glob("*/__init__.py"))
+    packages = (path.parent.name for folder in places for path in folder.glob("*/__init__.py"))
     return next((package for package in packages if package.lower() == plain and package.isidentifier()), "")
 
 
@@ -356,8 +358,8 @@ def _matrix(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftK
     for key, value in matrix.items():
         if key == "cuda":
             entries = [{**entry, **_libraries(survey, entry["toolkit"])} for entry in value]
-            each = "each group, and a plain one for all" if "gpus" in value[0] else "each, and a plain one"
-            yield DraftKey("matrix", key, entries, f"a wheel for {each}")
+            contents = "each group, and a plain one for all" if "gpus" in value[0] else "each, and a plain one"
+            yield DraftKey("matrix", key, entries, f"a wheel for {contents}")
         else:
             yield DraftKey("matrix", key, value, "the plain wheel is built as well" if key == "cpu" else "")
     if "python" not in matrix:
@@ -383,19 +385,21 @@ def _libraries(survey: ProjectSurvey, version: str = "13.0") -> dict[str, Any]:
 def _others(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
     has_cuda = "cuda" in matrix
     if switches := survey.switched(has_cuda=has_cuda):
-        what = "or it takes a finished wheel from elsewhere, leaves CUDA out where there is no GPU, or compiles nothing"
-        yield DraftKey("build", "env", switches, what)
+        comment = (
+            "or it takes a finished wheel from elsewhere, leaves CUDA out where there is no GPU, or compiles nothing"
+        )
+        yield DraftKey("build", "env", switches, comment)
     if survey.imported:
-        what = "setup.py imports it, or a source includes it, and the project does not say so"
-        yield DraftKey("build", "requires", [*survey.imported], what)
+        comment = "setup.py imports it, or a source includes it, and the project does not say so"
+        yield DraftKey("build", "requires", [*survey.imported], comment)
     if has_cuda and "gpus" in matrix["cuda"][0]:
-        what = "what is asked for takes the place of a list of its own"
-        yield DraftKey("build", "cuda", {"archs": "complete"}, what)
+        comment = "what is asked for takes the place of a list of its own"
+        yield DraftKey("build", "cuda", {"archs": "complete"}, comment)
     if has_cuda and not {*survey.requires, *survey.imported}.intersection(frameworks()):
         # they take gigabytes; a framework brings them
         patterns = [f"lib{name}.so.*" for name in _CUDA_LIBRARIES]
-        what = "NVIDIA's packages have them, which it requires where it uses them"
-        yield DraftKey("repair", "exclude", patterns, what)
+        comment = "NVIDIA's packages have them, which it requires where it uses them"
+        yield DraftKey("repair", "exclude", patterns, comment)
         yield DraftKey("split", "rpath", value=True, comment="and finds there")
         yield DraftKey("split", "share", value=False)
     if survey.module:

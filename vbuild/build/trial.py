@@ -69,8 +69,8 @@ class WheelTrial(Struct, frozen=True):
                 run(["sh", "-c", self.check.command], log=log, cwd=empty, environment=seen)
             except BuildError as error:
                 if missing := missing_module(log.read_text(encoding="utf-8", errors="replace")):
-                    what = f"Name the package that has the module: test.requires = [{missing!r}]"
-                    raise BuildError(f"{error}\n{what}") from error
+                    line = f"Name the package that has the module: test.requires = [{missing!r}]"
+                    raise BuildError(f"{error}\n{line}") from error
                 raise
         return TrialResult.PASSED
 

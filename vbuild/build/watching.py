@@ -94,8 +94,8 @@ class Compiled(Struct, frozen=True):
 
     def by_code(self) -> dict[bytes, Made]:
         """What the *linked* files that are there were made of, by a digest of their machine code."""
-        found = ((_code(file.read_bytes()), made) for file, made in self.linked.items() if file.is_file())
-        return {code: made for code, made in found if code}
+        by_digest = ((_code(file.read_bytes()), made) for file, made in self.linked.items() if file.is_file())
+        return {code: made for code, made in by_digest if code}
 
     def made(self, path: str, data: bytes, by_code: Mapping[bytes, Made]) -> Made:
         """What the library *data* at *path* in a wheel was made of, by its code or else its name."""
@@ -169,11 +169,11 @@ def source_files(data: bytes) -> frozenset[str]:
 
 
 def sources_of(objects: Iterable[Path]) -> frozenset[str]:
-    found: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
     for file in objects:
         with suppress(OSError):
-            found |= source_files(file.read_bytes())
-    return found
+            names |= source_files(file.read_bytes())
+    return names
 
 
 def _is_source(word: str) -> bool:
@@ -182,11 +182,11 @@ def _is_source(word: str) -> bool:
 
 def _expanded(words: list[str]) -> list[str]:
     """*words* with response files in place."""
-    found: list[str] = []
+    result: list[str] = []
     for word in words:
         with suppress(ValueError):  # a quotation mark that is not closed
-            found.extend(shlex.split(word[1:]) if word.startswith("@") else [word])
-    return found
+            result.extend(shlex.split(word[1:]) if word.startswith("@") else [word])
+    return result
 
 
 def _output(words: list[str]) -> str:
@@ -218,7 +218,9 @@ def _code(data: bytes) -> bytes:
         return b""
     with suppress(BinaryError):
         image = ElfImage.read(memoryview(data))
-        code = [image.view(one.span) for one in image.sections if one.header.sh_flags & SectionFlag.EXECINSTR]
+        code = [
+            image.view(section.span) for section in image.sections if section.header.sh_flags & SectionFlag.EXECINSTR
+        ]
         return blake2b(b"".join(code), digest_size=16).digest() if any(code) else b""
     return b""
 
@@ -301,7 +303,7 @@ class Watch(Struct, frozen=True):
         outside = [(kind, *file.rpartition("/")) for kind, file in lines if not f"{file}/".startswith(own)]
         names = sorted({name for _, folder, _, name in outside if folder in search})
         found = [(kind, f"{folder}/{name}") for kind, folder, _, name in outside if folder not in search]
-        found = [one for one in found if one[1].startswith(roots) and _MADE not in one[1]]
+        found = [entry for entry in found if entry[1].startswith(roots) and _MADE not in entry[1]]
         files = sorted({file for _, file in found})
         since = (self.folder / _LIBRARY).stat().st_mtime_ns
         if any(map(partial(_is_later, since), files)):
@@ -336,21 +338,21 @@ class Watch(Struct, frozen=True):
         # what configure scripts try out is gone
         past = sorted(path for path in seen.around if path.is_relative_to(within) and path.is_file())
         own = {name for _, _, names in os.walk(project) for name in names if name.endswith(_COMPILED_SOURCES)}
-        found: dict[str, set[str]] = {}
+        by_module: dict[str, set[str]] = {}
         inside: dict[str, frozenset[str]] = {}
         linked_by_code = seen.by_code()
         for module, data in _modules_in(wheel):
-            made = seen.made(module, data, linked_by_code)
-            linked = {path.name for path in made.sources}
-            inside[module] = (source_files(data) or sources_of(made.objects) or _sources_left(module, project)) & own
+            parts = seen.made(module, data, linked_by_code)
+            linked = {path.name for path in parts.sources}
+            inside[module] = (source_files(data) or sources_of(parts.objects) or _sources_left(module, project)) & own
             inside[module] |= linked
             if names := linked | (inside[module] - named):
-                found[module] = names
-        elsewhere = [path for path in past if path.name not in set().union(*found.values())]
+                by_module[module] = names
+        elsewhere = [path for path in past if path.name not in set().union(*by_module.values())]
         if all(inside.values()):  # a program that the build itself runs is in none
             elsewhere = [path for path in elsewhere if any(path.name in names for names in inside.values())]
-        told = {module: tuple(sorted(names)) for module, names in found.items()}
-        return told | ({"": tuple(str(path.relative_to(within)) for path in elsewhere)} if elsewhere else {})
+        result = {module: tuple(sorted(names)) for module, names in by_module.items()}
+        return result | ({"": tuple(str(path.relative_to(within)) for path in elsewhere)} if elsewhere else {})
 
     def _lines(self) -> list[tuple[str, str]]:
         file = self.folder / _LOG
@@ -447,21 +449,21 @@ def _sources_left(module: str, project: Path) -> frozenset[str]:
 def _is_later(since: int, path: str) -> bool:
     """Whether the file at *path* was written, or put there, after *since*, in nanoseconds."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - thousands of times
+        status = os.stat(path)  # noqa: PTH116 - thousands of times
     except (OSError, ValueError):
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_ctime_ns > since
+    return stat.S_ISREG(status.st_mode) and status.st_ctime_ns > since
 
 
 def _words(project: Path, naming: Iterable[Path]) -> set[str]:
     """The words of files in *project* that may name libraries or packages, and of the files *naming*."""
     inside = (Path(folder, name) for folder, _, names in os.walk(project) for name in names)
-    found: set[str] = set()
+    result: set[str] = set()
     for file in (*naming, *(path for path in inside if path.suffix not in _COMPILED)):
         with suppress(OSError):
             if file.is_file() and file.stat().st_size <= _LARGEST:
-                found.update(_WORD.findall(file.read_text(encoding="utf-8", errors="replace").lower()))
-    return found
+                result.update(_WORD.findall(file.read_text(encoding="utf-8", errors="replace").lower()))
+    return result
 
 
 def _mentioned(folder: str, words: Collection[str]) -> str:

@@ -166,13 +166,13 @@ class FailedCall(Struct, frozen=True):
     def __str__(self) -> str:
         if not self.arguments:
             return f"{self.program} was {self.error}"
-        told = shlex.join([self.program, *(word for word in self.arguments if not word.startswith(_USUAL))])
+        command = shlex.join([self.program, *(word for word in self.arguments if not word.startswith(_USUAL))])
         keep = ""
         if self.removed:
             sources = [f"*{PurePath(word).name}" for word in self.sources]
             rule = f"build.keep-flags = {sources}" if sources else "build.flags = 'keep'"
             keep = f"; {' '.join(self.removed)} was taken out of it: {rule}"
-        return f"`{told if len(told) <= _LONGEST else f'{told[:_LONGEST]} …'}` failed: {self.error}{keep}"
+        return f"`{command if len(command) <= _LONGEST else f'{command[:_LONGEST]} …'}` failed: {self.error}{keep}"
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -314,15 +314,15 @@ def install(
 def _compilers_own(
     compilers: Compilers, wrappers: CompilerWrappers, cuda: CudaRules | None, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    found = dict(compilers.variables)
+    variables = dict(compilers.variables)
     if cuda:
-        found |= _searched(cuda.nvcc.parents[1], environment)
+        variables |= _searched(cuda.nvcc.parents[1], environment)
     if PRELOAD in environment:
-        found[PRELOAD] = environment[PRELOAD]
+        variables[PRELOAD] = environment[PRELOAD]
     if compilers.zig_target:
         # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
-        found["ZIG_LOCAL_CACHE_DIR"] = str(wrappers.folder / "zig")
-    return found
+        variables["ZIG_LOCAL_CACHE_DIR"] = str(wrappers.folder / "zig")
+    return variables
 
 
 def _rpaths(toolkit: Path) -> Iterator[str]:
@@ -337,11 +337,11 @@ def _rpaths(toolkit: Path) -> Iterator[str]:
 
 def _searched(toolkit: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables by which compilers look into *toolkit* last of all."""
-    found = {}
+    variables = {}
     for name, folders in _SEARCHED.items():
-        given = [environment[name]] if environment.get(name) else []
-        found[name] = os.pathsep.join([*given, *(str(toolkit / folder) for folder in folders)])
-    return found
+        own = [environment[name]] if environment.get(name) else []
+        variables[name] = os.pathsep.join([*own, *(str(toolkit / folder) for folder in folders)])
+    return variables
 
 
 def overrides(log: Path) -> tuple[Override, ...]:
@@ -363,14 +363,14 @@ def compilers_in(log: Path, files: Mapping[str, Path] | None = None) -> tuple[Ma
     Those that build systems only try out are left out: which ones they find depends on what else is installed.
     """
     calls = (*compiler_calls(log), *compiler_calls(log.with_name(compiler_program.LINKS)))
-    found = []
+    compilers = []
     for name in sorted({call.program for call in calls if not is_trial(call.sources)}):
         answer = log.with_name(compiler_program.ANSWERS) / name
         if answer.is_file():  # else all its commands were refused, and it has not run
             kind, version, commit = described(name, answer.read_text(encoding="utf-8", errors="replace"))
             sha256 = program_digest(files[name]) or None if files and name in files else None
-            found.append(Material(MaterialRole.COMPILER, kind, version, sha256=sha256, commit=commit))
-    return tuple(dict.fromkeys(found))
+            compilers.append(Material(MaterialRole.COMPILER, kind, version, sha256=sha256, commit=commit))
+    return tuple(dict.fromkeys(compilers))
 
 
 def nvcc_of(toolkit: Toolkit | None, commands: Sequence[Command]) -> tuple[Material, ...]:
@@ -398,12 +398,12 @@ def _logged(log: Path, kind: type[T]) -> Iterable[T]:
     """Every different entry of *kind* in *log*, in order."""
     if not log.exists():
         return ()
-    found: dict[T, None] = {}
+    entries: dict[T, None] = {}
     # what compilers said of a source may have what a macro is set to
     for line in masked_text(log.read_text(encoding="utf-8", errors="replace")).splitlines():
         with suppress(ValueError, ValidationError):  # torn, where the disk was full or a command was killed
-            found[convert(json.loads(line), kind)] = None
-    return found
+            entries[convert(json.loads(line), kind)] = None
+    return entries
 
 
 def named(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
@@ -413,7 +413,7 @@ def named(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
     that is also the end of one in the tree, or its last two parts.
     """
     ends: dict[str, list[tuple[str, ...]]] = {}
-    away = {PurePath(source) for one in found for source in one.sources if source.startswith("/")}
+    away = {PurePath(source) for override in found for source in override.sources if source.startswith("/")}
     if away:
         for folder, _, files in os.walk(project):
             for name in {path.name for path in away}.intersection(files):
@@ -429,7 +429,7 @@ def named(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
             lengths.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both)))
         return "/".join(parts[1:][-max(lengths) :])
 
-    return tuple(dict.fromkeys(replace(one, sources=tuple(map(known, one.sources))) for one in found))
+    return tuple(dict.fromkeys(replace(override, sources=tuple(map(known, override.sources))) for override in found))
 
 
 def check_nvcc(program: Path) -> None:

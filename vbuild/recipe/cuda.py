@@ -91,8 +91,10 @@ class CudaSettings:
     def read(cls, table: Table, toolkits: tuple[Dotted, ...]) -> Self:
         compress = Compress(table.one_of("compress", Compress))
         if compress not in {Compress.DEFAULT, Compress.NONE} and min(toolkits) < COMPRESS_MODES_SINCE:
-            what = f"{str(compress)!r} is known to nvcc from CUDA {COMPRESS_MODES_SINCE} on"
-            raise table.refuse("compress", f"{what}, and the matrix has {min(toolkits)}; expected 'default' or 'none'")
+            problem = f"{str(compress)!r} is known to nvcc from CUDA {COMPRESS_MODES_SINCE} on"
+            raise table.refuse(
+                "compress", f"{problem}, and the matrix has {min(toolkits)}; expected 'default' or 'none'"
+            )
         with table.table("files", optional=True) as files:
             rules = tuple(FileRule(glob, _treatment(files, glob, toolkits)) for glob in files)
         return cls(
@@ -127,8 +129,8 @@ def gpu_list(text: Setting, toolkits: Iterable[Dotted]) -> GpuList:
     for request in gpus:
         if request.ptx and request.arch.suffix == "a":
             arch, device = request.arch, request.device
-            what = f"PTX for {arch} alone runs on no later GPU"
-            raise RecipeError(f"{request}: {what}; expected {arch}, {device}+PTX, or both")
+            problem = f"PTX for {arch} alone runs on no later GPU"
+            raise RecipeError(f"{request}: {problem}; expected {arch}, {device}+PTX, or both")
     for toolkit in toolkits:
         gpus.check_toolkit(toolkit)
     check_together(gpus)

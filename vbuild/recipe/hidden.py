@@ -75,30 +75,30 @@ def _settings(recipe: Recipe, targets: Iterable[Target]) -> Iterator[tuple[str, 
 def of_variables(environment: Mapping[str, str], asked: Iterable[str]) -> dict[str, str]:
     """What to hide of the variables of *environment* that a build sees which *asked* for these; what stands for it."""
     asked = tuple(asked)
-    found: dict[str, str] = {}
+    hidden: dict[str, str] = {}
     for name, text in passed(environment, asked).items():
         is_value = is_asked(name, asked) and not _FLAGS.match(text)
-        found |= _of_value(name, text) if is_value else _of_flags(text)
-    return found
+        hidden |= _of_value(name, text) if is_value else _of_flags(text)
+    return hidden
 
 
 def of_settings(settings: Iterable[tuple[str, str]]) -> dict[str, str]:
     """What to hide of *settings*: those whose name speaks of a secret, and secrets in flags."""
-    found: dict[str, str] = {}
+    hidden: dict[str, str] = {}
     for name, text in settings:
-        found |= _of_value(name, text) if SECRET.search(name) else _of_flags(text)
-    return found
+        hidden |= _of_value(name, text) if SECRET.search(name) else _of_flags(text)
+    return hidden
 
 
 def _of_value(name: str, text: str) -> dict[str, str]:
     is_secret = SECRET.search(name) is not None
     lines = (line.strip() for line in text.splitlines())
-    found = [line for line in lines if _is_worth(line, is_secret=is_secret)]
-    return dict.fromkeys([*found, *(quote(line, safe="") for line in found)], STARS)
+    hidden = [line for line in lines if _is_worth(line, is_secret=is_secret)]
+    return dict.fromkeys([*hidden, *(quote(line, safe="") for line in hidden)], STARS)
 
 
 def _of_flags(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    hidden: dict[str, str] = {}
     for _, seen, secret in secrets_in(text):
         if not secret:
             continue
@@ -106,10 +106,10 @@ def _of_flags(text: str) -> dict[str, str]:
         if match := _NAME.search(seen):
             name = match[0].removeprefix("-D").removeprefix("/D")
             spelled = (secret, bare, f'"{bare}"', f'\\"{bare}\\"', secret.partition(",-")[0])
-            found |= {f"{name}{one}": f"{name}{stands}" for one in spelled}
+            hidden |= {f"{name}{one}": f"{name}{stands}" for one in spelled}
         if _is_worth(bare) and not _WORD.fullmatch(bare):
-            found[bare] = stands
-    return found
+            hidden[bare] = stands
+    return hidden
 
 
 def _is_worth(value: str, *, is_secret: bool = False) -> bool:

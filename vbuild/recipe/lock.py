@@ -71,8 +71,12 @@ class Lock(Struct, frozen=True):
             "natives": dict(self.natives),
             "toolkits": {name: dict(wheels) for name, wheels in self.toolkits},
             "requirements": [
-                {"python": one.python, "requires": list(one.requires), "packages": list(one.packages)}
-                for one in self.requirements
+                {
+                    "python": requirement.python,
+                    "requires": list(requirement.requires),
+                    "packages": list(requirement.packages),
+                }
+                for requirement in self.requirements
             ],
         }
         return json.dumps(data, indent=1, sort_keys=True) + "\n"
@@ -82,13 +86,13 @@ class Lock(Struct, frozen=True):
 
         `RecipeError` if the lock is binding.
         """
-        listed = [one for one in self.requirements if one.python == python]
-        for one in listed:
-            if set(requirements) <= set(one.requires):
-                return one.packages
+        listed = [requirement for requirement in self.requirements if requirement.python == python]
+        for requirement in listed:
+            if set(requirements) <= set(requirement.requires):
+                return requirement.packages
         if not self.is_binding:
             return None
-        known = {text for one in listed for text in one.requires}
+        known = {text for requirement in listed for text in requirement.requires}
         missing = ", ".join(sorted(set(requirements) - known)) or ", ".join(sorted(requirements))
         raise RecipeError(f"--locked: {missing}: not in the lock for {python}; write it again: vbuild lock")
 

@@ -397,15 +397,15 @@ class _Rules(Struct, frozen=True):
         groups = table.text_arrays("zip")
         seen: set[str] = set()
         for index, group in enumerate(groups):
-            place = f"zip[{index}]"
+            position = f"zip[{index}]"
             for axis in group:
-                self._check(table, place, axis)
+                self._check(table, position, axis)
                 if axis in seen:
-                    raise table.refuse(place, f"axis {axis!r} is zipped twice; expected each axis in one group")
+                    raise table.refuse(position, f"axis {axis!r} is zipped twice; expected each axis in one group")
                 seen.add(axis)
             if len({len(self.names[axis]) for axis in group}) != 1:
                 found = ", ".join(f"{axis} has {len(self.names[axis])}" for axis in group) or "no axes"
-                raise table.refuse(place, f"found {found}; expected axes with equally many values")
+                raise table.refuse(position, f"found {found}; expected axes with equally many values")
         return groups
 
     def exclusion(self, entry: Table) -> MatrixRule:

@@ -219,10 +219,10 @@ class Bench(Struct, frozen=True):
 
 def _share(table: Table, key: str) -> float:
     """The percentage at *key* as a part of 1."""
-    found = table.raw(key)
-    match = _PERCENTAGE.fullmatch(found) if isinstance(found, str) else None
+    percent = table.raw(key)
+    match = _PERCENTAGE.fullmatch(percent) if isinstance(percent, str) else None
     if not match:
-        raise table.refuse(key, f"{found!r} is no percentage; expected one such as '3%'")
+        raise table.refuse(key, f"{percent!r} is no percentage; expected one such as '3%'")
     return float(match[1]) / 100
 
 
@@ -317,22 +317,22 @@ class Recipe:
         names = dict.fromkeys(text.split(" :: ")[0] for target in self.targets for text in target.properties)
         others = tuple(name for name in names if name != NAMESPACE and name not in _NOT_ORDERED)
         used = (NAMESPACE, *others) if NAMESPACE in names else others
-        given = self.matrix.priority
-        if self.variant and "default-priorities" in self.variant and not given:
-            given = self.variant.handed("default-priorities").texts("namespace", ())
-        for namespace in used if given else ():
-            if namespace not in given:
+        ordered = self.matrix.priority
+        if self.variant and "default-priorities" in self.variant and not ordered:
+            ordered = self.variant.handed("default-priorities").texts("namespace", ())
+        for namespace in used if ordered else ():
+            if namespace not in ordered:
                 raise RecipeError(f"matrix.priority: {namespace!r} is missing; properties of it are in use")
-        return given or used
+        return ordered or used
 
     @classmethod
     def _of_file(cls, table: Table, path: Path) -> Self:
         name = table.text("name")
         with table.table("source") as source_table:
             source = read_source(source_table, path.parent)
-            found, variant = (source.name, None) if isinstance(source, Sdist) else _stated(source)
-            if found and canonicalize_name(found) != canonicalize_name(name):
-                raise source_table.wrong(f"is of {found!r}, and the recipe builds {name!r}")
+            project, variant = (source.name, None) if isinstance(source, Sdist) else _stated(source)
+            if project and canonicalize_name(project) != canonicalize_name(name):
+                raise source_table.wrong(f"is of {project!r}, and the recipe builds {name!r}")
         return cls._read(table, name, source, path, variant)
 
     @classmethod

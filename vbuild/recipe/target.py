@@ -228,7 +228,7 @@ class _Gpus(Struct, frozen=True):
 
 def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
     """The groups of *matrix* by label; `RecipeError` if no property tells two apart."""
-    found: dict[str, _Gpus] = {}
+    groups: dict[str, _Gpus] = {}
     labels: dict[frozenset[str], str] = {}
     for entry, group in ((each, group) for each in matrix.cuda for group in each.groups):
         properties = group.properties(entry.toolkit.version, compress)
@@ -236,8 +236,8 @@ def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
             what = f"has the properties of {first}, {', '.join(properties)}"
             raise RecipeError(f"{group.place}: {what}; expected other GPUs, or one group")
         value = AxisValue(group.label, properties, entry.env, entry.config_settings)
-        found[group.label] = _Gpus(entry, group, value)
-    return found
+        groups[group.label] = _Gpus(entry, group, value)
+    return groups
 
 
 class _Family(Struct, frozen=True):

@@ -60,11 +60,11 @@ def _keep_object(settings: "dict[str, Any]", result: RewrittenCommand) -> None:
     """Keep what *result* made, which goes with its machine, so that it can be asked for its functions."""
     import shutil
 
-    made = os.path.abspath(_output(result.arguments))
-    place = os.path.join(settings["objects"], made.removeprefix(settings["source"] + os.sep).lstrip(os.sep))
+    compiled = os.path.abspath(_output(result.arguments))
+    target = os.path.join(settings["objects"], compiled.removeprefix(settings["source"] + os.sep).lstrip(os.sep))
     try:
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        shutil.copyfile(made, place)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copyfile(compiled, target)
     except OSError:  # then nobody knows what is in it
         pass
 

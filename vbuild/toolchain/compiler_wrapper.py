@@ -47,7 +47,7 @@ def programs(path: str) -> dict[str, Path]:
 
     Wrappers of another build around this one do not count: they would put that build's flags last.
     """
-    found: dict[str, Path] = {}
+    compilers: dict[str, Path] = {}
     for folder in path.split(os.pathsep):
         if Path(folder, compiler_program.SETTINGS).exists():
             continue
@@ -57,9 +57,9 @@ def programs(path: str) -> dict[str, Path]:
             continue
         for name in names:
             file = Path(folder, name)
-            if name not in found and os.access(file, os.X_OK):
-                found[name] = file.absolute()
-    return found
+            if name not in compilers and os.access(file, os.X_OK):
+                compilers[name] = file.absolute()
+    return compilers
 
 
 def marking(compiler: str, cpu: str, library: str) -> list[str]:
@@ -114,22 +114,22 @@ def script(file: Path, command: list[str], mark: str) -> None:
 
 def _mark(settings: dict[str, Any], sources: tuple[str, ...]) -> str:
     """A digest of *settings*, of the code in *sources*, and of the programs that the wrappers run."""
-    said = {name: value for name, value in settings.items() if name not in _LOGS}
-    if nvcc := said.get("nvcc"):
-        said["nvcc"] = {name: value for name, value in nvcc.items() if name not in _LOGS}
+    relevant = {name: value for name, value in settings.items() if name not in _LOGS}
+    if nvcc := relevant.get("nvcc"):
+        relevant["nvcc"] = {name: value for name, value in nvcc.items() if name not in _LOGS}
     commands = [*settings["programs"].values(), *([nvcc["command"]] if nvcc else [])]
     ours = [hashlib.sha256(Path(source).read_bytes()).hexdigest() for source in sources]
-    content = [said, ours, [_state(word) for command in commands for word in command]]
+    content = [relevant, ours, [_state(word) for command in commands for word in command]]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _state(word: str) -> tuple[int, int]:
     """Size and time of the program at the path *word*; zeros for a word that is none."""
     try:
-        found = Path(word).stat()
+        status = Path(word).stat()
     except OSError:
         return 0, 0
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _double(toolkit: Path, folder: Path) -> None:

@@ -74,9 +74,9 @@ class Compilers(Struct, frozen=True):
 
         `BuildError`, with what to install, without a C compiler.
         """
-        if (found := cls.sought(interpreter, environment)) is None:
+        if (compilers := cls.sought(interpreter, environment)) is None:
             raise BuildError(f"no C compiler on PATH; {INSTALL_C}")
-        return found
+        return compilers
 
     @classmethod
     def sought(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self | None:

@@ -136,10 +136,10 @@ def ambient(environment: Mapping[str, str]) -> dict[str, str]:
 def facts(path: Path) -> tuple[str, ...]:
     """What *path* is, without reading it; a missing one has facts, too."""
     try:
-        found, real = path.stat(), path.resolve()
+        status, real = path.stat(), path.resolve()
     except (OSError, RuntimeError):  # a loop of links, which resolve() calls a RuntimeError before Python 3.13
         return (str(path), "not there")
-    return (str(path), str(real), str(found.st_size), str(found.st_mtime_ns))
+    return (str(path), str(real), str(status.st_size), str(status.st_mtime_ns))
 
 
 def is_script(program: Path) -> bool:

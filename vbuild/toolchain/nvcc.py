@@ -145,19 +145,19 @@ def _lists(
     call: Call, rules: CudaRules, rule: FileRule | None, log: Iterable[Command]
 ) -> tuple[tuple[Codegen, ...], tuple[Codegen, ...]]:
     """The list of *call*, and the one it is to have: its own if nvcc refuses that, or takes no other."""
-    found = listed(call.list_options, defers=call.defers)
+    own = listed(call.list_options, defers=call.defers)
     links = call.output in LINKS
-    if found is None or call.output is NvccOutput.OTHER or (links and call.defers):
-        return found or (), found or ()
+    if own is None or call.output is NvccOutput.OTHER or (links and call.defers):
+        return own or (), own or ()
     treatment = rule.archs if rule else rules.mode
     is_single = call.output in {NvccOutput.CUBIN, NvccOutput.PTX}
-    if is_single and found and treatment is Archs.INTERSECT:
-        return found, found
-    ours = () if call.sources or found or treatment is Archs.KEEP else _made(call, log)
-    ours = ours or rules.decided(found, rule, defers=call.defers)
+    if is_single and own and treatment is Archs.INTERSECT:
+        return own, own
+    ours = () if call.sources or own or treatment is Archs.KEEP else _made(call, log)
+    ours = ours or rules.decided(own, rule, defers=call.defers)
     if is_single and [codegen.offer.code for codegen in ours] != [GpuCodeKind.MACHINE]:
-        return found, found
-    return found, ours
+        return own, own
+    return own, ours
 
 
 def _made(call: Call, log: Iterable[Command]) -> tuple[Codegen, ...]:

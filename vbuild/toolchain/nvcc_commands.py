@@ -184,10 +184,10 @@ class Call:
     @property
     def files(self) -> tuple[str, ...]:
         """The absolute paths of what it makes, as far as they are known."""
-        given = self.values("-o")
+        named_file = self.values("-o")
         folder = Path((*self.values("-odir"), "")[0])
-        if given or self.output is not NvccOutput.OBJECT:
-            return tuple(os.path.abspath(file) for file in given[-1:])  # noqa: PTH100 - no symlink is resolved
+        if named_file or self.output is not NvccOutput.OBJECT:
+            return tuple(os.path.abspath(file) for file in named_file[-1:])  # noqa: PTH100 - no symlink is resolved
         return tuple(os.path.abspath(folder / f"{Path(source).stem}.o") for source in self.sources)  # noqa: PTH100
 
     @property
@@ -276,12 +276,12 @@ def listed(options: Iterable[tuple[str, str]], *, defers: bool) -> tuple[Codegen
     None for what nvcc will refuse. With *defers* (``-dlto``), code for ``-arch=sm_90`` is left to the device
     linker.
     """
-    virtual, codes, found = "", [], list[Codegen]()
+    virtual, codes, codegens = "", [], list[Codegen]()
     try:
         for name, text in options:
             value = text.translate(_IGNORED)
             if name == "-gencode":
-                found += _specified(value)
+                codegens += _specified(value)
             elif name == "-arch":
                 virtual = value
             else:
@@ -289,21 +289,21 @@ def listed(options: Iterable[tuple[str, str]], *, defers: bool) -> tuple[Codegen
         if virtual in NO_OPINION:
             return None if codes else ()
         if virtual or codes:
-            found += _paired(virtual, codes, defers=defers)
-        for codegen in found:
+            codegens += _paired(virtual, codes, defers=defers)
+        for codegen in codegens:
             _matched(codegen.virtual)
             _matched(codegen.code)
     except ValueError:
         return None
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(codegens))
 
 
 def _specified(value: str) -> list[Codegen]:
     """The codes of ``arch=compute_90,code=[sm_90,compute_90]``."""
     if _SPECIFICATION.sub("", bare := _bracketed(value)):
         raise ValueError(value)
-    found = {match["key"]: match["several"] or match["one"] or "" for match in _SPECIFICATION.finditer(bare)}
-    return [Codegen(found.get("arch", ""), code) for code in found.get("code", found.get("arch", "")).split(",")]
+    codes = {match["key"]: match["several"] or match["one"] or "" for match in _SPECIFICATION.finditer(bare)}
+    return [Codegen(codes.get("arch", ""), code) for code in codes.get("code", codes.get("arch", "")).split(",")]
 
 
 def _bracketed(value: str) -> str:
@@ -330,12 +330,12 @@ def _paired(arch: str, codes: Sequence[str], *, defers: bool) -> list[Codegen]:
 def requested(archs: GpuList, *, defers: bool = False) -> tuple[Codegen, ...]:
     """The list that asks for *archs*; with *defers*, machine code is left to the device linker."""
     kind = "lto" if defers else "sm"
-    found = []
+    codegens = []
     for request in archs:
         form = f"{request.arch.number}{request.arch.suffix}"
-        found += [f"{kind}_{form}"] if request.real else []
-        found += [f"compute_{form}"] if request.ptx else []
-    return tuple(map(Codegen.of, found))
+        codegens += [f"{kind}_{form}"] if request.real else []
+        codegens += [f"compute_{form}"] if request.ptx else []
+    return tuple(map(Codegen.of, codegens))
 
 
 def intersected(theirs: Sequence[Codegen], archs: GpuList) -> tuple[Codegen, ...]:
@@ -536,10 +536,10 @@ def lacking(fatbins: Iterable[Sequence[GpuOffer]], wanted: Iterable[GpuOffer]) -
 
 def written(offers: Iterable[GpuOffer]) -> tuple[str, ...]:
     """*offers* in nvcc's words, machine code first."""
-    found = sorted(
+    words = sorted(
         {(offer.code is GpuCodeKind.PTX, offer.arch) for offer in offers if offer.code is not GpuCodeKind.OTHER}
     )
-    return tuple(str(arch).replace("sm", "compute") if is_ptx else str(arch) for is_ptx, arch in found)
+    return tuple(str(arch).replace("sm", "compute") if is_ptx else str(arch) for is_ptx, arch in words)
 
 
 def contradiction(command: Command, archs: GpuList) -> str | None:

@@ -15,7 +15,7 @@ What a recipe asks for:
     nccl==2.28.9 sha256:4b0d… sha256:…   the same, with the hashes given, one for each machine
 
 The version of an installed toolkit is CUDART_VERSION of its own header, which every compilation with it sees; nothing
-is started. The host compilers of an nvcc are in crt/host_config.h; of its conditions on clang, the last is that of Linux:
+is started. The host compilers of an nvcc are in crt/host_config.h; its last condition on clang is that of Linux:
 
     #if __GNUC__ > 15                                            gcc up to 15
     #if (__clang_major__ >= 21) || (__clang_major__ < 3) || …    clang from 3 to 20
@@ -112,8 +112,8 @@ def taken(toolkit: Toolkit, family: str) -> CompilerRange:
     if family == "gcc":
         match = _GCC.search(text)
         return CompilerRange(last=int(match[1])) if match else CompilerRange()
-    found = _CLANG.findall(text)
-    return CompilerRange(int(found[-1][1]), int(found[-1][0]) - 1) if found else CompilerRange()
+    conditions = _CLANG.findall(text)
+    return CompilerRange(int(conditions[-1][1]), int(conditions[-1][0]) - 1) if conditions else CompilerRange()
 
 
 def check_host(toolkit: Toolkit, *, family: str, version: tuple[int, ...], setting: str = "CC") -> None:
@@ -122,16 +122,16 @@ def check_host(toolkit: Toolkit, *, family: str, version: tuple[int, ...], setti
     *setting* is what the compiler was named by: CC, which goes with CXX, NVCC_CCBIN, or nvcc's own ``-ccbin``.
     """
     limits, nvcc = taken(toolkit, family), f"nvcc {toolkit.version}"
-    found = f"{family} {'.'.join(map(str, version))}"
+    compiler = f"{family} {'.'.join(map(str, version))}"
     if limits.last is not None and version[0] > limits.last:
         c, cxx = (text.format(limits.last) for text in _PROGRAMS[family])
         raise BuildError(
-            f"{found} is too new for {nvcc}, which takes {family} up to {limits.last}; "
+            f"{compiler} is too new for {nvcc}, which takes {family} up to {limits.last}; "
             f"install {c} and set {f'CC={c} CXX={cxx}' if setting == 'CC' else f'{setting}={cxx}'}"
         )
     if limits.first is not None and version[0] < limits.first:
         raise BuildError(
-            f"{found} is too old for {nvcc}, which takes {family} from {limits.first}; install a newer one"
+            f"{compiler} is too old for {nvcc}, which takes {family} from {limits.first}; install a newer one"
         )
 
 
@@ -164,8 +164,8 @@ class ToolkitRelease(Struct, frozen=True):
 def releases() -> Mapping[Dotted, ToolkitRelease]:
     """The toolkits by version, the oldest first."""
     data = json.loads(files("vbuild.toolchain").joinpath("toolkit_pins.json").read_text(encoding="utf-8"))
-    found = (_release(Dotted.parse(version), entry) for version, entry in data["toolkits"].items())
-    return {release.version: release for release in sorted(found, key=lambda release: release.version)}
+    all_releases = (_release(Dotted.parse(version), entry) for version, entry in data["toolkits"].items())
+    return {release.version: release for release in sorted(all_releases, key=lambda release: release.version)}
 
 
 def _release(version: Dotted, entry: Mapping[str, Any]) -> ToolkitRelease:
@@ -198,19 +198,19 @@ def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes:
         wheels = [listed for listed in files_of(project, indexes=indexes) if _fits(listed, machine)]
         if not wheels:
             continue
-        what = f"{project}=={version}"
-        if not (found := [listed for listed in wheels if listed.version == version]):
+        problem = f"{project}=={version}"
+        if not (fitting := [listed for listed in wheels if listed.version == version]):
             raise BuildError(
-                f"{what}: not on the package index; of {project} it has {_versions(wheels)}: name one of these"
+                f"{problem}: not on the package index; of {project} it has {_versions(wheels)}: name one of these"
             )
-        if not found[0].sha256:
+        if not fitting[0].sha256:
             raise BuildError(
-                f"{what}: the package index states no SHA-256 for {found[0].file}; "
+                f"{problem}: the package index states no SHA-256 for {fitting[0].file}; "
                 "expected an index that does, as nothing else pins it"
             )
-        return ToolkitPin(project, str(version), found[0].file, found[0].sha256)
-    what = f"the package index has no wheel for Linux on {machine} of {' or '.join(projects)}"
-    raise BuildError(f'{what}; leave the library out, or build with an installed toolkit: {{ path = "…" }}')
+        return ToolkitPin(project, str(version), fitting[0].file, fitting[0].sha256)
+    problem = f"the package index has no wheel for Linux on {machine} of {' or '.join(projects)}"
+    raise BuildError(f'{problem}; leave the library out, or build with an installed toolkit: {{ path = "…" }}')
 
 
 def _fits(listed: ListedFile, machine: str) -> bool:
@@ -386,15 +386,15 @@ class Installed(Struct, frozen=True):
         file, prefix = _NUMBERED.get(short, ("", ""))
         header = self._find(file, "include") if file else None
         text = header.read_text(encoding="utf-8", errors="replace") if header else ""
-        found = [re.search(rf"#\s*define\s+{prefix}_{part}\s+(\d+)", text) for part in _PARTS.get(prefix, ())]
-        return Version(".".join(match[1] for match in found if match)) if found and all(found) else None
+        matches = [re.search(rf"#\s*define\s+{prefix}_{part}\s+(\d+)", text) for part in _PARTS.get(prefix, ())]
+        return Version(".".join(match[1] for match in matches if match)) if matches and all(matches) else None
 
     def _find(self, path: str, kind: str) -> Path | None:
         """The file *path* in the toolkit's folder of that *kind*, or in that of its target."""
         folders = {"include": ("include", "include/cccl"), "lib64": ("lib64", "lib")}.get(kind, (kind,))
         roots = (self.root, *sorted(self.root.glob("targets/*-linux")))
-        found = (root / folder / path for root in roots for folder in folders)
-        return next((path for path in found if path.exists()), None)
+        paths = (root / folder / path for root in roots for folder in folders)
+        return next((path for path in paths if path.exists()), None)
 
 
 def named(spec: ToolkitSpec) -> Toolkit:
@@ -404,35 +404,37 @@ def named(spec: ToolkitSpec) -> Toolkit:
         raise BuildError(f"toolkit.path: {root}: no such folder; expected that of an installed CUDA {spec}")
     if not (root / "bin" / "nvcc").exists():
         raise BuildError(f"toolkit.path: {root}: no bin/nvcc; expected the folder of an installed CUDA {spec}")
-    if not (found := Installed.at(root)):
+    if not (toolkit := Installed.at(root)):
         raise BuildError(
             f"{root}: a compiler without cuda_runtime_api.h, or one that may not be run; expected all of CUDA {spec}"
         )
-    if found.version != spec.version:
+    if toolkit.version != spec.version:
         raise BuildError(
-            f"{root}: CUDA {found.version}; the recipe says version {spec}: name the folder of that, "
-            f'or write version = "{found.version}"'
+            f"{root}: CUDA {toolkit.version}; the recipe says version {spec}: name the folder of that, "
+            f'or write version = "{toolkit.version}"'
         )
-    if lacking := found.lacks(spec.libraries):
-        raise BuildError(f"{root}: CUDA {found.version} without {', '.join(lacking)}; install them, or leave path out")
-    return found.toolkit()
+    if lacking := toolkit.lacks(spec.libraries):
+        raise BuildError(
+            f"{root}: CUDA {toolkit.version} without {', '.join(lacking)}; install them, or leave path out"
+        )
+    return toolkit.toolkit()
 
 
 def matching(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | None:
     """The first installed toolkit of the version that *spec* says and with all that it asks for."""
     for root in places(environment, spec.version):
-        found = Installed.at(root)
-        if found and found.version == spec.version and not found.lacks(spec.libraries):
-            return found.toolkit()
+        toolkit = Installed.at(root)
+        if toolkit and toolkit.version == spec.version and not toolkit.lacks(spec.libraries):
+            return toolkit.toolkit()
     return None
 
 
 def passed_over(spec: ToolkitSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
     """What is installed and does not match, each in a few words."""
     return tuple(
-        f"CUDA {found.version} in {found.root}"
-        + (f" without {', '.join(lacking)}" if (lacking := found.lacks(spec.libraries)) else "")
-        for found in installed(environment)
+        f"CUDA {toolkit.version} in {toolkit.root}"
+        + (f" without {', '.join(lacking)}" if (lacking := toolkit.lacks(spec.libraries)) else "")
+        for toolkit in installed(environment)
     )
 
 
@@ -447,7 +449,7 @@ def places(environment: Mapping[str, str], version: Dotted | None = None) -> Ite
 
 def installed(environment: Mapping[str, str]) -> tuple[Installed, ...]:
     roots = dict.fromkeys(root.resolve() for root in places(environment))
-    return tuple(found for root in roots if (found := Installed.at(root)))
+    return tuple(toolkit for root in roots if (toolkit := Installed.at(root)))
 
 
 def _state(root: Path) -> Iterator[str]:
@@ -465,8 +467,8 @@ def _state(root: Path) -> Iterator[str]:
             for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
                 if not entry.is_dir():
                     try:
-                        found = entry.stat()
-                        yield f"{entry.path[top:]} {found.st_size} {found.st_mtime_ns}"
+                        status = entry.stat()
+                        yield f"{entry.path[top:]} {status.st_size} {status.st_mtime_ns}"
                     except OSError:
                         yield f"{entry.path[top:]} leads nowhere"
                 elif not folder.endswith(_LIBRARIES) or entry.name in _AMONG_LIBRARIES:

@@ -156,8 +156,8 @@ def _state(folder: Path, paths: Iterable[str]) -> str:
     """What the file system says of *paths* in *folder*, in 64 digits; `OSError` if one is not there."""
     top, total = os.fspath(folder), hashlib.sha256()
     for path in paths:
-        found = os.lstat(f"{top}/{path}")
-        line = f"{path}\0{found.st_ino} {found.st_mode} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}\n"
+        status = os.lstat(f"{top}/{path}")
+        line = f"{path}\0{status.st_ino} {status.st_mode} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
         total.update(os.fsencode(line))
     return total.hexdigest()
 
@@ -456,8 +456,8 @@ class KeptToolkit(Struct, frozen=True):
 
 def kept_in(store: ToolkitCache) -> tuple[KeptToolkit, ...]:
     """The toolkits of *store*, the newest version first."""
-    found = [kept for root in store.folder.glob("cuda-*") if (kept := KeptToolkit.at(root))]
-    return tuple(sorted(found, key=lambda kept: (kept.version, kept.root), reverse=True))
+    toolkits = [kept for root in store.folder.glob("cuda-*") if (kept := KeptToolkit.at(root))]
+    return tuple(sorted(toolkits, key=lambda kept: (kept.version, kept.root), reverse=True))
 
 
 def prune(store: ToolkitCache, *, before: datetime) -> tuple[tuple[KeptToolkit, ...], int]:
@@ -468,8 +468,8 @@ def prune(store: ToolkitCache, *, before: datetime) -> tuple[tuple[KeptToolkit, 
     longer ago than the longest build.
     """
     toolkits = kept_in(store)
-    old = tuple(kept for kept in toolkits if kept.used < before)
-    for pin in {pin for kept in toolkits if kept not in old for pin in kept.pins}:
+    old = tuple(toolkit for toolkit in toolkits if toolkit.used < before)
+    for pin in {pin for toolkit in toolkits if toolkit not in old for pin in toolkit.pins}:
         store.cache.mark(store.component_folder(pin))
     removed = store.cache.empty(before=before.timestamp())
     if removed is None:

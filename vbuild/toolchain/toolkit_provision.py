@@ -77,27 +77,27 @@ def foreseen(
 
     What `provided` refuses without asking an index is refused here as well.
     """
-    found = _installed(spec, environment) or _kept(spec, ToolkitCache.at(store))
-    return found or Toolkit(spec.version, Path(f"CUDA-{spec}"), identity="")
+    toolkit = _installed(spec, environment) or _kept(spec, ToolkitCache.at(store))
+    return toolkit or Toolkit(spec.version, Path(f"CUDA-{spec}"), identity="")
 
 
 def packaged(
     spec: ToolkitSpec, *, store: Path | None = None, indexes: Indexes | None = None, on_progress: OnProgress = silently
 ) -> Toolkit:
     """The toolkit of the package index that *spec* asks for, whatever is installed."""
-    kept = ToolkitCache.at(store)
+    cache = ToolkitCache.at(store)
 
     def places() -> Indexes:
         return indexes or Indexes.configured()
 
     def ask(projects: tuple[str, ...], version: Version, machine: str) -> ToolkitPin:
-        return kept.remembered(
+        return cache.remembered(
             _name(projects, version, machine), lambda: asked(projects, version, machine, indexes=places())
         )
 
     machine = _machine(spec)
     pins = resolved(spec, machine=machine, ask=ask)
-    return kept.toolkit(
+    return cache.toolkit(
         spec.version,
         pins,
         identity=identity_of(spec.version, pins),
@@ -110,21 +110,21 @@ def packaged(
 
 def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
     """The same, if it is in *store* already; else `BuildError`, which says how to get it there."""
-    if found := _kept(spec, ToolkitCache.at(store)):
-        return found
+    if toolkit := _kept(spec, ToolkitCache.at(store)):
+        return toolkit
     command = shlex.join(("vbuild", "toolkit", "install", str(spec), *spec.libraries))
-    what = f"not kept with {' and '.join(spec.libraries)}" if spec.libraries else "not kept"
-    raise BuildError(f"CUDA {spec}: {what}; run first: {command}")
+    problem = f"not kept with {' and '.join(spec.libraries)}" if spec.libraries else "not kept"
+    raise BuildError(f"CUDA {spec}: {problem}; run first: {command}")
 
 
 def _installed(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | None:
     """The installed toolkit that *spec* names, or one that matches, or None if it is the package index's turn."""
     if spec.path is not None:
         return named(spec)
-    found = matching(spec, environment)
-    if found is None:
+    toolkit = matching(spec, environment)
+    if toolkit is None:
         known(spec, instead=passed_over(spec, environment))
-    return found
+    return toolkit
 
 
 def _kept(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
@@ -186,16 +186,16 @@ class Listing(Struct, frozen=True):
         """For JSON; sizes in bytes, times as ISO 8601 has them."""
         return {
             "store": str(self.store),
-            "kept": [_kept_data(one) for one in self.kept],
-            "installed": [{"version": str(one.version), "path": str(one.root)} for one in self.installed],
+            "kept": [_kept_data(toolkit) for toolkit in self.kept],
+            "installed": [{"version": str(toolkit.version), "path": str(toolkit.root)} for toolkit in self.installed],
         }
 
     def lines(self) -> Iterator[str]:
-        for one in self.kept:
-            yield f"{one.version}  {one.size / 1e6:.0f} MB, last used {one.used:%Y-%m-%d}"
-            yield f"      {one.root}"
-            yield from (f"      {pin}" for pin in one.pins)
-        yield from (f"{one.version}  installed: {one.root}" for one in self.installed)
+        for toolkit in self.kept:
+            yield f"{toolkit.version}  {toolkit.size / 1e6:.0f} MB, last used {toolkit.used:%Y-%m-%d}"
+            yield f"      {toolkit.root}"
+            yield from (f"      {pin}" for pin in toolkit.pins)
+        yield from (f"{toolkit.version}  installed: {toolkit.root}" for toolkit in self.installed)
         if not (self.kept or self.installed):
             yield "no CUDA toolkit, kept or installed; vbuild toolkit install 13.0 fetches one"
 
@@ -230,13 +230,13 @@ class Pruned(Struct, frozen=True):
     size: int
 
     def lines(self) -> Iterator[str]:
-        yield from (f"{one.version}  removed: {one.root}" for one in self.removed)
+        yield from (f"{toolkit.version}  removed: {toolkit.root}" for toolkit in self.removed)
         yield f"{self.size / 1e6:.0f} MB free now"
 
 
 def listing(*, store: Path | None = None, environment: Mapping[str, str] = os.environ) -> Listing:
-    place = ToolkitCache.at(store)
-    return Listing(place.folder, kept_in(place), installed(environment))
+    cache = ToolkitCache.at(store)
+    return Listing(cache.folder, kept_in(cache), installed(environment))
 
 
 def install(

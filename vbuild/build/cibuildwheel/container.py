@@ -107,15 +107,15 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
     if nvcc:
         toolkits = (folder / "cuda", Path(nvcc["nvcc"]).parents[1])
         if not os.access(nvcc["nvcc"], os.X_OK):
-            what = f"{nvcc['nvcc']} cannot be run in the container; expected the toolkit of the host there"
-            raise SystemExit(f"{SAID}{what}")
+            problem = f"{nvcc['nvcc']} cannot be run in the container; expected the toolkit of the host there"
+            raise SystemExit(f"{SAID}{problem}")
         # nvcc takes gcc by itself
         host = "" if "gcc" in compilers or "clang++" not in compilers else "clang++"
         aliases = tuple(map(tuple, nvcc["aliases"]))
         nvcc_settings = {
             "rules": {**nvcc, "aliases": aliases, "append": tuple(nvcc["append"]), "host": host},
             "command": (nvcc["nvcc"],),
-            "mapping": (*mapping, *(f"-ffile-prefix-map={place}=cuda" for place in toolkits)),
+            "mapping": (*mapping, *(f"-ffile-prefix-map={toolkit}=cuda" for toolkit in toolkits)),
             "compilers": {name: str(path) for name, path in compilers.items()},
             "log": str(logs / "nvcc.jsonl"),
         }
@@ -161,8 +161,8 @@ def chosen(path: str) -> str:
     """The Python that compiler wrappers are to run on: a fast one of the image, or the one that runs this."""
     folders = sorted((minor, folder) for folder in Path(_PYTHONS).glob("cp3*") if (minor := _minor(folder.name)))
     named = [str(folder / "bin" / "python") for minor, folder in folders if minor >= _PREFERRED[1]]
-    found = [program for name in ("python3", "python") if (program := shutil.which(name, path=path))]
-    return next((fast for python in (*named, *found) if (fast := _fast(python))), sys.executable)
+    on_path = [program for name in ("python3", "python") if (program := shutil.which(name, path=path))]
+    return next((fast for python in (*named, *on_path) if (fast := _fast(python))), sys.executable)
 
 
 def _minor(name: str) -> int:

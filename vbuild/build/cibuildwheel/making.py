@@ -51,8 +51,8 @@ _PASSED = ("CIBW_ENVIRONMENT_PASS", "CIBW_ENVIRONMENT_PASS_LINUX")
 
 def passed_on(arguments: Arguments, environment: Mapping[str, str]) -> set[str]:
     """The variables in *environment* that cibuildwheel with *arguments* passes on into its containers."""
-    asked = {*_named(arguments.configuration), *(environment.get(name, "") for name in _PASSED)}
-    return {name for text in asked for name in text.split()}
+    texts = {*_named(arguments.configuration), *(environment.get(name, "") for name in _PASSED)}
+    return {name for text in texts for name in text.split()}
 
 
 def _named(options: Any) -> Iterator[str]:  # noqa: ANN401 - whatever TOML holds
@@ -122,7 +122,10 @@ class ContainerSetup(Struct, frozen=True):
         logs = self._of(run) / "logs" / identifier
         started = logs / "started"
         return WrapperRecord(
-            tuple(replace(one, object=one.object.lstrip("/")) for one in overrides(logs / "overrides.jsonl")),
+            tuple(
+                replace(override, object=override.object.lstrip("/"))
+                for override in overrides(logs / "overrides.jsonl")
+            ),
             tuple(dict.fromkeys(nvcc_commands.logged(logs / nvcc_commands.LOG))),
             compiler_calls(logs / "calls"),
             started.stat().st_mtime if started.exists() else None,
@@ -234,19 +237,19 @@ class ContainerRunner(Struct, frozen=True):
 
 def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:
     """*wheels* by the identifier that each was built for, in order; `BuildError` for a wheel that is for none."""
-    found: dict[str, Path] = {}
+    by_identifier: dict[str, Path] = {}
     for wheel in wheels:
         try:
             tags = WheelName.parse(wheel.name).tags
         except WheelError as error:
             raise BuildError(f"cibuildwheel made {error}") from error
-        free = [identifier for identifier in identifiers if identifier not in found]
+        free = [identifier for identifier in identifiers if identifier not in by_identifier]
         fitting = (identifier for fits in (_is_of, _runs_on) for identifier in free if fits(tags, identifier))
         if (identifier := next(fitting, None)) is None:
-            what = f"cibuildwheel made {wheel.name}, which is for none of {', '.join(identifiers)}"
-            raise BuildError(f"{what}; expected one wheel for each: look at repair-wheel-command")
-        found[identifier] = wheel
-    return {identifier: found[identifier] for identifier in identifiers if identifier in found}
+            problem = f"cibuildwheel made {wheel.name}, which is for none of {', '.join(identifiers)}"
+            raise BuildError(f"{problem}; expected one wheel for each: look at repair-wheel-command")
+        by_identifier[identifier] = wheel
+    return {identifier: by_identifier[identifier] for identifier in identifiers if identifier in by_identifier}
 
 
 def _is_of(tags: Iterable[Tag], identifier: str) -> bool:

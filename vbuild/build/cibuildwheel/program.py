@@ -240,7 +240,7 @@ class Arguments(Struct, frozen=True):
     @classmethod
     def parse(cls, words: Sequence[str]) -> Self:
         """`BuildError` for *words* that make no wheels, or none for Linux."""
-        given: dict[str, str] = {}
+        values: dict[str, str] = {}
         positional: list[str] = []
         left = iter(words)
         for word in left:
@@ -252,12 +252,12 @@ class Arguments(Struct, frozen=True):
             elif name in _REFUSED:
                 raise BuildError(f"{name}: {_REFUSED[name]}")
             else:
-                given[name] = value if joined or name not in _TAKES_VALUE else next(left, "")
-        check_platform(given.get("--platform", "auto"), "--platform {}")
+                values[name] = value if joined or name not in _TAKES_VALUE else next(left, "")
+        check_platform(values.get("--platform", "auto"), "--platform {}")
         package = Path(positional[0]) if positional else Path()
         if package.name.endswith(".tar.gz") or package.is_file():
             raise BuildError(f"{package}: not a folder; expected that of a project: unpack the sdist")
-        parsed = cls(tuple(words), package, given.get("--config-file", ""))
+        parsed = cls(tuple(words), package, values.get("--config-file", ""))
         try:  # cibuildwheel would wait for ever for a FIFO
             with suppress(FileNotFoundError, NotADirectoryError):
                 open_file(parsed.options).close()
@@ -275,8 +275,8 @@ class Arguments(Struct, frozen=True):
     def configuration(self) -> Mapping[str, Any]:
         """The project's options, or none if they cannot be read: cibuildwheel says why."""
         with suppress(OSError, ValueError, AttributeError):
-            found = tomllib.loads(read_text(self.options)).get("tool", {}).get("cibuildwheel", {})
-            return found if isinstance(found, Mapping) else {}
+            options = tomllib.loads(read_text(self.options)).get("tool", {}).get("cibuildwheel", {})
+            return options if isinstance(options, Mapping) else {}
         return {}
 
     def check_place(self) -> None:
@@ -363,17 +363,19 @@ class Cibuildwheel(Struct, frozen=True):
     def found(cls, path: str | None = None) -> Self:
         """The cibuildwheel of this Python, else the one on *path*; `BuildError` without one that is new enough."""
         try:
-            found: Self | None = cls(tuple(with_own_packages("-m", "cibuildwheel")), Version(installed("cibuildwheel")))
+            program: Self | None = cls(
+                tuple(with_own_packages("-m", "cibuildwheel")), Version(installed("cibuildwheel"))
+            )
         except PackageNotFoundError:
-            found = cls.on(path)
-        if found is None:
+            program = cls.on(path)
+        if program is None:
             raise BuildError(f"no cibuildwheel in this environment or on PATH; {_INSTALL}")
-        if found.version < NEEDED:
+        if program.version < NEEDED:
             raise BuildError(
-                f"cibuildwheel {found.version} is too old: {NEEDED} is the first that can add to a project's own "
+                f"cibuildwheel {program.version} is too old: {NEEDED} is the first that can add to a project's own "
                 f"options (CIBW_INHERIT); {_INSTALL}"
             )
-        return found
+        return program
 
     @classmethod
     def on(cls, path: str | None) -> Self | None:
@@ -426,10 +428,10 @@ def _echoed(log: Path, echo: Echo | None) -> Iterator[None]:
         yield
         return
     done = threading.Event()
-    place = log.stat().st_size if log.exists() else 0
+    start = log.stat().st_size if log.exists() else 0
 
     def follow() -> None:
-        position = place
+        position = start
         while True:
             is_last = done.wait(_LOOKS)
             if log.exists():
@@ -453,7 +455,7 @@ def _echoed(log: Path, echo: Echo | None) -> Iterator[None]:
 def failed(error: BuildError, journal: Journal) -> BuildError:
     """*error* with the reason in *journal*, and what the last step printed unless the reason explains it."""
     first, _, end = str(error).partition(", which ends:\n")
-    place = f"{journal.at_work}: " if journal.at_work else ""
+    identifier = f"{journal.at_work}: " if journal.at_work else ""
     reason = journal.reason or first.partition(";")[0]
     last = "" if journal.explains else Journal.parse(end).printed
-    return BuildError(f"{place}{reason}" + (f"; the last it said:\n{last}" if last else ""))
+    return BuildError(f"{identifier}{reason}" + (f"; the last it said:\n{last}" if last else ""))

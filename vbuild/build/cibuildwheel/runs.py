@@ -136,9 +136,9 @@ def check_one_line(options: Mapping[str, Any], environment: Mapping[str, str]) -
     """
     linux = options.get("linux")
     tables = (options, linux if isinstance(linux, Mapping) else {}, *options.get("overrides", ()))
-    found = [table["environment"] for table in tables if isinstance(table, Mapping) and "environment" in table]
+    environments = [table["environment"] for table in tables if isinstance(table, Mapping) and "environment" in table]
     # of several, or of a table, it is not known here which is in force
-    texts = [text for text in found if isinstance(text, str)] if len(found) == 1 else []
+    texts = [text for text in environments if isinstance(text, str)] if len(environments) == 1 else []
     rules = Inheritance.of(environment).rules
     for option in ("environment", "environment-linux"):
         text = environment.get(f"CIBW_{option.upper().replace('-', '_')}")
@@ -246,13 +246,13 @@ def written(settings: Iterable[tuple[str, Setting]]) -> str:
 
 
 def _table(text: str) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    settings: dict[str, tuple[str, ...]] = {}
     for word in shlex.split(text):
         key, is_pair, value = word.partition("=")
         if not is_pair:
             raise BuildError(f"CIBW_CONFIG_SETTINGS: found {word!r}, expected KEY=VALUE")
-        found[key] = (*found.get(key, ()), value)
-    return found
+        settings[key] = (*settings.get(key, ()), value)
+    return settings
 
 
 def _variable(option: str) -> str:
@@ -363,20 +363,20 @@ def runs(
     builds: dict[tuple[str, ...], list[Target]] = {}
     for target in targets:
         builds.setdefault(target.build_key[1:], []).append(target)
-    found: list[CibuildwheelRun] = []
+    planned_runs: list[CibuildwheelRun] = []
     for group in builds.values():
         first = group[0]
         mine = [identifier for identifier in identifiers if _is_for(identifier, first)]
         if mine:
-            found.append(_levelled(recipe, tuple(group), mine, identifiers, context))
+            planned_runs.append(_levelled(recipe, tuple(group), mine, identifiers, context))
         others = [identifier for identifier in identifiers if machine_of(identifier) != first.cpu.machine]
         if others and (plain := next((target for target in group if target.label is None), None)):
-            found.append(_bare(plain, others, identifiers, context))
-    if not found:
+            planned_runs.append(_bare(plain, others, identifiers, context))
+    if not planned_runs:
         machine = targets[0].cpu.machine
-        what = f"nothing to build for {machine}: cibuildwheel has {', '.join(identifiers)}"
-        raise BuildError(f"{recipe.file}: {what}; expected some for it: CIBW_ARCHS={machine}")
-    return tuple(found)
+        problem = f"nothing to build for {machine}: cibuildwheel has {', '.join(identifiers)}"
+        raise BuildError(f"{recipe.file}: {problem}; expected some for it: CIBW_ARCHS={machine}")
+    return tuple(planned_runs)
 
 
 def again(
@@ -395,7 +395,7 @@ def machine_of(identifier: str) -> str:
 def unheard(recipe: Recipe) -> tuple[str, ...]:
     """The keys of *recipe* that have no effect with cibuildwheel, each with what has."""
     build, lock = recipe.build, lock_file(recipe.file)
-    found = {
+    keys = {
         "build.patches": (build.patches, "apply them in before-all"),
         "build.requires": (build.requires, "name them in build-system.requires"),
         "build.isolation": (not build.isolation, "that is build-frontend's"),
@@ -410,7 +410,7 @@ def unheard(recipe: Recipe) -> tuple[str, ...]:
     where = {"test.command": " but in the emulator"} if recipe.test.is_emulated else {}
     return tuple(
         f"{key}: has no effect with cibuildwheel{where.get(key, '')}; {advice}"
-        for key, (is_set, advice) in found.items()
+        for key, (is_set, advice) in keys.items()
         if is_set
     )
 
