@@ -450,9 +450,14 @@ def _obstacles(survey: ProjectSurvey, python: str) -> Iterator[Obstacle]:
 
 
 def _of_requirements(survey: ProjectSurvey, interpreter: Interpreter) -> Iterator[Obstacle]:
+    try:
+        lines = requirement_lines(survey.lines or ("setuptools",), BuildError)
+    except BuildError as error:
+        yield Obstacle(Weight.ERROR, f"build-system.requires: {error}")
+        return
     with tempfile.TemporaryDirectory() as folder:
         wanted = Path(folder, "requires.in")
-        wanted.write_text(requirement_lines(survey.lines or ("setuptools",), BuildError), encoding="utf-8")
+        wanted.write_text(lines, encoding="utf-8")
         command = compile_command(interpreter.path, [wanted], Path(folder, "requires.txt"), builds=False)
         environment = {**os.environ, **Indexes.configured().environment()}
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -238,7 +238,7 @@ def _stated(project: Path) -> tuple[tuple[str, ...], bool]:
     lines = [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
     hooks = _at(table.raw("tool"), "hatch", "build", "targets", "wheel", "hooks").values()
     has_hooks = any(isinstance(hook, dict) and hook.get("enable-by-default") is False for hook in hooks)
-    return tuple(text for text in lines if required_project(text)), has_hooks
+    return tuple(lines), has_hooks
 
 
 def _at(table: object, *keys: str) -> Mapping[str, object]:
