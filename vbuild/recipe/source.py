@@ -141,7 +141,7 @@ def _older_name(file: str) -> tuple[str, Version]:
 def project_file(folder: Path) -> Path:
     """The file that describes the project in *folder*; `RecipeError` without one."""
     for name in PROJECT_FILES:
-        if (folder / name).is_file():
+        if (folder / name).exists():
             return folder / name
     raise RecipeError(f"{folder}: no project; expected {' or '.join(PROJECT_FILES)} in it")
 
