@@ -6,7 +6,7 @@ import pytest
 
 from tests.factories.virtual_environments import VirtualEnvironment
 from tests.factories.wheels import wheel
-from vbuild.splitting.outputs import outputs_of
+from vbuild.splitting.output_wheels import outputs_of
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.write import write_wheel
 

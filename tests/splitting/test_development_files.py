@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.elf import object_file, shared_object
-from vbuild.splitting.outputs import DevelopmentKind, kind_of, named_by
+from vbuild.splitting.output_wheels import DevelopmentKind, kind_of, named_by
 
 CODE = b"int x;\n"
 PC = b"prefix=/usr\n\nName: demo\nDescription: A demo\nVersion: 1.0\n"

@@ -2,23 +2,13 @@
 
     earlier bills, changes, RECORD of the new wheel -> Bill
 
-The files in it are those of the new wheel's RECORD, with the hashes there, so the bill is true of what is written,
-whatever an earlier bill contains. From that one come only the past: changes, libraries that were taken out, builds.
-
-If a wheel is renamed, its bills get the new name; everything they list stays:
+The files in it are those of the new wheel's RECORD, whatever an earlier bill says; from that come only the past:
+changes, libraries that were taken out, builds. If a wheel is renamed, its bills get the new name:
 
     dist-info/sboms/*.cdx.json    metadata.component: name, version, purl and bom-ref, and references to that bom-ref
 
-auditwheel writes one when it bundles libraries, and `vbuild split` one when it takes them out. A check compares a bill
-with its wheel; nothing is inflated:
-
-name, version      those of the wheel
-files              each compiled file of the wheel, with its hash, and no other
-gone               not in the wheel any more
-serial number      that of the rest: nobody has edited it
-
-https://cyclonedx.org/docs/1.4/json/
-https://peps.python.org/pep-0770/
+A check compares a bill with its wheel's name, version and RECORD; nothing is inflated.
+https://cyclonedx.org/docs/1.4/json/ https://peps.python.org/pep-0770/
 """
 
 import json

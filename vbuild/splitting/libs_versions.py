@@ -4,11 +4,9 @@
     shapely 2.2.1    the same libraries                      shapely-libs==2.2.0
     shapely 2.3.0    other libraries                         shapely-libs==2.3.0
 
-So a later release never requires an earlier version of what it shares, and versions are in the order of the releases.
 No marker tells glibc from musl, or an old glibc from a new one: all wheels of one machine require one version, and a
 published one is taken only if it has all of them. A published file keeps its contents: they are recognised by RECORD,
 and by their hash in WHEEL, a field that installers ignore.
-https://peps.python.org/pep-0440/
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

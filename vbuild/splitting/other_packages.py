@@ -4,14 +4,11 @@
     libcurand.so.10   CUDA 11, 12 and 13 have it       by the rest of the wheel, its requirements, its name; or --cuda
     libtorch_cpu.so   torch/lib                        torch is already loaded when it is needed
 
-Requirements on official wheels are exact or compatible:
-
     exact        nvidia-cufft-cu12==11.2.1.3
     compatible   cuda-toolkit[cufft,curand]==12.4.*    the toolkit release that has this version, or its major
                  nvidia-nccl-cu12>=2.27.5,<3           for what is not in a toolkit
 
-Lines of Requires-Dist are written as packaging writes them, and hold for Linux and one kind of machine. A line of
-METADATA that cannot be read stays and is ignored.
+Lines of Requires-Dist hold for Linux and one kind of machine. A line of METADATA that cannot be read is ignored.
 https://packaging.python.org/en/latest/specifications/dependency-specifiers/
 """
 

@@ -3,15 +3,14 @@
     wheels of one machine -> those that promise something -> bundles -> PatchPlan -> MachinePlan
     all machines -> -libs wheels -> their versions -> requirements, the same in a release -> OutputWheels: SplitPlan
 
-All wheels of a release get one METADATA: what one of them requires, each of them requires.
+All wheels of a release get one METADATA: uv, Poetry and other tools that lock read that of one file and use it for all.
 
     demo-1.0-cp311-…-x86_64    demo-libs==0.1; x86_64, nvidia-…==1; x86_64     what all require together
     demo-1.0-cp311-…-aarch64   demo-libs==0.1; aarch64
     demo-1.0-cp311-…-macosx    nothing, but its METADATA states the same
     demo_libs-0.1-py3-none-any without libraries: for those that bring theirs, and what is built from source
 
-uv, Poetry and other tools that lock read the metadata of one file of a release and use it for all files. Variants are
-different: an installer reads the metadata of the variant it installs, and one without CUDA must not require CUDA.
+Variants are different: an installer reads the metadata of the variant it installs.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -42,8 +41,15 @@ from vbuild.splitting.decisions import Pool, check_drivers, pool_of
 from vbuild.splitting.libs_versions import LibsChoice, Publications, libs_choices
 from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder, RequirementWriter, required
-from vbuild.splitting.output_wheels import OutputWheel, SourceFiles, libs_wheel, patched_files, thin_wheel
-from vbuild.splitting.outputs import Output, outputs_of
+from vbuild.splitting.output_wheels import (
+    Output,
+    OutputWheel,
+    SourceFiles,
+    libs_wheel,
+    outputs_of,
+    patched_files,
+    thin_wheel,
+)
 from vbuild.splitting.patches import PatchedFile, Patcher, PatchPlan, plan_patches
 from vbuild.splitting.preloads import PreloadFiles, preload_files
 from vbuild.splitting.request import SplitRequest

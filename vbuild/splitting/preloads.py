@@ -7,22 +7,19 @@ The wheels of one environment are in different folders in the user site, with --
 Bazel), with editable installs, and on Fedora, where wheels with Root-Is-Purelib, such as NVIDIA's, are not in lib64.
 
 The module checks whether a library of each wheel is where the RPATHs lead, by the unresolved path that the loader would
-use: for both, ``..`` after a linked folder is the parent of the link's target. If all are there, it does nothing more.
-Otherwise it loads all of them, dependencies first, because a library in another place has RPATHs that may lead nowhere.
-If one needs a library that is not listed, the loader's error names it: libcusparse alone does not find libnvJitLink.
-The module looks among the loaded libraries, at the expected place, in the files of the distribution that has the
-library, and asks cuda-pathfinder if that is installed, which also knows conda and toolkits. cuda-pathfinder is not
-asked first, because it takes the newest CUDA that it finds, and libcufft.so.12 is useless to a file that needs
-libcufft.so.11; and it is not enough, because of the folders on sys.path it knows only site-packages.
+use. If not, it loads all of them, dependencies first, because a library in another place has RPATHs that may lead
+nowhere. If one needs a library that is not listed, the loader's error names it: libcusparse alone does not find
+libnvJitLink. The module looks among the loaded libraries, at the expected place, in the files of the distribution, and
+then asks cuda-pathfinder, which also knows conda and toolkits, but takes the newest CUDA that it finds.
 
-RTLD_LOCAL is enough: for a NEEDED name, glibc takes any loaded library with that SONAME, in whatever scope, and adds it
-to the scope of the file that needs it; RTLD_GLOBAL would show its symbols to all others. This does not work for a
-library without SONAME, nor with musl, which knows a library that was opened by a path only by that path.
+RTLD_LOCAL is enough: for a NEEDED name, glibc takes any loaded library with that SONAME, in whatever scope; RTLD_GLOBAL
+would show its symbols to all others. This does not work for a library without SONAME, nor with musl, which knows a
+library that was opened by a path only by that path.
 
 A library that is nowhere may be in a folder of LD_LIBRARY_PATH, or of an RPATH that a packager wrote. So the module
-then opens a file that needs libraries which left the wheel. If the loader misses one, the package cannot work, and an
-ImportError says in one line what to install. The module warns about a library that it finds and cannot load, because
-the loader's later error would not say why.
+then opens a file that needs libraries which left the wheel. If the loader misses one, an ImportError says in one line
+what to install. The module warns about a library that it finds and cannot load: the loader's later error would not say
+why.
 """
 
 import re

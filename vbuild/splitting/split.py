@@ -5,8 +5,7 @@
            -> requirements, -libs, -dev and -bin wheels, bills of materials
            -> all wheels in one go: compressed bytes as they are, except for what was patched
 
-The wheels of a run appear together or not at all: a thin wheel is useless without those that it requires. Sizes in the
-result are bytes: packed as in the wheel, unpacked as installed; a packed size is None if nothing was written.
+The wheels of a run appear together or not at all: a thin wheel is useless without those that it requires.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,13 +1,12 @@
 """Evidence from a run: whether commands do the same after libraries moved that nothing else lets move.
 
-    wheels for this Python -> an environment -> each command, twice       has to succeed, and to say the same
+    wheels for this Python -> an environment -> each command, twice       has to succeed, and to print the same
     split with all doubtful libraries moved -> an environment -> each     the same: what was loaded from its new place
                                                                           may move; what was not loaded stays
     not the same: half of them, and half of those                         the last one left is named, and stays
 
 A run is compared by its exit status, what it prints, and which data files of the packages it opens: a library that
-finds its data beside itself no longer opens them. What is loaded is told by the loader (``LD_DEBUG=files``), what is
-opened by inotify.
+finds its data beside itself no longer opens them. ``LD_DEBUG=files`` shows what is loaded, inotify what is opened.
 https://man7.org/linux/man-pages/man8/ld.so.8.html
 """
 

@@ -3,10 +3,9 @@
     file -> pieces of about 4 MiB -> each deflated by itself                   -> one deflate stream
          -> pieces of about 1 MiB -> each copied from the stream it came from
 
-Where a piece ends depends on the parts of the file and on its source, never on the number of cores: the same file gives
-the same bytes on every machine, and files over one source that share a long range share its pieces. What the source was
-inflated from is copied where it is as small as what would come out here. `vbuild.wheel.blocks` makes a stream one that
-another may follow.
+Where a piece ends depends on the file and its source, never on the number of cores: the same file gives the same bytes
+on every machine, and files over one source that share a long range share its pieces. What the source was inflated from
+is copied where it is as small as what would come out here.
 """
 
 import zlib

@@ -6,16 +6,10 @@
     licenses/cuda-LICENSE                    a component's: called after something else than the project
     licenses/third_party/zlib/LICENSE        a component's: in a folder of its own
 
-Whoever changes a wheel changes the distribution, so its own licence decides. That of a component counts as the
-distribution's if nothing else says what that one is.
-
-NVIDIA's SDK licence is one that forbids changes (1.2, limitations, 2):
-
-    you may not copy, sell, rent, sublicense, transfer, distribute, modify, or create derivative works of any portion
-
-Only a sentence that names both modification and derivative works counts, because free licences also say "may not copy,
-modify" before "except". The sentence is shown with its place; the user decides what it means. A licence that METADATA
-calls proprietary, without a text, allows nothing.
+The distribution's own licence decides; that of a component does if nothing else says what that one is. NVIDIA's SDK
+licence forbids changes (1.2, limitations, 2): you may not copy, sell, […] modify, or create derivative works. Only a
+sentence that names both modification and derivative works counts, because free licences also say "may not copy, modify"
+before "except". A licence that METADATA calls proprietary, without a text, allows nothing.
 """
 
 import posixpath

@@ -1,10 +1,8 @@
 """The files of a wheel's ``.dist-info`` folder as values: RECORD, WHEEL and METADATA.
 
 RECORD is written again in one spelling; WHEEL and METADATA keep every letter that is not changed. Both are
-``Name: value`` lines in UTF-8; METADATA may continue with a blank line and a body. A line that starts with a blank
-continues the field above it, and the first line that is not a field ends the headers, as in Python's email package, by
-which installers read them. A `Renaming` says what a new name or version changes. A companion, which `vbuild split`
-made, is known by its Generator and its name.
+``Name: value`` lines in UTF-8. A line that starts with a blank continues the field above it, and the first line that is
+not a field ends the headers, as in Python's email package, by which installers read them.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
 https://packaging.python.org/en/latest/specifications/core-metadata/

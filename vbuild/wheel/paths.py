@@ -1,8 +1,5 @@
 """Paths in wheels: which are safe, where installers put a member, and which scripts they make.
 
-check_path(path)    one path stays below the folder it is unpacked into, on every system
-check_places(paths) no path of an archive is both a file and a folder
-
     demo/_C.so                          -> demo/_C.so      below site-packages
     demo-1.0.data/platlib/demo/_C.so    -> demo/_C.so
     demo-1.0.data/scripts/tool          -> bin/tool        not below site-packages

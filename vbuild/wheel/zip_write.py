@@ -1,12 +1,7 @@
 """Write a zip archive member by member: plain headers with sizes in them, zip64 only if a value needs it.
 
 There are no data descriptors and no other extra fields, so the same members give the same bytes wherever they came
-from.
-
-    write_stored(path, members) -> a zip archive of stored members, each with the first day that a zip can hold
-    open_stored(path) -> ZipReader -> .members, .inflated
-
-These two are for conda packages. A member of another archive is passed on without reading it.
+from. `write_stored` and `open_stored` are for conda packages.
 """
 
 import os
