@@ -75,9 +75,8 @@ def slim(
 
     Without a folder nothing is written, and packed sizes are estimated. A share without a label keeps the wheel's name;
     those with one become variant wheels, with a variants.json for each release. A wheel without GPU code is copied
-    unchanged, unless *cuts* strip or drop something. What
-    is copied is compared with CRC-32 and RECORD. *on_progress* is called with the name of the
-    current wheel, the bytes done, and the bytes in total.
+    unchanged, unless *cuts* strip or drop something. What is copied is compared with CRC-32 and RECORD. *on_progress*
+    is called with the name of the current wheel, the bytes done, and the bytes in total.
 
     Raises `RepackageError` if nothing in a wheel serves a GPU of a share, or a licence forbids the change, and
     `WheelError` if a wheel is damaged: then no part of that wheel is in *folder*.
@@ -86,8 +85,8 @@ def slim(
     _check_shares(shares, cuts)
     wheels = gathered(paths)
     _check_globs(wheels, cuts)
-    make = partial(slim_wheel, shares=shares, cuts=cuts, accept_license=accept_license)
-    slimmed = tuple(result for path in wheels for result in make(path, folder, on_progress=on_progress))
+    slim_one = partial(slim_wheel, shares=shares, cuts=cuts, accept_license=accept_license, on_progress=on_progress)
+    slimmed = tuple(result for path in wheels for result in slim_one(path, folder))
     if folder and any(share.label for share in shares):
         index(folder, verify=False)
     return slimmed
@@ -127,8 +126,7 @@ def slim_wheel(
         room = room_for(folder)
         with slim_plan(wheel, shares, cuts, room=room, on_progress=advance, on_change=check_licence) as plan:
             outputs = tuple(slim_outputs(wheel, plan, shares))
-            write = partial(_write, wheel, plan, outputs, cuts, on_progress=advance)
-            written = write(folder) if folder else ()
+            written = _write(wheel, plan, outputs, cuts, folder, on_progress=advance) if folder else ()
             warnings = [] if plan.is_idle else [*map(_licence_warning, forbidden)]
             if not plan.is_idle and (unhashed := wheel.record.unhashed(wheel.record_path)):
                 warnings.append(f"RECORD has {unhashed}: CRC-32 alone vouches for them; the new RECORD has them all")

@@ -43,20 +43,17 @@ def is_namespace(source: str) -> bool:
     return bool(_NAMESPACE.search(source))
 
 
-def hooked(data: bytes, module: str = MODULE, *, option: str = "") -> bytes:
-    """Return the ``__init__.py`` *data*, in its own encoding, with an import of *module*, as in `with_import`.
-
-    *option* is the command line option that an error tells the user to omit.
-    """
+def hooked(data: bytes, module: str = MODULE) -> bytes:
+    """Return the ``__init__.py`` *data*, in its own encoding, with an import of *module*, as in `with_import`."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         source = data.decode(encoding)
         same = source.encode(encoding)
     except (SyntaxError, UnicodeError, LookupError) as error:  # LookupError: a codec that is not for text
-        raise RepackageError(f"in no encoding that Python reads: {error}{_without(option)}") from error
+        raise RepackageError(f"in no encoding that Python reads: {error}") from error
     if same != data:
-        raise RepackageError(f"in {encoding}, which can write it in several ways{_without(option)}")
-    return with_import(source, module, option=option).encode(encoding)
+        raise RepackageError(f"in {encoding}, which can write it in several ways")
+    return with_import(source, module).encode(encoding)
 
 
 def python_text(text: str) -> str:
@@ -64,14 +61,14 @@ def python_text(text: str) -> str:
     return repr(text) if '"' in text else json.dumps(text, ensure_ascii=False)
 
 
-def with_import(source: str, module: str = MODULE, *, option: str = "") -> str:
+def with_import(source: str, module: str = MODULE) -> str:
     """Return the ``__init__.py`` *source* with an import of the package's own *module* before all other statements.
 
     The import follows the docstring, comments and ``__future__`` imports, with the line ends of the source. A source
     that has it is unchanged. Raises `RepackageError` if this Python cannot parse the source.
     """
     text = source.removeprefix(_BOM)
-    body = _parsed(text, option).body
+    body = _parsed(text).body
     relative = (
         statement
         for statement in body
@@ -114,7 +111,7 @@ def _end(lines: Sequence[str], statement: ast.stmt) -> int:
     return next((row for row in rows if row >= last), last)
 
 
-def _parsed(source: str, option: str) -> ast.Module:
+def _parsed(source: str) -> ast.Module:
     try:
         if source.startswith(_BOM):
             raise SyntaxError("a second byte order mark")  # noqa: TRY301 - as the compiler has it
@@ -123,11 +120,7 @@ def _parsed(source: str, option: str) -> ast.Module:
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         version = ".".join(map(str, sys.version_info[:2]))
-        raise RepackageError(f"cannot be parsed as Python {version}: {error}{_without(option)}") from error
-
-
-def _without(option: str) -> str:
-    return f"; leave {option} out" if option else ""
+        raise RepackageError(f"cannot be parsed as Python {version}: {error}") from error
 
 
 def _is_prelude(statement: ast.stmt, number: int) -> bool:
