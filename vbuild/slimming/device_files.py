@@ -325,7 +325,7 @@ def _left_whole(plan: LibraryPlan, why: str) -> LibraryPlan:
 
 
 def _listings(wheel: Wheel, loose: Mapping[str, LibraryPlan]) -> tuple[list[Listing], dict[str, str]]:
-    """The lists in *wheel* that name *loose* files, and which of these have to stay as they are, with the reason."""
+    """Return the lists in *wheel* that name *loose* files, and which of these have to stay as they are, and why."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for member in wheel.members:
         by_name[posixpath.basename(member.path)].append(member.path)
@@ -372,7 +372,6 @@ def _with_digests(text: bytes, digests: Mapping[str | None, str]) -> Iterator[st
 def _named(
     text: str, folder: str, by_name: Mapping[str, Sequence[str]], loose: Mapping[str, LibraryPlan]
 ) -> Iterator[tuple[str, frozenset[str]]]:
-    """The words of *text*, which lies in *folder*, that name only *loose* files, and which."""
     for word in {*_WORD.findall(text)}:
         there = [path for path in by_name.get(posixpath.basename(word), ()) if f"/{path}".endswith(f"/{word}")]
         beside = posixpath.normpath(posixpath.join(folder, word))

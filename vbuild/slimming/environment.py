@@ -256,7 +256,6 @@ class _Run:
         return SlimmedEnvironment(root=self._root, distributions=tuple(distributions), linked=linked)
 
     def _cut(self, file: InstalledFile, part: Path | None) -> _Done:
-        """Decide what remains of *file*, and write that to *part*."""
         try:
             with open_file(self._root / file.path) as opened:
                 data = memoryview(mmap(opened.fileno(), 0, access=ACCESS_READ))
@@ -305,7 +304,6 @@ class _Run:
         return None
 
     def _refusal(self, distribution: InstalledDistribution) -> str | None:
-        """Why *distribution* may not be changed, or should not."""
         key = str(distribution.listing)
         if key not in self._refused:
             why, warnings = _why_claimed(distribution, self._share), tuple[str, ...]()
@@ -319,7 +317,6 @@ class _Run:
 
 
 def _written(edited: EditedFile, part: Path) -> str:
-    """Write *edited* to *part*; returns its SHA-256."""
     digest = hashlib.sha256()
     with part.open("xb") as stream:
         for buffer in edited.buffers():
@@ -424,7 +421,6 @@ class InstalledFiles:
 
 
 def _why_left(path: str, status: os.stat_result, running: Mapping[tuple[str, int], str]) -> str | None:
-    """Why the file at *path* has to stay as it is, whatever is in it, or None."""
     if process := running.get((path, 0)) or running.get((path.rpartition(os.sep)[2], status.st_ino)):
         return f"in use by {process}; end it first"
     if not status.st_mode & stat.S_IWUSR:

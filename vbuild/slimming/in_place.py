@@ -167,7 +167,6 @@ def completed(environment: Environment, listings: Listings, changes: Iterable[Fi
 
 
 def _one_of(path: Path, change: FileChange) -> str | None:
-    """The SHA-256 of the file at *path*, if it is that before or after *change*."""
     if path.stat().st_size not in {change.size, change.old_size}:
         return None
     return digest if (digest := sha256_of(path)) in {change.old, change.new} else None

@@ -354,7 +354,6 @@ def _least(container: Container, cuts: Cuts) -> tuple[GpuEntry, ...]:
 
 
 def _chosen_from(decisions: Sequence[ContainerDecision]) -> list[ContainerDecision]:
-    """Return the decisions about containers that the driver chooses from."""
     spans = {container.span for container in offered([decision.container for decision in decisions])}
     return [decision for decision in decisions if decision.container.span in spans]
 
@@ -453,7 +452,6 @@ def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Sav
 
 
 def _debug(image: Image) -> list[range]:
-    """The file offsets of what ``--strip debug`` takes."""
     if isinstance(image, PeImage):
         indices = debug_sections(image)
         return [] if indices is None else [*(image.sections[index].raw for index in indices), symbols_of(image)]
@@ -461,6 +459,5 @@ def _debug(image: Image) -> list[range]:
 
 
 def _packed(image: Image, spans: Iterable[range]) -> int:
-    """About how many bytes *spans* of the file take in a wheel."""
     parts: list[Part] = [*sorted(spans, key=lambda span: span.start)]
     return estimated(EditedFile.of(image.data, parts))

@@ -134,7 +134,6 @@ def slim_wheel(
 
 
 def _check_shares(shares: Sequence[Share], cuts: Cuts) -> None:
-    """Raise `RepackageError` if there is nothing to do, or two outputs would have one name."""
     if not any(share.gpus for share in shares) and not cuts.more:
         raise RepackageError(
             "nothing to do; expected GPUs to keep (--gpu, --variant), or --recompress, --strip or --drop"
@@ -145,7 +144,6 @@ def _check_shares(shares: Sequence[Share], cuts: Cuts) -> None:
 
 
 def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
-    """Raise `RepackageError` for a glob that matches nothing in any wheel, probably a typo."""
     unused = set(cuts.drop)
     for path in wheels if unused else ():
         with open_wheel(path) as wheel, at(path.name):
@@ -296,7 +294,6 @@ def _head(wheel: Wheel, member: Member, start: bytes, size: int) -> bytes:
 def _examined(
     wheel: Wheel, member: Member, *, stack: ExitStack, shares: Sequence[Share], cuts: Cuts, room: Path | None
 ) -> LibraryPlan:
-    """Examine the library *member*; if it changes, it stays mapped until *stack* closes."""
     with ExitStack() as mapped:
         data = mapped.enter_context(wheel.mapped(member, folder=room, to_edit=True))
         plan = examined(member.path, data, shares, cuts)
@@ -535,7 +532,7 @@ def _estimated(wheel: Wheel, output: SlimOutput) -> int:
 
 
 def _savings(wheel: Wheel, plan: SlimPlan, share: int, output: SlimOutput, packed: int) -> Iterator[Saving]:
-    """Yield what other options would save of *output*, which is that of *share*: a twentieth of its *packed* bytes."""
+    """Yield what other options would save, if that is at least a twentieth of the *packed* bytes of *output*."""
     by_option: dict[str, list[Saving]] = {}
     for library in plan.libraries:
         for saving in library.cuts[share].more:

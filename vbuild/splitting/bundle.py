@@ -117,7 +117,6 @@ class Bundle:
 
     @cached_property
     def _patterns(self) -> tuple[tuple[str, str], ...]:
-        """The patterns by which code looks for files, each with its member."""
         return tuple((name, file) for name, files in self.mentions.items() if is_pattern(name) for file in files)
 
     def _namers(self, binary: WheelBinary) -> set[str]:
@@ -192,7 +191,6 @@ class WheelReader:
         return Bundle(wheel, ordered, outside, mentions, damaged)
 
     def _read_member(self, wheel: Wheel, member: Member) -> tuple[Loading, str, Origin] | str:
-        """Return what is known of *member*, or why it cannot be read."""
         stated = wheel.row(member).hash or ""
         # with a wrong hash in RECORD, the size and the CRC-32 of the archive still tell two files apart
         key = stated, member.size, member.header.crc

@@ -413,7 +413,6 @@ class _WheelDecisions:
                 self.decided[path] = LibraryDecision(DecisionKind.DROP, "nothing in the wheel needs it")
 
     def _obstacle(self, library: WheelBinary) -> str | None:
-        """Return why *library* cannot leave the wheel, or None."""
         if self.request.keeps(library.path):
             return "kept as asked"
         if not self.bundle.platforms:
@@ -432,7 +431,6 @@ class _WheelDecisions:
         return self._path_obstacle(library, opener, is_asked=is_asked)
 
     def _opener(self, library: WheelBinary) -> str | None:
-        """Return what may open *library* by its path, or None."""
         if namer := self.bundle.namer(library):
             return f"{namer} names it, and may open it by its path"
         for edge in self.bundle.graph.consumers(library.path):
@@ -464,7 +462,6 @@ class _WheelDecisions:
         return None
 
     def _consumer_obstacles(self, library: WheelBinary) -> Iterator[str]:
-        """Yield why a file that needs *library* could not find it elsewhere."""
         for path in self._outside_consumers(library):
             yield f"{path} needs it, from where no RPATH leads to site-packages"
         if copy := self.bundle.hwcaps_copies.get(library.path):
@@ -495,7 +492,6 @@ class _WheelDecisions:
         return LibraryDecision(DecisionKind.REPLACE, provenance=origin)
 
     def _conflict(self, library: WheelBinary, origin: Provenance) -> str | None:
-        """Return why the wheel cannot require the official wheel *origin*, or None."""
         machine, project, version = library.loading.outline.machine, origin.wheel.project, origin.wheel.version
         line = conflict(self.bundle.wheel.metadata(), project, version, machine=machine)
         return f"not replaced: it is that of {project} {version}, but METADATA requires {line}" if line else None

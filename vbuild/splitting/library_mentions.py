@@ -144,7 +144,6 @@ def _in_text(text: bytes) -> Iterator[str]:
 
 
 def _in_code(source: bytes) -> Iterator[str]:
-    """Yield the beginnings of names, and patterns."""
     yield from (match.decode(errors="replace") for match in _START.findall(source))
     yield from (_INSERTED.sub("*", match.decode(errors="replace")) for match in _COMPOSED.findall(source))
     if OWN_FOLDER.encode() in source or _PATTERN.search(source):
@@ -239,7 +238,6 @@ def _is_elif(node: ast.If) -> bool:
 
 
 def _bodies(node: ast.stmt) -> Iterator[tuple[ast.stmt, ast.stmt]]:
-    """Yield the bodies of an ``elif`` and of all that follows it."""
     while isinstance(node, ast.If):
         yield node.body[0], node.body[-1]
         if not node.orelse:

@@ -244,7 +244,6 @@ class _Group(Struct, frozen=True):
         return None
 
     def _is_rival(self, name: WheelName, wanted: LibsContents) -> bool:
-        """Whether an installer may take *name* for what is *wanted*."""
         others = {contents.platform for contents in self.libs.values()} - {wanted.platform}
         return name.platform not in others and not systems_of(name.platform).isdisjoint(systems_of(wanted.platform))
 

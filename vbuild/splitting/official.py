@@ -356,7 +356,6 @@ class Officials:
                     yield requirement
 
     def _files(self, project: str) -> tuple[ListedFile, ...]:
-        """Return every file of *project*, the newest release first."""
         from vbuild.index_client.packages import files_of
 
         return self._listed.get(project, lambda: files_of(project, indexes=self._indexes.get(None, self._ask)))
@@ -378,7 +377,6 @@ class Officials:
 
     @contextmanager
     def _session(self) -> "Iterator[_Session]":
-        """Yield a session that reads wheels through one connection, in several threads."""
         with ExitStack() as stack:
             yield _Session(lambda: self._indexes.get(None, self._ask), self._facts, self._store, stack)
 
@@ -482,7 +480,6 @@ class _Match(Struct, frozen=True):
 
 
 def _evidence(session: _Session, bundled: _Bundled, match: _Match) -> OfficialEvidence | str:
-    """Return what proves that *bundled* is the library of *match*, or why nothing does."""
     if match.library.sha256 == bundled.sha256:
         return OfficialEvidence.IDENTICAL
     try:
@@ -605,7 +602,6 @@ def _unreachable_section(bundled: ElfImage) -> str | None:
 
 
 def _entries(dynamic: memoryview) -> tuple[tuple[int, int], ...]:
-    """Return the tags and values in *dynamic*, up to DT_NULL."""
     size = DynamicEntry.layout.size
     rows = DynamicEntry.layout.iter_unpack(dynamic[: len(dynamic) // size * size])
     return tuple(itertools.takewhile(lambda row: row[0] != DynamicTag.NULL, rows))

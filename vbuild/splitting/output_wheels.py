@@ -184,7 +184,6 @@ def _bill(wheel: Wheel, hashes: Mapping[str, str], changes: Changes, *, left_out
 
 
 def _gone(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iterator[Gone]:
-    """Yield the libraries that left the wheel of *bundle*, as its bill of materials lists them."""
     for path, decision in plan.decisions.by_bundle[bundle].items():
         binary = bundle.binaries[path]
         if decision.kind is DecisionKind.REPLACE and decision.provenance:
@@ -463,7 +462,6 @@ def _named(wheel: Wheel) -> frozenset[str]:
 
 
 def _programs(wheel: Wheel) -> Iterator[Member]:
-    """Yield the programs of *wheel* that nothing in it seems to start."""
     candidates = [
         member
         for member in wheel.members
@@ -486,7 +484,6 @@ def _is_program(wheel: Wheel, member: Member) -> bool:
 
 
 def _is_said(wheel: Wheel, program: Member) -> bool:
-    """Whether another file of *wheel* has the name of *program* in it."""
     name = re.escape(PurePosixPath(program.path).name.encode())
     whole = re.compile(rb"(?<![\w.-])" + name + rb"(?![\w.-])")
     for member in wheel.members:

@@ -390,7 +390,6 @@ class SplitPlan:
 
     @cached_property
     def _contradictions(self) -> Mapping[str, str]:
-        """What contradicts the wheels of each release where they are to be published."""
         names = {bundle.wheel.path.name for _, bundle in self._bundles}
         lines = {bundle.wheel.name.release: (bundle.wheel.name, self.requires(bundle)) for _, bundle in self._bundles}
         warnings = {

@@ -170,7 +170,6 @@ def preload_source(
 
 
 def _rows(up: str, libraries: Iterable[PreloadedLibrary]) -> list[str]:
-    """Return a row of source for each library, formatted as formatters do it."""
     rows: dict[str, None] = {}
     for library in libraries:
         values = (up + library.path, library.requirement, library.pathfinder or "")
@@ -309,7 +308,6 @@ def _moved(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iter
 
 
 def _of_other_packages(patches: Iterable[FilePatch]) -> Iterable[PreloadedLibrary]:
-    """Return the libraries of other packages to which the patches lead."""
     libraries: dict[PreloadedLibrary, None] = {}
     for patch in patches:
         for package in patch.packages:

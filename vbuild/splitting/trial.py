@@ -113,7 +113,6 @@ class _Trial:
         return proved
 
     def _change(self, moved: Sequence[str]) -> str | None:
-        """Return how the runs differ after a split that moves the libraries *moved*, too, or None."""
         trusted = {digest: RunEvidence(is_harmless=True) for digest in moved}
         with TemporaryDirectory(prefix="vbuild-try-") as folder:
             result = self.splitter(replace(self.request, tries=(), evidence=trusted), Path(folder))
@@ -188,7 +187,7 @@ def with_evidence(
 
 
 def _groups(wheels: Sequence[Path]) -> list[list[Path]]:
-    """Return *wheels* in groups that can be installed together: of different projects, with different files."""
+    """Divide *wheels* into groups that can be installed together: of different projects, with different files."""
     files: dict[Path, frozenset[str]] = {}
     for wheel in wheels:
         with open_wheel(wheel) as source:
@@ -207,7 +206,6 @@ def _groups(wheels: Sequence[Path]) -> list[list[Path]]:
 
 
 def _run(command: str, root: Path, packages: Path) -> Run:
-    """Run *command* in the environment in *root*, whose site-packages is *packages*."""
     with TemporaryDirectory(prefix="vbuild-try-") as folder:
         clean = variables()
         environment = {

@@ -487,7 +487,6 @@ def _record_in(source: ZipReader, dist_info: str) -> Record:
 
 
 def _disagreement(member: Member, row: RecordRow | None) -> str | None:
-    """Return what is wrong with the *row* of RECORD for *member*."""
     if not row:
         return "not listed in RECORD"
     algorithm, _, digest = (row.hash or "").partition("=")

@@ -218,7 +218,6 @@ def read_index(out: Path) -> dict[str, list[IndexedFile]]:
 
 
 def _releases(text: str, there: Mapping[str, list[IndexedFile]], out: Path) -> set[Release]:
-    """The releases of the index *there* that *text* names; `WheelError` if there is none."""
     name, _, version = (part.strip() for part in text.partition("=="))
     project = canonicalize_name(name)
     known = {file.version for file in there.get(project, ())}
@@ -261,7 +260,6 @@ def _added(path: Path, index: Path, *, digests: Digests) -> tuple[str, IndexedFi
 
 
 def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    """Put the wheel at *path* and its METADATA below *folder*; return its project and how it is listed."""
     with open_wheel(path) as wheel:
         name = wheel.name
         metadata = wheel.metadata()

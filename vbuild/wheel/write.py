@@ -237,7 +237,7 @@ def _placing(targets: Sequence[Path], folder: Path) -> Iterator[Mapping[Path, Pa
 
 
 def _put(parts: Mapping[Path, Path]) -> None:
-    """Let each of *parts* become its target: all of them, or none."""
+    """All or none of *parts* become their targets."""
     try:
         for target, part in parts.items():
             with at(target), _writing():
@@ -253,7 +253,6 @@ def _put(parts: Mapping[Path, Path]) -> None:
 
 @contextmanager
 def _part(part: Path, target: Path) -> Iterator[BinaryIO]:
-    """Open the new file *part*, which is to become *target*."""
     with at(target), _writing():
         file = part.open("xb", buffering=_BUFFER)
     try:
