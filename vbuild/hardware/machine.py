@@ -23,6 +23,7 @@ Tags come best first; one of two parts stands for a tag on each of the platforms
 import platform
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import groupby
 from typing import Self
 
@@ -45,8 +46,7 @@ _NAME = re.compile(r"[0-9a-z_]+", re.ASCII)
 _VALUE = re.compile(r"[0-9a-z_.]+", re.ASCII)
 _LINE = 110
 _GLIBC = re.compile(r"2\.(?P<minor>\d{1,2})(?:\.\d+)?", re.ASCII)
-_SHARED = 17
-_LEGACY = {5: "manylinux1", 12: "manylinux2010", _SHARED: "manylinux2014"}  # PEP 600
+_LEGACY = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}  # PEP 600
 # the first driver for Linux of each CUDA (CUDA's release notes, table 3)
 _DRIVERS = {
     branch: Dotted.parse(version)
@@ -212,7 +212,7 @@ def linux_tags(python: str, machine: str, glibc: int) -> tuple[str, ...]:
     platforms: list[str] = []
     for minor in range(glibc, oldest - 1, -1):
         platforms.append(f"manylinux_2_{minor}_{machine}")
-        if (alias := _LEGACY.get(minor)) and (minor == _SHARED or machine == "x86_64"):
+        if alias := _LEGACY.get(minor):
             platforms.append(f"{alias}_{machine}")
     platforms.append(f"linux_{machine}")
     version = Version(python).release[:2]
@@ -258,14 +258,12 @@ def cpus_asked(text: str) -> tuple[Cpu, ...]:
 
 
 def _version(text: str) -> str:
-    try:
+    with suppress(InvalidVersion):
         version = Version(text)
-    except InvalidVersion as error:
-        raise HardwareError(f"no Python version {text!r}; expected one as in 3.12.4") from error
-    # more would make a tag for each older minor version
-    if len(version.release) == 1 or max(version.release[:2]) > _HIGHEST:
-        raise HardwareError(f"no Python version {text!r}; expected one as in 3.12.4")
-    return str(version)
+        # more would make a tag for each older minor version
+        if len(version.release) > 1 and max(version.release[:2]) <= _HIGHEST:
+            return str(version)
+    raise HardwareError(f"no Python version {text!r}; expected one as in 3.12.4")
 
 
 def _supported(table: Table) -> Iterator[tuple[str, Features]]:
