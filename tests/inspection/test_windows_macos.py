@@ -86,6 +86,7 @@ def test_a_windows_wheel_is_read_by_magic_and_its_dlls_are_found(tmp_path: Path)
     assert f"x.dll, hash {HASH}" in text.replace("\n              ", " ")
     assert "may open    x" not in text
     assert "nvidia-cuda-runtime" in text
+    assert f'<td class="path">x-{HASH}.dll\n' in page(contents)
     needs = next(line for line in summary(contents) if line.startswith("needs"))
     assert needs == "needs    cudart64_12.dll, lost.dll"
 
