@@ -137,6 +137,7 @@ def test_libraries_are_found_where_macos_looks() -> None:
         "demo/lib/libb.dylib": macho(name="@rpath/libb.dylib"),
         "demo/x/libnamed.dylib": macho(name="/DLC/demo/libnamed.dylib"),
         "demo/bin/tool": macho(kind=EXECUTE, needed=["@executable_path/../lib/libb.dylib"]),
+        "demo/_d.so": macho(kind=BUNDLE, needed=["@rpath/libother.dylib"], rpaths=["@loader_path/../other/lib"]),
     }
     outlines = {path: read_outline(data) for path, data in files.items()}
     assert outlines["demo/lib/libb.dylib"].type == "MH_DYLIB", DYLIB
@@ -151,4 +152,5 @@ def test_libraries_are_found_where_macos_looks() -> None:
         ("demo/_c.so", Via.NAME, "demo/x/libnamed.dylib"),
         ("demo/.dylibs/liba.dylib", Via.INHERITED, "demo/lib/libb.dylib"),
         ("demo/bin/tool", Via.OWN, "demo/lib/libb.dylib"),
+        ("demo/_d.so", Via.OUTSIDE, None),
     ]

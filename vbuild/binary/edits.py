@@ -119,16 +119,15 @@ def packed(section: range, pieces: Sequence[Chunk], *, alignment: int, is_paddin
     for piece in pieces:
         _check(piece, section, before)
         gap = range(before, piece.span.start)
-        if gap and not (len(gap) < unit and is_padding(gap)):
+        if _is_claimed(gap, unit, is_padding):
             free.append(range(cursor, gap.start))
             cursor = gap.stop
         start = piece.span.start if piece.stays else up(cursor, unit)
         free.append(range(cursor, start))
         starts.append(start)
         cursor, before = start + piece.size, piece.span.stop
-    rest = range(before, section.stop)
-    is_free = not rest or (len(rest) < unit and is_padding(rest))
-    free.append(range(cursor, section.stop if is_free else rest.start))
+    is_claimed = _is_claimed(range(before, section.stop), unit, is_padding)
+    free.append(range(cursor, before if is_claimed else section.stop))
     return Packing(tuple(starts), tuple(filter(None, free)))
 
 
@@ -142,17 +141,16 @@ def spread(section: range, pieces: Sequence[Chunk], *, alignment: int, is_paddin
     gaps: list[range] = []
     for piece in pieces:
         _check(piece, section, before)
-        unclaimed = range(before, piece.span.start)
-        if unclaimed and not (len(unclaimed) < unit and is_padding(unclaimed)):
-            gaps.append(range(start, unclaimed.start))
-            start = unclaimed.stop
+        gap = range(before, piece.span.start)
+        if _is_claimed(gap, unit, is_padding):
+            gaps.append(range(start, gap.start))
+            start = gap.stop
         if piece.stays:
             gaps.append(range(start, piece.span.start))
             start = piece.span.start + piece.size
         before = piece.span.stop
-    rest = range(before, section.stop)
-    is_free = not rest or (len(rest) < unit and is_padding(rest))
-    gaps.append(range(start, section.stop if is_free else rest.start))
+    is_claimed = _is_claimed(range(before, section.stop), unit, is_padding)
+    gaps.append(range(start, before if is_claimed else section.stop))
     gaps = sorted(filter(None, gaps), key=len)
     starts = {number: piece.span.start for number, piece in enumerate(pieces) if piece.stays}
     free: list[range] = []
@@ -170,6 +168,11 @@ def spread(section: range, pieces: Sequence[Chunk], *, alignment: int, is_paddin
             raise BinaryError(f"{size:#x} bytes fit into no gap between what stays")
     free = sorted(filter(None, (*free, *gaps)), key=lambda gap: gap.start)
     return Packing(tuple(starts[number] for number in range(len(pieces))), tuple(free))
+
+
+def _is_claimed(gap: range, unit: int, is_padding: Callable[[range], bool]) -> bool:
+    """Whether *gap* is more than padding to *unit*."""
+    return bool(gap) and not (len(gap) < unit and is_padding(gap))
 
 
 def _alignment(pieces: Sequence[Chunk], alignment: int) -> int:

@@ -175,26 +175,23 @@ class _Sections:
                     containers[index] = replace(containers[index], why_pinned=why)
 
     def _why_pinned(self, addresses: range, entries: Sequence[GpuEntry]) -> str | None:
-        wrappers = len(self.wrappers.get(addresses.start, ()))
-        first, last = bisect_left(self.targets, addresses.start), bisect_left(self.targets, addresses.stop)
-        if (
-            not wrappers
-            and first == last
-            and all(fatbin.is_without_kernels(self.image.data, entry) for entry in entries)
-        ):
+        wrappers, targets = len(self.wrappers.get(addresses.start, ())), self._targets_in(addresses)
+        if not wrappers and not targets and all(fatbin.is_without_kernels(self.image.data, entry) for entry in entries):
             return None
         if wrappers != 1:
             return f"{wrappers} wrappers point to it" if wrappers else "no wrapper points to it"
         # the first is the wrapper's own
-        if last - first > 1:
-            return f"the loader fills {last - first - 1} more pointers into it"
+        if len(targets) > 1:
+            return f"the loader fills {len(targets) - 1} more pointers into it"
         return None
+
+    def _targets_in(self, addresses: range) -> list[int]:
+        return self.targets[bisect_left(self.targets, addresses.start) : bisect_left(self.targets, addresses.stop)]
 
     def _has_only_its_start(self, addresses: range) -> bool:
         """Whether wrappers lead to the fatbin at *addresses*, and no pointer leads into its middle."""
-        first, last = bisect_left(self.targets, addresses.start), bisect_left(self.targets, addresses.stop)
         is_wrapped = addresses.start in self.wrappers or addresses.start in self.fixed
-        return self.form is FATBINS and is_wrapped and set(self.targets[first:last]) <= {addresses.start}
+        return self.form is FATBINS and is_wrapped and set(self._targets_in(addresses)) <= {addresses.start}
 
 
 def _search(image: Image, section: Section, findings: _Findings) -> None:

@@ -18,7 +18,7 @@ from vbuild.binary.outline import BinaryOutline
 
 # delocate's filter_system_libs
 _SYSTEM = ("/usr/lib/", "/System/")
-_LOADER, _RPATH, _EXECUTABLE = "@loader_path/", "@rpath/", "@executable_path/"
+_LOADER, _RPATH, _EXECUTABLE = "@loader_path", "@rpath", "@executable_path"
 _PYTHON = ("libpython", "Python")
 
 
@@ -62,33 +62,32 @@ class _Search:
         if is_system(name):
             return Edge(path, name, Via.PLATFORM, None)
         start, _, rest = name.partition("/")
-        is_program = self._files[path].type == "MH_EXECUTE"
-        folders: Iterable[str] = ()
-        if name.startswith(_LOADER) or (name.startswith(_EXECUTABLE) and is_program):
-            folders = [posixpath.dirname(path)]
-        elif name.startswith(_RPATH):
-            folders = self._own(path)
+        folders = list(self._own(path)) if start == _RPATH else self._beside(path, start)
         if provider := self._provider(path, folders, rest):
             return Edge(path, name, Via.OWN, provider)
-        if start == _RPATH[:-1] and (provider := self._provider(path, self._inherited(path), rest)):
+        if start == _RPATH and (provider := self._provider(path, self._inherited(path), rest)):
             return Edge(path, name, Via.INHERITED, provider)
-        if not name.startswith(_LOADER) and (provider := self._loaded(path, name)):
+        if start != _LOADER and (provider := self._loaded(path, name)):
             return Edge(path, name, Via.NAME, provider)
         is_outside = (
-            (name.startswith(_EXECUTABLE) and not is_program)
+            (start == _EXECUTABLE and not folders)
             or posixpath.basename(name).startswith(_PYTHON)
             or self._is_elsewhere(posixpath.basename(name))
             or any(self._leads_out(posixpath.normpath(posixpath.join(folder, rest))) for folder in folders)
         )
         return Edge(path, name, Via.OUTSIDE if is_outside else Via.MISSING, None)
 
+    def _beside(self, path: str, start: str) -> list[str]:
+        """The folder that *start* of a path stands for, if it is that of the file at *path*."""
+        is_own = start == _LOADER or (start == _EXECUTABLE and self._files[path].type == "MH_EXECUTE")
+        return [posixpath.dirname(path)] if is_own else []
+
     def _own(self, path: str) -> Iterator[str]:
         """The folders in the LC_RPATH of the file at *path*, below site-packages, without absolute ones."""
         for entry in self._files[path].rpath:
             start, _, rest = f"{entry}/".partition("/")
-            is_program = self._files[path].type == "MH_EXECUTE"
-            if start == _LOADER[:-1] or (start == _EXECUTABLE[:-1] and is_program):
-                yield posixpath.normpath(posixpath.join(posixpath.dirname(path), rest))
+            for folder in self._beside(path, start):
+                yield posixpath.normpath(posixpath.join(folder, rest))
 
     def _inherited(self, path: str) -> Iterator[str]:
         seen, queue = {path}, [*self._loaders[path]]
