@@ -48,7 +48,7 @@ _WORDS = (
     *(number.to_bytes(8, "little") for number in (1, 4, 5, 6, 7, 14, 15, 29, 1 << 32, (1 << 63) - 1, (1 << 64) - 1)),
 )
 _READING = ("vbuild.elf", "vbuild.binary")
-_CUTTING = ("vbuild.elf.surgery", "vbuild.elf.image", "vbuild.elf.image", "vbuild.binary", "vbuild.slimming")
+_CUTTING = ("vbuild.elf.surgery", "vbuild.elf.image", "vbuild.binary", "vbuild.slimming")
 
 
 def _read_elf(data: bytes) -> None:
