@@ -83,7 +83,7 @@ def release(folder: Path) -> list[Path]:
 
 def laid_out(wheels: Sequence[Path], folder: Path, **options: Any) -> Path:
     """The folder of the layout oci of *wheels*, in *folder*."""
-    written(Oci(**options).planned(releases_at(list(wheels))), folder / "oci")
+    written(Oci(**options).plan(releases_at(list(wheels))), folder / "oci")
     return folder / "oci"
 
 

@@ -32,16 +32,16 @@ V3 = variant("x86_64_v3", "x86_64 :: level :: v3")
 class Given:
     """A layout that plans what it was given."""
 
-    plan: PublishPlan | None
+    own_plan: PublishPlan | None
 
     @property
     def name(self) -> str:
         return "given"
 
-    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        if self.plan is None:
+    def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
+        if self.own_plan is None:
             raise RepackageError(f"{offers[0]}: has no place here")
-        return self.plan
+        return self.own_plan
 
 
 @pytest.fixture

@@ -54,10 +54,10 @@ def select_image(folder: StrPath, *, machine: "StrPath | Machine | None" = None)
     A layout with several indexes is ``DIR:NAME``. *machine* is as for `select`. `RepackageError` if there is no such
     layout or index, or no image fits. Nothing is written.
     """
-    from vbuild.publishing.oci.model import placed
+    from vbuild.publishing.oci.model import folder_and_name
     from vbuild.publishing.oci.select import select_image as verb
 
-    place, ref = placed(Path(folder))
+    place, ref = folder_and_name(Path(folder))
     return verb(place, machine_of(machine), ref=ref)
 
 

@@ -87,7 +87,7 @@ class Indexes(Struct, frozen=True):
         env = {name: text for name, text in (os.environ if env is None else env).items() if name not in _NOT_PASSED}
         key = (str(Path.cwd()), *sorted(item for item in env.items() if item[0].startswith(_READ)))
         with _ASKING:
-            listing, states = _LISTINGS.get(key) or _kept(key)
+            listing, states = _LISTINGS.get(key) or _stored_listing(key)
             if not listing or _states(listing) != states:
                 command = with_own_packages("-m", "pip", "config", "list", "-vvv")
                 ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -95,7 +95,7 @@ class Indexes(Struct, frozen=True):
                     last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
                     raise FetchError(f"pip config list: exit status {ran.returncode}: {last}")
                 listing = ran.stdout
-                _keep(key, listing)
+                _store_listing(key, listing)
             _LISTINGS[key] = (listing, _states(listing))
         return cls.parse(listing)
 
@@ -159,14 +159,14 @@ class Indexes(Struct, frozen=True):
         return {name: text for name, text in env.items() if text}
 
 
-def _kept(key: tuple[object, ...]) -> tuple[str, _States]:
+def _stored_listing(key: tuple[object, ...]) -> tuple[str, _States]:
     """What pip printed for *key* in another process, and the states of its files then; empty if unknown."""
     with suppress(VbuildError, ValueError, TypeError):
         return convert(json.loads(Cache.of(Part.PROBES).text(_name(key)) or ""), tuple[str, _States])
     return "", ()
 
 
-def _keep(key: tuple[object, ...], listing: str) -> None:
+def _store_listing(key: tuple[object, ...], listing: str) -> None:
     """Keep what pip printed for *key* for other processes, of settings those that are read, if that has no secret."""
     text = "\n".join(line for line in listing.splitlines() if _FILE.fullmatch(line) or _is_read(line))
     if "://" not in text and "@" not in text:

@@ -62,7 +62,7 @@ class Made(Struct, frozen=True):
     attestation: Path | None = None
 
 
-def made_in(
+def make_all(
     work: Path, wanted: Sequence[Wanted], store: Store, *, keeps_originals: bool, on_progress: OnProgress
 ) -> Iterator[Made]:
     """Make all that is *wanted* in *work*, and yield each as soon as it is complete, in any order.
@@ -85,8 +85,9 @@ def made_in(
         try:
             while waiting or coming:
                 while waiting and len(coming) < _AHEAD:
-                    if _is_coming(waiting[0], coming):
-                        break
+                    sha256 = waiting[0].original.sha256
+                    if any(other.original.sha256 == sha256 for other in coming.values()):
+                        break  # a thread fetches it for another index
                     want = waiting.pop(0)
                     run = contextvars.copy_context().run
                     coming[executor.submit(run, _fetched, want.original, store, progress)] = want
@@ -128,11 +129,6 @@ class _Progress:
         if self._done - self._told > _LEAST:
             self._told = self._done
             self._on_progress(file, self._done, max(self._total, self._done))
-
-
-def _is_coming(want: Wanted, coming: dict["Future[_Fetched]", Wanted]) -> bool:
-    """Whether a thread fetches this original for another index."""
-    return any(other.original.sha256 == want.original.sha256 for other in coming.values())
 
 
 def _fetched(original: Original, store: Store, progress: _Progress) -> _Fetched:

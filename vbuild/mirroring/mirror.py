@@ -26,7 +26,7 @@ from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import Machine, python_of
 from vbuild.index_client.pages import Store
-from vbuild.mirroring.making import Made, OnProgress, Wanted, made_in
+from vbuild.mirroring.making import Made, OnProgress, Wanted, make_all
 from vbuild.mirroring.model import Cut, FleetMachine, MirroredFile, MirrorRequest, Original, Site, SiteMachine
 from vbuild.mirroring.resolution import resolved
 from vbuild.mirroring.site import install_lines, read_site, write_site
@@ -210,7 +210,7 @@ class _Run(Struct, frozen=True):
         # variants are made of the same originals
         keeps = self.request.originals is not None or self.request.variants
         store = store or Store(work / "originals")
-        for made in made_in(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress):
+        for made in make_all(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress):
             # without a property that says what a variant is for there is none, and the plain wheel serves
             if made.file.renamed or not made.file.cut.label:
                 yield made

@@ -229,7 +229,7 @@ class Local(Struct, frozen=True):
     url: str | None = None
     name: str = "local"
 
-    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
+    def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """An index per label, and one of the plain wheels if there are some.
 
         `RepackageError` if a label is not a local version, two would be confused, a wheel requires a release that lacks

@@ -1,6 +1,6 @@
 """What a layout plans: the files to write, and how consumers use them.
 
-    Layout, with its options -> planned(offers) -> PublishPlan: outputs, consumers' commands, notes
+    Layout, with its options -> plan(offers) -> PublishPlan: outputs, consumers' commands, notes
 
 A plan is a value: nothing is written before `vbuild.publishing.publish` carries it out. `renamed` plans a wheel of a
 release under another name: members keep their compressed bytes.
@@ -179,7 +179,7 @@ class PublishLayout(Protocol):
     def name(self) -> str:
         """Its name on the command line, and of its folder."""
 
-    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
+    def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """The plan for *offers*; `RepackageError` if these wheels do not fit the layout."""
 
 

@@ -1,6 +1,6 @@
 """`vbuild publish`: write finished wheels in the layouts that people can consume today.
 
-    wheels -> releases -> Layout.planned -> PublishPlan -> files and a README, each layout in a folder of its own
+    wheels -> releases -> Layout.plan -> PublishPlan -> files and a README, each layout in a folder of its own
 
 All layouts are planned before the first file is written, and become visible together. Only this module and outputs of
 one layout write files.
@@ -222,7 +222,7 @@ def publish(
         plans = []
         for layout in layouts:
             with at(layout.name):
-                plans.append(layout.planned(offers))
+                plans.append(layout.plan(offers))
         if folder is None:
             return tuple(PublishedLayout(plan, None, ()) for plan in plans)
         for plan in plans:

@@ -103,7 +103,7 @@ class Suffix(Struct, frozen=True):
     url: str | None = None
     name: str = "suffix"
 
-    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
+    def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """Every variant under its new name, and the rest as it is.
 
         `RepackageError` if a new name is invalid or stands for two, or a wheel requires a release that lacks its label.

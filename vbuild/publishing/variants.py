@@ -38,7 +38,7 @@ class Variants(Struct, frozen=True):
     url: str | None = None
     name: str = "variants"
 
-    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
+    def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """Every wheel, a variants.json for each release that has variants, and the index of all of them.
 
         `VariantError` if two wheels of a release contradict each other.

@@ -28,7 +28,7 @@ NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 def planned(folder: Path, *wheels: str, metadata: str = "", names: tuple[tuple[str, str], ...] = ()) -> PublishPlan:
     for name in wheels:
         wheel(folder, name, {"demo.py": "x = 1\n"}, metadata=metadata)
-    return Conda(names=names).planned(releases_at([folder]))
+    return Conda(names=names).plan(releases_at([folder]))
 
 
 def records(plan: PublishPlan) -> list[CondaRecord]:

@@ -52,7 +52,7 @@ def planned(
     """The plan for the wheel called *of*, and another called *name* that is added."""
     plain = hwcaps_wheel(folder / "published", published, name=of)
     more = hwcaps_wheel(folder / "other", other, name=name)
-    return Hwcaps(added=((V3, more),) * added).planned(releases_at([plain]))
+    return Hwcaps(added=((V3, more),) * added).plan(releases_at([plain]))
 
 
 def wheels(plan: PublishPlan) -> list[NewWheel]:
@@ -109,7 +109,7 @@ def test_a_variant_wheel_is_taken_as_well(tmp_path: Path) -> None:
     other = stamped(
         hwcaps_wheel(tmp_path / "other", bundled("v3")), tmp_path, variant=variant("v3", V3.variant_property)
     )
-    plan = Hwcaps(added=((V3, other),)).planned(releases_at([plain]))
+    plan = Hwcaps(added=((V3, other),)).plan(releases_at([plain]))
     assert [member.path for member in wheels(plan)[0].members if level_of(member.path)]
 
 
@@ -131,7 +131,7 @@ def test_a_variant_of_something_else_is_refused(tmp_path: Path, properties: tupl
     plain = hwcaps_wheel(tmp_path, bundled("v1"))
     other = stamped(hwcaps_wheel(tmp_path / "other", bundled("v3")), tmp_path, variant=variant("other", *properties))
     with pytest.raises(RepackageError) as caught:
-        Hwcaps(added=((V3, other),)).planned(releases_at([plain]))
+        Hwcaps(added=((V3, other),)).plan(releases_at([plain]))
     assert str(caught.value) == f"{other.name}: {message}"
 
 
@@ -194,7 +194,7 @@ def test_a_hash_that_is_none_is_refused(tmp_path: Path, stated: str) -> None:
         wheel(tmp_path / level, NAME, whole, record=record)
     layout, published = Hwcaps(added=((V3, tmp_path / "v3" / NAME),)), releases_at([tmp_path / "v1" / NAME])
     with pytest.raises(WheelError) as caught:
-        layout.planned(published)
+        layout.plan(published)
     assert str(caught.value) == f"{NAME}: demo/__init__.py: does not match its hash in RECORD"
 
 
@@ -291,7 +291,7 @@ def test_a_level_that_has_no_folder_is_refused(tmp_path: Path) -> None:
     wheel = hwcaps_wheel(tmp_path, package("v1"))
     for cpu in (Cpu("x86_64", "v1"), Cpu("aarch64", "9.0a")):
         with pytest.raises(RepackageError) as caught:
-            Hwcaps(added=((cpu, wheel),)).planned(releases_at([wheel]))
+            Hwcaps(added=((cpu, wheel),)).plan(releases_at([wheel]))
         expected = "no level that glibc has a folder for; expected x86-64-v2, -v3 or -v4"
         assert str(caught.value) == f"{cpu}: {expected}"
 
@@ -323,5 +323,5 @@ def test_a_dependency_wheel_of_a_split_comes_along(tmp_path: Path) -> None:
         {"demo_libs-1.0.dist-info/WHEEL": about, "demo_libs/libx.so": shared("v1")},
     )
     wheels_ = [hwcaps_wheel(tmp_path, package("v1")), hwcaps_wheel(tmp_path, package("v3"), "v3"), libs]
-    plan = Hwcaps().planned(releases_at(wheels_))
+    plan = Hwcaps().plan(releases_at(wheels_))
     assert [output.target.name for output in plan.outputs][:2] == [NAME, libs.name]

@@ -17,7 +17,7 @@ LIBS = "Requires-Dist: demo-libs==0.187650320598251\n"
 
 
 def planned(folder: Path, **options: str) -> PublishPlan:
-    return Local(**options).planned(offered(folder))
+    return Local(**options).plan(offered(folder))
 
 
 def targets(plan: PublishPlan) -> list[str]:

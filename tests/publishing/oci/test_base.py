@@ -32,7 +32,7 @@ def level(folder: Path, name: str) -> Path:
 
 def refusal(place: Path, *wheels: Path) -> str:
     with pytest.raises(RepackageError) as refused:
-        Oci(base=place).planned(releases_at(wheels))
+        Oci(base=place).plan(releases_at(wheels))
     return str(refused.value)
 
 
@@ -80,7 +80,7 @@ def test_the_layers_and_settings_of_a_base_come_first_and_its_blobs_are_hard_lin
 
 def test_a_base_is_named_behind_a_colon(tmp_path: Path) -> None:
     below = base(tmp_path / "below", FILES, ref="slim")
-    assert Oci(base=Path(f"{below}:slim")).planned(releases_at([plain(tmp_path)])).outputs
+    assert Oci(base=Path(f"{below}:slim")).plan(releases_at([plain(tmp_path)])).outputs
 
 
 def test_names_and_folders_have_colons_themselves(tmp_path: Path) -> None:
@@ -89,10 +89,10 @@ def test_names_and_folders_have_colons_themselves(tmp_path: Path) -> None:
     index["manifests"][0]["annotations"][REF] = "example.org/python:3.11"
     (below / "index.json").write_text(json.dumps(index))
     wheels = [plain(tmp_path)]
-    assert Oci(base=Path(f"{below}:example.org/python:3.11")).planned(releases_at(wheels)).outputs
+    assert Oci(base=Path(f"{below}:example.org/python:3.11")).plan(releases_at(wheels)).outputs
     moved = below.rename(tmp_path / "be:low")
-    assert Oci(base=moved).planned(releases_at(wheels)).outputs
-    assert Oci(base=Path(f"{moved}:example.org/python:3.11")).planned(releases_at(wheels)).outputs
+    assert Oci(base=moved).plan(releases_at(wheels)).outputs
+    assert Oci(base=Path(f"{moved}:example.org/python:3.11")).plan(releases_at(wheels)).outputs
     assert refusal(tmp_path / "none:python:3.11", *wheels).startswith(f"base: {tmp_path}/none: no OCI image layout")
 
 
@@ -117,7 +117,7 @@ def listed(layout: Path) -> list[Any]:
 
 def test_the_python_that_a_base_says_it_has_leaves_other_pythons_out(tmp_path: Path) -> None:
     below = base(tmp_path / "below", FILES, env=("PYTHON_VERSION=3.12.4",))
-    plan = Oci(base=below).planned(releases_at([plain(tmp_path), plain(tmp_path, "cp312")]))
+    plan = Oci(base=below).plan(releases_at([plain(tmp_path), plain(tmp_path, "cp312")]))
     assert plan.notes == (
         "demo-1.0 has cp312 (plain); oci:demo-1.0:cp312-plain is one image.",
         "cp311 is left out: the base has Python 3.12.4",

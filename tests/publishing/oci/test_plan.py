@@ -28,7 +28,7 @@ LINUX = "cp311-cp311-manylinux_2_17_x86_64"
 
 
 def planned(*wheels: Path, **options: object) -> PublishPlan:
-    return Oci(**options).planned(releases_at(wheels))  # type: ignore[arg-type] # whatever a test gives
+    return Oci(**options).plan(releases_at(wheels))  # type: ignore[arg-type] # whatever a test gives
 
 
 def families(plan: PublishPlan) -> dict[str, list[tuple[str, str, str]]]:

@@ -43,7 +43,7 @@ _PUBLISH = "import sys; from tests.factories.redirect_installs import *; laid_ou
 
 
 def planned(folder: Path, url: str | None = URL, *, by_hardware: bool = False) -> PublishPlan:
-    return Redirect(url, by_hardware=by_hardware).planned(releases_at([folder]))
+    return Redirect(url, by_hardware=by_hardware).plan(releases_at([folder]))
 
 
 def files(plan: PublishPlan) -> dict[str, str]:

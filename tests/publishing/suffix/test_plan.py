@@ -21,7 +21,7 @@ EXTRAS = (
 
 
 def planned(folder: Path, **options: Any) -> PublishPlan:
-    return Suffix(**options).planned(offered(folder))
+    return Suffix(**options).plan(offered(folder))
 
 
 def targets(plan: PublishPlan) -> list[str]:

@@ -14,7 +14,7 @@ from vbuild.publishing.variants import Variants, problems
 
 
 def planned(folder: Path, url: str | None = None) -> PublishPlan:
-    return Variants(url).planned(offered(folder))
+    return Variants(url).plan(offered(folder))
 
 
 def test_each_release_has_a_variants_json_of_its_own(tmp_path: Path) -> None:

@@ -55,10 +55,6 @@ def stem_of(path: Path) -> str:
     raise RepackageError(f"{path.name}: expected a package for conda, {CONDA} or {TAR_BZ2}")
 
 
-def is_package(path: Path) -> bool:
-    return path.name.endswith((CONDA, TAR_BZ2))
-
-
 def packages_in(folder: Path) -> tuple[Path, ...]:
     """The packages in *folder*, and in its folders as a channel has them, sorted, without those of an unfinished run.
 
@@ -71,7 +67,7 @@ def packages_in(folder: Path) -> tuple[Path, ...]:
         ]
     except OSError as error:
         raise RepackageError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
-    return tuple(sorted(path for path in (*shown, *below) if is_package(path)))
+    return tuple(sorted(path for path in (*shown, *below) if path.name.endswith((CONDA, TAR_BZ2))))
 
 
 _REPODATA = "repodata.json"
@@ -293,7 +289,7 @@ def _contents(package: OpenCondaPackage) -> Iterator[str]:
         if not entry.isdir():
             content = b"".join(chunks) if entry.name.endswith(".dist-info/RECORD") else chunks
             files_found[entry.name] = (
-                files_found.get(entry.linkname) if entry.islnk() else _held(entry, content, records)
+                files_found.get(entry.linkname) if entry.islnk() else _size_and_hash(entry, content, records)
             )
     for file in sorted({*expected, *files_found}):
         if file not in files_found:
@@ -323,7 +319,7 @@ def _is_outside(entry: tarfile.TarInfo) -> bool:
     return is_away or not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk())
 
 
-def _held(entry: tarfile.TarInfo, content: bytes | Iterator[bytes], records: dict[str, str]) -> _File:
+def _size_and_hash(entry: tarfile.TarInfo, content: bytes | Iterator[bytes], records: dict[str, str]) -> _File:
     """The size and hash of *entry*; if it is a RECORD, its text is kept in *records*."""
     if entry.issym():
         return None

@@ -513,7 +513,7 @@ class Conda(Struct, frozen=True):
     names: tuple[tuple[str, str], ...] = ()
     name: str = "conda"
 
-    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
+    def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """Packages for each wheel, packages of CPU levels if one is required, and the channel's indexes.
 
         `RepackageError` if a property or a requirement has no equivalent in conda, two projects would have one name, or

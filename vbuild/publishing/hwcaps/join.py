@@ -570,7 +570,7 @@ class Join:
             last = copy
 
     def _fault(self, base: LevelFile, copy: LevelFile) -> str | None:
-        if fault := self.judge.fault(base, copy, taken=self._taken if copy.build.is_added else None):
+        if fault := self.judge.fault(base, copy, taken=self._symbols_taken if copy.build.is_added else None):
             return fault
         for other in self.further(copy):
             if fault := self.judge.common_fault(other):
@@ -580,7 +580,7 @@ class Join:
         return None
 
     @cached_property
-    def _taken(self) -> frozenset[Versioned]:
+    def _symbols_taken(self) -> frozenset[Versioned]:
         """The symbols that the baseline's files take of others, each name with its version and without."""
         symbols = {symbol for path in self.base.pieces for symbol in self.base.interface(path).taken}
         return frozenset({*symbols, *(Versioned(symbol.name) for symbol in symbols)})

@@ -453,7 +453,7 @@ class Hwcaps(Struct, frozen=True):
     allow: tuple[str, ...] = ()
     name: str = "hwcaps"
 
-    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
+    def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """For each tag the join of its wheels; other plain wheels, and those of other releases, as they are."""
         added = [(cpu, OfferedWheel.of(path)) for cpu, path in self.added]
         join_sets = [join_set for offer in offers for join_set in sets(offer, added)]
@@ -509,7 +509,7 @@ def problems(folder: Path) -> Iterator[Finding]:
         try:
             with open_wheel(offered.path, check=True) as wheel:
                 check = _WheelCheck(WheelReader(lambda *_: None).read(wheel))
-                faults = [f"{path}: {what}" for path, what in check.found()]
+                faults = [f"{path}: {what}" for path, what in check.problems()]
         except VbuildError as error:
             faults = [str(error).removeprefix(f"{offered.path.name}: ")]
         yield from (_problem(PublishRule.LEVELS, offered.path.name, what) for what in faults)
@@ -522,7 +522,7 @@ class _WheelCheck:
 
     bundle: Bundle
 
-    def found(self) -> Iterator[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, str]]:
         yield from self.strangers()
         yield from self.copies()
         yield from self.bases()

@@ -328,7 +328,7 @@ class ImageFolder(Struct, frozen=True):
         return (image,), {}
 
 
-def placed(place: Path) -> tuple[Path, str | None]:
+def folder_and_name(place: Path) -> tuple[Path, str | None]:
     """The folder of *place*, and the name behind a colon, ``DIR:name``, or None.
 
     Names have colons as well, ``DIR:python:3.11``: the shortest folder that exists counts, else the first colon.

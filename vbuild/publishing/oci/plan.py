@@ -71,7 +71,7 @@ from vbuild.publishing.oci.model import (
     NewFile,
     OciImage,
     OciPlatform,
-    placed,
+    folder_and_name,
 )
 from vbuild.publishing.oci.writing import Images
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, companion_wheels, required_companions
@@ -477,7 +477,7 @@ class BaseFolder(Struct, frozen=True):
 
     @classmethod
     def of(cls, place: Path) -> Self:
-        path, ref = placed(place)
+        path, ref = folder_and_name(place)
         with at("base"):
             folder = ImageFolder.of(path)
             images, _ = folder.images(folder.named(ref))
@@ -539,7 +539,7 @@ class Oci(Struct, frozen=True):
     emits: tuple[Emit, ...] = ()
     name: str = "oci"
 
-    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
+    def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """An image layout for each release of *offers*; companions go into the images of what needs them.
 
         `RepackageError` if a base is broken or lacks an architecture, an index would have no plain image, or none is
@@ -570,7 +570,7 @@ class _Release:
         self._variants: dict[str, Variant] = {}
         self._notes: list[str] = []
         self._lacking: dict[str, None] = {}
-        self._families = self._made()
+        self._families = self._image_families()
         self._texts = tuple(text for family in self._families for text in self._emitted(family))
 
     def outputs(self) -> Iterator[Output]:
@@ -630,7 +630,7 @@ class _Release:
             yield f"{self._offer} requires {', '.join(self._lacking)}: only the base can bring that."
         yield from self._notes
 
-    def _made(self) -> tuple[ImageFamily, ...]:
+    def _image_families(self) -> tuple[ImageFamily, ...]:
         machines = tuple(
             machine
             for machine, cpu in BASELINES.items()
@@ -656,7 +656,10 @@ class _Release:
                 f"{self._offer}: {strange[0]!r} is no name of an image; expected letters and digits with one of "
                 f"._- between them: give the variant another label"
             )
-        return tuple(ImageFamily(ref, tuple(images), self._said(image_groups, ref)) for ref, images in gathered.items())
+        return tuple(
+            ImageFamily(ref, tuple(images), self._document_annotation(image_groups, ref))
+            for ref, images in gathered.items()
+        )
 
     def _images(self, group: ImageGroup, *, several: bool) -> list[OciImage]:
         """The images of *group*, whose layers it adds to the release's; none if the base has another Python."""
@@ -706,7 +709,7 @@ class _Release:
         base, version = self._base.for_cpu(group.cpu(wheel))
         return self._below.setdefault(base.digest, base), version
 
-    def _said(self, image_groups: Sequence[ImageGroup], ref: str) -> tuple[tuple[str, str], ...]:
+    def _document_annotation(self, image_groups: Sequence[ImageGroup], ref: str) -> tuple[tuple[str, str], ...]:
         """The release's variants.json as an annotation, with which the images of *ref* are ranked."""
         wheels = [wheel for group in image_groups if group.ref == ref for wheel in group.wheels]
         documents = [(wheel.path.name, wheel.document) for wheel in wheels if wheel.document]

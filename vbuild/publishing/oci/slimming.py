@@ -40,7 +40,7 @@ from vbuild.publishing.oci.model import (
     Descriptor,
     ImageFolder,
     digest_of,
-    placed,
+    folder_and_name,
     ref_of,
 )
 from vbuild.publishing.oci.writing import GzipMembers, packed_json
@@ -274,7 +274,7 @@ def slim_images(
     Without *output* nothing is written. `RepackageError` if *place* is no layout, a blob is damaged, an image has no
     packages, or *output* exists and is not empty.
     """
-    folder, ref = placed(place)
+    folder, ref = folder_and_name(place)
     layout = ImageFolder.of(folder)
     if output and not _is_free(output):
         raise RepackageError(f"{output}: there already, and not empty; expected a new folder")

@@ -88,7 +88,7 @@ class Redirect(Struct, frozen=True):
     by_installed: bool = False
     name: str = "redirect"
 
-    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
+    def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """An sdist for each release, and its wheels; `RepackageError` without a URL, or if tags cannot choose."""
         if self.url is None:
             raise RepackageError("no URL: the sdist has to say where the wheels are; give --url URL")
