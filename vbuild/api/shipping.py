@@ -226,4 +226,4 @@ def verify_mirror(folder: StrPath, *, attestations: bool = False) -> "MirrorChec
     asked = attestations_of(publisher=None, trust_root=None, fetch=False)
     from vbuild.verification.attestations import attested_files
 
-    return checked_mirror(Path(folder), attested=partial(attested_files, asked=asked))
+    return checked_mirror(Path(folder), attested=partial(attested_files, request=asked))

@@ -90,9 +90,9 @@ def cibuildwheel(
     wheels, the release's variants.json, the report, and the logs of what failed. A `VbuildError` is raised, and no
     wheel written, if no run can start.
     """
-    given = Arguments.parse(arguments)
-    engine, identifiers = _asked(given)
-    recipe = Recipe.load(given.package)
+    words = Arguments.parse(arguments)
+    engine, identifiers = _asked(words)
+    recipe = Recipe.load(words.package)
     if recipe.test.emulate == "always":
         check_emulator()
     targets = _targets(recipe, variants)
@@ -108,32 +108,32 @@ def cibuildwheel(
         inputs=(recipe.file,),
     )
     with (
-        _hiding(given),
+        _hiding(words),
         hiding_secrets(recipe, targets),
         tempfile.TemporaryDirectory(prefix="vbuild-cibuildwheel-") as text,
     ):
         outside = Path(text)
-        containers = Containers.made(given, os.environ, outside / "engine")
+        containers = Containers.made(words, os.environ, outside / "engine")
         setup = ContainerSetup.made(outside / "kit")
-        run_context = _run_context(given, setup.inside, FETCHED, on_progress)
+        run_context = _run_context(words, setup.inside, FETCHED, on_progress)
         plan = runs(recipe, targets, identifiers, run_context)
-        runner = ContainerRunner(engine, given, os.environ, outside, setup, containers, echo)
+        runner = ContainerRunner(engine, words, os.environ, outside, setup, containers, echo)
         with staging(folder) as stage:
             context = replace(context, stage=stage)
             steps = _CibuildwheelSteps(context, run_context)
-            made = [steps.made(run, runner) for run in plan]
+            results = [steps.done(run, runner) for run in plan]
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
-            short = too_short(recipe, targets, asked=passed_on(given, os.environ))
+            short = too_short(recipe, targets, asked=passed_on(words, os.environ))
             notes = [
                 *unheard(recipe),
                 *licences,
                 *_omitted(targets, identifiers),
                 *short,
                 *steps.said,
-                *steps.notes(made),
+                *steps.notes(results),
             ]
             wheels = ReleaseWheels(
-                [*steps.outcomes(made)],
+                [*steps.outcomes(results)],
                 lambda product, _find_links: replace(product, trial=TrialResult.NOT_RUN),  # its wheel has changed
                 _no_python,
                 notes,
@@ -145,20 +145,20 @@ def cibuildwheel(
 
 def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[CibuildwheelRun, ...]:
     """The runs that `cibuildwheel` would make, with every variable, secrets hidden; nothing is built or written."""
-    given = Arguments.parse(arguments)
-    _, identifiers = _asked(given)
-    recipe = Recipe.load(given.package)
+    words = Arguments.parse(arguments)
+    _, identifiers = _asked(words)
+    recipe = Recipe.load(words.package)
     targets = _targets(recipe, variants)
     check_recipe(recipe, targets)
-    run_context = _run_context(given, _FORESEEN_SETUP, FORESEEN, lambda _target, _step: None)
-    with _hiding(given), hiding_secrets(recipe, targets):
+    run_context = _run_context(words, _FORESEEN_SETUP, FORESEEN, lambda _target, _step: None)
+    with _hiding(words), hiding_secrets(recipe, targets):
         return masked_in(runs(recipe, targets, identifiers, run_context))
 
 
-def _hiding(given: Arguments) -> AbstractContextManager[None]:
+def _hiding(words: Arguments) -> AbstractContextManager[None]:
     """Hides what cibuildwheel passes on into containers, and secrets in its options."""
     options = ((name, text) for name, text in os.environ.items() if name.startswith("CIBW_"))
-    return hiding(of_variables(os.environ, passed_on(given, os.environ)) | of_settings(options))
+    return hiding(of_variables(os.environ, passed_on(words, os.environ)) | of_settings(options))
 
 
 def _targets(recipe: Recipe, variants: Collection[str]) -> tuple[Target, ...]:
@@ -166,22 +166,22 @@ def _targets(recipe: Recipe, variants: Collection[str]) -> tuple[Target, ...]:
     return recipe.chosen(only=variants, pythons=recipe.matrix.pythons[:1])
 
 
-def _asked(given: Arguments) -> tuple[Cibuildwheel, tuple[str, ...]]:
+def _asked(words: Arguments) -> tuple[Cibuildwheel, tuple[str, ...]]:
     """cibuildwheel, and the identifiers that it would build for; `BuildError` for those of another system."""
     check_platform(os.environ.get("CIBW_PLATFORM") or "auto", "CIBW_PLATFORM={}")
     engine = Cibuildwheel.found()
     # it refuses words that it does not know, of which vbuild may take one for the project
-    with _hiding(given):
-        identifiers = engine.identifiers(given, os.environ)
-    check_one_line(given.configuration, os.environ)
-    given.check_place()
+    with _hiding(words):
+        identifiers = engine.identifiers(words, os.environ)
+    check_one_line(words.configuration, os.environ)
+    words.check_place()
     for identifier in identifiers:
         if "linux_" not in identifier:
             check_platform(identifier.partition("-")[2], identifier)
     return engine, identifiers
 
 
-def _run_context(given: Arguments, setup: PurePosixPath, supply: Supply, on_progress: OnProgress) -> RunContext:
+def _run_context(words: Arguments, setup: PurePosixPath, supply: Supply, on_progress: OnProgress) -> RunContext:
     known: dict[object, Toolkit] = {}
 
     def toolkit(target: Target) -> Toolkit:
@@ -192,7 +192,7 @@ def _run_context(given: Arguments, setup: PurePosixPath, supply: Supply, on_prog
             known[spec] = supply.toolkit(spec, on_progress=partial(on_progress, target))
         return known[spec]
 
-    return RunContext(cpu_here(), os.environ, setup, recognised(given.package), toolkit)
+    return RunContext(cpu_here(), os.environ, setup, recognised(words.package), toolkit)
 
 
 def _omitted(targets: Sequence[Target], identifiers: Sequence[str]) -> Iterator[str]:
@@ -216,13 +216,13 @@ class _CibuildwheelSteps(Struct, frozen=True):
     run_context: RunContext
     said: list[str] = field(default_factory=list)
 
-    def made(self, run: CibuildwheelRun, runner: ContainerRunner) -> ContainerResult:
+    def done(self, run: CibuildwheelRun, runner: ContainerRunner) -> ContainerResult:
         """*run*, done again if flags for single files put code above the level."""
         for target in run.targets:
             self.context.on_progress(target, "building")
-        made, last = runner.made(run), run
+        result, last = runner.made(run), run
         for _ in range(1, TRIES):
-            if last.plan is None or (following := self._following(last, made)) is None:
+            if last.plan is None or (following := self._following(last, result)) is None:
                 break
             rules, identifiers, what = following
             for target in run.targets:
@@ -232,27 +232,29 @@ class _CibuildwheelSteps(Struct, frozen=True):
             if other.error:
                 self.said.append(f"{run}: does not build without {what}: {str(other.error).splitlines()[0]}")
                 break
-            lost = [name for name in identifiers if _leaves_out(other.builds.get(name), made.builds[name])]
+            lost = [name for name in identifiers if _leaves_out(other.builds.get(name), result.builds[name])]
             if lost:
                 what = f"{what}: {', '.join(lost)}"
                 self.said.append(f"{run}: leaves compiled modules out if it is built without {what}")
                 break
-            made = replace(made, builds={**made.builds, **other.builds})
+            result = replace(result, builds={**result.builds, **other.builds})
             self.said.append(f"{run}: built again without {what}")
         self._log(run).unlink(missing_ok=True)  # an earlier one's
         for target in run.targets:
-            self.context.on_progress(target, "failed" if made.error else "built")
-        return made
+            self.context.on_progress(target, "failed" if result.error else "built")
+        return result
 
-    def _following(self, run: CibuildwheelRun, made: ContainerResult) -> tuple[Rewriting, tuple[str, ...], str] | None:
+    def _following(
+        self, run: CibuildwheelRun, result: ContainerResult
+    ) -> tuple[Rewriting, tuple[str, ...], str] | None:
         """The rules without the flags that put code above the level, the identifiers that need them, and what is
         different; None if no flag did.
         """
-        recipe, said = self.context.recipe, dict[str, None]()
+        recipe, flags = self.context.recipe, dict[str, None]()
         rules = first = run.plan.rewriting if run.plan else Rewriting()
-        found: list[str] = []
+        identifiers: list[str] = []
         for identifier in run.identifiers:
-            build = made.builds.get(identifier)
+            build = result.builds.get(identifier)
             if build is None or not any(map(is_for_single_files, build.record.overrides)):
                 continue
             try:
@@ -261,46 +263,47 @@ class _CibuildwheelSteps(Struct, frozen=True):
                 continue
             kept = build.record.kept(recipe.file.parent.resolve())
             if kept.following(first, above):
-                found.append(identifier)
+                identifiers.append(identifier)
                 if following := kept.following(rules, above):
-                    rules, said = following.rules, {**said, following.what: None}
-        return (rules, tuple(found), "; ".join(said)) if found else None
+                    rules, flags = following.rules, {**flags, following.what: None}
+        return (rules, tuple(identifiers), "; ".join(flags)) if identifiers else None
 
-    def outcomes(self, made: Sequence[ContainerResult]) -> Iterator[Product | Failure]:
-        for each in made:
-            for identifier, build in each.builds.items():
-                yield from self._finished(each, identifier, build, made)
-            if each.error:
-                for target in each.run.targets:
-                    yield self._failure(replace(target, python=each.at_work or "all"), each, each.error)
+    def outcomes(self, results: Sequence[ContainerResult]) -> Iterator[Product | Failure]:
+        for result in results:
+            for identifier, build in result.builds.items():
+                yield from self._finished(result, identifier, build, results)
+            if result.error:
+                for target in result.run.targets:
+                    yield self._failure(replace(target, python=result.at_work or "all"), result, result.error)
 
-    def notes(self, made: Sequence[ContainerResult]) -> Iterator[str]:
+    def notes(self, results: Sequence[ContainerResult]) -> Iterator[str]:
         """Notes on wheels that are missing, and on rules for nvcc that match nothing."""
-        plain = next((each for each in made if each.run.targets[0].label is None and each.run.plan), None)
-        for each in made:
-            missing = [name for name in (plain.builds if plain else ()) if name in each.run.identifiers]
-            if each.error is None and (missing := [name for name in missing if name not in each.builds]):
-                yield f"{each.run}: no wheel for {', '.join(missing)}, of which there is a plain one"
-            commands = [command for build in each.builds.values() for command in build.record.commands]
-            for glob in unused(self.context.recipe.build.cuda.files, commands) if each.run.toolkit and commands else ():
-                yield f"build.cuda.files: {glob!r} matches no file that nvcc compiled"
+        plain = next((result for result in results if result.run.targets[0].label is None and result.run.plan), None)
+        for result in results:
+            missing = [name for name in (plain.builds if plain else ()) if name in result.run.identifiers]
+            if result.error is None and (missing := [name for name in missing if name not in result.builds]):
+                yield f"{result.run}: no wheel for {', '.join(missing)}, of which there is a plain one"
+            commands = [command for build in result.builds.values() for command in build.record.commands]
+            if result.run.toolkit and commands:
+                for glob in unused(self.context.recipe.build.cuda.files, commands):
+                    yield f"build.cuda.files: {glob!r} matches no file that nvcc compiled"
 
     def _finished(
-        self, made: ContainerResult, identifier: str, build: ContainerBuild, all_of_them: Sequence[ContainerResult]
+        self, result: ContainerResult, identifier: str, build: ContainerBuild, all_of_them: Sequence[ContainerResult]
     ) -> Iterator[Product | Failure]:
-        targets = [_of(target, identifier) for target in made.run.targets]
+        targets = [_of(target, identifier) for target in result.run.targets]
         try:
-            _check(made.run, build, self.context.recipe)
-            differing = _not_reproducible(made.run, build, self.context.recipe)
-            build = self._billed(made.run, targets[0], build)
+            _check(result.run, build, self.context.recipe)
+            differing = _not_reproducible(result.run, build, self.context.recipe)
+            build = self._billed(result.run, targets[0], build)
             shared = [target for target in targets if target.gpus]
             cut = slimmed_to_gpus(self.context, build.wheel, shared, targets[0])
         except VbuildError as error:
-            yield from (self._failure(target, made, error) for target in targets)
+            yield from (self._failure(target, result, error) for target in targets)
             return
         baseline_wheel = _baseline(targets[0], identifier, all_of_them)
         for target in targets:
-            product = self._product(target, made, build, cut, baseline=baseline_wheel)
+            product = self._product(target, result, build, cut, baseline=baseline_wheel)
             yield replace(product, not_reproducible=differing) if isinstance(product, Product) else product
 
     def _billed(self, run: CibuildwheelRun, target: Target, build: ContainerBuild) -> ContainerBuild:
@@ -316,7 +319,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
     def _product(
         self,
         target: Target,
-        made: ContainerResult,
+        result: ContainerResult,
         build: ContainerBuild,
         cut: Mapping[Target, Path],
         *,
@@ -329,15 +332,15 @@ class _CibuildwheelSteps(Struct, frozen=True):
             plain, folder = cut.get(target) or build.wheel, self.context.place("emulated", target)
             verdict, emulation = with_emulation(self.context, target, plain, verdict, folder)
         except VbuildError as error:
-            return self._failure(target, made, error)
+            return self._failure(target, result, error)
         self.context.on_progress(target, "done")
         return Product(
             target=target,
             wheel=wheel,
             label=self.context.family.label(target),
-            plan=made.run.plan
+            plan=result.run.plan
             or FlagPlan(target.cpu, recognised(self.context.recipe.file.parent), (), (), Rewriting()),
-            toolkit=made.run.toolkit,
+            toolkit=result.run.toolkit,
             seconds=build.seconds,
             overrides=named(build.record.overrides, self.context.recipe.file.parent.resolve()),
             lists=lists_of(build.record.commands, "/project/"),
@@ -347,11 +350,11 @@ class _CibuildwheelSteps(Struct, frozen=True):
             emulation=emulation,
         )
 
-    def _failure(self, target: Target, made: ContainerResult, error: VbuildError) -> Failure:
-        log = self._log(made.run)
-        if made.log.exists() and not log.exists():
+    def _failure(self, target: Target, result: ContainerResult, error: VbuildError) -> Failure:
+        log = self._log(result.run)
+        if result.log.exists() and not log.exists():
             log.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(made.log, log)
+            shutil.copyfile(result.log, log)
         return self.context.failure(target, error, log)
 
     def _log(self, run: CibuildwheelRun) -> Path:
@@ -397,13 +400,13 @@ def _not_reproducible(run: CibuildwheelRun, build: ContainerBuild, recipe: Recip
     return not_reproducible(build.wheel, traces, source, has_gpu_code=has_gpu_code)
 
 
-def _baseline(target: Target, identifier: str, made: Sequence[ContainerResult]) -> Path | None:
+def _baseline(target: Target, identifier: str, results: Sequence[ContainerResult]) -> Path | None:
     """The wheel that differs from that of *target* only in the CPU level, the lowest."""
     if not target.asks_for_cpu:
         return None
-    for each in made:
-        other = each.run.targets[0]
-        alike = each.run.plan and without_cpu(replace(other, python=identifier)) == without_cpu(target)
-        if not other.asks_for_cpu and alike and identifier in each.builds:
-            return each.builds[identifier].wheel
+    for result in results:
+        other = result.run.targets[0]
+        alike = result.run.plan and without_cpu(replace(other, python=identifier)) == without_cpu(target)
+        if not other.asks_for_cpu and alike and identifier in result.builds:
+            return result.builds[identifier].wheel
     return None

@@ -458,7 +458,7 @@ def parts_at(paths: Sequence[Path], *, output: Path) -> tuple[ReleasePart, ...]:
     """
     if not paths:
         raise RecipeError("no parts to collect; expected folders as 'vbuild matrix --part' leaves them")
-    found: dict[Path, ReleasePart] = {}
+    parts: dict[Path, ReleasePart] = {}
     results: list[ReleasePart] = []
     for path in paths:
         try:
@@ -475,11 +475,11 @@ def parts_at(paths: Sequence[Path], *, output: Path) -> tuple[ReleasePart, ...]:
             if folder == output.resolve() != path.resolve():
                 results.append(part)
             else:
-                found[folder] = part
+                parts[folder] = part
     for part in results:
-        if part.folder.resolve() not in found:
-            _check_results(part, tuple(found.values()))
-    return tuple(found.values())
+        if part.folder.resolve() not in parts:
+            _check_results(part, tuple(parts.values()))
+    return tuple(parts.values())
 
 
 def _check_results(results: ReleasePart, parts: Sequence[ReleasePart]) -> None:

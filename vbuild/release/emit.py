@@ -230,7 +230,7 @@ def parts(recipe: Recipe) -> tuple[JobPart, ...]:
     has_pythons = len(recipe.matrix.pythons) > 1
     here = f"{recipe.file.parent.absolute()}/"
     names: set[str] = set()
-    found = []
+    job_parts = []
     for targets in builds.values():
         first = targets[0]
         base = name = _named(targets, with_python=has_pythons)
@@ -249,8 +249,8 @@ def parts(recipe: Recipe) -> tuple[JobPart, ...]:
             cpu=str(first.cpu),
             cuda=str(first.cuda.toolkit) if first.cuda else None,
         )
-        found.append(part)
-    return tuple(found)
+        job_parts.append(part)
+    return tuple(job_parts)
 
 
 def _named(targets: list[Target], *, with_python: bool) -> str:
@@ -394,7 +394,7 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
         raise BuildError(
             f"{project}: a recipe besides its project; expected the folder of a project with [tool.vbuild]"
         )
-    given = Arguments(package=recipe.file.parent).configuration
+    cibw = Arguments(package=recipe.file.parent).configuration
     machine = recipe.targets[0].cpu.machine
     # every label once, the Pythons being cibuildwheel's
     targets = {str(target): target for target in recipe.targets}
@@ -405,14 +405,14 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
         "runner": _RUNNERS[machine],
         "others": Written(json.dumps([name for kind, name in _OTHERS.items() if kind != machine])),
         # one Mac builds for both kinds, unless the project says for which
-        "macs": not any("archs" in options for options in (given, given.get("macos", {}))),
+        "macs": not any("archs" in options for options in (cibw, cibw.get("macos", {}))),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "cibuildwheel": Written(_pinned("cibuildwheel")),
         "frontend": Written(_pinned("build")),
         "install": Written(INSTALL),
         "check": Written(CHECK),
     }
-    found = {}
+    texts = {}
     for file, is_cuda in (("wheels.yml", False), ("wheels-cuda.yml", True)):
         labels = [label for label, target in targets.items() if bool(target.cuda) is is_cuda]
         if labels or not is_cuda:
@@ -421,29 +421,29 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
             build = f'{command} "$IDENTIFIER"' if labels else ""  # the plain wheel may have CUDA, too
             title = f"wheels of {recipe.name}{' with CUDA' if is_cuda else ''}"
             own = {"cuda": is_cuda, "file": Written(file), "title": title, "build": build}
-            found[file] = rendered("wheels.yml.jinja", github_text, **values, **own)
-    title, has_cuda = f"release of {recipe.name}", len(found) > 1
-    found["release.yml"] = rendered("release.yml.jinja", github_text, **values, title=title, cuda=has_cuda)
+            texts[file] = rendered("wheels.yml.jinja", github_text, **values, **own)
+    title, has_cuda = f"release of {recipe.name}", len(texts) > 1
+    texts["release.yml"] = rendered("release.yml.jinja", github_text, **values, title=title, cuda=has_cuda)
     folder = recipe.file.parent / ".github" / "workflows"
-    return {folder / file: text for file, text in found.items()}
+    return {folder / file: text for file, text in texts.items()}
 
 
 def write_workflows(project: Path) -> tuple[Path, ...]:
     """Write the workflows of *project*, all or none; `BuildError` if one exists already."""
-    found = project_workflows(project)
-    for file in found:
+    texts = project_workflows(project)
+    for file in texts:
         if file.exists():
             raise BuildError(
                 f"{file}: exists; expected none: move it away, or compare it with what is written elsewhere"
             )
     try:
         with ExitStack() as stack:
-            for file, text in found.items():
+            for file, text in texts.items():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(replacing(file)).write_text(text, encoding="utf-8")
     except OSError as error:
         raise BuildError(f"{error.filename}: cannot be written: {error.strerror}") from error
-    return tuple(found)
+    return tuple(texts)
 
 
 def _pinned(name: str) -> str:

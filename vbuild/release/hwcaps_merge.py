@@ -80,8 +80,8 @@ class HwcapsMerge(Struct, frozen=True):
     def _levels(self, plain: Target) -> tuple[Target, ...]:
         siblings = self.wheels.siblings
         same_python = [target for target in self.context.targets if target.python == plain.python]
-        found = levels_of(plain, siblings(plain) if siblings else same_python)
-        return tuple(target for target in found if level(target) not in self.left_out)
+        levels = levels_of(plain, siblings(plain) if siblings else same_python)
+        return tuple(target for target in levels if level(target) not in self.left_out)
 
     def _outcome(self, outcome: Product | Failure, products: Sequence[Product]) -> Product | Failure:
         if isinstance(outcome, Failure) or not self._is_due(outcome):

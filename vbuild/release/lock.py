@@ -46,19 +46,20 @@ class WrittenLock(Struct, frozen=True):
             "file": str(self.file),
             "source": self.lock.source,
             "natives": dict(self.lock.natives),
-            "toolkits": {name: dict(found) for name, found in self.lock.toolkits},
+            "toolkits": {name: dict(hashes) for name, hashes in self.lock.toolkits},
             "requirements": [
-                {"python": one.python, "packages": [line.split()[0] for line in one.packages]}
-                for one in self.lock.requirements
+                {"python": requirement.python, "packages": [line.split()[0] for line in requirement.packages]}
+                for requirement in self.lock.requirements
             ],
         }
 
     def lines(self) -> Iterator[str]:
         yield f"source: {self.lock.source}"
         yield from (f"native {name}: {text}" for name, text in self.lock.natives)
-        yield from (f"CUDA {name}: {len(found)} wheels" for name, found in self.lock.toolkits)
-        for one in self.lock.requirements:
-            yield f"{one.python}: {', '.join(line.split()[0] for line in one.packages) or 'nothing required'}"
+        yield from (f"CUDA {name}: {len(hashes)} wheels" for name, hashes in self.lock.toolkits)
+        for requirement in self.lock.requirements:
+            packages = ", ".join(line.split()[0] for line in requirement.packages)
+            yield f"{requirement.python}: {packages or 'nothing required'}"
         yield f"written to {self.file}"
 
 
@@ -87,7 +88,7 @@ def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: Non
         builder = Builder.opened(context)
         jobs = [builder.prepared(target) for target in targets]
         requirements = _requirements(builder, jobs, on_progress)
-        found = Lock(
+        written = Lock(
             vbuild=vbuild.__version__,
             recipe=recipe_hash(recipe),
             source=pinned(recipe.source),
@@ -97,10 +98,10 @@ def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: Non
         )
     try:
         with replacing(file) as part:
-            part.write_text(found.pack(), encoding="utf-8")
+            part.write_text(written.pack(), encoding="utf-8")
     except OSError as error:
         raise RecipeError(f"{file}: cannot be written: {error.strerror}") from error
-    return WrittenLock(file, found)
+    return WrittenLock(file, written)
 
 
 def _requirements(builder: Builder, jobs: Iterable[Job], on_progress: Callable[[str], None]) -> list[LockedRequirement]:
@@ -112,8 +113,8 @@ def _requirements(builder: Builder, jobs: Iterable[Job], on_progress: Callable[[
         folder = builder.context.stage / "asking" / slug(job.target)
         project = builder.tree(folder / "tree")
         with at(builder.context.recipe.name):
-            found = required(job, project, folder, log=folder / "log", environments=builder.environments)
-        wanted[kind, tuple(sorted(found))] = job.interpreter
+            requires = required(job, project, folder, log=folder / "log", environments=builder.environments)
+        wanted[kind, tuple(sorted(requires))] = job.interpreter
     own = Interpreter.at(Path(sys.executable), os.environ)
     for native in builder.context.recipe.natives:
         wanted.setdefault((own.kind, tuple(sorted(native.requires))), own)

@@ -84,16 +84,16 @@ def lock_machines(
             f"{', '.join(machines)}: two of them give the same name of a lock; expected other file names"
         )
     with tempfile.TemporaryDirectory(prefix="vbuild-lock-") as text, supervised():
-        found = []
+        locks = []
         for called, machine in machines.items():
             with at(called):
                 stage = Path(text, names[called])
                 stage.mkdir()
                 lines = tuple(requires)
-                found.append(_locked(project, places, machine, stage, lines, builds=allow_builds))
+                locks.append(_locked(project, places, machine, stage, lines, builds=allow_builds))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return tuple(_written(one, folder) for one in found)
+            return tuple(_written(lock, folder) for lock in locks)
         except OSError as error:
             raise BuildError(f"{folder}: cannot be written: {error.strerror}") from error
 
@@ -131,15 +131,15 @@ def _locked(
 
 def _versions(project: str, places: Sequence[str | Path]) -> list[Version]:
     """The versions of *project* in *places*, the newest first, pre-releases last."""
-    found = set()
+    versions = set()
     for file in (file for place in places for file in files_at(place, project) if file.name.endswith(".whl")):
         try:
             name = WheelName.parse(file.name)
         except WheelError:  # installers pass such files over
             continue
         if name.project == canonicalize_name(project):
-            found.add(Version(name.version))
-    return sorted(found, key=lambda version: (not version.is_prerelease, version), reverse=True)
+            versions.add(Version(name.version))
+    return sorted(versions, key=lambda version: (not version.is_prerelease, version), reverse=True)
 
 
 def _resolved(lines: Sequence[str], machine: Machine, stage: Path, *, builds: bool) -> str:
@@ -151,20 +151,20 @@ def _resolved(lines: Sequence[str], machine: Machine, stage: Path, *, builds: bo
     return read_text(lock).replace('created-by = "uv"', 'created-by = "vbuild"', 1)
 
 
-def _written(found: _Found, folder: Path) -> MachineLock:
-    place = folder / found.called
-    place.mkdir(exist_ok=True)
-    wheel = place / str(found.name)
+def _written(lock: _Found, folder: Path) -> MachineLock:
+    own_folder = folder / lock.called
+    own_folder.mkdir(exist_ok=True)
+    wheel = own_folder / str(lock.name)
     try:
         with replacing(wheel) as part:
-            duplicate(found.path, part)
+            duplicate(lock.path, part)
     except OSError as error:
-        raise FetchError(f"{found.path}: cannot be copied: {error.strerror}") from error
-    name, version = found.name.project, str(Version(found.name.version))
-    entry = {"path": f"{found.called}/{wheel.name}", "hashes": {"sha256": sha256_of(wheel)}}
+        raise FetchError(f"{lock.path}: cannot be copied: {error.strerror}") from error
+    name, version = lock.name.project, str(Version(lock.name.version))
+    entry = {"path": f"{lock.called}/{wheel.name}", "hashes": {"sha256": sha256_of(wheel)}}
     own = f"\n[[packages]]\nname = {toml(name)}\nversion = {toml(version)}\nwheels = {toml([entry])}\n"
-    file = folder / f"pylock.{found.called}.toml"
+    file = folder / f"pylock.{lock.called}.toml"
     with replacing(file) as part:
-        part.write_text(f"{found.text.rstrip()}\n{own}", encoding="utf-8")
-    count = found.text.count("[[packages]]")
-    return MachineLock(found.called, file, found.selection.wheel.name, count)
+        part.write_text(f"{lock.text.rstrip()}\n{own}", encoding="utf-8")
+    count = lock.text.count("[[packages]]")
+    return MachineLock(lock.called, file, lock.selection.wheel.name, count)

@@ -200,14 +200,14 @@ class ReleaseResult(Struct, frozen=True):
     @property
     def removed(self) -> tuple[str, ...]:
         """The flags of the project's own that compiler wrappers took out."""
-        changes = (change for made in self.products for change in made.overrides if not is_trial(change.sources))
+        changes = (change for product in self.products for change in product.overrides if not is_trial(change.sources))
         return tuple(sorted({flag for change in changes for flag in change.removed}))
 
     @property
     def kept_flags(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """The flags of the project's own that stayed for single files, each with these."""
         files: dict[str, dict[str, None]] = {}
-        for change in (change for made in self.products for change in made.overrides):
+        for change in (change for product in self.products for change in product.overrides):
             sources = [] if is_trial(change.sources) else change.sources
             for flag in (flag for flag, why in change.why if flag in change.kept and why == SINGLE_FILE and sources):
                 files.setdefault(flag, {}).update(dict.fromkeys(sources))
@@ -215,7 +215,7 @@ class ReleaseResult(Struct, frozen=True):
 
     @property
     def lists(self) -> tuple[str, ...]:
-        return tuple(sorted({text for made in self.products for text in made.lists}))
+        return tuple(sorted({text for product in self.products for text in product.lists}))
 
     def report(self) -> Report:
         return Report(

@@ -192,15 +192,15 @@ def _release_of(wheel: Path) -> str | None:
 def without_twins(outcomes: Iterable[Product | Failure]) -> list[Product | Failure]:
     """*outcomes*; of two wheels of one name the second is a failure."""
     names: dict[str, Target] = {}
-    kept: list[Product | Failure] = []
+    single: list[Product | Failure] = []
     for outcome in outcomes:
         if isinstance(outcome, Product):
             first = names.setdefault(outcome.wheel.name, outcome.target)
             if first is not outcome.target:
-                kept.append(Failure.of_twin(outcome.target, outcome.wheel.name, first.python))
+                single.append(Failure.of_twin(outcome.target, outcome.wheel.name, first.python))
                 continue
-        kept.append(outcome)
-    return kept
+        single.append(outcome)
+    return single
 
 
 def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[MachineChoice, ...]:
@@ -252,7 +252,7 @@ def _asked(names: list[WheelName], wanted: _Wanted) -> Iterator[tuple[StandardMa
 
 
 def _wanted(folder: Path, names: Iterable[WheelName]) -> _Wanted:
-    found = set()
+    bounds = set()
     is_any = False
     for release in {name.release for name in names}:
         path = folder / f"{release}-variants.json"
@@ -263,20 +263,20 @@ def _wanted(folder: Path, names: Iterable[WheelName]) -> _Wanted:
                 is_any = True
                 if prop.feature == _LOWER_BOUND:
                     with suppress(HardwareError):  # a provider of the namespace may know other values
-                        found.add(Dotted.parse(prop.value))
-    return _Wanted(is_any, tuple(sorted(found, reverse=True)))
+                        bounds.add(Dotted.parse(prop.value))
+    return _Wanted(is_any, tuple(sorted(bounds, reverse=True)))
 
 
 def _pythons(names: Iterable[WheelName]) -> list[tuple[str, str]]:
     """The interpreter and ABI tags of the Pythons that wheels are for, the oldest first."""
-    found: set[tuple[str, str]] = set()
+    pythons: set[tuple[str, str]] = set()
     for name in names:
         for tag in name.tags:
             if match := _INTERPRETER.fullmatch(tag.interpreter):
                 is_own = tag.abi.startswith((tag.interpreter, "pypy", "graalpy"))
                 if is_own or match["implementation"] == "cp":
-                    found.add((tag.interpreter, tag.abi if is_own else tag.interpreter))
-    return sorted(found, key=lambda python: (_version(python[0]), python)) or [_PYTHON]
+                    pythons.add((tag.interpreter, tag.abi if is_own else tag.interpreter))
+    return sorted(pythons, key=lambda python: (_version(python[0]), python)) or [_PYTHON]
 
 
 def _version(interpreter: str) -> tuple[int, int]:

@@ -64,8 +64,8 @@ def benched(context: ReleaseContext, wheels: ReleaseWheels, outcomes: Sequence[P
         return ReleaseBench()
     products = [outcome for outcome in outcomes if isinstance(outcome, Product) and _is_own(context, outcome)]
     reports, levels = [], set()
-    asked = [product for product in products if settings.python in {"", product.target.python}]
-    python, groups = _groups(wheels, asked)
+    compared = [product for product in products if settings.python in {"", product.target.python}]
+    python, groups = _groups(wheels, compared)
     for group in groups:
         published = _published(context, group[0], note)
         if len(group) == 1 and not published:
@@ -84,13 +84,13 @@ def benched(context: ReleaseContext, wheels: ReleaseWheels, outcomes: Sequence[P
 def _groups(wheels: ReleaseWheels, products: Sequence[Product]) -> tuple[Path | None, list[list[Product]]]:
     """The first Python that is here, and its *products* that can be compared, the lowest level first."""
     here = frozenset(platform_tags())
-    found: dict[tuple[str, ...], dict[tuple[tuple[str, str], ...], list[Product]]] = {}
+    by_python: dict[tuple[str, ...], dict[tuple[tuple[str, str], ...], list[Product]]] = {}
     for product in products:
         target, name = product.target, WheelName.parse(product.wheel.name)
         if not target.cuda and not here.isdisjoint(name.platform.split(".")):
-            python = found.setdefault((target.python, name.python, name.abi), {})
+            python = by_python.setdefault((target.python, name.python, name.abi), {})
             python.setdefault(target.choices, []).append(product)
-    for groups in found.values():
+    for groups in by_python.values():
         if program := _python(wheels, next(iter(groups.values()))[0]):
             return program, [sorted(group, key=lambda product: product.target.cpu.rank) for group in groups.values()]
     return None, []

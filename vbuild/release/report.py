@@ -63,14 +63,14 @@ def kinds(name: WheelName) -> tuple[str, ...]:
 
     A Linux wheel that is not repaired counts as manylinux, which it would become.
     """
-    found = set()
+    platforms = set()
     for tag in name.platform.split("."):
         if match := _PLATFORM.fullmatch(tag):
             system = "manylinux" if match["system"] == "linux" else match["system"]
-            found.add(f"{system}_{match['machine']}")
+            platforms.add(f"{system}_{match['machine']}")
         else:
-            found.add(tag)
-    return tuple(sorted(found))
+            platforms.add(tag)
+    return tuple(sorted(platforms))
 
 
 class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
@@ -320,9 +320,9 @@ def differing(wheels: Iterable[_Titled]) -> Mapping[Unreproducible, tuple[str, .
     """The files that would have other bytes if they were built elsewhere, with the titles of their *wheels*."""
     titles: dict[Unreproducible, dict[str, None]] = {}
     for wheel in wheels:
-        for one in wheel.not_reproducible or ():
-            titles.setdefault(one, {})[wheel.title] = None
-    return {one: tuple(names) for one, names in titles.items()}
+        for file in wheel.not_reproducible or ():
+            titles.setdefault(file, {})[wheel.title] = None
+    return {file: tuple(names) for file, names in titles.items()}
 
 
 def _finite(text: str) -> float:

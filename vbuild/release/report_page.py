@@ -117,15 +117,15 @@ def groups(report: Report) -> tuple[PageGroup, ...]:
     """The wheels of *report* by Python, and by platform if there are several kinds."""
     largest = max((wheel.size for wheel in report.wheels), default=0)
     built: set[Key] = set()
-    found: dict[str, list[PageRow]] = {}
+    by_title: dict[str, list[PageRow]] = {}
     for wheel in report.wheels:
         row = PageRow(wheel, wheel.size / largest if largest else 0.0, _serves(wheel), wheel.build not in built)
         built.add(wheel.build)
         platforms = kinds(wheel.name) if len(report.platforms) > 1 else ()
         name = wheel.name
         python = name.python if name.abi in {name.python, "none"} else f"{name.python}-{name.abi}"
-        found.setdefault(" ".join((python, *platforms)), []).append(row)
-    return tuple(PageGroup(title, tuple(rows)) for title, rows in found.items())
+        by_title.setdefault(" ".join((python, *platforms)), []).append(row)
+    return tuple(PageGroup(title, tuple(rows)) for title, rows in by_title.items())
 
 
 def served(choices: Iterable[MachineChoice]) -> Iterator[ServedMachine]:
@@ -142,13 +142,13 @@ def served(choices: Iterable[MachineChoice]) -> Iterator[ServedMachine]:
 
 def bench_rows(report: BenchReport) -> Iterator[BenchRow]:
     """The wheels of *report*, each followed by its figures if there are several."""
-    ratios = [ratio for one in report.wheels for ratio in (*one.ratios.values(), *filter(None, [one.overall]))]
+    ratios = [ratio for wheel in report.wheels for ratio in (*wheel.ratios.values(), *filter(None, [wheel.overall]))]
     widest = max((1.0, *(ratio.high for ratio in ratios)))
-    for one in report.wheels:
-        said = one.untried or (str(one.overall) if one.overall else "the measure")
-        yield BenchRow(one.title, said, one.decision(report.min_gain) or "", _bar(one.overall, widest))
-        for name, seconds in [*one.seconds.items()][: _FEW if len(one.seconds) > 1 else 0]:
-            ratio = one.ratios.get(name)
+    for wheel in report.wheels:
+        ratio_text = wheel.untried or (str(wheel.overall) if wheel.overall else "the measure")
+        yield BenchRow(wheel.title, ratio_text, wheel.decision(report.min_gain) or "", _bar(wheel.overall, widest))
+        for name, seconds in [*wheel.seconds.items()][: _FEW if len(wheel.seconds) > 1 else 0]:
+            ratio = wheel.ratios.get(name)
             yield BenchRow("", str(ratio or ""), f"{name}: {spelled(seconds)}", _bar(ratio, widest), is_figure=True)
 
 
@@ -204,8 +204,8 @@ def warnings(wheels: Sequence[WheelEntry]) -> tuple[Message, ...]:
 
 
 def unreproducible(wheels: Sequence[WheelEntry]) -> Iterator[Message]:
-    for one, titles in differing(wheels).items():
-        yield Message(f"{one.file} {one.why}: it would not have the same bytes if it were built elsewhere", titles)
+    for file, titles in differing(wheels).items():
+        yield Message(f"{file.file} {file.why}: it would not have the same bytes if it were built elsewhere", titles)
 
 
 def failures(report: Report) -> tuple[Message, ...]:
@@ -213,12 +213,12 @@ def failures(report: Report) -> tuple[Message, ...]:
     alike: dict[str, list[FailureEntry]] = {}
     for failure in report.failures:
         alike.setdefault(failure.error, []).append(failure)
-    found = []
+    messages = []
     for error, same in alike.items():
         what, _, rest = error.expandtabs().partition("\n")
         logs = dict.fromkeys(failure.log for failure in same if failure.log)
-        found.append(Message(what, tuple(failure.title for failure in same), rest, tuple(logs)))
-    return tuple(found)
+        messages.append(Message(what, tuple(failure.title for failure in same), rest, tuple(logs)))
+    return tuple(messages)
 
 
 def lasting(seconds: float) -> str:

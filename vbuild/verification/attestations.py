@@ -62,42 +62,42 @@ class _Claim(Struct, frozen=True):
     publisher: Mapping[str, Any] | None = None
 
 
-def attested(verdict: Verdict, asked: AttestationRequest) -> Verdict:
+def attested(verdict: Verdict, request: AttestationRequest) -> Verdict:
     """*verdict* with a finding for each attestation of its wheel: who published it, or what is wrong with it.
 
     A wheel without any is an error, too. `WheelError` if the root of trust cannot be read, `FetchError` if no index
     answers.
     """
-    verifier = _verifier(asked.trust_root)
-    found = [*_findings(verdict.wheel, asked, verifier)]
+    verifier = _verifier(request.trust_root)
+    new = [*_findings(verdict.wheel, request, verifier)]
     order = list(Severity)
-    findings = sorted((*verdict.findings, *found), key=lambda finding: order.index(finding.severity))
+    findings = sorted((*verdict.findings, *new), key=lambda finding: order.index(finding.severity))
     return replace(verdict, findings=tuple(findings))
 
 
-def attested_files(files: Iterable[tuple[str, str, Path]], asked: AttestationRequest) -> Iterator[Finding]:
+def attested_files(files: Iterable[tuple[str, str, Path]], request: AttestationRequest) -> Iterator[Finding]:
     """What the provenance of each of *files*, a name, a SHA-256 and the path of the provenance, says of that file.
 
     `WheelError` if the root of trust or a provenance cannot be read.
     """
-    verifier = _verifier(asked.trust_root)
-    for name, sha256, place in files:
+    verifier = _verifier(request.trust_root)
+    for name, sha256, path in files:
         try:
-            data = read_file(place)[:_LARGEST]
+            data = read_file(path)[:_LARGEST]
         except OSError as error:
-            raise WheelError(f"{place}: cannot be read: {reason_of(error)}") from error
+            raise WheelError(f"{path}: cannot be read: {reason_of(error)}") from error
         claims, wrong = _claims([(f"{name}{PROVENANCE}", data)])
         yield from wrong
-        yield from (_judged(claim, name, sha256, asked, verifier) for claim in claims)
+        yield from (_judged(claim, name, sha256, request, verifier) for claim in claims)
 
 
-def _findings(wheel: Path, asked: AttestationRequest, verifier: Verifier) -> Iterator[Finding]:
-    claims, wrong = _claims(_files(wheel, asked.fetch))
+def _findings(wheel: Path, request: AttestationRequest, verifier: Verifier) -> Iterator[Finding]:
+    claims, wrong = _claims(_files(wheel, request.fetch))
     yield from wrong
     digest = sha256_of(wheel) if claims else ""
-    yield from (_judged(claim, wheel.name, digest, asked, verifier) for claim in claims)
+    yield from (_judged(claim, wheel.name, digest, request, verifier) for claim in claims)
     if not claims:
-        where = "beside it or on the index" if asked.fetch else "beside it"
+        where = "beside it or on the index" if request.fetch else "beside it"
         advice = f"expected {wheel.name}{PROVENANCE}, or {wheel.name}.publish{ATTESTATION}; --fetch asks the index"
         yield Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), f"has no attestation {where}", advice)
 
@@ -106,18 +106,18 @@ def _claims(files: Iterable[tuple[str, bytes]]) -> tuple[list[_Claim], list[Find
     """The attestations in *files*, and findings on files that have none."""
     claims: list[_Claim] = []
     wrong: list[Finding] = []
-    for place, data in files:
+    for name, data in files:
         try:
-            claims += _read(place, data)
+            claims += _read(name, data)
         except ValueError as error:  # pydantic's is one
-            what = f"{place}: no {'provenance' if place.endswith(PROVENANCE) else 'attestation'}: {_first(error)}"
+            what = f"{name}: no {'provenance' if name.endswith(PROVENANCE) else 'attestation'}: {_first(error)}"
             wrong.append(Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), what))
     return claims, wrong
 
 
-def _judged(claim: _Claim, name: str, sha256: str, asked: AttestationRequest, verifier: Verifier) -> Finding:
+def _judged(claim: _Claim, name: str, sha256: str, request: AttestationRequest, verifier: Verifier) -> Finding:
     try:
-        return Finding(Severity.NOTE, VerifyRule.ATTESTATION, (), _checked(claim, name, sha256, asked, verifier))
+        return Finding(Severity.NOTE, VerifyRule.ATTESTATION, (), _checked(claim, name, sha256, request, verifier))
     except WheelError as error:
         return Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), f"{claim.place}: {error}")
 
@@ -136,17 +136,17 @@ def _files(wheel: Path, fetch: Callable[[str], bytes | None] | None) -> Iterator
         yield f"{wheel.name}{PROVENANCE}", data
 
 
-def _read(place: str, data: bytes) -> Iterator[_Claim]:
+def _read(name: str, data: bytes) -> Iterator[_Claim]:
     """The attestations in *data*; `ValueError` if it is none."""
-    if place.endswith(ATTESTATION):
-        yield _Claim(place, Attestation.model_validate_json(data))
+    if name.endswith(ATTESTATION):
+        yield _Claim(name, Attestation.model_validate_json(data))
         return
     for bundle in Provenance.model_validate_json(data).attestation_bundles:
         for attestation in bundle.attestations:
-            yield _Claim(place, attestation, bundle.publisher.model_dump())
+            yield _Claim(name, attestation, bundle.publisher.model_dump())
 
 
-def _checked(claim: _Claim, name: str, digest: str, asked: AttestationRequest, verifier: Verifier) -> str:
+def _checked(claim: _Claim, name: str, digest: str, request: AttestationRequest, verifier: Verifier) -> str:
     """Who published the file *name* by *claim*; `WheelError` if that is not so."""
     claims = claim.attestation.certificate_claims
     publisher = claim.publisher or {}
@@ -158,7 +158,7 @@ def _checked(claim: _Claim, name: str, digest: str, asked: AttestationRequest, v
         with _quiet():
             _, payload = verifier.verify_dsse(claim.attestation.to_bundle(), signer)
         statement = json.loads(payload)
-        subjects = [(one["name"], one["digest"]["sha256"]) for one in statement["subject"]]
+        subjects = [(subject["name"], subject["digest"]["sha256"]) for subject in statement["subject"]]
     except (Error, ValueError, LookupError, TypeError) as error:
         raise WheelError(f"not signed as it says: {_first(error)}") from error
     if subjects != [(name, digest)]:
@@ -169,8 +169,8 @@ def _checked(claim: _Claim, name: str, digest: str, asked: AttestationRequest, v
         if stated.lower() != expected.lower():
             raise WheelError(f"says that {expected} published it, and its certificate {stated or 'nobody'}")
     by = claims.get(_REPOSITORY) or _signer(claim.attestation)
-    if asked.publisher and _place(by) != _place(asked.publisher):
-        raise WheelError(f"published by {by}, expected {asked.publisher}")
+    if request.publisher and _place(by) != _place(request.publisher):
+        raise WheelError(f"published by {by}, expected {request.publisher}")
     how = f", {claims[_CONFIG]}" if _CONFIG in claims else ""
     return f"published by {by}{how} ({statement.get('predicateType')} in {claim.place})"
 

@@ -129,14 +129,14 @@ class BenchReport(Struct, frozen=True):
 
     def data(self) -> dict[str, Any]:
         """The report for JSON."""
-        found: dict[str, Any] = to_builtins(self)
-        return found
+        data: dict[str, Any] = to_builtins(self)
+        return data
 
     def lines(self) -> Iterator[str]:
-        for one in self.wheels:
-            yield f"{one.wheel}: {one.untried or one.overall or 'the measure'}"
-            for name, seconds in one.seconds.items():
-                ratio = f"  {one.ratios[name]}" if name in one.ratios else ""
+        for wheel in self.wheels:
+            yield f"{wheel.wheel}: {wheel.untried or wheel.overall or 'the measure'}"
+            for name, seconds in wheel.seconds.items():
+                ratio = f"  {wheel.ratios[name]}" if name in wheel.ratios else ""
                 yield f"  {name}: {spelled(seconds)}{ratio}"
 
 
@@ -174,27 +174,29 @@ def bench(
     with TemporaryDirectory(prefix="vbuild-bench-") as text:
         kind = _Kind.of(settings)
         tried: list[tuple[_Subject, Path]] = []
-        for number, one in enumerate(every):
-            if one.cpu and not (here and here.runs(one.cpu)):
+        for number, subject in enumerate(every):
+            if subject.cpu and not (here and here.runs(subject.cpu)):
                 continue
-            on_progress(f"{one.wheel.name}: installing it for the bench")
+            on_progress(f"{subject.wheel.name}: installing it for the bench")
             folder = Path(text).resolve() / str(number)
             folder.mkdir()
-            sources = WheelSources((one.wheel.parent,), indexes(), builds=builds)
-            tried.append((one, _installed(one, folder, python, (*settings.requires, *kind.requires), sources)))
+            sources = WheelSources((subject.wheel.parent,), indexes(), builds=builds)
+            tried.append((subject, _installed(subject, folder, python, (*settings.requires, *kind.requires), sources)))
         number, seen = 0, undisturbed(passed(os.environ, pass_env))
         while number < rounds or (number < _MOST * rounds and _is_open(every, settings.min_gain)):
-            for one, program in tried[:: -1 if number % 2 else 1]:  # none is always the first
-                on_progress(f"{one.wheel.name}: round {number + 1} of the bench")
-                with at(one.name):
-                    one.figures.append(_figures(kind, program, seen))
-            _check_same([one for one, _ in tried])
+            for subject, program in tried[:: -1 if number % 2 else 1]:  # none is always the first
+                on_progress(f"{subject.wheel.name}: round {number + 1} of the bench")
+                with at(subject.name):
+                    subject.figures.append(_figures(kind, program, seen))
+            _check_same([subject for subject, _ in tried])
             number += 1
     why = f"not run: this machine is {here}" if here else "not run: the level of this machine is not known"
-    names = Counter(one.name for one in every)
-    found = zip(every, _decided(every, why, settings.min_gain), strict=True)
-    told = [replace(one, wheel=str(subject.wheel)) if names[subject.name] > 1 else one for subject, one in found]
-    return BenchReport(number, tuple(told), settings.min_gain)
+    names = Counter(subject.name for subject in every)
+    wheels_by_name = [
+        replace(wheel, wheel=str(subject.wheel)) if names[subject.name] > 1 else wheel
+        for subject, wheel in zip(every, _decided(every, why, settings.min_gain), strict=True)
+    ]
+    return BenchReport(number, tuple(wheels_by_name), settings.min_gain)
 
 
 def wheels_to_compare(paths: Sequence[Path]) -> list[Path]:
@@ -330,30 +332,30 @@ def _of_lines(text: str) -> Iterator[tuple[str, float]]:
 
 def _of_json(text: str, title: str) -> Figures:
     """The medians in the JSON of pyperf or of pytest-benchmark."""
-    found = {}
+    figures = {}
     try:
         data = json.loads(text)
-        for one in data["benchmarks"]:
-            if "stats" in one:
-                found[one["name"]] = float(one["stats"]["median"])
+        for benchmark in data["benchmarks"]:
+            if "stats" in benchmark:
+                figures[benchmark["name"]] = float(benchmark["stats"]["median"])
             else:
-                values = [value for run in one["runs"] for value in run.get("values", ())]
-                metadata = {**data.get("metadata", {}), **one.get("metadata", {})}  # the first has what all share
-                found[metadata["name"]] = statistics.median(values)
+                values = [value for run in benchmark["runs"] for value in run.get("values", ())]
+                metadata = {**data.get("metadata", {}), **benchmark.get("metadata", {})}  # the first has what all share
+                figures[metadata["name"]] = statistics.median(values)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise WheelError(f"{title} gave JSON that is neither pyperf's nor pytest-benchmark's") from error
-    return found
+    return figures
 
 
 def _check_same(subjects: Sequence[_Subject]) -> None:
     """`WheelError` if a run has other figures than the first, or none that took any time."""
     for subject in subjects:
         first = subjects[0]
-        for one in subject.figures:
-            if one.keys() != first.figures[0].keys():
-                other = ", ".join(sorted(one.keys() ^ first.figures[0].keys()))
+        for figures in subject.figures:
+            if figures.keys() != first.figures[0].keys():
+                other = ", ".join(sorted(figures.keys() ^ first.figures[0].keys()))
                 raise WheelError(f"{subject.name}: not the figures of {first.name}: {other}; expected the same names")
-            if zero := [name for name, value in one.items() if not 0 < value < inf]:
+            if zero := [name for name, value in figures.items() if not 0 < value < inf]:
                 raise WheelError(f"{subject.name}: {', '.join(zero)}: no time at all; expected seconds above 0")
 
 
@@ -374,7 +376,7 @@ def _decided(subjects: Sequence[_Subject], why: str, min_gain: float | None) -> 
 
 
 def _is_open(subjects: Sequence[_Subject], min_gain: float | None) -> bool:
-    return min_gain is not None and any(one.is_open(min_gain) for one in _decided(subjects, "", min_gain))
+    return min_gain is not None and any(wheel.is_open(min_gain) for wheel in _decided(subjects, "", min_gain))
 
 
 def _benched(subject: _Subject, first: _Subject, why: str) -> BenchedWheel:

@@ -255,8 +255,8 @@ def _features(emulator: Emulator, processor: str) -> frozenset[str] | None:
 @cache
 def _arm_runs(emulator: Emulator) -> tuple[tuple[str, tuple[str, ...]], ...]:
     before, program = emulator.widest[:-1], _arm_program()
-    found = ((name, _run_by((*before, name), program, _ARM_INSTRUCTIONS)) for name in _ARM_MODELS)
-    return tuple((name, runs) for name, runs in found if runs is not None)
+    models = ((name, _run_by((*before, name), program, _ARM_INSTRUCTIONS)) for name in _ARM_MODELS)
+    return tuple((name, runs) for name, runs in models if runs is not None)
 
 
 @cache
@@ -293,7 +293,7 @@ def _arm_program() -> bytes:
 
     def call(number: int, *arguments: int) -> list[int]:
         # mov xN, argument; mov x8, number; svc 0
-        return [*(move(*each) for each in enumerate(arguments)), move(8, number), 0xD4000001]
+        return [*(move(*argument) for argument in enumerate(arguments)), move(8, number), 0xD4000001]
 
     def move(register: int, number: int) -> int:
         return 0xD2800000 | number << 5 | register
@@ -345,7 +345,7 @@ def stopped_at(logs: Iterable[Path]) -> StoppedAt | None:
 def _stopped_at(log: Path) -> StoppedAt | None:
     opened: dict[str, str] = {}
     maps: list[tuple[range, str, int]] = []
-    found: StoppedAt | None = None
+    stop: StoppedAt | None = None
     with log.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             text = line.rstrip("\n")
@@ -362,8 +362,8 @@ def _stopped_at(log: Path) -> StoppedAt | None:
                     (path, address - part.start + offset) for part, path, offset in reversed(maps) if address in part
                 )
                 path, offset = next(places, ("", 0))
-                found = _place(Path(path), offset) if path else StoppedAt(None)
-    return found
+                stop = _place(Path(path), offset) if path else StoppedAt(None)
+    return stop
 
 
 def _place(file: Path, offset: int) -> StoppedAt:

@@ -220,9 +220,9 @@ def foreign_pythons(machine: str) -> tuple[Path, ...]:
     """The CPythons of *machine* on this one: those of uv, and those in the folder QEMU_LD_PREFIX."""
     ran = subprocess.run(managed_command(), capture_output=True, text=True, check=False)
     prefix = os.environ.get("QEMU_LD_PREFIX")
-    found = [Path(ran.stdout.strip()).glob(f"cpython-*-linux-{machine}-gnu/bin/python3.*")] if ran.stdout else []
-    found += [Path(prefix).glob(f"{place}/bin/python3.*") for place in ("usr/local", "usr")] if prefix else []
-    return tuple(path for paths in found for path in sorted(paths) if _PYTHON.fullmatch(path.name))
+    folders = [Path(ran.stdout.strip()).glob(f"cpython-*-linux-{machine}-gnu/bin/python3.*")] if ran.stdout else []
+    folders += [Path(prefix).glob(f"{place}/bin/python3.*") for place in ("usr/local", "usr")] if prefix else []
+    return tuple(path for paths in folders for path in sorted(paths) if _PYTHON.fullmatch(path.name))
 
 
 def installers(name: WheelName) -> tuple[Installer, ...]:

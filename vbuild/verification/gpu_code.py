@@ -10,7 +10,7 @@ The values are those of NVIDIA's variant provider and of uv: a GPU of 8.6 asks f
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from msgspec import Struct
@@ -46,23 +46,23 @@ class GpuClaim(Struct, frozen=True):
         archs: dict[str, list[Arch]] = {"real": [], "virtual": []}
         targets: list[GpuTarget] = []
         lower_bound = None
-        for found in variant.properties:
-            if (found.namespace, found.feature) == _LOWER_BOUND:
+        for prop in variant.properties:
+            if (prop.namespace, prop.feature) == _LOWER_BOUND:
                 try:
-                    lower_bound = Dotted.parse(found.value)
+                    lower_bound = Dotted.parse(prop.value)
                 except HardwareError as error:
-                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), f"{found}: {error}"))
-            elif (found.namespace, found.feature) == _GFX:
-                if found.value in PROCESSORS:
-                    targets.append(GpuTarget(found.value))
+                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), f"{prop}: {error}"))
+            elif (prop.namespace, prop.feature) == _GFX:
+                if prop.value in PROCESSORS:
+                    targets.append(GpuTarget(prop.value))
                 else:
-                    text = f"{found} matches no GPU; expected gfx90a, gfx942 ..."
+                    text = f"{prop} matches no GPU; expected gfx90a, gfx942 ..."
                     findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), text))
-            elif (found.namespace, found.feature) == _ARCH:
-                if what := _mistaken(found.value):
-                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), f"{found} {what}"))
+            elif (prop.namespace, prop.feature) == _ARCH:
+                if what := _mistaken(prop.value):
+                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), f"{prop} {what}"))
                 else:
-                    number, _, kind = found.value.partition("_")
+                    number, _, kind = prop.value.partition("_")
                     archs[kind].append(Arch(int(number)))
         real, virtual = (tuple(sorted(archs[kind])) for kind in ("real", "virtual"))
         return cls(real, virtual, lower_bound, tuple(sorted(targets, key=arch_order))), tuple(findings)
@@ -108,7 +108,7 @@ class LibraryCode(Struct, frozen=True):
         containers = offered(code.containers)
         entries = [entry for container in containers for entry in container.entries]
         spans = {container.span for container in containers}
-        others = [entry for each in code.containers if each.span not in spans for entry in each.entries]
+        others = [entry for container in code.containers if container.span not in spans for entry in container.entries]
         fatbins = Counter(offers for container in containers if (offers := _offers(container)))
         return cls(
             fatbins,
@@ -135,10 +135,11 @@ class LibraryCode(Struct, frozen=True):
 
     def fatbins_with_ptx(self, device: Arch) -> int:
         """The number of fatbins with PTX that the driver of *device* can compile."""
-        ptx = (
-            ([one for one in offers if one.code is GpuCodeKind.PTX], count) for offers, count in self.fatbins.items()
+        return sum(
+            count
+            for offers, count in self.fatbins.items()
+            if service([offer for offer in offers if offer.code is GpuCodeKind.PTX], device) is Service.JIT
         )
-        return sum(count for offers, count in ptx if service(offers, device) is Service.JIT)
 
 
 def _offers(container: Container) -> tuple[GpuOffer, ...]:
@@ -147,11 +148,10 @@ def _offers(container: Container) -> tuple[GpuOffer, ...]:
     return offers if any(offer.code is not GpuCodeKind.OTHER for offer in offers) else ()
 
 
-def _codes(entries: Iterable[GpuEntry]) -> tuple[str, ...]:
+def _codes(entries: Sequence[GpuEntry]) -> tuple[str, ...]:
     """What *entries* are for, machine code first: ``sm_80``, ``PTX for sm_90``."""
-    found = tuple(entries)
-    ptx = (f"PTX for {name}" for name in _names(found, GpuCodeKind.PTX))
-    return (*_names(found, GpuCodeKind.MACHINE), *ptx)
+    ptx = (f"PTX for {name}" for name in _names(entries, GpuCodeKind.PTX))
+    return (*_names(entries, GpuCodeKind.MACHINE), *ptx)
 
 
 def _names(entries: Iterable[GpuEntry], code: GpuCodeKind) -> tuple[str, ...]:
@@ -186,8 +186,8 @@ class GpuCodeCheck:
             if code.damaged:
                 what = f"GPU code that cannot be read, in {len(code.damaged)} places: {code.damaged[0]} first"
                 yield Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), what)
-        found = {device for served in self._served.values() for device in served}
-        if not found.issuperset(self._claim.devices):
+        devices = {device for served in self._served.values() for device in served}
+        if not devices.issuperset(self._claim.devices):
             what = f"no GPU code: nothing in it is for {', '.join(self._claim.values)}"
             yield Finding(Severity.WARNING, VerifyRule.GPU_CLAIM, (), what)
         for path, served in self._served.items():
@@ -210,8 +210,8 @@ class GpuCodeCheck:
         # some libraries are for some GPUs only, and are never loaded on others
         severity = Severity.WARNING if device in self._native else Severity.ERROR
         if served.nothing == total:
-            found = ", ".join((*code.machine, *(f"PTX for {name}" for name in code.ptx)))
-            what = f"{claim}, but none of its {word}s ({total}) has code for {device}; they have {found}"
+            archs = ", ".join((*code.machine, *(f"PTX for {name}" for name in code.ptx)))
+            what = f"{claim}, but none of its {word}s ({total}) has code for {device}; they have {archs}"
             yield Finding(severity, VerifyRule.GPU_MISSING, (path,), what)
             return
         if served.jit:
@@ -223,10 +223,10 @@ class GpuCodeCheck:
 
 
 def _virtual_findings(path: str, code: LibraryCode, device: Arch) -> Iterator[Finding]:
-    total, found = sum(code.fatbins.values()), code.fatbins_with_ptx(device)
-    if not found:
+    total, with_ptx = sum(code.fatbins.values()), code.fatbins_with_ptx(device)
+    if not with_ptx:
         what = f"{device.number}_virtual is claimed, but none of its fatbins ({total}) has PTX that runs on {device}"
         yield Finding(Severity.ERROR, VerifyRule.GPU_PTX, (path,), what)
-    elif found < total:
-        what = f"{total - found} of {total} fatbins have no PTX that runs on {device}"
+    elif with_ptx < total:
+        what = f"{total - with_ptx} of {total} fatbins have no PTX that runs on {device}"
         yield Finding(Severity.NOTE, VerifyRule.GPU_PTX, (path,), what)

@@ -241,8 +241,8 @@ class Loader:
     def _anywhere(self, name: str) -> str | None:
         """The first file of the environment that is called *name*."""
         if self._places is None:
-            found = sorted(path for path in self._packages.rglob("*.so*") if path.is_file())
-            self._places = {path.name: path.relative_to(self._packages).as_posix() for path in reversed(found)}
+            files = sorted(path for path in self._packages.rglob("*.so*") if path.is_file())
+            self._places = {path.name: path.relative_to(self._packages).as_posix() for path in reversed(files)}
         return self._places.get(name)
 
 
@@ -293,10 +293,12 @@ def checked(
     results: list[InstallCheck] = []
     for wheel in (wheel for wheel in wheels if wheel not in companions):
         name = WheelName.parse(wheel.name)
-        if not (found := installers(name)):
+        if not (suitable := installers(name)):
             what = f"for {name.platform}, expected a Linux wheel"
             results.append(InstallCheck(wheel.name, None, notes=(InstallFinding(CheckStep.INSTALL, what),)))
-        for installer in (one for one in found if one in using or len(found) == 1):
+        for installer in suitable:
+            if installer not in using and len(suitable) > 1:
+                continue
             on_progress(f"{wheel.name}: installing it with {installer}, and trying it")
             with TemporaryDirectory(prefix="vbuild-check-", dir=folder) as place:
                 sources = WheelSources(links, indexes(), projects, builds)
@@ -486,10 +488,10 @@ class _CheckSteps:
         return (result.error or "").replace(f"{self.environment.packages}/", "")
 
 
-def _grouped(found: Mapping[tuple[str, str], Sequence[str]]) -> list[InstallFinding]:
+def _grouped(needs: Mapping[tuple[str, str], Sequence[str]]) -> list[InstallFinding]:
     return [
         InstallFinding(CheckStep.RESOLVE, f"{place}: needs {', '.join(names)}{what}")
-        for (place, what), names in found.items()
+        for (place, what), names in needs.items()
     ]
 
 

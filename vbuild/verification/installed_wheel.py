@@ -159,20 +159,20 @@ class InstalledWheel(Struct, frozen=True):
                 yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _paths(one: Distribution) -> Iterator[str]:
-    return (PurePosixPath(path).as_posix() for path in one.files or ())
+def _paths(distribution: Distribution) -> Iterator[str]:
+    return (PurePosixPath(path).as_posix() for path in distribution.files or ())
 
 
-def _project(one: Distribution) -> str | None:
+def _project(distribution: Distribution) -> str | None:
     with suppress(WheelError):
-        return canonicalize_name(Metadata.parse(one.read_text("METADATA") or "").name)
+        return canonicalize_name(Metadata.parse(distribution.read_text("METADATA") or "").name)
     return None
 
 
-def _is_companion(one: Distribution) -> bool:
+def _is_companion(distribution: Distribution) -> bool:
     with suppress(WheelError):
-        metadata = Metadata.parse(one.read_text("METADATA") or "")
-        return is_companion(metadata, WheelFile.parse(one.read_text("WHEEL") or ""))
+        metadata = Metadata.parse(distribution.read_text("METADATA") or "")
+        return is_companion(metadata, WheelFile.parse(distribution.read_text("WHEEL") or ""))
     return False
 
 
@@ -291,7 +291,7 @@ def opened_files(folder: Path) -> Iterator[set[str]]:
 
     `RepackageError` if the system gives no more watches, or more files were opened than it can tell.
     """
-    found: set[str] = set()
+    files: set[str] = set()
     libc = ctypes.CDLL(None, use_errno=True)
     watching = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
     if watching < 0:
@@ -299,16 +299,16 @@ def opened_files(folder: Path) -> Iterator[set[str]]:
     ending, end = os.pipe()
     try:
         places = {}
-        for place, _, _ in os.walk(folder):
-            watch = libc.inotify_add_watch(watching, os.fsencode(place), _IN_OPEN)
+        for folder_below, _, _ in os.walk(folder):
+            watch = libc.inotify_add_watch(watching, os.fsencode(folder_below), _IN_OPEN)
             if watch < 0:
-                raise RepackageError(f"{place}: cannot be watched: {_reason(ctypes.get_errno())}")
-            places[watch] = Path(place).relative_to(folder)
+                raise RepackageError(f"{folder_below}: cannot be watched: {_reason(ctypes.get_errno())}")
+            places[watch] = Path(folder_below).relative_to(folder)
         lost = threading.Event()
-        reader = threading.Thread(target=_read, args=(watching, ending, places, found, lost))
+        reader = threading.Thread(target=_read, args=(watching, ending, places, files, lost))
         reader.start()
         try:
-            yield found
+            yield files
         finally:
             os.write(end, b"0")
             reader.join()
@@ -319,20 +319,20 @@ def opened_files(folder: Path) -> Iterator[set[str]]:
             os.close(descriptor)
 
 
-def _read(watching: int, ending: int, places: dict[int, Path], found: set[str], lost: threading.Event) -> None:
-    """Add to *found* what *watching* tells, until something can be read from *ending*."""
+def _read(watching: int, ending: int, places: dict[int, Path], files: set[str], lost: threading.Event) -> None:
+    """Add to *files* what *watching* tells, until something can be read from *ending*."""
     while True:
         ready, _, _ = select.select([watching, ending], [], [])
         if watching in ready:
-            data, place = os.read(watching, _BUFFER), 0
-            while place < len(data):
-                watch, mask, _, length = _EVENT.unpack_from(data, place)
-                name = data[place + _EVENT.size : place + _EVENT.size + length].rstrip(b"\0")
-                place += _EVENT.size + length
+            data, offset = os.read(watching, _BUFFER), 0
+            while offset < len(data):
+                watch, mask, _, length = _EVENT.unpack_from(data, offset)
+                name = data[offset + _EVENT.size : offset + _EVENT.size + length].rstrip(b"\0")
+                offset += _EVENT.size + length
                 if mask & _IN_Q_OVERFLOW:
                     lost.set()
                 elif name and not mask & _IN_ISDIR:
-                    found.add((places[watch] / os.fsdecode(name)).as_posix())
+                    files.add((places[watch] / os.fsdecode(name)).as_posix())
         elif ending in ready:
             return
 

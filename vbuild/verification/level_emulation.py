@@ -184,10 +184,10 @@ def with_evidence(verdict: Verdict, run: LevelRun | None, *, why_not: str = "") 
     doubtful = [one for library in verdict.libraries for one in library.violations if one.doubt]
     about = f"{{}} above {verdict.cpu} that may run without a check of the CPU"
     level = Cpu.known("aarch64" if run.method is LevelMethod.QEMU_ARM else "x86_64", run.level) if run else None
-    found = [run.instead] if run and run.instead else []
+    notes = [run.instead] if run and run.instead else []
     lacking = why_not if run is None else run.untried or run.instead
     if doubtful and lacking:
-        found = [f"{about.format(counted(len(doubtful), 'function'))}: no emulator shows that none does: {lacking}"]
+        notes = [f"{about.format(counted(len(doubtful), 'function'))}: no emulator shows that none does: {lacking}"]
     elif doubtful and run and level and run.works:
         emulator = Emulator.found(level.machine)
         passing = emulator.passing(level) if emulator else frozenset()
@@ -195,11 +195,11 @@ def with_evidence(verdict: Verdict, run: LevelRun | None, *, why_not: str = "") 
         names = ", ".join(sorted(passing & {name for one in passed for name in one.features}))
         if judged := len(doubtful) - len(passed):
             what = f"none ran in an emulator of {level} ({run.done}); this is evidence, and no proof"
-            found.append(f"{about.format(counted(judged, 'function'))}: {what}")
+            notes.append(f"{about.format(counted(judged, 'function'))}: {what}")
         if passed:
             what = f"{emulator} does not show it, because its processor for {level} also runs {names}"
-            found.append(f"{about.format(counted(len(passed), 'function'))}: {what}")
-    findings = [Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what) for what in found]
+            notes.append(f"{about.format(counted(len(passed), 'function'))}: {what}")
+    findings = [Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what) for what in notes]
     if run and run.is_tried and run.failures:
         what = f"as {level} in the emulator, by no instruction above the level: {'; '.join(run.grouped)}"
         findings.append(Finding(Severity.WARNING, VerifyRule.ISA_EMULATED, (), what, NEVER))
@@ -339,8 +339,8 @@ class LevelHost(Struct, frozen=True):
         level, launch = cpu.level, self._launch(method, cpu)
         if isinstance(launch, str) or not is_for_loader:
             return launch
-        found = self.searched(launch)
-        highest = found[-1] if found else X86_64_LEVELS[0]
+        searched_levels = self.searched(launch)
+        highest = searched_levels[-1] if searched_levels else X86_64_LEVELS[0]
         if highest == level:
             return launch
         where = "in qemu" if method.is_emulator else "on this machine"

@@ -267,10 +267,10 @@ def emulated(wheel: Path, environment: WheelEnvironment, settings: LevelSettings
 def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
     """The level of *cpu*, by default the baseline, and those that *wheel* has copies of libraries for."""
     with open_wheel(wheel) as source:
-        found = {level for member in source.members if (level := level_of(member.path))}
+        copies = {level for member in source.members if (level := level_of(member.path))}
     machine = next(iter(WheelName.parse(wheel.name).machines), _MACHINE)
     own = cpu.level if cpu and cpu.machine == machine else _BASELINES[machine]
-    return (own, *sorted(level for level in found if level > own))
+    return (own, *sorted(level for level in copies if level > own))
 
 
 def why_not_here(name: WheelName) -> str | None:
@@ -319,8 +319,8 @@ def _why_not_emulated(name: WheelName) -> str | None:
 def _foreign_python(name: WheelName) -> Path | None:
     target = TargetPython.of(name)
     [machine] = name.machines
-    found = (path for path in foreign_pythons(machine) if target and path.name == f"python{target.version}")
-    return next(found, None)
+    pythons = (path for path in foreign_pythons(machine) if target and path.name == f"python{target.version}")
+    return next(pythons, None)
 
 
 def python_for(name: WheelName) -> Path:
@@ -573,11 +573,11 @@ def loaded(logs: Path, packages: Path) -> tuple[str, ...]:
 
     *logs* is the path with which the names of LD_DEBUG's output files begin.
     """
-    found: set[str] = set()
+    paths: set[str] = set()
     for log in logs.parent.glob(f"{logs.name}*"):
-        found.update(_paths(log.read_text(encoding="utf-8", errors="replace")))
+        paths.update(_paths(log.read_text(encoding="utf-8", errors="replace")))
     prefix = f"{packages}{os.sep}"
-    below = (os.path.normpath(path) for path in found)
+    below = (os.path.normpath(path) for path in paths)
     return tuple(
         sorted(path.removeprefix(prefix) for path in below if path.startswith(prefix) and Path(path).is_file())
     )

@@ -169,47 +169,49 @@ class Levels:
 
     def _key(self) -> bytes:
         """A digest of all that `_judgements` depends on; not of GPU code, nor of where that is."""
-        found = blake2b(digest_size=32)
+        digest = blake2b(digest_size=32)
         for path, elf in self._libraries.items():
             if elf.machine != self._claim.cpu.machine:
                 continue
-            found.update(repr((path, self._claim.on(path), self._is_open(path))).encode())
+            digest.update(repr((path, self._claim.on(path), self._is_open(path))).encode())
             for piece in (*elf.code, *elf.constants):
-                found.update(f"{piece.name} {piece.address} {len(piece.data)}\n".encode())
-                found.update(piece.data)
-            found.update(_host_facts(elf))
-        found.update(repr(([pattern.pattern for pattern in self._allow], sorted(self._extras))).encode())
-        return found.digest()
+                digest.update(f"{piece.name} {piece.address} {len(piece.data)}\n".encode())
+                digest.update(piece.data)
+            digest.update(_host_facts(elf))
+        digest.update(repr(([pattern.pattern for pattern in self._allow], sorted(self._extras))).encode())
+        return digest.digest()
 
     def _judgements(self) -> Mapping[str, _Judgement]:
         """Scan and judge the code of each library that is for the claim's machine."""
         mine = {path: elf for path, elf in self._libraries.items() if elf.machine == self._claim.cpu.machine}
         isas = {path: scan(elf, self._executor) for path, elf in mine.items()}
         dispatch = Dispatch(
-            {path: (mine[path], one) for path, one in isas.items()}, is_open=self._is_open, extras=self._extras
+            {path: (mine[path], isa) for path, isa in isas.items()}, is_open=self._is_open, extras=self._extras
         )
-        found = {}
-        for number, (path, one) in enumerate(isas.items(), 1):
+        judgements = {}
+        for number, (path, isa) in enumerate(isas.items(), 1):
             self._on_progress(f"code of {posixpath.basename(path)} ({number} of {len(isas)})")
             rank = self._claim.on(path).cpu.rank
             above = dispatch.judged(path, rank, allow=self._allow)
-            accepted = [each for each in above if each.reason]
-            bare = (replace(region, region=replace(region.region, data=b"")) for region in one.regions)
-            found[path] = _Judgement(
-                replace(one, regions=tuple(bare)),
-                tuple(Counter(str(each.reason) for each in accepted).most_common()),
+            accepted = [judged for judged in above if judged.reason]
+            bare = (replace(region, region=replace(region.region, data=b"")) for region in isa.regions)
+            judgements[path] = _Judgement(
+                replace(isa, regions=tuple(bare)),
+                tuple(Counter(str(judged.reason) for judged in accepted).most_common()),
                 # of code with a doubt, what else it needs was asked for
                 frozenset(
                     feature
-                    for each in above
+                    for judged in above
                     for feature in (
-                        each.features if each.reason else each.isa.above(rank, extras=self._extras) - each.features
+                        judged.features
+                        if judged.reason
+                        else judged.isa.above(rank, extras=self._extras) - judged.features
                     )
                 ),
-                tuple(each for each in above if not each.reason),
+                tuple(judged for judged in above if not judged.reason),
                 dispatch.is_asking(rank),
             )
-        return found
+        return judgements
 
     def verdicts(self) -> Iterator[tuple[LibraryIsa, tuple[Finding, ...]]]:
         for path, elf in self._libraries.items():
@@ -288,25 +290,25 @@ class Levels:
         return own[0] if len(own) == 1 else f"all {len(own)} libraries"
 
     def _verdict(self, path: str, elf: CodeFile, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
-        claim, judged = self._claim.on(path), self._judged[path]
-        strange = [one for one in judged.unexplained if UNKNOWN in one.features]
-        known = (replace_in(one, features=one.features - {UNKNOWN}) for one in judged.unexplained)
-        unexplained = [one for one in known if one.features]
+        claim, judgement = self._claim.on(path), self._judged[path]
+        strange = [judged for judged in judgement.unexplained if UNKNOWN in judged.features]
+        known = (replace_in(judged, features=judged.features - {UNKNOWN}) for judged in judgement.unexplained)
+        unexplained = [judged for judged in known if judged.features]
         doubts = self._doubts(path, unexplained)
         violations = tuple(
-            _violation(one, doubt, show=number < _SHOWN_INSTRUCTIONS)
-            for number, (one, doubt) in enumerate(zip(unexplained, doubts, strict=True))
+            _violation(judged, doubt, show=number < _SHOWN_INSTRUCTIONS)
+            for number, (judged, doubt) in enumerate(zip(unexplained, doubts, strict=True))
         )
         own = own_rank(violations)
         # where nothing asks the CPU, nothing is chosen, and a doubt says only that not all is known
-        is_choice = judged.asks or any(one.doubt == _ASKED_BY_PYTHON for one in violations)
-        dispatched = judged.dispatched | (chosen(violations) if is_choice else frozenset())
+        is_choice = judgement.asks or any(violation.doubt == _ASKED_BY_PYTHON for violation in violations)
+        dispatched = judgement.dispatched | (chosen(violations) if is_choice else frozenset())
         library = LibraryIsa(
             path,
             elf.machine,
             isa.code_size,
             level_of_features(isa.features - {UNKNOWN} | {UNKNOWN for _ in strange}, elf.machine),
-            judged.accepted,
+            judgement.accepted,
             violations,
             tuple(sorted(name for name in dispatched - {UNKNOWN} if feature_rank(name) > own)),
         )
@@ -414,8 +416,8 @@ def chosen(violations: Iterable[Violation]) -> frozenset[str]:
     """
     needed: set[str] = set()
     doubted: set[str] = set()
-    for one in violations:
-        (doubted if one.doubt else needed).update(one.features)
+    for violation in violations:
+        (doubted if violation.doubt else needed).update(violation.features)
     return frozenset(name for name in doubted - needed if feature_rank(name) > _level_rank(needed))
 
 
@@ -425,7 +427,10 @@ def own_rank(violations: Iterable[Violation]) -> int:
     No module asks the CPU before its first function runs: code of that level is all over it, and not chosen.
     """
     return _level_rank(
-        feature for one in violations if one.function.startswith(_INITIALISERS) for feature in one.features
+        feature
+        for violation in violations
+        if violation.function.startswith(_INITIALISERS)
+        for feature in violation.features
     )
 
 
@@ -487,7 +492,7 @@ def _above(violations: tuple[Violation, ...], claim: Claim) -> str:
     features = frozenset(feature for violation in violations for feature in violation.features)
     lowest = level_of_features(features, claim.cpu.machine)
     count = f"{len(violations)} function{'s' if len(violations) > 1 else ''}"
-    tables = [next((step for step in one.way if step.startswith(_VIRTUAL_TABLE)), "") for one in violations]
+    tables = [next((step for step in violation.way if step.startswith(_VIRTUAL_TABLE)), "") for violation in violations]
     first, through = violations[:_SHOWN], ""
     if sum(map(bool, tables)) > _SHOWN:  # one cause, and not each function that it leads to
         first = (violations[tables.index(next(filter(None, tables)))],)

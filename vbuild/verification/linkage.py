@@ -86,8 +86,8 @@ class LinkageCheck:
         linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
         platforms, requires = policies(wheel.name), wheel.metadata().requires_dist
         check = cls(linked, platforms, requires=requires, is_split=is_split)
-        found = {edge.via for edges in check._edges.values() for edge in edges}
-        if found <= _FOUND or not (required := [*required_wheels(wheel, fetch=fetch)]):
+        ways = {edge.via for edges in check._edges.values() for edge in edges}
+        if ways <= _FOUND or not (required := [*required_wheels(wheel, fetch=fetch)]):
             return check
         return cls(linked, platforms, requires=requires, is_split=is_split, required=required)
 

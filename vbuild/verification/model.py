@@ -316,13 +316,13 @@ class Verdict(Struct, frozen=True):
     def _unchecked(self) -> list[Finding]:
         """Findings on code that was not looked at, or not understood."""
         rule = VerifyRule.ISA_UNCHECKED
-        return [one for one in self.findings if one.rule is rule and one.severity is Severity.WARNING]
+        return [finding for finding in self.findings if finding.rule is rule and finding.severity is Severity.WARNING]
 
     @property
     def _strange(self) -> Finding | None:
         """The finding on code that was looked at, and has bytes that were not understood."""
         judged = {library.member for library in self.libraries if library.level}
-        return next((one for one in self._unchecked if not judged.isdisjoint(one.places)), None)
+        return next((finding for finding in self._unchecked if not judged.isdisjoint(finding.places)), None)
 
     @property
     def isa(self) -> str:
@@ -377,8 +377,12 @@ class Verdict(Struct, frozen=True):
     @property
     def processors(self) -> tuple[str, ...]:
         """Processors of qemu that lack what code of the wheel may need, the most frequent first."""
-        violations = (one for library in self.libraries if library.machine == "x86_64" for one in library.violations)
-        counts = Counter(violation.processor for violation in violations)
+        counts = Counter(
+            violation.processor
+            for library in self.libraries
+            if library.machine == "x86_64"
+            for violation in library.violations
+        )
         # "max" stands for one with more than any that is emulated: code that asks for that does not run there
         names = [name for name, _ in counts.most_common() if name and not name.startswith("max")]
         return tuple(names[:_MOST_PROCESSORS])
@@ -419,13 +423,13 @@ class Verdict(Struct, frozen=True):
             "claimed_gpus": list(self.claimed_gpus),
             "findings": [
                 {
-                    "severity": found.severity,
-                    "rule": found.rule,
-                    "member": next(iter(found.places), None),
-                    "what": found.what,
-                    "advice": found.advice,
+                    "severity": finding.severity,
+                    "rule": finding.rule,
+                    "member": next(iter(finding.places), None),
+                    "what": finding.what,
+                    "advice": finding.advice,
                 }
-                for found in self.findings
+                for finding in self.findings
             ],
             "libraries": [library.data() for library in self.libraries],
             "gpus": [library.data() for library in self.gpus],

@@ -123,14 +123,14 @@ class _Contents(Struct, frozen=True):
 
     def bundled_for(self, module: str, other: "_Contents") -> dict[str, frozenset[str]]:
         """The features that libraries which *module* needs, and which *other* does not bundle, dispatch to."""
-        found: set[str] = set()
+        names: set[str] = set()
         left = [module]
         while left:
-            following = {name for name in self.needed.get(left.pop(), ()) if name in self.bundled} - found
-            found |= following
+            following = {name for name in self.needed.get(left.pop(), ()) if name in self.bundled} - names
+            names |= following
             left += following
         theirs = {_stem(name) for name in other.bundled}
-        return {_stem(name): self.bundled[name] for name in sorted(found) if _stem(name) not in theirs}
+        return {_stem(name): self.bundled[name] for name in sorted(names) if _stem(name) not in theirs}
 
 
 class Published(Struct, frozen=True):
@@ -416,8 +416,8 @@ class WheelGain(Struct, frozen=True):
 
     @property
     def whole(self) -> CodeGain:
-        every = self.libraries.values()
-        return CodeGain(*(sum(getattr(one, key) for one in every) for key in CodeGain.__struct_fields__))
+        gains = self.libraries.values()
+        return CodeGain(*(sum(getattr(gain, key) for gain in gains) for key in CodeGain.__struct_fields__))
 
     @property
     def findings(self) -> Iterator[Finding]:
@@ -470,19 +470,19 @@ class _Library(Struct, frozen=True):
 
     @property
     def digests(self) -> frozenset[bytes]:
-        return frozenset(one.digest for one in self.functions)
+        return frozenset(function.digest for function in self.functions)
 
     def without(self, known: frozenset[bytes]) -> list[_Function]:
-        return [one for one in self.functions if one.digest not in known]
+        return [function for function in self.functions if function.digest not in known]
 
     def gain(self, known: frozenset[bytes], *, lost: int) -> CodeGain:
         """What is not *known* of its functions; the plain build's own have *lost* bytes above the baseline."""
         changed = self.without(known)
         return CodeGain(
-            sum(one.size for one in self.functions),
-            changed=sum(one.size for one in changed),
-            vector=sum(one.vector for one in changed),
-            beyond=sum(one.beyond for one in changed) - lost,
+            sum(function.size for function in self.functions),
+            changed=sum(function.size for function in changed),
+            vector=sum(function.vector for function in changed),
+            beyond=sum(function.beyond for function in changed) - lost,
         )
 
 
@@ -509,7 +509,7 @@ def _library(path: str, data: bytes, executor: ProcessPool | None) -> _Library |
 
 
 def _digests(pieces: Iterable[tuple[int, bytes]]) -> list[_Function]:
-    found, above = [], features_by_code()
+    functions, above = [], features_by_code()
     for address, data in pieces:
         text, vector, beyond = bytearray(data), 0, 0
         decoder = Decoder(_BITS, data, ip=address)
@@ -526,8 +526,8 @@ def _digests(pieces: Iterable[tuple[int, bytes]]) -> list[_Function]:
             if instruction.near_branch_target and offsets.immediate_size:
                 first = start + offsets.immediate_offset
                 text[first : first + offsets.immediate_size] = bytes(offsets.immediate_size)
-        found.append(_Function(blake2b(text, digest_size=16).digest(), len(data), vector, beyond))
-    return found
+        functions.append(_Function(blake2b(text, digest_size=16).digest(), len(data), vector, beyond))
+    return functions
 
 
 def _is_vector(instruction: Instruction) -> bool:

@@ -66,13 +66,13 @@ def required_wheels(wheel: Wheel, *, fetch: Fetch | None = None) -> Iterator[Req
         ]
         if fitting:
             _, path = min(fitting, key=lambda one: (not _covers(one[0], platforms), one[1].name))
-            if found := _read(path, wheel.name, "beside it"):
-                yield found
+            if required := _read(path, wheel.name, "beside it"):
+                yield required
         elif fetch and project.endswith(LIBS):
             with TemporaryDirectory() as folder:
                 best = fetch(project, _ranking(requirement, platforms), Path(folder))
-                if best and (found := _read(best, wheel.name, "on the index")):
-                    yield found
+                if best and (required := _read(best, wheel.name, "on the index")):
+                    yield required
 
 
 def policies(name: WheelName) -> tuple[PlatformPolicy, ...]:

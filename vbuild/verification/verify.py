@@ -167,14 +167,14 @@ def fatbins(wheel: Path) -> dict[str, Mapping[tuple[GpuOffer, ...], int]]:
 
     `WheelError` or `BinaryError` if one cannot be read.
     """
-    found: dict[str, Mapping[tuple[GpuOffer, ...], int]] = {}
+    by_library: dict[str, Mapping[tuple[GpuOffer, ...], int]] = {}
     with open_wheel(wheel) as source:
         for member in source.members:
             if source.head(member, len(MAGIC)) == MAGIC:
                 with source.mapped(member) as data, at(member.path):
                     if code := LibraryCode.of(device_code(ElfImage.parse(data))):
-                        found[member.path] = code.fatbins
-    return found
+                        by_library[member.path] = code.fatbins
+    return by_library
 
 
 def pattern(text: str | re.Pattern[str]) -> re.Pattern[str]:
