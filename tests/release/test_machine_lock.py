@@ -15,7 +15,7 @@ from tests.factories.wheels import wheel
 from vbuild.errors import BuildError, VariantError
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
-from vbuild.release.machine_lock import lock_machines
+from vbuild.release.lock import lock_machines
 from vbuild.variants.index import index
 from vbuild.variants.select import save_machine
 

@@ -66,7 +66,7 @@ def lock(
             written = verb(Path(source), on_progress=on_progress)
         terminal.show(None, written.lines())
         return
-    from vbuild.release.machine_lock import lock_machines
+    from vbuild.release.lock import lock_machines
     from vbuild.variants.select import machine_at
 
     described = {str(file): machine_at(file) for file in machines}

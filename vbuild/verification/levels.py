@@ -224,46 +224,52 @@ class Levels:
                 finding = Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, (path,), what)
                 yield LibraryIsa(path, elf.machine, elf.code_size, None), (finding,)
 
-    def wheel_findings(self) -> Iterator[Finding]:  # noqa: C901  # one rule after the other
+    def wheel_findings(self) -> Iterator[Finding]:
         """What is wrong with the wheel as a whole: code that was not read, flags that did not arrive."""
-        mine = tuple(path for path, elf in self._libraries.items() if elf.machine == self._claim.cpu.machine)
+        claim = self._claim
+        mine = tuple(path for path, elf in self._libraries.items() if elf.machine == claim.cpu.machine)
         if mine and not self._isas:
-            yield Finding(self._claim.severity, VerifyRule.ISA_UNCHECKED, mine, *_UNCHECKED)
-        own = {path: isa for path, isa in self._isas.items() if not is_grafted(path)}
-        size = sum(isa.code_size for isa in own.values())
-        rank = self._claim.cpu.rank
-        if not self._claim.is_explicit or rank == 0:
+            yield Finding(claim.severity, VerifyRule.ISA_UNCHECKED, mine, *_UNCHECKED)
+        if not claim.is_explicit or claim.cpu.rank == 0:
             return
         if not self._libraries:
-            what = f"no compiled code: nothing in it is for {self._claim.cpu}"
+            what = f"no compiled code: nothing in it is for {claim.cpu}"
             yield Finding(Severity.WARNING, VerifyRule.ISA_FLAGS, (), what)
-        if not own:
-            return
-        if self._claim.cpu.machine != _MACHINE:
+        own = {path: isa for path, isa in self._isas.items() if not is_grafted(path)}
+        size = sum(isa.code_size for isa in own.values())
+        if own and claim.cpu.machine == _MACHINE:
+            yield from self._unmarked_findings(tuple(own))
+            yield from self._flag_findings(own, size)
+        elif own:
             yield from self._arm_findings(own, size)
-            return
-        marked = [path for path in own if isinstance(self._libraries[path], Elf)]
-        if bare := [path for path in marked if self._claim.cpu.level not in self._libraries[path].isa_needed]:
-            what = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {self._claim.cpu}"
+
+    def _unmarked_findings(self, own: Sequence[str]) -> Iterator[Finding]:
+        """A note if *own* libraries lack the mark of the level."""
+        cpu = self._claim.cpu
+        elves = [path for path in own if isinstance(self._libraries[path], Elf)]
+        if bare := [path for path in elves if cpu.level not in self._libraries[path].isa_needed]:
+            what = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {cpu}"
             text = f"{what}: on a lesser processor they stop at an instruction instead of being refused"
             yield Finding(Severity.NOTE, VerifyRule.ISA_NOTE, (), text)
+
+    def _flag_findings(self, own: Mapping[str, Isa], size: int) -> Iterator[Finding]:
+        """Whether the flags of the level reached the *own* libraries of an x86-64 wheel, of *size* bytes of code."""
+        cpu = self._claim.cpu
         if same := self._as_baseline(tuple(own)):
             lacking = f"the code of {same} is that of the baseline build"
-        elif rank >= _V3 and not any(map(_uses_vex, own, own.values())):
+        elif cpu.rank >= _V3 and not any(map(_uses_vex, own, own.values())):
             lacking = "no VEX instruction"
         else:
             used = {feature for isa in own.values() for feature in isa.features}
-            if rank >= _V4 and "AVX512F" not in used:
+            if cpu.rank >= _V4 and "AVX512F" not in used:
                 what = "no AVX-512 instruction in its own code: the v3 wheel would do the same"
                 yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), what)
-            what = "the feature brings nothing here: no {} instruction in its own code"
-            yield from (
-                Finding(Severity.WARNING, VerifyRule.ISA_GAIN, (), what.format(name))
-                for name in sorted({feature.name for feature in self._claim.cpu.extra_features} - used)
-            )
+            for name in sorted({feature.name for feature in cpu.extra_features} - used):
+                what = f"the feature brings nothing here: no {name} instruction in its own code"
+                yield Finding(Severity.WARNING, VerifyRule.ISA_GAIN, (), what)
             return
-        is_sure = rank >= _V3 and size >= _ENOUGH
-        what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {self._claim.cpu} did not arrive"
+        is_sure = cpu.rank >= _V3 and size >= _ENOUGH
+        what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {cpu} did not arrive"
         if not is_sure:
             what += ", or made no difference"
         yield Finding(Severity.ERROR if is_sure else Severity.NOTE, VerifyRule.ISA_FLAGS, (), what, _BYPASSED)

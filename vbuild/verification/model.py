@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from vbuild.dispatch.judge import Reason
@@ -163,9 +163,7 @@ class Violation(Struct, frozen=True):
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
-        features, instructions, way = (tuple(data.get(name, ())) for name in ("features", "instructions", "way"))
-        address = int(data["address"], 16)
-        return cls(data["function"], address, features, instructions, way, data.get("doubt", ""))
+        return convert({**data, "address": int(data["address"], 16)}, cls)
 
 
 # of functions above the level, what is right, and what is not, each in a word for a table and in words for a sentence
@@ -358,12 +356,14 @@ class Verdict(Struct, frozen=True):
         if (self.outcome == "not checked" and not self._strange) or (self.failed and self.isa != "failed"):
             return self.outcome
         if _UNTESTED in counts:
-            return next(
-                f"crashes: {library.member}: {violation}{_to_try(library, violation)}"
+            library, violation = next(
+                (library, violation)
                 for library in self.libraries
                 for violation in library.violations
                 if violation.kind == _UNTESTED
             )
+            to_try = f"; try: qemu-x86_64 -cpu {violation.processor}" if library.machine == "x86_64" else ""
+            return f"crashes: {library.member}: {violation}{to_try}"
         if self._strange and not self.failed:
             return f"cannot tell: {self._strange.sentence}"
         if counts.keys() <= {*_RIGHT.values()}:
@@ -447,10 +447,6 @@ class Verdict(Struct, frozen=True):
             gpus=tuple(map(LibraryGpus.of_data, data["gpus"])),
             claimed_gpus=tuple(data["claimed_gpus"]),
         )
-
-
-def _to_try(library: LibraryIsa, violation: Violation) -> str:
-    return f"; try: qemu-x86_64 -cpu {violation.processor}" if library.machine == "x86_64" else ""
 
 
 def _finding(data: Mapping[str, Any]) -> Finding:
