@@ -10,7 +10,7 @@ The values are those of NVIDIA's variant provider and of uv: a GPU of 8.6 asks f
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
 from msgspec import Struct
@@ -122,7 +122,10 @@ class LibraryCode(Struct, frozen=True):
                 if blob.section in DEVICE_SECTIONS
             ),
             code.notes,
-            _codes(others),
+            (
+                *_names(others, GpuCodeKind.MACHINE),
+                *(f"PTX for {name}" for name in _names(others, GpuCodeKind.PTX)),
+            ),
         )
 
     def __bool__(self) -> bool:
@@ -146,12 +149,6 @@ def _offers(container: Container) -> tuple[GpuOffer, ...]:
     """What *container* offers to the driver; nothing if all is for libraries, as LTO-IR is."""
     offers = tuple(entry.offer for entry in container.entries)
     return offers if any(offer.code is not GpuCodeKind.OTHER for offer in offers) else ()
-
-
-def _codes(entries: Sequence[GpuEntry]) -> tuple[str, ...]:
-    """What *entries* are for, machine code first: ``sm_80``, ``PTX for sm_90``."""
-    ptx = (f"PTX for {name}" for name in _names(entries, GpuCodeKind.PTX))
-    return (*_names(entries, GpuCodeKind.MACHINE), *ptx)
 
 
 def _names(entries: Iterable[GpuEntry], code: GpuCodeKind) -> tuple[str, ...]:

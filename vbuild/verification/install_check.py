@@ -143,6 +143,10 @@ class LoaderNeed(Struct, frozen=True):
         return self.is_loaded or self.via not in {Via.NAME, Via.OUTSIDE, Via.MISSING}
 
     @property
+    def badness(self) -> int:
+        return 2 * (not self.is_met) + self.is_met_by_order
+
+    @property
     def is_met_by_order(self) -> bool:
         """Whether the loader continues only because something else was loaded before."""
         return self.is_loaded and self.via in {Via.NAME, Via.OUTSIDE, Via.MISSING}
@@ -381,7 +385,7 @@ class _CheckSteps:
             reached.add(root)
             for need in loader.needs(root):
                 key = (need.consumer, need.name)
-                if key not in worst or _badness(need) > _badness(worst[key][1]):
+                if key not in worst or need.badness > worst[key][1].badness:
                     worst[key] = (root, need)
                 if need.is_met and need.provider:
                     reached.add(need.provider)
@@ -493,10 +497,6 @@ def _grouped(needs: Mapping[tuple[str, str], Sequence[str]]) -> list[InstallFind
         InstallFinding(CheckStep.RESOLVE, f"{place}: needs {', '.join(names)}{what}")
         for (place, what), names in needs.items()
     ]
-
-
-def _badness(need: LoaderNeed) -> int:
-    return 2 * (not need.is_met) + need.is_met_by_order
 
 
 def _lack(need: LoaderNeed) -> str:

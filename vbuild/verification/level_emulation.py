@@ -235,6 +235,10 @@ class LevelReport(Struct, frozen=True):
     def tried(self) -> tuple[str, ...]:
         return tuple(level for level in self.levels if any(run.level == level and run.is_tried for run in self.runs))
 
+    @property
+    def untried(self) -> tuple[str, ...]:
+        return tuple(level for level in self.levels if level not in self.tried)
+
     def data(self) -> dict[str, Any]:
         return {
             "wheel": self.wheel,
@@ -273,8 +277,7 @@ class LevelReport(Struct, frozen=True):
             works = [level for level in self.tried if level not in failed]
             parts = [f"works as {', '.join(works)}"] if works else []
             parts += [f"fails as {', '.join(failed)}"] if failed else []
-            untried = [level for level in self.levels if level not in self.tried]
-            parts += [f"{', '.join(untried)} not tried"] if untried else []
+            parts += [f"{', '.join(self.untried)} not tried"] if self.untried else []
         parts += [f"{_became(run)} on {run}" for run in self.runs if run.processor and run.failures]
         return "; ".join(parts)
 

@@ -26,6 +26,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
@@ -233,7 +234,10 @@ def run_levels(
         why_none = runner.host.why_no_levels
         if len(levels) == 1:
             why_none = "no library has copies for CPU levels: run as it is"
-        runs = [] if why_none else [*_run_each(runner, levels, wheel.name, on_progress)]
+        runs = []
+        for level, method in product(() if why_none else levels, settings.methods):
+            on_progress(f"{wheel.name}: {level} by {method}")
+            runs.append(runner.run(level, method))
         if not runs:
             runs = [] if is_foreign(name) else [runner.run(levels[0], LevelMethod.NONE)]
             if LevelMethod.QEMU in settings.methods and (installed.files or not runs):
@@ -245,13 +249,6 @@ def run_levels(
         alone = [f"run without what it requires: {environment.reason}"] if environment.reason else []
         notes = [*([why_none] if why_none else []), *alone, *runner.notes(runs)]
     return LevelReport(wheel.name, levels, tuple(runs), tuple(notes))
-
-
-def _run_each(runner: "_LevelRunner", levels: Iterable[str], name: str, on_progress: OnProgress) -> Iterator[LevelRun]:
-    for level in levels:
-        for method in runner.settings.methods:
-            on_progress(f"{name}: {level} by {method}")
-            yield runner.run(level, method)
 
 
 def emulated(wheel: Path, environment: WheelEnvironment, settings: LevelSettings, *, folder: Path) -> LevelRun:
