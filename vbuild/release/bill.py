@@ -53,7 +53,7 @@ def patches_of(recipe: Recipe) -> tuple[Material, ...]:
 def making_of(job: Job, recipe: Recipe, materials: Iterable[Material], hooks: str) -> Making:
     """What *job* is made of, *materials* and the *hooks* of its backend among it, and its flags."""
     parts = tuple(materials)
-    found = making(
+    build = making(
         recipe,
         job.target,
         parts=parts,
@@ -61,7 +61,7 @@ def making_of(job: Job, recipe: Recipe, materials: Iterable[Material], hooks: st
         environment=flags_read(job.plan.environment, parts),
         natives={prefix.name for prefix in job.prefixes},
     )
-    return replace(found, settings=(*found.settings, ("backend", hooks)))
+    return replace(build, settings=(*build.settings, ("backend", hooks)))
 
 
 def flags_read(environment: Iterable[tuple[str, str]], materials: Iterable[Material]) -> dict[str, str]:
@@ -85,7 +85,7 @@ def making(
     """
     named = {*natives}
     sources = [native for native in recipe.natives if native.name in named]
-    found = [
+    materials = [
         _source(recipe.source, MaterialRole.SOURCE, recipe.name),
         *(_source(native.source, MaterialRole.NATIVE, native.name) for native in sources),
         *parts,
@@ -93,10 +93,10 @@ def making(
     if toolkit:
         # without packages of the index, only its identity says what it is
         identity = None if toolkit.pins else toolkit.identity
-        found.append(Material(MaterialRole.TOOLKIT, "CUDA Toolkit", str(toolkit.version), identity=identity))
+        materials.append(Material(MaterialRole.TOOLKIT, "CUDA Toolkit", str(toolkit.version), identity=identity))
         for pin in toolkit.pins:
             purl = package_url(pin.project, pin.version, file=pin.file)
-            found.append(Material(MaterialRole.TOOLKIT, pin.project, pin.version, purl, pin.sha256))
+            materials.append(Material(MaterialRole.TOOLKIT, pin.project, pin.version, purl, pin.sha256))
     settings = [("cpu", str(target.cpu))]
     if target.cuda:
         settings.append(("cuda-architectures", str(target.cuda.archs)))
@@ -104,7 +104,7 @@ def making(
         words = " ".join(_public_words(value))
         if words and _FLAGS.fullmatch(name):
             settings.append((f"flags:{name}", words))
-    return Making(tuple(found), tuple(settings))
+    return Making(tuple(materials), tuple(settings))
 
 
 def _public_words(flags: str) -> Iterator[str]:

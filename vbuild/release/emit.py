@@ -139,17 +139,17 @@ class Jobs(Struct, frozen=True):
         if inside and not inside.resolve().is_relative_to(Path.cwd().resolve()):
             what = f"the project it builds, {inside}, is outside the working folder, {Path.cwd()}"
             raise BuildError(f"{source}: {what}; expected one that the jobs find in a checkout, or source.git")
-        found = parts(recipe)
-        for part in found:
+        job_parts = parts(recipe)
+        for part in job_parts:
             _line(part.python or "", "matrix.python")
         # zig compiles for any machine
         is_cross = recipe.build.host.compiler is HostCompiler.ZIG
         return cls(
             name=_line(recipe.name, "name"),
             source=where,
-            parts=found,
+            parts=job_parts,
             options=tuple(options),
-            machine="x86_64" if is_cross else Cpu.parse(found[0].cpu).machine,
+            machine="x86_64" if is_cross else Cpu.parse(job_parts[0].cpu).machine,
             python=f"{sys.version_info.major}.{sys.version_info.minor}{'t' if 't' in sys.abiflags else ''}",
         )
 

@@ -90,16 +90,16 @@ class HwcapsMerge(Struct, frozen=True):
         log.unlink(missing_ok=True)  # an earlier run's
         wanted = self._levels(outcome.target)
         kind, bare = _kind(outcome), replace(outcome.target, python="")
-        found = {
+        by_cpu = {
             product.target.cpu: product
             for product in products
             if _kind(product) == kind and replace(product.target, python="").is_level_of(bare)
         }
-        if lacking := [target for target in wanted if target.cpu not in found]:
+        if lacking := [target for target in wanted if target.cpu not in by_cpu]:
             what = f"no wheel for {', '.join(str(target.cpu) for target in lacking)} to join the plain one with"
             return self.context.failure(outcome.target, RepackageError(f"{outcome.wheel.name}: {what}"))
         try:
-            return self._joined(outcome, [found[target.cpu] for target in wanted])
+            return self._joined(outcome, [by_cpu[target.cpu] for target in wanted])
         except VbuildError as error:
             return self.context.failure(outcome.target, error, log)
 
@@ -128,16 +128,16 @@ class HwcapsMerge(Struct, frozen=True):
             plain = replace(plain, not_reproducible=tuple(differing))
         key, context = self._key(wheels), self.context
         cache = None if self.wheels.is_remote else context.cache  # this one's keys are of this machine
-        place = self.context.place("joined", plain.target)
-        if kept := cache.taken(BuildKind.JOINED, key, place / "kept") if cache else None:
+        folder = self.context.place("joined", plain.target)
+        if kept := cache.taken(BuildKind.JOINED, key, folder / "kept") if cache else None:
             self.wheels.notes.extend(kept.record["notes"])
             verdict = Verdict.of_data(kept.record["verdict"], kept.wheel)
             trial = TrialResult(kept.record["trial"])
             return replace(plain, wheel=kept.wheel, verdict=verdict, trial=trial)
         context.on_progress(plain.target, "joining")
         new = joined_wheel([OfferedWheel.of(wheel) for wheel in wheels], allow=self.context.recipe.verify.allow)
-        written(PublishPlan("hwcaps", (new,), ()), place / "made")
-        wheel = place / "made" / new.target
+        written(PublishPlan("hwcaps", (new,), ()), folder / "made")
+        wheel = folder / "made" / new.target
         context.on_progress(plain.target, "verifying")
         verdict = verified(context, wheel, plain.target, baseline=None)
         context.on_progress(plain.target, "testing")

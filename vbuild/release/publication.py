@@ -293,7 +293,7 @@ def _choice(
     spoken = f"{version}{'t' if abi.endswith('t') else ''}" if interpreter.startswith("cp") else interpreter
     platforms = [*_platforms(machine.cpu.machine, musl=musl)]
     capability = Dotted(*divmod(machine.gpu.number, 10)) if machine.gpu else None
-    asked = Machine(
+    asking_machine = Machine(
         f"{version}.99",  # Requires-Python may name a release with bug fixes: the machine has it
         tuple(_tags(*python, platforms)),
         machine.cpu,
@@ -307,13 +307,13 @@ def _choice(
         driver=str(driver) if driver else None,
     )
     try:
-        found = select(project, [folder], machine=asked)
+        selection = select(project, [folder], machine=asking_machine)
     except VariantError as error:
         # without the reasons for each wheel, which are behind it
         return replace(choice, why=str(error).removeprefix(f"{project}: ").partition(": ")[0])
-    why = next(candidate.why for candidate in found.ranking if candidate.path == found.wheel)
-    size = found.wheel.stat().st_size
-    return replace(choice, wheel=found.wheel.name, label=found.name.variant, size=size, why=why)
+    why = next(candidate.why for candidate in selection.ranking if candidate.path == selection.wheel)
+    size = selection.wheel.stat().st_size
+    return replace(choice, wheel=selection.wheel.name, label=selection.name.variant, size=size, why=why)
 
 
 def _tags(interpreter: str, abi: str, platforms: list[str]) -> Iterator[str]:

@@ -256,16 +256,16 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
             raise RecipeError(f"format: found {data['format']!r}; this vbuild reads {FORMAT}")
         check(data, is_open=True)
         report = convert(data, cls)
-        for place, wheel in enumerate(report.wheels):
+        for number, wheel in enumerate(report.wheels):
             try:
                 _ = wheel.name, wheel.verdict  # refused here rather than where they are used
             except VbuildError as error:
-                raise RecipeError(f"wheels[{place}]: {error}") from error
-        for place, companion in enumerate(report.companions):
+                raise RecipeError(f"wheels[{number}]: {error}") from error
+        for number, companion in enumerate(report.companions):
             try:
                 WheelName.parse(companion.file)
             except VbuildError as error:
-                raise RecipeError(f"split.beside[{place}]: {error}") from error
+                raise RecipeError(f"split.beside[{number}]: {error}") from error
         return report
 
     def data(self) -> dict[str, Any]:
@@ -351,28 +351,28 @@ def check(value: object, *, is_open: bool = False) -> None:
     if error := next(_validator(is_open=is_open).iter_errors(value), None):
         while error.validator == "anyOf":
             error = error.context[0]
-        place = reduce(_below, error.absolute_path, "")
-        found, expected = _shown(error.instance), error.validator_value
+        path = reduce(_below, error.absolute_path, "")
+        shown, expected = _shown(error.instance), error.validator_value
         match error.validator:
             case "required":
-                place = _below(place, next(key for key in expected if key not in error.instance))
+                path = _below(path, next(key for key in expected if key not in error.instance))
                 what = "missing"
             case "additionalProperties":
                 known = error.schema["properties"]
-                place = _below(place, next(key for key in error.instance if key not in known))
+                path = _below(path, next(key for key in error.instance if key not in known))
                 what = f"no such key; known here: {', '.join(known)}"
             case "type":
                 names = [expected] if isinstance(expected, str) else expected
-                what = f"expected {' or '.join(_TYPES[name] for name in names)}, got {found}"
+                what = f"expected {' or '.join(_TYPES[name] for name in names)}, got {shown}"
             case "const":
-                what = f"found {found}; expected {_shown(expected)}"
+                what = f"found {shown}; expected {_shown(expected)}"
             case "enum":
-                what = f"found {found}; expected one of {', '.join(map(_shown, expected))}"
+                what = f"found {shown}; expected one of {', '.join(map(_shown, expected))}"
             case "pattern":
-                what = f"found {found}; expected what matches {expected}"
+                what = f"found {shown}; expected what matches {expected}"
             case keyword:
-                what = f"is {found}; expected {expected} or {'more' if keyword == 'minimum' else 'less'}"
-        raise RecipeError(f"{place}: {what}" if place else what)
+                what = f"is {shown}; expected {expected} or {'more' if keyword == 'minimum' else 'less'}"
+        raise RecipeError(f"{path}: {what}" if path else what)
 
 
 @cache
@@ -392,11 +392,11 @@ def _validator(*, is_open: bool) -> Any:  # noqa: ANN401 - jsonschema has no typ
     return extend(Draft202012Validator, type_checker=types)(parsed)  # type: ignore[no-untyped-call]
 
 
-def _below(place: str, key: str | int) -> str:
+def _below(path: str, key: str | int) -> str:
     if isinstance(key, int):
-        return f"{place}[{key}]"
+        return f"{path}[{key}]"
     name = key if _BARE_KEY.fullmatch(key) else repr(key[:_SHOWN])
-    return f"{place}.{name}" if place else name
+    return f"{path}.{name}" if path else name
 
 
 def _shown(value: object) -> str:

@@ -108,12 +108,12 @@ class BenchedWheel(Struct, frozen=True):
             return "stays"
         if self.gain is None:
             return None
-        asked = f"{min_gain * 100:g}% over {self.below}"
+        expected = f"{min_gain * 100:g}% over {self.below}"
         if self.is_left_out:
-            return f"left out, as it does not reach {asked}"
+            return f"left out, as it does not reach {expected}"
         if self.is_open(min_gain):
-            return f"stays: the noise hides whether it reaches {asked}"
-        return f"stays: reaches {asked}"
+            return f"stays: the noise hides whether it reaches {expected}"
+        return f"stays: reaches {expected}"
 
 
 class BenchReport(Struct, frozen=True):
@@ -314,13 +314,13 @@ def _figures(kind: _Kind, python: Path, environment: Mapping[str, str]) -> Figur
             last = (ran.stderr.strip() or ran.stdout.strip()).splitlines()[-_SHOWN:]
             missing = next((match[1] for line in reversed(last) if (match := _NO_MODULE.search(line))), None)
             advice = f"; add what brings {missing} to bench.requires, or with --requires" if missing else ""
-            said = f": {' / '.join(last)}{advice}" if last else " and said nothing"
-            raise WheelError(f"{kind.title} {ended(ran.returncode)}{said}")
+            ending = f": {' / '.join(last)}{advice}" if last else " and said nothing"
+            raise WheelError(f"{kind.title} {ended(ran.returncode)}{ending}")
         text = read_text(output) if output.exists() else ran.stdout
-    found = _of_json(text, kind.title) if text.lstrip().startswith("{") else dict(_of_lines(text))
-    if not found:
+    figures = _of_json(text, kind.title) if text.lstrip().startswith("{") else dict(_of_lines(text))
+    if not figures:
         raise WheelError(f"{kind.title} printed no figures; expected lines such as 'encrypt 12.5 ms'")
-    return found
+    return figures
 
 
 def _of_lines(text: str) -> Iterator[tuple[str, float]]:
@@ -362,17 +362,17 @@ def _check_same(subjects: Sequence[_Subject]) -> None:
 def _decided(subjects: Sequence[_Subject], why: str, min_gain: float | None) -> list[BenchedWheel]:
     """Each of *subjects*, and of a level its gain over the next lower one that stays: the lowest are decided first."""
     first = subjects[0]
-    found = [_benched(one, first, why) for one in subjects]
+    wheels = [_benched(subject, first, why) for subject in subjects]
     order = sorted(range(1, len(subjects)), key=lambda number: _rank(subjects[number].cpu))
     below = 0
     for number in order:
-        one = subjects[number]
-        if one.cpu and one.figures and first.figures:
-            gain = one.gain(subjects[below])
+        subject = subjects[number]
+        if subject.cpu and subject.figures and first.figures:
+            gain = subject.gain(subjects[below])
             is_left_out = min_gain is not None and gain.is_surely_below(1 + min_gain)
-            found[number] = replace(found[number], below=found[below].title, gain=gain, is_left_out=is_left_out)
+            wheels[number] = replace(wheels[number], below=wheels[below].title, gain=gain, is_left_out=is_left_out)
             below = below if is_left_out else number
-    return found
+    return wheels
 
 
 def _is_open(subjects: Sequence[_Subject], min_gain: float | None) -> bool:

@@ -183,9 +183,9 @@ def _prefix(machine: str) -> Path | None:
     """The folder with the loader of *machine* and its libraries; None on such a machine, or without one."""
     if os.uname().machine == machine:
         return None
-    places = [os.environ["QEMU_LD_PREFIX"]] if os.environ.get("QEMU_LD_PREFIX") else []
-    places += [place.format(machine) for place in _PREFIXES]
-    return next((Path(place) for place in places if Path(place, _LOADERS[machine]).exists()), None)
+    folders = [os.environ["QEMU_LD_PREFIX"]] if os.environ.get("QEMU_LD_PREFIX") else []
+    folders += [folder.format(machine) for folder in _PREFIXES]
+    return next((Path(folder) for folder in folders if Path(folder, _LOADERS[machine]).exists()), None)
 
 
 @cache

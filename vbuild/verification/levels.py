@@ -346,19 +346,19 @@ class Levels:
         baseline = Baseline(other, self._executor) if other else None
         is_asked = cache(lambda: is_asked_for(posixpath.basename(path).partition(".")[0], self._sources()))
         asks, published, rank = self._judged[path].asks, self._published(path), self._claim.on(path).cpu.rank
-        for one in unexplained:
-            above = one.isa.above(rank, extras=self._extras)
-            if asks and baseline and baseline.has(one.isa, one.features):
+        for judged in unexplained:
+            above = judged.isa.above(rank, extras=self._extras)
+            if asks and baseline and baseline.has(judged.isa, judged.features):
                 yield "the baseline build has the same: no flag for the level caused it"
             elif is_asked():
                 yield _ASKED_BY_PYTHON
             # where a test was seen that forgets a feature, the published wheel may have the same fault
-            elif one.doubt in _OPEN and above == one.features and above <= published:
-                yield f"{one.doubt}; the published wheel chooses code for the same CPU features"
-            elif one.doubt == Doubt.MASKED:
-                yield f"{one.doubt}{ON_PROCESSOR}{masked_processor(one.features, one.isa.features)}"
-            elif one.doubt:
-                yield one.doubt
+            elif judged.doubt in _OPEN and above == judged.features and above <= published:
+                yield f"{judged.doubt}; the published wheel chooses code for the same CPU features"
+            elif judged.doubt == Doubt.MASKED:
+                yield f"{judged.doubt}{ON_PROCESSOR}{masked_processor(judged.features, judged.isa.features)}"
+            elif judged.doubt:
+                yield judged.doubt
             else:
                 yield ""
 
@@ -458,7 +458,7 @@ def _host_facts(elf: CodeFile) -> bytes:
         for section in elf.sections
         if section.name not in DEVICE_SECTIONS
     ]
-    pointers = [one for one in elf.pointers if not any(one[1] in addresses for addresses in device)]
+    pointers = [pointer for pointer in elf.pointers if not any(pointer[1] in addresses for addresses in device)]
     return msgpack.encode(
         (elf.soname, elf.needed, elf.entry, elf.called, sections, pointers, spans, symbols, elf.imports)
     )
@@ -525,8 +525,8 @@ def _uses_vex(path: str, isa: Isa) -> bool:
     )
 
 
-def _violation(one: Judged, doubt: str, *, show: bool) -> Violation:
-    region = one.isa.region
-    uses = (one.uses or one.isa.uses(one.features)) if show else ()
-    instructions, features = tuple(map(str, uses)), tuple(sorted(one.features))
-    return Violation(str(region), region.address, features, instructions, one.way[:-1], doubt)
+def _violation(judged: Judged, doubt: str, *, show: bool) -> Violation:
+    region = judged.isa.region
+    uses = (judged.uses or judged.isa.uses(judged.features)) if show else ()
+    instructions, features = tuple(map(str, uses)), tuple(sorted(judged.features))
+    return Violation(str(region), region.address, features, instructions, judged.way[:-1], doubt)

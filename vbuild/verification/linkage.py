@@ -59,9 +59,9 @@ class LinkageCheck:
         self._requires = [found for line in requires if (found := read_requirement(line))]
         everything = dict(libraries)
         owners = dict.fromkeys(libraries, "the wheel")
-        for one in required:
-            everything = {**one.libraries, **everything}
-            owners = {**dict.fromkeys(one.libraries, one.name), **owners}
+        for wheel in required:
+            everything = {**wheel.libraries, **everything}
+            owners = {**dict.fromkeys(wheel.libraries, wheel.name), **owners}
         self._edges: dict[str, list[Edge]] = {path: [] for path in everything}
         for edge in edges_of(everything, self._platforms):
             self._edges[edge.consumer].append(edge)

@@ -143,8 +143,8 @@ class Published(Struct, frozen=True):
 
     def chosen_in(self, path: str) -> frozenset[str]:
         """The CPU features for which the module at *path* of a build of the same source has code that is chosen."""
-        found = self.contents.modules.get(_plain(path), frozenset())
-        return found | _alike(found, (*_CHOICES, _AVX512))
+        features = self.contents.modules.get(_plain(path), frozenset())
+        return features | _alike(features, (*_CHOICES, _AVX512))
 
 
 def _plain(path: str) -> str:
@@ -284,10 +284,10 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
         is_named = call.program in ASSEMBLERS and not call.arguments and not guesses
         return is_named + sum(word in text or any(word.startswith(flag) for flag in flags) for word in words)
 
-    told = [call for call in failed if guesses or shared(call)]
-    if not told:
+    telling = [call for call in failed if guesses or shared(call)]
+    if not telling:
         return ""
-    first = max(told, key=lambda call: (shared(call), bool(shared(call) and call.removed), call.is_telling))
+    first = max(telling, key=lambda call: (shared(call), bool(shared(call) and call.removed), call.is_telling))
     more = f" ({counted(len(failed) - 1, 'other call')} failed, too)" if len(failed) > 1 else ""
     return f"{'the likely cause' if shared(first) else 'perhaps because'}: {first}{more}"
 

@@ -281,7 +281,7 @@ def codes_of(path: str, data: memoryview, kind: Format) -> dict[str, CodeFile]:
     if kind is Format.PE:
         return {path: read_code(data)}
     images = read_codes(data)
-    return {path if len(images) == 1 else f"{path}{HALF}{one.machine})": one for one in images}
+    return {path if len(images) == 1 else f"{path}{HALF}{code.machine})": code for code in images}
 
 
 def claimed_cpu(wheel: Path) -> Cpu | None:
@@ -365,11 +365,11 @@ def _finder(wheel: Path) -> Iterator[Callable[[str], CodeFile | None]]:
 
         @cache
         def find(path: str) -> CodeFile | None:
-            found = read(_GRAFT_HASH.sub("", path))
-            if found and not found.code:
-                behind = (by_name.get(_GRAFT_HASH.sub("", name)) for name in found.needed)
-                return next((elf for place in behind if place and (elf := read(place))), found)
-            return found
+            library = read(_GRAFT_HASH.sub("", path))
+            if library and not library.code:
+                behind = (by_name.get(_GRAFT_HASH.sub("", name)) for name in library.needed)
+                return next((elf for place in behind if place and (elf := read(place))), library)
+            return library
 
         yield find
 
