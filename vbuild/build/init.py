@@ -188,7 +188,9 @@ def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any]
         if of_requirements:
             version, why = of_requirements[0], f"which {of_requirements[1]} of the build requirements is made for"
         axes = replace(axes, toolkits=(version,))
-        notes = (f"CUDA {version}{',' if of_requirements else ''} {why}; --toolkit takes another",)
+        notes = (
+            f"CUDA {version}{',' if of_requirements else ''} {why}; matrix.cuda[].toolkit, or --toolkit, takes another",
+        )
     if axes.gpus and survey and survey.only_calls_cuda:
         axes = replace(axes, gpus=None)
         notes = (*notes, "it calls CUDA's libraries and has no kernels: one wheel for all GPUs")
@@ -429,7 +431,7 @@ def _obstacles(survey: ProjectSurvey, python: str) -> Iterator[Obstacle]:
     languages = set(survey.languages)
     version = ".".join(map(str, interpreter.version))
     if not takes(survey.requires_python, interpreter.version):
-        problem = f"Python {version}: the project wants {survey.requires_python}; --python takes another"
+        problem = f"Python {version}: the project wants {survey.requires_python}; matrix.python takes another"
         yield Obstacle(Weight.ERROR, problem)
     if not (interpreter.include / "Python.h").is_file() and not languages <= {"Rust"}:
         problem = f"Python {version}: no Python.h in {interpreter.include}; install it: apt-get install python3-dev"

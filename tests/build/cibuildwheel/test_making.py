@@ -1,10 +1,12 @@
-"""Which identifier a wheel was built for, as its name tells."""
+"""Which identifier a wheel was built for, as its name tells; which variables containers see."""
 
 from pathlib import Path
 
 import pytest
 
-from vbuild.build.cibuildwheel.making import assigned
+from tests.factories.projects import tree
+from vbuild.build.cibuildwheel.making import assigned, passed_on
+from vbuild.build.cibuildwheel.program import Arguments
 from vbuild.errors import BuildError
 
 MANYLINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"
@@ -66,3 +68,11 @@ def test_a_wheel_that_was_not_asked_for_is_refused(tag: str) -> None:
 def test_what_is_no_wheel_is_refused() -> None:
     with pytest.raises(BuildError, match=r"^cibuildwheel made 'demo\.whl': not a wheel's file name: 1 parts"):
         assigned([Path("demo.whl")], IDENTIFIERS)
+
+
+def test_what_options_pass_on_into_containers_counts_wherever_they_say_so(tmp_path: Path) -> None:
+    linux = '[tool.cibuildwheel.linux]\nenvironment-pass = ["ASKED", "TOO"]\n'
+    override = '[[tool.cibuildwheel.overrides]]\nselect = "*"\nenvironment-pass = "ONCE"\n'
+    project = tree(tmp_path, {"pyproject.toml": linux + override})
+    environment = {"CIBW_ENVIRONMENT_PASS_LINUX": "MINE", "OTHER": "1"}
+    assert passed_on(Arguments.parse([str(project)]), environment) == {"ASKED", "TOO", "ONCE", "MINE"}
