@@ -1,5 +1,6 @@
 """What stands after `vbuild matrix`: paths, sdists and names on a package index, and the recipes they stand for."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -229,3 +230,18 @@ def test_a_plan_shows_the_variables_of_the_recipe(tmp_path: Path) -> None:
     jobs = jobs_of(str(tmp_path))
     assert [job.data()["environment"]["DEMO_MODE"] for job in jobs] == ["fast", "fast"]
     assert "  DEMO_MODE=fast" in list(job_lines(jobs))
+
+
+def test_another_python_of_the_machine_is_taken_where_the_project_refuses_the_one_that_runs_vbuild(
+    tmp_path: Path,
+) -> None:
+    here = f"3.{sys.version_info.minor}"
+    tree(tmp_path, {**SOURCES, "pyproject.toml": f'{PROJECT}requires-python = "!={here}.*"\n'})
+    found = given(tmp_path, NO_AXES)
+    [python] = found.recipe.matrix.pythons
+    if python == sys.executable:
+        pytest.skip("one Python alone")
+    assert python != here
+    assert f"Python {python}: the project wants !={here}.*; --python takes another" in found.notes
+    asked = given(tmp_path, AskedAxes(pythons=(here,)))
+    assert (asked.recipe.matrix.pythons, len(asked.notes)) == ((here,), 1)

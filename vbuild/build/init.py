@@ -60,6 +60,7 @@ _AXES = frozenset({"cpu", "cuda", "requires", "axes"})
 _SHOWN = 5
 # the packages whose version is that of the toolkit; cuda-toolkit requires the others since CUDA 13
 _TOOLKITS = frozenset({"cuda-toolkit", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11"})
+_OLDEST_PYTHON, _NEWER_PYTHONS = 6, 5  # minor versions that may be installed
 _SERIES = re.compile(r"\d+\.\d+")
 
 
@@ -122,9 +123,11 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
         survey = surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name)
     if is_pure:
         _check_compiled(survey, sdist.name)
+    axes, fitting = _with_python(axes, survey)
     matrix, chosen = _axes(axes, survey)
     draft = drafted(survey, matrix)
-    return Given(Recipe.of_sdist(sdist, path, draft.values()), (*notes, *chosen, *_met(survey, matrix)), draft=draft)
+    notes = (*notes, *fitting, *chosen, *_met(survey, matrix))
+    return Given(Recipe.of_sdist(sdist, path, draft.values()), notes, draft=draft)
 
 
 def named(source: str) -> str:
@@ -143,7 +146,9 @@ def _of_files(path: Path, axes: AskedAxes) -> Given:
     if is_drafted or (axes.gpus and path.name in PROJECT_FILES):
         with at(path):
             survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
+    axes, fitting = _with_python(axes, survey) if survey and is_drafted else (axes, ())
     keys, notes = _keys(axes, survey) if has_axes else _axes(axes, survey)
+    notes = (*fitting, *notes)
     draft = None
     if is_drafted and survey:
         draft, notes = drafted(survey, keys), (*notes, *_met(survey, keys))
@@ -195,6 +200,23 @@ def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any]
         axes = replace(axes, gpus=None)
         notes = (*notes, "it calls CUDA's libraries and has no kernels: one wheel for all GPUs")
     return axes.keys(), notes
+
+
+def _with_python(axes: AskedAxes, survey: ProjectSurvey) -> tuple[AskedAxes, tuple[str, ...]]:
+    """*axes* with a Python of this machine that the project takes, if it refuses the one that runs vbuild; and a note.
+
+    Without such a Python the build says what is missing.
+    """
+    here = sys.version_info
+    if axes.pythons or takes(survey.requires_python, here[:3]):
+        return axes, ()
+    minors = sorted(range(_OLDEST_PYTHON, here.minor + _NEWER_PYTHONS), key=lambda minor: abs(minor - here.minor))
+    for version in (f"3.{minor}" for minor in minors):
+        with suppress(BuildError):
+            if takes(survey.requires_python, Interpreter.found(version, os.environ).version):
+                note = f"Python {version}: the project wants {survey.requires_python}; --python takes another"
+                return replace(axes, pythons=(version,)), (note,)
+    return axes, ()
 
 
 def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tuple[Dotted, str] | None:
