@@ -173,12 +173,14 @@ _MISSING = re.compile(r'required library "([^"]+)" could not be located')
 
 
 class Portable(Struct, frozen=True):
+    """The portable *wheel* of another, *source*."""
+
     source: Path
     wheel: Path
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size of the portable wheel in bytes."""
         return self.wheel.stat().st_size
 
 

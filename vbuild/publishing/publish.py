@@ -188,6 +188,8 @@ def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, fold
 
 
 class PublishedLayout(Struct, frozen=True):
+    """A layout's *plan*, and the *files* in *folder*, which is None if nothing was to be written."""
+
     plan: PublishPlan
     folder: Path | None
     files: tuple[WrittenFile, ...]
