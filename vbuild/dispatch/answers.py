@@ -28,12 +28,12 @@ from vbuild.dispatch.variables import (
     parameter,
 )
 
-# steps in all: so many and one for two bytes of code, as far as that is less than the most; and one for so many bytes.
+# steps in all: so many and one for three bytes of code, as far as that is less than the most; one for so many bytes.
 # Most steps are instructions that are run, of some 40 us; beginning to run a piece costs as much as some of them.
-_FEWEST_STEPS, _MOST_STEPS, _BYTES_A_STEP, _STEPS_A_RUN = 150_000, 1_000_000, 20, 20
-# files that ask for which there are as many; the parts for fields of structures, once all else is known, and for code
-# that only calls what all calls have to be known of
-_MOST_ASKING, _FIELD_SHARE, _CALLER_SHARE = 3, 8, 3
+_FEWEST_STEPS, _MOST_STEPS, _BYTES_A_STEP, _STEPS_A_RUN = 30_000, 1_000_000, 20, 20
+# files that ask for which there are as many; the part for fields of structures, once all else is known, at most so many
+# for each file that asks; and the part for code that only calls what all calls have to be known of
+_MOST_ASKING, _FIELD_SHARE, _MOST_FIELD_STEPS, _CALLER_SHARE = 3, 5, 170_000, 3
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
 # code above the level
 _MOST_SPREAD, _LONGEST_SPREAD = 600, 2048
@@ -86,6 +86,8 @@ class Answers:
         # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
         self._calls: dict[Key, dict[int, Value]] = {}
         self._fresh: dict[int, set[Key]] = {}
+        # whether all calls were known when the argument was put together last
+        self._set_as: dict[Key, bool] = {}
         # by piece, the functions of which all calls are known and it makes some
         self._closed_by: dict[int, set[int]] = {}
 
@@ -172,9 +174,11 @@ class Answers:
         """Note *value* as the argument *key* of a call in the piece that runs, and put together what all hand over."""
         calls, caller = self._calls.setdefault(key, {}), self.work.current
         fresh = self._fresh.setdefault(caller, set())
-        calls[caller] = values.join(calls[caller], 0, value, 0) if key in fresh else value
+        new = values.join(calls[caller], 0, value, 0) if key in fresh else value
         fresh.add(key)
-        self._set_argument(key, is_closed=is_closed)
+        if caller not in calls or calls[caller] != new or self._set_as.get(key) != is_closed:
+            calls[caller], self._set_as[key] = new, is_closed
+            self._set_argument(key, is_closed=is_closed)
 
     def _set_argument(self, key: Key, *, is_closed: bool = True) -> None:
         found = list(self._calls[key].values())
@@ -368,10 +372,13 @@ class Answers:
             self.work.again(self._callers.get(piece.address, ()))
 
     @cached_property
+    def _asking(self) -> int:
+        return max(1, min(_MOST_ASKING, len(self.questions.asking_modules)))
+
+    @cached_property
     def _most_steps(self) -> int:
         size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
-        asking = max(1, min(_MOST_ASKING, len(self.questions.asking_modules)))
-        return asking * min(_FEWEST_STEPS + size // 2, _MOST_STEPS) + size // _BYTES_A_STEP
+        return self._asking * min(_FEWEST_STEPS + size // 3, _MOST_STEPS) + size // _BYTES_A_STEP
 
     def is_over(self) -> bool:
         """Whether all steps were taken that there may be."""
@@ -384,7 +391,8 @@ class Answers:
     def look_at_fields(self) -> None:
         """From now on follow what fields of structures hold, too, in a part of the steps."""
         self.variables.look_at_fields()
-        self._last_step = min(self._most_steps, self._steps + self._most_steps // _FIELD_SHARE)
+        steps = min(self._most_steps // _FIELD_SHARE, self._asking * _MOST_FIELD_STEPS)
+        self._last_step = min(self._most_steps, self._steps + steps)
         self.work.again(self._kept_callers)
         self._kept_callers.clear()
 

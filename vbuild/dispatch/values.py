@@ -205,6 +205,7 @@ def tells(value: Value) -> int:
     return 0
 
 
+@_cached
 def weakened(value: Value) -> Value:
     """*value* as a field has it to which code may write that is not followed."""
     found = known(value)
