@@ -57,7 +57,8 @@ def _parameter(one: inspect.Parameter) -> str:
 def _result(kind: Any) -> Iterator[str]:
     """What a result is, its attributes, and what is computed from them."""
     yield f"### vbuild.{kind.__name__}"
-    yield _marked(cleandoc(kind.__doc__))
+    if kind.__doc__:
+        yield _marked(cleandoc(kind.__doc__))
     yield f"Attributes: {', '.join(f'`{name}`' for name in _attributes(kind))}."
     computed = {name: value.__doc__ for name, value in vars(kind).items() if isinstance(value, property)}
     rows = [f"| `{name}` | {_cell(text.partition(chr(10))[0])} |" for name, text in computed.items() if text]

@@ -15,7 +15,7 @@ from vbuild.api.arguments import (
     texts_of,
     value_of,
 )
-from vbuild.api.request import StrPath, silent
+from vbuild.api.request import StrPath, Texts, silent
 from vbuild.errors import HardwareError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def verify(
     *,
     cpu: "str | Cpu | None" = None,
     baseline: StrPath | None = None,
-    allow: Iterable[str] = (),
+    allow: Texts = (),
     fetch: bool = False,
     attestations: bool = False,
     publisher: str | None = None,
@@ -130,7 +130,7 @@ def run_levels(
     *,
     cpu: "str | Cpu | None" = None,
     test: str | None = None,
-    processors: Iterable[str] = (),
+    processors: Texts = (),
     allow_builds: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> "LevelReport":
@@ -161,22 +161,24 @@ def bench(
     script: StrPath,
     *,
     rounds: int = 5,
+    requires: Texts = (),
     allow_builds: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> "BenchReport":
     """Time *script* with each of *wheels*, files or folders of them, in turns, and compare with the first.
 
     *script* prints lines such as "encrypt 12.5 ms", uses pyperf, or is a file of pytest-benchmark. Each wheel is run
-    *rounds* times, at least twice, in an environment of its own; with *allow_builds*, requirements without a wheel are
-    built, which runs their code. ``wheels`` of the result have seconds and ratios; ``untried`` of one says that this
-    machine cannot run its level. `WheelError` if a wheel cannot be installed, or if the script fails or prints no
-    figures.
+    *rounds* times, at least twice, in an environment of its own that also has what the script *requires*; with
+    *allow_builds*, requirements without a wheel are built, which runs their code. ``wheels`` of the result have seconds
+    and ratios; ``untried`` of one says that this machine cannot run its level. `WheelError` if a wheel cannot be
+    installed, or if the script fails or prints no figures.
     """
     from vbuild.recipe.model import Bench
+    from vbuild.recipe.spelling import requirement
     from vbuild.verification.bench import bench as verb
     from vbuild.verification.bench import wheels_to_compare
 
-    settings = Bench(script=Path(script), rounds=rounds)
+    settings = Bench(script=Path(script), requires=tuple(map(requirement, texts_of(requires))), rounds=rounds)
     several = wheels_to_compare(paths_of(wheels))
     return verb(several, settings, builds=allow_builds, on_progress=on_progress or silent)
 

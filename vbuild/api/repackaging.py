@@ -305,7 +305,7 @@ def split(request: SplitRequest) -> "Split":
 def install_check(
     wheels: "StrPath | Iterable[StrPath]",
     *,
-    absent: Iterable[str] = (),
+    absent: Texts = (),
     against: StrPath | None = None,
     allow_builds: bool = False,
     on_progress: Callable[[str], None] | None = None,

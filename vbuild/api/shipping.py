@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vbuild.variants.index import Indexed
 
 
-def index(folder: StrPath, *, simple: StrPath | None = None, remove: str | Iterable[str] = ()) -> "tuple[Indexed, ...]":
+def index(folder: StrPath, *, simple: StrPath | None = None, remove: Texts = ()) -> "tuple[Indexed, ...]":
     """Write the variants.json of each release whose variant wheels are in *folder*, and return what each lists.
 
     *simple* is a folder that gets a static simple index (PEP 503, 691, 658) with copies of all files. An index that is

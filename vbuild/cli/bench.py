@@ -23,6 +23,13 @@ from vbuild.cli import options, terminal
     show_default=True,
     help="Run each wheel this many times, in turns.",
 )
+@click.option(
+    "--requires",
+    type=options.REQUIREMENT,
+    multiple=True,
+    metavar="PACKAGE",
+    help="Also install this for the script. Repeatable.",
+)
 @options.allow_builds
 @options.as_json
 def bench(
@@ -30,6 +37,7 @@ def bench(
     *,
     script: Path,
     rounds: int,
+    requires: tuple[str, ...],
     allow_builds: bool,
     as_json: bool,
 ) -> None:
@@ -42,5 +50,7 @@ def bench(
     from vbuild.api import looking
 
     with terminal.status(quiet=as_json) as on_progress:
-        report = looking.bench(wheels, script, rounds=rounds, allow_builds=allow_builds, on_progress=on_progress)
+        report = looking.bench(
+            wheels, script, rounds=rounds, requires=requires, allow_builds=allow_builds, on_progress=on_progress
+        )
     terminal.show(report.data(), report.lines(), as_json=as_json)

@@ -260,13 +260,11 @@ def _claim(work: Path) -> None:
 def _check(machines: Sequence[FleetMachine], request: MirrorRequest) -> None:
     names = [machine.name for machine in machines]
     if not names:
-        raise RepackageError(
-            "no machine; expected a description of one (--machine), its GPUs (--gpu) or its CPU (--cpu)"
-        )
+        raise RepackageError("no machine; expected a description of one (--machine), or its GPUs (--gpu)")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise RepackageError(f"two machines are called {twice!r}; expected files of other names")
     if request.variants and (request.local or request.per_machine):
-        raise RepackageError("variants have names of their own; expected them without --local and --per-machine")
+        raise RepackageError("variants have names of their own; expected them alone")
     if request.per_machine and "simple" in names:
         raise RepackageError("a machine is called 'simple', as the folder of an index is; expected another name")
 

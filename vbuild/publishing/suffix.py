@@ -130,8 +130,8 @@ class Suffix(Struct, frozen=True):
             this = f"{project} {label}"
             if name in taken:
                 raise RepackageError(
-                    f"name {self.naming!r}: {name} would be {this} and {taken[name]}; expected a name for each: give "
-                    "--name a {name} and a {label}, or stamp one under another label"
+                    f"name {self.naming!r}: {name} would be {this} and {taken[name]}; expected a name for each: "
+                    "stamp one under another label"
                 )
             taken[name] = this
         return names

@@ -12,7 +12,7 @@ The library calls of `vbuild toolkit`:
     list                        toolkits in the cache, and installed ones
     install 13.0 [LIBRARY…]     the package index -> the shared cache
     path 13.0 [LIBRARY…]        the CUDA_HOME of one in the cache
-    prune --unused-for DAYS     those that no build used for so long, and components that no other has
+    prune                       none is left
 """
 
 import os
