@@ -102,7 +102,9 @@ def gpus_of(asked: "str | Iterable[str | GpuList] | GpuList") -> "GpuList | None
     return GpuList.asked(",".join(map(str, several))) if several else None
 
 
-def cuts_of(request: "SlimRequest | SlimEnvironmentRequest | SlimImagesRequest", *, drop: Texts = ()) -> "Cuts":
+def cuts_of(
+    request: "SlimRequest | SlimEnvironmentRequest | SlimImagesRequest", *, drop: Texts = (), strict: bool = False
+) -> "Cuts":
     """What *request* asks to do to every library, and which files to leave out."""
     from vbuild.binary.edits import Strip
     from vbuild.hardware.gpu import Ptx
@@ -115,6 +117,7 @@ def cuts_of(request: "SlimRequest | SlimEnvironmentRequest | SlimImagesRequest",
         zstd=request.zstd,
         force=request.force,
         unsupported=request.allow_unsupported,
+        strict=strict,
     )
 
 

@@ -84,6 +84,7 @@ class SlimRequest:
     drop: Texts = DROP
     zstd: bool | None = _RECOMPRESS
     allow_unsupported: bool = _UNSUPPORTED
+    strict: bool = option("Refuse a wheel if one library has no code for a GPU that you name.", default=False)
     accept_license: bool = _LICENSE
     force: bool = _FORCE
     provenance: bool = _PROVENANCE
@@ -111,7 +112,7 @@ def slim(request: SlimRequest) -> "tuple[Slimmed, ...]":
         paths_of(request.wheels),
         path_of(request.output_dir),
         shares=tuple(shares) or (Share(gpus),),
-        cuts=cuts_of(request, drop=request.drop),
+        cuts=cuts_of(request, drop=request.drop, strict=request.strict),
         accept_license=request.accept_license,
         on_progress=request.on_progress,
     )
