@@ -11,6 +11,9 @@ from pathlib import Path
 from vbuild.files.zstd import compressed
 
 LAYER = "application/vnd.oci.image.layer.v1.tar"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+REF_NAME = "org.opencontainers.image.ref.name"
 
 
 def tar(files: Mapping[str, bytes | tuple[bytes, str]]) -> bytes:
@@ -32,28 +35,52 @@ def tar(files: Mapping[str, bytes | tuple[bytes, str]]) -> bytes:
 
 def layout(folder: Path, *layers: bytes, how: str = "+gzip") -> Path:
     """An image layout with one image, ``app``, of these *layers*."""
-    blobs = folder / "blobs" / "sha256"
-    blobs.mkdir(parents=True)
-
-    def blob(media_type: str, data: bytes) -> dict[str, object]:
-        digest = hashlib.sha256(data).hexdigest()
-        (blobs / digest).write_bytes(data)
-        return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
+    (folder / "blobs" / "sha256").mkdir(parents=True)
 
     def pack(data: bytes) -> bytes:
         return gzip.compress(data) if how == "+gzip" else compressed(data, level=3) if how else data
 
     diff_ids = [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
     config = {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}}
-    vendor = "application/vnd.oci.image"
     manifest = {
         "schemaVersion": 2,
-        "mediaType": f"{vendor}.manifest.v1+json",
-        "config": blob(f"{vendor}.config.v1+json", json.dumps(config).encode()),
-        "layers": [blob(f"{LAYER}{how}", pack(layer)) for layer in layers],
+        "mediaType": MANIFEST,
+        "config": _blob(folder, "application/vnd.oci.image.config.v1+json", json.dumps(config).encode()),
+        "layers": [_blob(folder, f"{LAYER}{how}", pack(layer)) for layer in layers],
     }
-    named = blob(f"{vendor}.manifest.v1+json", json.dumps(manifest).encode())
-    named["annotations"] = {"org.opencontainers.image.ref.name": "app"}
+    named = _blob(folder, MANIFEST, json.dumps(manifest).encode())
+    named["annotations"] = {REF_NAME: "app"}
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [named]}))
     (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     return folder
+
+
+def attach(folder: Path, ref: str, data: bytes) -> str:
+    """Attach *data*, whose digest it returns, to the image *ref*: in a manifest with a subject, listed in an index.
+
+    https://github.com/opencontainers/distribution-spec/blob/main/spec.md#referrers-tag-schema
+    """
+    listed = json.loads((folder / "index.json").read_bytes())
+    (image,) = (entry for entry in listed["manifests"] if entry["annotations"][REF_NAME] == ref)
+    kind = {"artifactType": "application/vnd.example.rules"}
+    held = _blob(folder, "application/vnd.example.rules+json", data)
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        **kind,
+        "config": _blob(folder, "application/vnd.oci.empty.v1+json", b"{}"),
+        "layers": [held],
+        "subject": {key: image[key] for key in ("mediaType", "digest", "size")},
+    }
+    attached = _blob(folder, MANIFEST, json.dumps(manifest).encode()) | kind
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [attached]}
+    named = {"annotations": {REF_NAME: f"{ref}.referrers"}}
+    listed["manifests"].append(_blob(folder, INDEX, json.dumps(index).encode()) | kind | named)
+    (folder / "index.json").write_text(json.dumps(listed))
+    return str(held["digest"])
+
+
+def _blob(folder: Path, media_type: str, data: bytes) -> dict[str, object]:
+    digest = hashlib.sha256(data).hexdigest()
+    (folder / "blobs" / "sha256" / digest).write_bytes(data)
+    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}

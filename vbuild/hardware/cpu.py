@@ -19,50 +19,49 @@ from vbuild.errors import HardwareError, meant
 
 
 class CpuFeature(Struct, frozen=True):
-    """A feature of x86-64 processors by its names: in the psABI (else iced-x86), Linux, gcc, and klauspost/cpuid.
+    """A feature of x86-64 processors by its names: in the psABI (else iced-x86), Linux, and gcc.
 
-    *cpuinfo* is the flag in /proc/cpuinfo; *gcc* are its options, without ``-m``. NFD uses klauspost/cpuid.
+    *cpuinfo* is the flag in /proc/cpuinfo; *gcc* are its options, without ``-m``.
     """
 
     name: str
     cpuinfo: str
     gcc: tuple[str, ...]
-    cpuid: str
 
 
 def _features(table: str) -> tuple[CpuFeature, ...]:
     rows = (line.split() for line in table.strip().splitlines())
-    return tuple(CpuFeature(name, cpuinfo, tuple(gcc.split(",")), cpuid) for name, cpuinfo, gcc, cpuid in rows)
+    return tuple(CpuFeature(name, cpuinfo, tuple(gcc.split(","))) for name, cpuinfo, gcc in rows)
 
 
 X86_64_FEATURES = {
-    "v1": _features("X64 lm mmx,sse,sse2 X64"),
+    "v1": _features("X64 lm mmx,sse,sse2"),
     "v2": _features("""
-        CMPXCHG16B cx16     cx16        CX16
-        LAHF-SAHF  lahf_lm  sahf        LAHF
-        POPCNT     popcnt   popcnt      POPCNT
-        SSE3       pni      sse3        SSE3
-        SSSE3      ssse3    ssse3       SSSE3
-        SSE4.1     sse4_1   sse4,sse4.1 SSE4
-        SSE4.2     sse4_2   sse4.2      SSE42
+        CMPXCHG16B cx16     cx16
+        LAHF-SAHF  lahf_lm  sahf
+        POPCNT     popcnt   popcnt
+        SSE3       pni      sse3
+        SSSE3      ssse3    ssse3
+        SSE4.1     sse4_1   sse4,sse4.1
+        SSE4.2     sse4_2   sse4.2
     """),
     "v3": _features("""
-        AVX        avx      avx         AVX
-        AVX2       avx2     avx2        AVX2
-        BMI1       bmi1     bmi         BMI1
-        BMI2       bmi2     bmi2        BMI2
-        F16C       f16c     f16c        F16C
-        FMA        fma      fma         FMA3
-        LZCNT      abm      abm,lzcnt   LZCNT
-        MOVBE      movbe    movbe       MOVBE
-        OSXSAVE    xsave    xsave       OSXSAVE
+        AVX        avx      avx
+        AVX2       avx2     avx2
+        BMI1       bmi1     bmi
+        BMI2       bmi2     bmi2
+        F16C       f16c     f16c
+        FMA        fma      fma
+        LZCNT      abm      abm,lzcnt
+        MOVBE      movbe    movbe
+        OSXSAVE    xsave    xsave
     """),
     "v4": _features("""
-        AVX512F    avx512f  avx512f     AVX512F
-        AVX512BW   avx512bw avx512bw    AVX512BW
-        AVX512CD   avx512cd avx512cd    AVX512CD
-        AVX512DQ   avx512dq avx512dq    AVX512DQ
-        AVX512VL   avx512vl avx512vl    AVX512VL
+        AVX512F    avx512f  avx512f
+        AVX512BW   avx512bw avx512bw
+        AVX512CD   avx512cd avx512cd
+        AVX512DQ   avx512dq avx512dq
+        AVX512VL   avx512vl avx512vl
     """),
 }
 """What each level adds to the one before (psABI, section 3.1.1).
@@ -74,34 +73,34 @@ compilers know levels), `vbuild.dispatch.judge` (names of dispatched functions),
 """
 X86_64_EXTRAS = {
     "v2": _features("""
-        AES         aes        aes     AESNI
-        PCLMULQDQ   pclmulqdq  pclmul  CLMUL
-        RDRAND      rdrand     rdrnd   RDRAND
-        RDSEED      rdseed     rdseed  RDSEED
-        FSGSBASE    fsgsbase   fsgsbase FSGSBASE
-        SHA         sha_ni     sha     SHA
-        GFNI        gfni       gfni    GFNI
-        CLFLUSHOPT  clflushopt clflushopt CLFLUSHOPT
-        CLWB        clwb       clwb    CLWB
-        MOVDIRI     movdiri    movdiri MOVDIRI
-        MOVDIR64B   movdir64b  movdir64b MOVDIR64B
-        RDPID       rdpid      rdpid   RDPID
+        AES         aes        aes
+        PCLMULQDQ   pclmulqdq  pclmul
+        RDRAND      rdrand     rdrnd
+        RDSEED      rdseed     rdseed
+        FSGSBASE    fsgsbase   fsgsbase
+        SHA         sha_ni     sha
+        GFNI        gfni       gfni
+        CLFLUSHOPT  clflushopt clflushopt
+        CLWB        clwb       clwb
+        MOVDIRI     movdiri    movdiri
+        MOVDIR64B   movdir64b  movdir64b
+        RDPID       rdpid      rdpid
     """),
     "v3": _features("""
-        ADX        adx        adx        ADX
-        VAES       vaes       vaes       VAES
-        VPCLMULQDQ vpclmulqdq vpclmulqdq VPCLMULQDQ
-        AVX_VNNI   avx_vnni   avxvnni    AVXVNNI
+        ADX        adx        adx
+        VAES       vaes       vaes
+        VPCLMULQDQ vpclmulqdq vpclmulqdq
+        AVX_VNNI   avx_vnni   avxvnni
     """),
     "v4": _features("""
-        AVX512_IFMA         avx512ifma          avx512ifma         AVX512IFMA
-        AVX512_VBMI         avx512vbmi          avx512vbmi         AVX512VBMI
-        AVX512_VBMI2        avx512_vbmi2        avx512vbmi2        AVX512VBMI2
-        AVX512_VNNI         avx512_vnni         avx512vnni         AVX512VNNI
-        AVX512_BITALG       avx512_bitalg       avx512bitalg       AVX512BITALG
-        AVX512_VPOPCNTDQ    avx512_vpopcntdq    avx512vpopcntdq    AVX512VPOPCNTDQ
-        AVX512_VP2INTERSECT avx512_vp2intersect avx512vp2intersect AVX512VP2INTERSECT
-        AVX512_BF16         avx512_bf16         avx512bf16         AVX512BF16
+        AVX512_IFMA         avx512ifma          avx512ifma
+        AVX512_VBMI         avx512vbmi          avx512vbmi
+        AVX512_VBMI2        avx512_vbmi2        avx512vbmi2
+        AVX512_VNNI         avx512_vnni         avx512vnni
+        AVX512_BITALG       avx512_bitalg       avx512bitalg
+        AVX512_VPOPCNTDQ    avx512_vpopcntdq    avx512vpopcntdq
+        AVX512_VP2INTERSECT avx512_vp2intersect avx512vp2intersect
+        AVX512_BF16         avx512_bf16         avx512bf16
     """),
 }
 """The features of no level that `provider-variant-x86-64` knows, by Linux's names.

@@ -11,10 +11,10 @@ import pytest
 import zstandard
 
 from tests.factories.images import blob, images_of, index_of, labelled, laid_out, read
+from tests.factories.layouts import attach
 from tests.factories.variants import tiny_wheel
 from vbuild.publishing.oci.check import problems
 from vbuild.publishing.oci.model import Layer, NewFile
-from vbuild.publishing.oci.plan import Emit
 from vbuild.publishing.oci.writing import write_layer
 from vbuild.wheel.archive import SharedWheels
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
         tiny_wheel(tmp_path, f"demo-1.0-{TAG}.whl"),
         labelled(tmp_path, "x86_64_v3", "x86_64 :: level :: v3", tag=TAG),
     ]
-    return laid_out(wheels, tmp_path, emits=(Emit.NFD,))
+    return laid_out(wheels, tmp_path)
 
 
 def said(folder: Path) -> list[str]:
@@ -103,10 +103,12 @@ def test_two_images_of_one_name_are_a_problem(folder: Path) -> None:
     assert errors(folder) == ["has several images called cp311"]
 
 
-def test_rules_beside_the_layout_that_are_not_attached_are_a_problem(folder: Path) -> None:
-    path = folder / "demo-1.0-cp311-x86_64_v3.nfd.yaml"
-    path.write_text(path.read_text().replace("AVX2", "AVX"))
-    assert errors(folder) == ["is not what is attached to an image"]
+def test_what_is_attached_to_an_image_is_no_problem_unless_it_is_damaged(folder: Path) -> None:
+    layout = folder / "demo-1.0"
+    digest = attach(layout, "cp311-x86_64_v3", b"rules for nodes")
+    assert said(folder) == []
+    blob(layout, digest).write_bytes(b"other for nodes")
+    assert errors(folder) == [f"{layout}: {digest}: its SHA-256 is another: the blob is damaged, copy it again"]
 
 
 def test_a_damaged_blob_is_told_by_its_digest(folder: Path) -> None:

@@ -1,8 +1,6 @@
 """What the layout oci makes of wheels: images, indexes, annotations, and what it refuses."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +9,6 @@ from tests.factories.images import (
     index_of,
     labelled,
     laid_out,
-    read,
     release,
 )
 from tests.factories.tools import needs
@@ -19,7 +16,7 @@ from tests.factories.variants import document, metadata, tiny_wheel, variant, va
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.publishing.model import PublishPlan
-from vbuild.publishing.oci.plan import Emit, Oci
+from vbuild.publishing.oci.plan import Oci
 from vbuild.publishing.oci.writing import Images
 from vbuild.publishing.releases import releases_at
 
@@ -343,40 +340,3 @@ def test_a_source_date_epoch_that_is_no_time_is_refused(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
     with pytest.raises(VbuildError, match=f"^SOURCE_DATE_EPOCH is '{epoch}'; expected seconds since 1970"):
         planned(plain(tmp_path))
-
-
-def test_what_clusters_are_told_is_attached_to_its_image_and_lies_beside_the_layout(tmp_path: Path) -> None:
-    wheels = [plain(tmp_path), level(tmp_path, "v3"), cuda(tmp_path)]
-    folder = laid_out(wheels, tmp_path, emits=(Emit.NFD, Emit.DRA))
-    layout = folder / "demo-1.0"
-    listed = read_listed(layout)
-    named = {one["annotations"]["org.opencontainers.image.ref.name"]: one["digest"] for one in listed}
-    refs = [image.removesuffix(".referrers") for image in named if image.endswith(".referrers")]
-    assert refs == ["cp311-x86_64_v3", "cp311-cu126"]
-    [attached, _] = both = [read(layout, named[f"{ref}.referrers"])["manifests"] for ref in refs]
-    assert attached[0]["artifactType"] == "application/vnd.nfd.image-compatibility.v1alpha1"
-    subjects = [read(layout, one["digest"])["subject"]["digest"] for [one] in both]
-    assert subjects == [image["digest"] for image, _, _ in images_of(layout, "cp311")[1:]]
-    specification = read(layout, attached[0]["digest"])["layers"][0]
-    assert specification["mediaType"] == "application/vnd.nfd.image-compatibility.spec.v1alpha1+yaml"
-    text = (folder / "demo-1.0-cp311-x86_64_v3.nfd.yaml").read_bytes()
-    assert (layout / "blobs" / specification["digest"].replace(":", "/")).read_bytes() == text
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "README.md",
-        "demo-1.0",
-        "demo-1.0-cp311-cu126.nfd.yaml",
-        "demo-1.0-cp311-x86_64_v3.nfd.yaml",
-        "demo-1.0-cp311.dra.yaml",
-    ]
-    assert "\n```sh\nkubectl apply -f demo-1.0-cp311.dra.yaml\n```\n" in (folder / "README.md").read_text()
-
-
-def test_a_claim_is_not_made_where_no_image_needs_a_device(tmp_path: Path) -> None:
-    plan = planned(plain(tmp_path), level(tmp_path, "v3"), emits=(Emit.DRA,))
-    assert told(plan) == ("demo-1.0-cp311: no image needs a device that DRA knows, so there is no claim",)
-    assert len(plan.outputs) == 1
-
-
-def read_listed(layout: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((layout / "index.json").read_bytes())["manifests"]
-    return found

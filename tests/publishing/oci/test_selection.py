@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.factories.images import index_of, labelled, laid_out
+from tests.factories.layouts import attach
 from tests.factories.variants import machine, tiny_wheel
 from vbuild.errors import RepackageError, VariantError
 from vbuild.publishing.oci.select import ImageSelection, select_image
@@ -209,6 +210,13 @@ def test_an_index_without_images_fits_nothing(tmp_path: Path) -> None:
     with pytest.raises(RepackageError) as refusal:
         select_image(theirs(tmp_path / "theirs"), machine())
     assert str(refusal.value).endswith(": none of 0 images fits this machine: there is none")
+
+
+def test_what_is_attached_to_an_image_is_not_asked_about(tmp_path: Path) -> None:
+    layout = ours(tmp_path)
+    before = select_image(layout, machine("x86-64-v3"))
+    attach(layout, "cp311-x86_64_v3", b"rules for nodes")
+    assert select_image(layout, machine("x86-64-v3")) == before
 
 
 def test_of_several_indexes_one_must_be_named(tmp_path: Path) -> None:

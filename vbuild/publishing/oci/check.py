@@ -4,7 +4,6 @@
     configs        the platform of the index, as many diff_ids as layers, each the SHA-256 of a layer uncompressed
     annotations    properties and label as in the config's labels, and as in the index's variants.json
     indexes        a plain image for each architecture, the first of it; layers that its images share
-    rules of NFD   next to the layouts as they are attached to an image
 
 https://github.com/opencontainers/image-spec
 """
@@ -19,7 +18,6 @@ from isal import isal_zlib
 
 from vbuild.errors import VbuildError
 from vbuild.files import zstd
-from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import open_file
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.oci.model import (
@@ -55,10 +53,6 @@ def problems(folder: Path) -> Iterator[Finding]:
         yield _error(PublishRule.IMAGE, folder.name, "holds no OCI image layout")
     for path in layouts:
         yield from _LayoutCheck(path).problems()
-    for rules in sorted(folder.glob("*.nfd.yaml")):
-        digest = sha256_of(rules)
-        if not any((path / "blobs" / "sha256" / digest).is_file() for path in layouts):
-            yield _error(PublishRule.IMAGE, rules.name, "is not what is attached to an image")
 
 
 class _LayoutCheck:

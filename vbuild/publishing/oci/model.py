@@ -38,8 +38,6 @@ LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 GZIP_TYPE, ZSTD_TYPE = f"{LAYER_TYPE}+gzip", f"{LAYER_TYPE}+zstd"
 REF_NAME = "org.opencontainers.image.ref.name"
 
-# what the name of an image ends with where it is the index of what refers to the image
-REFERRERS = ".referrers"
 # annotations of an image, also labels of its config: a variant's properties, a line each, and its label
 PROPERTIES, LABEL = "dev.wheelnext.variant.properties", "dev.wheelnext.variant.label"
 # annotation of an index: the variants.json of its images
@@ -159,14 +157,6 @@ class Base(Struct, frozen=True):
     layers: tuple[Descriptor, ...]
 
 
-class Artifact(Struct, frozen=True):
-    """What is attached to an image: bytes of *media_type* in a manifest of *artifact_type* that names the image."""
-
-    artifact_type: str
-    media_type: str
-    data: bytes
-
-
 class OciImage(Struct, frozen=True):
     """One image: *layers* are places in the folder's, *annotations* its annotations and labels.
 
@@ -182,7 +172,6 @@ class OciImage(Struct, frozen=True):
     annotations: tuple[tuple[str, str], ...]
     search: str
     base: Base | None = None
-    artifacts: tuple[Artifact, ...] = ()
 
 
 class ImageFamily(Struct, frozen=True):

@@ -2,8 +2,6 @@
 
     oci/demo-1.0/index.json                     cp311, and each of its images by name: cp311-plain, cp311-x86_64_v3
     oci/demo-1.0/blobs/sha256/…                 layers: the base's, those that all variants share, those of one variant
-    oci/demo-1.0-cp311-x86_64_v3.nfd.yaml       on request, and attached to the image, cp311-x86_64_v3.referrers
-    oci/demo-1.0-cp311.dra.yaml                 on request, if an image needs a device
 
 For each architecture an index first lists the image that every machine can run: clients that do not know variants take
 the first that fits. Then come those that differ by CPU level, by ``platform.variant``, the highest first. A platform
@@ -21,24 +19,13 @@ several (abi3, py3) goes there as well if the base names its Python, else to lib
 a Python elsewhere in the base finds them, too. Of the base, ``DIR`` or ``DIR:name``, the image for the architecture is
 taken that has the highest level that the new image's CPUs have, and checked before anything is written.
 
-What a variant needs in Kubernetes: nodes that an image runs on (NFD), and devices that a pod claims (DRA).
-
-    x86_64 :: level :: v3                       cpu.cpuid AVX2, FMA3 ...
-    nvidia :: cuda_version_lower_bound :: 12.6  labels of GPU feature discovery       cudaDriverVersion
-    nvidia :: sm_arch :: 90_real                (nvidia.com/gpu.compute.major ...)    cudaComputeCapability
-
-Values of one feature are alternatives; all features are needed. Both files are JSON, which is YAML 1.2; a claim begins
-with comments, so that file is YAML alone.
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
-https://kubernetes-sigs.github.io/node-feature-discovery/v0.20/usage/image-compatibility.html
-https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from enum import StrEnum
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from shlex import quote
@@ -48,19 +35,16 @@ from msgspec import Struct
 
 from vbuild.config.requirements import admits, applies, checked_requirement
 from vbuild.errors import RepackageError, WheelError, at
-from vbuild.hardware.architectures import Arch
-from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu, extra_of
+from vbuild.hardware.cpu import Cpu, extra_of
 from vbuild.publishing.installing import InstallEnvironment, installed, moment_of
-from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
+from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan
 from vbuild.publishing.oci.model import (
     DOCUMENT,
     GZIP_TYPE,
     LABEL,
     LAYER_TYPE,
     PROPERTIES,
-    REFERRERS,
     ZSTD_TYPE,
-    Artifact,
     Base,
     Descriptor,
     File,
@@ -76,179 +60,7 @@ from vbuild.publishing.oci.model import (
 from vbuild.publishing.oci.writing import Images
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, companion_wheels, required_companions
 from vbuild.variants.document import combine
-from vbuild.variants.model import Feature, Variant
 from vbuild.wheel.name import escaped
-
-Value = str | int | Mapping[str, "Value"] | Sequence["Value"]
-
-NFD_ARTIFACT = "application/vnd.nfd.image-compatibility.v1alpha1"
-NFD_SPEC = "application/vnd.nfd.image-compatibility.spec.v1alpha1+yaml"
-
-_LOWER, _UPPER, _SM = "cuda_version_lower_bound", "cuda_version_upper_bound", "sm_arch"
-_CUDA = "nvidia.com/cuda.runtime-version"
-_COMPUTE = "nvidia.com/gpu.compute"
-_DRIVER = "gpu.nvidia.com"
-_SM_ARCH = re.compile(r"(?P<major>\d+)(?P<minor>\d)(?P<suffix>[af]?)_(?P<kind>real|virtual)", re.ASCII)
-_DOTTED = re.compile(r"(?P<major>\d+)(?:\.(?P<minor>\d+))?", re.ASCII)
-# DeviceSubRequests of one request (resource.k8s.io, FirstAvailableDeviceRequestMaxSize)
-_MOST = 8
-
-
-class VersionRange(Struct, frozen=True):
-    """Versions of two numbers: of *major*, from *least* on, before *below*; and of later majors if *and_later*.
-
-    Without *below* the major has no end; without *least* it has no begin, and earlier majors count, too.
-    """
-
-    major: int
-    least: int | None = None
-    below: int | None = None
-    and_later: bool = False
-
-
-def ranges(feature: Feature) -> tuple[VersionRange, ...] | None:
-    """The versions of which *feature*, one of NVIDIA's, needs one, or None if it needs no such."""
-    versions = [_range(feature.name, value) for value in feature.values] if feature.namespace == "nvidia" else [None]
-    return None if None in versions else tuple(filter(None, versions))
-
-
-def nfd(variant: Variant) -> tuple[str | None, tuple[str, ...]]:
-    """NFD's compatibility specification of *variant* as JSON, None if every node fits, and notes on what it lacks."""
-    rules, notes = [], []
-    for feature in variant.features:
-        if (rule := _rule(feature)) is None:
-            notes.append(f"{feature}: NFD has no feature for it; nodes are not told apart by it")
-        elif rule:
-            rules.append({"name": str(feature), **rule})
-    if not rules:
-        return None, tuple(notes)
-    compatibility: Value = {"description": f"variant {variant.label}", "tag": variant.label, "rules": rules}
-    return _json({"version": "v1alpha1", "compatibilities": [compatibility]}), tuple(notes)
-
-
-def dra(name: str, images: Sequence[tuple[str, Variant]]) -> tuple[str | None, tuple[str, ...]]:
-    """A ResourceClaimTemplate *name* for *images*, names with their variants, the newest device first, and notes.
-
-    None if no image needs a device.
-    """
-    requests, notes = [], []
-    for ref, variant in images:
-        terms, unsaid = _expression(variant)
-        notes += unsaid
-        if terms:
-            features = {feature.name: ranges(feature) or () for feature in variant.features}
-            numbers = (
-                [(version.major, version.least or 0) for version in features.get(name, ())] for name in (_LOWER, _SM)
-            )
-            # sorted by the driver's version, then the GPU's
-            newest = tuple(max(several, default=(0, 0)) for several in numbers)
-            requests.append((newest, ref, variant, terms))
-    requests.sort(key=itemgetter(0), reverse=True)
-    if not requests:
-        return None, (f"{name}: no image needs a device that DRA knows, so there is no claim",)
-    if len(requests) > _MOST:
-        left = ", ".join(variant.label for _, _, variant, _ in requests[_MOST:])
-        notes.append(f"a claim has {_MOST} alternatives at most; left out: {left}")
-    claimed = [(_dns(variant.label), ref, terms) for _, ref, variant, terms in requests[:_MOST]]
-    comments = "".join(f"# device gpu/{request}: the image {ref}\n" for request, ref, _ in claimed)
-    return comments + _json(_template(_dns(name), claimed)), tuple(dict.fromkeys(notes))
-
-
-def _template(name: str, claimed: Iterable[tuple[str, str, Sequence[str]]]) -> dict[str, Value]:
-    alternatives: list[Value] = [
-        {
-            "name": request,
-            "deviceClassName": _DRIVER,
-            "selectors": [{"cel": {"expression": " &&\n".join(terms)}}],
-        }
-        for request, _, terms in claimed
-    ]
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name},
-        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "firstAvailable": alternatives}]}}},
-    }
-
-
-def _range(name: str, value: str) -> VersionRange | None:
-    if name == _SM and (match := _SM_ARCH.fullmatch(value)):
-        major, minor = int(match["major"]), int(match["minor"])
-        is_ptx = match["kind"] == "virtual"
-        # code with an ``a``, or for a Jetson, runs on the one capability alone, PTX on all later ones
-        if match["suffix"] == "a" or (Arch(10 * major + minor).is_tegra and not is_ptx):
-            return VersionRange(major, minor, minor + 1)
-        return VersionRange(major, minor, and_later=is_ptx and not match["suffix"])
-    if name in {_LOWER, _UPPER} and (match := _DOTTED.fullmatch(value)):
-        major, minor = int(match["major"]), int(match["minor"] or 0)
-        return VersionRange(major, minor, and_later=True) if name == _LOWER else VersionRange(major, below=minor)
-    return None
-
-
-def _rule(feature: Feature) -> dict[str, Value] | None:
-    """What NFD matches for *feature*; empty if every node has it, None if NFD has no such feature."""
-    if (feature.namespace, feature.name) == ("x86_64", "level") and set(feature.values) <= set(X86_64_LEVELS):
-        level = X86_64_LEVELS.index(min(feature.values))
-        flags = sorted(added.cpuid for below in X86_64_LEVELS[1 : level + 1] for added in X86_64_FEATURES[below])
-        expressions: dict[str, Value] = {flag: {"op": "Exists"} for flag in flags}
-        return {"matchFeatures": [{"feature": "cpu.cpuid", "matchExpressions": expressions}]} if flags else {}
-    versions = ranges(feature)
-    if versions is None:
-        return None
-    label = _COMPUTE if feature.name == _SM else _CUDA
-    terms = [term for version in versions for term in _terms(version, label)]
-    return {"matchAny": [{"matchFeatures": [{"feature": "local.label", "matchExpressions": term}]} for term in terms]}
-
-
-def _terms(wanted: VersionRange, label: str) -> Iterator[dict[str, Value]]:
-    major, minor = f"{label}.major", f"{label}.minor"
-    exactly: Value = {"op": "In", "value": [str(wanted.major)]}
-    if wanted.least is None:
-        yield {major: {"op": "Lt", "value": [str(wanted.major)]}}
-        if wanted.below:
-            yield {major: exactly, minor: {"op": "Lt", "value": [str(wanted.below)]}}
-        return
-    if wanted.below is not None:
-        yield {major: exactly, minor: {"op": "In", "value": [str(wanted.least)]}}
-    elif wanted.least:
-        yield {major: exactly, minor: {"op": "Gt", "value": [str(wanted.least - 1)]}}
-    else:
-        yield {major: exactly}
-    if wanted.and_later:
-        yield {major: {"op": "Gt", "value": [str(wanted.major)]}}
-
-
-def _expression(variant: Variant) -> tuple[list[str], list[str]]:
-    """The terms that a device of *variant* must all meet, and notes on what it cannot be asked."""
-    terms, notes = [], []
-    for feature in variant.features:
-        if (versions := ranges(feature)) is None:
-            notes.append(f"{feature}: DRA has no device for it; pods need a node selector as well")
-        else:
-            attribute = "cudaComputeCapability" if feature.name == _SM else "cudaDriverVersion"
-            alternatives = [_compared(version, f'device.attributes["{_DRIVER}"].{attribute}') for version in versions]
-            terms.append(alternatives[0] if len(alternatives) == 1 else f"({' || '.join(alternatives)})")
-    return terms, notes
-
-
-def _compared(wanted: VersionRange, attribute: str) -> str:
-    least = f'{attribute}.compareTo(semver("{wanted.major}.{wanted.least or 0}.0")) >= 0'
-    if wanted.least is None:
-        return f'{attribute}.compareTo(semver("{wanted.major}.{wanted.below}.0")) < 0'
-    if wanted.and_later:
-        return least
-    below = f"{wanted.major}.{wanted.below}.0" if wanted.below is not None else f"{wanted.major + 1}.0.0"
-    return f'({least} && {attribute}.compareTo(semver("{below}")) < 0)'
-
-
-def _dns(text: str) -> str:
-    """*text* as a name in clusters: lower case, digits and dashes (RFC 1123)."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].rstrip("-")
-
-
-def _json(value: Mapping[str, Value]) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-
 
 _LINUX = re.compile(r"(?P<libc>manylinux|musllinux|linux)\w*_(?P<machine>x86_64|aarch64)(\.\w+)*|any", re.ASCII)
 BASELINES = {"x86_64": Cpu("x86_64", "v1"), "aarch64": Cpu("aarch64", "8a")}
@@ -518,15 +330,7 @@ class BaseFolder(Struct, frozen=True):
 
 # what names may consist of (image-spec, annotations.md)
 _REF = re.compile(r"[A-Za-z0-9]+((--|[-._:@+])[A-Za-z0-9]+)*", re.ASCII)
-_CLAIM = ".dra.yaml"
 _TITLE, _VERSION = "org.opencontainers.image.title", "org.opencontainers.image.version"
-
-
-class Emit(StrEnum):
-    """What is also written for clusters: NFD's image compatibility, a claim of Dynamic Resource Allocation."""
-
-    NFD = "nfd"
-    DRA = "dra"
 
 
 class Oci(Struct, frozen=True):
@@ -536,7 +340,6 @@ class Oci(Struct, frozen=True):
     """
 
     base: Path | None = None
-    emits: tuple[Emit, ...] = ()
     name: str = "oci"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
@@ -567,11 +370,9 @@ class _Release:
         self._name = f"{escaped(offer.project)}-{offer.version}"
         self._layers: dict[Layer, int] = {}
         self._below: dict[str, Base] = {}
-        self._variants: dict[str, Variant] = {}
         self._notes: list[str] = []
         self._lacking: dict[str, None] = {}
         self._families = self._image_families()
-        self._texts = tuple(text for family in self._families for text in self._emitted(family))
 
     def outputs(self) -> Iterator[Output]:
         # links first: what an image brings and its base has already is not written over them
@@ -588,7 +389,6 @@ class _Release:
             ((_TITLE, self._offer.project), (_VERSION, self._offer.version)),
             moment,
         )
-        yield from self._texts
 
     def uses(self) -> Iterator[ConsumerUse]:
         family = self._families[0]
@@ -601,21 +401,6 @@ class _Release:
         )
         ref = family.images[0].ref
         yield ConsumerUse("One image, for podman here:", f"podman pull oci:{quote(f'{self._name}:{ref}')}")
-        if ruled := [image.ref for image in family.images if image.artifacts]:
-            yield ConsumerUse(
-                "The rules for nodes beside them, where NFD looks for what refers to an image:",
-                # under the tags of their digests: registries that know ``subject`` need none, others are asked for
-                # them (distribution-spec, referrers tag schema)
-                f"for image in {' '.join(ruled)}; do\n"
-                f'  digest=$(skopeo inspect --raw "oci:{self._name}:$image" | sha256sum | cut -c1-64)\n'
-                f'  skopeo copy --all "oci:{self._name}:$image{REFERRERS}" "docker://$REGISTRY/{name}:sha256-$digest"\n'
-                "done",
-            )
-        for claim in (text.target.name for text in self._texts if text.target.name.endswith(_CLAIM)):
-            yield ConsumerUse(
-                f"The claim that pods make of a device; {claim} says which image is for which:",
-                f"kubectl apply -f {quote(claim)}",
-            )
 
     def notes(self) -> Iterator[str]:
         called = (
@@ -683,11 +468,6 @@ class _Release:
             if wheel.label is not None:
                 properties = "\n".join(sorted(map(str, wheel.properties)))
                 annotations = (PROPERTIES, properties), (LABEL, wheel.label)
-            artifacts: tuple[Artifact, ...] = ()
-            if Emit.NFD in self._layout.emits and wheel.variant:
-                text, notes = nfd(wheel.variant)
-                self._notes += notes
-                artifacts = (Artifact(NFD_ARTIFACT, NFD_SPEC, text.encode()),) if text else ()
             image = OciImage(
                 ref=f"{group.ref}-{name_of(wheel)}{ends}",
                 listed=group.listed(wheel),
@@ -696,11 +476,8 @@ class _Release:
                 annotations=annotations,
                 search=f"/{PREFIX}/{python.environment.site_packages}",
                 base=self._based(group, wheel)[0],
-                artifacts=artifacts,
             )
             images.append(image)
-            if wheel.variant:
-                self._variants[image.ref] = wheel.variant
         return images
 
     def _based(self, group: ImageGroup, wheel: OfferedWheel) -> tuple[Base | None, str | None]:
@@ -717,14 +494,3 @@ class _Release:
             return ()
         document = json.dumps(json.loads(combine(documents).pack()), separators=(",", ":"))
         return ((DOCUMENT, document),)
-
-    def _emitted(self, family: ImageFamily) -> Iterator[Text]:
-        for image in family.images:
-            for artifact in image.artifacts:
-                yield Text(PurePosixPath(f"{self._name}-{image.ref}.nfd.yaml"), artifact.data)
-        if Emit.DRA in self._layout.emits:
-            variants = [(image.ref, self._variants[image.ref]) for image in family.images if image.annotations]
-            text, notes = dra(f"{self._name}-{family.ref}", variants)
-            self._notes += notes
-            if text:
-                yield Text(PurePosixPath(f"{self._name}-{family.ref}{_CLAIM}"), text.encode())

@@ -1,7 +1,7 @@
 """Write images as an OCI image layout: layers, configs, manifests, and the index that names them.
 
     layers, all cores      blobs/sha256/<hex>     each once, however many images have it
-    image                  config -> manifest     and its referrers: manifests with it as subject, and their index
+    image                  config -> manifest
     family                 index                  in index.json under the family's name; each image under its own
 
 Layers are tar archives that reuse the compressed bytes of wheels:
@@ -40,12 +40,10 @@ from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.oci.model import (
     CONFIG_TYPE,
-    EMPTY_TYPE,
     GZIP_TYPE,
     INDEX_TYPE,
     MANIFEST_TYPE,
     REF_NAME,
-    REFERRERS,
     Descriptor,
     File,
     ImageFamily,
@@ -220,13 +218,10 @@ class _Writer:
         self._created = datetime.fromtimestamp(images.moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def family(self, family: ImageFamily) -> list[Descriptor]:
-        """The entries of index.json: the family's index, its images, and the indexes of their referrers."""
-        listed, referring = [], []
-        for image in family.images:
-            manifest = self._image(image)
-            listed.append(replace(manifest, platform=image.listed, annotations=image.annotations))
-            if image.artifacts:
-                referring.append(self._referrers(image, manifest))
+        """The entries of index.json: the family's index and its images."""
+        listed = [
+            replace(self._image(image), platform=image.listed, annotations=image.annotations) for image in family.images
+        ]
         index = self._json(
             INDEX_TYPE,
             {
@@ -240,7 +235,7 @@ class _Writer:
             replace(manifest, annotations=((REF_NAME, image.ref), *manifest.annotations))
             for manifest, image in zip(listed, family.images, strict=True)
         ]
-        return [replace(index, annotations=((REF_NAME, family.ref),)), *named, *referring]
+        return [replace(index, annotations=((REF_NAME, family.ref),)), *named]
 
     def _image(self, image: OciImage) -> Descriptor:
         layers = [self._layers[number] for number in image.layers]
@@ -280,34 +275,8 @@ class _Writer:
             "history": [*(below.get("history") or ()), *history],
         }
 
-    def _referrers(self, image: OciImage, subject: Descriptor) -> Descriptor:
-        """The index of the referrers of *image*, the manifest *subject*, as a registry without an API for it has it.
-
-        https://github.com/opencontainers/distribution-spec/blob/main/spec.md#referrers-tag-schema
-        """
-        attached = []
-        for artifact in image.artifacts:
-            # a manifest that says of *subject* what the artifact holds (image-spec, guidelines for artifact usage)
-            manifest = self._json(
-                MANIFEST_TYPE,
-                {
-                    "schemaVersion": 2,
-                    "mediaType": MANIFEST_TYPE,
-                    "artifactType": artifact.artifact_type,
-                    "config": self._blob(EMPTY_TYPE, b"{}").data(),
-                    "layers": [self._blob(artifact.media_type, artifact.data).data()],
-                    "subject": subject.data(),
-                },
-            )
-            attached.append(replace(manifest, artifact_type=artifact.artifact_type).data())
-        index = self._json(INDEX_TYPE, {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": attached})
-        name = ((REF_NAME, f"{image.ref}{REFERRERS}"),)
-        return replace(index, annotations=name, artifact_type=image.artifacts[0].artifact_type)
-
     def _json(self, media_type: str, values: Mapping[str, Any]) -> Descriptor:
-        return self._blob(media_type, packed_json(values))
-
-    def _blob(self, media_type: str, data: bytes) -> Descriptor:
+        data = packed_json(values)
         digest = digest_of(data)
         if not (target := self._blobs / digest.removeprefix("sha256:")).exists():
             target.write_bytes(data)
