@@ -67,40 +67,6 @@ def test_wheels_are_cut_for_the_gpus_of_all_machines_and_installers_take_them(wh
         assert (target / "plain.py").exists()
 
 
-@pytest.mark.usefixtures("server")
-def test_each_machine_can_have_an_index_of_its_own(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    made(site, "9.0", "8.0", "", per_machine=True, url="https://wheels.example/fleet/")
-    sizes = {name: (site / name / "simple/fat" / FAT).stat().st_size for name in ("sm90", "sm80", "cpu")}
-    assert sizes["sm90"] < sizes["cpu"]
-    hashes = {name: lock(site, name)["fat"] for name in sizes}
-    assert hashes["sm90"].startswith(f"https://wheels.example/fleet/sm90/simple/fat/{FAT} ")
-    assert len({text.split()[1] for text in hashes.values()}) == 3
-    assert checked_mirror(site).problems == ()
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("server")
-def test_what_is_cut_can_say_so_in_its_version_and_comes_before_the_original(wheels: Path, tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    result = made(site, "9.0", "8.0", local=True)
-    name = FAT.replace("1.0", "1.0+sm80.sm90")
-    assert names(site) == [name, PLAIN]
-    assert (site / "constraints.sm90.txt").read_text() == "fat==1.0+sm80.sm90\nplain==1.0\n"
-    assert checked_mirror(site).problems == ()
-    with serving(site) as served:
-        # both are there for pip
-        places = ("--index-url", f"{served.url}/simple/", "--find-links", wheels, "--target", tmp_path / "target")
-        subprocess.run([*PIP, "install", *places, "fat==1.0"], check=True)
-    assert (tmp_path / "target/fat-1.0+sm80.sm90.dist-info").is_dir()
-    assert made(site, "9.0", "8.0", local=True).kept == 2
-    # what old locks install stays
-    made(site, "9.0", local=True)
-    assert names(site) == [name, FAT.replace("1.0", "1.0+sm90"), PLAIN]
-    assert checked_mirror(site).problems == ()
-    assert {file.version for file in result.files} == {"1.0+sm80.sm90", "1.0"}
-
-
 @pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 def test_uv_takes_the_variant_of_the_gpus_that_a_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

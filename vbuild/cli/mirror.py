@@ -78,9 +78,8 @@ def mirrored_lines(result: "Mirrored") -> Iterator[str]:
     if changed:
         yield f"{'package':{_NAME}} {'before':>9} {'after':>9}"
     for file in sorted(changed, key=lambda file: file.size - file.original.size):
-        index = f"{file.index}/" if file.index else ""
         label = f" {file.cut.label}" if file.cut.label else ""
-        name = f"{index}{file.original.project} {file.version}{label}"
+        name = f"{file.original.project} {file.version}{label}"
         yield f"{_short(name):{_NAME}} {sized(file.original.size):>9} {sized(file.size):>9}"
     why: dict[str, list[str]] = {}
     for file in result.files:

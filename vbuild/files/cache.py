@@ -238,8 +238,8 @@ class Cache(Struct, frozen=True):
                         lock.unlink()
         return Removed(self.part, count, freed)
 
-    def empty(self, *, before: float | None = None) -> Removed | None:
-        """Remove every entry, or those not used since *before*, and what killed processes left.
+    def empty(self) -> Removed | None:
+        """Remove every entry, and what killed processes left.
 
         Gives None, and removes nothing, if an entry is being made. `OSError` if something cannot be removed.
         """
@@ -252,9 +252,9 @@ class Cache(Struct, frozen=True):
             if not is_idle or any(map(_is_locked, self._locks())):
                 return None
             freed = self._sweep_remains(0)
-            old = [entry for entry in self.entries() if before is None or entry.used < before]
-            freed += sum(self.drop(entry.path) for entry in old)
-        return Removed(self.part, len(old), freed)
+            entries = [*self.entries()]
+            freed += sum(self.drop(entry.path) for entry in entries)
+        return Removed(self.part, len(entries), freed)
 
     def make_folder(self, folder: Path) -> None:
         """Make *folder*, in this part, and mark the user's cache as a cache; an `OSError` says what to do."""

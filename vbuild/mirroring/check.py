@@ -1,6 +1,6 @@
 """`vbuild mirror verify`: whether a site still is what its mirror.json says, without asking anybody.
 
-files          there, with their sizes and hashes, sound by CRC-32 and RECORD; nothing else in the indexes
+files          there, with their sizes and hashes, sound by CRC-32 and RECORD; nothing else in the index
 unchanged      the original, by the hash that its index stated
 changed        with a bill of materials that agrees with the wheel, and named in provenance.json
 index pages    list each file with its hash; METADATA beside it is that in the wheel
@@ -75,7 +75,7 @@ def checked_mirror(folder: Path, *, attested: Attested | None = None) -> MirrorC
         raise RepackageError(f"{folder}: no {MIRROR}; expected what `vbuild mirror` wrote")
     problems = (
         *_of_files(folder, site),
-        *_of_indexes(folder, site),
+        *_of_index(folder, site),
         *_of_locks(folder, site),
         *_of_provenance(folder, site),
     )
@@ -113,16 +113,15 @@ def _of_files(folder: Path, site: Site) -> Iterator[str]:
             if file.attestation and not (folder / file.attestation).is_file():
                 yield f"{file.attestation}: is not there"
     known_names = {file.path for file in site.files}
-    for index in dict.fromkeys(file.index for file in site.files):
-        for path in sorted((folder / index / "simple").rglob("*")):
-            name = path.relative_to(folder).as_posix()
-            is_ours = (
-                path.name in {"index.html", "index.json"}
-                or path.name.endswith(VARIANTS)
-                or name.removesuffix(".metadata") in known_names
-            )
-            if not (path.is_dir() or is_ours):
-                yield f"{name}: nobody knows where it comes from; delete it"
+    for path in sorted((folder / "simple").rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        is_ours = (
+            path.name in {"index.html", "index.json"}
+            or path.name.endswith(VARIANTS)
+            or name.removesuffix(".metadata") in known_names
+        )
+        if not (path.is_dir() or is_ours):
+            yield f"{name}: nobody knows where it comes from; delete it"
 
 
 def _of_wheel(path: Path, file: MirroredFile) -> Iterator[str]:
@@ -140,36 +139,32 @@ def _of_wheel(path: Path, file: MirroredFile) -> Iterator[str]:
         yield f"cannot be read: {error.strerror}"
 
 
-def _of_indexes(folder: Path, site: Site) -> Iterator[str]:
-    for index in dict.fromkeys(file.index for file in site.files):
-        place = "/".join(filter(None, (index, "simple")))
-        try:
-            listed = {
-                (project, listed_file.filename): listed_file
-                for project, files in read_index(folder / place).items()
-                for listed_file in files
-            }
-        except VbuildError as error:
-            yield f"{place}: {error}"
-            continue
-        own_files = {(file.original.project, file.file): file for file in site.files if file.index == index}
-        yield from _of_documents(folder, [file for file in own_files.values() if file.cut.label], listed)
+def _of_index(folder: Path, site: Site) -> Iterator[str]:
+    try:
         listed = {
-            key: listed_file for key, listed_file in listed.items() if not listed_file.filename.endswith(VARIANTS)
+            (project, listed_file.filename): listed_file
+            for project, files in read_index(folder / "simple").items()
+            for listed_file in files
         }
-        for key in sorted(own_files.keys() ^ listed.keys()):
-            yield f"{place}/{'/'.join(key)}: {'is not listed' if key in own_files else 'is listed, and not known'}"
-        for key in sorted(own_files.keys() & listed.keys()):
-            if (listed[key].sha256, listed[key].size) != (own_files[key].sha256, own_files[key].size):
-                yield f"{place}/{'/'.join(key)}: is listed with another hash or size"
-            if f"#sha256={own_files[key].sha256}" not in _text(folder / place / key[0] / "index.html"):
-                yield f"{place}/{key[0]}/index.html: does not have the hash of {key[1]}"
+    except VbuildError as error:
+        yield f"simple: {error}"
+        return
+    own_files = {(file.original.project, file.file): file for file in site.files}
+    yield from _of_documents(folder, [file for file in own_files.values() if file.cut.label], listed)
+    listed = {key: listed_file for key, listed_file in listed.items() if not listed_file.filename.endswith(VARIANTS)}
+    for key in sorted(own_files.keys() ^ listed.keys()):
+        yield f"simple/{'/'.join(key)}: {'is not listed' if key in own_files else 'is listed, and not known'}"
+    for key in sorted(own_files.keys() & listed.keys()):
+        if (listed[key].sha256, listed[key].size) != (own_files[key].sha256, own_files[key].size):
+            yield f"simple/{'/'.join(key)}: is listed with another hash or size"
+        if f"#sha256={own_files[key].sha256}" not in _text(folder / "simple" / key[0] / "index.html"):
+            yield f"simple/{key[0]}/index.html: does not have the hash of {key[1]}"
 
 
 def _of_documents(
     folder: Path, labelled: Iterable[MirroredFile], listed: Mapping[tuple[str, str], IndexedFile]
 ) -> Iterator[str]:
-    """What is wrong with the variants.json of an index whose variants are *labelled*."""
+    """What is wrong with the variants.json of the index, whose variants are *labelled*."""
     projects: dict[str, list[Path]] = {}
     for file in labelled:
         projects.setdefault(file.original.project, []).append(folder / file.path)

@@ -5,14 +5,9 @@
     work/made/<key>/file.json     what is known of it; written when the wheel is complete
 
 A few files are fetched while one is cut, so that the disk need not have them all.
-
-On request a wheel's version says what it was cut for: torch 2.9.1 for sm_90 becomes 2.9.1+sm90. An installer that also
-sees the original takes the local version, which comes after it (PEP 440), and ``==2.9.1`` admits both.
-https://packaging.python.org/en/latest/specifications/version-specifiers/#local-version-identifiers
 """
 
 import contextvars
-import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -30,10 +25,6 @@ from vbuild.files.hashing import key_of, sha256_of
 from vbuild.files.reading import read_file
 from vbuild.index_client.pages import Store, connected, provenance_of
 from vbuild.mirroring.model import Cut, MirroredFile, Original
-from vbuild.publishing.local import local_version
-from vbuild.publishing.model import PublishPlan, renamed
-from vbuild.publishing.publish import written
-from vbuild.publishing.releases import OfferedWheel
 from vbuild.slimming.slim import slim_wheel
 from vbuild.wheel.archive import open_wheel
 
@@ -46,11 +37,10 @@ OnProgress = Callable[[str, int, int], None]
 
 
 class Wanted(Struct, frozen=True):
-    """A file for the site: an *original*, its *cut*, and the *index* and *machines* that it is for."""
+    """A file for the site: an *original*, its *cut*, and the *machines* that it is for."""
 
     original: Original
     cut: Cut
-    index: str = ""
     machines: tuple[str, ...] = ()
 
 
@@ -87,7 +77,7 @@ def make_all(
                 while waiting and len(coming) < _AHEAD:
                     sha256 = waiting[0].original.sha256
                     if any(other.original.sha256 == sha256 for other in coming.values()):
-                        break  # a thread fetches it for another index
+                        break  # a thread fetches it for another cut
                     want = waiting.pop(0)
                     run = contextvars.copy_context().run
                     coming[executor.submit(run, _fetched, want.original, store, progress)] = want
@@ -145,7 +135,7 @@ def _fetched(original: Original, store: Store, progress: _Progress) -> _Fetched:
 
 
 def _place(work: Path, want: Wanted) -> Path:
-    return work / "made" / key_of([want.index, want.original.file, want.original.sha256, msgspec.to_builtins(want.cut)])
+    return work / "made" / key_of([want.original.file, want.original.sha256, msgspec.to_builtins(want.cut)])
 
 
 def _earlier(work: Path, want: Wanted) -> Made | None:
@@ -188,7 +178,7 @@ def _cut(source: Path, place: Path, want: Wanted) -> MirroredFile:
         size = sum(member.size for member in wheel.members)
     packed = source.stat().st_size
     whole = MirroredFile(
-        want.original.public(packed), want.original.sha256, packed, size, size, want.cut, want.index, want.machines
+        want.original.public(packed), want.original.sha256, packed, size, size, want.cut, want.machines
     )
     if want.cut.is_nothing:
         _pass_on(source, place)
@@ -206,8 +196,6 @@ def _cut(source: Path, place: Path, want: Wanted) -> MirroredFile:
         why = str(error).removeprefix(f"{source.name}: ")
         return replace(whole, has_gpu_code=True, why_left=why)
     path = place / slimmed.name
-    if want.cut.local and sha256_of(path) != want.original.sha256:
-        path = localized(path, want.cut)
     left = dict.fromkeys(library.why_whole for library in slimmed.libraries if library.why_whole)
     served = {str(gpu.device) for library in slimmed.libraries for gpu in library.served if gpu.machine}
     return replace(
@@ -239,25 +227,6 @@ def _whole(source: Path, place: Path, want: Wanted) -> MirroredFile:
         size,
         size,
         want.cut,
-        want.index,
         want.machines,
         why_left=why,
     )
-
-
-_WITHOUT_GPUS = "slim"
-_STAGE = "local"
-
-
-def localized(wheel: Path, cut: Cut) -> Path:
-    """Replace the *wheel* by the same with a local version that names its *cut*; returns the new path.
-
-    `RepackageError` if its version takes no local part.
-    """
-    offered = OfferedWheel.of(wheel)
-    label = ".".join(re.findall(r"[a-z0-9]+", cut.gpus.replace("_", ""))) or _WITHOUT_GPUS
-    plain = offered.name.normalised()
-    output = renamed(offered, replace(plain, version=local_version(plain.version, label)))
-    stage = wheel.parent / _STAGE
-    written(PublishPlan(_STAGE, (output,), ()), stage)
-    return (stage / output.target).replace(wheel.parent / output.target.name)

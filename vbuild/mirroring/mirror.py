@@ -33,9 +33,6 @@ from vbuild.mirroring.site import install_lines, read_site, write_site
 from vbuild.process.run import supervised
 from vbuild.variants.select import machine_at
 
-_Key = tuple[str, str]
-"""The index that a file is in, and its name."""
-
 
 class Mirrored(Struct, frozen=True):
     """What a run made of the mirror in *folder*: the new *site*, and how it differs from the old one.
@@ -60,11 +57,9 @@ class Mirrored(Struct, frozen=True):
 
     def usage(self) -> Iterator[str]:
         """For each machine its name, and the commands that install from the site there."""
-        indexes = {file.index for file in self.files}
         for machine in self.site.machines if self.folder else ():
             yield f"{machine.name}:"
-            index = machine.name if machine.name in indexes else ""
-            yield from install_lines(str(self.folder), machine, index=index, url=self.site.url)
+            yield from install_lines(str(self.folder), machine, url=self.site.url)
 
     def data(self) -> dict[str, Any]:
         """The result as JSON."""
@@ -100,7 +95,7 @@ def mirror(
     with what was fetched.
     """
     source_date_epoch()
-    _check(machines, request)
+    _check(machines)
     run = _Run(tuple(sources), tuple(machines), request, on_progress)
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="vbuild-mirror-") as text:
@@ -169,26 +164,23 @@ class _Run(Struct, frozen=True):
                 stage = Path(text, machine.name)
                 stage.mkdir()
                 resolutions[machine.name] = resolved(self.sources, machine, stage, builds=self.request.allow_builds)
-        users: dict[_Key, list[FleetMachine]] = {}
-        originals: dict[_Key, Original] = {}
+        users: dict[str, list[FleetMachine]] = {}
+        originals: dict[str, Original] = {}
         for machine in self.machines:
             for original in resolutions[machine.name]:
-                key = (machine.name if self.request.per_machine else "", original.file)
-                if originals.setdefault(key, original).sha256 != original.sha256:
+                if originals.setdefault(original.file, original).sha256 != original.sha256:
                     raise RepackageError(f"{original.file}: two files of this name; expected one for all machines")
-                users.setdefault(key, []).append(machine)
+                users.setdefault(original.file, []).append(machine)
         wanted = (
-            Wanted(
-                original, Cut.for_machines(users[key], self.request), key[0], tuple(user.name for user in users[key])
-            )
-            for key, original in sorted(originals.items())
+            Wanted(original, Cut.for_machines(users[file], self.request), tuple(user.name for user in users[file]))
+            for file, original in sorted(originals.items())
         )
         installs = {name: frozenset(original.file for original in files) for name, files in resolutions.items()}
         return tuple(wanted), installs
 
     def _variants(self, wanted: Iterable[Wanted], plain: Iterable[MirroredFile]) -> list[Wanted]:
         """The variants of the *plain* files, each for those machines that install one and have the same GPUs."""
-        plain_wanted = {(file.index, file.original.file): file for file in wanted}
+        plain_wanted = {file.original.file: file for file in wanted}
         variants = []
         for file in [*plain] if self.request.variants else ():
             users = [machine for machine in self.machines if machine.name in file.machines]
@@ -198,7 +190,7 @@ class _Run(Struct, frozen=True):
                 cut = file.cut.variant(alike)
                 if cut.gpus != file.cut.gpus and not {*cut.gpus.split(",")}.isdisjoint(file.served):
                     names = tuple(machine.name for machine in alike)
-                    variants.append(replace(plain_wanted[file.index, file.original.file], cut=cut, machines=names))
+                    variants.append(replace(plain_wanted[file.original.file], cut=cut, machines=names))
         return variants
 
     def _make(self, work: Path, wanted: Sequence[Wanted]) -> Iterator[Made]:
@@ -257,26 +249,22 @@ def _claim(work: Path) -> None:
     work.chmod(0o700)
 
 
-def _check(machines: Sequence[FleetMachine], request: MirrorRequest) -> None:
+def _check(machines: Sequence[FleetMachine]) -> None:
     names = [machine.name for machine in machines]
     if not names:
         raise RepackageError("no machine; expected a description of one (--machine), or its GPUs (--gpu)")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise RepackageError(f"two machines are called {twice!r}; expected files of other names")
-    if request.variants and (request.local or request.per_machine):
-        raise RepackageError("variants have names of their own; expected them alone")
-    if request.per_machine and "simple" in names:
-        raise RepackageError("a machine is called 'simple', as the folder of an index is; expected another name")
 
 
 def _kept_files(wanted: Iterable[Wanted], before: Site, folder: Path) -> tuple[list[MirroredFile], list[Wanted]]:
     """The files of the old site in *folder* that are as *wanted*, and what is missing."""
     kept, missing = [], []
-    old_files: dict[_Key, list[MirroredFile]] = {}
+    old_files: dict[str, list[MirroredFile]] = {}
     for file in before.files:
-        old_files.setdefault((file.index, file.original.file), []).append(file)
+        old_files.setdefault(file.original.file, []).append(file)
     for want in wanted:
-        for old in old_files.get((want.index, want.original.file), ()):
+        for old in old_files.get(want.original.file, ()):
             if old.serves(want.original, want.cut) and _is_there(folder / old.path, old.size):
                 original = want.original.public(old.original.size)
                 kept.append(replace(old, original=original, cut=want.cut, machines=want.machines))

@@ -16,7 +16,7 @@ from packaging.version import Version
 from vbuild.binary.edits import Strip
 from vbuild.errors import RepackageError
 from vbuild.hardware.driver import ZSTD_SINCE
-from vbuild.hardware.gpu import GpuList, Ptx
+from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import Machine
 from vbuild.sbom.model import public_url
 from vbuild.slimming.request import Cuts, Share
@@ -48,17 +48,15 @@ class FleetMachine(Struct, frozen=True):
 class Cut(Struct, frozen=True):
     """How to cut one file: keep code for *gpus*, all of it if empty, compressed anew or not.
 
-    *strip* says which symbols go; *drop* has globs of what is left out. With *local* what is cut gets a local version;
-    with a *label* it becomes a variant wheel.
+    *strip* says which symbols go; *drop* has globs of what is left out. With a *label* what is cut becomes a variant
+    wheel.
     """
 
     gpus: str = ""
     recompressed: bool = False
-    ptx: Ptx = Ptx.AUTO
     strip: Strip = Strip.NOTHING
     drop: tuple[str, ...] = ()
     licence_accepted: bool = False
-    local: bool = False
     label: str = ""
 
     @classmethod
@@ -70,16 +68,14 @@ class Cut(Struct, frozen=True):
         return cls(
             gpus=str(GpuList.asked(",".join(names))) if names else "",
             recompressed=drivers_allow if request.recompress is None else request.recompress,
-            ptx=request.ptx,
             strip=request.strip,
             drop=request.drop,
             licence_accepted=request.accept_license,
-            local=request.local,
         )
 
     @property
     def cuts(self) -> Cuts:
-        return Cuts(ptx=self.ptx, strip=self.strip, drop=self.drop, zstd=self.recompressed)
+        return Cuts(strip=self.strip, drop=self.drop, zstd=self.recompressed)
 
     @property
     def share(self) -> Share:
@@ -105,26 +101,23 @@ class Cut(Struct, frozen=True):
         """The cut of a file without GPU code."""
         if self.strip is Strip.NOTHING and not self.drop:
             return Cut()
-        return replace(self, gpus="", recompressed=False, ptx=Ptx.AUTO)
+        return replace(self, gpus="", recompressed=False)
 
 
 class MirrorRequest(Struct, frozen=True, kw_only=True):
-    """How a mirror is made: one index for all machines or one *per_machine*, what is cut, and what else is kept.
+    """How a mirror is made: what is cut, and what else is kept.
 
-    *recompress* is None to do so if all drivers allow it; *strip* and *drop* are as in `Cuts`. With *local*, the
-    version says what was cut, as 1.0+sm90; with *variants*, there is also a variant wheel for each kind of GPUs.
-    *prune* removes what no machine installs any more. If the site is served at *url*, locks name URLs instead of paths.
-    *originals* is a folder that keeps the files as the index has them and is searched before anything is fetched. With
-    *allow_builds*, requirements without a wheel are built to learn what they require.
+    *recompress* is None to do so if all drivers allow it; *strip* and *drop* are as in `Cuts`. With *variants*, there
+    is also a variant wheel for each kind of GPUs. *prune* removes what no machine installs any more. If the site is
+    served at *url*, locks name URLs instead of paths. *originals* is a folder that keeps the files as the index has
+    them and is searched before anything is fetched. With *allow_builds*, requirements without a wheel are built to
+    learn what they require.
     """
 
-    per_machine: bool = False
-    ptx: Ptx = Ptx.AUTO
     recompress: bool | None = None
     strip: Strip = Strip.NOTHING
     drop: tuple[str, ...] = ()
     accept_license: bool = False
-    local: bool = False
     variants: bool = False
     prune: bool = False
     url: str | None = None
@@ -158,12 +151,12 @@ class Original(Struct, frozen=True):
 
 
 class MirroredFile(Struct, frozen=True):
-    """A file of the site, made of an *original*, in the *index* of one machine, or of all ("").
+    """A file of the site, made of an *original*.
 
     *installed* and *installed_before* are the sizes of its contents. *has_gpu_code* says that another *cut* would give
     another file, *why_left* why it was not cut although it should be, and *attestation* where the site keeps the
-    original's provenance (PEP 740). *renamed* is its name with a local version or a label. *served* are GPUs for which
-    it has machine code.
+    original's provenance (PEP 740). *renamed* is its name with a label. *served* are GPUs for which it has machine
+    code.
     """
 
     original: Original
@@ -172,7 +165,6 @@ class MirroredFile(Struct, frozen=True):
     installed: int
     installed_before: int
     cut: Cut = Cut()
-    index: str = ""
     machines: tuple[str, ...] = ()
     has_gpu_code: bool = False
     why_left: str = ""
@@ -191,7 +183,7 @@ class MirroredFile(Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        return "/".join(filter(None, (self.index, "simple", self.original.project, self.file)))
+        return f"simple/{self.original.project}/{self.file}"
 
     @property
     def is_changed(self) -> bool:
@@ -222,6 +214,16 @@ class SiteMachine(Struct, frozen=True):
         return f"constraints.{self.name}.txt"
 
 
+# the keys of mirror.json up to the last that has no field: such a key has this value in every site
+_CUT = {
+    **dict.fromkeys(("gpus", "recompressed")),
+    "ptx": "auto",
+    **dict.fromkeys(("strip", "drop", "licence_accepted")),
+    "local": False,
+}
+_FILE = {**dict.fromkeys(("original", "sha256", "size", "installed", "installed_before", "cut")), "index": ""}
+
+
 class Site(Struct, frozen=True):
     """All that mirror.json says."""
 
@@ -231,10 +233,11 @@ class Site(Struct, frozen=True):
     url: str | None = None
 
     def packed(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self, order="deterministic"), indent=2) + b"\n"
+        return msgspec.json.format(msgspec.json.encode(self.data()), indent=2) + b"\n"
 
     def data(self) -> dict[str, Any]:
-        return dict(msgspec.to_builtins(self))
+        data = dict(msgspec.to_builtins(self))
+        return data | {"files": [_FILE | file | {"cut": _CUT | file["cut"]} for file in data["files"]]}
 
 
 def check_name(project: str, file: str) -> None:

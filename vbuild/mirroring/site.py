@@ -1,6 +1,6 @@
 """The folder of a mirror, which any web server serves: an index, a lock for each machine, and what was done.
 
-    site/simple/...                the index, or one for each machine: site/h100/simple/...
+    site/simple/...                the index
     site/pylock.h100.toml          what h100 installs (PEP 751), files named by relative path, or by URL if served
     site/constraints.h100.txt      the versions alone
     site/attestations/...          what the original's index attests of it (PEP 740)
@@ -64,7 +64,7 @@ def read_site(folder: Path) -> Site:
         for machine in site.machines:
             if strange := next((path for path in machine.files if path not in paths), None):
                 raise RepackageError(f"is not what vbuild wrote: {machine.name} installs {strange!r}, which it lacks")
-            _check_name(machine.name)
+            _check_text("a name of a machine", machine.name, _NAME)
             _check_text("a version of Python", machine.python, _PYTHON)
     return site
 
@@ -84,13 +84,11 @@ def write_site(
             source = made[path].path if path in made else folder / old_files[path].path
             digests.know(source, file.sha256)
             sources[path] = source
-        for name in dict.fromkeys(file.index for file in site.files):
-            indexed = [file for file in site.files if file.index == name]
-            times = {file.file: file.original.uploaded for file in indexed if file.original.uploaded}
-            (new / name).mkdir(exist_ok=True)
-            wheels = [sources[file.path] for file in indexed]
+        if site.files:
+            times = {file.file: file.original.uploaded for file in site.files if file.original.uploaded}
+            wheels = [*sources.values()]
             with variant_documents(wheels) as documents:
-                fill_index([*wheels, *documents], new / name / "simple", digests=digests, uploaded=times)
+                fill_index([*wheels, *documents], new / "simple", digests=digests, uploaded=times)
         for file in site.files:
             if file.attestation:
                 target = new / file.attestation
@@ -143,21 +141,12 @@ def _check(file: MirroredFile) -> None:
     original = file.original
     for name in (original.file, file.file):
         check_name(original.project, name)
-    if file.index:
-        _check_name(file.index)
     for sha256 in (original.sha256, file.sha256):
         _check_text("a SHA-256", sha256, _SHA256)
     _check_text("a version", original.version, _VERSION)
     _check_text("a time", original.uploaded or "", _TIME)
     if file.attestation not in {"", f"attestations/{original.file}.provenance"}:
         raise RepackageError(f"{file.attestation!r}: no place of an attestation")
-
-
-def _check_name(name: str) -> None:
-    """`RepackageError` for a name of a machine that its files could not have."""
-    _check_text("a name of a machine", name, _NAME)
-    if name == "simple":
-        raise RepackageError(f"{name!r} is no name of a machine")
 
 
 def _check_text(what: str, text: str, pattern: re.Pattern[str]) -> None:
@@ -190,13 +179,12 @@ def _package(file: MirroredFile, url: str | None) -> str:
     return f"\n[[packages]]\n{name}\n{field}\n"
 
 
-def install_lines(site: str, machine: SiteMachine, *, index: str, url: str | None) -> tuple[str, ...]:
-    """The commands that install on *machine* from its *index* of the *site*, a folder, or from *url*."""
+def install_lines(site: str, machine: SiteMachine, *, url: str | None) -> tuple[str, ...]:
+    """The commands that install on *machine* from the *site*, a folder, or from *url*."""
     place = url.rstrip("/") if url else site
     base = place if url else Path(site).absolute().as_uri()
-    simple = "/".join(filter(None, (base, index, "simple/")))
     return (
         f"uv pip sync {place}/{machine.lock}",
         f"pip install -r {place}/{machine.lock}",
-        f"pip install --index-url {simple} -c {place}/{machine.constraints} NAME",
+        f"pip install --index-url {base}/simple/ -c {place}/{machine.constraints} NAME",
     )

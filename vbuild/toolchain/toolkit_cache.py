@@ -460,18 +460,13 @@ def kept_in(store: ToolkitCache) -> tuple[KeptToolkit, ...]:
     return tuple(sorted(toolkits, key=lambda kept: (kept.version, kept.root), reverse=True))
 
 
-def prune(store: ToolkitCache, *, before: datetime) -> tuple[tuple[KeptToolkit, ...], int]:
-    """Remove what nobody used since *before*, and what killed processes left; returns the toolkits of it, and
-    bytes.
+def prune(store: ToolkitCache) -> tuple[tuple[KeptToolkit, ...], int]:
+    """Remove all that *store* has, and what killed processes left; returns the toolkits of it, and bytes.
 
-    `BuildError` if a process is making a toolkit now. One that uses a toolkit does not show: *before* has to be
-    longer ago than the longest build.
+    `BuildError` if a process is making a toolkit now. One that uses a toolkit does not show.
     """
     toolkits = kept_in(store)
-    old = tuple(toolkit for toolkit in toolkits if toolkit.used < before)
-    for pin in {pin for toolkit in toolkits if toolkit not in old for pin in toolkit.pins}:
-        store.cache.mark(store.component_folder(pin))
-    removed = store.cache.empty(before=before.timestamp())
+    removed = store.cache.empty()
     if removed is None:
         raise BuildError(f"{store.folder}: a toolkit is being fetched there; try again when it is done")
-    return old, removed.size
+    return toolkits, removed.size

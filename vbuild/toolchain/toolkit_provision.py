@@ -19,7 +19,6 @@ import os
 import platform
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -253,14 +252,12 @@ def path(version: str, libraries: Iterable[str] = (), *, store: Path | None = No
     return Provision(kept(_spec(version, libraries), store=store))
 
 
-def prune(*, unused_for: float | None = None, store: Path | None = None) -> Pruned:
-    """Remove the kept toolkits that no build used for so many days; all of them for None.
+def prune(*, store: Path | None = None) -> Pruned:
+    """Remove all kept toolkits.
 
     Builds that run should be done: none of them holds on to its toolkit.
     """
-    # a day from now is later than any use
-    before = datetime.now(UTC) - timedelta(days=-1 if unused_for is None else unused_for)
-    return Pruned(*prune_cache(ToolkitCache.at(store), before=before))
+    return Pruned(*prune_cache(ToolkitCache.at(store)))
 
 
 def _spec(version: str, libraries: Iterable[str]) -> ToolkitSpec:
