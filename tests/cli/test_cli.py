@@ -96,13 +96,6 @@ def test_help_loads_no_library_but_click() -> None:
         assert repr(heavy) not in loaded
 
 
-def test_a_release_loads_the_client_of_package_indexes_when_it_fetches_something() -> None:
-    program = (
-        "import sys, vbuild.release.matrix; print([name for name in ('httpx2', 'unearth') if name in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
 def test_compiled_code_that_is_cut_short_is_named(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vbuild", "--help"]
     where = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}

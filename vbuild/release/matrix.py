@@ -36,6 +36,7 @@ from vbuild.build.watching import library_of
 from vbuild.errors import RecipeError, VbuildError, at
 from vbuild.files.atomic import staging
 from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.packages import files_of
 from vbuild.process.masking import masked_in
 from vbuild.process.run import supervised
 from vbuild.recipe.hidden import hiding_secrets, too_short
@@ -206,8 +207,6 @@ def _check_against(recipe: Recipe) -> None:
             if not same_project(WheelName.parse(against.name).distribution, recipe.name):
                 raise RecipeError(f"{against.name} is not a wheel of {recipe.name}")
             return
-        from vbuild.index_client.packages import files_of
-
         versions = {file.version for file in files_of(recipe.name, indexes=Indexes.configured()) if file.is_wheel}
         if Version(against) not in versions:
             what = f"no index has a wheel of {recipe.name} {against}"
@@ -216,8 +215,6 @@ def _check_against(recipe: Recipe) -> None:
 
 def _check_offered(recipe: Recipe, targets: Iterable[Target]) -> None:
     """`RecipeError` if no index has a version that one of *targets* is to be built against."""
-    from vbuild.index_client.packages import files_of
-
     for project, value in dict.fromkeys(pair for target in targets for pair in target.requires):
         with at(recipe.file), at(f"matrix.requires.{project}"):
             versions = {file.version for file in files_of(project, indexes=Indexes.configured()) if not file.is_yanked}
