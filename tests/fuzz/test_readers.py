@@ -89,7 +89,9 @@ FAULTS = {
     "wheel: no CRC": (
         "wheel", _ZIP, "replace(header, crc=crc).pack()))\n        return", "header.pack()))\n        return",
     ),
-    "wheel: names that are no UTF-8": ("wheel", _ZIP, "options if member.path.isascii() else options | ZipFlag.UTF8", "options"),
+    "wheel: no flag of names in UTF-8": (
+        "wheel", _ZIP, "options if member.path.isascii() else options | ZipFlag.UTF8", "options",
+    ),
     "wheel: one entry fewer": ("wheel", _ZIP, "count = len(self._entries)", "count = len(self._entries) - 1"),
     "RUNPATH for RPATH": ("relink", f"{_ELF}relink", '["--force-rpath"]', "[]"),
 }  # fmt: skip
