@@ -352,9 +352,6 @@ class WrittenRecipe(Struct, frozen=True):
     text: str
     notes: tuple[str, ...] = ()
 
-    def data(self) -> dict[str, object]:
-        return {"recipe": str(self.path), "text": self.text, "notes": list(self.notes)}
-
 
 def init(source: str | Path, axes: AskedAxes, *, file: Path | None = None) -> WrittenRecipe:
     """Write a recipe for *source* along *axes* into *file*, by default as above.
@@ -424,10 +421,6 @@ class Prospect(Struct, frozen=True):
     @property
     def errors(self) -> int:
         return sum(obstacle.weight is Weight.ERROR for obstacle in self.obstacles)
-
-    def data(self) -> dict[str, object]:
-        obstacles = [{"weight": str(obstacle.weight), "what": obstacle.what} for obstacle in self.obstacles]
-        return {"name": self.name, "obstacles": obstacles, "notes": list(self.notes)}
 
 
 def prospect(source: str | Path, axes: AskedAxes) -> Prospect:

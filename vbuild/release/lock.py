@@ -23,7 +23,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -63,18 +62,6 @@ _HEADER = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = {pytho
 class WrittenLock(Struct, frozen=True):
     file: Path
     lock: Lock
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "file": str(self.file),
-            "source": self.lock.source,
-            "natives": dict(self.lock.natives),
-            "toolkits": {name: dict(hashes) for name, hashes in self.lock.toolkits},
-            "requirements": [
-                {"python": requirement.python, "packages": [line.split()[0] for line in requirement.packages]}
-                for requirement in self.lock.requirements
-            ],
-        }
 
     def lines(self) -> Iterator[str]:
         yield f"source: {self.lock.source}"
@@ -210,9 +197,6 @@ class MachineLock(Struct, frozen=True):
     file: Path
     wheel: str
     packages: int
-
-    def data(self) -> dict[str, Any]:
-        return {"machine": self.machine, "file": str(self.file), "wheel": self.wheel, "packages": self.packages}
 
     def lines(self) -> Iterator[str]:
         yield f"{self.file}: {self.wheel}"

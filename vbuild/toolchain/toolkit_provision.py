@@ -204,17 +204,6 @@ class Provision(Struct, frozen=True):
 
     toolkit: Toolkit
 
-    def data(self) -> dict[str, Any]:
-        toolkit = self.toolkit
-        return {
-            "version": str(toolkit.version),
-            "path": str(toolkit.root),
-            "identity": toolkit.identity,
-            "new": toolkit.is_new,
-            "components": [to_builtins(pin) for pin in toolkit.pins],
-            "licence": toolkit.licence,
-        }
-
     def lines(self) -> Iterator[str]:
         """The CUDA_HOME, and the licence's place if it was laid out just now."""
         yield str(self.toolkit.root)

@@ -313,15 +313,6 @@ class CibuildwheelRun(Struct, frozen=True):
     def cpu(self) -> Cpu:
         return self.targets[0].cpu
 
-    def data(self) -> dict[str, Any]:
-        return {
-            "labels": [target.label for target in self.targets],
-            "identifiers": list(self.identifiers),
-            "cpu": str(self.cpu) if self.plan else None,
-            "tested": self.is_tested,
-            "variables": dict(self.variables),
-        }
-
     def settings(self) -> dict[str, Any]:
         """What the program in the container has to know, besides where its logs go."""
         if self.plan is None:
