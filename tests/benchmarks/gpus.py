@@ -23,7 +23,7 @@ from tests.benchmarks.starting import RECIPES
 
 RECIPE = RECIPES / "lightgbm.toml"
 GROUPS = {"sm75": "75", "sm80": "80", "sm90": "90", "sm120": "120"}
-KEPT = ("sdists", "commits", "toolkits", "zig")  # what is fetched is no part of it
+KEPT = ("sdists", "commits", "toolkits", "zig")  # what is fetched is not part of it
 
 
 def builds(folder: Path, vbuild: Installed) -> None:

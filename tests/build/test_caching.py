@@ -127,7 +127,7 @@ def test_a_ccache_whose_folder_has_no_absolute_path_is_refused(tmp_path: Path, m
     with pytest.raises(BuildError) as caught:
         ccache("ccache", tmp_path, environment)
     program = shutil.which("ccache")
-    assert str(caught.value) == f"build.cache: {program}: its folder 'ccache' is no absolute path; set CCACHE_DIR"
+    assert str(caught.value) == f"build.cache: {program}: its folder 'ccache' is not an absolute path; set CCACHE_DIR"
     assert not list(tmp_path.iterdir())
 
 

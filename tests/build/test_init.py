@@ -8,7 +8,7 @@ import pytest
 from tests.factories.projects import tree
 from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
-from vbuild.build.init import AskedAxes, given, init, prospect
+from vbuild.build.init import AskedAxes, init, project_recipe, prospect
 from vbuild.build.survey import drafted, surveyed
 from vbuild.config.toml_text import toml
 from vbuild.errors import RecipeError
@@ -172,7 +172,7 @@ def test_an_sdist_is_named_with_its_hash(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     written = init(file, V3, file=tmp_path / "recipes" / "demo.toml")
     assert f'path = "../down/{file.name}"\nsha256 = "{sha256(file)}"\n' in written.text
-    assert Recipe.load(written.path).source == given(file, V3).recipe.source
+    assert Recipe.load(written.path).source == project_recipe(file, V3).recipe.source
 
 
 @pytest.mark.nightly
@@ -196,7 +196,7 @@ def test_a_project_without_anything_to_compile_is_refused_before_it_is_built(tmp
             verb(tmp_path, V3)
     places = Indexes(index_url=index(tmp_path / "index", sdist(tmp_path)).as_uri())
     with pytest.raises(RecipeError, match="no source that a compiler takes, so one wheel serves all machines"):
-        given("demo", AskedAxes(), indexes=places)
+        project_recipe("demo", AskedAxes(), indexes=places)
 
 
 @pytest.mark.parametrize(
@@ -219,11 +219,13 @@ def test_what_turns_compilation_on_is_set(tmp_path: Path, files: dict[str, str],
 
 @pytest.mark.nightly
 def test_libraries_of_cuda_stay_outside_unless_a_framework_brings_them(tmp_path: Path) -> None:
-    alone = given(tree(tmp_path / "alone", {**CUDA, "pyproject.toml": PROJECT.replace('"torch"', '"wheel"')}), GPUS)
+    alone = project_recipe(
+        tree(tmp_path / "alone", {**CUDA, "pyproject.toml": PROJECT.replace('"torch"', '"wheel"')}), GPUS
+    )
     assert "libcublas*.so.*" in alone.recipe.repair.exclude
     assert alone.draft
     assert alone.draft.values()["split"] == {"rpath": True, "share": False}
-    framework = given(tree(tmp_path / "torch", CUDA), GPUS).recipe
+    framework = project_recipe(tree(tmp_path / "torch", CUDA), GPUS).recipe
     assert (framework.repair.exclude, framework.split) == ((), None)
 
 
@@ -248,7 +250,7 @@ def test_a_module_of_a_project_that_is_named_after_it_is_not_required_again(tmp_
 
 def test_a_project_is_not_guessed_by_the_name_of_a_module(tmp_path: Path) -> None:
     files = {"setup.py": "import os, helpers_of_us, yaml\n", "k.c": "", "pyproject.toml": "[project]\nname = 'demo'\n"}
-    found = given(tree(tmp_path, files), V3)
+    found = project_recipe(tree(tmp_path, files), V3)
     assert found.recipe.build.requires == ("pyyaml",)
     assert found.notes == ("it imports or includes pyyaml and does not require it: installed for the build",)
 
@@ -266,7 +268,7 @@ def test_what_setup_py_imports_and_does_not_require_is_required(tmp_path: Path) 
         },
     )
     assert surveyed(tmp_path, "demo").imported == ("torch",)
-    assert given(tmp_path, V3).recipe.build.requires == ("torch",)
+    assert project_recipe(tmp_path, V3).recipe.build.requires == ("torch",)
     guarded = (
         "try:\n    from torch.utils.cpp_extension import CUDAExtension\nexcept ImportError:\n    exit('no torch')\n"
     )

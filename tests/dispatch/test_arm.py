@@ -86,7 +86,7 @@ EVERY = {llvm(feature) for feature in arm.FEATURES - _PARTLY}
 
 
 def refused(words: list[int], names: Iterable[str], without: str = "") -> set[int]:
-    """The numbers of those *words* that are no instruction of a processor with the features *names*."""
+    """The numbers of those *words* that are not an instruction of a processor with the features *names*."""
     lines = (" ".join(f"{byte:#04x}" for byte in word.to_bytes(4, "little")) for word in words)
     features = ["+v8a", *(f"+{name}" for name in sorted(names)), *([f"-{without}"] if without else [])]
     options = ("--disassemble", "-triple=aarch64", f"-mattr={','.join(features)}")

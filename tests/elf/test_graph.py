@@ -153,7 +153,7 @@ TREES = {
         },
         {"libone.so": Via.OWN},
     ),
-    "a SONAME that is no file's name": (
+    "a SONAME that is not a file's name": (
         {
             "m/mod.so": module("libone.so.1", rpath="$ORIGIN/libs"),
             "m/libs/libone.so": library(soname="libone.so.1"),

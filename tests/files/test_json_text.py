@@ -36,5 +36,5 @@ def test_what_is_none_or_far_too_much_is_refused(text: str | bytes, message: str
 def test_numbers_are_what_the_caller_makes_of_them_and_then_none_is_nan() -> None:
     assert parsed_json("[1.5, 2]", number=str) == ["1.5", 2]
     assert math.isnan(parsed_json("NaN"))
-    with pytest.raises(ValueError, match="NaN is no number"):
+    with pytest.raises(ValueError, match="NaN is not a number"):
         parsed_json("[NaN]", number=float)

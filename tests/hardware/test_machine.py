@@ -221,7 +221,7 @@ def test_a_driver_is_named_by_its_number_or_by_cudas(driver: str, cuda: str) -> 
             'driver = "390"',
             "nvidia.driver: no driver '390' is known; expected 450 or newer, or a CUDA version as in 13.0",
         ),
-        ('glibc = "3.1"', "glibc: '3.1' is no glibc; expected a version as in 2.28"),
+        ('glibc = "3.1"', "glibc: '3.1' is not a glibc; expected a version as in 2.28"),
         (
             'glibc = "2.28"\ntags = ["py3-none-any"]',
             "tags: would have no effect, as glibc stands for the tags of CPython",

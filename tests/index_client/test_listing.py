@@ -72,7 +72,7 @@ def test_a_page_that_is_no_text_is_a_place_that_cannot_be_asked(tmp_path: Path) 
     with pytest.raises(FetchError) as refused:
         files_of("demo", indexes=Indexes(index_url=url))
     said = "'utf-8' codec can't decode byte 0x94 in position 9: invalid start byte"
-    assert str(refused.value) == f"demo: {url}: its page of demo is no index page: {said}"
+    assert str(refused.value) == f"demo: {url}: its page of demo is not an index page: {said}"
 
 
 @pytest.mark.nightly

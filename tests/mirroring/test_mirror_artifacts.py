@@ -56,7 +56,7 @@ def test_a_layout_is_replaced_and_nothing_else_is(site: Path, tmp_path: Path) ->
     first = write_artifacts(site, layout)
     assert write_artifacts(site, layout) == first
     before = file_digests(layout)
-    with pytest.raises(RepackageError, match="exists and is no image layout"):
+    with pytest.raises(RepackageError, match="exists and is not an image layout"):
         write_artifacts(site, tmp_path / "wheels")
     with pytest.raises(RepackageError, match=r"no mirror.json"):
         write_artifacts(tmp_path / "none", layout)

@@ -161,7 +161,7 @@ def test_a_wheel_that_was_tampered_with_is_not_installed(
 @TOOLS
 @pytest.mark.usefixtures("asked")
 def test_every_command_of_the_readme_works_as_it_stands(tmp_path: Path, python: Path, tool: Command) -> None:
-    """Those that call *tool*, in a copy of the folder whose path is no part of a URL as it stands."""
+    """Those that call *tool*, in a copy of the folder whose path is not part of a URL as it stands."""
     text = (tmp_path / "out" / "redirect" / "README.md").read_text()
     lines = [line for block in text.split("```sh\n")[1:] for line in block.partition("```")[0].splitlines()]
     mine = [line for line in lines if ("uv pip" in line) == (tool is uv)]

@@ -27,11 +27,11 @@ ENTRIES = [
     (_gpus("{ sm90 = '90' }").replace('"13.0"', "13.0"), "matrix.cuda[0].toolkit: expected a string, got 13.0"),
     (
         _gpus("{ sm90 = '90' }", "13"),
-        "matrix.cuda[0].toolkit: '13' is no version of CUDA; expected two numbers with a dot, as in '13.0'",
+        "matrix.cuda[0].toolkit: '13' is not a version of CUDA; expected two numbers with a dot, as in '13.0'",
     ),
     (
         _gpus("{ sm90 = '90' }", "13.0.1"),
-        "matrix.cuda[0].toolkit: '13.0.1' is no version of CUDA; expected two numbers with a dot, as in '13.0'",
+        "matrix.cuda[0].toolkit: '13.0.1' is not a version of CUDA; expected two numbers with a dot, as in '13.0'",
     ),
     (
         _cuda("toolkit = { version = '12.4' }, gpus = { sm90 = '90' }"),
@@ -60,7 +60,7 @@ ENTRIES = [
     (
         _cuda("toolkit = '13.0', gpus = { sm90 = '90' }, libraries = ['nccl>=2']"),
         (
-            "matrix.cuda[0].libraries[0]: 'nccl>=2' is no library of CUDA; "
+            "matrix.cuda[0].libraries[0]: 'nccl>=2' is not a library of CUDA; "
             "expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"
         ),
     ),
@@ -257,11 +257,11 @@ AROUND = [
     (CPU + '[build]\nglibc = "2.28"', "build.glibc: can be chosen only with host = 'zig'"),
     (
         CPU + '[build]\nhost = "zig"\nglibc = "2.5"',
-        "build.glibc: '2.5' is no glibc to build for; expected 2.17 to 2.44",
+        "build.glibc: '2.5' is not a glibc to build for; expected 2.17 to 2.44",
     ),
     (
         CPU + '[build]\nhost = "zig"\nglibc = "musl"',
-        "build.glibc: 'musl' is no glibc to build for; expected 2.17 to 2.44",
+        "build.glibc: 'musl' is not a glibc to build for; expected 2.17 to 2.44",
     ),
     (CPU + "[build]\ncache = true", "build.cache: expected a string, got True"),
     (

@@ -30,7 +30,7 @@ def test_a_library_has_one_spelling(text: str, library: ToolkitLibrary, canonica
     assert str(library) == canonical
 
 
-EXPECTED = "is no library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"
+EXPECTED = "is not a library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"
 
 
 @pytest.mark.parametrize(

@@ -318,10 +318,10 @@ SECTIONS = [
         '[bench]\ncommand = "true"\nscript = "demo.toml"',
         "bench.script: there is a command, too; expected one of the two",
     ),
-    ('[bench]\ncommand = "true"\nmin-gain = 3', "bench.min-gain: 3 is no percentage; expected one such as '3%'"),
+    ('[bench]\ncommand = "true"\nmin-gain = 3', "bench.min-gain: 3 is not a percentage; expected one such as '3%'"),
     (
         '[bench]\ncommand = "true"\nmin-gain = "-3%"',
-        "bench.min-gain: '-3%' is no percentage; expected one such as '3%'",
+        "bench.min-gain: '-3%' is not a percentage; expected one such as '3%'",
     ),
     (
         '[bench]\ncommand = "true"\npython = "3.1"',

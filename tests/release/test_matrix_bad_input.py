@@ -115,12 +115,12 @@ RECIPES = {
     ),
     "a toolkit without a minor version": (
         cuda('toolkit = "13", gpus = { a = "80" }'),
-        "matrix.cuda[0].toolkit: '13' is no version of CUDA; expected two numbers with a dot, as in '13.0'",
+        "matrix.cuda[0].toolkit: '13' is not a version of CUDA; expected two numbers with a dot, as in '13.0'",
     ),
     "a library with a range of versions": (
         cuda('toolkit = "13.0", libraries = ["nccl>=2.28"], gpus = { a = "80" }'),
         (
-            "matrix.cuda[0].libraries[0]: 'nccl>=2.28' is no library of CUDA; "
+            "matrix.cuda[0].libraries[0]: 'nccl>=2.28' is not a library of CUDA; "
             "expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"
         ),
     ),
@@ -134,7 +134,7 @@ RECIPES = {
     ),
     "a glibc that never was": (
         'cpu = ["x86-64"]\n[build]\nhost = "zig"\nglibc = "3.0"',
-        "build.glibc: '3.0' is no glibc to build for; expected 2.17 to 2.44",
+        "build.glibc: '3.0' is not a glibc to build for; expected 2.17 to 2.44",
     ),
     "a word for what becomes of lists": (
         f'{TWO}\n[build.cuda]\narchs = "override"',

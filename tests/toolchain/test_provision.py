@@ -119,7 +119,7 @@ def test_nothing_is_taken_away_while_a_toolkit_is_made(tmp_path: Path) -> None:
         (
             "13.0",
             ("nccl>=2",),
-            "'nccl>=2' is no library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…",
+            "'nccl>=2' is not a library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…",
         ),
         ("new", (), "no CUDA version 'new'; expected two numbers with a dot, as in 13.0"),
     ],

@@ -196,14 +196,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"variants": {"x": {"abi_dependency": {"torch__x": ["2.9"]}}}},
         (
-            "variant 'x': abi_dependency :: torch__x :: 2.9: feature is no normalised distribution name, "
+            "variant 'x': abi_dependency :: torch__x :: 2.9: feature is not a normalised distribution name, "
             "as in abi_dependency :: torch :: 2.9"
         ),
     ),
     (
         {"variants": {"x": {"abi_dependency": {"torch": ["2.9.1.0"]}}}},
         (
-            "variant 'x': abi_dependency :: torch :: 2.9.1.0: value is no release of one to three numbers, "
+            "variant 'x': abi_dependency :: torch :: 2.9.1.0: value is not a release of one to three numbers, "
             "as in abi_dependency :: torch :: 2.9"
         ),
     ),

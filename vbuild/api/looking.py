@@ -119,10 +119,10 @@ def verify(
     )
     if not attestations:
         return verdict
-    asked = attestations_of(publisher=publisher, trust_root=path_of(trust_root), fetch=fetch)
+    request = attestations_of(publisher=publisher, trust_root=path_of(trust_root), fetch=fetch)
     from vbuild.verification.attestations import attested
 
-    return attested(verdict, asked)
+    return attested(verdict, request)
 
 
 def run_levels(

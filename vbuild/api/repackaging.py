@@ -372,6 +372,6 @@ def stamp(request: StampRequest) -> Path:
     if request.remove:
         return unstamped(wheel, folder)
     declaration = declaration_at(Path(request.metadata)) if request.metadata else None
-    properties = [value_of(each, Property.parse) for each in request.properties]
+    properties = [value_of(text, Property.parse) for text in request.properties]
     variant = NULL if request.null else described(properties, label=label, declaration=declaration)
     return stamped(wheel, folder, variant=variant, metadata=declaration.metadata if declaration else None)

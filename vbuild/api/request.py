@@ -1,9 +1,9 @@
-"""A verb's request: its options are declared once, as fields, for the command, the function and the page of both.
+"""A verb's request: options are declared once, as fields, for the command, the function and the page of both.
 
 @takes(StampRequest)                      vbuild.stamp("x.whl", "out", label="v3"), which editors and mypy check
 def stamp(request: StampRequest) -> Path
 
-@options.of(StampRequest)                 vbuild stamp x.whl -o out --label v3
+@options.of("vbuild.api.…:StampRequest")  vbuild stamp x.whl -o out --label v3
 def stamp(**given: Any) -> None
 """
 
@@ -60,7 +60,7 @@ def option(
 
 def options_of(request: Any) -> dict[str, tuple[Option, Any]]:  # noqa: ANN401 - a dataclass, or a value of one
     """The options of *request*, each with its default."""
-    return {one.name: (one.metadata[_OPTION], one.default) for one in fields(request) if _OPTION in one.metadata}
+    return {spec.name: (spec.metadata[_OPTION], spec.default) for spec in fields(request) if _OPTION in spec.metadata}
 
 
 def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T]]:

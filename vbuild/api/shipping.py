@@ -216,14 +216,14 @@ def verify_mirror(folder: StrPath, *, attestations: bool = False) -> "MirrorChec
     """Hold every file, index page and lock of the mirror in *folder* against what its mirror.json says.
 
     With *attestations* also who published the originals (PEP 740), by Sigstore's root of trust. Returns what is wrong,
-    a sentence each. `RepackageError` if *folder* is no mirror, `WheelError` if the root of trust, or what reads
+    a sentence each. `RepackageError` if *folder* is not a mirror, `WheelError` if the root of trust, or what reads
     attestations, is not there.
     """
     from vbuild.mirroring.check import checked_mirror
 
     if not attestations:
         return checked_mirror(Path(folder))
-    asked = attestations_of(publisher=None, trust_root=None, fetch=False)
+    request = attestations_of(publisher=None, trust_root=None, fetch=False)
     from vbuild.verification.attestations import attested_files
 
-    return checked_mirror(Path(folder), attested=partial(attested_files, request=asked))
+    return checked_mirror(Path(folder), attested=partial(attested_files, request=request))

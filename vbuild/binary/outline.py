@@ -72,7 +72,7 @@ class SizedSection(Protocol):
 
 
 class PlainSection(Struct, frozen=True):
-    """Of PE and Mach-O; a part that is no section has its name in brackets."""
+    """Of PE and Mach-O; other parts than sections have names in brackets."""
 
     name: str
     size: int

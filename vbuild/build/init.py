@@ -92,7 +92,7 @@ class AskedAxes(Struct, frozen=True):
         return keys
 
 
-class Given(Struct, frozen=True):
+class ProjectRecipe(Struct, frozen=True):
     """The *recipe* of a source, *notes* on what was chosen for the user, and *pythons* to choose of it.
 
     All *pythons* count if it is empty. A source without a recipe has the *draft* of one.
@@ -104,7 +104,7 @@ class Given(Struct, frozen=True):
     draft: RecipeDraft | None = None
 
 
-def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None) -> Given:
+def project_recipe(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None) -> ProjectRecipe:
     """The recipe for *source*, a path or the name of a project on *indexes*, along *axes*.
 
     `RecipeError` if the source is none of the above, `FetchError` if no index has it.
@@ -127,7 +127,7 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
     matrix, chosen = _axes(axes, survey)
     draft = drafted(survey, matrix)
     notes = (*notes, *fitting, *chosen, *_met(survey, matrix))
-    return Given(Recipe.of_sdist(sdist, path, draft.values()), notes, draft=draft)
+    return ProjectRecipe(Recipe.of_sdist(sdist, path, draft.values()), notes, draft=draft)
 
 
 def named(source: str) -> str:
@@ -137,10 +137,10 @@ def named(source: str) -> str:
     return source
 
 
-def _of_files(path: Path, axes: AskedAxes) -> Given:
+def _of_files(path: Path, axes: AskedAxes) -> ProjectRecipe:
     table, is_drafted = _own(path)
-    named = table.raw("matrix")
-    matrix = named if isinstance(named, dict) else {}
+    raw = table.raw("matrix")
+    matrix = raw if isinstance(raw, dict) else {}
     has_axes = bool(matrix.keys() & _AXES) or "variant" in table
     survey = None
     if is_drafted or (axes.gpus and path.name in PROJECT_FILES):
@@ -159,7 +159,7 @@ def _of_files(path: Path, axes: AskedAxes) -> Given:
     recipe = Recipe.load(path, drafted_keys)
     if draft and survey:
         _check_compiled(survey, recipe.name)
-    return Given(recipe, notes, axes.pythons if chooses else (), draft)
+    return ProjectRecipe(recipe, notes, axes.pythons if chooses else (), draft)
 
 
 def _own(path: Path) -> tuple[Table, bool]:
@@ -311,14 +311,14 @@ def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ..
     files = files_of(wanted.name, indexes=indexes)
     if not files:
         raise FetchError(f"{wanted.name}: no file or folder, and no project of this name on the package index")
-    sdists = [one for one in files if not one.is_wheel and one.file.endswith(_ARCHIVES)]
+    sdists = [file for file in files if not file.is_wheel and file.file.endswith(_ARCHIVES)]
     pinned = any(clause.operator in {"==", "==="} and "*" not in clause.version for clause in wanted.specifier)
-    fitting = [one for one in sdists if pinned or not one.is_yanked]
-    versions = set(wanted.specifier.filter({one.version for one in fitting}))
+    fitting = [sdist for sdist in sdists if pinned or not sdist.is_yanked]
+    versions = set(wanted.specifier.filter({file.version for file in fitting}))
     # of one release the .tar.gz of PEP 625 first
     best = max(
-        (one for one in fitting if one.version in versions),
-        key=lambda one: (one.version, one.file.endswith(".tar.gz")),
+        (file for file in fitting if file.version in versions),
+        key=lambda file: (file.version, file.file.endswith(".tar.gz")),
         default=None,
     )
     if best is None:
@@ -329,7 +329,7 @@ def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ..
     notes = [f"{sdist}: sha256 {sdist.sha256}"]
     if best.is_yanked:
         notes.append(f"{sdist}: yanked by its authors")
-    wheels = (one.file for one in files if one.is_wheel and one.version == best.version)
+    wheels = (file.file for file in files if file.is_wheel and file.version == best.version)
     return sdist, tuple(notes), all(file.endswith("-any.whl") for file in wheels)
 
 
@@ -358,7 +358,7 @@ def init(source: str | Path, axes: AskedAxes, *, file: Path | None = None) -> Wr
 
     `RecipeError`, and nothing written, if there is a recipe already.
     """
-    project = given(source, axes)
+    project = project_recipe(source, axes)
     recipe = project.recipe
     if project.draft is None:
         raise RecipeError(f"{recipe.file}: has a recipe already; expected a project without [tool.vbuild]")
@@ -377,7 +377,7 @@ def init(source: str | Path, axes: AskedAxes, *, file: Path | None = None) -> Wr
     return WrittenRecipe(path, text, project.notes)
 
 
-def _default_file(project: Given) -> Path:
+def _default_file(project: ProjectRecipe) -> Path:
     source = project.recipe.source
     return (source.path if isinstance(source, Folder) else Path()) / f"{project.recipe.name}.toml"
 
@@ -425,7 +425,7 @@ class Prospect(Struct, frozen=True):
 
 def prospect(source: str | Path, axes: AskedAxes) -> Prospect:
     """What a build of *source* along *axes* would meet on this machine; nothing is built or written."""
-    project = given(source, axes)
+    project = project_recipe(source, axes)
     recipe = project.recipe
     with tempfile.TemporaryDirectory() as folder:
         subdirectory = recipe.source.subdirectory

@@ -174,7 +174,7 @@ class Planner(Struct, frozen=True):
         compilers.check(cpu)
         runs = self.machine is not None and self.machine.runs(cpu)
         reached = variables(before, environment, runs=runs, is_zig=bool(compilers.zig_target))
-        plan = _planned(
+        plan = _step_plan(
             native, cpu, compilers=compilers, interpreter=interpreter, environment=environment, reached=reached
         )
         plan = replace(plan, rewriting=self.learned.get(label_of(native, cpu), plan.rewriting))
@@ -207,7 +207,7 @@ def _check_programs(native: Native, environment: Mapping[str, str]) -> None:
             raise BuildError(f"native {native.name}: no {program} on PATH; expected it to be installed{known}")
 
 
-def _planned(
+def _step_plan(
     native: Native,
     cpu: Cpu,
     *,
@@ -309,8 +309,8 @@ def _autotools(step: BuildStep, place: Place) -> Iterator[tuple[list[str], dict[
     _check(place, "configure", "before-build = ['autoreconf -fi'], or the project's own way to make one")
     arguments = step.native.arguments_for(step.plan.cpu)
     triplet = _TRIPLETS[step.plan.cpu.machine]
-    named = {word.partition("=")[0] for word in arguments}
-    machine = [f"{option}={triplet}" for option in ("--build", "--host") if option not in named]
+    options = {word.partition("=")[0] for word in arguments}
+    machine = [f"{option}={triplet}" for option in ("--build", "--host") if option not in options]
     yield ["./configure", f"--prefix={prefix_of(step)}", f"--libdir={prefix_of(step)}/lib", *machine, *arguments], {}
     yield ["make", f"-j{available_cores()}"], {}
     yield ["make", "install", f"DESTDIR={place.destination}"], {}
@@ -510,7 +510,7 @@ OnProgress = Callable[[str], None]
 class NativeSettings(Struct, frozen=True):
     """How and where the *natives* of a recipe are built: in *stage*, with logs of what fails in *logs*.
 
-    *exclude*, the folder of results, is no part of a source around it. *machine* is the CPU that runs the steps,
+    *exclude*, the folder of results, is not part of a source around it. *machine* is the CPU that runs the steps,
     *lock* has the packages that they require, *looked* what earlier steps looked for.
     """
 

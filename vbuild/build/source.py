@@ -93,7 +93,7 @@ def _is_clean(folder: Path, commit: str) -> bool:
 
 
 def _tracked(folder: Path) -> list[str] | None:
-    """The files below *folder* that git tracks or would offer to add, or None if it is no checkout."""
+    """The files below *folder* that git tracks or would offer to add, or None outside of a checkout."""
     try:
         tracked = _git(folder, "ls-files", "-z", "--cached", "--recurse-submodules").split("\0")
         added = _git(folder, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
@@ -512,7 +512,7 @@ def _settled(mode: int) -> int:
 
 
 def _listed(folder: Path, without: Path | None) -> list[str] | None:
-    """What git would take of *folder*, or None if it is no checkout."""
+    """What git would take of *folder*, or None outside of a checkout."""
     if (names := _tracked(folder)) is None:
         return None
     left_out = (f"{os.path.relpath(without.resolve(), folder.resolve())}/",) if without else ()
@@ -524,7 +524,7 @@ def _is_staged(name: str) -> bool:
 
 
 def _not_sources(*excluded: Path | None) -> Callable[[str, list[str]], set[str]]:
-    """For `shutil.copytree`: what is no part of a project, and the folders *excluded*."""
+    """For `shutil.copytree`: what is not part of a project, and the folders *excluded*."""
     left_out = {path.resolve() for path in excluded if path}
 
     def found(folder: str, names: list[str]) -> set[str]:

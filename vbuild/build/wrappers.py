@@ -93,7 +93,7 @@ def _unusable(program: str, environment: Mapping[str, str]) -> str | None:
         return " ".join(ran.stderr.split()) or f"status {ran.returncode}"
     folder = Path(ran.stdout.strip())
     if not folder.is_absolute():  # XDG_CACHE_HOME is empty, for one: every compiler would have one where it runs
-        return f"its folder {str(folder)!r} is no absolute path; set CCACHE_DIR"
+        return f"its folder {str(folder)!r} is not an absolute path; set CCACHE_DIR"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

@@ -100,7 +100,7 @@ def mirrored_lines(result: "Mirrored") -> Iterator[str]:
         others = f" and {len(result.replaced) - 1} more" if result.replaced[1:] else ""
         yield from wrapped(f"note: other bytes than before, which old locks do not install: {name}{others}", indent=2)
     for name in result.dropped:
-        yield f"note: {name} is no machine of this run: its lock is gone"
+        yield f"note: {name} is not a machine of this run: its lock is gone"
     yield from (line if line.endswith(":") else f"  {line}" for line in result.usage())
 
 

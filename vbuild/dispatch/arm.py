@@ -308,7 +308,7 @@ def needed_by(word: int) -> frozenset[str]:
 
 
 def suspects() -> list[int]:
-    """The last bytes, with the highest bits, of all words that are no instruction."""
+    """The last bytes, with the highest bits, of all words that are not instructions."""
     rows = [row for group in GROUPS for row in group if INVALID in row.features]
     return [top for top in range(_BYTE) if any(row.allows(_LANES - 1, top) for row in rows)]
 

@@ -39,7 +39,7 @@ _LEAVES = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL, FlowControl.RE
 _LIVE, _STALE = 512, 128
 _ADRP = re.compile(b"[\x90\xb0\xd0\xf0]")
 _BRANCHES = re.compile(b"[\x14-\x17\x94-\x97\x34-\x37\xb4-\xb7\x54]")
-# the last bytes of words that are no instruction
+# the last bytes of words that are not instructions
 _SUSPECT = re.compile(b"[" + b"".join(re.escape(bytes([top])) for top in arm.suspects()) + b"]")
 _AGAIN = re.compile(b"[\x91\xf9]")
 _BRANCHING = 2
@@ -276,7 +276,7 @@ class ArmModule(Module):
         return False
 
     def is_unknown(self, _: Piece) -> bool:
-        """Whether a piece needs words that are no instruction to be one, which is not looked for."""
+        """Whether a piece needs words that are not instructions to be one, which is not looked for."""
         return False
 
     def needing(self, piece: Piece) -> Iterator[ArmInstruction]:  # type: ignore[override]
@@ -384,7 +384,7 @@ class ArmModule(Module):
         data = self.bytes_at(start, end - start)
         words = words_of(data)
         tops = data[3 : _WORD * len(words) : _WORD]
-        # words that are no instruction have few first bytes
+        # words that are not instructions have few first bytes
         ends = (one.start() for one in _SUSPECT.finditer(tops))
         stop = next((at for at in ends if not is_instruction(words[at])), len(words))
         found = []

@@ -454,7 +454,7 @@ class ArmMachine(Machine):
     def is_dead(self, address: int, register: int, *, is_argument: bool = False) -> bool:
         """Whether the code at *address* never reads *register* before it writes there; False if that takes too long.
 
-        What a function does not write is no result of it if it *is_argument*, from its caller.
+        What a function does not write is not a result of it if it *is_argument*, from its caller.
         """
         if register == _SP:
             return False
@@ -545,7 +545,7 @@ class ArmInterpreter(Interpreter):
     def _called(self, targets: Iterable[tuple[int | str, int]], state: State, stack: int = 0) -> list[State]:
         known = list(targets)
         for number in self._argument_registers:
-            # what is left in a register from before is no argument
+            # what is left in a register from before is not an argument
             is_left = is_address(state.registers[number]) and known
             if is_left and all(self._machine.is_no_argument(target, number) for target, _ in known):
                 state.registers[number] = None

@@ -3,7 +3,7 @@
     ELF -> regions (a function, or what lies between two) -> instruction codes -> CPU features above the baseline
 
 Each function is decoded from its start, so data in front of it cannot put the decoder out of step. What stands in a
-function behind the first bytes that are not an instruction, and is not reached from its start, may be data, and so may
+function behind the first bytes that are not instructions, and is not reached from its start, may be data, and so may
 all that stands around such bytes outside any function: it is kept apart as *doubtful*. Such bytes that are reached are
 the feature `UNKNOWN`, which no processor is known to have.
 
@@ -132,7 +132,7 @@ class Isa:
     """What all code of a file needs: the regions that need more than the baseline, in order of address.
 
     *cpuid* holds the addresses of the regions that ask the processor what it has, *invalid* counts those with
-    bytes that are not an instruction.
+    bytes that are not instructions.
     """
 
     code_size: int

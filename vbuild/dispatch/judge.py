@@ -169,7 +169,7 @@ class Dispatch:
         module = self._modules.get(path)
         if module is None:
             return (*found, *(Judged(region, features, None) for region, features in others))
-        # where bytes are no instruction outside functions, only what is led to counts; compilers for other systems put
+        # where bytes outside functions are not code, only what is led to counts; compilers for other systems put
         # so many tables there that of what is understood nothing is judged
         sees_all = module.elf.system == "linux"
         outside = (one for one in isa.regions if one.doubtful and not is_function(one.region.function))

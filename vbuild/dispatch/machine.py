@@ -32,7 +32,7 @@ from vbuild.elf.iced import RegisterExt
 
 # how often a place is passed before what tells, or what does not, can be anything there
 _VISITS, _FEW_VISITS = 12, 2
-# less than this is no address of a program
+# less than this is not an address of a program
 LOWEST_ADDRESS = 4096
 # words on the stack that may be arguments of a function that is not known
 MOST_WORDS = 8
@@ -51,7 +51,7 @@ class Machine:
         self.program = world.program
         # by instruction and target: the facts at a use
         self.uses: dict[tuple[int, int], int] = {}
-        # tables that were read: their address in a register is no argument of the call of what was read
+        # tables that were read: their address in a register is not an argument of the call of what was read
         self.bases: set[int] = set()
         self.hands_out = False
         # whether the processor is asked

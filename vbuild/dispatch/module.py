@@ -469,7 +469,7 @@ class Module:
         return is_led_to or (bool(references) and may_be_code(self.bytes_at(start, piece.end - piece.address), start))
 
     def is_unknown(self, piece: Piece) -> bool:
-        """Whether *piece* needs bytes that are no instruction to be one."""
+        """Whether *piece* needs bytes that are not instructions to be one."""
         return not all(self.needing(piece))
 
     def needing(self, piece: Piece) -> Iterator[Instruction]:

@@ -258,7 +258,7 @@ class References:
             places = (self.program.destination(module.base + target), self.program.behind(module, target))
             if any(isinstance(place, int) and piece.address <= place < piece.end for place in places):
                 return True
-        # behind bytes that are not an instruction nobody knows what stands
+        # behind bytes that are not instructions nobody knows what stands
         return end < user.end
 
     @staticmethod

@@ -6,7 +6,7 @@
     C4, C5          new instructions with a VEX prefix, as AMX has them
     0F 38           MOVRS, USER_MSR
 
-The decoder is of January 2024, and some bytes are no instruction on any processor: tables and texts between functions.
+The decoder is of January 2024, and some bytes are no processor's instruction: tables and texts between functions.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ _LONGEST, _SHOWN = 15, 4
 
 
 class Unknown(NamedTuple):
-    """Bytes that are no instruction to the decoder: how many, and what they may be; empty for nothing that is known."""
+    """Bytes that the decoder does not know: how many, and what they may be; empty for nothing that is known."""
 
     size: int
     kind: str
@@ -174,7 +174,7 @@ def _in_line(data: bytes, address: int, start: int) -> Iterator[Instruction]:
 
 
 def described(data: bytes) -> str:
-    """The bytes at the start of *data*, which are no instruction to the decoder, in words."""
+    """The bytes at the start of *data*, which the decoder does not know, in words."""
     size, kind = unknown(data[:_LONGEST])
     if not size:
         return f"{data[:_SHOWN].hex(' ')} ..., no instruction that is known"

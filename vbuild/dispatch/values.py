@@ -102,7 +102,7 @@ _UNKNOWN_BIT, _ZERO_BIT, _ONE_BIT = (0, 0), (EVERY, 0), (0, EVERY)
 
 
 def tag(number: int) -> int:
-    """The file, one more than its number, that *number* is an address in, or 0 if it is no address."""
+    """The file, one more than its number, that *number* is an address in, or 0 if it is not an address."""
     return number >> 64
 
 

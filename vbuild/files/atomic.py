@@ -56,7 +56,7 @@ _AT_ONCE, _BUFFER = 1 << 30, 1 << 20
 _PAUSE = 0.05  # seconds between two tries: a thread that waits in the system hears no Ctrl-C
 
 STAGE = ".vbuild-"
-"""How the names of stages begin: such a folder in a project is no part of it."""
+"""How the names of stages begin: such a folder in a project is not part of it."""
 
 _ALIVE, _NEW = "alive", "alive.new"
 _LEFT = 86400  # seconds after which a stage without the file has lost its process

@@ -30,7 +30,7 @@ def key_of(data: object) -> str:
 
 
 def program_digest(program: Path) -> str:
-    """The SHA-256 of the file *program*; empty if it is no file, or cannot be read."""
+    """The SHA-256 of the file *program*; empty if it cannot be read."""
     try:
         status = program.stat()
         return _digest(program, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -131,4 +131,4 @@ def parsed_json(
 
 
 def _refused(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

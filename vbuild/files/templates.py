@@ -52,7 +52,7 @@ def templates(package: str, quote: Callable[[str], str], **options: Any) -> "Env
 
 def yaml_text(text: str) -> str:
     """*text* as a YAML string in one line, also "3.10" and "on"."""
-    # JSON is YAML, but for characters that are no text or end lines there
+    # JSON is YAML, but for characters that are not text or end lines there
     quoted = json.dumps(text, ensure_ascii=False)
     return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
 

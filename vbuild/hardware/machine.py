@@ -202,7 +202,7 @@ def cuda_of_driver(text: str) -> Dotted:
 
 def _glibc(text: str) -> int:
     if not (match := _GLIBC.fullmatch(text.strip())):
-        raise HardwareError(f"{text!r} is no glibc; expected a version as in 2.28")
+        raise HardwareError(f"{text!r} is not a glibc; expected a version as in 2.28")
     return int(match["minor"])
 
 

@@ -152,7 +152,7 @@ def packages_at(finder: PackageFinder, project: str) -> list[Package]:
         packages = list(finder.find_all_packages(project, allow_yanked=True))
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError) as error:
         # the finder expects HTML or JSON, and checks neither
-        raise httpx2.DecodingError(f"its page of {project} is no index page: {error}") from error
+        raise httpx2.DecodingError(f"its page of {project} is not an index page: {error}") from error
     refuse_ours(finder.sources[0]["url"], [package.link for package in packages])
     return packages
 

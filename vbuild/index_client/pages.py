@@ -140,7 +140,7 @@ def links_to_files(url: str, project: str) -> tuple[Link, ...]:
     bare = urlsplit(url)._replace(query="", fragment="").geturl()
     own = f"{bare.rstrip('/')}/{canonicalize_name(project)}/"
     with client_of(Indexes.configured(), problems.note) as client:
-        # the page of all projects of an index is no page of links: that of PyPI has 40 MB
+        # an index's page of all projects is not a page of links: PyPI's has 40 MB
         is_index = urlsplit(bare).path.rstrip("/").endswith("/simple")
         for page_url in (own,) if is_index else (own, url):
             try:

@@ -80,7 +80,7 @@ _NAME = re.compile(rb"(?<![\w-])(?:lib[\w.+-]{0,250}[{%]?|[\w+-][\w.+-]{0,250}\.
 
 
 def inspect(wheel: Path, *, closure: bool = False) -> Contents:
-    """What is in *wheel*, and with *closure* which of its libraries loads which; `WheelError` if it is no wheel."""
+    """What *wheel* has, and with *closure* which of its libraries loads which; `WheelError` if it is not a wheel."""
     with open_wheel(wheel) as source, at(wheel.name):
         metadata = source.metadata()
         variant, warnings = _variant(source)

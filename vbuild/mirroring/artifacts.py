@@ -56,7 +56,7 @@ def write_artifacts(site_folder: Path, folder: Path) -> MirrorArtifacts:
     files = {file.path: file for file in site.files}
     with turn_for(folder):
         if any(folder.iterdir()) and not (folder / "oci-layout").exists():
-            raise RepackageError(f"{folder}: exists and is no image layout; choose another folder")
+            raise RepackageError(f"{folder}: exists and is not an image layout; choose another folder")
         with completed(folder) as new:
             blobs = _Blobs(new / "blobs/sha256")
             record = blobs.file(site_folder / MIRROR, MIRROR)

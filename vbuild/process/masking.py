@@ -100,7 +100,7 @@ class Mask:
         return self._masked(data)
 
     def text(self, text: str) -> str:
-        """*text*, which is no part of the output, masked."""
+        """*text*, which is not part of the output, masked."""
         return self._masked(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
 
     def within(self, value: T, known: dict[int, Any]) -> T:

@@ -76,4 +76,4 @@ def _glibc(text: str) -> tuple[int, int]:
         if OLDEST_GLIBC <= version <= NEWEST_GLIBC:
             return version
     first, last = (".".join(map(str, version)) for version in (OLDEST_GLIBC, NEWEST_GLIBC))
-    raise RecipeError(f"{text!r} is no glibc to build for; expected {first} to {last}")
+    raise RecipeError(f"{text!r} is not a glibc to build for; expected {first} to {last}")

@@ -130,7 +130,7 @@ class Lock(Struct, frozen=True):
 def hashed(text: str) -> str:
     """*text* if it is one version of a package with hashes; `RecipeError` for other lines."""
     if not _PACKAGE.fullmatch(text):
-        raise RecipeError(f"{text!r} is no package with a hash; expected name==version --hash=sha256:…")
+        raise RecipeError(f"{text!r} is not a package with a hash; expected name==version --hash=sha256:…")
     return text
 
 

@@ -128,7 +128,7 @@ def _toolkit(entry: Table, folder: Path) -> ToolkitSpec:
 
 def _version(text: str) -> Dotted:
     if not _VERSION.fullmatch(text):
-        raise RecipeError(f"{text!r} is no version of CUDA; expected two numbers with a dot, as in '13.0'")
+        raise RecipeError(f"{text!r} is not a version of CUDA; expected two numbers with a dot, as in '13.0'")
     return Dotted.parse(text)
 
 

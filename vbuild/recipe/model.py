@@ -46,7 +46,7 @@ R = TypeVar("R", bound="Recipe")
 Keys = Mapping[str, Any]
 """Keys of a table and their values, as TOML has them."""
 
-# what the plain wheel is compared with, where that is no file and no other version
+# what the plain wheel is compared with, unless that is a file or a version
 AGAINST = ("auto", "index", "none")
 
 _EMULATE = ("auto", "always", "never")
@@ -222,7 +222,7 @@ def _share(table: Table, key: str) -> float:
     percent = table.raw(key)
     match = _PERCENTAGE.fullmatch(percent) if isinstance(percent, str) else None
     if not match:
-        raise table.refuse(key, f"{percent!r} is no percentage; expected one such as '3%'")
+        raise table.refuse(key, f"{percent!r} is not a percentage; expected one such as '3%'")
     return float(match[1]) / 100
 
 

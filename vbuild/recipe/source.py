@@ -212,7 +212,7 @@ _NAME = (
     re.compile(r"[a-z0-9][a-z0-9+._-]*"),
     "is not a name for it; expected a-z, 0-9, +, ., _ and -, a letter or digit first",
 )
-# Debian Policy, 5.6.1 and 5.6.12: a source package, and an upstream version, which epoch and revision are no part of
+# Debian Policy, 5.6.1 and 5.6.12: a source package, and an upstream version, which epoch and revision are not part of
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+"), "is not the name of a Debian source package"
 _VERSION = (
     re.compile(r"[0-9][A-Za-z0-9.+~-]*"),
@@ -372,7 +372,7 @@ class ToolkitLibrary(Struct, frozen=True):
     def parse(cls, text: str) -> Self:
         if not (match := _LIBRARY.fullmatch(text.strip())):
             raise RecipeError(
-                f"{text!r} is no library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"
+                f"{text!r} is not a library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"
             )
         hashes = frozenset(part.removeprefix("sha256:") for part in (match["hashes"] or "").split())
         try:

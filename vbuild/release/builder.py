@@ -479,7 +479,7 @@ def check_emulator() -> None:
 def _check_compiled(built: Built) -> None:
     """`BuildError`, with the likely cause, for a wheel for Linux without compiled code.
 
-    auditwheel would only say that it is no platform wheel.
+    auditwheel would only say that it is not a platform wheel.
     """
     with open_wheel(built.wheel) as source:
         platform = source.name.platform

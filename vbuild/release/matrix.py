@@ -29,7 +29,7 @@ from packaging.version import Version
 
 from vbuild.build.frontend import begin as begin_build
 from vbuild.build.identity import build_keys
-from vbuild.build.init import AskedAxes, given
+from vbuild.build.init import AskedAxes, project_recipe
 from vbuild.build.job import Job, shared
 from vbuild.build.trial import TrialResult
 from vbuild.build.watching import library_of
@@ -161,12 +161,12 @@ def recipe_and_targets(
     """The recipe for *source*, with its lock if that is not stale, the targets that *request* asks for, and why a lock
     is stale.
     """
-    draft = given(source, request.axes)
+    draft = project_recipe(source, request.axes)
     for note in draft.notes:
         request.on_note(note)
     recipe = draft.recipe
     stale: tuple[str, ...] = ()
-    # a name on an index is no file that a lock could stand beside
+    # a lock cannot stand beside a name on an index
     if request.is_locked or (recipe.file.is_file() and lock_file(recipe.file).exists()):
         recipe, stale = locked(recipe, is_binding=request.is_locked)
     return recipe, recipe.chosen(only=request.only, pythons=draft.pythons), stale

@@ -223,7 +223,7 @@ class Undone(Struct, frozen=True):
 def undo(folder: Path) -> Undone:
     """Put the files of the backup *folder* back where they were; it goes, unless a file had to be left.
 
-    A file that was installed again, or changed, since then is left. `RepackageError` if *folder* is no backup, or its
+    A file that was installed again, or changed, since then stays. `RepackageError` if *folder* is not a backup, or its
     environment is gone or in use by another run.
     """
     root, changes = backed_up(folder)
@@ -264,7 +264,7 @@ def changing(environment: Environment) -> Iterator[tuple[Path, Journal]]:
 
 
 def backed_up(folder: Path) -> tuple[Path, tuple[FileChange, ...]]:
-    """The root of the environment whose files *folder* keeps, and the changes; `RepackageError` if it is no backup."""
+    """The root of the environment whose files *folder* keeps, and the changes; `RepackageError` if it has none."""
     file = folder / _LIST
     if not file.is_file():
         raise RepackageError(f"{folder}: no backup of vbuild slim, which has a file {_LIST}")

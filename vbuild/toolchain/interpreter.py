@@ -42,7 +42,7 @@ print(json.dumps({
 }))
 """
 
-# the fields of an interpreter that are no text
+# the fields of an interpreter that are not text
 _PARSED: dict[str, Callable[[Any], Any]] = {"path": Path, "scripts": Path, "include": Path, "version": tuple}
 
 # what differs between two sessions of one user, or two jobs of a build server or a cluster, and says nothing of what

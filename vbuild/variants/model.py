@@ -299,9 +299,9 @@ class VariantMetadata(Struct, frozen=True):
             if prop.namespace == ABI_DEPENDENCY:
                 wrong = ""
                 if not _DISTRIBUTION.fullmatch(prop.feature):
-                    wrong = "feature is no normalised distribution name"
+                    wrong = "feature is not a normalised distribution name"
                 elif not _RELEASE.fullmatch(prop.value):
-                    wrong = "value is no release of one to three numbers"
+                    wrong = "value is not a release of one to three numbers"
                 if wrong:
                     raise VariantError(f"{prop}: {wrong}, as in abi_dependency :: torch :: 2.9")
             elif prop.namespace not in self.namespaces:

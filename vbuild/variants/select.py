@@ -8,7 +8,7 @@ variants count only if the release's ``{name}-{version}-variants.json`` lists th
 A machine supports a variant if, for each of its features, it supports one of the values. The best value of each feature
 has a place: (of the namespace, of the feature, of the value), counted from the best. A variant's rank is the sorted
 list of these places; the lower list wins, and a list that goes on beats the same list cut short. Equal ranks fall to
-the label. The null variant comes after every other one, then a wheel that is no variant.
+the label. The null variant comes after every other one, then plain wheels.
 https://peps.python.org/pep-0825/#variant-ordering
 """
 

@@ -188,7 +188,7 @@ _SAME = {
 class LibraryIsa(Struct, frozen=True):
     """What the code of one library needs: bytes of code, the highest level used, and the functions above the claim.
 
-    *accepted* counts the functions above the claim that are no violations, by reason. *dispatched* are the features
+    *accepted* counts functions above the claim that may be there, by reason. *dispatched* are the features
     that these need, and those that violations need that may be none.
     """
 

@@ -89,7 +89,7 @@ def _named(paths: Iterator[Path]) -> Iterator[tuple[WheelName, Path]]:
 
 
 def _is_for(name: WheelName) -> bool:
-    """Whether the wheel *name* can have libraries for Linux, and is no variant: nobody requires one by its label."""
+    """Whether the wheel *name* can have libraries for Linux, and is not a variant: nobody requires one by its label."""
     return name.variant is None and bool(policies(name))
 
 

@@ -197,7 +197,7 @@ def misrecorded(folder: Path) -> None:
                 f"{PLAIN}: {RECORD}: lists gone.py, which is not there",
             ],
         ),
-        (linking, [f"{PLAIN}: ../x: is no file below the prefix", f"{PLAIN}: ../x: is not in paths.json"]),
+        (linking, [f"{PLAIN}: ../x: is not a file below the prefix", f"{PLAIN}: ../x: is not in paths.json"]),
         (
             changed,
             [
@@ -285,4 +285,4 @@ def test_packages_of_others_have_links_and_files_besides_those_of_a_wheel(tmp_pa
     leading = ("symlink", "../../etc/passwd")
     conda_package(tmp_path / "linux-64", "demo-1.0-h1a2b3c4_0", {"lib/out.so": leading}, paths=stated)
     index_channel(tmp_path)
-    assert [problem.what for problem in problems(tmp_path)] == ["lib/out.so: is no file below the prefix"]
+    assert [problem.what for problem in problems(tmp_path)] == ["lib/out.so: is not a file below the prefix"]

@@ -287,8 +287,8 @@ def test_a_variant_whose_image_no_client_could_name_is_refused(tmp_path: Path, l
     with pytest.raises(RepackageError) as refusal:
         planned(plain(tmp_path), labelled(tmp_path, label, "x86_64 :: level :: v3", tag=LINUX))
     assert str(refusal.value) == (
-        f"demo 1.0: 'cp311-{label}' is no name of an image; expected letters and digits with one of ._- between them: "
-        "give the variant another label"
+        f"demo 1.0: 'cp311-{label}' is not a name of an image; expected letters and digits with one of ._- between "
+        "them: give the variant another label"
     )
 
 

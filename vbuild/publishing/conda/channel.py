@@ -285,7 +285,7 @@ def _contents(package: OpenCondaPackage) -> Iterator[str]:
     records: dict[str, str] = {}
     for entry, chunks in package.entries():
         if _is_outside(entry):
-            yield f"{entry.name}: is no file below the prefix"
+            yield f"{entry.name}: is not a file below the prefix"
         if not entry.isdir():
             content = b"".join(chunks) if entry.name.endswith(".dist-info/RECORD") else chunks
             files_found[entry.name] = (

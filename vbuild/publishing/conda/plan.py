@@ -288,7 +288,7 @@ def conditions(alternatives: Sequence[Sequence[Property]]) -> tuple[str, ...]:
 
 
 def _without_parts(bounds: Sequence[str]) -> Iterator[str]:
-    """Those of *bounds*, versions each, that are no part of another one: >=8.6,<9 is one of >=8.0,<9."""
+    """Those of *bounds*, versions each, that are not part of another: >=8.6,<9 is one of >=8.0,<9."""
     meant = {text: _meant(text) for text in bounds}
     yield from (text for text, own in meant.items() if not any(own < other for other in meant.values()))
 

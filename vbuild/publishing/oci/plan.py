@@ -438,7 +438,7 @@ class _Release:
             )
         if strange := [ref for ref in refs if not _REF.fullmatch(ref)]:
             raise RepackageError(
-                f"{self._offer}: {strange[0]!r} is no name of an image; expected letters and digits with one of "
+                f"{self._offer}: {strange[0]!r} is not a name of an image; expected letters and digits with one of "
                 f"._- between them: give the variant another label"
             )
         return tuple(

@@ -294,7 +294,7 @@ def slim_images(
                 settle(file)
             for blob in writer.blobs.iterdir():
                 blob.rename(output / "blobs" / "sha256" / blob.name)
-            # index.json is last: what has none is no layout
+            # index.json is last: it makes the layout
             for name in ("oci-layout", "index.json"):
                 (stage / name).rename(output / name)
             settle_names(output)

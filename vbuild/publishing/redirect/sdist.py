@@ -296,7 +296,7 @@ def _pkg_info(source: RedirectSource) -> str:
     headers = wheels[0].metadata.headers
     differ, lacks = differing(wheels), left_out(wheels)
     versions = [wheel.metadata.headers.value("metadata-version") or "" for wheel in wheels]
-    # what is no version does not count, and only since 2.2 can an sdist be static
+    # what is not a version does not count, and only since 2.2 can an sdist be static
     newest = max([_STATIC_SINCE, *(version for version in versions if _VERSION.fullmatch(version))], key=Version)
     dynamic = _OWN | {*differ} | _lowered(lacks)
     lines = [

@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 from tests.factories.projects import tree
 from tests.factories.sources import index, sdist, sha256
 from tests.factories.toolkits import installed
-from vbuild.build.init import AskedAxes, Given, fitting_toolkit, given
+from vbuild.build.init import AskedAxes, ProjectRecipe, fitting_toolkit, project_recipe
 from vbuild.build.source import fetched
 from vbuild.cli.matrix import job_lines
 from vbuild.errors import BuildError, VbuildError
@@ -26,8 +26,8 @@ SOURCES = {"pyproject.toml": PROJECT, "demo.c": ""}
 NO_AXES = AskedAxes()
 
 
-def labels(found: Given) -> list[str]:
-    return [str(target) for target in found.recipe.targets]
+def labels(project: ProjectRecipe) -> list[str]:
+    return [str(target) for target in project.recipe.targets]
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ def releases(tmp_path: Path) -> Indexes:
 def test_a_name_is_the_newest_sdist_that_fits_and_is_not_yanked(
     releases: Indexes, text: str, release: str, notes: int
 ) -> None:
-    found = given(text, NO_AXES, indexes=releases)
-    assert str(found.recipe.source) == release
-    assert found.notes[0].startswith(f"{release}: sha256 ")
-    assert len(found.notes) == notes
-    assert labels(found) == ["plain", "x86_64_v3"]
+    project = project_recipe(text, NO_AXES, indexes=releases)
+    assert str(project.recipe.source) == release
+    assert project.notes[0].startswith(f"{release}: sha256 ")
+    assert len(project.notes) == notes
+    assert labels(project) == ["plain", "x86_64_v3"]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_name_is_the_newest_sdist_that_fits_and_is_not_yanked(
 )
 def test_what_names_nothing_is_refused(releases: Indexes, text: str, message: str) -> None:
     with pytest.raises(VbuildError) as refused:
-        given(text, NO_AXES, indexes=releases)
+        project_recipe(text, NO_AXES, indexes=releases)
     assert str(refused.value).startswith(message)
 
 
@@ -86,19 +86,19 @@ def test_a_project_that_has_only_wheels_is_refused(tmp_path: Path) -> None:
     name = "demo-1.0-py3-none-any.whl"
     tree(tmp_path, {"demo/index.html": f'<a href="{name}#sha256={"d" * 64}">{name}</a>'})
     with pytest.raises(VbuildError, match="demo: has no sdist, only wheels"):
-        given("demo", NO_AXES, indexes=Indexes(index_url=tmp_path.as_uri()))
+        project_recipe("demo", NO_AXES, indexes=Indexes(index_url=tmp_path.as_uri()))
 
 
 def test_an_sdist_is_built_as_it_lies_there(tmp_path: Path) -> None:
     file = sdist(tmp_path, SOURCES)
-    found = given(file, AskedAxes(cpus=cpus_asked("v2,x86-64-v4"), pythons=("3.12",)))
-    assert labels(found) == ["plain", "x86_64_v2", "x86_64_v4"]
-    assert {target.python for target in found.recipe.targets} == {"3.12"}
-    assert (str(found.recipe.source), found.recipe.file, found.notes) == ("demo==1.0", file, ())
-    assert fetched(found.recipe.source) == file
+    project = project_recipe(file, AskedAxes(cpus=cpus_asked("v2,x86-64-v4"), pythons=("3.12",)))
+    assert labels(project) == ["plain", "x86_64_v2", "x86_64_v4"]
+    assert {target.python for target in project.recipe.targets} == {"3.12"}
+    assert (str(project.recipe.source), project.recipe.file, project.notes) == ("demo==1.0", file, ())
+    assert fetched(project.recipe.source) == file
     file.write_bytes(b"")
     with pytest.raises(BuildError, match="changed; expected sha256"):
-        fetched(found.recipe.source)
+        fetched(project.recipe.source)
 
 
 @pytest.mark.parametrize(
@@ -113,42 +113,42 @@ def test_an_sdist_is_built_as_it_lies_there(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(VbuildError, match=message):
-        given(tmp_path / name, NO_AXES)
+        project_recipe(tmp_path / name, NO_AXES)
 
 
 @pytest.mark.parametrize("name", ["Old.Demo-1.0.tar.bz2", "old-demo-1.0.tgz", "old_demo-1.0.zip"])
 def test_older_names_of_sdists_are_known(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
-    found = sdist_file(tmp_path / name)
-    assert (canonicalize_name(found.name), str(found.version)) == ("old-demo", "1.0")
+    project = sdist_file(tmp_path / name)
+    assert (canonicalize_name(project.name), str(project.version)) == ("old-demo", "1.0")
 
 
 def test_a_project_needs_no_table_of_ours(tmp_path: Path) -> None:
     tree(tmp_path, SOURCES)
-    found = given(tmp_path, NO_AXES)
-    assert labels(found) == ["plain", "x86_64_v3"]
-    assert found.notes == (
+    project = project_recipe(tmp_path, NO_AXES)
+    assert labels(project) == ["plain", "x86_64_v3"]
+    assert project.notes == (
         "no axis asked for: built for x86-64-v3, and plain; --cpu v2,v3,v4 and --cuda 80,90 take others",
     )
-    assert found.recipe.source == Folder(tmp_path)
-    assert given(tmp_path, AskedAxes(cpus=cpus_asked("v3"))).notes == ()
+    assert project.recipe.source == Folder(tmp_path)
+    assert project_recipe(tmp_path, AskedAxes(cpus=cpus_asked("v3"))).notes == ()
 
 
 def test_what_is_asked_for_stands_instead_of_the_recipes_own(tmp_path: Path) -> None:
     own = '[tool.vbuild.matrix]\ncpu = ["x86-64-v2"]\npython = ["3.12", "3.13"]\npriority = ["x86_64", "nvidia"]\n'
     tree(tmp_path, {"pyproject.toml": f"{PROJECT}{own}"})
-    assert labels(given(tmp_path, NO_AXES))[:2] == ["plain", "x86_64_v2"]
+    assert labels(project_recipe(tmp_path, NO_AXES))[:2] == ["plain", "x86_64_v2"]
     asked = AskedAxes(gpus=GpuList.parse("A100,90a,90,120+ptx"), toolkits=(Dotted(13, 0),), pythons=("3.13",))
-    found = given(tmp_path, asked)
-    (entry,) = found.recipe.matrix.cuda
+    project = project_recipe(tmp_path, asked)
+    (entry,) = project.recipe.matrix.cuda
     assert str(entry.toolkit) == "13.0"
     assert {group.label: str(group.gpus) for group in entry.groups} == {
         "sm80": "sm_80",
         "sm90": "sm_90,sm_90a",
         "sm120": "sm_120+PTX",
     }
-    assert found.recipe.matrix.priority == ("x86_64", "nvidia")
-    assert (found.pythons, found.notes) == (("3.13",), ())
+    assert project.recipe.matrix.priority == ("x86_64", "nvidia")
+    assert (project.pythons, project.notes) == (("3.13",), ())
 
 
 def test_an_installed_toolkit_comes_before_the_newest(tmp_path: Path) -> None:
@@ -163,14 +163,14 @@ def test_gpus_that_no_toolkit_compiles_for_together_are_refused(tmp_path: Path) 
         fitting_toolkit(GpuList.parse("70,110"), {})
     tree(tmp_path, {"pyproject.toml": PROJECT})
     with pytest.raises(VbuildError, match="--toolkit: several; expected one with --cuda"):
-        given(tmp_path, AskedAxes(gpus=GpuList.parse("80"), toolkits=(Dotted(12, 9), Dotted(13, 0))))
+        project_recipe(tmp_path, AskedAxes(gpus=GpuList.parse("80"), toolkits=(Dotted(12, 9), Dotted(13, 0))))
 
 
 def test_code_that_calls_cudas_libraries_alone_is_built_for_each_toolkit_whatever_the_gpu(tmp_path: Path) -> None:
     setup = "from setuptools import setup, Extension\nsetup(ext_modules=[Extension(name='x')])"
     calls = "#include <cublas_v2.h>\nint main() { return 0; }"
     tree(tmp_path, {"pyproject.toml": PROJECT, "setup.py": setup, "x.cpp": calls})
-    both = given(tmp_path, AskedAxes(toolkits=(Dotted(12, 9), Dotted(13, 0)))).recipe
+    both = project_recipe(tmp_path, AskedAxes(toolkits=(Dotted(12, 9), Dotted(13, 0)))).recipe
     bounds = [f"nvidia :: cuda_version_lower_bound :: {major}.0" for major in (12, 13)]
     assert [(str(target), *target.properties) for target in both.targets] == [
         ("plain",),
@@ -180,16 +180,17 @@ def test_code_that_calls_cudas_libraries_alone_is_built_for_each_toolkit_whateve
     assert not any(target.gpus or target.cuda.archs.requests for target in both.targets if target.cuda)
     assert both.targets[1].cuda == both.targets[0].cuda != both.targets[2].cuda
     # also if GPUs are asked for: there is nothing to compile for them
-    found = given(tmp_path, AskedAxes(gpus=GpuList.parse("80,90"), toolkits=(Dotted(13, 0),)))
-    assert [str(target) for target in found.recipe.targets] == ["plain", "cu13"]
-    assert found.notes[0] == "it calls CUDA's libraries and has no kernels: one wheel for all GPUs"
+    project = project_recipe(tmp_path, AskedAxes(gpus=GpuList.parse("80,90"), toolkits=(Dotted(13, 0),)))
+    assert [str(target) for target in project.recipe.targets] == ["plain", "cu13"]
+    assert project.notes[0] == "it calls CUDA's libraries and has no kernels: one wheel for all GPUs"
     # files that are loaded at run time are not its own kernels, and what a script names for nvcc is
     tree(tmp_path, {"demo/x.cu": "", "demo/load.py": "open('x.cu')"})
     assert (
-        given(tmp_path, AskedAxes(gpus=GpuList.parse("80"), toolkits=(Dotted(13, 0),))).recipe.targets[1].gpus is None
+        project_recipe(tmp_path, AskedAxes(gpus=GpuList.parse("80"), toolkits=(Dotted(13, 0),))).recipe.targets[1].gpus
+        is None
     )
     tree(tmp_path, {"CMakeLists.txt": "add_library(x MODULE x.cu)"})
-    kernels = given(tmp_path, AskedAxes(gpus=GpuList.parse("80"), toolkits=(Dotted(13, 0),)))
+    kernels = project_recipe(tmp_path, AskedAxes(gpus=GpuList.parse("80"), toolkits=(Dotted(13, 0),)))
     assert [str(target) for target in kernels.recipe.targets] == ["plain", "sm80"]
 
 
@@ -207,21 +208,21 @@ def test_code_that_calls_cudas_libraries_alone_is_built_for_each_toolkit_whateve
 def test_older_projects_have_names_too(tmp_path: Path, files: dict[str, str]) -> None:
     tree(tmp_path, {**files, "fast.c": ""})
     assert project_name(tmp_path) == "demo"
-    assert given(tmp_path, NO_AXES).recipe.name == "demo"
+    assert project_recipe(tmp_path, NO_AXES).recipe.name == "demo"
 
 
 def test_a_project_without_a_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VbuildError, match=r"no project; expected pyproject\.toml or setup\.py in it"):
-        given(tmp_path, NO_AXES)
+        project_recipe(tmp_path, NO_AXES)
     tree(tmp_path, {"setup.py": "from setuptools import setup\nsetup(name=open('name').read())\n"})
     with pytest.raises(VbuildError, match=r'no \[project\] table names the project; expected name = "…"'):
-        given(tmp_path, NO_AXES)
+        project_recipe(tmp_path, NO_AXES)
 
 
 def test_what_is_wrong_in_a_project_is_said_with_its_file(tmp_path: Path) -> None:
     tree(tmp_path, {"pyproject.toml": "[project]\nname = 3\n"})
     with pytest.raises(VbuildError, match=r"/pyproject\.toml: project\.name: expected a string, got 3$"):
-        given(tmp_path, NO_AXES)
+        project_recipe(tmp_path, NO_AXES)
 
 
 def test_a_plan_shows_the_variables_of_the_recipe(tmp_path: Path) -> None:
@@ -237,11 +238,11 @@ def test_another_python_of_the_machine_is_taken_where_the_project_refuses_the_on
 ) -> None:
     here = f"3.{sys.version_info.minor}"
     tree(tmp_path, {**SOURCES, "pyproject.toml": f'{PROJECT}requires-python = "!={here}.*"\n'})
-    found = given(tmp_path, NO_AXES)
-    [python] = found.recipe.matrix.pythons
+    project = project_recipe(tmp_path, NO_AXES)
+    [python] = project.recipe.matrix.pythons
     if python == sys.executable:
         pytest.skip("one Python alone")
     assert python != here
-    assert f"Python {python}: the project wants !={here}.*; --python takes another" in found.notes
-    asked = given(tmp_path, AskedAxes(pythons=(here,)))
+    assert f"Python {python}: the project wants !={here}.*; --python takes another" in project.notes
+    asked = project_recipe(tmp_path, AskedAxes(pythons=(here,)))
     assert (asked.recipe.matrix.pythons, len(asked.notes)) == ((here,), 1)
