@@ -1,7 +1,6 @@
 """`vbuild cache` as a user calls it."""
 
 import os
-import re
 import time
 from pathlib import Path
 
@@ -69,10 +68,3 @@ def test_clean_of_what_is_being_made_is_refused(workdir: Workdir) -> None:
     said = f"vbuild: {sdists.folder}: in use by another process; try again when it is done\n"
     assert (ran.returncode, ran.stderr) == (1, said)
     assert (sdists.folder / "0123").is_file()
-
-
-@pytest.mark.parametrize("words", [("clean", "wheels"), ("prune", "--older-than", "-1"), ("remove",), ()])
-def test_usage_mistakes_are_status_2(tmp_path: Path, words: tuple[str, ...]) -> None:
-    ran = Workdir.at(tmp_path, shared=()).vbuild("cache", *words)
-    assert ran.returncode == 2
-    assert re.search("^Usage: |--help' explains its options.$", ran.stderr)

@@ -35,14 +35,6 @@ def project(tmp_path: Path) -> Path:
     return tree(tmp_path / "project", {"pyproject.toml": PROJECT})
 
 
-def test_the_parts_of_a_release_are_printed_as_json(project: Path) -> None:
-    said = vbuild("matrix", ".", "--emit", "json", folder=project)
-    assert said.stderr == ""
-    data = json.loads(said.stdout)
-    assert [part["labels"] for part in data["parts"]] == [["plain"], ["x86_64_v2"], ["x86_64_v3"]]
-    assert data["parts"][2]["shell"].startswith("vbuild matrix . -o ")
-
-
 def test_how_each_job_builds_is_handed_on(project: Path) -> None:
     options = ("--jobs", "4", "--fresh", "--locked")
     said = vbuild("matrix", ".", "--emit", "json", *options, folder=project).stdout
@@ -59,10 +51,8 @@ def test_what_has_no_effect_on_emitted_jobs_is_a_usage_mistake(project: Path, mo
     assert "--emit prints the jobs of every part" in said.stderr
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("command", [["matrix", "."], ["cibuildwheel"]], ids=["matrix", "cibuildwheel"])
-def test_building_needs_a_folder_for_the_results(project: Path, command: list[str]) -> None:
-    said = vbuild(*command, folder=project)
+def test_cibuildwheel_needs_a_folder_for_the_results(project: Path) -> None:
+    said = vbuild("cibuildwheel", folder=project)
     assert said.returncode == 2
     assert "expected --output-dir FOLDER" in said.stderr
 
@@ -90,23 +80,8 @@ def test_what_pypi_refuses_is_status_1(tmp_path: Path) -> None:
     assert "variant" in {finding["rule"] for finding in json.loads(said.stdout)["findings"]}
 
 
-def test_a_limit_that_pypi_never_grants_is_a_usage_mistake(tmp_path: Path) -> None:
-    wheel(tmp_path / "dist")
-    assert vbuild("check", "dist", "--limit", "2000", folder=tmp_path).returncode == 2
-
-
 def test_a_wheel_without_code_is_portable_as_it_is(tmp_path: Path) -> None:
     source = wheel(tmp_path / "built")
     said = vbuild("repair", source, "portable", folder=tmp_path)
     assert (said.returncode, said.stdout) == (0, f"portable/{source.name}\n")
     assert (tmp_path / "portable" / source.name).read_bytes() == source.read_bytes()
-
-
-@pytest.mark.nightly
-def test_collecting_nothing_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "parts").mkdir()
-    said = vbuild("collect", "parts", "-o", "dist", folder=tmp_path)
-    assert said.returncode == 1
-    assert said.stderr.startswith("vbuild: parts: ")
-    assert len(said.stderr.splitlines()) == 1
-    assert not (tmp_path / "dist").exists()

@@ -4,12 +4,9 @@ import hashlib
 import json
 import os
 import random
-import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -17,7 +14,6 @@ import pytest
 
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
-from tests.factories.tools import unmeasured
 from tests.factories.wheels import wheel
 
 WIDTH = 80
@@ -220,38 +216,6 @@ def test_new_members_get_the_time_of_source_date_epoch(fat: Path) -> None:
     assert one == same != other
     assert vbuild("slim", NAME, *FAMILY, "-o", "d", folder=fat, SOURCE_DATE_EPOCH="soon").returncode == 1
     assert not (fat / "d").exists()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("after", [0.5, 0.9, 1.3])
-def test_an_interrupt_leaves_all_or_nothing(large: Path, tmp_path: Path, after: float) -> None:
-    command = [sys.executable, "-m", "vbuild", "slim", str(large), *FAMILY, "-o", str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=unmeasured()) as run:
-        time.sleep(after)
-        run.send_signal(signal.SIGINT)
-        said, complained = run.communicate(timeout=30)
-    # a fast machine has done it by then, or is on its way out
-    if run.returncode and not said:
-        assert len(list(tmp_path.glob("out/*"))) in {0, 2}
-        # a slow one has not yet begun
-        assert complained == "vbuild: interrupted: nothing half-done was left behind\n" or "import" in complained
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("room", [100_000, 3_000_000])
-def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(large: Path, tmp_path: Path, room: int) -> None:
-    program = (
-        f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room})); "
-        "sys.argv = sys.argv[1:]; runpy.run_module('vbuild.cli.main', run_name='__main__')"
-    )
-    # -B: Python 3.11 takes a module that was cut short by the limit for compiled, in every later process
-    command = [sys.executable, "-B", "-c", program, "vbuild", "slim", str(large), *FAMILY, "-o", str(tmp_path / "out")]
-    # a measurement of coverage would want to write, too
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout) == (1, "")
-    assert re.fullmatch(r"vbuild: .*cannot be (unpacked|written).*: File too large\n", run.stderr)
-    assert not list(tmp_path.glob("out/*"))
 
 
 def _on_an_index(fat: Path) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.factories.cuda_packages import all_packages, calling_libcufft, libcufft, libnvjitlink, serving_packages
-from tests.factories.elf import shared_object
 from tests.factories.extensions import library, module
 from tests.factories.ranges import Serving
 from tests.factories.repaired_wheels import LINUX, hashed, release
@@ -198,34 +196,3 @@ def test_usage_mistakes_are_status_2(fat: Path, arguments: tuple[str, ...], said
     assert (ran.returncode, ran.stdout) == (2, "")
     assert said in " ".join(ran.stderr.split())
     assert file_digests(fat) == before
-
-
-def test_names_cannot_talk_to_the_terminal(tmp_path: Path) -> None:
-    files_ = {**FILES, "demo/\x1b[2J.so": shared_object("int x;", "-Wl,-soname,liba.so")}
-    release(tmp_path / "in", files_, SHARED, names=NAMES)
-    ran = vbuild("in", "-o", "thin", "--min-size", 0, folder=tmp_path)
-    refusal = f"vbuild: {NAMES[0]}: 'demo/\\x1b[2J.so': a path with a character that cannot be printed\n"
-    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", refusal)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("room", [2_000, 60_000])
-def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(tmp_path: Path, room: int) -> None:
-    noise = ",".join(map(str, random.Random(7).randbytes(200_000)))
-    large = shared_object(f"const unsigned char bytes[] = {{{noise}}};", "-Wl,-soname,liblarge.so")
-    given = {**FILES, "demo/large.so": large}
-    release(tmp_path / "in", given, SHARED, names=NAMES)
-    program = (
-        f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room})); "
-        "sys.argv = sys.argv[1:]; runpy.run_module('vbuild.cli.main', run_name='__main__')"
-    )
-    arguments = ["split", "in", "-o", "thin", "--min-size", "0", "--no-replace"]
-    # a measurement of coverage would want to write, too
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    # -B: Python 3.11 takes a module that was cut short by the limit for compiled, in every later process
-    command = [sys.executable, "-B", "-c", program, "vbuild", *arguments]
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert re.fullmatch(r"vbuild: .*File too large\n", ran.stderr)
-    assert not list(tmp_path.glob("thin/*"))
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "thin") == ["in"]

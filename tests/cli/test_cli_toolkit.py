@@ -231,18 +231,3 @@ def test_what_is_not_to_be_had_is_refused_in_one_line(tmp_path: Path, what: str)
     assert refusal(ran) == said
     assert ran.stdout == ""
     assert file_digests(workdir.cache / "vbuild") == {}
-
-
-USAGE = {
-    "no command": ("toolkit",),
-    "another command": ("toolkit", "remove"),
-    "no version": ("toolkit", "install"),
-}
-
-
-@pytest.mark.parametrize("what", USAGE)
-def test_usage_mistakes_are_status_2(tmp_path: Path, what: str) -> None:
-    ran = Workdir.at(tmp_path, shared=()).vbuild(*USAGE[what])
-    assert ran.returncode == 2
-    assert "toolkit" in ran.stderr.splitlines()[-1]
-    assert "Traceback" not in ran.stderr

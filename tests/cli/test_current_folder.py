@@ -158,7 +158,7 @@ ROWS = (
     Row(f"verify in/{PLAIN} --run", levels),
     Row(f"verify in/{LATER} --run", levels, (0, 1), is_nightly=True),  # there may be no such Python
     Row(f"verify in/{PLAIN} --fetch --attestations", levels, (1,), is_nightly=True),  # no index has any
-    Row(f"bench in/{PLAIN} in/{PLAIN} --script in/bench.py --rounds 2", levels),
+    Row(f"bench in/{PLAIN} in/{PLAIN} --script in/bench.py", levels),
     Row("select demo -f in --write-machine machine.toml", release),
     Row("doctor", release, (0, 1), is_nightly=True),  # what is installed here may be for another machine
     Row("doctor in/venv --gpu 90", release),

@@ -126,8 +126,8 @@ def toolkits_of(asked: "str | Dotted | Iterable[str | Dotted] | None") -> "tuple
     from vbuild.hardware.driver import Dotted
 
     several = asked.split(",") if isinstance(asked, str) else () if asked is None else asked
-    found = (several,) if isinstance(several, Dotted) else several
-    return tuple(dict.fromkeys(value_of(each, Dotted.parse) for each in found))
+    versions = (several,) if isinstance(several, Dotted) else several
+    return tuple(dict.fromkeys(value_of(version, Dotted.parse) for version in versions))
 
 
 def axes_of(cpu: Any, cuda: Any, toolkit: Any = None, python: Any = None) -> "AskedAxes":  # noqa: ANN401 - as MatrixRequest has them

@@ -82,8 +82,8 @@ def checkup(places: "StrPath | Iterable[StrPath]", *, gpus: "str | Iterable[str]
             raise
         notes.append(str(error))
     here = machine_of(None) if gpus == "native" else None
-    found = verb(paths_of(places), asked.every if asked else (), driver=Nvidia.here().driver, machine=here)
-    return replace(found, notes=(*notes, *found.notes))
+    checked = verb(paths_of(places), asked.every if asked else (), driver=Nvidia.here().driver, machine=here)
+    return replace(checked, notes=(*notes, *checked.notes))
 
 
 def verify(
@@ -96,6 +96,7 @@ def verify(
     attestations: bool = False,
     publisher: str | None = None,
     trust_root: StrPath | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> "Verdict":
     """Compare the code in *wheel* with what its name and metadata promise, and return the findings.
 
@@ -116,6 +117,7 @@ def verify(
         baseline=path_of(baseline),
         allow=texts_of(allow),
         fetch=fetch_of(fetch=fetch),
+        on_progress=on_progress or silent,
     )
     if not attestations:
         return verdict

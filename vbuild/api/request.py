@@ -30,8 +30,7 @@ class Option(NamedTuple):
     """What a field is to a user: *help* says what it does; *flags* are those of the command, None if it has none.
 
     The text after a flag is one of *choices*, a number from *least* on, a ``file``, a ``folder``, or a ``place``, which
-    may be a URL; or *parse*, the place of a function such as ``vbuild.hardware.gpu:GpuList.parse``, reads it. An option
-    with *only* is for that layout alone.
+    may be a URL; or *parse*, the place of a function, reads it. An option with *only* is for that layout alone.
     """
 
     help: str

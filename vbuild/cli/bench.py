@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 
 
@@ -15,13 +16,6 @@ from vbuild.cli import options, terminal
     required=True,
     help="Run this Python file: one that prints lines such as 'encrypt 12.5 ms', a pyperf script, or a file of "
     "pytest-benchmark.",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=2),
-    default=5,
-    show_default=True,
-    help="Run each wheel this many times, in turns.",
 )
 @click.option(
     "--requires",
@@ -36,7 +30,6 @@ def bench(
     wheels: tuple[Path, ...],
     *,
     script: Path,
-    rounds: int,
     requires: tuple[str, ...],
     allow_builds: bool,
     as_json: bool,
@@ -47,10 +40,6 @@ def bench(
     machine slows all alike. A wheel for a CPU level that this machine lacks is not run. Of a folder, the plain
     wheel comes first, then the levels.
     """
-    from vbuild.api import looking
-
     with terminal.status(quiet=as_json) as on_progress:
-        report = looking.bench(
-            wheels, script, rounds=rounds, requires=requires, allow_builds=allow_builds, on_progress=on_progress
-        )
+        report = vbuild.bench(wheels, script, requires=requires, allow_builds=allow_builds, on_progress=on_progress)
     terminal.show(report.data(), report.lines(), as_json=as_json)

@@ -86,7 +86,6 @@ def cache_clean(parts: tuple[str, ...]) -> None:
 
 
 def _removed(removed: "Iterable[Removed]") -> Iterator[str]:
-    """One line for each part of which something was removed, then the sum."""
     size = 0
     for swept in removed:
         size += swept.size

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+import vbuild
+from vbuild.api import Layout
 from vbuild.cli import options, terminal
 from vbuild.errors import WheelError
 from vbuild.files.wording import counted, wrapped
@@ -33,33 +35,29 @@ if TYPE_CHECKING:
     help="Check the folder of this layout that vbuild publish made: FOLDER/NAME, or FOLDER itself. Repeatable.",
 )
 @options.as_json
-def check(place: Path | str, *, pypi: bool, limit: int, layouts: tuple[str, ...], as_json: bool) -> None:
+def check(place: Path | str, *, pypi: bool, limit: int, layouts: tuple[Layout, ...], as_json: bool) -> None:
     """Find what keeps a folder of wheels from being published, or what is wrong with a page or an index of them.
 
     Looks for what an index refuses or installers stumble over: metadata that differs among variants, labels without
     files, a missing plain wheel or sdist, damaged files, and sizes. Of a URL, the page of a project or a simple index,
     it reads what the check needs, and compares that with what the pages say.
     """
-    from vbuild.publishing.check import check as verb
-    from vbuild.publishing.check import check_layout
-
     if layouts and pypi:
         raise click.UsageError("--pypi is for files that are uploaded as they are; expected it, or --layout")
     if layouts and isinstance(place, str):
         raise click.UsageError("--layout is for a folder that vbuild publish made; check a URL without it")
     if isinstance(place, Path) and layouts:
-        checklists = [check_layout(place, layout) for layout in dict.fromkeys(layouts)]
+        checklists = [vbuild.check(place, layout=layout) for layout in dict.fromkeys(layouts)]
         lines = [line for checklist in checklists for line in check_lines(checklist)]
         terminal.show([checklist.data() for checklist in checklists], lines, as_json=as_json)
     else:
-        checklists = [verb(place, pypi=pypi, limit=limit)]
+        checklists = [vbuild.check(place, pypi=pypi, limit=limit)]
         terminal.show(checklists[0].data(), check_lines(checklists[0]), as_json=as_json)
     if any(checklist.failed for checklist in checklists):
         raise WheelError(f"{checklists[0].place}: cannot be published as it is")
 
 
 def check_lines(checklist: "Checklist") -> Iterator[str]:
-    """What keeps a folder from being published, errors first; then what was looked at."""
     for problem in checklist.problems:
         yield from wrapped(f"{problem.severity}: {problem.sentence}")
         yield from wrapped(f"  {problem.advice} [{problem.rule}]", indent=4)

@@ -52,7 +52,6 @@ def cibuildwheel(
 
 
 def run_lines(runs: Iterable["CibuildwheelRun"]) -> Iterator[str]:
-    """Runs of cibuildwheel: what each is for, then its variables, as one would type them."""
     for run in runs:
         yield from wrapped(f"{run}: {', '.join(run.identifiers)}")
         yield from (f"  {name}={shlex.quote(value)}" for name, value in run.variables)

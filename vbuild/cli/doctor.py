@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 from vbuild.errors import VbuildError
 from vbuild.files.wording import counted, mb, wrapped
@@ -32,10 +33,8 @@ def doctor(places: tuple[Path, ...], *, gpus: "GpuList | None", as_json: bool) -
     PLACES are environments or wheels. [default: the environment that is active, or vbuild's own] Without --gpu it says
     whether installed variant wheels are for this machine, too.
     """
-    from vbuild.api import looking
-
     here = places or (Path(os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or sys.prefix),)
-    checkup = looking.checkup(here, gpus=gpus or "native")
+    checkup = vbuild.checkup(here, gpus=gpus or "native")
     terminal.show(checkup.data(), list(checkup_lines(checkup)), as_json=as_json)
     if wrong := [variant.project for variant in checkup.variants if variant.is_supported is False]:
         raise VbuildError(f"{', '.join(wrong)}: not for this machine")
@@ -48,7 +47,6 @@ def doctor(places: tuple[Path, ...], *, gpus: "GpuList | None", as_json: bool) -
 
 
 def checkup_lines(checkup: "Checkup") -> Iterator[str]:
-    """One table of what was examined, and what to know besides."""
     from vbuild.inspection.doctor import merged, shortened_runs
 
     rows = merged(checkup.examined)

@@ -46,7 +46,6 @@ class Commands(click.Group):
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the first sentence of each command's help, whole."""
         for title, names in (self._sections or {"Commands": self.list_commands(ctx)}).items():
             rows = [(name, summary(self.commands[name])) for name in names]
             with formatter.section(title):
@@ -73,7 +72,7 @@ class Commands(click.Group):
 
 
 class DefaultCommand(Commands):
-    """A group whose first command is meant where no command of it is named: its arguments may stand alone."""
+    """A group whose first command is meant if none is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands:

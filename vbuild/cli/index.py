@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 from vbuild.files.wording import counted
 
@@ -26,7 +27,6 @@ def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...]) -> None
     if it has packages for conda in folders such as linux-64, and no wheels.
     """
     from vbuild.publishing.conda.channel import packages_in
-    from vbuild.variants.index import index as verb
     from vbuild.wheel.archive import wheels_in
 
     if remove and not simple:
@@ -34,19 +34,11 @@ def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...]) -> None
     if folder.is_dir() and not wheels_in(folder) and packages_in(folder):
         if simple:
             raise click.UsageError("--simple is for wheels; expected none for a channel of packages for conda")
-        _index_channel(folder)
+        subdirs = vbuild.index_channel(folder)
+        terminal.show(None, [f"{subdir.path}: {counted(len(subdir.packages), 'package')}" for subdir in subdirs])
         return
-    indexed = verb(folder, simple=simple, remove=remove)
     lines = []
-    for item in indexed:
-        lines += [f"{item.path.name}: {', '.join(item.labels)}", *(f"  note: {note}" for note in item.notes)]
+    for release in vbuild.index(folder, simple=simple, remove=remove):
+        lines += [f"{release.path.name}: {', '.join(release.labels)}", *(f"  note: {note}" for note in release.notes)]
     lines = lines or [f"{folder}: no variant wheels"]
     terminal.show(None, [*lines, *([str(simple)] if simple else [])])
-
-
-def _index_channel(folder: Path) -> None:
-    from vbuild.publishing.conda.channel import index_channel
-
-    indexed = index_channel(folder)
-    lines = [f"{item.path}: {counted(len(item.packages), 'package')}" for item in indexed]
-    terminal.show(None, lines)

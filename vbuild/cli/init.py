@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 from vbuild.errors import BuildError
 from vbuild.files.wording import wrapped
@@ -32,23 +33,20 @@ def init(source: str, file: Path | None, *, emit: str | None, check: bool, **giv
     SOURCE is the folder of a project, an sdist, or a name on the package index. The recipe names the source and its
     hash, the axes, what the build needs to be told, and a test, each with a comment.
     """
-    from vbuild.api.arguments import axes_of
-
     if emit:
         if check or file or any(given.values()):
             raise click.UsageError("--emit writes what the project's [tool.vbuild] says; expected SOURCE alone with it")
         from vbuild.release.emit import write_workflows
 
-        made = [str(path) for path in write_workflows(Path(source))]
-        terminal.show(None, made)
+        terminal.show(None, map(str, write_workflows(Path(source))))
         return
-    axes = axes_of(**given)
     if check:
         if file:
             raise click.UsageError("--check writes nothing; expected no --output")
+        from vbuild.api.arguments import axes_of
         from vbuild.build.init import prospect
 
-        outlook = prospect(source, axes)
+        outlook = prospect(source, axes_of(**given))
         lines = [line for point in (*outlook.notes, *outlook.obstacles) for line in wrapped(str(point), indent=2)]
         terminal.show(None, lines or [f"{outlook.name}: nothing in the way"])
         if outlook.errors:
@@ -56,8 +54,6 @@ def init(source: str, file: Path | None, *, emit: str | None, check: bool, **giv
                 f"{outlook.name}: {outlook.errors} {'thing' if outlook.errors == 1 else 'things'} in the way"
             )
         return
-    from vbuild.build.init import init as verb
-
-    written = verb(source, axes, file=file)
+    written = vbuild.init(source, output=file, **given)
     lines = [line for note in written.notes for line in wrapped(note, indent=2)]
     terminal.show(None, [*lines, f"{written.path}:", *written.text.splitlines()])

@@ -31,20 +31,18 @@ def inspect(
     wheels: tuple[Path, ...], *, globs: tuple[str, ...], page: Path | None, closure: bool, as_json: bool
 ) -> None:
     """Show what takes space in wheels: libraries, GPU code, copies."""
-    from vbuild.inspection.inspect import compared, save_page
-    from vbuild.inspection.inspect import inspect as verb
+    from vbuild.inspection import inspect as inspection
 
     if page and len(wheels) > 1:
         raise click.UsageError("expected one wheel with --html")
-    inspected = compared([verb(wheel, closure=closure) for wheel in wheels])
+    inspected = inspection.compared([inspection.inspect(wheel, closure=closure) for wheel in wheels])
     if page:
-        save_page(inspected[0], page)
+        inspection.save_page(inspected[0], page)
     lines = closure_lines(inspected, globs) if closure else contents_lines(inspected, globs)
     terminal.show([contents.data() for contents in inspected], lines, as_json=as_json)
 
 
 def contents_lines(several: Iterable["Contents"], globs: Sequence[str]) -> Iterator[str]:
-    """Each wheel on one screen; or all about its libraries whose paths match one of *globs*."""
     from vbuild.inspection.text import details, summary
 
     for contents in several:
@@ -59,7 +57,6 @@ def contents_lines(several: Iterable["Contents"], globs: Sequence[str]) -> Itera
 
 
 def closure_lines(several: Sequence["Contents"], globs: Sequence[str]) -> Iterator[str]:
-    """Which library loads which in each wheel, and what wheels repeat; or how those matching *globs* are reached."""
     from vbuild.inspection import text
 
     for place, contents in enumerate(several):

@@ -59,16 +59,17 @@ def lock(
         raise click.UsageError("--machine: expected --find-links with the wheels, and --output-dir for the locks")
     if not machines and (places or requires or folder or allow_builds):
         raise click.UsageError("--find-links, --with, --output-dir and --allow-builds go with --machine only")
-    if not machines:
-        from vbuild.release.lock import lock as verb
+    from vbuild.release import lock as locking
 
+    if not machines:
         with terminal.status() as on_progress:
-            written = verb(Path(source), on_progress=on_progress)
+            written = locking.lock(Path(source), on_progress=on_progress)
         terminal.show(None, written.lines())
         return
-    from vbuild.release.lock import lock_machines
     from vbuild.variants.select import machine_at
 
     described = {str(file): machine_at(file) for file in machines}
-    locks = lock_machines(source, places, described, folder or Path(), requires=requires, allow_builds=allow_builds)
+    locks = locking.lock_machines(
+        source, places, described, folder or Path(), requires=requires, allow_builds=allow_builds
+    )
     terminal.show(None, [line for machine_lock in locks for line in machine_lock.lines()])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 from vbuild.cli.progress import progress
 from vbuild.cli.render import show_release
@@ -33,7 +34,7 @@ _FOR_JOBS = ("jobs", "fresh", "locked")
 @options.of("vbuild.api.building:MatrixRequest")
 @click.option(
     "--emit",
-    type=options.Choice(["github", "gitlab", "json"]),
+    type=options.Choice(["github", "json"]),
     help="Print jobs for this system, one for each build; build nothing.",
 )
 @click.option("--dry-run", is_flag=True, help="Print every target with its flags; build and write nothing.")
@@ -71,11 +72,9 @@ def matrix(
         jobs = jobs_of(source, matrix_request(request))
         terminal.show([job.data() for job in jobs], job_lines(jobs), as_json=as_json)
     else:
-        from vbuild.api import building
-
         folder = folder or _FOLDER
         with progress(folder, quiet=as_json, verbose=verbose) as on_progress:
-            release = building.matrix(source, folder, **given, on_progress=on_progress, on_note=terminal.note)
+            release = vbuild.matrix(source, folder, **given, on_progress=on_progress, on_note=terminal.note)
         show_release(release, as_json=as_json)
 
 
@@ -90,7 +89,6 @@ def _emitted(source: Path, system: str, settings: dict[str, Any]) -> str:
 
 
 def job_lines(jobs: Iterable["Job"]) -> Iterator[str]:
-    """Jobs as one would type them: variables, config settings, and what compiler wrappers do; each build once."""
     builds: dict[tuple[str, ...], list[Job]] = {}
     for job in jobs:
         builds.setdefault(job.target.build_key, []).append(job)

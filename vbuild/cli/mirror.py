@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 from vbuild.cli.group import DefaultCommand
+from vbuild.errors import RepackageError
 from vbuild.files.wording import counted, percent, sized, wrapped
 
 if TYPE_CHECKING:
@@ -38,12 +40,10 @@ def make(sources: tuple[str, ...], folder: Path | None, *, dry_run: bool, **give
     SOURCES are requirements.txt, pylock.toml or uv.lock files, or requirements such as torch==2.9.1. Each --machine,
     and each --gpu, is a kind of machine of the fleet and gets a lock. A second run fetches what is new.
     """
-    from vbuild.api import shipping
-
     if (folder is None) != dry_run:
         raise click.UsageError("expected either --output-dir FOLDER or --dry-run")
     with terminal.bar() as on_progress:
-        result = shipping.mirror(sources, folder, **given, on_progress=on_progress)
+        result = vbuild.mirror(sources, folder, **given, on_progress=on_progress)
     terminal.show(None, mirrored_lines(result))
 
 
@@ -53,10 +53,7 @@ def make(sources: tuple[str, ...], folder: Path | None, *, dry_run: bool, **give
 @options.as_json
 def verify(folder: Path, *, attestations: bool, as_json: bool) -> None:
     """Hold every file, index page and lock of a mirror against what its mirror.json says."""
-    from vbuild.api import shipping
-    from vbuild.errors import RepackageError
-
-    check = shipping.verify_mirror(folder, attestations=attestations)
+    check = vbuild.verify_mirror(folder, attestations=attestations)
     terminal.show(check.data(), check.lines(), as_json=as_json)
     if check.problems:
         raise RepackageError(f"{folder}: {counted(len(check.problems), 'problem')}")
@@ -73,7 +70,6 @@ def oci(site: Path, folder: Path) -> None:
 
 
 def mirrored_lines(result: "Mirrored") -> Iterator[str]:
-    """What changes, what was left and why, the sums, and how to install from the site."""
     changed = [file for file in result.files if file.is_changed]
     if changed:
         yield f"{'package':{_NAME}} {'before':>9} {'after':>9}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from vbuild.api import Layout
+from vbuild.cli import terminal
 from vbuild.errors import VbuildError, meant
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Choice(click.Choice[str]):
 
 
 class Place(_Path):
-    """A path, or the URL of a file: that is fetched, and is there under its own name until the command ends.
+    """A path, or the URL of a file, which is fetched and there under its own name until the command ends.
 
     With *listed* it may also be the URL of a page of links, which stays as it is. With *named* it may be the name of a
     project on the package index, as in torch==2.9.1, which becomes a requirement.
@@ -80,7 +81,6 @@ class Place(_Path):
 
     @staticmethod
     def _named_wheel(value: Any) -> Any:  # noqa: ANN401
-        """The project and versions that *value* names, or *value* as a path."""
         path = Path(value)
         if not isinstance(value, str) or path.exists():
             return path
@@ -94,10 +94,8 @@ def here(wheels: Iterable[Any]) -> tuple[Path, ...]:
     """The paths of *wheels*, those named on the package index fetched; they are there until the command ends."""
     from tempfile import TemporaryDirectory
 
-    from vbuild.cli import terminal
-    from vbuild.index_client.configuration import Indexes
-
     def fetched_wheel(wanted: Any) -> Path:  # noqa: ANN401 - a requirement
+        from vbuild.index_client.configuration import Indexes
         from vbuild.index_client.packages import download_wheel
 
         folder = click.get_current_context().find_root().with_resource(TemporaryDirectory(prefix="vbuild-fetched-"))
@@ -148,13 +146,11 @@ allow_builds = click.option(
 
 
 def find_links(when: str = "Look") -> Callable[[F], F]:
-    """``--find-links``, the places of wheels as *places*; *when* begins its help text."""
     text = f"{when} for wheels in this folder, page of links or simple index. Repeatable."
     return click.option("-f", "--find-links", "places", type=LISTED, metavar="FOLDER|URL", multiple=True, help=text)
 
 
 def example(command: str) -> str:
-    """The end of a help text: *command*, its lines kept as they are."""
     return f"\b\nExample:\n  {command}"
 
 
@@ -196,7 +192,6 @@ class RequestCommand(click.Command):
 
 
 def of(request: str, *names: str) -> Callable[[F], F]:
-    """See `Declared`; the command is a `RequestCommand`."""
     return click.option("--declared", cls=Declared, request=request, names=names)
 
 

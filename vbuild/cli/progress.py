@@ -31,8 +31,6 @@ _TAIL = 4096  # bytes
 
 
 class _Logs:
-    """The logs of builds in *folder*, and how far each has been read."""
-
     def __init__(self, folder: Path) -> None:
         from vbuild.files.atomic import LOGS
 
@@ -122,7 +120,6 @@ def progress(folder: Path, *, quiet: bool = False, verbose: bool = False) -> Ite
 
 @contextmanager
 def _shown(steps: _Steps, logs: _Logs, *, is_terminal: bool, verbose: bool) -> Iterator[None]:
-    """Show *steps* and *logs* from a thread while the block runs."""
     from rich.console import Console
 
     console, ended = Console(stderr=True), threading.Event()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 from vbuild.errors import HardwareError, RepackageError
 from vbuild.files.wording import counted, wrapped
@@ -49,15 +50,15 @@ def publish(
     versions with labels (local), projects with suffixes (suffix), container images (oci), conda packages (conda), or
     variant wheels with their index (variants).
     """
-    from vbuild.api import shipping
     from vbuild.api.request import options_of
+    from vbuild.api.shipping import PublishRequest
 
-    for name, (declared, default) in options_of(shipping.PublishRequest).items():
+    for name, (declared, default) in options_of(PublishRequest).items():
         if declared.only and declared.only not in given["layouts"] and given[name] != default:
             raise click.UsageError(f"--{name.replace('_', '-')} goes with --layout {declared.only} only")
     if folder is None and not dry_run:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
-    laid = shipping.publish(wheels, None if dry_run else folder, **given)
+    laid = vbuild.publish(wheels, None if dry_run else folder, **given)
     lines = [line for layout in laid for line in laid_lines(layout)]
     terminal.show([layout.data() for layout in laid], lines, as_json=as_json)
 
@@ -83,7 +84,6 @@ def two_names(text: str) -> tuple[str, str]:
 
 
 def laid_lines(laid: "PublishedLayout") -> Iterator[str]:
-    """A layout's folder: what is in it for consumers, and what its publisher should know."""
     links = sum(file.is_linked for file in laid.files)
     if laid.folder:
         written = f"{laid.size / 1e6:.2f} MB in {counted(len(laid.files) - links, 'file')}, {counted(links, 'link')}"

@@ -33,10 +33,7 @@ def show_release(release: "ReleaseResult", *, as_json: bool = False) -> None:
 
 
 def release_lines(release: "ReleaseResult") -> Iterator[str]:
-    """The release as a table of 80 columns: two lines a wheel, and one for its GPU code; then what failed.
-
-    Wheels for several Pythons stand below the name of theirs.
-    """
+    """The release as a table of 80 columns: two lines a wheel, and one for its GPU code; then what failed."""
     if release.products:
         yield f"{'variant':<{_LABEL}} {'size':>9} {'build':>8}  {'instruction sets':<22} test"
     built: set[tuple[str, ...]] = set()
@@ -55,7 +52,6 @@ def release_lines(release: "ReleaseResult") -> Iterator[str]:
 
 
 def _bench_lines(report: "BenchReport") -> Iterator[str]:
-    """How fast the wheels of *report* are, and what becomes of each level."""
     if report.error:
         yield from wrapped(f"bench failed, and nothing is left out: {report.error}")
         return
@@ -71,7 +67,6 @@ def _bench_lines(report: "BenchReport") -> Iterator[str]:
 
 
 def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
-    """What else the user should know about a release."""
     yield from _code_lines(release)
     yield from _emulation_lines(release)
     yield from _differing_lines(release)
@@ -104,7 +99,6 @@ def _code_lines(release: "ReleaseResult") -> Iterator[str]:
 
 
 def _differing_lines(release: "ReleaseResult") -> Iterator[str]:
-    """The files that would have other bytes if they were built elsewhere, and why."""
     from vbuild.release.report import REPORT, differing
 
     files = [*differing(release.products).items()]
@@ -117,7 +111,6 @@ def _differing_lines(release: "ReleaseResult") -> Iterator[str]:
 
 
 def _emulation_lines(release: "ReleaseResult") -> Iterator[str]:
-    """The wheels that no emulator has judged though it was asked for, and why."""
     untried: dict[str, list[str]] = {}
     for product in release.products:
         if product.emulation and product.emulation.untried:
@@ -164,7 +157,6 @@ def _built(product: "Product", before: set[tuple[str, ...]]) -> str:
 
 
 def _kept(release: "ReleaseResult") -> str:
-    """What *release* took from an earlier run, in a few words; an empty text if nothing."""
     wheels = f"{release.kept} of {release.targets} wheels" if release.kept else ""
     builds = counted(release.kept_builds, "build") if release.kept_builds else ""
     return " and ".join(filter(None, (wheels, builds)))
@@ -198,7 +190,6 @@ def _reason(failure: "Failure") -> str:
 
 
 def split_lines(split: "Split") -> Iterator[str]:
-    """A split: what went where, what stayed and why, and each wheel before and after."""
     made = f" and {counted(len(split.companions), 'new wheel')}" if split.companions else ""
     after = "" if split.packed is None else f" -> {mb(split.packed)}"
     yield f"{counted(len(split.wheels), 'wheel')}{made}: {mb(split.before)}{after} MB"
@@ -230,7 +221,6 @@ def split_lines(split: "Split") -> Iterator[str]:
 
 
 def _becomes(move: "LibraryMove") -> str:
-    """What happens to a library, and why nothing better does."""
     because = f"; {move.reason}" if move.reason else ""
     match str(move.kind):
         case "replace":

@@ -1,11 +1,12 @@
 """`vbuild select`: which wheel a machine gets."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 from vbuild.errors import RepackageError, VariantError
 
@@ -61,17 +62,21 @@ def select(name: str | None, *, as_json: bool, **settings: Any) -> None:  # noqa
         with _known_words(settings):
             _compare(name, settings, machines, as_json=as_json)
     elif name and name.startswith(_IMAGES):
-        image = _image(name, described)
+        image = vbuild.select_image(name.removeprefix(_IMAGES), machine=described)
         terminal.show(image.data(), image.lines, as_json=as_json)
     elif name:
         with _known_words(settings):
-            _choose(name, settings, described, as_json=as_json)
+            selection = vbuild.select(name, settings["places"], machine=described)
+        lines = [selection.wheel.name, *([selection.url] if selection.url else [])]
+        for rank, candidate in enumerate(selection.ranking, 1):
+            lines += [f"{rank:3}. {candidate.file.name}", f"     {candidate.why}"]
+        lines += [f"note: {note}" for note in selection.notes]
+        terminal.show(selection.data(), lines, as_json=as_json)
     else:
         terminal.show({"machine": str(written)}, [str(written)], as_json=as_json)
 
 
 def _check_words(name: str | None, settings: Mapping[str, Any]) -> None:
-    """A usage mistake for options that do not go together."""
     places, written, machines = (settings[key] for key in ("places", "write_machine", "machines"))
     is_image = bool(name) and str(name).startswith(_IMAGES)
     if places and (not name or is_image):
@@ -96,7 +101,6 @@ def _known_words(settings: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _machines(settings: Mapping[str, Any]) -> "dict[str, Machine]":
-    """The machines to choose for, by what they are called."""
     from msgspec.structs import replace
 
     from vbuild.api.arguments import machine_of
@@ -112,7 +116,6 @@ def _machines(settings: Mapping[str, Any]) -> "dict[str, Machine]":
 
 
 def _described(settings: Mapping[str, Any]) -> "Machine | None":
-    """The machine that options of the command line describe; None if none of them is there."""
     cpu, gpus = settings["cpu"], settings["gpus"]
     if cpu is None:
         if gpus:
@@ -121,44 +124,21 @@ def _described(settings: Mapping[str, Any]) -> "Machine | None":
     if settings["machines"]:
         raise click.UsageError("--cpu describes another machine; expected no --machine")
     from vbuild.hardware.driver import Dotted
-    from vbuild.hardware.machine import Machine
 
     capabilities = [Dotted(device.major, device.number % 10) for device in gpus.devices] if gpus else []
     processors = [target.processor for target in gpus.targets] if gpus else []
-    return Machine.described(cpu, capabilities, processors=processors)
-
-
-def _image(name: str, machine: "Machine") -> "ImageSelection":
-    from vbuild.api import looking
-
-    return looking.select_image(name.removeprefix(_IMAGES), machine=machine)
-
-
-def _choose(name: str, settings: Mapping[str, Any], machine: "Machine", *, as_json: bool) -> None:
-    """Show the choice."""
-    from vbuild.variants.select import select as verb
-
-    selection = verb(name, settings["places"], machine=machine)
-    lines = [str(selection.wheel.name), *([selection.url] if selection.url else [])]
-    for place, candidate in enumerate(selection.ranking, 1):
-        lines += [f"{place:3}. {candidate.file.name}", f"     {candidate.why}"]
-    lines += [f"note: {note}" for note in selection.notes]
-    terminal.show(selection.data(), lines, as_json=as_json)
+    return vbuild.Machine.described(cpu, capabilities, processors=processors)
 
 
 def _compare(name: str, settings: Mapping[str, Any], machines: "Mapping[str, Machine]", *, as_json: bool) -> None:
-    """Show which of the *machines* gets what."""
-    from vbuild.variants.select import select as verb
-
-    choose: Callable[[Machine], Selection | ImageSelection]
-    if name.startswith(_IMAGES):
-        choose = lambda machine: _image(name, machine)  # noqa: E731
-    else:
-        choose = lambda machine: verb(name, settings["places"], machine=machine)  # noqa: E731
     rows, data, without = [], [], []
     for called, machine in machines.items():
+        choice: Selection | ImageSelection
         try:
-            choice = choose(machine)
+            if name.startswith(_IMAGES):
+                choice = vbuild.select_image(name.removeprefix(_IMAGES), machine=machine)
+            else:
+                choice = vbuild.select(name, settings["places"], machine=machine)
         except (VariantError, RepackageError) as error:
             if "this machine" not in str(error):
                 raise

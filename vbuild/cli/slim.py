@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 from vbuild.files.wording import counted, mb, sized, wrapped
 
@@ -42,8 +43,6 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, *, dry_run: bool, as_json
     the code for every GPU. --environment needs no WHEELS: it cuts what is installed, in place. oci:DIR is an image
     layout, of which the output folder becomes a slimmed one.
     """
-    from vbuild.api import repackaging
-
     place, backup, undo = (given.pop(name) for name in ("place", "backup", "undo"))
     if place or backup or undo:
         if wheels or folder or bool(place) is bool(undo):
@@ -52,20 +51,18 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, *, dry_run: bool, as_json
         if undo:
             if backup or dry_run:
                 raise click.UsageError("expected --undo DIR alone")
-            undone = repackaging.undo_slim(undo)
+            undone = vbuild.undo_slim(undo)
             terminal.show(undone.data(), undone.lines, as_json=as_json)
             return
         with terminal.bar(quiet=as_json) as on_progress:
-            result = repackaging.slim_environment(
-                place, backup=backup, dry_run=dry_run, **cuts, on_progress=on_progress
-            )
+            result = vbuild.slim_environment(place, backup=backup, dry_run=dry_run, **cuts, on_progress=on_progress)
         terminal.show(result.data(), environment_lines(result), as_json=as_json)
     elif any(str(wheel).startswith(_IMAGES) for wheel in wheels):
         if len(wheels) != 1 or (folder is None) != dry_run:
             raise click.UsageError("expected one oci:DIR, and either --output-dir FOLDER or --dry-run")
         layout, cuts = str(wheels[0]).removeprefix(_IMAGES), _cuts(given)
         with terminal.bar(quiet=as_json) as on_progress:
-            images = repackaging.slim_images(layout, folder, **cuts, on_progress=on_progress)
+            images = vbuild.slim_images(layout, folder, **cuts, on_progress=on_progress)
         lines = [line for image in images for line in _image_lines(image)]
         terminal.show([image.data() for image in images], lines, as_json=as_json)
     else:
@@ -77,7 +74,7 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, *, dry_run: bool, as_json
             raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
         fetched = options.here(wheels)
         with terminal.bar(quiet=as_json) as on_progress:
-            results = repackaging.slim(fetched, None if dry_run else folder, **given, on_progress=on_progress)
+            results = vbuild.slim(fetched, None if dry_run else folder, **given, on_progress=on_progress)
         lines = [line for result in results for line in slimmed_lines(result)]
         terminal.show([result.data() for result in results], lines, as_json=as_json)
 
@@ -109,7 +106,6 @@ _NAME_WIDTH = 44
 
 
 def environment_lines(result: "SlimmedEnvironment") -> Iterator[str]:
-    """A table of the distributions that change, what was left and why, and the sum."""
     yield str(result.root)
     if result.completed:
         yield f"  completed what an earlier run had begun: {counted(result.completed, 'file')}"
@@ -137,7 +133,6 @@ def environment_lines(result: "SlimmedEnvironment") -> Iterator[str]:
 
 
 def _left_lines(distribution: "SlimmedDistribution") -> Iterator[str]:
-    """What of *distribution* was left, a line for each reason."""
     for why, files in distribution.reasons.items():
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         spared = sum(file.saves for file in files)
@@ -150,7 +145,6 @@ def _left_lines(distribution: "SlimmedDistribution") -> Iterator[str]:
 
 
 def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
-    """One output of slimming: the wheel, and two lines or so for each library that was looked at."""
     yield slimmed.name
     if slimmed.why_untouched:
         yield f"  unchanged: {slimmed.why_untouched}"

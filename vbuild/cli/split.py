@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 from vbuild.cli.render import split_lines
 from vbuild.errors import VbuildError
@@ -40,7 +41,6 @@ def split(
     project's, byte for byte, becomes a requirement of that project's wheel; one that several wheels bundle moves to a
     wheel that all of them require.
     """
-    from vbuild.api import repackaging
     from vbuild.splitting.request import unmatched
 
     if folder is None and not (dry_run or check):
@@ -56,9 +56,7 @@ def split(
         _refuse_failed(checked)
         return
     with terminal.bar(quiet=as_json) as on_progress:
-        result = repackaging.split(
-            wheels, None if dry_run else folder, **given, looks_at_all=check, on_progress=on_progress
-        )
+        result = vbuild.split(wheels, None if dry_run else folder, **given, looks_at_all=check, on_progress=on_progress)
     for glob in unmatched((*given["keep"], *given["move"]), [move.path for move in result.libraries]):
         terminal.note(
             f"warning: {glob!r}: no bundled library is called so; --keep and --move take globs, as in 'libfoo*'"
@@ -72,10 +70,8 @@ def split(
 def _checked(
     wheels: Sequence[Path], absent: Sequence[str], against: str | Path | None, *, builds: bool, quiet: bool
 ) -> "tuple[InstallCheck, ...]":
-    from vbuild.api import repackaging
-
     with terminal.status(quiet=quiet) as on_progress:
-        return repackaging.install_check(
+        return vbuild.install_check(
             wheels, absent=absent, against=against, allow_builds=builds, on_progress=on_progress
         )
 
@@ -86,7 +82,6 @@ def _refuse_failed(checked: "Sequence[InstallCheck]") -> None:
 
 
 def checked_lines(checked: Iterable["InstallCheck"]) -> Iterator[str]:
-    """What came of installing the results, a wheel and an installer at a time."""
     for install in checked:
         for line in install.lines():
             yield from wrapped(line, indent=6)

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 
 
@@ -17,12 +18,9 @@ from vbuild.cli import options, terminal
 @options.of("vbuild.api.repackaging:StampRequest")
 def stamp(wheel: Path, folder: Path, **given: Any) -> None:  # noqa: ANN401 - the options of StampRequest
     """Copy a wheel under a variant label, or remove its label."""
-    from vbuild.api import repackaging
-
     label, null, remove = (given[name] for name in ("label", "null", "remove"))
     if sum((label is not None, null, remove)) != 1:
         raise click.UsageError("expected exactly one of --label, --null and --remove")
     if (null or remove) and given["properties"]:
         raise click.UsageError("--property goes with --label only")
-    path = repackaging.stamp(wheel, folder, **given)
-    terminal.show(None, [str(path)])
+    terminal.show(None, [str(vbuild.stamp(wheel, folder, **given))])

@@ -26,10 +26,7 @@ _LONGEST = 1 << 16
 
 
 class Refusal(click.ClickException):
-    """A `VbuildError` as the user sees it: one line, on a terminal also the advice of its class, and its exit code.
-
-    *exit_code* is another than that of its class.
-    """
+    """A `VbuildError` as the user sees it: one line, on a terminal also the advice of its class, and its exit code."""
 
     def __init__(self, message: str, kind: type[VbuildError] = VbuildError, *, exit_code: int | None = None) -> None:
         super().__init__(message)
@@ -57,7 +54,6 @@ class UsageMistake(click.ClickException):
 
 
 def show(data: Any, lines: Iterable[str], *, as_json: bool = False) -> None:  # noqa: ANN401 - whatever JSON holds
-    """Print *data* as JSON, or *lines* for people."""
     if as_json:
         # the same JSON, in which a command to a CI system is none
         click.echo(_TO_OTHERS.sub(r"#\\u0023", json.dumps(data, indent=2)))
@@ -71,7 +67,6 @@ def write(text: str) -> None:
 
 
 def note(line: str) -> None:
-    """Show *line* on stderr, as it comes up: stdout is for results."""
     click.echo(_printable(line), err=True)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 from vbuild.errors import WheelError
 
@@ -73,25 +74,26 @@ def verify(
     that is promised. Also checks RECORD, and that libraries find each other, also those in required wheels that lie
     beside them. Attestations are files WHEEL.provenance or WHEEL.publish.attestation.
     """
-    from vbuild.api import looking
-    from vbuild.api.arguments import attestations_of, fetch_of
     from vbuild.verification.level_emulation import LevelReport
-    from vbuild.verification.verify import verify as verb
 
     if (test or allow_builds) and not run:
-        raise click.UsageError("--recipe, --test and --allow-builds go with --run only")
+        raise click.UsageError("--test and --allow-builds go with --run only")
     if (publisher or trust_root) and not attestations:
         raise click.UsageError("--publisher and --trust-root go with --attestations only")
     with terminal.status(quiet=as_json) as on_progress:
-        fetching = fetch_of(fetch=fetch)
-        judge = partial(verb, cpu=cpu, baseline=baseline, allow=allow, fetch=fetching, on_progress=on_progress)
+        judge = partial(
+            vbuild.verify,
+            cpu=cpu,
+            baseline=baseline,
+            allow=[regex.pattern for regex in allow],
+            fetch=fetch,
+            attestations=attestations,
+            publisher=publisher,
+            trust_root=trust_root,
+            on_progress=on_progress,
+        )
         verdicts = [*map(judge, wheels)]
-        if attestations:
-            request = attestations_of(publisher=publisher, trust_root=trust_root, fetch=fetch)
-            from vbuild.verification.attestations import attested
-
-            verdicts = [attested(verdict, request) for verdict in verdicts]
-        levels = partial(looking.run_levels, cpu=cpu, test=test, allow_builds=allow_builds)
+        levels = partial(vbuild.run_levels, cpu=cpu, test=test, allow_builds=allow_builds)
         runs = (
             [levels(verdict.wheel, processors=verdict.processors, on_progress=on_progress) for verdict in verdicts]
             if run
@@ -115,7 +117,6 @@ def verify(
 
 
 def verdict_lines(verdict: "Verdict", *, crash: str = "") -> Iterator[str]:
-    """The *verdict* for a terminal; its summary is the *crash* that a run of the wheel ended in, if any."""
     from vbuild.verification.model import merged
 
     yield f"{verdict.wheel.name}: {crash or verdict.summary}"
