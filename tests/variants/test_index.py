@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.factories.variants import BLAS, V3, document, metadata, tiny_wheel, variant, variant_wheel
+from tests.factories.variants import BLAS, document, metadata, tiny_wheel, variant, variant_wheel
 from tests.factories.wheels import wheel
 from vbuild.errors import VariantError, WheelError
 from vbuild.variants.document import Document
 from vbuild.variants.index import index
-from vbuild.variants.model import NULL, VariantProvider
+from vbuild.variants.model import NULL
 
 V2 = document(variant("x86_64_v2", "x86_64 :: level :: v2"))
 
@@ -78,27 +78,11 @@ INCONSISTENT = [
         ),
     ),
     (
-        "demo-1.0-py3-none-any-avx2.whl",
-        document(variant("avx2", V3)),
-        (
-            f"demo-1.0-py3-none-any-avx2.whl and {FIRST}: the labels 'avx2' and 'x86_64_v3' stand "
-            "for the same properties: x86_64 :: level :: v3 (PEP 825, variant label)"
-        ),
-    ),
-    (
         "demo-1.0-py3-none-any-v2.whl",
         V2,
         (
             "demo-1.0-py3-none-any-v2.whl: variant.json: describes 'x86_64_v2'; "
             "expected only 'v2', as in the file name (PEP 825)"
-        ),
-    ),
-    (
-        "demo-1.0-py3-none-any-both.whl",
-        document(variant("both", V3), NULL),
-        (
-            "demo-1.0-py3-none-any-both.whl: variant.json: describes 'both', 'null'; "
-            "expected only 'both', as in the file name (PEP 825)"
         ),
     ),
     (
@@ -115,24 +99,6 @@ INCONSISTENT = [
         (
             "demo-1.0-py3-none-any-v2.whl: variant.json: missing; expected it to describe the variant 'v2' of the "
             "file name (PEP 825)"
-        ),
-    ),
-    (
-        "demo-1.0-py3-none-any-m.whl",
-        document(variant("m", "blas :: library :: mkl"), metadata=metadata("blas", "x86_64", blas=BLAS)),
-        (
-            f"{FIRST} and demo-1.0-py3-none-any-m.whl: different namespace priorities: x86_64 and blas, x86_64; "
-            "expected one to begin with the other (PEP 825, consistency)"
-        ),
-    ),
-    (
-        "demo-1.0-py3-none-any-v2.whl",
-        document(
-            variant("v2", "x86_64 :: level :: v2"), metadata=metadata(x86_64=VariantProvider(requires=("other",)))
-        ),
-        (
-            f"{FIRST} and demo-1.0-py3-none-any-v2.whl: different providers of 'x86_64'; "
-            "expected the same (PEP 850, provider information)"
         ),
     ),
 ]

@@ -258,11 +258,6 @@ def test_of_one_variant_the_better_tag_counts_then_the_higher_build_then_fewer_t
     assert [one.shown for one in found.ranking] == expected
 
 
-def test_the_json_of_a_selection_has_what_documents_said(release: Path) -> None:
-    found = replace(select("demo", [release], machine=machine()), notes=("old",))
-    assert found.data()["notes"] == ["old"]
-
-
 def test_one_version_can_be_asked_for(release: Path) -> None:
     tiny_wheel(release, "demo-2.0-py3-none-any.whl")
     assert select("demo", [release], machine=machine(), version="1.0.0").name.version == "1.0"

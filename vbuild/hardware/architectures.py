@@ -16,17 +16,14 @@ https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabi
 https://docs.nvidia.com/cuda/ampere-compatibility-guide/
 
 *since* is the first toolkit that compiles for an architecture, *until* the last one; *specific* and *family* are the
-first for its forms with ``a`` and ``f``. From 11.7 on ``ptxas --help`` lists them (of 11.7, 11.8, 12.0, 12.6, 12.8,
-12.9 and 13.0 to 13.5); before that, it is the toolkit of the PTX version that brought the target.
-https://docs.nvidia.com/cuda/parallel-thread-execution/#ptx-isa-version-history
+first for its forms with ``a`` and ``f``. From 11.7 on ``ptxas --help`` lists them; before that, it is the toolkit of
+the PTX version that brought the target. https://docs.nvidia.com/cuda/parallel-thread-execution/#ptx-isa-version-history
 
-Tegra GPUs are in a Jetson or DRIVE; NVIDIA renamed Thor from 10.1 to 11.0 in CUDA 13.
-https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/
+NVIDIA renamed Thor from 10.1 to 11.0 in CUDA 13. https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/
 
 AMD: code for a processor runs on that one alone. Code that names no mode runs in both. The runtime takes code for the
 processor itself before generic code, and compiles SPIR-V if there is neither: ROCm/clr, hipamd/src/hip_fatbin.cpp.
-Processors, modes and numbers are those of LLVM 22.
-https://llvm.org/docs/AMDGPUUsage.html#processors
+Processors, modes and numbers are those of LLVM 22. https://llvm.org/docs/AMDGPUUsage.html#processors
 """
 
 import re
@@ -48,7 +45,6 @@ class Architecture(NamedTuple):
     is_tegra: bool = False
 
     def first_toolkit(self, suffix: str) -> Dotted | None:
-        """The first toolkit that compiles for the form with *suffix*; None if there is no such form."""
         return {"": self.since, "a": self.specific, "f": self.family}[suffix]
 
 
@@ -92,7 +88,6 @@ class Arch(NamedTuple):
 
     @property
     def major(self) -> int:
-        """Of the compute capability: 9 of sm_90, 12 of sm_121."""
         return self.number // 10
 
     @property
@@ -102,7 +97,6 @@ class Arch(NamedTuple):
 
     @property
     def is_tegra(self) -> bool:
-        """Whether it is in a Jetson or DRIVE, which run no machine code but their own."""
         known = ARCHITECTURES.get(self.number)
         return known is not None and known.is_tegra
 
@@ -114,7 +108,6 @@ class Arch(NamedTuple):
         return (first, known.until) if known and first else None
 
     def runs_on(self, device: "Device") -> bool:
-        """Whether machine code for it runs on *device*."""
         if not isinstance(device, Arch):
             return False
         if self.number == device.number:

@@ -19,9 +19,8 @@ from vbuild.errors import HardwareError, meant
 
 
 class CpuFeature(Struct, frozen=True):
-    """A feature of x86-64 processors by its names: in the psABI (else iced-x86), Linux, and gcc.
-
-    *cpuinfo* is the flag in /proc/cpuinfo; *gcc* are its options, without ``-m``.
+    """A feature of x86-64 processors by its names: in the psABI (else iced-x86), in /proc/cpuinfo, and gcc's options
+    without ``-m``.
     """
 
     name: str
@@ -218,7 +217,6 @@ class Cpu(Struct, frozen=True):
 
     @property
     def march(self) -> str:
-        """The level as in ``-march=``."""
         if self.machine == "aarch64":
             # gcc calls the first of Armv9 armv9-a
             return f"armv{self.level.removesuffix('a').removesuffix('.0')}-a"
@@ -258,7 +256,6 @@ class Cpu(Struct, frozen=True):
 
     @property
     def features(self) -> frozenset[str]:
-        """The features that the level has above the baseline."""
         if self.machine == "aarch64":
             return frozenset(name for level in self.supported_levels for name in AARCH64_FEATURES.get(level, ()))
         return frozenset(
@@ -291,7 +288,6 @@ def extra_of(text: str) -> str | None:
 
 
 def _check_extra(cpu: Cpu, extra: str) -> None:
-    """`HardwareError` if *extra* cannot be named with the level *cpu*."""
     if cpu.machine != "x86_64":
         raise HardwareError(f"{cpu}+{extra}: single features can be named for x86-64 only")
     if level := _OF_LEVELS.get(extra):

@@ -96,12 +96,10 @@ class Nvidia(NamedTuple):
         try:
             version = _number(library.nvmlSystemGetCudaDriverVersion_v2)
             count = _number(library.nvmlDeviceGetCount_v2) or 0
-            capabilities = sorted(
-                {*filter(None, (_capability(library, index) for index in range(count)))}, reverse=True
-            )
+            capabilities = {*filter(None, (_capability(library, index) for index in range(count)))}
             # 12080 is CUDA 12.8
             cuda = Dotted(version // 1000, version % 1000 // 10) if version else None
-            return cls(cuda, tuple(sorted(filter(None, capabilities), reverse=True)))
+            return cls(cuda, tuple(sorted(capabilities, reverse=True)))
         finally:
             library.nvmlShutdown()
 

@@ -10,11 +10,9 @@
     gfx942   gfx90a:xnack-   MI300X     AMD's processors, in any mode or in one; vbuild compiles no code for them
     gfx11-generic                       each processor that such code runs on
 
-A product's name may have words that do not tell the architecture, such as brand, memory and socket, or not: NVIDIA
-A100-SXM4-80GB, Tesla T4, AMD Instinct MI250X, Radeon PRO W7900. A name that two generations share is refused with both.
-https://developer.nvidia.com/cuda-gpus
-https://developer.nvidia.com/cuda-legacy-gpus
-https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
+A product's name may have words that do not tell the architecture: NVIDIA A100-SXM4-80GB, Tesla T4, AMD Instinct MI250X.
+A name that two generations share is refused with both. https://developer.nvidia.com/cuda-gpus
+https://developer.nvidia.com/cuda-legacy-gpus https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
 """
 
 import re
@@ -149,7 +147,6 @@ class GpuRequest(NamedTuple):
 
     @property
     def device(self) -> Arch:
-        """The GPU: sm_90 for sm_90a."""
         return self.arch.device
 
 
@@ -186,7 +183,6 @@ class GpuList:
 
     @classmethod
     def of(cls, requests: Iterable[GpuRequest]) -> Self:
-        """The *requests*, those for one architecture merged."""
         merged: dict[Arch, GpuRequest] = {}
         for request in sorted(requests):
             before = merged.get(request.arch, request)
@@ -201,7 +197,6 @@ class GpuList:
 
     @property
     def devices(self) -> tuple[Arch, ...]:
-        """NVIDIA's GPUs, lowest first, each once."""
         return tuple(sorted({request.device for request in self.requests}))
 
     @property
@@ -275,10 +270,7 @@ def _known(match: re.Match[str]) -> tuple[int, str]:
 
 
 def _architecture_of(name: str) -> int | str | None:
-    """90, the compute capability, for H100, and gfx942 for MI300X; None for an unknown *name*.
-
-    `HardwareError` for a name that two generations share.
-    """
+    """90, the compute capability, for H100, and gfx942 for MI300X; None for an unknown *name*."""
     plain = _plain(name)
     if others := _AMBIGUOUS.get(plain):
         raise HardwareError(f"{name!r} is the name of several GPUs; expected {' or '.join(others)}")
@@ -286,7 +278,6 @@ def _architecture_of(name: str) -> int | str | None:
 
 
 def _similar_names(name: str) -> tuple[str, ...]:
-    """The three products at most whose names are nearest to *name*, nearest first."""
     plain = _plain(name[:_LONGEST])
     ending = [shown for known, shown in _PRODUCT_NAMES.items() if plain.isdigit() and known.endswith(plain)]
     return tuple(ending or (_PRODUCT_NAMES[near] for near in get_close_matches(plain, _PRODUCT_NAMES, cutoff=_CLOSE)))[
@@ -303,8 +294,6 @@ class GpuCodeKind(Enum):
 
 
 class GpuOffer(NamedTuple):
-    """What an entry of a fatbin offers to the driver."""
-
     code: GpuCodeKind
     arch: Device
 
@@ -391,8 +380,8 @@ def kept_offers(offers: Sequence[GpuOffer], request: GpuRequest | GpuTarget, *, 
     - Machine code: all that runs on the processor in a mode that *request* leaves open. Generic code goes if some
       code for the processor itself runs in all of these modes.
 
-    NVIDIA's rules are in `vbuild.hardware.architectures`; the order of choice was measured on a GPU of 8.9 and read in
-    its driver: https://github.com/bechirBOUALI/cuda-fatbin-precedence
+    The order of choice was measured on a GPU of 8.9 and read in its driver:
+    https://github.com/bechirBOUALI/cuda-fatbin-precedence
     """
     others = {index for index, offer in enumerate(offers) if offer.code is GpuCodeKind.OTHER}
     if isinstance(request, GpuTarget):

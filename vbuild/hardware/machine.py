@@ -69,7 +69,7 @@ class Machine(Struct, frozen=True):
 
     *tags* come best first, and so do features and values in *supported*, the answers of other providers. *cpu* is None
     if it is not known. *without* and *namespace_order* are the user's policy: namespaces to ignore, and those that come
-    first, whatever a release says.
+    first.
     """
 
     python: str
@@ -82,7 +82,6 @@ class Machine(Struct, frozen=True):
 
     @classmethod
     def here(cls) -> Self:
-        """The machine that vbuild runs on, with the running interpreter."""
         # as uv orders them: packaging puts linux_x86_64 before the manylinux platforms, uv after them
         tags = [
             f"{start}-{platform_tag}"
@@ -129,8 +128,8 @@ class Machine(Struct, frozen=True):
     ) -> Self:
         """The Linux machine with *cpu*, *gpus*, NVIDIA's *driver* by its own number or CUDA's, *glibc* and *python*.
 
-        *processors* are AMD's GPUs. By default glibc and Python are this machine's, and the driver, if there are GPUs
-        of NVIDIA, runs every known CUDA. `HardwareError` for an unknown version.
+        *processors* are AMD's GPUs. By default glibc and Python are this machine's, and the driver runs every known
+        CUDA. `HardwareError` for an unknown version.
         """
         capabilities = tuple(sorted(set(gpus), reverse=True))
         newest = max(_DRIVERS.values()) if capabilities else None
@@ -174,7 +173,6 @@ class Machine(Struct, frozen=True):
         return tuple(sorted(namespaces, key=lambda name: rank.get(name, len(rank))))
 
     def features(self, namespace: str) -> Features | None:
-        """What *supported* lists of *namespace*, best first, or None if it does not list that."""
         return dict(self.supported).get(namespace)
 
 
@@ -208,17 +206,20 @@ def _glibc(text: str) -> int:
 
 def linux_tags(python: str, machine: str, glibc: int) -> tuple[str, ...]:
     """The tags of CPython *python* on Linux for *machine*, with glibc 2.*glibc*, best first, in uv's order."""
-    oldest = 5 if machine == "x86_64" else 17
-    platforms: list[str] = []
-    for minor in range(glibc, oldest - 1, -1):
-        platforms.append(f"manylinux_2_{minor}_{machine}")
-        if alias := _LEGACY.get(minor):
-            platforms.append(f"{alias}_{machine}")
-    platforms.append(f"linux_{machine}")
+    platforms = glibc_platforms(machine, glibc)
     version = Version(python).release[:2]
     name = f"cp{version[0]}{version[1]}"
     tags = (*cpython_tags(version, [name], platforms), *compatible_tags(version, name, platforms))
     return tuple(map(str, tags))
+
+
+def glibc_platforms(machine: str, glibc: int) -> list[str]:
+    platforms = []
+    for minor in range(glibc, 4 if machine == "x86_64" else 16, -1):
+        platforms.append(f"manylinux_2_{minor}_{machine}")
+        if alias := _LEGACY.get(minor):
+            platforms.append(f"{alias}_{machine}")
+    return [*platforms, f"linux_{machine}"]
 
 
 def _short_tags(table: Table, python: str, cpu: Cpu | None) -> tuple[str, ...]:
@@ -267,7 +268,6 @@ def _version(text: str) -> str:
 
 
 def _supported(table: Table) -> Iterator[tuple[str, Features]]:
-    """Each namespace in the table ``supported``, with its features and their values."""
     with table.table("supported", optional=True) as namespaces:
         for namespace in namespaces:
             _check(_NAME, namespace, namespaces.place(namespace))
@@ -309,7 +309,6 @@ def _expanded(table: Table) -> Iterator[str]:
 
 
 def _grouped(tags: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each Python and ABI tag with the platforms that follow it."""
     split = (tag.rpartition("-") for tag in tags)
     for start, group in groupby(split, lambda parts: parts[0]):
         yield start, tuple(platform_tag for _, _, platform_tag in group)
@@ -325,7 +324,6 @@ def _array(key: str, texts: Iterable[str]) -> list[str]:
 
 
 def python_of(machine: Machine) -> str:
-    """The Python of *machine* for uv: 3.12."""
     return ".".join(machine.python.split(".")[:2])
 
 

@@ -73,14 +73,11 @@ _KNOWN = ("requires", "plugin-api", _STATIC, _ORDER, "optional")
 
 
 class Schema(Enum):
-    """The versions of the format that vbuild knows; it writes that of PEP 850."""
-
     PEP_825 = f"{_SITE}/peps/825/v0.1.1.json"
     PEP_850 = f"{_SITE}/peps/850/v0.2.0.json"
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """The schema at *url*; an unknown one is refused (PEP 825, schema)."""
         for schema in cls:
             if schema.value == url:
                 return schema
@@ -126,10 +123,7 @@ class Document(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """The document in *data*; `VariantError` names the place that breaks the PEPs.
-
-        Documents of other tools and of earlier drafts are read as 850/0.2.0, with notes.
-        """
+        """The document in *data*; `VariantError` names the place that breaks the PEPs."""
         if len(data) > _LARGEST:
             raise VariantError(f"{len(data)} bytes of JSON; expected {_LARGEST} at most")
         values, notes = _current(json_object(data, VariantError))
@@ -161,7 +155,6 @@ class Document(Struct, frozen=True):
         return document
 
     def pack(self) -> bytes:
-        """The document as bytes: readable, the same for the same document, with a final newline."""
         variants: dict[str, dict[str, dict[str, list[str]]]] = {}
         for variant in sorted(self.variants, key=lambda variant: variant.label):
             namespaces = variants.setdefault(variant.label, {})
@@ -191,9 +184,8 @@ def read_variants(table: Table) -> tuple[Variant, ...]:
 def combine(documents: Iterable[tuple[object, Document]]) -> Document:
     """One document for a release, of its wheels' pairs of place and document, in any order (V6).
 
-    The namespace lists must begin alike, and the longest wins; a label must mean the same everywhere, and a
-    namespace must have the same provider everywhere (PEP 825, consistency; PEP 850, provider information).
-    `VariantError` names the places of the two that contradict each other.
+    The namespace lists must begin alike, and the longest wins; a label must mean the same everywhere, and a namespace
+    must have the same provider everywhere (PEP 825, consistency; PEP 850, provider information).
     """
     pairs = sorted(documents, key=lambda pair: str(pair[0]))
     if not pairs:

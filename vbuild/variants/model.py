@@ -100,8 +100,6 @@ class Feature(Struct, frozen=True):
 
 
 class Variant(Struct, frozen=True):
-    """A variant label and its properties, sorted."""
-
     label: str
     properties: tuple[Property, ...]
 
@@ -144,9 +142,8 @@ NULL = Variant(NULL_LABEL, ())
 
 
 def hash_label(properties: Iterable[Property]) -> str:
-    """A label of eight hexadecimal digits, as variantlib's default labels.
-
-    A newline ends each property, so that no two lists of properties are hashed as the same text.
+    """A label of eight hexadecimal digits, as variantlib's default labels; a newline ends each property, so that no two
+    lists of properties are hashed as the same text.
     """
     text = "".join(f"{prop}\n" for prop in sorted(set(properties)))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
@@ -186,7 +183,6 @@ class VariantProvider(Struct, frozen=True):
 
     @classmethod
     def static(cls, features: Mapping[str, Iterable[str]], *, optional: bool = False) -> Self:
-        """The provider that lists *features* and their values itself, each best first."""
         listed = tuple((feature, tuple(values)) for feature, values in features.items())
         order = tuple(features) if len(listed) > 1 else ()
         return cls(static_properties=tuple(sorted(listed)), feature_order=order, optional=optional)
@@ -329,7 +325,6 @@ def read_namespaces(table: Table) -> tuple[str, ...]:
 
 
 def read_providers(table: Table) -> dict[str, VariantProvider]:
-    """The key ``providers`` of *table*, by namespace; empty without it."""
     providers = {}
     with table.table("providers", optional=True) as namespaces:
         for namespace in namespaces:

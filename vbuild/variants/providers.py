@@ -53,10 +53,7 @@ class BuiltIn(Struct, frozen=True):
 
 
 def metadata_for(namespaces: Iterable[str], given: Mapping[str, VariantProvider] | None = None) -> VariantMetadata:
-    """The metadata of *namespaces*, most important first, with the providers *given*, else the built-in ones.
-
-    Without any provider it is PEP 825's.
-    """
+    """The metadata of *namespaces*, most important first, with the providers *given*, else the built-in ones."""
     order = tuple(namespaces)
     built_in = {namespace: BUILT_IN[namespace].provider for namespace in order if namespace in BUILT_IN}
     return VariantMetadata.of(order, built_in | dict(given or {}))
@@ -119,7 +116,6 @@ def _nvidia(machine: Machine) -> Features:
 
 
 def _lower_bounds(driver: Dotted) -> Iterator[str]:
-    """The driver's version, and every older one from CUDA 11 on."""
     for major in range(driver.major, _OLDEST_MAJOR - 1, -1):
         newest = driver.minor if major == driver.major else _NEWEST_MINOR
         yield from (f"{major}.{minor}" for minor in range(newest, -1, -1))

@@ -215,7 +215,6 @@ def select(
 
 
 def _check_policy(machine: Machine, known: Collection[str]) -> None:
-    """`VariantError` for a namespace in the policy of *machine* that is not *known*."""
     for name in (*machine.without, *machine.namespace_order):
         if name not in known:
             raise VariantError(
@@ -250,7 +249,6 @@ def save_machine(machine: Machine, path: Path) -> None:
 def _releases(
     name: str, listed: Mapping[str, LocatedFile], version: str | Version | None
 ) -> dict[Version, tuple[LocatedFile, ...]]:
-    """The wheels of the project *name* among the files *listed*, by version."""
     project = canonicalize_name(name)
     try:
         only = Version(version) if isinstance(version, str) else version
@@ -302,7 +300,6 @@ def _placed(label: str | None, index: str, variants: tuple[Ranked, ...] | None) 
 
 
 def _metadata(file: LocatedFile) -> bytes | None:
-    """The METADATA of the wheel *file*, or None if it has none."""
     if alongside := file.metadata():
         return alongside.read()
     with file.opened() as opened:

@@ -48,10 +48,7 @@ def stamped(
 
 
 def unstamped(wheel: Path, folder: Path) -> Path:
-    """Write into *folder* the copy of *wheel* that is not a variant, and return its path.
-
-    `VariantError` if the wheel is not a variant.
-    """
+    """Write into *folder* the copy of *wheel* that is not a variant; `VariantError` if it is none already."""
     with open_wheel(wheel) as source:
         if not (source.name.variant or source.find(_path(source))):
             raise VariantError(
