@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from vbuild.files.templates import Written, templates, yaml_block, yaml_text
+from vbuild.files.templates import Written, templates, yaml_text
 
 HOSTILE = [
     *('a\nb: "c"', "a\rb", "a: b", "- a", "#", "a #b", "'", '"', "\\", "\x1b[2J", "\x7f", "\x85", "\u2028", "\ufeff"),
@@ -19,13 +19,6 @@ HOSTILE = [
 def test_a_text_in_yaml_is_that_text(text: str) -> None:
     assert yaml.safe_load(f"- {yaml_text(text)}") == [text]
     assert yaml.safe_load(f"{{ {yaml_text(text)}: 1 }}") == {text: 1}
-
-
-@given(st.lists(st.text() | st.sampled_from(HOSTILE)))
-def test_lines_in_yaml_are_these_lines(lines: list[str]) -> None:
-    lines = ["first", *lines, "last"]
-    text = yaml.safe_load(f"a:\n  - {yaml_block(lines, indent=4)}\nb: 1\n")
-    assert text == {"a": ["\n".join([*lines, ""])], "b": 1}
 
 
 @pytest.mark.parametrize("text", HOSTILE)

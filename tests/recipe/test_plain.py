@@ -7,7 +7,7 @@ import pytest
 from tests.factories.recipes import recipe
 from vbuild.errors import VbuildError
 from vbuild.recipe.matrix import Plain
-from vbuild.release.hwcaps_merge import levels_of
+from vbuild.release.levels import levels_of
 from vbuild.release.matrix import baseline_of
 
 LEVELS = '[matrix]\npython = ["3.12", "3.13"]\ncpu = ["x86-64", "x86-64-v3", "x86-64-v4"]\n'

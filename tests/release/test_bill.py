@@ -13,7 +13,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Debian, Folder, Git, Native, NativeSystem, Sdist, Source
 from vbuild.recipe.target import Target
-from vbuild.release.bill import making
+from vbuild.release.builder import making
 from vbuild.sbom.model import Material, MaterialRole
 from vbuild.sbom.statement import state_each
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin

@@ -52,13 +52,6 @@ def test_what_is_kept_comes_back(store: BuildCache, tmp_path: Path) -> None:
     assert not list(store.root.glob("**/.*part"))
 
 
-def test_it_comes_back_as_often_as_one_likes(store: BuildCache, tmp_path: Path) -> None:
-    store.keep(BuildKind.BUILD, KEY, wheel(tmp_path), RECORD)
-    for _ in range(2):
-        assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into")
-    assert store.taken(BuildKind.BUILD, KEY, tmp_path / "elsewhere")
-
-
 def test_a_build_is_an_earlier_one_where_that_finds_what_it_found_then(store: BuildCache, tmp_path: Path) -> None:
     header = tmp_path / "a.h"
     header.write_text("int a;")

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -141,20 +140,6 @@ def test_collecting_into_the_same_folder_again_changes_nothing(parted: tuple[Pat
     collect([parts / "dist"], parts / "dist")
     assert {path.name: path.read_bytes() for path in (parts / "dist").iterdir()} == before
     assert len(before) == 6 + 4
-
-
-def test_a_wheel_that_two_parts_have_is_collected_once(parted: tuple[Path, Path], tmp_path: Path) -> None:
-    parts = parted[1]
-    shutil.copytree(parts / "0/plain", tmp_path / "again")
-    release = collect([parts / "0", tmp_path / "again"], tmp_path / "dist")
-    assert titles(release) == [None, "x86_64_v2", "x86_64_v3"]
-
-
-def test_a_release_that_was_collected_installs(parted: tuple[Path, Path], tmp_path: Path) -> None:
-    collect([parted[1]], tmp_path / "dist")
-    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", str(tmp_path / "dist"), "demo"]
-    subprocess.run([*pip, "--target", str(tmp_path / "site")], check=True, capture_output=True)
-    assert list((tmp_path / "site").glob("demo*.so"))
 
 
 @pytest.mark.nightly

@@ -81,31 +81,25 @@ def test_sound_parts_are_collected(tmp_path: Path) -> None:
     assert [choice.wheel for choice in release.choices if choice.gpu is None] == [PLAIN] * 8
 
 
-def test_no_parts(tmp_path: Path) -> None:
-    expected = "no parts to collect; expected folders as 'vbuild matrix --part' leaves them"
-    assert refused(tmp_path) == expected
-
-
-def test_a_part_that_is_not_there(tmp_path: Path) -> None:
-    expected = "gone: no such folder; expected a part as 'vbuild matrix --part' leaves it"
-    assert refused(tmp_path, part(tmp_path / "a"), tmp_path / "gone") == expected
-
-
-def test_a_part_with_nothing_in_it(tmp_path: Path) -> None:
+def test_parts_that_are_not_there_or_have_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty/logs").mkdir(parents=True)
-    expected = "empty: neither wheels nor report.json in it; expected what 'vbuild matrix --part' leaves"
-    assert refused(tmp_path, part(tmp_path / "a"), tmp_path / "empty") == expected
-
-
-def test_a_part_whose_wheels_are_gone(tmp_path: Path) -> None:
-    (part(tmp_path / "a") / PLAIN).unlink()
-    assert refused(tmp_path, tmp_path / "a") == f"a/report.json: tells of {PLAIN}, which is not beside it"
-
-
-def test_a_part_whose_report_is_cut_off(tmp_path: Path) -> None:
-    path = part(tmp_path / "a") / "report.json"
+    sound = part(tmp_path / "a")
+    (part(tmp_path / "less") / PLAIN).unlink()
+    (part(tmp_path / "linked") / "v2").symlink_to("../gone")
+    tiny_wheel(tmp_path / "several", PLAIN)
+    tiny_wheel(tmp_path / "several", "other-1.0-py3-none-any.whl")
+    for parts, expected in {
+        (): "no parts to collect; expected folders as 'vbuild matrix --part' leaves them",
+        ("a", "gone"): "gone: no such folder; expected a part as 'vbuild matrix --part' leaves it",
+        ("a", "empty"): "empty: neither wheels nor report.json in it; expected what 'vbuild matrix --part' leaves",
+        ("less",): f"less/report.json: tells of {PLAIN}, which is not beside it",
+        ("linked",): "linked/v2: a link that leads nowhere; expected a part, or no link",
+        ("several",): "no part has a report.json, and the wheels are of demo, other; give the recipe",
+    }.items():
+        assert refused(tmp_path, *(tmp_path / name for name in parts)) == expected
+    path = sound / "report.json"
     path.write_text(path.read_text()[:100])
-    assert refused(tmp_path, tmp_path / "a").startswith("a/report.json: not JSON: ")
+    assert refused(tmp_path, sound).startswith("a/report.json: not JSON: ")
 
 
 @pytest.mark.parametrize(
@@ -230,11 +224,6 @@ def test_parts_behind_links_are_collected_once(tmp_path: Path) -> None:
     assert [product.wheel.name for product in release.products] == [PLAIN, OPENBLAS]
 
 
-def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
-    (part(tmp_path / "a") / "v2").symlink_to("../gone")
-    assert refused(tmp_path, tmp_path / "a") == "a/v2: a link that leads nowhere; expected a part, or no link"
-
-
 @pytest.mark.nightly
 @needs("setpriv")
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes rights away from root")
@@ -291,23 +280,11 @@ def test_two_versions(tmp_path: Path) -> None:
     assert refused(tmp_path, *parts) == expected
 
 
-def test_wheels_of_several_projects_without_a_report(tmp_path: Path) -> None:
-    tiny_wheel(tmp_path / "a", PLAIN)
-    tiny_wheel(tmp_path / "a", "other-1.0-py3-none-any.whl")
-    expected = "no part has a report.json, and the wheels are of demo, other; give the recipe"
-    assert refused(tmp_path, tmp_path / "a") == expected
-
-
 def test_parts_of_another_project_than_the_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "other.toml"
     recipe.write_text('name = "other"\n[source]\npath = "."\n[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n')
     expected = "a/report.json: is of 'demo'; the recipe is of 'other'"
     assert refused(tmp_path, part(tmp_path / "a"), recipe=recipe) == expected
-
-
-def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
-    expected = "gone.toml: cannot be read: No such file or directory"
-    assert refused(tmp_path, part(tmp_path / "a"), recipe=tmp_path / "gone.toml") == expected
 
 
 def test_a_wheel_with_a_name_that_none_has(tmp_path: Path) -> None:

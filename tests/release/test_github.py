@@ -11,8 +11,7 @@ from tests.factories.emitted_recipes import LEVELS, recipes_of_every_kind, value
 from tests.factories.judges import actionlint_says, schema_says
 from tests.factories.tools import needs
 from tests.factories.workflows import jobs_of, words
-from vbuild.recipe.model import Recipe
-from vbuild.release.emit import INSTALL, CiSystem, Jobs, emitted, parts, set_up
+from vbuild.release.emit import INSTALL, CiSystem, Jobs, emitted, set_up
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -26,12 +25,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_each_job_runs_exactly_the_command_of_its_part(folder: Path) -> None:
     for source in recipes_of_every_kind(folder):
-        found = parts(Recipe.load(source))
-        jobs = list(jobs_of(emitted(source, CiSystem.GITHUB)))
-        builds = [job for job in jobs if job.name != "collect"]
+        release = Jobs.of(source)
+        builds = [job for job in jobs_of(emitted(source, CiSystem.GITHUB)) if job.name != "collect"]
         called = [words(job.scripts[2], HOME="/root") for job in builds]
-        assert called == [[[*part.command(str(source), "parts")[1:]]] for part in found]
-        assert [job.values["part"] for job in builds] == [part.name for part in found]
+        assert called == [[[*release.command(part)[1:]]] for part in release.parts]
+        assert [job.values["part"] for job in builds] == [part.name for part in release.parts]
 
 
 def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Path) -> None:
@@ -102,11 +100,11 @@ def test_pythons_are_called_as_their_action_calls_them(version: str, name: str) 
 def test_the_official_schema_takes_what_is_emitted_and_what_is_published(folder: Path) -> None:
     for source in recipes_of_every_kind(folder):
         (folder / "wheels.yml").write_text(emitted(source, CiSystem.GITHUB))
-        assert schema_says("github-workflows", folder / "wheels.yml") == ""
+        assert schema_says(folder / "wheels.yml") == ""
     for file in WORKFLOWS:
-        assert schema_says("github-workflows", file) == ""
+        assert schema_says(file) == ""
     (folder / "wheels.yml").write_text("on: push\njobs: { a: { steps: 1 } }\n")
-    assert "steps" in schema_says("github-workflows", folder / "wheels.yml")
+    assert "steps" in schema_says(folder / "wheels.yml")
 
 
 @pytest.mark.nightly

@@ -21,7 +21,6 @@ VALUES = [
     *("${{ github.token }}", "it's", 'a "b"', "a: b", "a #b", "- a", "$(id)", "`id`", "%a", "&a", "*a", "!a", "{a}"),
     *("[a]", "a\\b", "a, b", "@a", "-a", "é", "😀", "on", "null", "'", '"'),
 ]
-SYSTEMS = [CiSystem.GITHUB, CiSystem.GITLAB, CiSystem.JSON]
 _MATRIX = '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
 _EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
 
@@ -81,7 +80,7 @@ def read(text: str, system: CiSystem) -> Any:
     return json.loads(text) if system is CiSystem.JSON else yaml.safe_load(text)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", CiSystem)
 @pytest.mark.parametrize("value", VALUES)
 def test_a_value_is_a_text_and_nothing_else(folder: Path, value: str, system: CiSystem) -> None:
     plain = emitted(recipe(folder, "plain"), system, options=["--jobs", "plain"])

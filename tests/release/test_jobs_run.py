@@ -91,24 +91,6 @@ def test_the_workflow_for_github(
 
 
 @pytest.mark.nightly
-def test_the_pipeline_for_gitlab(
-    project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pipeline = yaml.safe_load(workflow(project, CiSystem.GITLAB, monkeypatch))
-    before = [script for script in pipeline[".vbuild"]["before_script"] if script != INSTALL]
-    last = checkout(project, tmp_path / "runner")
-    [row] = pipeline["build-1"]["parallel"]["matrix"]
-    for part in row["PART"]:
-        workspace = checkout(project, tmp_path / part)
-        for script in [*before, *pipeline["build-1"]["script"]]:
-            run(script, workspace, PART=part)
-        checkout(workspace / "parts" / part, last / "parts" / part)
-    for script in pipeline["collect"]["script"]:
-        run(script, last)
-    assert published(last / "dist") == whole
-
-
-@pytest.mark.nightly
 def test_the_commands_in_json(
     project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,15 +164,6 @@ def test_installers_without_variants_get_the_plain_wheel_and_uv_a_better_one(
 
 
 @pytest.mark.nightly
-def test_two_runs_give_the_same_bytes(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
-    again = matrix(built[0].parent / "demo.toml", tmp_path / "again", store=BuildCache(tmp_path / "store"))
-    assert not again.kept
-    assert [product.wheel.read_bytes() for product in again.products] == [
-        product.wheel.read_bytes() for product in built[1].products
-    ]
-
-
-@pytest.mark.nightly
 def test_what_is_the_same_is_not_built_again(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     again = matrix(built[0].parent / "demo.toml", tmp_path / "again")
     assert again.kept == again.targets == 3
@@ -294,13 +285,6 @@ static-properties.library = ["mkl", "openblas"]
 def test_hash_labels(tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\nlabels = "hash"\n')
     assert labels(matrix(source, tmp_path / "dist")) == [None, "fa7c1393"]
-
-
-@pytest.mark.nightly
-def test_a_project_with_its_own_table_needs_no_recipe(tmp_path: Path) -> None:
-    project = setuptools_project(tmp_path / "project")
-    tree(project, {"pyproject.toml": '[tool.vbuild]\nname = "demo"\n[tool.vbuild.matrix]\ncpu = ["x86-64-v2"]\n'})
-    assert labels(matrix(project, tmp_path / "dist")) == [None, "x86_64_v2"]
 
 
 @pytest.mark.nightly
@@ -482,8 +466,3 @@ def _running(marker: str, *, besides: int) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def test_errors_of_the_recipe_name_the_file(tmp_path: Path) -> None:
-    said = refusal(recipe(tmp_path, '[matrix]\ncpus = ["x86-64"]\n'), tmp_path / "dist")
-    assert said.startswith("DIR/demo.toml: matrix.cpus: no such key")

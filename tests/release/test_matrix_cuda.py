@@ -7,7 +7,6 @@ built on. NVIDIA's cuobjdump says what is in the wheels, and uv and pip say who 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 
 from tests.factories.clients import installed_by_pip, masked, taken_by_uv
 from tests.factories.cuobjdump import listed_code
-from tests.factories.gpu_projects import EMBEDDED, FRESH, LEVELS, PROJECTS, TALLY, cuda, gpus_of, library
+from tests.factories.gpu_projects import EMBEDDED, FRESH, LEVELS, TALLY, cuda, gpus_of, library
 from tests.factories.published_wheels import PublishedWheels
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
@@ -28,11 +27,9 @@ from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
-from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import matrix
 from vbuild.release.model import ReleaseResult
-from vbuild.toolchain.toolkit_provision import provided
 from vbuild.variants.index import index
 from vbuild.variants.select import machine_at, save_machine, select
 from vbuild.verification.model import Severity, VerifyRule
@@ -134,12 +131,6 @@ def test_the_index_lists_every_variant_as_its_wheel_does(built: ReleaseResult, t
 
 
 @pytest.mark.nightly
-def test_the_command_line_verifies_every_wheel(built: ReleaseResult) -> None:
-    command = [sys.executable, "-m", "vbuild", "verify", *(str(product.wheel) for product in built.products)]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.nightly
 def test_host_code_of_cuda_files_is_for_the_level_and_not_for_the_building_machine(
     built: ReleaseResult, tmp_path: Path
 ) -> None:
@@ -196,16 +187,6 @@ def check_choice(
 
 
 @pytest.mark.nightly
-def test_the_command_line_selects_by_a_machine_file(built: ReleaseResult, tmp_path: Path) -> None:
-    nvidia = Nvidia(Dotted(13, 0), (Dotted(8, 6),))
-    save_machine(replace(Machine.here(), cpu=Cpu.parse("x86-64-v4"), nvidia=nvidia), tmp_path / "machine.toml")
-    command = [sys.executable, "-m", "vbuild", "select", "tally", "--json", "-f", str(folder_of(built))]
-    command += ["--machine", str(tmp_path / "machine.toml")]
-    said = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert said["label"] == "x86_64_v3_sm80"
-
-
-@pytest.mark.nightly
 def test_uv_installs_the_variant_and_pip_the_plain_wheel(built: ReleaseResult, tmp_path: Path) -> None:
     by_uv, by_pip = tmp_path / "uv", tmp_path / "pip"
     chosen = taken_by_uv("tally", folder_of(built), by_uv, driver="13.1", gpu="12.0")
@@ -246,20 +227,6 @@ def test_a_hard_coded_list_that_lacks_a_gpu_fails_and_names_the_file(tmp_path: P
 
 
 @pytest.mark.nightly
-def test_a_list_that_is_kept_fails_where_a_wheel_claims_what_it_lacks(tmp_path: Path, cuobjdump: Path) -> None:
-    release = TALLY.released(tmp_path, f'{cuda(FEW)}{FRESH}[build.cuda]\narchs = "keep"\n')
-    [failure] = release.failures
-    assert failure.target.label == "sm75"
-    assert re.sub(r"cp3\d+|cpython-3\d+|manylinux_\w+", "*", failure.error) == (
-        "tally-1.0-*-*-*-sm75.whl: tally/_core.*-x86_64-linux-gnu.so: 75_real is claimed, "
-        "but none of its fatbins (2) has code for sm_75; they have sm_80, sm_90a"
-    )
-    found = {product.label: listed_code(cuobjdump, library(product.wheel, tmp_path))[0] for product in release.products}
-    assert found[None] == TALLY.codes("80,90")
-    assert found["sm80"] == TALLY.codes("80")
-
-
-@pytest.mark.nightly
 def test_a_fatbin_that_cannot_be_cut_is_compiled_for_each_group(tmp_path: Path, cuobjdump: Path) -> None:
     """A module hands its fatbin to the driver itself: each variant held the code of all, and none could be made."""
     groups = cuda({"sm80": "80", "sm90": "90"})
@@ -284,24 +251,6 @@ def test_a_rule_for_a_file_wins_over_the_rule_for_all(tmp_path: Path, cuobjdump:
     assert found == {None: TALLY.codes("75,80,86"), "sm75": TALLY.codes("75"), "sm80": TALLY.codes("80")}
     assert release.lists == ("src/sums.cu: sm_80,sm_90 -> sm_75,sm_80,sm_86",)
     assert release.notes == ("build.cuda.files: 'sum.cu' matches no file that nvcc compiled",)
-
-
-@pytest.mark.nightly
-def test_a_project_that_calls_another_nvcc_is_told_how_to_be_built(tmp_path: Path) -> None:
-    nvcc = provided(ToolkitSpec(Dotted(13, 0))).nvcc
-    source = shutil.copytree(PROJECTS / TALLY.folder, tmp_path / "project")
-    text = (source / "setup.py").read_text()
-    edited = text.replace('toolkit() / "bin" / "nvcc", "-c"', f'"{nvcc}", "-c"')
-    assert edited != text
-    (source / "setup.py").write_text(edited)
-    release = TALLY.released(tmp_path, f"{cuda(FEW)}{FRESH}{TALLY.rules}", source=source)
-    assert not release.products
-    [said] = {re.sub(r"cp3\d+|cpython-3\d+", "*", failure.error) for failure in release.failures}
-    assert said == (
-        "tally-1.0-*-*-linux_x86_64.whl: tally/_core.*-x86_64-linux-gnu.so: 2 of 2 fatbins: "
-        "compiled for sm_80, sm_90, sm_90a only, asked for sm_75, sm_80; no command passed the wrapper of nvcc: "
-        "the project calls another one by its path, and has to be told to take CUDA_HOME's or CUDACXX"
-    )
 
 
 @pytest.mark.nightly

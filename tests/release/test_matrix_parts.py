@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.extensions import library
 from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.tools import needs
-from tests.factories.wheels import contents
 from vbuild.build.init import AskedAxes
 from vbuild.errors import RecipeError
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, jobs_of, matrix
-from vbuild.variants.index import index
 
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n'
 
@@ -124,46 +121,3 @@ def test_a_part_that_is_proved_is_kept(tmp_path: Path) -> None:
             source, tmp_path / folder, MatrixRequest(only=["x86_64_v2"], is_part=True), store=store
         ).products
         assert product.is_kept is is_kept
-
-
-@pytest.mark.nightly
-def test_parts_together_are_the_release(tmp_path: Path) -> None:
-    source = recipe(tmp_path, LEVELS)
-    whole = matrix(source, tmp_path / "whole", store=BuildCache(tmp_path / "one"))
-    for number, label in enumerate(("plain", "x86_64_v2")):
-        matrix(
-            source,
-            tmp_path / "parts",
-            MatrixRequest(only=[label], is_part=True),
-            store=BuildCache(tmp_path / f"store-{number}"),
-        )
-    names = wheels(tmp_path / "parts")
-    assert names == sorted(product.wheel.name for product in whole.products)
-    for name in names:
-        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert not index(tmp_path / "parts")[0].is_changed
-
-
-COUNT = library("libcount.so.1", source="int count(void) { return 42; } const char text[5000] = {1, 2};")
-SETUP = """
-from setuptools import Extension, setup
-
-links = ["-L{0}", "-l:libcount.so.1", "-Wl,-rpath,{0},--no-as-needed"]
-setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["module.c", "src/kernel.c"], extra_link_args=links)])
-"""
-
-
-@pytest.mark.nightly
-def test_a_part_is_not_split(tmp_path: Path) -> None:
-    source = recipe(tmp_path, f"{LEVELS}[split]\nmin-size = 0\nreplace = false\n")
-    kernel = KERNEL.replace("{ *", "{ int count(void); a[0] += count(); *")
-    tree(tmp_path / "project", {"pyproject.toml": "", "setup.py": SETUP.format(tmp_path), "src/kernel.c": kernel})
-    (tmp_path / "libcount.so.1").write_bytes(COUNT)
-    part = matrix(source, tmp_path / "part", MatrixRequest(is_part=True))
-    assert not part.failures
-    assert part.split is None
-    for product in part.products:
-        assert any("/libcount-" in name for name in contents(product.wheel))
-    whole = matrix(source, tmp_path / "whole")
-    assert whole.split
-    assert not any("libcount-" in name for product in whole.products for name in contents(product.wheel))

@@ -158,12 +158,3 @@ def test_a_wheel_of_an_earlier_run_does_not_pass_for_one_of_this(tmp_path: Path)
     release = matrix(tmp_path / "demo.toml", folder)
     assert release.notes == ("x86_64_v3: failed, and its wheel of an earlier run is still there, and indexed",)
     assert read(folder).notes == release.notes
-
-
-@pytest.mark.nightly
-def test_the_same_release_gives_the_same_page(tmp_path: Path) -> None:
-    source = recipe(tmp_path)
-    for folder in ("a", "b"):
-        matrix(source, tmp_path / folder)
-    for name in ("report.json", "report.html"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

@@ -138,14 +138,6 @@ def test_a_second_run_gives_the_same_bytes(built: tuple[Path, ReleaseResult], tm
         assert {path.name: path.read_bytes() for path in (tmp_path / folder).glob("*.whl")} == first
 
 
-@pytest.mark.nightly
-def test_without_the_table_every_wheel_has_the_library(tmp_path: Path) -> None:
-    release = matrix(recipe(tmp_path, LEVELS), tmp_path / "dist", MatrixRequest(jobs=2))
-    assert release.split is None
-    for product in release.products:
-        assert [path for path in contents(product.wheel) if path.startswith("demo.libs/libcount-")]
-
-
 CHECK = """
 import pathlib, sys, demo
 site = pathlib.Path(demo.__file__).parent.parent

@@ -13,7 +13,7 @@ from vbuild.cli.matrix import matrix as command
 from vbuild.errors import BuildError, RecipeError
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
-from vbuild.release.emit import JobPart, parts
+from vbuild.release.emit import JobPart, Jobs, parts
 
 LEVELS = ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
 GROUPS = ['sm80 = "80,86"', 'sm90 = "90,90a"', 'sm120 = "120+ptx"']
@@ -29,9 +29,13 @@ def axis(name: str, values: list[str]) -> str:
     return f"[matrix.axes.{name}]\n{rows}"
 
 
+def jobs(source: str, *options: str) -> Jobs:
+    return Jobs("demo", source, (), options, "x86_64", "3.12")
+
+
 def selected(recipe: Recipe, part: JobPart) -> tuple[Target, ...]:
     """What `vbuild matrix` would build, asked by *part*'s own command."""
-    program, verb, *arguments = part.command("demo.toml", "parts")
+    program, verb, *arguments = jobs("demo.toml").command(part)
     assert (program, verb) == ("vbuild", "matrix")
     chosen = command.make_context("matrix", arguments).params
     assert chosen["part"]
@@ -91,7 +95,7 @@ def test_each_level_is_a_part_of_its_own(tmp_path: Path) -> None:
         JobPart("x86_64_v3", ("x86_64_v3",), None, None, "x86-64-v3"),
         JobPart("x86_64_v4", ("x86_64_v4",), None, None, "x86-64-v4"),
     )
-    assert found[1].command("my recipe.toml", "parts", options=["--jobs", "2"]) == (
+    assert jobs("my recipe.toml", "--jobs", "2").command(found[1]) == (
         *("vbuild", "matrix", "my recipe.toml", "-o", "parts/x86_64_v2", "--part"),
         *("--jobs", "2", "--only", "x86_64_v2"),
     )

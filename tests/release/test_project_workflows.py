@@ -40,7 +40,7 @@ def test_the_official_schema_takes_them_and_every_action_is_a_commit(tmp_path: P
     assert ("wheels-cuda.yml" in found) is ("cuda" in table)
     for text in found.values():
         (tmp_path / "workflow.yml").write_text(text)
-        assert schema_says("github-workflows", tmp_path / "workflow.yml") == ""
+        assert schema_says(tmp_path / "workflow.yml") == ""
         jobs = yaml.safe_load(text)["jobs"].values()
         used = [step["uses"] for job in jobs for step in job.get("steps", ()) if "uses" in step]
         assert all(len(action.partition("@")[2]) == 40 for action in used)

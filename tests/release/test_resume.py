@@ -195,15 +195,6 @@ def test_what_was_kept_is_in_the_report(place: Workplace) -> None:
 
 
 @pytest.mark.nightly
-def test_a_run_that_was_killed_twice_loses_nothing(place: Workplace, undisturbed: Workplace) -> None:
-    place.killed("x86-64-v2")
-    place.killed("x86-64-v3")
-    place.ran()
-    assert place.compiled() == ["x86-64-v3"]
-    assert wheels(place.dist) == wheels(undisturbed.dist)
-
-
-@pytest.mark.nightly
 def test_what_was_stopped_while_compiling_does_not_disturb_the_next_run(
     place: Workplace, undisturbed: Workplace
 ) -> None:

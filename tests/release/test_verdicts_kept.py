@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.factories.elf import MODULE, shared_object
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
@@ -19,7 +18,6 @@ from vbuild.verification.model import Finding, LibraryGpus, LibraryIsa, Severity
 from vbuild.verification.verify import verify
 
 NAME = "demo-1.0-py3-none-manylinux_2_17_x86_64.whl"
-SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "fatbins").glob("*.so"))
 
 
 def again(verdict: Verdict) -> Verdict:
@@ -90,16 +88,3 @@ def test_verdicts_on_wheels_with_gpu_code_come_back(properties: tuple[str, ...],
         verdict.gpu,
         verdict.failed,
     )
-
-
-def test_a_verdict_with_violations_comes_back(tmp_path: Path) -> None:
-    library = shared_object('void up(void) { __asm__("vpaddd %%ymm0, %%ymm1, %%ymm2" ::: "memory"); }\n' + MODULE)
-    verdict = verify(made(tmp_path, library), cpu=Cpu.parse("x86-64-v2"))
-    assert again(verdict) == verdict
-    assert any(isa.violations for isa in again(verdict).libraries)
-
-
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
-def test_verdicts_on_what_nvcc_made_come_back(sample: Path, tmp_path: Path) -> None:
-    verdict = verify(made(tmp_path, sample.read_bytes()))
-    assert again(verdict) == verdict

@@ -27,7 +27,7 @@ from vbuild.inspection.text import summary
 from vbuild.publishing.local import Local
 from vbuild.publishing.publish import publish
 from vbuild.publishing.suffix import Suffix
-from vbuild.release.bill import billed
+from vbuild.release.builder import billed
 from vbuild.release.cache import BuildCache
 from vbuild.release.collect import collect
 from vbuild.release.matrix import matrix

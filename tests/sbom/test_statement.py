@@ -15,7 +15,7 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.repaired_wheels import release
 from tests.factories.wheels import wheel
 from vbuild import __version__
-from vbuild.release.bill import billed
+from vbuild.release.builder import billed
 from vbuild.sbom.model import Making, Material, MaterialRole, package_url
 from vbuild.sbom.statement import PROVENANCE, dependencies_at, platform_at, statement
 from vbuild.wheel.simple_index import write_simple

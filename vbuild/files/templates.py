@@ -57,13 +57,6 @@ def yaml_text(text: str) -> str:
     return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
 
 
-def yaml_block(lines: list[str], *, indent: int) -> str:
-    """*lines*, whose first begins with no blank, as an indented YAML block; as one line if one is unprintable."""
-    if not all(map(str.isprintable, lines)):
-        return yaml_text("\n".join([*lines, ""]))
-    return "|" + "".join(f"\n{' ' * indent}{line}" for line in lines)
-
-
 def rendered(
     room: str,
     template: str,

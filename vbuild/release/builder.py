@@ -3,10 +3,14 @@
     target -> job -> built -> repaired -> without paths of this machine -> with a bill of materials
 
 The cache is asked for a build before anything is compiled.
+
+A bill says what was seen, and the same on every machine that builds the same: what pins the source, the compilers that
+ran, the packages that were installed, and flags without paths. A project folder has no hash: nothing pins it.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
@@ -34,6 +38,7 @@ from vbuild.elf.records import MAGIC
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
 from vbuild.files.atomic import LOGS
 from vbuild.files.cache import Cache, Part
+from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
@@ -41,13 +46,13 @@ from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.model import Recipe, Repair
-from vbuild.recipe.source import Sdist, same_project
+from vbuild.recipe.source import Debian, Git, NativeSource, Sdist, same_project
 from vbuild.recipe.target import Target
-from vbuild.recipe.variables import passed
-from vbuild.release.bill import billed, making_of, patches_of
+from vbuild.recipe.variables import masked_words, passed
 from vbuild.release.cache import BuildKind, KeptBuild
 from vbuild.release.model import Failure, ReleaseContext
-from vbuild.sbom.model import Material
+from vbuild.sbom.keeping import Changes, bill_of, path_of, revised
+from vbuild.sbom.model import Making, Material, MaterialRole, package_url, public_url
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc_commands import Command, is_trial
 from vbuild.toolchain.toolkit import Toolkit
@@ -58,6 +63,7 @@ from vbuild.verification.verify import fatbins, verify
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.write import edited
 
 # how often a target is built, at most, until no flag of the project's own puts code above the level
 TRIES = 4
@@ -89,10 +95,10 @@ class PlannedWheel(Struct, frozen=True):
 
 
 class RepairedWheel(Struct, frozen=True):
-    """The portable wheel of a build, still plain, and what the compiler wrappers changed in it; *seconds* of the build.
+    """The portable wheel of a build, still plain; *seconds* of the build.
 
-    *lists* are lists of GPU architectures that were changed in commands of nvcc, *failed* the compiler calls that
-    failed. The files *not_reproducible* would have other bytes if they were built elsewhere.
+    *overrides* and *lists* are what the compiler wrappers changed, *failed* the compiler calls that failed. The files
+    *not_reproducible* would have other bytes if they were built elsewhere.
     """
 
     wheel: Path
@@ -137,9 +143,8 @@ class Builder(Struct, frozen=True):
     """Builds the targets of a release, and has what their builds share.
 
     *archive* is the source as it was fetched, and *project* a tree of it to read. *digest* names what is built, and
-    *digest_now* what would be built now: a source folder may be edited meanwhile. *cpu* is this machine's. A build may
-    start so many *processes*, or any number if that is 0. *notes* are for the user. *searched* lists, once, the files
-    in which compilers look.
+    *digest_now* what would be built now: a source folder may be edited meanwhile. A build may start so many
+    *processes*, or any number if that is 0. *searched* lists, once, the files in which compilers look.
     """
 
     context: ReleaseContext
@@ -159,7 +164,6 @@ class Builder(Struct, frozen=True):
 
     @classmethod
     def opened(cls, context: ReleaseContext) -> Self:
-        """The builder of *context*, with the source of its recipe fetched and unpacked."""
         recipe, folder, stage = context.recipe, context.folder, context.stage
         archive = fetched(recipe.source)
         project = tree_of(recipe, archive, stage / "look", exclude=folder)
@@ -225,7 +229,6 @@ class Builder(Struct, frozen=True):
         return tree_of(self.context.recipe, self.archive, folder, exclude=self.context.folder)
 
     def ccache(self) -> Ccache | None:
-        """The compiler cache that the recipe asks for, or that is installed."""
         return ccache(self.context.recipe.build.cache, self.context.stage, os.environ)
 
     def built(self, planned: PlannedWheel, cache: Ccache | None = None) -> RepairedWheel | Failure:
@@ -273,7 +276,6 @@ class Builder(Struct, frozen=True):
             self.notes.append(why)
 
     def _with_natives(self, job: Job) -> Job:
-        """*job* with the native dependencies that it needs, and the variables that lead its build to them."""
         target = job.target
         if self.natives is None or not (steps := self.natives.steps(target.cpu)):
             return job
@@ -290,7 +292,7 @@ class Builder(Struct, frozen=True):
         self._build_natives(job, cache)
         self.context.on_progress(target, "building")
         compiled = self._compiled_within_level(job, folder, log, cache)
-        wheel, built = compiled.wheel, compiled.built
+        wheel, built, job = compiled.wheel, compiled.built, compiled.job
         self._note_idle_flags(built)
         self._check_wrapped(job, compiled)
         if not same_project(WheelName.parse(wheel.name).distribution, recipe.name):
@@ -301,12 +303,20 @@ class Builder(Struct, frozen=True):
         wheel = tied(wheel, folder / "tied", pins=dict(built.pins), asked=dict(target.requires))
         if recipe.repair.bill:
             materials = (*self.patches, *built.materials)
-            materials += self.natives.materials(compiled.job.prefixes) if self.natives else ()
-            making = making_of(compiled.job, recipe, materials, hooks_of(compiled.project))
-            wheel = billed(wheel, folder / "billed", making)
+            materials += self.natives.materials(job.prefixes) if self.natives else ()
+            build_making = making(
+                recipe,
+                target,
+                parts=materials,
+                toolkit=job.toolkit,
+                environment=flags_read(job.plan.environment, materials),
+                natives={prefix.name for prefix in job.prefixes},
+            )
+            settings = (*build_making.settings, ("backend", hooks_of(compiled.project)))
+            wheel = billed(wheel, folder / "billed", replace(build_making, settings=settings))
         return RepairedWheel(
             wheel,
-            (*named(built.overrides, compiled.project), *self._native_overrides(compiled.job)),
+            (*named(built.overrides, compiled.project), *self._native_overrides(job)),
             lists_of(built.commands, f"{compiled.project.resolve()}/"),
             built.seconds,
             built.failed,
@@ -328,29 +338,30 @@ class Builder(Struct, frozen=True):
     def _check_wrapped(self, job: Job, compiled: CompiledWheel) -> None:
         """`BuildError` for a module for a level with code that no compiler wrapper has compiled.
 
-        Plain wheels are not checked: what no wrapper compiled is for the baseline, or the ISA check finds it.
+        In plain wheels, what no wrapper compiled is for the baseline, or the ISA check finds it.
         """
         if job.target.cpu.is_baseline:
             return
         built = compiled.built
         sources = [source for call in built.calls for source in call.sources]
         sources += [source for command in built.commands for source in command.sources]
-        past = job.watch.bypassing(compiled.project, built.wheel, sources) if job.watch else {}
-        modules = [f"{module}: {', '.join(names)}" if module else ", ".join(names) for module, names in past.items()]
+        bypassing = job.watch.bypassing(compiled.project, built.wheel, sources) if job.watch else {}
+        modules = [
+            f"{module}: {', '.join(names)}" if module else ", ".join(names) for module, names in bypassing.items()
+        ]
         bypassed = _PAST_WRAPPERS.format("; ".join(modules))
-        if any(past):
+        if any(bypassing):
             raise BuildError(bypassed)
         if not sources and (libraries := modules_in(built.wheel)):
             raise BuildError(f"{', '.join(libraries)}: {NOT_CALLED.format(cpu=job.target.cpu)}")
-        if past:  # sources of which nothing shows the module
+        if bypassing:  # sources of which nothing shows the module
             self.notes.append(f"{job.target}: {bypassed}")
 
     def _compiled_within_level(self, job: Job, folder: Path, log: Path, cache: Ccache | None) -> CompiledWheel:
         """The portable wheel of *job*, without flags of single files that put code above its level.
 
         Such flags stay at first, as authors choose that code at run time. Where that is wrong, *job* is built again
-        without them, native dependencies too. If that fails, or leaves modules out, the build before counts, and the
-        check of the wheel judges it.
+        without them, native dependencies too. If that fails, or leaves modules out, the build before counts.
         """
         target = job.target
         compiled = self._compiled(folder, job, log, cache)
@@ -392,7 +403,6 @@ class Builder(Struct, frozen=True):
         return None
 
     def _native_overrides(self, job: Job) -> tuple[Override, ...]:
-        """What compiler wrappers changed in the native dependencies of *job*."""
         return self.natives.overrides(job.prefixes) if self.natives else ()
 
     def _compiled(self, folder: Path, job: Job, log: Path, cache: Ccache | None) -> CompiledWheel:
@@ -447,7 +457,6 @@ class Builder(Struct, frozen=True):
 
 
 def tree_of(recipe: Recipe, archive: Path, folder: Path, *, exclude: Path) -> Path:
-    """The patched source of *recipe*, unpacked into *folder*, but for the folder *exclude* in it."""
     subdirectory, patches = recipe.source.subdirectory, recipe.build.patches
     return unpacked(archive, folder, subdirectory=subdirectory, patches=patches, without=exclude)
 
@@ -510,16 +519,93 @@ def modules_in(wheel: Path) -> tuple[str, ...]:
 
 
 def lists_of(commands: Sequence[Command], project: str) -> tuple[str, ...]:
-    """The lists of GPU architectures that were changed in *commands* of nvcc, with paths below *project*."""
     texts = (str(command) for command in commands if command.is_changed and not is_trial(command.sources))
     return tuple(dict.fromkeys(text.replace(project, "") for text in texts))
 
 
 def index_variables() -> Mapping[str, str]:
-    """The variables that give uv the package indexes of pip's configuration."""
     return Indexes.configured().environment()
 
 
 def interpreter_of(target: Target) -> Interpreter:
     """The Python of *target* on this machine; `BuildError` if there is none."""
     return Interpreter.found(target.python, {**os.environ, **dict(target.env)})
+
+
+# variables that decide what code compilers make; and those that only some of them read
+_FLAGS = re.compile(r"(C|CXX|CPP|LD|F|FC|RUST|NVCC_APPEND_|CUDA)FLAGS|CUDAARCHS|TORCH_CUDA_ARCH_LIST")
+_READERS = (
+    ({"gfortran", "flang"}, {"FFLAGS", "FCFLAGS"}),
+    ({"nvcc"}, {"NVCC_APPEND_FLAGS", "CUDAFLAGS", "CUDAARCHS", "TORCH_CUDA_ARCH_LIST"}),
+    ({"rustc"}, {"RUSTFLAGS"}),
+)
+
+
+def billed(wheel: Path, folder: Path, making: Making) -> Path:
+    with open_wheel(wheel) as source, at(wheel.name):
+        rows = [source.row(member) for member in source.members]
+        earlier = bill_of(source)
+        bills = [earlier] if earlier else []
+        text = revised(source.name, rows, earlier=bills, changes=Changes(makings=(making,)))
+        return edited(source, folder, source.name, edits={path_of(source.dist_info): text})
+
+
+def patches_of(recipe: Recipe) -> tuple[Material, ...]:
+    """The patches of *recipe*, which a worker that builds it gets within the source only."""
+    return tuple(Material(MaterialRole.SOURCE, patch.name, sha256=sha256_of(patch)) for patch in recipe.build.patches)
+
+
+def flags_read(environment: Iterable[tuple[str, str]], materials: Iterable[Material]) -> dict[str, str]:
+    """The variables of *environment* that a compiler among *materials* reads."""
+    ran = {part.name for part in materials if part.role is MaterialRole.COMPILER}
+    unread = {name for readers, names in _READERS if not ran & readers for name in names}
+    return {name: text for name, text in environment if ran and name not in unread}
+
+
+def making(
+    recipe: Recipe,
+    target: Target,
+    *,
+    parts: Iterable[Material] = (),
+    toolkit: Toolkit | None = None,
+    environment: Mapping[str, str] | None = None,
+    natives: Iterable[str] = (),
+) -> Making:
+    """What a build for *target* takes: its source, those *natives*, a *toolkit*, other *parts*; flags of *environment*
+    without paths.
+    """
+    named = {*natives}
+    sources = [native for native in recipe.natives if native.name in named]
+    materials = [
+        _source(recipe.source, MaterialRole.SOURCE, recipe.name),
+        *(_source(native.source, MaterialRole.NATIVE, native.name) for native in sources),
+        *parts,
+    ]
+    if toolkit:
+        # without packages of the index, only its identity says what it is
+        identity = None if toolkit.pins else toolkit.identity
+        materials.append(Material(MaterialRole.TOOLKIT, "CUDA Toolkit", str(toolkit.version), identity=identity))
+        for pin in toolkit.pins:
+            purl = package_url(pin.project, pin.version, file=pin.file)
+            materials.append(Material(MaterialRole.TOOLKIT, pin.project, pin.version, purl, pin.sha256))
+    settings = [("cpu", str(target.cpu))]
+    if target.cuda:
+        settings.append(("cuda-architectures", str(target.cuda.archs)))
+    for name, value in (environment or {}).items():
+        words = " ".join(shown for word, shown in masked_words(value) if "/" not in word)  # paths are of this machine
+        if words and _FLAGS.fullmatch(name):
+            settings.append((f"flags:{name}", words))
+    return Making(tuple(materials), tuple(settings))
+
+
+def _source(source: NativeSource, role: MaterialRole, name: str) -> Material:
+    match source:
+        case Sdist():
+            version = str(source.version)
+            return Material(role, name, version, package_url(source.name, version), source.sha256)
+        case Debian():
+            return Material(role, name, source.version, f"pkg:generic/{source.name}@{source.version}", source.sha256)
+        case Git():
+            return Material(role, name, url=public_url(source.url), commit=source.commit)
+        case _:
+            return Material(role, name)

@@ -6,7 +6,7 @@
     looked/<bare key>                       which builds with that key there are, and what each has looked for
     benches/<key>                           what a bench has measured
 
-The hash is checked whenever an entry is used: one that a power failure or a disk has damaged is dropped.
+The hash is checked at each use: an entry that a power failure or a disk has damaged is dropped.
 """
 
 import hashlib
@@ -82,10 +82,7 @@ class BuildCache(Struct, frozen=True):
         return None
 
     def keep(self, kind: BuildKind, key: str, wheel: Path, record: Mapping[str, Any]) -> str | None:
-        """Keep *wheel* under *key*, instead of what was there; None, or in a few words why it is not kept.
-
-        The wheel must not be written to any more.
-        """
+        """Keep *wheel*, which must not be written to any more, under *key*; None, or in a few words why it is not."""
         try:
             with self._cache.locked(f"{kind}/{key}"), self._cache.replacing(f"{kind}/{key}") as new:
                 new.mkdir()
@@ -111,7 +108,7 @@ class BuildCache(Struct, frozen=True):
         return key
 
     def keep_looked(self, bare: str, key: str, looked: Looked) -> None:
-        others = [one for one in self._looked(bare) if one[0] != key]
+        others = [entry for entry in self._looked(bare) if entry[0] != key]
         self.keep_text(_LOOKED, bare, json.dumps(to_builtins([(key, looked), *others][:_MOST_LOOKED])))
 
     def text(self, folder: str, key: str) -> str | None:
@@ -164,7 +161,6 @@ def product_key(
 
 
 def _taken(entry: Path, into: Path) -> KeptBuild:
-    """What is in *entry*; `ValueError`, or what reading raises, if it is not what was kept."""
     payload = json.loads(unsealed(read_file(entry / _ENTRY)))
     into.mkdir(parents=True, exist_ok=True)
     wheel = into / payload["wheel"]

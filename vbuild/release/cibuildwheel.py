@@ -53,8 +53,17 @@ from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
-from vbuild.release.bill import billed, flags_read, making
-from vbuild.release.builder import NOT_CALLED, TRIES, check_emulator, code_above, lists_of, modules_in
+from vbuild.release.builder import (
+    NOT_CALLED,
+    TRIES,
+    billed,
+    check_emulator,
+    code_above,
+    flags_read,
+    lists_of,
+    making,
+    modules_in,
+)
 from vbuild.release.finishing import slimmed_to_gpus, stamped, verified, with_emulation
 from vbuild.release.matrix import check_recipe, released, without_cpu
 from vbuild.release.model import (
@@ -86,9 +95,7 @@ def cibuildwheel(
 ) -> ReleaseResult:
     """Build the wheels of cibuildwheel with *arguments* into *folder*, for each of *variants*, by default all.
 
-    *on_progress* gets each step of each target, and *echo* what cibuildwheel prints. The folder gets the finished
-    wheels, the release's variants.json, the report, and the logs of what failed. A `VbuildError` is raised, and no
-    wheel written, if no run can start.
+    *echo* gets what cibuildwheel prints. A `VbuildError` is raised, and no wheel written, if no run can start.
     """
     words = Arguments.parse(arguments)
     engine, identifiers = _asked(words)
@@ -129,7 +136,7 @@ def cibuildwheel(
                 *licences,
                 *_omitted(targets, identifiers),
                 *short,
-                *steps.said,
+                *steps.retries,
                 *steps.notes(results),
             ]
             wheels = ReleaseWheels(
@@ -162,7 +169,6 @@ def _hiding(words: Arguments) -> AbstractContextManager[None]:
 
 
 def _targets(recipe: Recipe, variants: Collection[str]) -> tuple[Target, ...]:
-    """The targets that *variants* name, once each: the Pythons are cibuildwheel's."""
     return recipe.chosen(only=variants, pythons=recipe.matrix.pythons[:1])
 
 
@@ -182,15 +188,15 @@ def _asked(words: Arguments) -> tuple[Cibuildwheel, tuple[str, ...]]:
 
 
 def _run_context(words: Arguments, setup: PurePosixPath, supply: Supply, on_progress: OnProgress) -> RunContext:
-    known: dict[object, Toolkit] = {}
+    toolkits: dict[object, Toolkit] = {}
 
     def toolkit(target: Target) -> Toolkit:
         if target.cuda is None:
             raise BuildError(f"{target}: is built without CUDA")
         spec = target.cuda.toolkit
-        if spec not in known:
-            known[spec] = supply.toolkit(spec, on_progress=partial(on_progress, target))
-        return known[spec]
+        if spec not in toolkits:
+            toolkits[spec] = supply.toolkit(spec, on_progress=partial(on_progress, target))
+        return toolkits[spec]
 
     return RunContext(cpu_here(), os.environ, setup, recognised(words.package), toolkit)
 
@@ -210,11 +216,9 @@ def _no_python(_target: Target) -> Interpreter:
 
 
 class _CibuildwheelSteps(Struct, frozen=True):
-    """Makes wheels of the release *context* from the plain wheels of cibuildwheel."""
-
     context: ReleaseContext
     run_context: RunContext
-    said: list[str] = field(default_factory=list)
+    retries: list[str] = field(default_factory=list)
 
     def done(self, run: CibuildwheelRun, runner: ContainerRunner) -> ContainerResult:
         """*run*, done again if flags for single files put code above the level."""
@@ -230,15 +234,15 @@ class _CibuildwheelSteps(Struct, frozen=True):
             last = again(self.context.recipe, last, rules, identifiers, self.run_context)
             other = runner.made(last)
             if other.error:
-                self.said.append(f"{run}: does not build without {what}: {str(other.error).splitlines()[0]}")
+                self.retries.append(f"{run}: does not build without {what}: {str(other.error).splitlines()[0]}")
                 break
             lost = [name for name in identifiers if _leaves_out(other.builds.get(name), result.builds[name])]
             if lost:
                 what = f"{what}: {', '.join(lost)}"
-                self.said.append(f"{run}: leaves compiled modules out if it is built without {what}")
+                self.retries.append(f"{run}: leaves compiled modules out if it is built without {what}")
                 break
             result = replace(result, builds={**result.builds, **other.builds})
-            self.said.append(f"{run}: built again without {what}")
+            self.retries.append(f"{run}: built again without {what}")
         self._log(run).unlink(missing_ok=True)  # an earlier one's
         for target in run.targets:
             self.context.on_progress(target, "failed" if result.error else "built")
@@ -277,7 +281,6 @@ class _CibuildwheelSteps(Struct, frozen=True):
                     yield self._failure(replace(target, python=result.at_work or "all"), result, result.error)
 
     def notes(self, results: Sequence[ContainerResult]) -> Iterator[str]:
-        """Notes on wheels that are missing, and on rules for nvcc that match nothing."""
         plain = next((result for result in results if result.run.targets[0].label is None and result.run.plan), None)
         for result in results:
             missing = [name for name in (plain.builds if plain else ()) if name in result.run.identifiers]
@@ -307,7 +310,6 @@ class _CibuildwheelSteps(Struct, frozen=True):
             yield replace(product, not_reproducible=differing) if isinstance(product, Product) else product
 
     def _billed(self, run: CibuildwheelRun, target: Target, build: ContainerBuild) -> ContainerBuild:
-        """*build* with a bill of materials in its wheel, unless the recipe wants none."""
         if not self.context.recipe.repair.bill:
             return build
         # of other packages of the container nothing is known
@@ -376,7 +378,6 @@ def _of(target: Target, identifier: str) -> Target:
 
 
 def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
-    """`VbuildError` if *build* is not what *run* was for."""
     if not same_project(WheelName.parse(build.wheel.name).distribution, recipe.name):
         raise BuildError(f"{build.wheel.name}: not of {recipe.name}, which the recipe builds")
     if run.plan and build.record.started is None:
@@ -390,10 +391,7 @@ def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
 
 
 def _not_reproducible(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> tuple[Unreproducible, ...]:
-    """The files in the wheel of *build* that would have other bytes if they were built elsewhere.
-
-    In a container the project is in the same folder everywhere.
-    """
+    """The files in the wheel of *build* that would have other bytes if they were built elsewhere."""
     toolkit = Path(inside(run.toolkit.root)) if run.toolkit else None
     traces = BuildTraces.of([(toolkit, "cuda")], None, build.record.started or time.time())
     source, has_gpu_code = recipe.file.parent, bool(build.record.commands)
@@ -401,7 +399,6 @@ def _not_reproducible(run: CibuildwheelRun, build: ContainerBuild, recipe: Recip
 
 
 def _baseline(target: Target, identifier: str, results: Sequence[ContainerResult]) -> Path | None:
-    """The wheel that differs from that of *target* only in the CPU level, the lowest."""
     if not target.asks_for_cpu:
         return None
     for result in results:

@@ -3,9 +3,8 @@
     folders, at any depth -> wheels and report.json -> each wheel once, with its entry in a report
         -> verified, levels compared with the baseline -> split -> joined -> report.json, page
 
-Flags, times and tests of a wheel are those in the report of its part; the wheel is verified again, because the one to
-compare it with may be of another part. A report that contradicts the wheel's own name and variant.json is refused:
-installers go by these. So are parts that contradict each other.
+A wheel is verified again, because the one to compare it with may be of another part. A report that contradicts the
+wheel's own name and variant.json is refused: installers go by these. So are parts that contradict each other.
 """
 
 import os
@@ -54,18 +53,14 @@ _SHORT = {"": "cp", "python": "cp", "cpython": "cp", "pypy": "pp"}
 
 
 class ReleasePart(Struct, frozen=True):
-    """A folder with *wheels*, and the *report* on them, if there is one."""
-
     folder: Path
     wheels: tuple[Path, ...]
     report: Report | None
 
     @classmethod
     def at(cls, folder: Path) -> "ReleasePart | None":
-        """The part in *folder* itself, or None if it has neither a wheel nor a report.
-
-        `RecipeError` for a report that cannot be read, or that lists wheels that are not there; `WheelError` for a
-        wrong name.
+        """The part in *folder* itself, or None without wheels and report; `RecipeError` for a report that cannot be
+        read, or that lists wheels that are not there; `WheelError` for a wrong name.
         """
         wheels = tuple(path for path in wheels_in(folder) if not path.is_dir())
         for wheel in wheels:
@@ -83,7 +78,6 @@ class ReleasePart(Struct, frozen=True):
 
     @property
     def companions(self) -> frozenset[str]:
-        """The names of the wheels that a split made, which others require."""
         return frozenset(companion.file for companion in self.report.companions) if self.report else frozenset()
 
     def log(self, failure: FailureEntry) -> Path | None:
@@ -104,7 +98,6 @@ class PartWheel(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the file; `RecipeError` if it cannot be read."""
         try:
             return sha256_of(self.path)
         except OSError as error:
@@ -120,9 +113,9 @@ def collect(
 ) -> ReleaseResult:
     """Make one release in *folder* of the parts at *paths*, folders of wheels, and of those below.
 
-    Failures of the release are wheels that do not keep their promises, what failed in a part, what the *recipe* has and
-    no part, and of two Pythons' wheels of one name the second. The recipe also says what may go above a level, and what
-    is taken out of the wheels: those that change are tested again if this machine has their Python.
+    Failures are wheels that do not keep their promises, what failed in a part, what the *recipe* has and no part, and
+    of two Pythons' wheels of one name the second. Wheels that the recipe's split changes are tested again if this
+    machine has their Python.
 
     A `VbuildError` is raised, and nothing written, if there are no parts, or if they cannot be read, contradict each
     other, or are not of one release.
@@ -131,9 +124,9 @@ def collect(
     split = split_request(whole) if whole else None
     parts = parts_at(paths, output=folder)
     name = name_of(parts, expected=whole.name if whole else None)
-    known = whole or Recipe(name, Folder(Path()), Matrix(), Path())
+    followed = whole or Recipe(name, Folder(Path()), Matrix(), Path())
     context = ReleaseContext(
-        recipe=known,
+        recipe=followed,
         targets=whole.targets if whole else (),
         folder=folder,
         stage=folder,
@@ -144,7 +137,7 @@ def collect(
         parts=tuple(part.folder for part in parts),
     )
     part_wheels, twins = wheels_of(parts, name)
-    with hiding_secrets(known, context.targets), staging(folder) as stage:
+    with hiding_secrets(followed, context.targets), staging(folder) as stage:
         context = replace(context, stage=stage)
         collected = _CollectedWheels(context)
         own, others = _by_project(part_wheels, collected.outcomes(part_wheels), name)
@@ -152,7 +145,7 @@ def collect(
         failed = [*_failures(parts, own, folder)]
         missing = _missing(whole, [*own, *failed]) if whole else ()
         outcomes = _ordered([*own, *others, *failed, *missing], whole)
-        pythons = _recipe_pythons((outcome.target.python for outcome in outcomes), known)
+        pythons = _recipe_pythons((outcome.target.python for outcome in outcomes), followed)
         wheels = ReleaseWheels(
             outcomes,
             partial(_tested_again, context, collected.notes),
@@ -167,8 +160,6 @@ def collect(
 
 
 class _CollectedWheels(Struct, frozen=True):
-    """Brings the wheels of parts into the release *context*, as links in its stage."""
-
     context: ReleaseContext
     notes: list[str] = field(default_factory=list)
 
@@ -221,7 +212,6 @@ class _CollectedWheels(Struct, frozen=True):
         return product
 
     def _compared(self, product: Product, sound: Iterable[Product]) -> Product | Failure:
-        """*product*, which is above the baseline, compared with one of the *sound* baseline wheels."""
         nearest = next((other for other in sound if _build(other) == _build(product)), None)
         if nearest is None:
             lowest = baseline(product.target.cpu.machine)
@@ -256,7 +246,6 @@ class _WheelClaims(Struct, frozen=True):
 
     @classmethod
     def of(cls, wheel: Path, *, machine: str | None) -> Self:
-        """What *wheel* claims; `VbuildError` if its variant.json is not one of that name."""
         claims = cls.by_name(WheelName.parse(wheel.name), machine=machine)
         data = peek(wheel, VARIANT_JSON)
         with at(VARIANT_JSON):
@@ -271,7 +260,6 @@ class _WheelClaims(Struct, frozen=True):
         return Target(self.name.variant, self.name.python, self.cpu, self.properties)
 
     def contradiction(self, reported: Target) -> str | None:
-        """How the target *reported* for the wheel differs from its claims."""
         label = self.name.variant
         if reported.label != label:
             claimed, named = (repr(text) if text else "plain" for text in (label, reported.label))
@@ -317,7 +305,6 @@ def _siblings(context: ReleaseContext, pythons: Mapping[str, str], plain: Target
 
 
 def _tested_again(context: ReleaseContext, notes: list[str], product: Product, find_links: Path) -> Product | Failure:
-    """*product* tested again if its Python is here; *notes* says if it is not."""
     try:
         interpreter = interpreter_of(product.target)
     except BuildError as error:
@@ -354,7 +341,6 @@ def _failures(parts: Iterable[ReleasePart], outcomes: Iterable[Product | Failure
 
 
 def _copied(log: Path, folder: Path) -> Path:
-    """*log* in *folder*, instead of an earlier run's."""
     folder.mkdir(exist_ok=True)
     copy = folder / log.name
     if not (copy.exists() and copy.samefile(log)):

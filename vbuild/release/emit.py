@@ -1,31 +1,18 @@
-"""`vbuild matrix --emit` and `vbuild init --workflows`: a release as the file that a CI system runs.
+"""`vbuild matrix --emit` and `vbuild init --emit`: a release as the file that a CI system runs.
 
     recipe -> targets -> those of one build -> JobPart -> Jobs -> github   a workflow: matrices of builds, then collect
-                                                              -> gitlab   a pipeline of two stages
                                                               -> json     the parts and their commands
 
-Every part is one command, ``vbuild matrix SOURCE --only LABEL … --part``, that does the same on any machine; all parts
-together are all targets, each of them once. The last job collects what was built, also where some builds failed:
-finished wheels are kept, and what is missing is named. Jobs start in the working folder, a repository's top folder.
-
-GitHub Actions:
+Each part is one command, ``vbuild matrix SOURCE --only LABEL … --part``; all parts together are all targets, each of
+them once. The last job collects what was built, also where builds failed. Jobs start in the repository's top folder.
 
 - A matrix generates at most 256 jobs, and a file of more than 500 KB starts none:
   https://docs.github.com/en/actions/reference/limits
-- ``actions/download-artifact`` sees the first artifacts of a run alone, 100 or 600 of 1243, so the command of GitHub's
-  own, which turns the pages, fetches them: https://github.com/actions/download-artifact/issues/363, /441
-- It fails if there is none, as where no build came to an end. The job goes on: collecting says what is missing.
+- ``actions/download-artifact`` sees the first artifacts of a run alone, 100 or 600 of 1243, so GitHub's own command,
+  which turns the pages, fetches them: https://github.com/actions/download-artifact/issues/363, /441
+- It fails if no build came to an end. The job goes on: collecting says what is missing.
 - An artifact of a run that is run again has to be overwritten: https://github.com/actions/upload-artifact/issues/478
-- A job may take six hours on GitHub's own runners, which is 360 minutes.
-
-GitLab:
-
-- ``parallel: matrix`` makes at most 200 jobs: https://gitlab.com/gitlab-org/gitlab/-/issues/438369
-- A job may need at most 50 others, so that collecting waits for a stage, and names no jobs:
-  https://gitlab.com/gitlab-org/gitlab/-/issues/419720
-- The matrix's values are in the job's name, of 255 characters at most, so that a part's command stands in the script:
-  https://gitlab.com/gitlab-org/gitlab/-/issues/353024
-- A whole configuration has at most 2 MB: https://gitlab.com/gitlab-org/gitlab/-/issues/370116
+- A job may take six hours on GitHub's own runners.
 """
 
 import hashlib
@@ -35,13 +22,13 @@ import re
 import shlex
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from msgspec import Struct, to_builtins
 
@@ -49,18 +36,17 @@ from vbuild import DISTRIBUTION
 from vbuild.build.cibuildwheel.program import Arguments
 from vbuild.errors import BuildError
 from vbuild.files.atomic import replacing
-from vbuild.files.templates import Written, templates, yaml_block, yaml_text
+from vbuild.files.templates import Written, templates, yaml_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.flags import HostCompiler
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Folder
 from vbuild.recipe.target import Target
 
-FORMAT = 1  # of the JSON; rises when a key changes its meaning
-GITHUB_MATRIX, GITLAB_MATRIX = 256, 200
-_GITHUB_FILE, _GITLAB_FILE = 500_000, 2_000_000  # bytes
-# characters of a part's name; GitLab's jobs have at most 255 with all that stands around the name
-_MOST = 64
+FORMAT = 1  # of the JSON, which docs/howto/other-ci.md describes; rises when a key changes its meaning
+GITHUB_MATRIX = 256  # jobs
+_GITHUB_FILE = 500_000  # bytes
+_LONGEST_NAME = 64  # characters of a part's name, which is in the name of an artifact
 _PLAIN = "plain"
 _CPYTHON = re.compile(r"(?:c?python@?)?(\d+(?:\.\d+)*t?)")
 # the names of Pythons that actions/setup-python knows
@@ -80,21 +66,17 @@ INSTALL = (
 # fails in a job that has another project's vbuild, before it runs anything else
 CHECK = f"vbuild --version | grep '^{DISTRIBUTION} '"
 
-T = TypeVar("T")
-
 
 class CiSystem(StrEnum):
     GITHUB = "github"
-    GITLAB = "gitlab"
     JSON = "json"
 
 
 class JobPart(Struct, frozen=True):
     """One job of a release: one build, and all wheels that are cut from it.
 
-    *name* is unique, also where case does not count, and can be a file's, a job's or an artifact's. *labels* are what
-    ``--only`` takes, *python* what ``--python`` takes, or None if the recipe has one Python. *version* is that
-    Python's, or None if the recipe gives a path or nothing.
+    *name* is unique, also if case does not count. *labels* are what ``--only`` takes, *python* what ``--python`` takes,
+    or None if the recipe has one Python. *version* is that Python's, or None if the recipe gives a path or nothing.
     """
 
     name: str
@@ -109,9 +91,6 @@ class JobPart(Struct, frozen=True):
         """The arguments of ``vbuild matrix`` that choose this part's targets and no other."""
         only = tuple(argument for label in self.labels for argument in ("--only", label))
         return (*only, "--python", self.python) if self.python else only
-
-    def command(self, source: str, folder: str, *, options: Iterable[str] = ()) -> tuple[str, ...]:
-        return ("vbuild", "matrix", source, "-o", f"{folder}/{self.name}", "--part", *options, *self.selection)
 
 
 class Jobs(Struct, frozen=True):
@@ -154,51 +133,24 @@ class Jobs(Struct, frozen=True):
         )
 
     def command(self, part: JobPart) -> tuple[str, ...]:
-        return part.command(self.source, self.parts_folder, options=self.options)
+        output = f"{self.parts_folder}/{part.name}"
+        return ("vbuild", "matrix", self.source, "-o", output, "--part", *self.options, *part.selection)
 
     @property
     def collecting(self) -> tuple[str, ...]:
         return ("vbuild", "collect", self.parts_folder, "-o", self.folder, "--recipe", self.source)
 
-    @property
-    def versions(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(part.version for part in self.parts if part.version))
-
 
 def emitted(source: Path, system: CiSystem, *, options: Sequence[str] = ()) -> str:
     """The file that makes the release of the recipe or project at *source* on *system*, run in this working folder.
 
-    Every job installs what the variable ``VBUILD_WHEELS`` names, and fails if that is empty, or if its ``vbuild`` is
-    another project's. *options* are given to every ``vbuild matrix``. The same recipe gives the same text. `BuildError`
+    Jobs install what the variable ``VBUILD_WHEELS`` names. *options* are given to every ``vbuild matrix``. `BuildError`
     if the jobs would not find the recipe, or if the file would be too large.
     """
     jobs = Jobs.of(source, options)
-    match system:
-        case CiSystem.GITHUB:
-            return workflow(jobs)
-        case CiSystem.GITLAB:
-            return pipeline(jobs)
-    return json.dumps(data(jobs), indent=2, ensure_ascii=False) + "\n"
-
-
-def data(jobs: Jobs) -> dict[str, Any]:
-    """*jobs* as JSON takes them.
-
-    | key | meaning |
-    |---|---|
-    | ``format`` | 1 |
-    | ``name``, ``source`` | the project; the recipe, from the working folder |
-    | ``install``, ``python`` | the shell command that installs vbuild; the version of Python that runs it |
-    | ``check`` | the shell command to run next: it fails if the installed ``vbuild`` is another project's |
-    | ``parts[].name`` | unique, and a name for a job, a file or an artifact |
-    | ``parts[].labels``, ``.python`` | what ``--only`` and ``--python`` choose; null where the recipe has one Python |
-    | ``parts[].version`` | the Python to set up for the part; null where the recipe names none by version |
-    | ``parts[].cpu``, ``.cuda`` | the level; the CUDA toolkit, or null |
-    | ``parts[].folder`` | where the part's wheels, its report.json and the logs of what failed will be |
-    | ``parts[].command``, ``.shell`` | what makes it, as arguments and as a line for a shell |
-    | ``collect.command``, ``.shell`` | what makes one release of all parts that are there, in ``collect.folder`` |
-    """
-    return {
+    if system is CiSystem.GITHUB:
+        return workflow(jobs)
+    data = {
         "format": FORMAT,
         "name": jobs.name,
         "source": jobs.source,
@@ -216,6 +168,7 @@ def data(jobs: Jobs) -> dict[str, Any]:
         ],
         "collect": {"folder": jobs.folder, "command": list(jobs.collecting), "shell": shlex.join(jobs.collecting)},
     }
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def parts(recipe: Recipe) -> tuple[JobPart, ...]:
@@ -264,12 +217,9 @@ def _named(targets: list[Target], *, with_python: bool) -> str:
         match = _CPYTHON.fullmatch(python)
         name += f"-cp{match[1].replace('.', '')}" if match else f"-{python.rpartition('/')[2]}"
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".-") or "part"
-    return name if len(name) <= _MOST else f"{name[: _MOST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), most):
-        yield items[start : start + most]
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _relative(source: Path) -> str:
@@ -319,13 +269,12 @@ def workflow(jobs: Jobs) -> str:
     build = f"{literal(command)}/${{{{ matrix.part }}}} --part {literal(options)}${{{{ matrix.selection }}}}"
     text = rendered(
         "github.yml.jinja",
-        github_text,
         jobs=jobs,
         actions=ActionPins(),
         title=f"wheels of {jobs.name}",
         group=Written(yaml_text(f"{literal(jobs.name)}-${{{{ github.ref }}}}")),
         runner=_RUNNERS[jobs.machine],
-        builds=list(chunks(entries, GITHUB_MATRIX)),
+        builds=[entries[start : start + GITHUB_MATRIX] for start in range(0, len(entries), GITHUB_MATRIX)],
         variable=Written(VARIABLE),
         install=INSTALL,
         check=CHECK,
@@ -339,7 +288,6 @@ def workflow(jobs: Jobs) -> str:
 
 
 def github_text(text: str) -> str:
-    """*text* quoted for a workflow."""
     return yaml_text(literal(text))
 
 
@@ -357,37 +305,12 @@ def set_up(version: str) -> str:
     return ""
 
 
-def pipeline(jobs: Jobs) -> str:
-    """The ``.gitlab-ci.yml`` of *jobs*; `BuildError` if GitLab would not take it, as it is too large."""
-    builds = []
-    for several in chunks(jobs.parts, GITLAB_MATRIX):
-        # a variable names the one of them that a job makes
-        cases = [f"{part.name}) {shlex.join(jobs.command(part))} ;;" for part in several]
-        script = yaml_block(['case "$PART" in', *cases, "esac"], indent=6)
-        builds.append(([part.name for part in several], Written(script)))
-    versions = [version for version in jobs.versions if version != jobs.python]
-    text = rendered(
-        "gitlab.yml.jinja",
-        yaml_text,
-        jobs=jobs,
-        image=f"python:{jobs.python.removesuffix('t')}",
-        # the image has one Python; uv comes with vbuild
-        before=[INSTALL, CHECK, *([shlex.join(["uv", "python", "install", *versions])] if versions else [])],
-        collect=shlex.join(jobs.collecting),
-        builds=builds,
-    )
-    if (size := len(text.encode())) > _GITLAB_FILE:
-        what = f"the configuration would have {size} bytes, and GitLab takes none of more than {_GITLAB_FILE}"
-        raise BuildError(f"{jobs.source}: {what}; expected fewer builds")
-    return text
-
-
 def project_workflows(project: Path) -> Mapping[Path, str]:
     """The workflows of *project*, whose table says what its variants are, by their files.
 
     One builds with cibuildwheel for all its Pythons, one the variants with CUDA, and one puts the files of a tag into
-    its release, and serves those of all releases as an index. `RecipeError` if the table is wrong, `BuildError` if
-    *project* has none.
+    its release, and serves those of all releases as an index. `RecipeError` if the table is wrong, `BuildError` without
+    one.
     """
     recipe = Recipe.load(project)
     if recipe.file.name != "pyproject.toml":
@@ -421,9 +344,9 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
             build = f'{command} "$IDENTIFIER"' if labels else ""  # the plain wheel may have CUDA, too
             title = f"wheels of {recipe.name}{' with CUDA' if is_cuda else ''}"
             own = {"cuda": is_cuda, "file": Written(file), "title": title, "build": build}
-            texts[file] = rendered("wheels.yml.jinja", github_text, **values, **own)
+            texts[file] = rendered("wheels.yml.jinja", **values, **own)
     title, has_cuda = f"release of {recipe.name}", len(texts) > 1
-    texts["release.yml"] = rendered("release.yml.jinja", github_text, **values, title=title, cuda=has_cuda)
+    texts["release.yml"] = rendered("release.yml.jinja", **values, title=title, cuda=has_cuda)
     folder = recipe.file.parent / ".github" / "workflows"
     return {folder / file: text for file, text in texts.items()}
 
@@ -453,11 +376,10 @@ def _pinned(name: str) -> str:
         return name
 
 
-def rendered(template: str, quote: Callable[[str], str], **values: object) -> str:
-    """The text of the *template* with *values* in it, each quoted by *quote*."""
+def rendered(template: str, **values: object) -> str:
     environment = templates(
         "vbuild.release",
-        quote,
+        github_text,
         lstrip_blocks=True,
         # GitHub's own placeholders look like jinja's
         variable_start_string="[[",

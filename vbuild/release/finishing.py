@@ -25,8 +25,7 @@ from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import OncePerKey
 from vbuild.recipe.cuda import Compress
-from vbuild.recipe.model import AGAINST, Check
-from vbuild.recipe.source import Sdist
+from vbuild.recipe.model import Check
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
 from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of
@@ -75,7 +74,6 @@ _PUBLISHED_FILES: OncePerKey[Path, Path] = OncePerKey(most=64)
 def slimmed(
     builder: Builder, first: PlannedWheel, wheels: Iterable[PlannedWheel], build: Path, *, may_be_built: bool = False
 ) -> Mapping[Target, Path] | Failure:
-    """Those of *wheels* that are for some GPUs of the build of *first*, cut from its portable wheel *build*."""
     context = builder.context
     targets = [planned.target for planned in wheels if planned.build == first.build and planned.target.gpus]
     try:
@@ -177,7 +175,6 @@ def finished(
 
 
 def finished_before(builder: Builder, planned: PlannedWheel) -> Product | None:
-    """The *planned* wheel if an earlier run finished it."""
     context = builder.context
     kept = builder.taken(BuildKind.PRODUCT, planned.product, context.place("kept", planned.target))
     if kept is None:
@@ -292,25 +289,21 @@ def _published_for(context: ReleaseContext, wheel: Path, target: Target) -> tupl
 
     `FetchError` if the one that the recipe names is not there.
     """
-    against = context.recipe.verify.against
-    if isinstance(against, Path):
+    against = context.published
+    if against is None or isinstance(against, Path):
         return against, ()
-    if against == "none" or (against == "auto" and not isinstance(context.recipe.source, Sdist)):
-        return None, ()
-    version = "" if against in AGAINST else against
     folder = context.place("published", replace(target, label=None))
-    fetch = partial(file_on_index, wheel, folder, Indexes.configured, version=version, tag=_tag(target))
+    fetch = partial(file_on_index, wheel, folder, Indexes.configured, version=against, tag=_tag(target))
     try:
         return _PUBLISHED_FILES.get(folder, fetch), ()
     except FetchError as error:
-        if against != "auto":
+        if context.recipe.verify.against != "auto":
             raise
         what = f"not compared with the published wheel: {error}"
         return None, (Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what),)
 
 
 def _tag(target: Target) -> Tag | None:
-    """The tag of compiled wheels for the Python of *target*; None if this machine does not have it."""
     try:
         python = interpreter_of(target)
     except BuildError:
@@ -364,7 +357,6 @@ def _accepting(errors: Iterable[Finding]) -> list[str]:
 def result_of_test(
     builder: Builder, target: Target, wheel: Path, *, interpreter: Interpreter, find_links: Path | None = None
 ) -> TrialResult:
-    """The result of the recipe's test of *wheel*; wheels that it requires may be in *find_links*."""
     context = builder.context
     trial = WheelTrial(
         context.recipe.test,
@@ -382,7 +374,6 @@ def result_of_test(
 def tested_again(
     builder: Builder, product: Product, find_links: Path, *, interpreter: Interpreter
 ) -> Product | Failure:
-    """*product*, whose wheel has changed, tested again with wheels that it requires in *find_links*."""
     context, target = builder.context, product.target
     try:
         trial = result_of_test(builder, target, product.wheel, interpreter=interpreter, find_links=find_links)
@@ -452,7 +443,6 @@ def _emulation(context: ReleaseContext, target: Target, wheel: Path, folder: Pat
 
 
 def _why_not_emulated(cpu: Cpu) -> str | None:
-    """Why no emulator judges code for *cpu*, or None if one does."""
     emulator = Emulator.found(cpu.machine)
     return emulator.why_not(cpu) if emulator else NO_EMULATOR.format(LevelMethod.emulator_of(cpu.machine))
 

@@ -3,8 +3,6 @@
 recipe -> source, native sources, toolkits fetched -> the build's hooks asked what it requires, for each Python
        -> uv pip compile --generate-hashes -> demo.lock next to demo.toml
 
-It also reads a lock for other commands: whether it still belongs to the recipe, and what a run with --locked refuses.
-
 With --machine it writes for each machine a pylock.toml (PEP 751) of its variant of a project, and what that requires:
 
     NAME, places -> `vbuild.variants.select` for the machine -> its wheel's requirements, and what else is asked for
@@ -115,7 +113,6 @@ def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: Non
 
 
 def _requirements(builder: Builder, jobs: Iterable[Job], on_progress: Callable[[str], None]) -> list[LockedRequirement]:
-    """What the builds of *jobs* and the native steps require, once for each kind of Python."""
     wanted: dict[tuple[str, tuple[str, ...]], Interpreter] = {}
     of_kind = {job.interpreter.kind: job for job in reversed(list(jobs))}
     for kind, job in sorted(of_kind.items()):
@@ -162,7 +159,6 @@ def locked(recipe: Recipe, *, is_binding: bool = False) -> tuple[Recipe, tuple[s
 
 
 def staleness(lock: Lock, recipe: Recipe) -> str | None:
-    """Why *lock* is not of *recipe* any more, in a few words, or None if it is."""
     if lock.recipe != recipe_hash(recipe):
         return "the recipe, or a patch of it, has changed since"
     if lock.source != pinned(recipe.source):
@@ -175,7 +171,6 @@ def staleness(lock: Lock, recipe: Recipe) -> str | None:
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """The SHA-256 of the file of *recipe*, and of its patches."""
     patches = (*recipe.build.patches, *(patch for native in recipe.natives for patch in native.patches))
     hashes = [sha256_of(file) for file in (recipe.file, *patches)]
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
@@ -191,8 +186,6 @@ def natives(recipe: Recipe) -> Hashes:
 
 
 class MachineLock(Struct, frozen=True):
-    """The lock in *file* for *machine*: the *wheel* it gets, and how many *packages* come along."""
-
     machine: str
     file: Path
     wheel: str
@@ -224,9 +217,9 @@ def lock_machines(
 ) -> tuple[MachineLock, ...]:
     """Write into *folder* a lock of *project*, out of *places*, for each of *machines*, by name.
 
-    What *requires* names is installed as well, and decides which versions fit. Requirements without a wheel are built
-    to ask what they require if *allow_builds* says so. `VariantError` for a machine for which nothing fits,
-    `BuildError` if what is required cannot be had; nothing is written then.
+    What *requires* names is installed as well, and decides which versions fit. If *allow_builds*, requirements without
+    a wheel are built to ask what they require. `VariantError` for a machine for which nothing fits, `BuildError` if
+    what is required cannot be had; nothing is written then.
     """
     asked_project(project, VariantError)
     names = {called: re.sub(r"[^A-Za-z0-9_-]+", "-", Path(called).stem) for called in machines}

@@ -4,27 +4,25 @@
         -> planned -> built, repaired -> slimmed -> stamped -> verified -> tested            `wheels_made`
         -> split -> benched -> merged for CPU levels -> indexed, with report                 `released`
 
-`vbuild.release.builder` builds and repairs, `vbuild.release.finishing` slims, stamps, verifies and tests,
-`vbuild.release.publication` indexes and reports. `vbuild matrix` takes these steps on this machine, or the second line
-on the workers of a cluster; `vbuild cibuildwheel` has cibuildwheel build and test; `vbuild collect` starts from wheels
-that other runs finished. A target that fails at any step leaves the others alone: the release has a `Failure` for it.
+`builder` builds and repairs, `finishing` slims, stamps, verifies and tests, `levels` times and merges, `publication`
+indexes and reports. With a cluster, its workers take the steps of the second line; `vbuild cibuildwheel` has
+cibuildwheel build and test; `vbuild collect` starts from wheels that other runs finished. A target that fails at any
+step leaves the others alone: the release has a `Failure` for it.
 
-Modules that only some releases need are imported by their steps: a recipe without CUDA loads nothing of slimming.
+A recipe without CUDA loads nothing of slimming, one without a split nothing of splitting.
 """
 
 import dataclasses
-import math
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vbuild.build.frontend import begin as begin_build
@@ -47,6 +45,7 @@ from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of
 from vbuild.release.cache import BuildCache, BuildKind, product_key
 from vbuild.release.finishing import emulator_name, finished, finished_before, slimmed, tested_again
+from vbuild.release.levels import HwcapsMerge, benched, check_chosen
 from vbuild.release.lock import locked
 from vbuild.release.model import (
     Failure,
@@ -58,8 +57,6 @@ from vbuild.release.model import (
     ReleaseWheels,
 )
 from vbuild.release.publication import published, without_twins
-from vbuild.release.release_bench import benched
-from vbuild.release.report import REPORT, Report
 from vbuild.splitting.request import SplitRequest
 from vbuild.toolchain.toolkit_provision import FORESEEN
 from vbuild.wheel.name import WheelName
@@ -67,9 +64,6 @@ from vbuild.workers.executor import LOCAL, Executor
 
 if TYPE_CHECKING:
     from vbuild.splitting.results import Split
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 _SHOWN = 5
 # begin one environment and one library: with more of them the first build would wait for the others
@@ -79,11 +73,10 @@ _PREPARING = 2
 class MatrixRequest(Struct, frozen=True, kw_only=True):
     """How a recipe is built; by default every target, here.
 
-    *only* names targets. *jobs* builds run at a time here, or as many as the machine bears if it is None; another
-    *executor* has workers. If the run *is_locked*, it uses nothing that the recipe's lock does not name. *fresh* takes
-    no build from the cache. A run that *is_part* of a release leaves out what needs all of it: `vbuild.release.collect`
-    verifies across parts, splits, and joins them. *axes* are used instead of those of the recipe's ``[matrix]``.
-    *on_note* gets each line on what was chosen for the user.
+    *jobs* builds run at a time, or as many as the machine bears if it is None. If the run *is_locked*, it uses nothing
+    that the recipe's lock does not name. A run that *is_part* of a release leaves to `vbuild collect` what needs all of
+    it. *axes* are used instead of those of the recipe's ``[matrix]``. *on_note* gets lines on what was chosen for the
+    user.
     """
 
     jobs: int | None = 1
@@ -109,9 +102,8 @@ def matrix(
 ) -> ReleaseResult:
     """Build *source*, as in `vbuild.build.init`, into *folder*, with *store* or the user's cache.
 
-    *on_progress* gets each target with each step of it. The folder gets the finished wheels, the release's
-    variants.json, ``report.json``, ``report.html``, and the logs of what failed. A `VbuildError` is raised, and no
-    wheel written, if no build can start or if the wheels would contradict others in the folder.
+    A `VbuildError` is raised, and no wheel written, if no build can start or if the wheels would contradict others in
+    the folder.
     """
     recipe, targets, stale = recipe_and_targets(source, request)
     context = ReleaseContext(
@@ -158,9 +150,7 @@ def jobs_of(source: str | Path, request: MatrixRequest = _DEFAULT) -> tuple[Job,
 def recipe_and_targets(
     source: str | Path, request: MatrixRequest
 ) -> tuple[Recipe, tuple[Target, ...], tuple[str, ...]]:
-    """The recipe for *source*, with its lock if that is not stale, the targets that *request* asks for, and why a lock
-    is stale.
-    """
+    """The recipe for *source*, with its lock if that is not stale, the targets asked for, and why a lock is stale."""
     draft = project_recipe(source, request.axes)
     for note in draft.notes:
         request.on_note(note)
@@ -173,22 +163,16 @@ def recipe_and_targets(
 
 
 def check_recipe(recipe: Recipe, targets: Sequence[Target]) -> SplitRequest | None:
-    """The request to split the wheels, or None; `VbuildError` if the recipe cannot be followed.
-
-    Everything that follows from the recipe alone is refused here, before anything is built.
-    """
+    """The request to split the wheels, or None; `VbuildError` for all that follows from the recipe alone."""
     request = split_request(recipe)
     _check_against(recipe)
     _check_offered(recipe, targets)
     if recipe.matrix.plain is Plain.HWCAPS:
-        from vbuild.release.hwcaps_merge import check_chosen
-
         check_chosen(recipe, targets)
     return request
 
 
 def split_request(recipe: Recipe) -> SplitRequest | None:
-    """What the ``[split]`` table of *recipe* asks for, or None without one; `VbuildError` if it cannot be read."""
     if recipe.split is None:
         return None
     with at(recipe.file):
@@ -198,7 +182,6 @@ def split_request(recipe: Recipe) -> SplitRequest | None:
 
 
 def _check_against(recipe: Recipe) -> None:
-    """`VbuildError` if ``verify.against`` names a file, or a version, that is none of the project's."""
     against = recipe.verify.against
     if against in AGAINST:
         return
@@ -214,7 +197,6 @@ def _check_against(recipe: Recipe) -> None:
 
 
 def _check_offered(recipe: Recipe, targets: Iterable[Target]) -> None:
-    """`RecipeError` if no index has a version that one of *targets* is to be built against."""
     for project, value in dict.fromkeys(pair for target in targets for pair in target.requires):
         with at(recipe.file), at(f"matrix.requires.{project}"):
             versions = {file.version for file in files_of(project, indexes=Indexes.configured()) if not file.is_yanked}
@@ -227,10 +209,9 @@ def _newest(versions: Iterable[Version]) -> str:
 
 
 def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
-    """The wheels of all targets, made on this machine with *jobs* builds at a time; `VbuildError` if none can start.
+    """The wheels of all targets, made on this machine; `VbuildError` if none can start.
 
-    If *jobs* is None they are as many as cores and memory bear. Each build is made once, whatever the number of wheels
-    from it. What the cache has is not made again.
+    Each build is made once, whatever the number of wheels from it.
     """
     builder = Builder.opened(context)
     build_jobs = [builder.prepared(target) for target in context.targets]
@@ -285,7 +266,6 @@ def _preparing(builder: Builder) -> Iterator[Callable[[Iterable[Job]], None]]:
 
 
 def planned_wheels(builder: Builder, jobs: Sequence[Job]) -> tuple[PlannedWheel, ...]:
-    """The wheels of *jobs*, with their keys in the cache."""
     repair, cache = builder.context.recipe.repair, builder.context.cache
     keys = {
         key: build_keys(job, source=builder.digest, repair=repair, searched=builder.searched)
@@ -302,7 +282,6 @@ def planned_wheels(builder: Builder, jobs: Sequence[Job]) -> tuple[PlannedWheel,
 
 
 def planned_wheel(builder: Builder, job: Job, build: str, baseline: str | None) -> PlannedWheel:
-    """The wheel of *job*, from the build with the key *build*, its code compared with the build *baseline*."""
     recipe, document = builder.context.recipe, builder.context.family.document(job.target)
     product = product_key(
         build,
@@ -330,29 +309,22 @@ def without_cpu(target: Target) -> tuple[object, ...]:
     return (target.python, target.choices, target.requires, target.cuda.toolkit if target.cuda else None)
 
 
-class _ThreadMap(Protocol):
-    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> list[R]: ...
-
-
-@contextmanager
-def _thread_map(threads: int) -> Iterator[_ThreadMap]:
-    """A map over *threads*; leaving it by an error or Ctrl-C stops the commands that they run."""
-    with ThreadPoolExecutor(threads) as executor, supervised():
-        yield lambda function, items: list(executor.map(function, items))
-
-
 def _built_and_finished(
     builder: Builder, missing: Sequence[PlannedWheel], wheels: Sequence[PlannedWheel], *, jobs: int | None
 ) -> list[Product | Failure]:
     """The outcomes of the *missing* ones of *wheels*: their builds are made, slimmed, and finished."""
-    first = _builds_to_make(missing, wheels)
+    keys = {key for wheel in missing for key in (wheel.build, wheel.baseline)}
+    first: dict[str, PlannedWheel] = {}  # of each build, also of those to compare with
+    for wheel in sorted((wheel for wheel in wheels if wheel.build in keys), key=_gpus_to_compile, reverse=True):
+        first.setdefault(wheel.build, wheel)
     at_once, processes = shared(len(first), jobs)
-    if len(first) > at_once:
-        first = {wheel.build: wheel for wheel in _longest_first(first.values(), builder.context)}
     builder = replace(builder, processes=processes)
     cache = builder.ccache()
-    with _thread_map(at_once) as thread_map:
-        builds = dict(zip(first, thread_map(lambda wheel: builder.built(wheel, cache), first.values()), strict=True))
+    with (
+        ThreadPoolExecutor(at_once) as executor,
+        supervised(),
+    ):  # an error, or Ctrl-C, stops the commands of its threads
+        builds = dict(zip(first, executor.map(lambda wheel: builder.built(wheel, cache), first.values()), strict=True))
 
         def slim(wheel: PlannedWheel) -> Mapping[Target, Path] | Failure:
             build = builds[wheel.build]
@@ -360,12 +332,12 @@ def _built_and_finished(
                 return build
             return slimmed(builder, wheel, missing, build.wheel, may_be_built=True)
 
-        cut = dict(zip(first, thread_map(slim, first.values()), strict=True))
+        cut = dict(zip(first, executor.map(slim, first.values()), strict=True))
 
         separate = _compiled_separately(builder, [wheel for wheel in missing if _is_uncut(wheel, cut[wheel.build])])
         # in other folders: targets that are built again have used theirs
         beside = replace(builder, context=replace(builder.context, stage=builder.context.stage / "separate"))
-        separate_builds = thread_map(lambda wheel: beside.built(wheel, cache), separate.values())
+        separate_builds = executor.map(lambda wheel: beside.built(wheel, cache), separate.values())
         builds |= {wheel.build: build for wheel, build in zip(separate.values(), separate_builds, strict=True)}
 
         def finish(wheel: PlannedWheel) -> Product | Failure:
@@ -382,41 +354,17 @@ def _built_and_finished(
             compared = baseline.wheel if isinstance(baseline, RepairedWheel) else None
             return finished(builder, wheel, build, pieces.get(wheel.target), baseline=compared)
 
-        return thread_map(finish, missing)
+        return [*executor.map(finish, missing)]
 
 
-def _builds_to_make(missing: Sequence[PlannedWheel], wheels: Sequence[PlannedWheel]) -> dict[str, PlannedWheel]:
-    """The builds that *missing* wheels need, also to compare with, each with the first wheel that has it."""
-    keys = {key for wheel in missing for key in (wheel.build, wheel.baseline)}
-    first: dict[str, PlannedWheel] = {}
-    for wheel in wheels:
-        if wheel.build in keys:
-            first.setdefault(wheel.build, wheel)
-    return first
-
-
-def _longest_first(wheels: Iterable[PlannedWheel], context: ReleaseContext) -> list[PlannedWheel]:
-    """*wheels*, unknown ones first, then those that took longest in the run before, by its report.
-
-    Of these, what is for more GPUs comes first.
-    """
-    seconds: dict[tuple[str | None, str], float] = {}
-    with suppress(VbuildError):  # there is no report, or it is of another vbuild
-        report = Report.load(context.folder / REPORT)
-        if report.project == canonicalize_name(context.recipe.name):
-            seconds = {(entry.label, entry.python): entry.seconds for entry in report.wheels}
-
-    def length(wheel: PlannedWheel) -> tuple[float, int]:
-        target = wheel.target
-        archs = target.cuda.archs if target.cuda else None
-        gpus = len(archs.requests) + len(archs.targets) if archs else 0
-        return seconds.get((context.family.label(target), target.python), math.inf), gpus
-
-    return sorted(wheels, key=length, reverse=True)
+def _gpus_to_compile(wheel: PlannedWheel) -> int:
+    """For how many GPUs the build of *wheel* compiles; those for most take longest, and begin first."""
+    archs = wheel.target.cuda.archs if wheel.target.cuda else None
+    return len(archs.requests) + len(archs.targets) if archs else 0
 
 
 def _is_uncut(wheel: PlannedWheel, pieces: Mapping[Target, Path] | Failure) -> bool:
-    """Whether *wheel* would keep code for other GPUs, and is none of the *pieces* of its build for that."""
+    """Whether *wheel* would keep code for other GPUs: it is none of the *pieces* of its build."""
     return bool(wheel.target.gpus) and not isinstance(pieces, Failure) and wheel.target not in pieces
 
 
@@ -442,8 +390,6 @@ def released(context: ReleaseContext, wheels: ReleaseWheels, *, notes: Iterable[
     bench = benched(context, wheels, outcomes)
     outcomes = [outcome for outcome in outcomes if outcome not in bench.left_out]
     if context.recipe.matrix.plain is Plain.HWCAPS and not context.is_part:
-        from vbuild.release.hwcaps_merge import HwcapsMerge
-
         outcomes = HwcapsMerge(context, wheels, bench.levels).outcomes(outcomes)
     after = [wheels.split_note] if account and wheels.split_note else []
     after += _cpu_notes(context)
@@ -456,8 +402,8 @@ def _split_wheels(
 ) -> tuple[Sequence[Product | Failure], "Split | None"]:
     """*outcomes* with thin wheels instead of fat ones, and the account of the split, or None without one.
 
-    All wheels are split at once. A wheel that passed its test and changed is tested again, with the wheels that it
-    requires now: the wheel that is published is the one that was tested.
+    A wheel that passed its test and changed is tested again, with the wheels that it requires now: the wheel that is
+    published is the one that was tested.
     """
     products = [outcome for outcome in outcomes if isinstance(outcome, Product)]
     if context.split is None or not products:
@@ -482,7 +428,6 @@ def _split_wheels(
 
 
 def _cpu_notes(context: ReleaseContext) -> Iterator[str]:
-    """What users of the wheels must know of the CPUs that these are for."""
     lowest = context.recipe.matrix.lowest
     if lowest and any(target.label is None for target in context.targets):
         others = "glibc 2.33 and newer refuse to load it, and others crash"

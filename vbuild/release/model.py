@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.utils import canonicalize_name
 
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.reproducible import Unreproducible
@@ -20,7 +21,8 @@ from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
 from vbuild.publishing.lint.index import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
 from vbuild.recipe.matrix import local_label
-from vbuild.recipe.model import Recipe
+from vbuild.recipe.model import AGAINST, Recipe
+from vbuild.recipe.source import Sdist
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import masked, masked_setting
 from vbuild.release.cache import BuildCache
@@ -44,6 +46,7 @@ from vbuild.verification.bench import BenchReport
 from vbuild.verification.level_emulation import LevelRun
 from vbuild.verification.model import Verdict
 from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:
     from vbuild.splitting.request import SplitRequest
@@ -59,7 +62,7 @@ class Product(Struct, frozen=True):
 
     *emulation* is its run in an emulator of its CPU level. *lists* are lists of GPU architectures that were changed in
     commands of nvcc. It *is_built* in this run, or by an earlier one; it *is_kept* if an earlier run also finished it.
-    The files *not_reproducible* would have other bytes if they were built elsewhere; None if not known.
+    *not_reproducible* are files that would have other bytes if they were built elsewhere; None if not known.
     """
 
     target: Target
@@ -121,9 +124,9 @@ class Product(Struct, frozen=True):
         It has what a report has of plan and toolkit. `HardwareError` for a GPU that does not exist.
         """
         toolkit = None
-        if found := entry.toolkit:
+        if stated := entry.toolkit:
             # its folder is on another machine
-            toolkit = Toolkit(Dotted.parse(found.version), Path(), found.identity, found.components)
+            toolkit = Toolkit(Dotted.parse(stated.version), Path(), stated.identity, stated.components)
         target = entry.target(toolkit)
         environment, settings = tuple(entry.environment.items()), tuple(entry.config_settings.items())
         return cls(
@@ -168,8 +171,8 @@ class Failure(Struct, frozen=True):
 class ReleaseResult(Struct, frozen=True):
     """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them.
 
-    *notes* are what the user should know about the tools, and *split* is what was taken out of the finished wheels.
-    *choices* say what standard machines get, and *bench* what the recipe's bench says of it.
+    *notes* are what the user should know, *split* what was taken out of the finished wheels, *choices* what standard
+    machines get, and *bench* what the recipe's bench says.
     """
 
     name: str
@@ -194,8 +197,8 @@ class ReleaseResult(Struct, frozen=True):
     @property
     def kept_builds(self) -> int:
         """How many builds of an earlier run became wheels in this one."""
-        made = (product for product in self.products if not (product.is_kept or product.is_built))
-        return len({product.target.build_key for product in made})
+        finished = (product for product in self.products if not (product.is_kept or product.is_built))
+        return len({product.target.build_key for product in finished})
 
     @property
     def removed(self) -> tuple[str, ...]:
@@ -280,9 +283,8 @@ class ReleaseFamily(Struct, frozen=True):
 class ReleaseContext(Struct, frozen=True, kw_only=True):
     """The release of *targets* of a *recipe*, or a part of it if it *is_part*, and where its steps work.
 
-    Results go into *folder* and work in progress into *stage*. *on_progress* gets each target with each step of it.
-    None as *cache* keeps nothing. *supply* gives CUDA toolkits and zig. *split* says what is taken out of all wheels.
-    The statement of provenance names *source*, the files in *inputs* and the folders in *parts*.
+    Results go into *folder* and work in progress into *stage*. None as *cache* keeps nothing. The statement of
+    provenance names *source*, the files in *inputs* and the folders in *parts*.
     """
 
     recipe: Recipe
@@ -299,6 +301,17 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
     inputs: tuple[Path, ...] = ()
     parts: tuple[Path, ...] = ()
 
+    @property
+    def published(self) -> Path | str | None:
+        """The published wheel to compare with, or its version, which is empty for the one built; None for nothing."""
+        against = self.recipe.verify.against
+        if against == "none" or (against == "auto" and not isinstance(self.recipe.source, Sdist)):
+            return None
+        return "" if against in AGAINST else against
+
+    def owns(self, wheel: Path) -> bool:
+        return WheelName.parse(wheel.name).project == canonicalize_name(self.recipe.name)
+
     def place(self, step: str, target: Target) -> Path:
         return self.stage / step / slug(target)
 
@@ -313,9 +326,8 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
 class ReleaseWheels(Struct, frozen=True):
     """The outcome of each target, and how wheels that a split or a merge changes are tested again.
 
-    *test_again* tests a wheel with those that it requires in a folder. *python* finds the Python of a target on this
-    machine, or raises `BuildError`. *siblings* are the targets of the same Python, by default those of the release. If
-    the run *is_remote*, workers have made the wheels. *split_note* is a further note if wheels were split.
+    *test_again* tests a wheel with those that it requires in a folder. *python* finds the Python of a target here, or
+    raises `BuildError`. *siblings* are the targets of the same Python, by default those of the release.
     """
 
     outcomes: Sequence[Product | Failure]

@@ -1,13 +1,12 @@
 """Put the finished wheels of a release into the folder of results, with index and report, in one step at the end.
 
-The report says which wheel standard machines, such as people have them, get out of the finished folder.
+The report says which wheel standard machines get out of the finished folder.
 
     CPU levels without a GPU, then GPUs in the hosts that they usually stand in   x   the Pythons of the release
         -> `vbuild.variants.select` out of the finished folder -> MachineChoice
 
 Only machines that the release could be for are asked: Arm if it has wheels for Arm, GPUs if its variants name any.
-Drivers run the newest CUDA toolkit of the release, or the GPU's first if no variant asks for one; one GPU is asked with
-older drivers as well.
+Drivers run the newest CUDA toolkit of the release, or the GPU's first if no variant asks for one.
 """
 
 import json
@@ -29,7 +28,7 @@ from vbuild.files.reading import read_file
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
-from vbuild.hardware.machine import Machine
+from vbuild.hardware.machine import Machine, glibc_platforms
 from vbuild.recipe.target import Target
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult
 from vbuild.release.report import REPORT, MachineChoice
@@ -37,29 +36,26 @@ from vbuild.release.report_page import PAGE, page
 from vbuild.sbom.statement import PROVENANCE, build_platform, dependencies_at, platform_at, statement
 from vbuild.variants.document import Document
 from vbuild.variants.index import Indexed, index
+from vbuild.variants.model import Property
 from vbuild.variants.select import select
 from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:
-    from vbuild.release.release_bench import ReleaseBench
+    from vbuild.release.levels import ReleaseBench
     from vbuild.splitting.results import Split
 
 _INTERPRETER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)", re.ASCII)
 _NVIDIA = "nvidia"
 _LOWER_BOUND = "cuda_version_lower_bound"
 _GLIBC = 39  # that of Ubuntu 24.04, 2.39
-_OLDEST_GLIBC = 5
 _MUSL = 2
-_OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _LAST_MINOR = 8  # of CUDA 11, the driver before 12; it stands for any driver of the major version before
 # for wheels without an interpreter of their own
 _PYTHON = ("cp312", "cp312")
 
 
 class StandardMachine(Struct, frozen=True):
-    """A machine that many people have."""
-
     name: str
     cpu: Cpu
     gpu: Arch | None = None
@@ -101,8 +97,8 @@ def published(
 ) -> ReleaseResult:
     """Index the finished wheels with those of the same release in the folder of results, then move all of it there.
 
-    ``report.json``, ``report.html`` and ``provenance.json`` go with them. *split* is the account of what was taken out
-    of the wheels. Wheels of an earlier run that *bench* leaves out now are removed.
+    *split* is the account of what was taken out of the wheels. Wheels of an earlier run that *bench* leaves out now are
+    removed.
     """
     folder, stage = context.folder, context.stage
     products = tuple(outcome for outcome in outcomes if isinstance(outcome, Product))
@@ -111,17 +107,16 @@ def published(
     with turn(folder):
         gone = {product.wheel.name for product in bench.left_out}
         indexed = _indexed(products, together, folder, gone)
-        made = {product.label for product in products}
-        kept = {label for item in indexed for label in item.labels} - made
-        missing = dict.fromkeys(failure.target.label for failure in failures if failure.target.label in kept)
-        stale = (f"{label}: failed, and its wheel of an earlier run is still there, and indexed" for label in missing)
+        earlier = {label for item in indexed for label in item.labels} - {product.label for product in products}
+        stale = dict.fromkeys(failure.target.label for failure in failures if failure.target.label in earlier)
+        lost = (f"{label}: failed, and its wheel of an earlier run is still there, and indexed" for label in stale)
         release = ReleaseResult(
             context.recipe.name,
             context.source,
             products,
             failures,
             indexed,
-            (*notes, *stale),
+            (*notes, *lost),
             split.moved(folder) if split else None,
             choices(context.recipe.name, together, together.glob("*.whl")),
             bench=bench.reports,
@@ -152,10 +147,7 @@ def published(
 
 
 def _provenance(context: ReleaseContext, wheels: Iterable[Path], *, is_remote: bool) -> Path:
-    """The file with the statement on *wheels*, on the inputs, and on what the parts of the release were made of.
-
-    It names a platform only if all wheels were made there, and none on a worker.
-    """
+    """The file with the statement on *wheels*; it names a platform if all were made there, and none on a worker."""
     path = context.stage / PROVENANCE
     platforms = {"" if is_remote else build_platform(), *map(platform_at, context.parts)}
     stated = statement(
@@ -210,27 +202,36 @@ def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[Machine
     """
     names = [WheelName.parse(path.name) for path in wheels]
     names = [name for name in names if name.project == canonicalize_name(project)]
-    asked = [*_asked(names, _wanted(folder, names))]
+    machines = [*_machines_asked(folder, names)]
     pythons = _pythons(names)
     platforms = " ".join(name.platform for name in names)
     is_musl = "musllinux" in platforms and "manylinux" not in platforms
     return tuple(
         _choice(project, folder, machine=machine, driver=driver, python=python, musl=is_musl)
-        for machine, driver in asked
+        for machine, driver in machines
         for python in pythons
     )
 
 
-class _Wanted(Struct, frozen=True):
-    """Whether variants ask for NVIDIA GPUs, and the CUDA versions that they ask drivers for, the newest first."""
+def _nvidia_drivers(folder: Path, names: Iterable[WheelName]) -> list[Dotted] | None:
+    """The CUDA versions that variants ask NVIDIA's driver for, the newest first; None if none asks for a GPU."""
+    properties: list[Property] = []
+    for path in {folder / f"{name.release}-variants.json" for name in names}:
+        if path.is_file():
+            with at(path.name):
+                variants = Document.parse(read_file(path)).variants
+            properties += [prop for variant in variants for prop in variant.properties if prop.namespace == _NVIDIA]
+    bounds = set()
+    for prop in properties:
+        if prop.feature == _LOWER_BOUND:
+            with suppress(HardwareError):  # a provider of the namespace may know other values
+                bounds.add(Dotted.parse(prop.value))
+    return sorted(bounds, reverse=True) if properties else None
 
-    is_any: bool
-    bounds: tuple[Dotted, ...]
 
-
-def _asked(names: list[WheelName], wanted: _Wanted) -> Iterator[tuple[StandardMachine, Dotted | None]]:
+def _machines_asked(folder: Path, names: Sequence[WheelName]) -> Iterator[tuple[StandardMachine, Dotted | None]]:
     """The standard machines for which there could be a wheel, and their drivers."""
-    bounds = wanted.bounds
+    drivers = _nvidia_drivers(folder, names)
     platforms = {tag for name in names for tag in name.platform.split(".")}
     machines = {
         machine
@@ -242,29 +243,13 @@ def _asked(names: list[WheelName], wanted: _Wanted) -> Iterator[tuple[StandardMa
             continue
         if standard.gpu is None:
             yield standard, None
-        elif wanted.is_any and (toolkits := standard.gpu.toolkits):
-            yield standard, max((toolkits[0], *bounds[:1]))
-    if bounds and _OLDER_DRIVERS.cpu.machine in machines:
-        last = bounds[-1]
+        elif drivers is not None and (toolkits := standard.gpu.toolkits):
+            yield standard, max((toolkits[0], *drivers[:1]))
+    if drivers and _OLDER_DRIVERS.cpu.machine in machines:
+        last = drivers[-1]
         too_old = Dotted(last.major, last.minor - 1) if last.minor else Dotted(last.major - 1, _LAST_MINOR)
-        for bound in (*bounds[1:], too_old):
-            yield _OLDER_DRIVERS, bound
-
-
-def _wanted(folder: Path, names: Iterable[WheelName]) -> _Wanted:
-    bounds = set()
-    is_any = False
-    for release in {name.release for name in names}:
-        path = folder / f"{release}-variants.json"
-        if path.is_file():
-            with at(path.name):
-                variants = Document.parse(read_file(path)).variants
-            for prop in (prop for variant in variants for prop in variant.properties if prop.namespace == _NVIDIA):
-                is_any = True
-                if prop.feature == _LOWER_BOUND:
-                    with suppress(HardwareError):  # a provider of the namespace may know other values
-                        bounds.add(Dotted.parse(prop.value))
-    return _Wanted(is_any, tuple(sorted(bounds, reverse=True)))
+        for driver in (*drivers[1:], too_old):
+            yield _OLDER_DRIVERS, driver
 
 
 def _pythons(names: Iterable[WheelName]) -> list[tuple[str, str]]:
@@ -288,14 +273,18 @@ def _choice(
     project: str, folder: Path, *, machine: StandardMachine, driver: Dotted | None, python: tuple[str, str], musl: bool
 ) -> MachineChoice:
     interpreter, abi = python
-    version = ".".join(map(str, _version(interpreter)))
+    numbers = _version(interpreter)
+    version, is_cpython = ".".join(map(str, numbers)), interpreter.startswith("cp")
     # as people call it: 3.11, 3.13t, pp310
-    spoken = f"{version}{'t' if abi.endswith('t') else ''}" if interpreter.startswith("cp") else interpreter
-    platforms = [*_platforms(machine.cpu.machine, musl=musl)]
+    spoken = f"{version}{'t' if abi.endswith('t') else ''}" if is_cpython else interpreter
+    name = machine.cpu.machine
+    musllinux = [*(f"musllinux_1_{minor}_{name}" for minor in range(_MUSL, -1, -1)), f"linux_{name}"]
+    platforms = musllinux if musl else glibc_platforms(name, _GLIBC)
+    own = cpython_tags(numbers, [abi], platforms) if is_cpython else generic_tags(interpreter, [abi, "none"], platforms)
     capability = Dotted(*divmod(machine.gpu.number, 10)) if machine.gpu else None
     asking_machine = Machine(
         f"{version}.99",  # Requires-Python may name a release with bug fixes: the machine has it
-        tuple(_tags(*python, platforms)),
+        tuple(map(str, (*own, *compatible_tags(numbers, interpreter, platforms)))),
         machine.cpu,
         Nvidia(driver, (capability,)) if capability else Nvidia(),
     )
@@ -314,23 +303,3 @@ def _choice(
     why = next(candidate.why for candidate in selection.ranking if candidate.path == selection.wheel)
     size = selection.wheel.stat().st_size
     return replace(choice, wheel=selection.wheel.name, label=selection.name.variant, size=size, why=why)
-
-
-def _tags(interpreter: str, abi: str, platforms: list[str]) -> Iterator[str]:
-    version = _version(interpreter)
-    is_cpython = interpreter.startswith("cp")
-    own = cpython_tags(version, [abi], platforms) if is_cpython else generic_tags(interpreter, [abi, "none"], platforms)
-    yield from map(str, own)
-    yield from map(str, compatible_tags(version, interpreter, platforms))
-
-
-def _platforms(machine: str, *, musl: bool) -> Iterator[str]:
-    """The platform tags of a Linux, best first."""
-    if musl:
-        yield from (f"musllinux_1_{minor}_{machine}" for minor in range(_MUSL, -1, -1))
-    else:
-        for minor in range(_GLIBC, _OLDEST_GLIBC - 1, -1):
-            yield f"manylinux_2_{minor}_{machine}"
-            if minor in _OLD_NAMES:
-                yield f"{_OLD_NAMES[minor]}_{machine}"
-    yield f"linux_{machine}"

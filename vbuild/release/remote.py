@@ -2,22 +2,16 @@
 
     recipe, source -> packed -> builds, each once -> finished, each build's wheels -> Product, or at any step a Failure
 
-Values go both ways, pickled behind the check that both sides are one vbuild; paths in them are of the machine that they
-come from, and mean nothing on another.
-
-    RunMessage     what all jobs of a run have in common: recipe, family, digest of the source
-    Task           the targets that one job is about, by their place in the run
-
-A worker builds, finishes and tests wheels with its own compilers and its own cache:
+Values go both ways, pickled behind the check that both sides are one vbuild; paths in them mean nothing on another
+machine. A worker builds, finishes and tests wheels with its own compilers and its own cache:
 
     built(message, task, source) -> RemoteBuild, wheel
     finished(message, task, build, baseline) -> RemoteWheels, wheels
     tested(message, task, names, wheels) -> TrialResult, or RemoteFailure
 
-The client needs no compiler, and no Python of the recipe's. The user's cache there is neither read nor written: its
-keys say what that machine would build, with its own compilers, packages and variables. Dask hands a build's bytes from
-worker to worker. What builds of one run share on a worker, environments and the unpacked source, is on one
-`WorkerState` in the worker's folder, until other runs have come. Each job has its own folder: it may be done twice.
+The client needs no compiler, and no Python of the recipe's. Its cache is neither read nor written: its keys say what
+that machine would build. Dask hands a build's bytes from worker to worker. What builds of one run share on a worker is
+on one `WorkerState`, until other runs have come. Each job has its own folder: it may be done twice.
 """
 
 import dataclasses
@@ -53,7 +47,6 @@ from vbuild.recipe.model import Recipe
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release import finishing, matrix
-from vbuild.release.bill import patches_of
 from vbuild.release.builder import (
     Builder,
     PlannedWheel,
@@ -61,6 +54,7 @@ from vbuild.release.builder import (
     check_identity,
     digest_of,
     interpreter_of,
+    patches_of,
     tree_of,
 )
 from vbuild.release.cache import BuildCache
@@ -78,8 +72,6 @@ Result = tuple[bytes, ...]  # what was packed, then the bytes of wheels
 
 
 class PythonHome(Struct, frozen=True):
-    """The path and version of the Python that runs vbuild."""
-
     path: str
     version: str
 
@@ -111,7 +103,6 @@ class RunMessage(Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str, context: ReleaseContext, *, source: str) -> Self:
-        """The message of the run *name* for *context*; the patches are in the source that goes out with it."""
         recipe = context.recipe
         build = replace(recipe.build, patches=())
         sent = dataclasses.replace(recipe, build=build, matrix=Matrix(), drafts=(), variant=None, split=None)
@@ -136,8 +127,6 @@ class RemoteFailure(Struct, frozen=True):
 
 
 class RemoteBuild(Struct, frozen=True):
-    """A build, with its *job* and its *key* on the worker that made it."""
-
     job: Job
     key: str
     repaired: RepairedWheel
@@ -153,8 +142,8 @@ class RemoteWheels(Struct, frozen=True):
 def wheels_of_workers(context: ReleaseContext, executor: Executor) -> Iterator[ReleaseWheels]:
     """The wheels of all targets, made by the workers of *executor*, which test changed wheels within the block.
 
-    When the block ends, also by Ctrl-C, jobs that are not done are cancelled. `BuildError` if there is no such cluster,
-    or for a recipe with native dependencies, whose sources only this machine has.
+    When the block ends, also by Ctrl-C, jobs that are not done are cancelled. `BuildError` without such a cluster, or
+    for a recipe with native dependencies, whose sources only this machine has.
     """
     recipe = context.recipe
     if recipe.natives:
@@ -189,7 +178,6 @@ class _Remote(Struct, frozen=True):
         return tuple(outcomes[target] for target in self.context.targets)
 
     def tested_again(self, product: Product, find_links: Path) -> Product | Failure:
-        """*product*, whose wheel has changed, tested again with wheels that it requires in *find_links*."""
         own = WheelName.parse(product.wheel.name).distribution
         others = [path for path in sorted(find_links.glob("*.whl")) if WheelName.parse(path.name).distribution != own]
         files = (product.wheel, *others)
@@ -310,7 +298,6 @@ def _for_build(target: Target, workers: Sequence[Needs]) -> Needs:
 
 
 def _packed(context: ReleaseContext) -> tuple[Path, str]:
-    """The source of *context* with its patches, packed in its stage, and its digest."""
     recipe, folder, look = context.recipe, context.folder, context.stage / "look"
     digest = digest_of(recipe, folder)
     project = tree_of(recipe, fetched(recipe.source), look, exclude=folder)
@@ -360,8 +347,6 @@ def tested(message: bytes, task: bytes, names: tuple[str, ...], *wheels: bytes) 
 
 
 class WorkerState:
-    """What the jobs of one run share on this worker."""
-
     def __init__(self, message: RunMessage) -> None:
         self.message = message
         self.folder = Path(tempfile.mkdtemp(prefix="vbuild-", dir=scratch())).resolve()
@@ -434,8 +419,6 @@ _states = _States()
 
 
 class _Work(Struct, frozen=True):
-    """One job of a run, with its targets as they are here, and as they were sent."""
-
     state: WorkerState
     builder: Builder
     targets: tuple[Target, ...]
@@ -514,8 +497,8 @@ class _Work(Struct, frozen=True):
         return matrix.planned_wheel(self.builder, job, build.key, baseline)
 
     def _as_sent(self, text: str) -> str:
-        for here, there in zip(self.targets, self.sent, strict=True):
-            text = text.replace(slug(here), slug(there))
+        for own, sent in zip(self.targets, self.sent, strict=True):
+            text = text.replace(slug(own), slug(sent))
         return text
 
 

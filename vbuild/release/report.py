@@ -3,9 +3,8 @@
     Product, Failure -> WheelEntry, FailureEntry -> Report -> report.json
     report.json -> checked against report.schema.json -> Report -> page, or `vbuild.release.collect`
 
-Fields stand in the order of the keys in the file. The schema describes every key to people and checks what is read:
-vbuild writes these keys and no others; a report that it reads may be of a later version and have more.
-https://json-schema.org/draft/2020-12/json-schema-validation
+Fields stand in the order of the keys in the file. vbuild writes the keys of the schema and no others; a report that it
+reads may be of a later version and have more. https://json-schema.org/draft/2020-12/json-schema-validation
 """
 
 import json
@@ -124,16 +123,12 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class ToolkitEntry(Struct, frozen=True):
-    """The CUDA toolkit of a build, and the wheels that it was laid out from."""
-
     version: str
     identity: str
     components: tuple[ToolkitPin, ...]
 
 
 class WheelEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
-    """A wheel of a release: sizes in bytes, *seconds* of its build."""
-
     wheel: str
     size: int = field(name="bytes")
     unpacked: int = field(name="unpacked_bytes")
@@ -207,8 +202,6 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
 
 
 class PypiLimits(Struct, frozen=True):
-    """PyPI's limits in bytes: for a file, for a file on request, and for a whole project."""
-
     file_bytes: int
     file_bytes_on_request: int
     project_bytes: int
@@ -246,10 +239,7 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def of_data(cls, data: object) -> Self:
-        """The report in *data*, made by `json.loads`; `RecipeError`, with the key, if it is something else.
-
-        It may have keys that a later version of vbuild has added.
-        """
+        """The report in *data*, made by `json.loads`; `RecipeError`, with the key, if it is something else."""
         if not isinstance(data, dict) or "format" not in data:
             raise RecipeError("not a report of a release: no format; expected report.json as vbuild writes it")
         if data["format"] != FORMAT or isinstance(data["format"], bool):
@@ -301,7 +291,6 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def seconds(self) -> float:
-        """How long the builds took one after the other."""
         return sum({wheel.build: wheel.seconds for wheel in self.wheels}.values())
 
     @property
@@ -326,7 +315,6 @@ def differing(wheels: Iterable[_Titled]) -> Mapping[Unreproducible, tuple[str, .
 
 
 def _finite(text: str) -> float:
-    """The number *text*; `ValueError` if it is too large for one."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError

@@ -3,7 +3,7 @@
     report -> what failed, each wheel, who gets what, the limits of PyPI, overridden flags, notes
            -> report.html.jinja with report.css and report.js inside
 
-Rows of the tables only bring together what is alike in the report. The script only filters and sorts these rows.
+The script only filters and sorts the rows of the tables.
 """
 
 import re
@@ -74,8 +74,6 @@ class ServedMachine(Struct, frozen=True):
 
 
 class BenchRow(Struct, frozen=True):
-    """A wheel in a bench, or one of its figures; *places* are parts of the bar."""
-
     title: str
     ratio: str
     note: str
@@ -84,8 +82,6 @@ class BenchRow(Struct, frozen=True):
 
 
 class PageFile(Struct, frozen=True):
-    """A file of the release; *sha256* is empty if not known."""
-
     name: str
     size: int
     sha256: str
@@ -95,7 +91,7 @@ class PageFile(Struct, frozen=True):
 class Removed(Struct, frozen=True):
     """A flag of the project's own that was taken out of commands for *files*, in the builds of *wheels*.
 
-    It *is_refused* if a command only asked whether the compiler takes it, and the wrapper answered no.
+    It *is_refused* if a command only asked whether the compiler takes it.
     """
 
     flag: str
@@ -105,8 +101,6 @@ class Removed(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """A warning of a check, or why several *wheels* are missing."""
-
     what: str
     wheels: tuple[str, ...]
     rest: str = ""
@@ -114,7 +108,6 @@ class Message(Struct, frozen=True):
 
 
 def groups(report: Report) -> tuple[PageGroup, ...]:
-    """The wheels of *report* by Python, and by platform if there are several kinds."""
     largest = max((wheel.size for wheel in report.wheels), default=0)
     built: set[Key] = set()
     by_title: dict[str, list[PageRow]] = {}
@@ -141,7 +134,6 @@ def served(choices: Iterable[MachineChoice]) -> Iterator[ServedMachine]:
 
 
 def bench_rows(report: BenchReport) -> Iterator[BenchRow]:
-    """The wheels of *report*, each followed by its figures if there are several."""
     ratios = [ratio for wheel in report.wheels for ratio in (*wheel.ratios.values(), *filter(None, [wheel.overall]))]
     widest = max((1.0, *(ratio.high for ratio in ratios)))
     for wheel in report.wheels:
@@ -153,7 +145,6 @@ def bench_rows(report: BenchReport) -> Iterator[BenchRow]:
 
 
 def _bar(ratio: BenchRatio | None, widest: float) -> tuple[float, ...]:
-    """The places of 1, the median, the low and the high end of the spread in a bar from 0 to *widest*."""
     return tuple(value / widest for value in (1, ratio.median, ratio.low, ratio.high)) if ratio else ()
 
 
@@ -164,7 +155,6 @@ def files(report: Report) -> Iterator[PageFile]:
 
 
 def installs(report: Report) -> Iterator[tuple[str, str]]:
-    """Command lines that install the project from the folder of *report*, and what each gets."""
     names = [wheel.name for wheel in report.wheels if wheel.name.project == report.project]
     source = f"--no-index --find-links . {report.project}"
     if report.companions:
@@ -187,11 +177,11 @@ def removed(wheels: Sequence[WheelEntry]) -> tuple[Removed, ...]:
                 for flag in flags:
                     files.setdefault((is_refused, flag), {}).update(dict.fromkeys(change.sources or ("linking",)))
                     titles.setdefault((is_refused, flag), {})[str(wheel.name)] = None
-    found = (
+    rows = (
         Removed(flag, tuple(sorted(files[is_refused, flag])), tuple(titles[is_refused, flag]), is_refused)
         for is_refused, flag in files
     )
-    return tuple(sorted(found, key=lambda one: (one.is_refused, -len(one.wheels), -len(one.files), one.flag)))
+    return tuple(sorted(rows, key=lambda row: (row.is_refused, -len(row.wheels), -len(row.files), row.flag)))
 
 
 def warnings(wheels: Sequence[WheelEntry]) -> tuple[Message, ...]:
@@ -248,8 +238,6 @@ _MANY = 1000
 
 
 class Mood(StrEnum):
-    """How something stands, which is a colour on the page."""
-
     GOOD = "good"
     WARN = "warn"
     BAD = "bad"
@@ -299,7 +287,7 @@ def page(report: Report) -> str:
         files=[*files(report)],
         elsewhere=len(report.files) - len(for_pypi),
         installs=[*installs(report)],
-        benches=[(one, [*bench_rows(one)]) for one in report.bench],
+        benches=[(bench, [*bench_rows(bench)]) for bench in report.bench],
         removed=removed(report.wheels),
         lists=list(dict.fromkeys(text for wheel in report.wheels for text in wheel.lists)),
         warnings=(*warnings(report.wheels), *unreproducible(report.wheels)),
@@ -335,7 +323,6 @@ def _tested(report: Report) -> str:
 
 
 def uploadable(report: Report) -> dict[str, int]:
-    """The bytes of each file of *report* that PyPI takes, by name."""
     return {name: size for name, size in report.files.items() if is_uploadable(WheelName.parse(name))}
 
 

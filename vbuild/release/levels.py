@@ -1,66 +1,202 @@
-"""The plain wheel of a release, joined of its builds for all CPU levels: ``plain = "hwcaps"`` in a recipe.
+"""CPU levels of a release: what they bring on this machine, and the plain wheel that is joined of all of them.
 
-    plain, v3, v4 of one Python -> joined -> each copy verified -> tested as each level sees it -> the plain wheel
+    products of one Python -> without GPU code, by the values of free axes -> the lowest level, higher ones, published
+        -> `vbuild.verification.bench` -> BenchReport of each                                               `benched`
+    plain, v3, v4 of one Python -> joined -> each copy verified -> tested as each level sees it        `HwcapsMerge`
 
-It comes after the split. What a split shares out has another name for each build, so that the copies of a module that
-were linked to them lead to the right ones, wherever these are; in a folder for levels they need no place of their own.
-The other way round, a library that the split moves would leave its copies behind.
+The Python that is timed counts for all: their compiled code differs in next to nothing. What was measured is kept, so
+that another run with the same wheels decides the same, and takes no time.
+
+Wheels are joined after the split. What a split shares out has another name for each build, so that the copies of a
+module lead to the right ones; in a folder for levels they need no place of their own. The other way round, a library
+that the split moves would leave its copies behind.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
-from packaging.utils import canonicalize_name
+from packaging.tags import platform_tags
 
-from vbuild.build.identity import canonical, ourselves
+from vbuild.build.identity import canonical, counted, file_digest, ourselves
 from vbuild.build.trial import TrialResult
-from vbuild.errors import BuildError, RecipeError, RepackageError, VbuildError
+from vbuild.errors import BuildError, FetchError, RecipeError, RepackageError, VbuildError, WheelError
 from vbuild.files.hashing import key_of, sha256_of
-from vbuild.hardware.machine import Machine
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.machine import Machine, cpu_here
+from vbuild.index_client.configuration import Indexes
 from vbuild.process.run import supervised
 from vbuild.publishing.hwcaps.plan import joined as joined_wheel
 from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.publish import written
 from vbuild.publishing.releases import OfferedWheel
-from vbuild.recipe.model import Recipe
+from vbuild.recipe.model import Bench, Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildKind
 from vbuild.release.finishing import verified
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseWheels
-from vbuild.release.release_bench import Level, level
 from vbuild.release.report import kinds
+from vbuild.toolchain.interpreter import facts
+from vbuild.verification.bench import BenchReport, bench
 from vbuild.verification.level_emulation import LevelMethod
-from vbuild.verification.level_runs import LevelSettings, run_levels
+from vbuild.verification.level_runs import LevelSettings, python_for, run_levels
 from vbuild.verification.level_runs import levels_of as levels_in
 from vbuild.verification.model import Verdict
+from vbuild.verification.other_builds import published_wheel
 from vbuild.wheel.name import WheelName
+
+_KEPT = "benches"  # the folder of the cache
+
+# a level, and the values of free axes that it is combined with
+Level = tuple[Cpu, tuple[tuple[str, str], ...]]
+
+
+class ReleaseBench(Struct, frozen=True):
+    """The *reports* of a release, one for each combination of the free axes, and the products *left_out*."""
+
+    reports: tuple[BenchReport, ...] = ()
+    left_out: tuple[Product, ...] = ()
+
+    @property
+    def levels(self) -> frozenset[Level]:
+        return frozenset(map(level, (product.target for product in self.left_out)))
+
+
+def benched(context: ReleaseContext, wheels: ReleaseWheels, outcomes: Sequence[Product | Failure]) -> ReleaseBench:
+    """The bench of *outcomes* that the recipe asks for; nothing in a part of a release.
+
+    A bench that fails leaves out nothing: its report has the error.
+    """
+    settings, note = context.recipe.bench, wheels.notes.append
+    if settings is None or context.is_part:
+        return ReleaseBench()
+    products = [outcome for outcome in outcomes if isinstance(outcome, Product) and context.owns(outcome.wheel)]
+    reports, levels = [], set()
+    compared = [product for product in products if settings.python in {"", product.target.python}]
+    python, groups = _groups(wheels, compared)
+    for group in groups:
+        published = _published(context, group[0], note)
+        if len(group) == 1 and not published:
+            continue
+        report = _report(context, settings, group, published, python, note=note)
+        reports.append(report)
+        timed = zip(group, report.wheels, strict=False)
+        levels |= {level(product.target) for product, figures in timed if figures.is_left_out}
+    if not reports:
+        what = "of two levels, or of one and the published one, without GPU code and for a Python of this machine"
+        note(f"bench: not run: expected wheels {what}")
+    return ReleaseBench(tuple(reports), tuple(product for product in products if level(product.target) in levels))
+
+
+def _groups(wheels: ReleaseWheels, products: Sequence[Product]) -> tuple[Path | None, list[list[Product]]]:
+    """The first Python that is here, and its *products* that can be compared, the lowest level first."""
+    here = frozenset(platform_tags())
+    by_python: dict[tuple[str, ...], dict[tuple[tuple[str, str], ...], list[Product]]] = {}
+    for product in products:
+        target, name = product.target, WheelName.parse(product.wheel.name)
+        if not target.cuda and not here.isdisjoint(name.platform.split(".")):
+            python = by_python.setdefault((target.python, name.python, name.abi), {})
+            python.setdefault(target.choices, []).append(product)
+    for groups in by_python.values():
+        if program := _python(wheels, next(iter(groups.values()))[0]):
+            return program, [sorted(group, key=lambda product: product.target.cpu.rank) for group in groups.values()]
+    return None, []
+
+
+def _python(wheels: ReleaseWheels, product: Product) -> Path | None:
+    """The Python of *product*, or if it was built elsewhere one that takes its wheel; None if it is not here."""
+    try:
+        return wheels.python(product.target).path
+    except BuildError:
+        with suppress(WheelError):
+            return python_for(WheelName.parse(product.wheel.name))
+    return None
+
+
+def level(target: Target) -> Level:
+    return target.cpu, target.choices
+
+
+def _published(context: ReleaseContext, plain: Product, note: Callable[[str], None]) -> Path | None:
+    against = None if plain.label else context.published
+    if against is None or isinstance(against, Path):
+        return against
+    folder = context.place("published", plain.target)
+    try:
+        return published_wheel(plain.wheel, folder, Indexes.configured, version=against)
+    except FetchError as error:
+        note(f"bench: without the published wheel: {error}")
+        return None
+
+
+def _report(
+    context: ReleaseContext,
+    settings: Bench,
+    group: Sequence[Product],
+    published: Path | None,
+    python: Path | None,
+    *,
+    note: Callable[[str], None],
+) -> BenchReport:
+    """The bench of *group*, whose first is the measure, or that of an earlier run with the same wheels."""
+    script = settings.script and file_digest(settings.script)
+    compared = [product.wheel for product in group] + ([published] if published else [])
+    key = key_of(
+        {
+            "wheels": [(wheel.name, sha256_of(wheel)) for wheel in compared],
+            "settings": [canonical(replace(settings, script=None)), script],
+            "python": facts(python) if python else None,
+            "cpu": canonical(cpu_here()),
+            "passed": counted(os.environ, context.recipe.build.pass_env),
+            "vbuild": ourselves(),
+        }
+    )
+    kept = context.cache.text(_KEPT, key) if context.cache else None
+    if kept is not None:
+        with suppress(ValueError):
+            earlier = convert(json.loads(kept), BenchReport)
+            note("bench: measured in an earlier run with the same wheels; matrix --fresh measures again")
+            return earlier
+    try:
+        report = bench(
+            [product.wheel for product in group],
+            settings,
+            published=published,
+            python=python,
+            pass_env=context.recipe.build.pass_env,
+            builds=True,
+            on_progress=lambda step: context.on_progress(group[0].target, step),
+        )
+    except VbuildError as error:
+        return BenchReport(settings.rounds, (), settings.min_gain, str(error))
+    if context.cache:
+        context.cache.keep_text(_KEPT, key, json.dumps(report.data()))
+    return report
+
 
 _MUSL = "musllinux"
 
 
 def levels_of(plain: Target, targets: Iterable[Target]) -> tuple[Target, ...]:
-    """Those of *targets* that are joined with *plain*, of whatever Python."""
     bare = replace(plain, python="")
     return tuple(target for target in targets if replace(target, python="").is_level_of(bare))
 
 
 def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
-    """`RecipeError` if *chosen* has a plain wheel of *recipe*, and not all that it is joined of."""
-    there = {(target.python, target.label) for target in chosen}
+    chosen_keys = {(target.python, target.label) for target in chosen}
     for plain in (target for target in chosen if target.label is None):
         wanted = (target for target in levels_of(plain, recipe.targets) if target.python == plain.python)
-        if lacking := [str(target) for target in wanted if (target.python, target.label) not in there]:
+        if lacking := [str(target) for target in wanted if (target.python, target.label) not in chosen_keys]:
             what = f"the plain wheel is joined of {', '.join(lacking)} too"
             raise RecipeError(f"{recipe.file}: matrix.plain: {what}; choose these as well, or build a part")
 
 
 class HwcapsMerge(Struct, frozen=True):
-    """Merges the plain wheels of a release, after the split, with its builds for CPU levels, less those *left_out*.
-
-    A merged wheel is tested as each level of this machine sees it if its Python is here, and as it is otherwise.
-    """
+    """Merges the plain wheels of a release, after the split, with its builds for CPU levels, less those *left_out*."""
 
     context: ReleaseContext
     wheels: ReleaseWheels
@@ -74,7 +210,6 @@ class HwcapsMerge(Struct, frozen=True):
 
     @property
     def _thin(self) -> Path:
-        """The folder of wheels that a split made, which others require."""
         return self.context.stage / "thin"
 
     def _levels(self, plain: Target) -> tuple[Target, ...]:
@@ -105,14 +240,14 @@ class HwcapsMerge(Struct, frozen=True):
 
     def _is_due(self, product: Product) -> bool:
         """Whether *product* is to be merged; a note says why a plain wheel for x86-64 is not."""
-        name = WheelName.parse(product.wheel.name)
-        is_own = product.target.label is None and name.project == canonicalize_name(self.context.recipe.name)
-        if not is_own or not name.platform.endswith("x86_64"):
+        platform = WheelName.parse(product.wheel.name).platform
+        is_plain = product.target.label is None and self.context.owns(product.wheel)
+        if not (is_plain and platform.endswith("x86_64")):
             return False
         why = None
-        if there := levels_in(product.wheel)[1:]:
-            why = f"copies for {', '.join(there)} are in it already"
-        elif _MUSL in name.platform:
+        if copies := levels_in(product.wheel)[1:]:
+            why = f"copies for {', '.join(copies)} are in it already"
+        elif _MUSL in platform:
             why = "only glibc's loader knows levels"
         elif not self._levels(product.target):
             why = "no target of the recipe differs from it in its level alone"
@@ -124,7 +259,7 @@ class HwcapsMerge(Struct, frozen=True):
         joined = [plain, *levels]
         wheels = [product.wheel for product in joined]
         if all(product.not_reproducible is not None for product in joined):
-            differing = dict.fromkeys(one for product in joined for one in product.not_reproducible or ())
+            differing = dict.fromkeys(file for product in joined for file in product.not_reproducible or ())
             plain = replace(plain, not_reproducible=tuple(differing))
         key, context = self._key(wheels), self.context
         cache = None if self.wheels.is_remote else context.cache  # this one's keys are of this machine
@@ -188,7 +323,6 @@ class HwcapsMerge(Struct, frozen=True):
         return replace(product, trial=trial), [what, *leveled.notes]
 
     def _key(self, wheels: Iterable[Path]) -> str:
-        """The cache key of the wheel that is joined of *wheels*."""
         others = sorted(self._thin.glob("*.whl")) if self._thin.is_dir() else []
         return key_of(
             {
