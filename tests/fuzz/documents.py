@@ -205,7 +205,7 @@ def _recipes() -> Iterator[bytes]:
 
 
 def _splits() -> Iterator[bytes]:
-    lines = ('pin = "exact"', 'cuda = "12.6"', 'keep = ["*.so"]', 'libs = "demo-libs"', "min-size = 9", "rpath = true")
+    lines = ('cuda = "12.6"', 'keep = ["*.so"]', 'libs = "demo-libs"', "min-size = 9", "rpath = true")
     yield "\n".join(lines).encode()
 
 

@@ -27,9 +27,9 @@ def published_wheels(tmp_path_factory: pytest.TempPathFactory) -> PublishedWheel
 @pytest.mark.parametrize(
     ("published", "stem", "expected"),
     [
-        pytest.param(TORCHCODEC, "libnvjpeg", ("nvidia-nvjpeg", "13.0.1.86", "13.0")),
-        pytest.param(MUMAX, "libcufft", ("nvidia-cufft-cu12", "11.2.1.3", "12.4"), marks=pytest.mark.slow),
-        pytest.param(MUMAX, "libcurand", ("nvidia-curand-cu12", "10.3.5.147", "12.4"), marks=pytest.mark.slow),
+        pytest.param(TORCHCODEC, "libnvjpeg", ("nvidia-nvjpeg", "13.0.1.86")),
+        pytest.param(MUMAX, "libcufft", ("nvidia-cufft-cu12", "11.2.1.3"), marks=pytest.mark.slow),
+        pytest.param(MUMAX, "libcurand", ("nvidia-curand-cu12", "10.3.5.147"), marks=pytest.mark.slow),
     ],
 )
 def test_a_bundled_library_is_proved_to_be_the_official_one(
@@ -47,5 +47,4 @@ def test_a_bundled_library_is_proved_to_be_the_official_one(
     print(f"{name}: {found.wheel.file}: {seconds:.2f} s, {found.transferred / 1e6:.2f} MB")
     assert found.evidence is OfficialEvidence.SECTIONS
     assert found.transferred < found.library.size + 2_000_000
-    project, version = found.wheel.project, found.wheel.version
-    assert (project, version, officials.toolkits(project, version, stem.removeprefix("lib"))[0]) == expected
+    assert (found.wheel.project, found.wheel.version) == expected

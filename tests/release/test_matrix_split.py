@@ -160,7 +160,6 @@ def test_a_wheel_that_does_not_pass_its_test_when_it_is_thin_is_a_failure(tmp_pa
 
 REFUSED = [
     ("[split]\nfast = true\n", "split.fast: no such key"),
-    ("[split]\npin = 'loose'\n", "split.pin: found 'loose'; expected 'exact' or 'compatible'"),
     ("[split]\ncuda = '12.6.1'\n", "split.cuda: no CUDA version '12.6.1'"),
     ("[split]\nlibs = 'a/b'\n", "split.libs: no project name 'a/b'"),
     ("[split]\nmin-size = -1\n", "split.min-size: is -1; expected bytes, 0 or more"),

@@ -94,8 +94,16 @@ def test_a_damaged_file_is_none_and_said_to_be(look: BundleReader) -> None:
         ("demo/a.md", f"{hashed('libdeep.so.2', DEEP)}", False),
         ("demo/b.so", shared_object(f'const char *name = "{hashed("libdeep.so.2", DEEP)}";'), True),
         ("demo/b.so", shared_object("int x;"), False),
+        (
+            "demo-1.0.data/scripts/tool",
+            program(f'const char *name = "{hashed("libdeep.so.2", DEEP)}"; int main(void) {{ return !name; }}'),
+            True,
+        ),
     ],
-    ids=["file", "folder", "folder in .pth", "its plain name", "another", "text", "prose", "ELF data", "no ELF data"],
+    ids=[
+        *("file", "folder", "folder in .pth", "its plain name", "another", "text", "prose"),
+        *("ELF data", "no ELF data", "program"),
+    ],
 )
 def test_a_bundled_library_is_named_by_its_file_or_folder(
     look: BundleReader, path: str, source: str | bytes, *, is_named: bool

@@ -23,11 +23,9 @@ from vbuild.splitting.companion import (
     licence_files,
     licence_lines,
     licence_texts,
-    output_companion,
 )
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.metadata import DEV, Metadata, WheelFile, is_companion
-from vbuild.wheel.name import WheelName
+from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
 from vbuild.wheel.write import write_wheel
 
 PLATFORM = "manylinux_2_17_x86_64.manylinux2014_x86_64"
@@ -167,26 +165,18 @@ def test_packaging_and_the_check_for_uploads_are_content(tmp_path: Path, said: s
     files = {path: hashlib.sha256(data).hexdigest()}
     requires = ('nvidia-cufft-cu12==11.2.1.3; platform_system == "Linux"',)
     libs = alone(LibsContents("Foo.Bar", files, PLATFORM, licence_lines([metadata]), texts, requires))
-    dev = output_companion(
-        WheelName.parse("foo_bar-1.0-1-cp311-cp311-linux_x86_64.whl"),
-        DEV,
-        platform="any",
-        like=metadata,
-        licences=texts,
-    )
-    made = [written(tmp_path, libs, {path: data}), written(tmp_path, dev, {"foo/bar.h": b"int x;\n"})]
-    twine: list[str | Path] = [Path(sys.executable).with_name("twine"), "check", "--strict", *made]
+    file = written(tmp_path, libs, {path: data})
+    twine: list[str | Path] = [Path(sys.executable).with_name("twine"), "check", "--strict", file]
     subprocess.run(twine, check=True, capture_output=True)
-    for companion, file in zip((libs, dev), made, strict=True):
-        judged = Judged.from_email(companion.metadata)
-        assert judged.name == companion.project
-        assert judged.requires_python is None
-        assert [*(judged.license_files or [])] == [*texts]
-        with open_wheel(file, check=True) as source:
-            assert is_companion(source.metadata(), source.wheel_file())
-            assert set(companion.wheel_file.decode().splitlines()[3:]) >= {f"Tag: {tag}" for tag in companion.name.tags}
-        dist_info = {name for name in contents(file) if name.startswith(f"{companion.name.dist_info}/licenses/")}
-        assert dist_info == {f"{companion.name.dist_info}/licenses/{text}" for text in texts}
+    judged = Judged.from_email(libs.metadata)
+    assert judged.name == libs.project
+    assert judged.requires_python is None
+    assert [*(judged.license_files or [])] == [*texts]
+    with open_wheel(file, check=True) as source:
+        assert is_companion(source.metadata(), source.wheel_file())
+        assert set(libs.wheel_file.decode().splitlines()[3:]) >= {f"Tag: {tag}" for tag in libs.name.tags}
+    dist_info = {name for name in contents(file) if name.startswith(f"{libs.name.dist_info}/licenses/")}
+    assert dist_info == {f"{libs.name.dist_info}/licenses/{text}" for text in texts}
 
 
 @pytest.mark.parametrize("installer", ["pip", "uv"])
@@ -195,46 +185,27 @@ def test_installers_put_libraries_where_rpaths_lead(tmp_path: Path, installer: s
     tag = "linux_x86_64"
     files = {path: hashlib.sha256(data).hexdigest()}
     libs = alone(LibsContents("Foo.Bar", files, tag, texts=TEXTS))
-    thin = wheel(
-        tmp_path, "foo_bar-1.0-py3-none-any.whl", {"foo.py": ""}, metadata=f"Requires-Dist: {libs.requirement}\n"
-    )
-    dev = output_companion(WheelName.parse(thin.name), DEV, platform="any", like=like())
+    wheel(tmp_path, "foo_bar-1.0-py3-none-any.whl", {"foo.py": ""}, metadata=f"Requires-Dist: {libs.requirement}\n")
     written(tmp_path, libs, {path: data})
-    written(tmp_path, dev, {"foo/include/foo.h": b"int x;\n"})
     target = tmp_path / "site"
     install = (
         [*PIP, "install"]
         if installer == "pip"
         else [UV, "pip", "install", "--offline", "--no-config", "--python", sys.executable]
     )
-    command = [*install, "--no-index", "--find-links", str(tmp_path), "--target", str(target), "foo.bar-dev"]
+    command = [*install, "--no-index", "--find-links", str(tmp_path), "--target", str(target), "foo.bar"]
     subprocess.run(command, check=True, capture_output=True)
     assert (target / path).read_bytes() == data
-    assert (target / "foo/include/foo.h").exists()
     assert (target / "foo.py").exists()
     found = email.message_from_bytes((target / libs.name.dist_info / "METADATA").read_bytes())
     assert found["Name"] == "foo-bar-libs"
     assert (target / libs.name.dist_info / "licenses/third_party/COPYING.zlib").read_bytes() == b"As is.\n"
 
 
-def test_a_wheel_for_compilers_is_of_the_same_version_and_build_and_requires_it() -> None:
-    made = output_companion(
-        WheelName.parse("Foo_Bar-1.0-2-cp311-cp311-linux_x86_64.whl"), DEV, platform="linux_x86_64", like=like()
-    )
-    assert str(made.name) == "foo_bar_dev-1.0-2-py3-none-linux_x86_64.whl"
-    assert "Requires-Dist: foo-bar==1.0\n" in made.metadata.decode()
-    assert made.wheel_file.decode().endswith("Root-Is-Purelib: false\nTag: py3-none-linux_x86_64\nBuild: 2\n")
-    everywhere = output_companion(WheelName.parse("Foo_Bar-1.0-py3-none-any.whl"), DEV, platform="any", like=like())
-    assert everywhere.wheel_file.decode().endswith("Root-Is-Purelib: true\nTag: py3-none-any\n")
-    own = output_companion(everywhere.name, DEV, platform="linux_x86_64", like=like(), tag=("cp311", "cp311"))
-    assert own.wheel_file.decode().endswith("Tag: cp311-cp311-linux_x86_64\n")
-
-
 @pytest.mark.parametrize(
     ("name", "generator", "is_one"),
     [
         ("foo-libs", "vbuild split", True),
-        ("foo_dev", "vbuild split", True),
         ("foo", "vbuild split", False),
         ("foo-libs", "setuptools (80.0)", False),
     ],
@@ -289,14 +260,3 @@ def test_a_wheel_of_nothing_is_refused() -> None:
     with pytest.raises(RepackageError) as caught:
         sample(files={})
     assert str(caught.value) == "foo-bar-libs: no library to put in, expected one at least"
-
-
-def test_a_version_that_is_none_is_refused() -> None:
-    with pytest.raises(RepackageError) as caught:
-        output_companion(
-            WheelName.parse("foo-1.0-py3-none-any.whl"),
-            DEV,
-            platform="any",
-            like=Metadata.parse("Metadata-Version: 2.1\nName: foo\nVersion: one\n"),
-        )
-    assert str(caught.value) == "foo: version 'one', expected one as PEP 440 writes it"

@@ -13,7 +13,7 @@ from tests.factories.tools import needs
 from vbuild.errors import RepackageError
 from vbuild.splitting.decisions import DecisionKind, Decisions, check_drivers, decide, pool_of
 from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, OfficialWheel, Provenance, Unproved
-from vbuild.splitting.request import SplitRequest, StubPolicy
+from vbuild.splitting.request import SplitRequest
 
 pytestmark = needs("gcc")
 
@@ -71,12 +71,11 @@ def test_what_stays_keeps_all_that_needs_it_and_nothing_else(look: BundleReader,
 
 
 def test_a_wheel_that_keeps_a_library_leaves_it_to_the_others(look: BundleReader) -> None:
-    """Of three wheels one opens libthree.so by its name: that one keeps the chain, two share it."""
+    """Of three wheels one asks whether libthree.so is loaded: that one keeps the chain, two share it."""
     names = (NAME, OTHER, NAME.replace("311", "313"))
-    more = [{}, {}, {"demo/a.py": f"CDLL('{NAMES['libthree.so']}')"}]
+    more = [{}, {}, {"demo/a.py": f"CDLL('{NAMES['libthree.so']}', RTLD_NOLOAD)"}]
     bundles = [look.at({**FILES, **extra}, name) for name, extra in zip(names, more, strict=True)]
-    asked = SplitRequest(smallest=0, stubs=StubPolicy.NEVER)
-    assert [set(found.values()) for found in kinds(decide(bundles, asked))] == [{"share"}, {"share"}, {"keep"}]
+    assert [set(found.values()) for found in kinds(decide(bundles, ASKED))] == [{"share"}, {"share"}, {"keep"}]
 
 
 def test_what_a_frozen_file_needs_stays(look: BundleReader) -> None:

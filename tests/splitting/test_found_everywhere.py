@@ -16,7 +16,7 @@ from tests.factories.repaired_wheels import release
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.package_init import MODULE
+from vbuild.splitting.preloads import MODULE
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.split import split
 

@@ -183,7 +183,7 @@ def _toolkit(folder: Path, version: str, *requires: str) -> Path:
     )
 
 
-def test_the_toolkit_that_pins_a_version_is_found(tmp_path: Path) -> None:
+def test_the_version_that_a_toolkit_pins_is_found(tmp_path: Path) -> None:
     both = "(sys_platform == 'win32' or sys_platform == 'linux') and extra == "
     wheels = [
         _toolkit(tmp_path / "made", "13.2.0", "nvidia-cufft==12.1.0.*; extra == 'cufft'"),
@@ -194,21 +194,11 @@ def test_the_toolkit_that_pins_a_version_is_found(tmp_path: Path) -> None:
             "12.4.1",
             f"nvidia-cufft-cu12==11.2.1.3.*; {both}'all'",
             f"nvidia-cufft-cu12==11.2.1.3.*; {both}'cufft'",
-            f"nvidia-nvjitlink-cu12<13,>=12.4; {both}'cufft'",
-            "nvidia-npp-cu12==12.2.*; sys_platform == 'win32' and extra == 'npp'",
             "not a requirement at all",
         ),
         _toolkit(tmp_path / "made", "12.5.0rc1", "nvidia-cufft-cu12==11.2.1.3.*; extra == 'cufft'"),
     ]
     with officials_of(tmp_path, *wheels) as (officials, _):
-        assert officials.toolkits(FFT, "11.2.1.3", "cufft") == ("12.4",)
-        assert officials.toolkits(FFT, "11.3.0.4", "cufft") == ("12.6",)
-        assert officials.toolkits("nvidia_cufft", "12.1.0.5", "cufft") == ("13.2",)
-        assert officials.toolkits(FFT, "11.2.1.3", "cublas") == ()
-        assert officials.toolkits(FFT, "11.0", "cufft") == ()
-        # a range is no pin, and not for this system is not at all
-        assert officials.toolkits("nvidia-nvjitlink-cu12", "12.4.127", "cufft") == ()
-        assert officials.toolkits("nvidia-npp-cu12", "12.2.5.2", "npp") == ()
         assert officials.pinned("12.4", FFT) == SpecifierSet("==11.2.1.3.*")
         assert officials.pinned("12", FFT) == SpecifierSet("==11.3.0.4.*")
         assert officials.pinned("12.4", "nvidia-nccl-cu12") == SpecifierSet()

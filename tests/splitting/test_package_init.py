@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vbuild.errors import RepackageError
-from vbuild.splitting.package_init import MODULE, hooked, is_namespace, with_import
-from vbuild.splitting.preloads import hooks
+from vbuild.splitting.preloads import MODULE, hooked, hooks, is_namespace, with_import
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 

@@ -13,8 +13,7 @@ import pytest
 from tests.factories.clients import PIP, UV
 from tests.factories.elf import patchelfed, rpath, shared_object
 from tests.factories.wheels import wheel
-from vbuild.splitting.package_init import MODULE, with_import
-from vbuild.splitting.preloads import PreloadedLibrary, in_order, preload_source
+from vbuild.splitting.preloads import MODULE, PreloadedLibrary, in_order, preload_source, with_import
 
 BIN = Path(sys.executable).parent
 CUFFT, OUTER = "libcufft.so.11", "libouter-1a2b3c4d.so.1"

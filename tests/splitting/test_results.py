@@ -4,13 +4,13 @@ import random
 from pathlib import Path
 
 from tests.factories.elf import shared_object
-from tests.factories.extensions import library, module
+from tests.factories.extensions import module
 from tests.factories.repaired_wheels import NAME, hashed, release
 from tests.factories.tools import needs
 from vbuild.cli.render import split_lines
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
-from vbuild.splitting.request import SplitRequest, StubPolicy
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import CompanionResult, EditedLibrary, LibraryMove, Split, SplitWheel
 from vbuild.splitting.split import split
 
@@ -25,17 +25,15 @@ BIG, SMALL = (
     )
     for name, size in (("big", 60_000), ("small", 10))
 )
-IDLE = library("libidle.so")
 
 
 def one(folder: Path) -> Split:
-    """Three wheels with two libraries; one wheel opens the small one by its name, and none needs the third."""
-    libraries = {"libbig.so": BIG, "libsmall.so": SMALL, "libidle.so": IDLE}
+    """Three wheels with two libraries; one wheel asks whether the small one is loaded."""
+    libraries = {"libbig.so": BIG, "libsmall.so": SMALL}
     files: dict[str, bytes | str] = {"demo/_c.so": module("libbig.so", "libsmall.so", runpath="/opt/lib")}
-    named = {"demo/a.py": f"CDLL('{hashed('libsmall.so', SMALL)}')"}
+    named = {"demo/a.py": f"CDLL('{hashed('libsmall.so', SMALL)}', RTLD_NOLOAD)"}
     given = [*release(folder, files, libraries), *release(folder, {**files, **named}, libraries, names=(THIRD,))]
-    request = SplitRequest(smallest=0, drop_unneeded=True, stubs=StubPolicy.NEVER)
-    return split(given, None, request=request, indexes=lambda: Indexes(no_index=True))
+    return split(given, None, request=SplitRequest(smallest=0), indexes=lambda: Indexes(no_index=True))
 
 
 def test_a_library_is_told_once_for_each_thing_that_becomes_of_it(tmp_path: Path) -> None:
@@ -43,7 +41,6 @@ def test_a_library_is_told_once_for_each_thing_that_becomes_of_it(tmp_path: Path
     assert rows == [
         ("libbig", DecisionKind.SHARE, 3),
         ("libsmall", DecisionKind.SHARE, 2),
-        ("libidle", DecisionKind.DROP, 3),
         ("libsmall", DecisionKind.KEEP, 1),
     ]
 
@@ -83,9 +80,7 @@ def test_long_names_fit_a_terminal() -> None:
             target=f"{long.replace('_', '-')}-libs==0.123456789012345" if kind is DecisionKind.SHARE else None,
             reason="" if kind is DecisionKind.SHARE else f"{long}/sub/module.py names it, and may open it by its path",
         )
-        for number, kind in enumerate(
-            (DecisionKind.SHARE, DecisionKind.SHARE, DecisionKind.DROP, DecisionKind.KEEP, DecisionKind.KEEP)
-        )
+        for number, kind in enumerate((DecisionKind.SHARE, DecisionKind.SHARE, DecisionKind.KEEP, DecisionKind.KEEP))
     )
     edited = EditedLibrary(
         f"{long}/_core/_c.abi3.so", ("$ORIGIN/../../a/lib", f"$ORIGIN/../{long}_libs/lib"), {}, ("/opt/x: a folder",)

@@ -1,7 +1,6 @@
 """`vbuild split` and libraries that several wheels have: each once in a wheel of its own, found by all that load it."""
 
 import random
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
-from vbuild.splitting.request import SplitRequest, StubPolicy
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import LibraryMove, Split
 from vbuild.splitting.split import split
 from vbuild.variants.index import index
@@ -322,21 +321,6 @@ def test_what_a_program_outside_of_site_packages_needs_stays(tmp_path: Path) -> 
     assert kept(result)[f"demo.libs/{hashed('libdeep.so.2', DEEP)}"] == reason
 
 
-NAMED: Mapping[str, dict[str, bytes | str]] = {
-    "in Python": {"demo/load.py": f"ctypes.CDLL(folder / '{hashed('libdeep.so.2', DEEP)}')"},
-    "by its folder": {"demo/load.py": "for path in Path(here, 'demo.libs').iterdir(): CDLL(path)"},
-    "in a .pth": {"demo.pth": f"import ctypes; ctypes.CDLL('{hashed('libdeep.so.2', DEEP)}')"},
-    "in a program": {
-        "demo-1.0.data/scripts/tool": program(
-            f'const char *name = "{hashed("libdeep.so.2", DEEP)}"; int main(void) {{ return !name; }}'
-        ),
-    },
-    "in another library": {
-        "demo/other.so": shared_object(f'const char *name = "{hashed("libdeep.so.2", DEEP)}";'),
-    },
-}
-
-
 def test_a_library_that_has_its_own_name_in_it_is_opened_by_nobody_for_that(tmp_path: Path) -> None:
     name = "libdeep.so.2"
     own = library(name, source=f'int deep(void) {{ return 41; }} const char *me = "{name}";')
@@ -345,14 +329,6 @@ def test_a_library_that_has_its_own_name_in_it_is_opened_by_nobody_for_that(tmp_
     assert result.companions
     opens = {**files, "demo/more.so": shared_object(f'const char *opened = "{name}";')}
     opened = (wheel(tmp_path / "b", wheel_, opens) for wheel_ in (NAME, OTHER))
-    result = thinned(tmp_path / "b", *opened, stubs=StubPolicy.NEVER)
-    assert kept(result)["demo/lib/libdeep.so.2"] == "demo/more.so names it, and may open it by its path"
-
-
-@pytest.mark.parametrize("where", NAMED)
-def test_a_library_that_somebody_opens_by_name_stays(tmp_path: Path, where: str) -> None:
-    result = thinned(tmp_path, *release(tmp_path, {**FILES, **NAMED[where]}, LIBRARIES), stubs=StubPolicy.NEVER)
-    (file,) = NAMED[where]
-    reason = kept(result)[f"demo.libs/{hashed('libdeep.so.2', DEEP)}"]
-    assert reason == f"{file} names it, and may open it by its path"
-    assert not result.companions
+    result = thinned(tmp_path / "b", *opened)
+    (move,) = moves(result, DecisionKind.SHARE)
+    assert move.reason == "a stub stays, because demo/more.so names it, and may open it by its path"

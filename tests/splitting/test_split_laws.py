@@ -68,7 +68,7 @@ def fat(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def thinned(cuda_index: Serving, folder: Path | None, wheels: list[Path], **asked: object) -> Split:
-    request = SplitRequest(**{"smallest": 0, "drop_unneeded": True, **asked})  # type: ignore[arg-type]
+    request = SplitRequest(smallest=0, **asked)  # type: ignore[arg-type]
     return split(wheels, folder, request=request, indexes=lambda: cuda_index.indexes)
 
 
@@ -98,7 +98,7 @@ def test_the_bytes_of_the_account_are_what_the_files_show(cuda_index: Serving, f
         assert move.size == sum(info.file_size for info in infos)
         assert move.packed == sum(info.compress_size for info in infos)
         assert move.wheels == (NAME, OTHER)
-    assert {move.kind for move in result.libraries} == {DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.DROP}
+    assert {move.kind for move in result.libraries} == {DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.KEEP}
     assert result.data()["after"] == {"packed_bytes": result.packed}
 
 

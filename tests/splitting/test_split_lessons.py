@@ -16,7 +16,7 @@ from vbuild.elf.catalogue import is_official
 from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.request import SplitRequest, StubPolicy
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 
@@ -53,11 +53,10 @@ def test_a_folder_that_only_documentation_names_can_go(tmp_path: Path, where: st
     source, goes = CODE[where]
     files: dict[str, bytes | str] = {"demo/about.py": source, "demo/_c.so": module("libtop.so.1")}
     fat = release(tmp_path, files, {"libtop.so.1": TOP})
-    request = SplitRequest(smallest=0, stubs=StubPolicy.NEVER)
+    request = SplitRequest(smallest=0)
     result = split(fat, tmp_path / "thin", request=request, indexes=lambda: Indexes(no_index=True))
-    assert len(result.companions) == goes
-    if not goes:
-        assert {move.reason for move in result.libraries} == {"demo/about.py names it, and may open it by its path"}
+    why = "a stub stays, because demo/about.py names it, and may open it by its path"
+    assert {move.reason for move in result.libraries} == {"" if goes else why}
 
 
 def test_official_wheels_are_left_alone(cuda_index: Serving, tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ def test_a_wheel_for_several_cudas_asks_which_one_to_require(cuda_index: Serving
     with pytest.raises(RepackageError) as refused:
         split([several(tmp_path)], tmp_path / "led", request=RPATHS, indexes=lambda: cuda_index.indexes)
     assert str(refused.value) == (
-        f"{NAME}: needs libraries of CUDA 12 and 13; say with --cuda which of them it is to require"
+        f"{NAME}: needs libraries of CUDA 12 and 13; say with --cuda which of them to require"
     )
     assert not (tmp_path / "led").exists()
 

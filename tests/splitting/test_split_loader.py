@@ -2,16 +2,14 @@
 
 import os
 import py_compile
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.factories.bundle_reader import BundleReader
-from tests.factories.elf import patchelfed, rpath, without_sections
+from tests.factories.elf import patchelfed, without_sections
 from tests.factories.extensions import MODULE, library, module
 from tests.factories.repaired_wheels import LINUX, NAME, hashed, repaired
 from tests.factories.site_packages import loader_complaints, program_output, site_packages
@@ -24,7 +22,7 @@ from vbuild.splitting.decisions import DecisionKind, decide
 from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, Officials, OfficialWheel, Provenance
 from vbuild.splitting.other_packages import PackageFinder
 from vbuild.splitting.patches import PatchMaker
-from vbuild.splitting.request import SplitRequest, StubPolicy
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 
@@ -118,23 +116,6 @@ def test_a_library_that_cannot_be_edited_stays_where_its_paths_lead_on(tmp_path:
     why = "it cannot be edited: no section headers: expected some, by which patchelf finds the tables"
     assert fates(result) == {"demo.libs/libtop.so.1": ("keep", why)}
     assert program_output(with_fft(installed(tmp_path, result)), ASKS) == "42"
-
-
-@pytest.mark.parametrize("soname", ["libplugin.so.3", "plugin.so"])
-def test_a_library_stays_beside_what_it_opens(tmp_path: Path, soname: str) -> None:
-    top = library("libtop.so.1", source=OPENS.format(soname), runpath="$ORIGIN")
-    files: Files = {
-        "demo/__init__.py": INIT,
-        "demo/_c.so": module("libtop.so.1", source=COUNTS, runpath="$ORIGIN/lib"),
-        "demo/lib/libtop.so.1": top,
-        f"demo/lib/{soname}": PLUGIN,
-    }
-    result = thinned(tmp_path, files, stubs=StubPolicy.NEVER)
-    assert fates(result) == {
-        "demo/lib/libtop.so.1": ("keep", f"may open {soname}, which stays in the wheel"),
-        f"demo/lib/{soname}": ("keep", "demo/lib/libtop.so.1 names it, and may open it by its path"),
-    }
-    assert program_output(installed(tmp_path, result), ASKS) == "42"
 
 
 THREE = OfficialWheel("nvidia-three-cu12", "3.0", "x.whl", (), ())
@@ -243,31 +224,8 @@ def test_folders_of_the_machine_stay_where_rpaths_are_not_asked_for(tmp_path: Pa
     assert program_output(installed(tmp_path, result), ASKS) == "42"
 
 
-def test_what_a_program_in_scripts_needs_is_not_dropped(tmp_path: Path) -> None:
-    only = library("libonly.so.1", source="int only(void) { return 42; }")
-    files = repaired(FILES, {**LIBRARIES, "libonly.so.1": only})
-    path = f"demo.libs/{hashed('libonly.so.1', only)}"
-    files["demo-1.0.data/scripts/tool"] = _program(tmp_path, Path(path).name, files[path])
-    result = thinned(tmp_path, files, drop_unneeded=True)
-    assert fates(result)[path] == ("keep", "nothing in the wheel needs it")
-    assert path in contents(result.paths[0])
-
-
-def _program(folder: Path, name: str, data: bytes | str) -> bytes:
-    """A program that needs the library *name*, and looks for it where an environment has it."""
-    assert isinstance(data, bytes)
-    (folder / name).write_bytes(data)
-    way = rpath("$ORIGIN/../lib/python3.11/site-packages/demo.libs")
-    command = ["gcc", "-o", str(folder / "tool"), "-x", "c", "-", "-x", "none", str(folder / name), *way]
-    subprocess.run(command, input=b"int only(void); int main(void) { return only(); }", check=True)
-    return (folder / "tool").read_bytes()
-
-
 @pytest.mark.parametrize("kind", ["-F", "-f"], ids=["DT_FILTER", "DT_AUXILIARY"])
-@pytest.mark.parametrize("asked", [{}, {"drop_unneeded": True}], ids=["share", "drop"])
-def test_a_filter_stays_with_the_library_behind_it_or_goes_with_it(
-    tmp_path: Path, kind: str, asked: dict[str, Any]
-) -> None:
+def test_a_filter_goes_with_the_library_behind_it(tmp_path: Path, kind: str) -> None:
     behind = library("libbehind.so.1", source="int count(void) { return 42; }")
     flags = (f"-Wl,{kind},libbehind.so.1",)
     top = library("libtop.so.1", source="int count(void) { return 0; }", flags=flags, rpath_="$ORIGIN")
@@ -277,21 +235,19 @@ def test_a_filter_stays_with_the_library_behind_it_or_goes_with_it(
         "demo.libs/libtop.so.1": top,
         "demo.libs/libbehind.so.1": behind,
     }
-    for fate, stubs in (("keep", StubPolicy.NEVER), ("share", StubPolicy.AUTO)):
-        result = thinned(tmp_path / fate, files, **asked, stubs=stubs)
-        assert {kind for kind, _ in fates(result).values()} == {fate}
-        assert program_output(installed(tmp_path / fate, result), ASKS) == "42"
+    result = thinned(tmp_path, files)
+    assert {kind for kind, _ in fates(result).values()} == {"share"}
+    assert program_output(installed(tmp_path, result), ASKS) == "42"
 
 
-@pytest.mark.parametrize("asked", [{}, {"drop_unneeded": True}], ids=["share", "drop"])
-def test_a_library_stays_with_that_which_newer_cpus_load_in_its_stead(tmp_path: Path, asked: dict[str, Any]) -> None:
+def test_a_library_stays_with_that_which_newer_cpus_load_in_its_stead(tmp_path: Path) -> None:
     files = repaired(FILES, LIBRARIES)
     base = f"demo.libs/{DEEP_NAME}"
     better = f"demo.libs/glibc-hwcaps/x86-64-v2/{DEEP_NAME}"
     newer = library("libdeep.so.2", source="int deep(void) { return 99; }")
     files[better] = patchelfed(newer, "--set-soname", DEEP_NAME)
     before = program_output(site_packages(tmp_path / "before", wheel(tmp_path / "fat", NAME, files)), ASKS)
-    result = thinned(tmp_path, files, **asked)
+    result = thinned(tmp_path, files)
     assert fates(result) == {
         f"demo.libs/{TOP_NAME}": ("keep", f"needs {DEEP_NAME}, which stays in the wheel"),
         base: ("keep", f"newer CPUs load {better} instead"),
@@ -313,12 +269,16 @@ NAMED: Mapping[str, Files] = {
 }
 
 
+def opened_by(file: str) -> tuple[str, str]:
+    """The fate of a library that *file* may open."""
+    return "share", f"a stub stays, because {file} names it, and may open it by its path"
+
+
 @pytest.mark.parametrize("where", NAMED)
-def test_a_library_stays_that_is_named_in(tmp_path: Path, where: str) -> None:
-    result = thinned(tmp_path, {**repaired(FILES, LIBRARIES), **NAMED[where]}, stubs=StubPolicy.NEVER)
+def test_a_stub_stays_of_a_library_that_is_named_in(tmp_path: Path, where: str) -> None:
+    result = thinned(tmp_path, {**repaired(FILES, LIBRARIES), **NAMED[where]})
     (file,) = NAMED[where]
-    reason = f"{file} names it, and may open it by its path"
-    assert fates(result)[f"demo.libs/{DEEP_NAME}"] == ("keep", reason)
+    assert fates(result)[f"demo.libs/{DEEP_NAME}"] == opened_by(file)
 
 
 NOT_NAMED: Mapping[str, Files] = {
@@ -347,7 +307,7 @@ OPENED: Mapping[str, str] = {
 
 
 @pytest.mark.parametrize("how", OPENED)
-def test_a_projects_own_library_stays_that_python_opens(tmp_path: Path, how: str) -> None:
+def test_a_stub_stays_of_a_projects_own_library_that_python_opens(tmp_path: Path, how: str) -> None:
     engine = library("engine.so.1", source="int count(void) { return 42; }")
     imports = "import ctypes, glob, os\nhere = os.path.dirname(__file__)\n"
     files: Files = {
@@ -355,9 +315,8 @@ def test_a_projects_own_library_stays_that_python_opens(tmp_path: Path, how: str
         "demo/_c.so": module("engine.so.1", source=COUNTS, rpath_="$ORIGIN/lib"),
         "demo/lib/engine.so.1": engine,
     }
-    result = thinned(tmp_path, files, stubs=StubPolicy.NEVER)
-    reason = "demo/__init__.py names it, and may open it by its path"
-    assert fates(result) == {"demo/lib/engine.so.1": ("keep", reason)}
+    result = thinned(tmp_path, files)
+    assert fates(result) == {"demo/lib/engine.so.1": opened_by("demo/__init__.py")}
     assert program_output(installed(tmp_path, result), ASKS) == "42"
 
 
@@ -371,9 +330,7 @@ def test_a_name_whose_middle_is_inserted_is_that_of_a_library_below(tmp_path: Pa
         "demo/_c.so": module("libengine.so.1", source=COUNTS, rpath_="$ORIGIN/lib"),
         "demo/lib/libengine.so.1": library("libengine.so.1", source="int count(void) { return 42; }"),
     }
-    reason = "demo/__init__.py names it, and may open it by its path"
-    result = thinned(tmp_path, files, stubs=StubPolicy.NEVER)
-    assert fates(result) == {"demo/lib/libengine.so.1": ("keep", reason)}
+    assert fates(thinned(tmp_path, files)) == {"demo/lib/libengine.so.1": opened_by("demo/__init__.py")}
     elsewhere: Files = {**files, "demo/__init__.py": "", "other/__init__.py": files["demo/__init__.py"]}
     assert fates(thinned(tmp_path / "other", elsewhere)) == {"demo/lib/libengine.so.1": ("share", "")}
 
@@ -419,15 +376,10 @@ def compiled(folder: Path, source: str) -> bytes:
 def test_bytecode_counts_where_there_is_no_source(tmp_path: Path, source: str) -> None:
     code = compiled(tmp_path, source)
     for number, extra in enumerate(({"demo/__pycache__/a.cpython-311.pyc": code}, {"demo/a.pyc": code})):
-        alone = thinned(tmp_path / f"alone{number}", {**repaired(FILES, LIBRARIES), **extra}, stubs=StubPolicy.NEVER)
-        beside = thinned(
-            tmp_path / f"beside{number}",
-            {**repaired(FILES, LIBRARIES), **extra, "demo/a.py": ""},
-            stubs=StubPolicy.NEVER,
-        )
+        alone = thinned(tmp_path / f"alone{number}", {**repaired(FILES, LIBRARIES), **extra})
+        beside = thinned(tmp_path / f"beside{number}", {**repaired(FILES, LIBRARIES), **extra, "demo/a.py": ""})
         (file,) = extra
-        reason = f"{file} names it, and may open it by its path"
-        assert fates(alone)[f"demo.libs/{DEEP_NAME}"] == ("keep", reason)
+        assert fates(alone)[f"demo.libs/{DEEP_NAME}"] == opened_by(file)
         assert fates(beside)[f"demo.libs/{DEEP_NAME}"] == ("share", "")
 
 
@@ -437,16 +389,14 @@ def test_bytecode_may_have_the_start_of_a_name(tmp_path: Path) -> None:
         "demo/_c.so": module("libtop.so.1", rpath_="$ORIGIN/lib"),
         "demo/lib/libtop.so.1": library("libtop.so.1"),
     }
-    result = thinned(tmp_path / "wheels", files, stubs=StubPolicy.NEVER)
-    assert fates(result)["demo/lib/libtop.so.1"] == ("keep", "demo/a.pyc names it, and may open it by its path")
+    assert fates(thinned(tmp_path / "wheels", files))["demo/lib/libtop.so.1"] == opened_by("demo/a.pyc")
 
 
 @pytest.mark.parametrize("platform", ["any", "linux_unheard"])
-@pytest.mark.parametrize("asked", [{}, {"drop_unneeded": True}], ids=["share", "drop"])
-def test_a_wheel_whose_tag_names_no_machine_keeps_all(tmp_path: Path, platform: str, asked: dict[str, Any]) -> None:
+def test_a_wheel_whose_tag_names_no_machine_keeps_all(tmp_path: Path, platform: str) -> None:
     idle = {**LIBRARIES, "libidle.so.1": library("libidle.so.1")}
     names = tuple(f"demo-1.0-py{number}-none-{platform}.whl" for number in (2, 3))
-    result = thinned(tmp_path, repaired(FILES, idle), names=names, **asked)
+    result = thinned(tmp_path, repaired(FILES, idle), names=names)
     assert {*fates(result).values()} == {("keep", "the wheel's tag names no machine")}
     assert all(one.is_untouched for one in result.wheels)
 

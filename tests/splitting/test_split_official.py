@@ -32,7 +32,7 @@ from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
 from vbuild.splitting.decisions import DecisionKind
-from vbuild.splitting.request import OfficialPin, SplitRequest
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import LibraryMove, Split
 from vbuild.splitting.split import split
 
@@ -135,27 +135,10 @@ def test_a_library_that_nobody_edited_is_known_by_its_hash_alone(cuda_index: Ser
     )
 
 
-PINS: Mapping[str, tuple[OfficialPin | None, list[str]]] = {
-    "by default": (None, [f"{FFT}=={VERSION}", f"{LINKER}==12.4.127"]),
-    "exact": (OfficialPin.EXACT, [f"{FFT}=={VERSION}", f"{LINKER}==12.4.127"]),
-    "compatible": (OfficialPin.COMPATIBLE, ["cuda-toolkit[cufft,nvjitlink]==12.4.*"]),
-}
-
-
-@pytest.mark.parametrize("what", PINS)
-def test_official_packages_are_required_as_it_is_asked(cuda_index: Serving, tmp_path: Path, what: str) -> None:
+def test_official_packages_are_required_in_the_version_that_was_bundled(cuda_index: Serving, tmp_path: Path) -> None:
     """All that were bundled: the wheel was tested with those, and not with what they would bring themselves."""
-    pin, lines = PINS[what]
-    assert one(cuda_index, tmp_path, pin=pin).wheels[0].requires == tuple(f"{line}; {LINUX}" for line in lines)
-
-
-def test_what_no_toolkit_has_is_required_up_to_the_next_major(tmp_path: Path) -> None:
-    sums = library_named("libnccl.so.2")
-    made = package_wheel(tmp_path / "made", "nvidia-nccl-cu12", "2.27.5", {"libnccl.so.2": sums}, place="nccl")
-    fat = release(tmp_path, {"demo/_c.so": module("libnccl.so.2")}, {"libnccl.so.2": sums}, names=ONLY)
-    with serving_packages(tmp_path, made) as server:
-        result = thinned(server, tmp_path, *fat, pin=OfficialPin.COMPATIBLE)
-    assert [str(Requirement(line).specifier) for line in result.wheels[0].requires] == ["<3,>=2.27.5"]
+    lines = (f"{FFT}=={VERSION}; {LINUX}", f"{LINKER}==12.4.127; {LINUX}")
+    assert one(cuda_index, tmp_path).wheels[0].requires == lines
 
 
 # what METADATA requires before, the fate, and what it requires after

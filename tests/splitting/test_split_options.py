@@ -1,7 +1,6 @@
-"""What `vbuild split` does on request: keep, drop, share only what is worth it, and more wheels and files beside."""
+"""What `vbuild split` does on request: keep, and share only what is worth it."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,9 @@ from tests.factories.cuda_packages import (
 )
 from tests.factories.extensions import library, module
 from tests.factories.official_wheels import FFT
-from tests.factories.repaired_wheels import LINUX, NAME, hashed, release
+from tests.factories.repaired_wheels import NAME, hashed, release
 from tests.factories.site_packages import loader_complaints, program_output, site_packages
 from tests.factories.tools import needs
-from tests.factories.wheels import contents
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
@@ -28,7 +26,6 @@ from vbuild.splitting.split import split
 
 pytestmark = needs("gcc", "ldd")
 
-OTHER = NAME.replace("311", "312")
 ALONE = Indexes(no_index=True)
 COUNTS = "int count(void); int answer(void) { return count(); }"
 COUNT = library("libcount.so.1", source="int count(void) { return 42; }")
@@ -53,10 +50,8 @@ def fates(result: Split) -> dict[str, tuple[DecisionKind, str]]:
     return {move.path.rpartition("/")[2]: (move.kind, move.reason) for move in result.libraries}
 
 
-IDLE, BELOW, FREE = (library(name, below) for name, below in (
-    ("libidle.so.1", ("libbelow.so.1",)), ("libbelow.so.1", ()), ("libfree.so.1", ())
-))  # fmt: skip
-PLUGINS = {"libcount.so.1": COUNT, "libidle.so.1": IDLE, "libbelow.so.1": BELOW}
+IDLE = library("libidle.so.1")
+PLUGINS = {"libcount.so.1": COUNT, "libidle.so.1": IDLE}
 
 
 def test_a_library_that_nothing_needs_stays_and_is_named(tmp_path: Path) -> None:
@@ -64,30 +59,6 @@ def test_a_library_that_nothing_needs_stays_and_is_named(tmp_path: Path) -> None
     found = fates(result)
     assert found[hashed("libidle.so.1", IDLE)] == (DecisionKind.KEEP, "nothing in the wheel needs it")
     assert found[hashed("libcount.so.1", COUNT)][0] is DecisionKind.SHARE
-
-
-def test_unneeded_libraries_go_on_request_and_what_only_they_need(tmp_path: Path) -> None:
-    plugin = {"demo/plugins/libfree.so.1": FREE}
-    result = thinned(tmp_path, *release(tmp_path, {**FILES, **plugin}, PLUGINS), drop_unneeded=True)
-    found = fates(result)
-    for name, data in (("libidle.so.1", IDLE), ("libbelow.so.1", BELOW)):
-        assert found[hashed(name, data)] == (DecisionKind.DROP, "nothing in the wheel needs it")
-    # a plugin of the project's own is no mistake of a repair tool
-    assert found["libfree.so.1"] == (DecisionKind.KEEP, "nothing in the wheel needs it")
-    assert "demo/plugins/libfree.so.1" in contents(tmp_path / "thin" / NAME)
-    assert not [path for path in contents(tmp_path / "thin" / NAME) if "libidle" in path or "libbelow" in path]
-
-
-@pytest.mark.parametrize(
-    "keeping",
-    [{"keep": ("libidle*",)}, {"files": {"demo/load.py": f"CDLL('{hashed('libidle.so.1', IDLE)}')"}}],
-    ids=["asked for", "named"],
-)
-def test_what_is_kept_is_not_dropped_nor_what_it_needs(tmp_path: Path, keeping: Mapping[str, dict[str, str]]) -> None:
-    asked = {name: value for name, value in keeping.items() if name != "files"}
-    fat = release(tmp_path, {**FILES, **keeping.get("files", {})}, PLUGINS)
-    result = thinned(tmp_path, *fat, drop_unneeded=True, **asked)
-    assert not [move for move in result.libraries if move.kind is DecisionKind.DROP]
 
 
 def test_what_is_kept_as_asked_goes_by_name_or_path(tmp_path: Path) -> None:
@@ -110,31 +81,8 @@ def test_a_dependency_wheel_is_made_only_where_it_saves_enough(tmp_path: Path) -
 
 
 def test_without_sharing_everything_stays(tmp_path: Path) -> None:
-    result = thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), share=False, drop_unneeded=True)
+    result = thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), share=False, rpath=True)
     assert [(move.kind, move.reason) for move in result.libraries] == [(DecisionKind.KEEP, "sharing is not asked for")]
-
-
-def test_what_compilers_read_goes_into_a_wheel_of_its_own(tmp_path: Path) -> None:
-    files: dict[str, bytes | str] = {
-        **FILES,
-        "demo/include/demo.h": "int answer(void);\n",
-        "demo/lib/libdemo.a": b"!<arch>\n" + bytes(64),
-        "demo/share/cmake/demo-config.cmake": "set(demo_FOUND 1)\n",
-    }
-    result = thinned(tmp_path, *release(tmp_path, files, {"libcount.so.1": COUNT}), outputs=True)
-    (dev,) = (one for one in result.companions if one.name.startswith("demo_dev"))
-    assert dev.name == f"demo_dev-1.0-py3-none-{LINUX}.whl"
-    assert set(dev.files) == set(files) - set(FILES)
-    assert dev.wheels == (NAME, OTHER)
-    assert dev.path
-    inside = contents(dev.path)
-    for path in dev.files:
-        assert inside[path] == (data.encode() if isinstance(data := files[path], str) else data)
-        assert path not in contents(tmp_path / "thin" / NAME)
-    assert b"Requires-Dist: demo==1.0\n" in inside["demo_dev-1.0.dist-info/METADATA"]
-    again = thinned(tmp_path / "again", *result.paths, outputs=True)
-    assert all(one.is_untouched for one in again.wheels)
-    assert again.companions == ()
 
 
 @pytest.mark.nightly
@@ -176,10 +124,10 @@ def test_a_consumer_that_no_package_can_serve_is_warned_of(tmp_path: Path) -> No
 
 
 def test_the_account_can_be_written_as_json(tmp_path: Path) -> None:
-    result = thinned(tmp_path, *release(tmp_path, FILES, PLUGINS), drop_unneeded=True)
+    result = thinned(tmp_path, *release(tmp_path, FILES, PLUGINS))
     told = json.loads(json.dumps(result.data()))
-    assert {row["kind"] for row in told["libraries"]} == {"share", "drop"}
-    assert told["wheels"][0]["edited"][0]["rpath"] == ["$ORIGIN/../demo_libs/lib"]
+    assert {row["kind"] for row in told["libraries"]} == {"share", "keep"}
+    assert told["wheels"][0]["edited"][0]["rpath"] == ["$ORIGIN/../demo.libs", "$ORIGIN/../demo_libs/lib"]
 
 
 def test_a_folder_of_wheels_is_as_good_as_their_names(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError
-from vbuild.splitting.request import OfficialPin, SplitRequest
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 
@@ -97,9 +97,6 @@ def test_what_stays_of_a_large_library_is_copied_as_it_is_compressed(cuda_index:
 ASKED: Mapping[str, tuple[dict[str, object], str]] = {
     "--cuda 12": ({"cuda": (12,)}, "cuda-toolkit[cufft]==12.*"),
     "--cuda 12.6": ({"cuda": (12, 6)}, "cuda-toolkit[cufft]==12.6.*"),
-    "--pin exact": ({"pin": OfficialPin.EXACT}, f"{FFT}==11.3.0.4"),
-    "--pin exact --cuda 12.4": ({"pin": OfficialPin.EXACT, "cuda": (12, 4)}, f"{FFT}==11.2.1.3"),
-    "--pin compatible": ({"pin": OfficialPin.COMPATIBLE}, "cuda-toolkit[cufft]==12.*"),
 }
 
 
@@ -177,20 +174,20 @@ def test_a_soname_of_several_majors_is_refused_with_the_way_out(cuda_index: Serv
 
 
 TOLD: Mapping[str, tuple[dict[str, object], str]] = {
-    "the option": ({"cuda": (11,)}, "nvidia-curand-cu11"),
-    "another library": ({"extension": calling_libcufft("libcurand.so.10")}, "nvidia-curand-cu12"),
-    "a requirement": ({"metadata": "Requires-Dist: cupy-cuda12x-cu12\n"}, "nvidia-curand-cu12"),
-    "the name of the project": ({"name": NAME.replace("demo", "demo_cu11")}, "nvidia-curand-cu11"),
+    "the option": ({"cuda": (11,)}, "nvidia-curand-cu11<11,>=10.3.0"),
+    "another library": ({"extension": calling_libcufft("libcurand.so.10")}, "cuda-toolkit[cufft,curand]==12.*"),
+    "a requirement": ({"metadata": "Requires-Dist: cupy-cuda12x-cu12\n"}, "cuda-toolkit[curand]==12.*"),
+    "the name of the project": ({"name": NAME.replace("demo", "demo_cu11")}, "nvidia-curand-cu11<11,>=10.3.0"),
 }
 
 
 @pytest.mark.parametrize("by", TOLD)
 def test_the_major_may_be_told(cuda_index: Serving, tmp_path: Path, by: str) -> None:
-    given, project = TOLD[by]
+    given, line = TOLD[by]
     extension = given.get("extension", module("libcurand.so.10"))
     rest = {name: value for name, value in given.items() if name != "extension"}
-    result = led(cuda_index, tmp_path, extension, pin=OfficialPin.EXACT, **rest)  # type: ignore[arg-type]
-    assert any(line.startswith(f"{project}==") for line in result.wheels[0].requires)
+    result = led(cuda_index, tmp_path, extension, **rest)  # type: ignore[arg-type]
+    assert result.wheels[0].requires == (f"{line}; {MARKER}",)
 
 
 def test_a_framework_is_led_to_and_not_required(cuda_index: Serving, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
 from vbuild.index_client.configuration import Indexes
 from vbuild.sbom.keeping import contradictions
-from vbuild.splitting.request import SplitRequest, StubPolicy
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 from vbuild.verification.install_check import check
@@ -255,8 +255,6 @@ def test_a_library_stays_for_which_a_stub_may_not_do_unless_that_is_asked_for(tm
     assert fates(result)[PATH] == ("keep", f"{opener}; a stub would not do: {why}", False)
     result = thinned(tmp_path / "asked", {**FILES, **more}, move=("libengine*",))
     assert fates(result)[PATH] == ("share", f"a stub stays, because {opener}", True)
-    result = thinned(tmp_path / "never", {**FILES, **more}, move=("libengine*",), stubs=StubPolicy.NEVER)
-    assert fates(result)[PATH] == ("share", "", False)
 
 
 @pytest.mark.parametrize(

@@ -227,8 +227,6 @@ def _becomes(move: "LibraryMove") -> str:
             return f"replaced by {move.target}"
         case "share":
             return f"moved to {move.target}{because}"
-        case "drop":
-            return f"dropped: {move.reason}"
         case _:
             return f"left as it was, because {move.reason}"
 

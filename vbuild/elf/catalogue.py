@@ -252,6 +252,11 @@ class PlatformPolicy(Struct, frozen=True):
         return not allowed or number in allowed or not number[:1].isdigit()
 
 
+def platforms_in(tags: str) -> tuple[PlatformPolicy, ...]:
+    """The platforms for Linux among *tags*, joined by dots."""
+    return tuple(platform for tag in tags.split(".") if (platform := PlatformPolicy.parse(tag)))
+
+
 def systems_of(platform: str) -> frozenset[tuple[str, str]]:
     """C library and machine of each Linux that a tag in *platform*, joined by dots, is for."""
     matches = (_TAG.fullmatch(tag) for tag in platform.split("."))

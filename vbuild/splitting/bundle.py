@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from vbuild.binary.linkage import LinkGraph
-from vbuild.elf.catalogue import PlatformPolicy, hashed, is_shared_object
+from vbuild.elf.catalogue import PlatformPolicy, hashed, is_shared_object, platforms_in
 from vbuild.elf.linkage import linked, replaced_library
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
@@ -28,14 +28,12 @@ Origin = Provenance | Unproved | None
 
 # folders that repair tools make
 _REPAIRED = re.compile(r"\.(libs|dylibs)$")
-
-
 # by a library's file name, its headers, its bytes and its SHA-256
 OriginFinder = Callable[[str, Loading, memoryview, str], Origin]
 
 
 class WheelBinary(Struct, frozen=True, eq=False):
-    """An ELF file of a wheel, installed at *path* below site-packages; *sha256* is in hexadecimal digits."""
+    """An ELF file of a wheel, installed at *path* below site-packages; *sha256* is in hex digits."""
 
     member: Member
     path: str
@@ -53,12 +51,11 @@ class WheelBinary(Struct, frozen=True, eq=False):
 
     @property
     def is_library(self) -> bool:
-        """Whether others load it: a shared library that is neither a Python module nor a program."""
         return self.loading.outline.is_loadable and not (self.loading.modules or self.loading.is_program)
 
     @property
     def is_bundled(self) -> bool:
-        """Whether a repair tool added it, with a name or in a folder that code does not know."""
+        """Whether a repair tool added it, under a name or in a folder that code does not know."""
         return hashed(self.name) is not None or _REPAIRED.search(self.folder) is not None
 
     @property
@@ -69,10 +66,10 @@ class WheelBinary(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """A wheel, and its ELF files by installed path, *binaries*.
+    """A wheel, and its ELF files by installed path, *binaries*; *outside* are those not below site-packages, by member.
 
-    *outside* are those that are not installed below site-packages, by member; *mentions* are names of libraries and of
-    their folders, with the files that have them; *damaged* are ELF files that cannot be read, with the reason.
+    *mentions* are names of libraries and of their folders, with the files that have them; *damaged* are ELF files that
+    cannot be read, with the reason.
     """
 
     wheel: Wheel
@@ -87,11 +84,10 @@ class Bundle:
 
     @cached_property
     def platforms(self) -> tuple[PlatformPolicy, ...]:
-        tags = self.wheel.name.platform.split(".")
-        return tuple(platform for tag in tags if (platform := PlatformPolicy.parse(tag)))
+        return platforms_in(self.wheel.name.platform)
 
     def namer(self, binary: WheelBinary) -> str | None:
-        """Return a file of the wheel that names *binary* or its folder, and may open it, or None."""
+        """A file of the wheel that names *binary* or its folder, and may open it, or None."""
         return min(self.namers(binary), default=None)
 
     def namers(self, binary: WheelBinary) -> frozenset[str]:
@@ -112,7 +108,7 @@ class Bundle:
 
     @cached_property
     def hwcaps_copies(self) -> Mapping[str, str]:
-        """The copy of a library that glibc loads instead of it on newer CPUs."""
+        """By library, the copy that glibc loads instead of it on newer CPUs."""
         return {base: path for path in self.binaries if (base := replaced_library(path)) is not None}
 
     @cached_property
@@ -142,10 +138,7 @@ class Bundle:
 
 @dataclass(slots=True)
 class WheelReader:
-    """Reads wheels; a file that several have is recognised by its hash in RECORD, and read once.
-
-    *room* is the folder for large inflated files, *on_progress* is called with the bytes read.
-    """
+    """Reads wheels, a file that several have once; *room* is the folder for large inflated files."""
 
     find_origin: OriginFinder
     room: Path | None = None
@@ -154,7 +147,7 @@ class WheelReader:
     _mentions: MentionReader = field(default_factory=MentionReader)
 
     def read(self, wheel: Wheel) -> Bundle:
-        # and what is named like an ELF file and cannot be inflated: reading it says why
+        # also what is named like an ELF file and cannot be inflated: reading it says why
         members = [
             member
             for member in wheel.members

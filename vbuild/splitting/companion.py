@@ -1,19 +1,18 @@
-"""The companion wheels of a split, ``<project>-libs``, -dev and -bin, and the licence texts that go into them.
+"""The companion wheels of a split, ``<project>-libs``, and the licence texts that go into them.
 
     LibsContents(project, files, platform).wheel(version) -> mumaxplus_libs-1.2.2-py3-none-manylinux_2_28_x86_64.whl
         mumaxplus_libs/lib/libfoo-1a2b3c4d.so.1     not at the old path, which pip removes after it installed this
         mumaxplus_libs-1.2.2.dist-info/licenses/…  texts that the libraries' licences require
 
-A -libs wheel has the version of the release that first needs its contents (`vbuild.splitting.libs_versions`). The hash
-of its contents is in its WHEEL, where each platform has its own, and METADATA stays the same for all.
+The hash of its contents is in WHEEL, which each platform has its own of; METADATA is the same for all.
 
-Licence texts are those in the ``.dist-info`` folder, those beside shared libraries, and those that name a library that
-moves in their path, in a heading, or in a field as Debian's copyright files have them. A library is called by
+Licence texts are those in the ``.dist-info`` folder, those beside shared libraries, and those whose path, heading or
+field, as in Debian's copyright files, names a library that moves. A library is called by
 
     its file name            libpng16.so.16.58.0: png16, png
     versions of its symbols  OPENSSL_3.0.0: openssl, of libcrypto.so.3
-    auditwheel's bill        pkg:rpm/almalinux/krb5-libs@1.18.2#89a1...: behind the # is the SHA-256 of the path that
-                             the library was copied from, such as /lib64/libkrb5.so.3.3
+    auditwheel's bill        pkg:rpm/almalinux/krb5-libs@1.18.2#89a1...: behind the # is the SHA-256 of the path it was
+                             copied from, such as /lib64/libkrb5.so.3.3
 
 https://packaging.python.org/en/latest/specifications/core-metadata/ https://peps.python.org/pep-0639/
 https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
@@ -26,18 +25,16 @@ from pathlib import PurePosixPath
 
 from msgspec import Struct, field
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from vbuild.elf.catalogue import is_shared_object, plain
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.files.reading import json_object
 from vbuild.splitting.bundle import WheelBinary
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import BIN, DEV, GENERATOR, LIBS, Metadata, WheelFile
+from vbuild.wheel.metadata import GENERATOR, LIBS, Metadata, WheelFile
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.zip_read import Member
 
-_ANY = "any"
 _CONTENTS = "Contents"
 _SHA256 = "sha256="
 # what a License-File may say: a path that is no glob, as packaging and the index check it
@@ -45,7 +42,7 @@ _SAFE_PATH = re.compile(r"[^*?\[\]\\:]+")
 
 
 class Companion(Struct, frozen=True):
-    """A -libs, -dev or -bin wheel; *licences* are texts by path in its licenses folder."""
+    """A -libs wheel; *licences* are texts by path in its licenses folder."""
 
     name: WheelName
     metadata: bytes
@@ -63,7 +60,7 @@ class Companion(Struct, frozen=True):
 
     @property
     def members(self) -> Iterator[tuple[str, bytes]]:
-        """The files of its ``.dist-info`` folder by path, in order, without RECORD."""
+        """The files of its ``.dist-info`` folder by path, without RECORD."""
         dist_info = self.name.dist_info
         for path, text in sorted(self.licences.items()):
             yield f"{dist_info}/licenses/{path}", text
@@ -76,7 +73,7 @@ def libs_project(project: str) -> str:
 
 
 def libs_folder(project: str) -> str:
-    """Return the folder in site-packages with the libraries of the -libs wheel of *project*."""
+    """The folder in site-packages with the libraries of the -libs wheel of *project*."""
     return f"{escaped(libs_project(project))}/lib"
 
 
@@ -101,7 +98,7 @@ class LibsContents(Struct, frozen=True):
 
     @property
     def contents(self) -> str:
-        """A SHA-256 in hex over all that wheels which require it rely on; licence texts and tags are not."""
+        """A SHA-256 in hex over all that its users rely on: neither licence texts nor tags."""
         rows = [f"{digest} {path}" for path, digest in sorted(self.files.items())]
         return sha256("\n".join([*rows, str(self.is_pure), *sorted(set(self.requires))]).encode()).hexdigest()
 
@@ -128,7 +125,7 @@ class LibsContents(Struct, frozen=True):
         return _companion(name, self.name, self.body, self.texts, is_pure=self.is_pure, about=(about,))
 
     def empty(self, version: str) -> Companion:
-        """Return the wheel with *version* that fits everywhere and has no library, and the same METADATA."""
+        """The wheel with *version* and the same METADATA that fits everywhere and has no library."""
         name = WheelName(escaped(self.name), version, None, "py3", "none", "any")
         return _companion(name, self.name, self.body, self.texts, is_pure=True)
 
@@ -136,47 +133,6 @@ class LibsContents(Struct, frozen=True):
 def contents_in(wheel_file: WheelFile) -> str | None:
     stated = wheel_file.headers.value(_CONTENTS) or ""
     return stated.removeprefix(_SHA256) if stated.startswith(_SHA256) else None
-
-
-# by suffix: a description and a summary, to be completed by the project's name
-_SAID = {
-    DEV: ("What compilers and build systems read of {}", "Headers, static libraries and build system files of {}"),
-    BIN: ("Programs of {}", "Programs of {}"),
-}
-
-
-def output_companion(
-    like_name: WheelName,
-    suffix: str,
-    *,
-    platform: str,
-    like: Metadata,
-    licences: Mapping[str, bytes] | None = None,
-    tag: tuple[str, str] = ("py3", "none"),
-) -> Companion:
-    """Return the -dev or -bin wheel, by its *suffix*, of the wheel *like_name*, whose METADATA is *like*.
-
-    It has the same version and build, and requires exactly that release; *tag* is its Python and ABI tag. Raises
-    `RepackageError` if the version is not valid by PEP 440.
-    """
-    project = canonicalize_name(like.name)
-    try:
-        version = str(Version(like.version))
-    except InvalidVersion as error:
-        raise RepackageError(f"{like.name}: version {like.version!r}, expected one as PEP 440 writes it") from error
-    texts = dict(licences or {})
-    description, summary = (text.format(project) for text in _SAID[suffix])
-    body = [
-        f"Summary: {summary}",
-        *licence_lines([like]),
-        *(f"License-File: {path}" for path in sorted(texts) if _SAFE_PATH.fullmatch(path)),
-        f"Requires-Dist: {project}=={version}",
-        "Description-Content-Type: text/plain",
-        "",
-        f"{description}, at the places where its own wheels had it.",
-    ]
-    name = WheelName(escaped(project + suffix), version, like_name.build, *tag, platform)
-    return _companion(name, project + suffix, body, texts, is_pure=platform == _ANY)
 
 
 def _companion(
@@ -188,7 +144,7 @@ def _companion(
     is_pure: bool,
     about: Sequence[str] = (),
 ) -> Companion:
-    """Return the wheel *name* of *project*; *body* is METADATA without name and version, *about* are lines of WHEEL."""
+    """The wheel *name*; *body* is METADATA without name and version, *about* are further lines of WHEEL."""
     newest = bool(licences) or any(line.startswith("License-Expression:") for line in body)
     metadata = [
         f"Metadata-Version: {'2.4' if newest else '2.1'}",
@@ -201,7 +157,6 @@ def _companion(
         f"Generator: {GENERATOR}",
         f"Root-Is-Purelib: {str(is_pure).lower()}",
         *(f"Tag: {tag}" for tag in sorted(map(str, name.tags))),
-        *([f"Build: {name.build}"] if name.build else []),
         *about,
     ]
     metadata_file, wheel_file = (("\n".join(lines) + "\n").encode() for lines in (metadata, wheel_lines))
@@ -237,7 +192,7 @@ _SILENT = frozenset(
 
 
 def licence_files(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> tuple[Member, ...]:
-    """Return the licence texts of *wheel*, with those whose path has one of the words *named*, from `names_of`."""
+    """The licence texts of *wheel*, with those whose path has one of the words *named*, from `names_of`."""
     folders = {member.path.rpartition("/")[0] for member in wheel.members if is_shared_object(member.path)}
 
     def is_licence(path: str) -> bool:
@@ -253,10 +208,7 @@ def licence_files(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> tuple
 
 
 def licence_texts(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> dict[str, bytes]:
-    """Return the licence texts of *wheel* by their path below the licenses folder of a companion.
-
-    Those of the ``.dist-info`` folder keep their path, others are below their old folder.
-    """
+    """The licence texts of *wheel* by path below a companion's licenses folder, others below their old folder."""
     texts: dict[str, bytes] = {}
     members = licence_files(wheel, named=named)
     for member in sorted(members, key=lambda member: not member.path.startswith(wheel.dist_info)):
@@ -268,7 +220,7 @@ def licence_texts(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> dict[
 
 
 def names_of(binary: WheelBinary, packages: Mapping[str, str]) -> frozenset[str]:
-    """Return the words by which a text may call the library *binary*; *packages* are those of `packages_in`."""
+    """The words by which a text may call the library *binary*; *packages* are those of `packages_in`."""
     named = [plain(binary.name), binary.loading.outline.soname or ""]
     # in front of the versions of its symbols: OPENSSL_3.0.0, libtiff_4.0
     named += [match["name"] for version in binary.loading.given if (match := _VERSIONED.fullmatch(version))]
@@ -278,13 +230,13 @@ def names_of(binary: WheelBinary, packages: Mapping[str, str]) -> frozenset[str]
 
 
 def packages_in(wheel: Wheel) -> dict[str, str]:
-    """Return the packages in auditwheel's bill of *wheel*, by the SHA-256 of the paths of their libraries."""
+    """The packages in auditwheel's bill of *wheel*, by the SHA-256 of the paths of their libraries."""
     member = wheel.find(f"{wheel.dist_info}/{_AUDITWHEEL}")
     if member is None or member.size > _LARGEST_TEXT:
         return {}
     try:
         components = json_object(wheel.read(member), VbuildError)["components"]
-        references = ((str(one["bom-ref"]).rpartition("#"), str(one["name"])) for one in components)
+        references = ((str(part["bom-ref"]).rpartition("#"), str(part["name"])) for part in components)
         return {digest: name for (_, mark, digest), name in references if mark}
     except (VbuildError, KeyError, TypeError):
         return {}
@@ -302,10 +254,10 @@ def package_of(binary: WheelBinary, packages: Mapping[str, str]) -> str | None:
 def unnamed(
     libraries: Mapping[str, frozenset[str]], texts: Mapping[str, bytes], *, projects: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return those of *libraries*, words by file name, that no path, heading or field of *texts* names.
+    """Those of *libraries*, words by file name, that no path, heading or field of *texts* names.
 
-    A heading also names the parts of a project: BROTLI libbrotlicommon, and OPENJPEG libopenjp2. The names of the
-    wheels' *projects* do not count: their own licence is not that of a library.
+    A heading also names the parts of a project: BROTLI libbrotlicommon. The names of the wheels' *projects* do not
+    count: their own licence is not that of a library.
     """
     own = {word for project in projects for word in _words(project)}
     paths = {word for path in texts for word in _words(path)} - own
@@ -323,7 +275,7 @@ def unnamed(
 
 
 def _spelled(name: str) -> Iterator[str]:
-    """Yield the stem of the file *name*, its first part, and both without the number at the end, as `_words` does."""
+    """The stem of the file *name*, its first part, and both without the number at the end."""
     match = _STEM.match(name)
     lowered = match["name"].lower() if match else ""
     for text in (re.sub(r"[\W_]", "", lowered), re.split(r"[\W_]", lowered)[0]):
@@ -332,7 +284,7 @@ def _spelled(name: str) -> Iterator[str]:
 
 
 def _words(text: str) -> set[str]:
-    """Return the words of *text* in small letters, each without lib in front, also without a number at its end."""
+    """The words of *text* in small letters, without lib in front, also without a number at the end."""
     words = _tokens(text)
     return words | {word.rstrip("0123456789+") for word in words}
 
@@ -343,7 +295,7 @@ def _tokens(text: str) -> set[str]:
 
 
 def _headings(text: str) -> set[str]:
-    """Return the words of the headings and fields of *text*: lines that are decorated, or hardly more than a name."""
+    """The words of headings and fields: lines that are decorated, or hardly more than a name."""
     words: set[str] = set()
     for line in text.splitlines():
         if not line.strip(_DECORATION) or len(line) > _LONGEST:
@@ -358,10 +310,7 @@ def _headings(text: str) -> set[str]:
 
 
 def licence_lines(several: Iterable[Metadata]) -> tuple[str, ...]:
-    """Return the lines of METADATA for the licences of what comes from *several*.
-
-    SPDX expressions are joined if all have one; otherwise the older License and Classifier lines are used.
-    """
+    """The lines of METADATA for the licences of *several*: one SPDX expression, or License and Classifier lines."""
     metadatas = sorted(several, key=lambda metadata: canonicalize_name(metadata.name))
     expressions = dict.fromkeys(metadata.headers.value("License-Expression") for metadata in metadatas)
     if None not in expressions:

@@ -6,9 +6,9 @@
     an official library, by its hash (`OfficialEvidence`)       replaced by a requirement
     the same file in several wheels, and all it needs moves     shared
 
-Pools are wheels that get their shared libraries from one -libs wheel. A wheel in a pool is installed with all of the
-pool's libraries, so wheels that need different ones, such as those of CPU levels, get different pools. Flavours of
-which some have much that others do not need share what all of them have if that saves more.
+Pools are wheels that get their shared libraries from one -libs wheel, which is installed as a whole: wheels that need
+different libraries, such as those of CPU levels, get different pools. Flavours of which some have much that others do
+not need share what all of them have if that saves more.
 
 A stub stays where a library was, for all that opens it by its path:
 
@@ -19,8 +19,8 @@ A stub stays where a library was, for all that opens it by its path:
 dlsym on the handle of a stub searches what it needs, so ctypes, dlopen and import find each symbol. Neither stub has
 the library's SONAME: the loader would take it for the library. There are two because by a name alone the loader might
 take another library that is loaded under it (libz.so.1), or the stub itself, and by a path alone it would not find one
-that is installed elsewhere and was loaded before (`vbuild.splitting.preloads`). The hash is of the library as it was in
-the wheel. The library inherits RPATH, and finds its dependencies by that of whatever loads it.
+that was loaded before from elsewhere (`vbuild.splitting.preloads`). The hash is of the library as it was in the wheel.
+The library finds its dependencies by the RPATH of whatever loads it.
 
 What a stub cannot stand for stays where it was:
 
@@ -54,7 +54,7 @@ from vbuild.splitting.bundle import Bundle, WheelBinary
 from vbuild.splitting.companion import libs_project
 from vbuild.splitting.official import Provenance
 from vbuild.splitting.other_packages import conflict
-from vbuild.splitting.request import SplitRequest, StubPolicy
+from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.metadata import LIBS
 
 _ORIGIN = "$ORIGIN"
@@ -66,14 +66,14 @@ _HEADERS = frozenset({".h", ".hh", ".hpp", ".hxx"})
 
 
 def stub(library: WheelBinary, rpath: str) -> bytes:
-    """Return the file that stays where *library* was; *rpath* leads from there to its new folder."""
+    """The file that stays where *library* was; *rpath* leads from there to its new folder."""
     return loader_stub(
         second_name(library), rpath, machine=_MACHINES[library.loading.outline.machine], is_inherited=True
     )
 
 
 def second_stub(library: WheelBinary) -> bytes:
-    """Return the file called `second_name` that stands beside *library* in its new folder."""
+    """The file called `second_name`, beside *library* in its new folder."""
     return loader_stub(
         f"{_ORIGIN}/{library.name}",
         _ORIGIN,
@@ -84,12 +84,12 @@ def second_stub(library: WheelBinary) -> bytes:
 
 
 def second_name(library: WheelBinary) -> str:
-    """Return the name by which a stub asks for *library*: ``libx-1a2b3c4d.so``."""
+    """The name by which a stub asks for *library*: ``libx-1a2b3c4d.so``."""
     return f"{library.name.partition('.so')[0]}-{library.sha256[:_DIGITS]}.so"
 
 
 def stub_obstacle(bundle: Bundle, library: WheelBinary) -> str | None:
-    """Return why no stub can take the place of *library*, or None."""
+    """Why no stub can take the place of *library*, or None."""
     outline = library.loading.outline
     if any(platform.tag.startswith(_MUSL) for platform in bundle.platforms):
         return "musl does not follow one"
@@ -103,7 +103,7 @@ def stub_obstacle(bundle: Bundle, library: WheelBinary) -> str | None:
 
 
 class Doubt(Struct, frozen=True):
-    """What may not work if a stub takes the place of a library; *can_be_tried* if a run can show that it does."""
+    """What may not work with a stub in place of a library; *can_be_tried* if a run can show that it does."""
 
     what: str
     can_be_tried: bool = True
@@ -122,7 +122,7 @@ def stub_doubt(bundle: Bundle, library: WheelBinary) -> Doubt | None:
 
 
 def asks_own_place(library: WheelBinary) -> str:
-    """Say how *library* may find out where it is; empty if it does not."""
+    """How *library* may find out where it is; empty if it does not."""
     places = library.loading.own_place
     return f"may ask where it is itself ({', '.join(places)})" if places else ""
 
@@ -131,7 +131,7 @@ Key = tuple[str, str]
 # a platform tag, and whether the wheel goes to the folder of pure Python
 Place = tuple[str, bool]
 
-# the largest part of a pool's bytes that a wheel may get without having had it
+# the largest part of a pool's bytes that a wheel may get and has not had
 MOST_FOREIGN = 0.1
 
 
@@ -156,12 +156,11 @@ class Pool(Struct, frozen=True, eq=False):
 
     @property
     def is_pure(self) -> bool:
-        """Whether the wheels go to the folder of pure Python; then the libraries have to, as well."""
+        """Whether the wheels go to the folder of pure Python, and so the libraries."""
         return _place(self.bundles[0])[1]
 
     @property
     def families(self) -> frozenset[tuple[str, str | None]]:
-        """The releases of the wheels, each with the variant label."""
         return frozenset((bundle.wheel.name.release, bundle.wheel.name.variant) for bundle in self.bundles)
 
     def source(self, library: WheelBinary) -> Bundle:
@@ -174,8 +173,6 @@ def pool_of(bundle: Bundle, pools: Iterable[Pool]) -> Pool | None:
 
 @dataclass(slots=True, eq=False)
 class _PoolDraft:
-    """A pool while wheels are added to it."""
-
     bundles: list[Bundle]
     libraries: dict[Key, WheelBinary]
 
@@ -188,7 +185,7 @@ class _PoolDraft:
         return has_each_name_once and foreign <= MOST_FOREIGN * sum(sizes.values())
 
     def common(self, other: "_PoolDraft") -> "_PoolDraft | None":
-        """Return the draft of what the wheels of both have, or None if that is nothing."""
+        """What the wheels of both have, or None if that is nothing."""
         libraries = {key: library for key, library in self.libraries.items() if key in other.libraries}
         return _PoolDraft([*self.bundles, *other.bundles], libraries) if libraries else None
 
@@ -201,7 +198,7 @@ class _PoolDraft:
 
 
 def planned_pools(movable: Mapping[Bundle, Sequence[WheelBinary]], *, smallest: int) -> tuple[Pool, ...]:
-    """Return the pools of wheels that can give away *movable*; none that saves less than *smallest* bytes."""
+    """The pools of wheels that can give away *movable*; none that saves less than *smallest* bytes."""
     drafts: dict[Place, list[_PoolDraft]] = {}
     largest_first = sorted(_repeated(movable), key=lambda row: -sum(library.member.size for library in row[1].values()))
     for bundle, libraries in largest_first:
@@ -236,11 +233,7 @@ def _merged(drafts: Sequence["_PoolDraft"], order: Mapping[Bundle, int]) -> Sequ
 
 
 def _compatible(pools: Iterable[Pool]) -> list[Pool]:
-    """Return those of *pools* that save most and go together.
-
-    Wheels of one release that a machine may take must not require different dependencies, nor one that a newer libc
-    gets with other libraries.
-    """
+    """Those of *pools* that save most and go together: wheels of one release must not require different libraries."""
     chosen: list[Pool] = []
     for pool in sorted(pools, key=lambda pool: -pool.saved):
         if not any(pool.families & other.families and are_rivals(pool, other) for other in chosen):
@@ -251,8 +244,7 @@ def _compatible(pools: Iterable[Pool]) -> list[Pool]:
 def are_rivals(pool: Pool, other: Pool) -> bool:
     """Whether a machine may install a wheel of one and the libraries of the other.
 
-    Installers prefer libraries for a newer libc, and so the wheels that need them, if there are such for the same
-    Python.
+    Installers prefer libraries for a newer libc, and so the wheels that need them, if there are such for that Python.
     """
     if pool.platform == other.platform:
         return True
@@ -271,7 +263,7 @@ def _place(bundle: Bundle) -> Place:
 
 
 def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
-    """Yield the wheels of *movable* with those libraries that another wheel of their platform has, too."""
+    """The wheels of *movable* with those libraries that another wheel of their platform has, too."""
     counts = Counter(
         (_place(bundle), *key)
         for bundle, libraries in movable.items()
@@ -287,21 +279,19 @@ def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple
 
 # toolkits keep stand-ins for the driver's libraries in this folder, to link against
 _STUBS = "stubs"
+_UNNEEDED = "nothing in the wheel needs it"
 
 
 class DecisionKind(StrEnum):
-    """What becomes of a library."""
-
     KEEP = "keep"
     REPLACE = "replace"
     SHARE = "share"
-    DROP = "drop"
 
 
 class LibraryDecision(Struct, frozen=True):
     """What becomes of one library; *reason* says why it is not replaced, or not moved, or what may open its stub.
 
-    One that *can_be_tried* stays only for something of which a run can show that it does not matter.
+    One that *can_be_tried* stays for something that a run can show not to matter.
     """
 
     kind: DecisionKind
@@ -313,7 +303,6 @@ class LibraryDecision(Struct, frozen=True):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the wheel no longer has the library."""
         return self.kind is not DecisionKind.KEEP
 
 
@@ -328,7 +317,7 @@ class Decisions(Struct, frozen=True, eq=False):
     pools: tuple[Pool, ...] = ()
 
     def of(self, bundle: Bundle, path: str) -> LibraryDecision:
-        """Return the decision about the file at *path*; every file other than a library stays."""
+        """The decision about the file at *path*; every file other than a library stays."""
         return self.by_bundle[bundle].get(path) or LibraryDecision(DecisionKind.KEEP)
 
 
@@ -369,10 +358,7 @@ def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uned
 
 @dataclass(slots=True, eq=False)
 class _WheelDecisions:
-    """The decisions about one wheel's libraries so far: those *decided*, and those that may still be shared.
-
-    *copies* is the number of wheels with each library.
-    """
+    """The decisions about one wheel's libraries so far; *copies* is the number of wheels with each library."""
 
     bundle: Bundle
     request: SplitRequest
@@ -380,9 +366,9 @@ class _WheelDecisions:
     copies: Mapping[Key, int]
     decided: dict[str, LibraryDecision] = field(default_factory=dict)
     movable: dict[str, WheelBinary] = field(default_factory=dict)
-    # by path of a movable library that leaves a stub, what may open it
+    # by path of a library that leaves a stub, what may open it
     openers: dict[str, str] = field(default_factory=dict)
-    # by path, what a run has shown of a library that moves for that; and the libraries of which one could
+    # by path, what a run has shown of a library that moves for that; then those of which a run could
     proofs: dict[str, str] = field(default_factory=dict)
     triable: set[str] = field(default_factory=set)
 
@@ -406,11 +392,6 @@ class _WheelDecisions:
         if self.movable and (line := next((line for line in lines if required_project(line) == libs), None)):
             reason = f"METADATA requires {line} already; say with --libs what else to call it"
             self.keep(dict.fromkeys(self.movable, reason))
-        # what only dropped libraries needed can be dropped in the next round
-        while self.request.drop_unneeded and (unneeded := self._unneeded()):
-            for path in unneeded:
-                self.movable.pop(path, None)
-                self.decided[path] = LibraryDecision(DecisionKind.DROP, "nothing in the wheel needs it")
 
     def _obstacle(self, library: WheelBinary) -> str | None:
         if self.request.keeps(library.path):
@@ -421,37 +402,29 @@ class _WheelDecisions:
             return f"newer CPUs load it instead of {base}"
         is_asked = self.request.moves(library.path)
         opener = self._opener(library)
-        if opener is None and not self.bundle.graph.consumers(library.path):
-            opener = "nothing in the wheel needs it"
-            if not is_asked:
-                return opener
-        obstacle = next(self._consumer_obstacles(library), None)
-        if opener is None or obstacle is not None:
-            return obstacle or opener
-        return self._path_obstacle(library, opener, is_asked=is_asked)
-
-    def _opener(self, library: WheelBinary) -> str | None:
-        if namer := self.bundle.namer(library):
-            return f"{namer} names it, and may open it by its path"
-        for edge in self.bundle.graph.consumers(library.path):
-            if edge.via is Via.NAME:
-                return f"{edge.consumer} needs it, and finds it only where something has opened it before"
-        return None
-
-    def _path_obstacle(self, library: WheelBinary, opener: str, *, is_asked: bool) -> str | None:
-        """Return why *library*, which *opener* may open by its path, cannot leave the wheel; if it can, plan a stub."""
-        if self.request.stubs is StubPolicy.NEVER:
-            return None if is_asked else opener
+        if opener == _UNNEEDED and not is_asked:
+            return opener
+        if (obstacle := next(self._consumer_obstacles(library), None)) or opener is None:
+            return obstacle
+        # what may be opened by its path leaves a stub there
         why = stub_obstacle(self.bundle, library)
         if why is None and not is_asked and self.bundle.namer(library) and (doubt := stub_doubt(self.bundle, library)):
             why = self._tried(library, doubt.what) if doubt.can_be_tried else doubt.what
-        if why is not None:
-            return f"{opener}; a stub would not do: {why}"
-        self.openers[library.path] = opener
-        return None
+        if why is None:
+            self.openers[library.path] = opener
+        return why and f"{opener}; a stub would not do: {why}"
+
+    def _opener(self, library: WheelBinary) -> str | None:
+        """What loads *library* otherwise than by NEEDED and RPATH, or None."""
+        if namer := self.bundle.namer(library):
+            return f"{namer} names it, and may open it by its path"
+        consumers = self.bundle.graph.consumers(library.path)
+        if by_name := next((edge.consumer for edge in consumers if edge.via is Via.NAME), None):
+            return f"{by_name} needs it, and finds it only where something has opened it before"
+        return None if consumers else _UNNEEDED
 
     def _tried(self, library: WheelBinary, doubt: str) -> str | None:
-        """Return the *doubt* about *library* with what a run has shown, or None if it has shown that it works."""
+        """The *doubt* about *library* with what a run has shown, or None if it has shown that it works."""
         evidence = self.request.evidence.get(library.sha256)
         if evidence is None:
             self.triable.add(library.path)
@@ -462,8 +435,11 @@ class _WheelDecisions:
         return None
 
     def _consumer_obstacles(self, library: WheelBinary) -> Iterator[str]:
-        for path in self._outside_consumers(library):
-            yield f"{path} needs it, from where no RPATH leads to site-packages"
+        # outside of site-packages, and their NEEDED may be a path
+        names = {library.name, library.loading.outline.soname}
+        for path, loading in self.bundle.outside.items():
+            if not names.isdisjoint(name.rpartition("/")[2] for name in loading.outline.needed):
+                yield f"{path} needs it, from where no RPATH leads to site-packages"
         if copy := self.bundle.hwcaps_copies.get(library.path):
             yield f"newer CPUs load {copy} instead"
         for edge in self.bundle.graph.consumers(library.path):
@@ -472,18 +448,8 @@ class _WheelDecisions:
             if why := self.uneditable.get((self.bundle, edge.consumer)):
                 yield f"{edge.consumer} cannot be edited: {why}"
 
-    def _outside_consumers(self, library: WheelBinary) -> Iterator[str]:
-        """Yield the files outside site-packages that need *library*; their NEEDED may be a path."""
-        names = {library.name, library.loading.outline.soname}
-        for path, loading in self.bundle.outside.items():
-            if not names.isdisjoint(name.rpartition("/")[2] for name in loading.outline.needed):
-                yield path
-
     def _official(self, library: WheelBinary, origin: Provenance) -> LibraryDecision:
-        """Decide about *library*, which the official wheel *origin* has, too.
-
-        There it finds only official libraries. If it may open another one of this wheel, it has to stay.
-        """
+        """Replace *library*, unless it may open one of this wheel: it finds only official libraries there."""
         official = {other.soname for other in origin.wheel.libraries}
         for other in self.bundle.opened_by.get(library.path, ()):
             if not isinstance(other.origin, Provenance) and plain(other.name) not in official:
@@ -496,27 +462,8 @@ class _WheelDecisions:
         line = conflict(self.bundle.wheel.metadata(), project, version, machine=machine)
         return f"not replaced: it is that of {project} {version}, but METADATA requires {line}" if line else None
 
-    def _unneeded(self) -> list[str]:
-        """Return the libraries that a repair tool added and that only dropped libraries need."""
-        dropped = {path for path, decision in self.decided.items() if decision.kind is DecisionKind.DROP}
-        return [
-            library.path
-            for library in self.bundle.libraries
-            if library.is_bundled
-            and library.path not in dropped
-            and self.bundle.platforms
-            and not (
-                self.request.keeps(library.path)
-                or self.bundle.namer(library)
-                or any(self._outside_consumers(library))
-                or library.path in self.bundle.hwcaps_copies
-                or replaced_library(library.path)
-            )
-            and {edge.consumer for edge in self.bundle.graph.consumers(library.path)} <= dropped
-        ]
-
     def dependents(self) -> Iterator[tuple[str, str]]:
-        """Yield what may be shared and needs or opens something that stays, with the reason to keep it."""
+        """What may be shared and needs or opens something that stays, with the reason to keep it."""
         for path in self.movable:
             for edge in self.bundle.graph.needs(path):
                 if edge.provider and not self._leaves(edge.provider):
@@ -536,7 +483,7 @@ class _WheelDecisions:
         return path in self.movable or (decision is not None and decision.is_gone)
 
     def unshared(self, pools: Sequence[Pool]) -> dict[str, str]:
-        """Return the movable libraries that are in none of the *pools*, with the reasons."""
+        """The movable libraries that are in none of the *pools*, with the reasons."""
         pool = pool_of(self.bundle, pools)
         keys = {library.key for library in pool.libraries.values()} if pool else set()
         reasons = {
@@ -570,7 +517,7 @@ class _WheelDecisions:
             self.decided[path] = LibraryDecision(DecisionKind.KEEP, reason)
 
     def decisions(self, pools: Sequence[Pool]) -> dict[str, LibraryDecision]:
-        """Return all decisions, with the reason if a library of an official name is not replaced."""
+        """All decisions, with the reason if a library of an official name is not replaced."""
         pool = pool_of(self.bundle, pools)
         decisions = dict(self.decided)
         for path, library in self.movable.items():

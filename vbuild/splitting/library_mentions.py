@@ -69,7 +69,7 @@ class MentionReader:
     _known: dict[tuple[str, bool], frozenset[str]] = field(default_factory=dict)
 
     def names(self, wheel: Wheel, wanted: Collection[str]) -> dict[str, set[str]]:
-        """Return the names in *wheel*, each with its members; in bytecode only *wanted* names are found."""
+        """The names in *wheel*, each with its members; in bytecode only *wanted* names are found."""
         members_of: dict[str, set[str]] = {}
         sources = {member.path for member in wheel.members if member.path.endswith(".py")}
         for member in wheel.members:
@@ -105,7 +105,7 @@ class MentionReader:
 
 
 def matches_pattern(pattern: str, path: str, *, by: str) -> bool:
-    """Whether code of the member *by* that looks for files by *pattern* finds the library at *path*.
+    """Whether code of the member *by* that looks for *pattern* finds the library at *path*.
 
     A pattern without the beginning of a name is meant for the folders below that code's own.
     """
@@ -122,7 +122,7 @@ def is_pattern(name: str) -> bool:
 
 
 def spellings(name: str, *, is_bundled: bool) -> Iterator[str]:
-    """Yield what code may say for the library *name*: the name, and its beginning unless a repair tool made it."""
+    """What code may say for the library *name*: the name, and its beginning unless a repair tool made it."""
     yield name
     if not is_bundled and (start := re.match(r"lib\w{3,}", name)):
         yield start[0]
@@ -157,7 +157,7 @@ def _in_code(source: bytes) -> Iterator[str]:
 
 
 def parsed_source(source: str | bytes) -> ast.Module | None:
-    """Return the tree of Python *source*, or None if this Python cannot parse it, or it is larger than a text.
+    """The tree of Python *source*, or None if this Python cannot parse it, or it is too large.
 
     A tree takes more than a hundred times the memory of its source.
     """
@@ -168,7 +168,7 @@ def parsed_source(source: str | bytes) -> ast.Module | None:
 
 
 def _strings(source: bytes) -> Iterator[str]:
-    """Yield the one-line strings in *source*, or its lines if it cannot be parsed; documentation is ignored."""
+    """The one-line strings in *source*, or its lines if it cannot be parsed."""
     if (tree := parsed_source(source)) is None:
         yield from source.decode(errors="replace").splitlines()
         return
@@ -197,7 +197,7 @@ def asks_for_system(source: bytes) -> bool:
 
 
 def for_linux(source: bytes, tree: ast.Module) -> bytes:
-    """Return *source*, whose *tree* counts columns in its bytes, with ``0`` and blanks where Linux never comes."""
+    """*source*, whose *tree* counts columns in its bytes, with ``0`` and blanks where Linux never comes."""
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -215,7 +215,7 @@ def for_linux(source: bytes, tree: ast.Module) -> bytes:
 
 
 def _unreached(tree: ast.AST) -> Iterator[tuple[ast.stmt | ast.expr, ast.stmt | ast.expr]]:
-    """Yield the first and the last node of each piece that is never run on Linux, the outer ones only."""
+    """The first and the last node of each piece that is never run on Linux, the outer ones only."""
     queue: list[ast.AST] = [tree]
     while queue:
         node = queue.pop()
@@ -249,7 +249,7 @@ def _bodies(node: ast.stmt) -> Iterator[tuple[ast.stmt, ast.stmt]]:
 
 
 def _truth(test: ast.expr) -> bool | None:
-    """Return what *test* is on Linux, or None if that depends on something else, or is not understood."""
+    """What *test* is on Linux, or None if that is not known."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             truth = _truth(operand)

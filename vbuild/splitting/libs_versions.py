@@ -5,8 +5,8 @@
     shapely 2.3.0    other libraries                         shapely-libs==2.3.0
 
 No marker tells glibc from musl, or an old glibc from a new one: all wheels of one machine require one version, and a
-published one is taken only if it has all of them. A published file keeps its contents: they are recognised by RECORD,
-and by their hash in WHEEL, a field that installers ignore.
+published one is taken only if it has the libraries of all. Its contents are recognised by RECORD, and by their hash in
+WHEEL, a field that installers ignore.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,10 +35,7 @@ _ANY = "any"
 
 
 class PublishedLibs(Struct, frozen=True):
-    """A -libs wheel at *place*: its *files* by path, each with SHA-256 in hex and bytes, and what it *requires*.
-
-    *contents* is the hash in its WHEEL; it *is_ours* if a split made it.
-    """
+    """A -libs wheel at *place*: its *files* by path, with SHA-256 in hex and bytes; it *is_ours* if a split made it."""
 
     name: WheelName
     place: str
@@ -71,10 +68,7 @@ class PublishedLibs(Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Publications:
-    """The wheels that are there already: those *given*, and those *against* which a release is split.
-
-    *against* is the URL of a simple index or a folder; *indexes* says how an index is reached.
-    """
+    """The wheels that are there already: those *given*, and those *against* which a release is split: URL or folder."""
 
     given: Sequence[Wheel] = ()
     against: str | Path | None = None
@@ -83,10 +77,7 @@ class Publications:
     _listed: dict[str, Mapping[WheelName, ListedFile]] = field(default_factory=dict)
 
     def releases(self, project: str) -> Iterator[tuple[Version, tuple[WheelName, ...]]]:
-        """Yield the versions of *project* with their wheels, the newest first; `FetchError` if no index answers.
-
-        Raises `RepackageError` if the project is of somebody else.
-        """
+        """The versions of *project* with their wheels, the newest first; `RepackageError` if it is somebody else's."""
         for wheel in self.given:
             if wheel.name.project == project:
                 about = wheel.wheel_file()
@@ -107,7 +98,7 @@ class Publications:
         yield from ((version, tuple(by_version[version])) for version in newest_first)
 
     def read(self, name: WheelName) -> PublishedLibs:
-        """Return what the published wheel *name* has; only its directory and texts are transferred."""
+        """What the published wheel *name* has; only its directory and texts are transferred."""
         if name not in self._read:
             with self._opened(self._listed[name.project][name]) as distant:
                 about = WheelFile.parse(b"".join(distant.chunks(f"{name.dist_info}/WHEEL")).decode(errors="replace"))
@@ -133,9 +124,9 @@ class Publications:
         return [file for file in files_of(project, indexes=self._places) if not file.is_yanked]
 
     def contradiction(self, release: WheelName, lines: Sequence[str], *, given: Collection[str]) -> str | None:
-        """Return what is wrong with publishing wheels of *release* that require *lines* with those that are published.
+        """What is wrong with wheels of *release* that require *lines* beside the first published one, or None.
 
-        Wheels *given* are published again, or for the first time. Only the first of the others is looked at.
+        Wheels *given* are published again, or for the first time.
         """
         if self.against is None or not lines:
             return None
@@ -185,13 +176,13 @@ def libs_choices(
     libs: Mapping[Pool, LibsContents],
     publications: Publications,
     *,
-    stated: Mapping[str, str] | None = None,
-    needs_empty: Callable[[Sequence[Pool]], bool] = lambda _pools: False,
+    stated: Mapping[str, str],
+    needs_empty: Callable[[Sequence[Pool]], bool],
 ) -> Mapping[Pool, LibsChoice]:
-    """Return the -libs wheel of each pool; *stated* are the versions that the user named, by project.
+    """The -libs wheel of each pool; *stated* are the versions that the user named, by project.
 
-    Where *needs_empty* is true of pools, they need a wheel without libraries beside theirs. Raises `RepackageError` if
-    a published wheel would get other contents, or nothing says which version to take.
+    *needs_empty* says whether pools need a wheel without libraries beside theirs. `RepackageError` if a published wheel
+    would get other contents, or nothing says which version to take.
     """
     groups: dict[tuple[str, str], dict[Pool, LibsContents]] = {}
     for pool, contents in libs.items():
@@ -200,7 +191,7 @@ def libs_choices(
     _check_one_release(libs)
     choices: dict[Pool, LibsChoice] = {}
     for (project, _), group in groups.items():
-        version = (stated or {}).get(project)
+        version = stated.get(project)
         own = Version(version) if version else _common_version(project, group)
         published = _Group(group, publications, needs_empty(tuple(group)))
         if names := published.newest(project, own):
@@ -221,23 +212,23 @@ class _Group(Struct, frozen=True):
     needs_empty: bool
 
     def newest(self, project: str, own: Version) -> Mapping[Pool, WheelName] | None:
-        """Return the wheels of the newest published version that has all libraries, or None.
+        """The wheels of the newest published version that has all libraries, or None.
 
-        A final release takes no pre-release, which installers leave out unless they are asked for it.
+        A final release takes no pre-release: installers leave it out unless they are asked for it.
         """
         for version, names in self.publications.releases(project):
             if version.is_prerelease and not own.is_prerelease:
                 continue
             if self.needs_empty and all(name.platform != _ANY for name in names):
                 continue
-            serving = {pool: self._serving(one, names) for pool, one in self.libs.items()}
+            serving = {pool: self._serving(contents, names) for pool, contents in self.libs.items()}
             chosen = {pool: name for pool, name in serving.items() if name}
             if len(chosen) == len(serving):
                 return chosen
         return None
 
     def _serving(self, wanted: LibsContents, names: Sequence[WheelName]) -> WheelName | None:
-        """Return that of *names* which has what is *wanted*, if no installer takes another instead."""
+        """The one of *names* that has what is *wanted*, if no installer takes another instead."""
         rivals = [name for name in names if self._is_rival(name, wanted)]
         if all(self.publications.read(name).serves(wanted) for name in rivals):
             return next((name for name in rivals if name.platform == wanted.platform), None)
@@ -248,7 +239,7 @@ class _Group(Struct, frozen=True):
         return name.platform not in others and not systems_of(name.platform).isdisjoint(systems_of(wanted.platform))
 
     def check_free(self, project: str, own: Version) -> None:
-        """Raise `RepackageError` if a wheel of version *own* is published with other contents."""
+        """Refuse version *own* if a wheel of it is published with other contents."""
         names = next((names for version, names in self.publications.releases(project) if version == own), ())
         for wanted in self.libs.values():
             for name in (name for name in names if self._is_rival(name, wanted)):
@@ -261,7 +252,7 @@ class _Group(Struct, frozen=True):
 
 
 def _common_version(project: str, pools: Iterable[Pool]) -> Version:
-    """Return the version of the wheels of *pools*, after which *project* gets its own."""
+    """The version of the wheels of *pools*, from which *project* gets its own."""
     wheels = {bundle.wheel.name for pool in pools for bundle in pool.bundles}
     versions = {Version(name.version) for name in wheels}
     if len(versions) > 1:
@@ -277,7 +268,7 @@ def _common_version(project: str, pools: Iterable[Pool]) -> Version:
 
 
 def _check_one_release(pools: Iterable[Pool]) -> None:
-    """Raise `RepackageError` if two releases of one project share libraries: one of them is published first."""
+    """Refuse two releases of one project that share libraries: one of them is published first."""
     versions_of: dict[str, set[Version]] = {}
     for bundle in chain.from_iterable(pool.bundles for pool in pools):
         name = bundle.wheel.name

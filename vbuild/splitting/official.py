@@ -8,8 +8,8 @@ libcufft-f3921c41.so.11.2.1.3
 
 Releases whose version is in the file name are tried first, then all others, the newest first. Of each wheel only the
 directory, METADATA, RECORD and the library to compare are transferred, once. In the user's cache,
-``official/<sha256>.json`` has Requires-Dist and the libraries in RECORD, by the hash that the index states for the
-wheel, and ``official/<sha256>.so`` is a library, by its own.
+``official/<sha256>.json`` has Requires-Dist and the libraries of the wheel with that hash, ``official/<sha256>.so`` is
+a library.
 
 What may differ of the sections that the loader maps:
 
@@ -25,7 +25,9 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 """
 
 import hashlib
+import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -44,7 +46,19 @@ from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import read_requirement
 from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry, hashed, plain
+from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.read import Loading
+from vbuild.elf.records import (
+    LEADS,
+    SHN_LORESERVE,
+    STT_SECTION,
+    DynamicEntry,
+    DynamicTag,
+    SectionType,
+    SegmentType,
+    SymbolEntry,
+    VersionNeed,
+)
 from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import sha256_of
@@ -58,21 +72,6 @@ from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:
     from unearth.fetchers import PyPIClient
-import itertools
-from collections import Counter
-
-from vbuild.elf.image import ElfImage, Section
-from vbuild.elf.records import (
-    LEADS,
-    SHN_LORESERVE,
-    STT_SECTION,
-    DynamicEntry,
-    DynamicTag,
-    SectionType,
-    SegmentType,
-    SymbolEntry,
-    VersionNeed,
-)
 
 _EXTRA = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
 _NUMBER = re.compile(r"\.so\.(?P<number>\d{1,9}(?:\.\d{1,9})+)$")
@@ -134,6 +133,9 @@ class Provenance(Struct, frozen=True):
     transferred: int
 
 
+_Match = tuple[ListedFile, OfficialWheel, OfficialLibrary]
+
+
 class Unproved(Struct, frozen=True):
     """Why a library is not recognised as an official one."""
 
@@ -142,7 +144,7 @@ class Unproved(Struct, frozen=True):
 
 
 class Officials:
-    """The official wheels for Linux on *machine*; each question is asked once, several threads may ask at once.
+    """The official wheels for Linux on *machine*; each question is asked once, also by several threads.
 
     *store* keeps what wheels contain, by default in the user's cache. Every method raises `FetchError` if no index
     answers.
@@ -160,16 +162,15 @@ class Officials:
         self._store = Cache.of(Part.OFFICIAL, store)
 
     def wheel(self, project: str, specifier: SpecifierSet) -> OfficialWheel:
-        """Return the newest wheel of *project* that *specifier* allows.
+        """The newest wheel of *project* that *specifier* allows; `RepackageError` without one, or a library in it.
 
-        Pre-releases and yanked releases count only if *specifier* names exactly that version. Raises `RepackageError`
-        if there is no such wheel, or no library in it.
+        Pre-releases and yanked releases count only if *specifier* names exactly that version.
         """
         with self._session() as session:
             return self._newest(session, canonicalize_name(project), specifier)
 
     def closure(self, wheel: OfficialWheel) -> tuple[OfficialWheel, ...]:
-        """Return *wheel* and all wheels with NVIDIA's libraries that it requires, directly or indirectly."""
+        """*wheel*, and all wheels with NVIDIA's libraries that it requires, directly or indirectly."""
         closure = {wheel.project: wheel}
 
         def with_library(wanted: tuple[str, SpecifierSet]) -> OfficialWheel | None:
@@ -187,49 +188,24 @@ class Officials:
                     if canonicalize_name(requirement.name) not in closure
                 }
                 with several_at_once(with_library, wanted.items()) as wheels:
-                    last = [found_wheel for found_wheel in wheels if found_wheel]
+                    last = [required for required in wheels if required]
                 closure |= {new.project: new for new in last}
         return tuple(closure.values())
 
-    def toolkits(self, project: str, version: str, extra: str) -> tuple[str, ...]:
-        """Return the minor versions of cuda-toolkit, such as "12.4", whose *extra* pins *version* of *project*, the
-        newest first.
-
-        Only the newest release of each counts, because ``==12.4.*`` installs that.
-        """
-
-        def pins(requirement: Requirement) -> bool:
-            is_exact = any(clause.operator == "==" for clause in requirement.specifier)
-            return (
-                is_exact
-                and canonicalize_name(requirement.name) == canonicalize_name(project)
-                and requirement.specifier.contains(version)
-            )
-
-        releases = self._toolkits()
-        with self._session() as session, several_at_once(session.facts, releases) as every:
-            return tuple(
-                f"{release.version.major}.{release.version.minor}"
-                for release, facts in zip(releases, every, strict=True)
-                if any(map(pins, self._requirements(facts.requires, {extra})))
-            )
-
     def pinned(self, cuda: str, project: str) -> SpecifierSet:
-        """Return the versions of *project* in the toolkit *cuda*, "12" or "12.4"; all if it has none.
+        """The versions of *project* in the toolkit *cuda*, "12" or "12.4"; all if it has none.
 
-        Raises `RepackageError` if there is no such toolkit.
+        `RepackageError` if there is no such toolkit.
         """
         for release in self._toolkits():
             if SpecifierSet(f"=={cuda}.*").contains(release.version):
                 with self._session() as session:
                     facts = session.facts(release)
                 extras = {extra for line in facts.requires for extra in _EXTRA.findall(line)}
-                requirements = (
-                    one
-                    for one in self._requirements(facts.requires, extras)
-                    if canonicalize_name(one.name) == canonicalize_name(project)
-                )
-                return next((requirement.specifier for requirement in requirements), SpecifierSet())
+                requirements = self._requirements(facts.requires, extras)
+                wanted = canonicalize_name(project)
+                pins = (pin.specifier for pin in requirements if canonicalize_name(pin.name) == wanted)
+                return next(pins, SpecifierSet())
         raise RepackageError(
             f"CUDA {cuda}: no release of {TOOLKIT} for it; expected a version that the package index has"
         )
@@ -243,32 +219,37 @@ class Officials:
         sha256: str,
         entries: Sequence[CatalogueEntry],
     ) -> Provenance | Unproved:
-        """Find the library of the packages of *entries* that the bundled library *name* is.
-
-        An official library to compare is downloaded unless the cache has it.
-        """
+        """The library of the packages of *entries* that the bundled library *name*, with the bytes *data*, is."""
         if not entries:
             return Unproved("no official package has a library of its name", 0)
         outline = loading.outline
         if outline.machine != self._machine:
             return Unproved(f"it is for {outline.machine}, and not for {self._machine}", 0)
         hashed_name = hashed(name) or hashed(outline.soname or "")
-        bundled = _Bundled(data, sha256, hashed_name.digest if hashed_name else None)
+        digest = hashed_name.digest if hashed_name else None
         with self._session() as session:
-            matches = (self._match(session, bundled, likely) for likely in self._candidates(name, entries))
+            matches = (self._match(session, sha256, digest, likely) for likely in self._candidates(name, entries))
             if (match := next(filter(None, matches), None)) is None:
                 projects = ", ".join(dict.fromkeys(entry.project for entry in entries))
-                why = f"a library whose SHA-256 begins with {bundled.digest}" if bundled.digest else "just these bytes"
+                why = f"a library whose SHA-256 begins with {digest}" if digest else "just these bytes"
                 return Unproved(f"no release of {projects} for {self._machine} has {why}", session.transferred)
-            wheel, library = match.wheel, match.library
-            evidence = _evidence(session, bundled, match)
-            if isinstance(evidence, OfficialEvidence):
-                return Provenance(wheel, library, evidence, session.transferred)
-            alike = f"{wheel.project} {wheel.version} has a {library.soname} whose SHA-256 begins with {bundled.digest}"
-            return Unproved(f"{alike}, but {evidence}", session.transferred)
+            listed, wheel, library = match
+            if library.sha256 == sha256:
+                return Provenance(wheel, library, OfficialEvidence.IDENTICAL, session.transferred)
+            try:
+                with session.library(listed, library) as official:
+                    differs = difference(official, data)
+            except (BinaryError, WheelError) as error:
+                why = f"it cannot be compared: {error}"
+            else:
+                if differs is None:
+                    return Provenance(wheel, library, OfficialEvidence.SECTIONS, session.transferred)
+                why = f"{differs}: it is another library"
+            alike = f"{wheel.project} {wheel.version} has a {library.soname} whose SHA-256 begins with {digest}"
+            return Unproved(f"{alike}, but {why}", session.transferred)
 
     def _candidates(self, name: str, entries: Sequence[CatalogueEntry]) -> Iterator[list[_Candidate]]:
-        """Yield the releases that may have *name*: by the version in it, then all others, newest first."""
+        """The releases that may have *name*: by the version in it, then all others, newest first."""
         match = _NUMBER.search(plain(name))
         number = tuple(map(int, match["number"].split("."))) if match else ()
         likely, others = list[_Candidate](), list[_Candidate]()
@@ -279,17 +260,19 @@ class Officials:
         yield likely
         yield others
 
-    def _match(self, session: "_Session", bundled: "_Bundled", candidates: Sequence[_Candidate]) -> "_Match | None":
+    def _match(
+        self, session: "_Session", sha256: str, digest: str | None, candidates: Sequence[_Candidate]
+    ) -> _Match | None:
         def matched(candidate: _Candidate) -> _Match | None:
             project, listed = candidate
             try:
                 facts = session.facts(listed)
             except WheelError:  # nothing comes from a damaged wheel
                 return None
-            alike = [library for library in facts.libraries if library.sha256 == bundled.sha256]
-            if bundled.digest:
-                alike += [library for library in facts.libraries if library.sha256.startswith(bundled.digest)]
-            return _Match(listed, self._official(project, listed, facts), alike[0]) if alike else None
+            alike = [library for library in facts.libraries if library.sha256 == sha256]
+            if digest:
+                alike += [library for library in facts.libraries if library.sha256.startswith(digest)]
+            return (listed, self._official(project, listed, facts), alike[0]) if alike else None
 
         with several_at_once(matched, candidates) as matches:
             return next(filter(None, matches), None)
@@ -324,7 +307,7 @@ class Officials:
         return OfficialWheel(project, str(listed.version), listed.file, facts.libraries, requires)
 
     def _required(self, session: "_Session", wheels: Iterable[OfficialWheel]) -> Iterator[Requirement]:
-        """Yield NVIDIA's packages that *wheels* require, also by extras of cuda-toolkit."""
+        """NVIDIA's packages that *wheels* require, also by extras of cuda-toolkit."""
         for wheel in wheels:
             for requirement in filter(None, map(read_requirement, wheel.requires)):
                 if canonicalize_name(requirement.name) == TOOLKIT:
@@ -337,7 +320,7 @@ class Officials:
                     yield requirement
 
     def _toolkits(self) -> tuple[ListedFile, ...]:
-        """Return the newest release of cuda-toolkit for each minor version, the newest version first."""
+        """The newest release of cuda-toolkit for each minor version, the newest version first."""
         newest: dict[tuple[int, ...], ListedFile] = {}
         for listed in self._wheels(TOOLKIT, any_platform=True):
             if not (listed.is_yanked or listed.version.is_prerelease):
@@ -345,7 +328,7 @@ class Officials:
         return tuple(newest.values())
 
     def _requirements(self, lines: Iterable[str], extras: Iterable[str]) -> Iterator[Requirement]:
-        """Yield the requirements among *lines* that apply to Linux on this machine, with one of *extras*."""
+        """The requirements among *lines* that apply to Linux on this machine, with one of *extras*."""
         machine = {"platform_machine": self._machine, "sys_platform": "linux"}
         environment = machine | {"platform_system": "Linux", "os_name": "posix"}
         for requirement in filter(None, map(read_requirement, lines)):
@@ -361,7 +344,7 @@ class Officials:
         return self._listed.get(project, lambda: files_of(project, indexes=self._indexes.get(None, self._ask)))
 
     def _wheels(self, project: str, *, any_platform: bool = False) -> tuple[ListedFile, ...]:
-        """Return the wheels of *project* for this machine, or for any platform, the newest release first."""
+        """The wheels of *project* for this machine, or for any platform, the newest release first."""
 
         def fits(listed: ListedFile) -> bool:
             try:
@@ -417,24 +400,20 @@ class _Session:
 
     @contextmanager
     def library(self, listed: ListedFile, library: OfficialLibrary) -> Iterator[memoryview]:
-        """Map the *library* of the *listed* wheel, of the cache or downloaded; `WheelError` if the wheel is damaged."""
+        """Map the *library* of the *listed* wheel, from the cache or downloaded; `WheelError` if that is damaged."""
         name = f"{library.sha256}.so"
         with ExitStack() as stack:
             try:
                 with self.store.locked(name):
-                    if not self._is_kept(name, library):
+                    path = self.store.folder / name
+                    self.store.mark(path)
+                    if not (path.is_file() and sha256_of(path) == library.sha256):
                         with self.store.replacing(name) as part:
                             self._download(listed, library, part)
-                    path = self.store.folder / name
             except OSError:
                 path = Path(stack.enter_context(TemporaryDirectory(prefix="vbuild-official-")), name)
                 self._download(listed, library, path)
             yield stack.enter_context(mapped(path))
-
-    def _is_kept(self, name: str, library: OfficialLibrary) -> bool:
-        path = self.store.folder / name
-        self.store.mark(path)
-        return path.is_file() and sha256_of(path) == library.sha256
 
     def _download(self, listed: ListedFile, library: OfficialLibrary, path: Path) -> None:
         digest = hashlib.sha256()
@@ -461,33 +440,6 @@ class _Session:
         finally:
             with self._lock:
                 self.transferred += file.transferred if file else 0
-
-
-class _Bundled(Struct, frozen=True):
-    """A library to recognise; *digest* is the hash in its file name, or None."""
-
-    data: memoryview
-    sha256: str
-    digest: str | None
-
-
-class _Match(Struct, frozen=True):
-    """A library of an official wheel that may be the bundled one."""
-
-    listed: ListedFile
-    wheel: OfficialWheel
-    library: OfficialLibrary
-
-
-def _evidence(session: _Session, bundled: _Bundled, match: _Match) -> OfficialEvidence | str:
-    if match.library.sha256 == bundled.sha256:
-        return OfficialEvidence.IDENTICAL
-    try:
-        with session.library(match.listed, match.library) as official:
-            differs = difference(official, bundled.data)
-    except (BinaryError, WheelError) as error:
-        return f"it cannot be compared: {error}"
-    return f"{differs}: it is another library" if differs else OfficialEvidence.SECTIONS
 
 
 # what patchelf may move or change in addition to .dynamic; linkers put all of it before the rest
@@ -521,9 +473,9 @@ _SYMBOL, _VERNEED = SymbolEntry.layout, VersionNeed.layout
 
 
 def difference(official: memoryview, bundled: memoryview) -> str | None:
-    """Return how *bundled* differs from *official*, or None if it is the same library.
+    """How *bundled* differs from *official*, or None if it is the same library.
 
-    Raises `BinaryError` if one of them is not a 64-bit little-endian ELF file, or is damaged.
+    `BinaryError` if one of them is not a 64-bit little-endian ELF file, or is damaged.
     """
     here, there = ElfImage.parse(official), ElfImage.parse(bundled)
     expected, other = (
@@ -543,15 +495,12 @@ def difference(official: memoryview, bundled: memoryview) -> str | None:
 
 
 class _Pair(Struct, frozen=True):
-    """The official and the bundled file, and the bytes of their ``.dynstr``."""
-
     official: ElfImage
     bundled: ElfImage
     official_names: bytes
     bundled_names: bytes
 
     def is_same(self, section: Section, copy: Section) -> bool:
-        """Whether the official *section* became *copy*."""
         before, other = section.header, copy.header
         is_free = before.sh_type in _TOUCHED or before.sh_type == SectionType.DYNAMIC
         same_size = before.sh_size == other.sh_size or section.name in {".dynstr", ".dynamic"}
@@ -577,7 +526,7 @@ def _text_of(image: ElfImage) -> bytes:
 
 
 def _paired(official: Iterable[Section], bundled: Iterable[Section]) -> list[tuple[Section, Section]]:
-    """Pair each *official* section with the *bundled* one of its name, the first with the first."""
+    """Each *official* section with the *bundled* one of its name, the first with the first."""
     left: dict[str, list[Section]] = {}
     for section in bundled:
         left.setdefault(section.name, []).append(section)
@@ -585,7 +534,7 @@ def _paired(official: Iterable[Section], bundled: Iterable[Section]) -> list[tup
 
 
 def _unreachable_section(bundled: ElfImage) -> str | None:
-    """Return a section of *bundled* that the loader does not find where its header says, or None."""
+    """A section of *bundled* that the loader does not find where its header says, or None."""
     for section in bundled.sections:
         has_bytes = section.is_loaded and section.header.sh_type != SectionType.NOBITS and section.header.sh_size > 0
         if has_bytes and bundled.offset(section.header.sh_addr) != section.header.sh_offset:
@@ -608,20 +557,20 @@ def _entries(dynamic: memoryview) -> tuple[tuple[int, int], ...]:
 
 
 def _dynamic(dynamic: memoryview, names: bytes) -> tuple[Counter[tuple[int, int]], list[str]]:
-    """Return the entries of *dynamic* that may not differ, and the libraries that are needed."""
+    """The entries of *dynamic* that may not differ, and the libraries that are needed."""
     entries = _entries(dynamic)
     fixed = Counter((tag, value) for tag, value in entries if tag not in _CHANGED)
     return fixed, [_library(names, value) for tag, value in entries if tag == DynamicTag.NEEDED]
 
 
 def _library(names: bytes, offset: int) -> str:
-    """Return the library's name at *offset*, without the hash and the version that repair tools take from files."""
+    """The library's name at *offset*, without the hash and the version that repair tools take from files."""
     name = names[offset : names.find(b"\0", offset)].decode("utf-8", "backslashreplace")
     return (split_name.name if (split_name := hashed(name)) else name).partition(".so")[0]
 
 
 def _versions(versions: memoryview, names: bytes) -> tuple[bytes, list[str]]:
-    """Return ``.gnu.version_r`` without the offsets of libraries' names, and these names."""
+    """``.gnu.version_r`` without the offsets of libraries' names, and these names."""
     data, offset, libraries = bytearray(versions), 0, list[str]()
     for _ in range(_MOST_RECORDS):
         if offset + _VERNEED.size > len(data):
@@ -646,7 +595,7 @@ def _begins_alike(official: bytes, bundled: bytes) -> bool:
 
 
 def _unnumbered(symbols: memoryview) -> bytes:
-    """Return the table *symbols* without the numbers and addresses of sections."""
+    """The table *symbols* without the numbers and addresses of sections."""
     data = bytearray(symbols)
     whole = symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]
     for number, (name, info, other, section, value, size) in enumerate(_SYMBOL.iter_unpack(whole)):

@@ -4,16 +4,15 @@
     libcurand.so.10   CUDA 11, 12 and 13 have it       by the rest of the wheel, its requirements, its name; or --cuda
     libtorch_cpu.so   torch/lib                        torch is already loaded when it is needed
 
-    exact        nvidia-cufft-cu12==11.2.1.3
-    compatible   cuda-toolkit[cufft,curand]==12.4.*    the toolkit release that has this version, or its major
-                 nvidia-nccl-cu12>=2.27.5,<3           for what is not in a toolkit
+    was bundled, byte for byte    nvidia-cufft-cu12==11.2.1.3
+    is found by RPATH             cuda-toolkit[cufft,curand]==12.*    the CUDA major, or the version of --cuda
+                                  nvidia-nccl-cu12>=2.27.5,<3         for what is not in a toolkit
 
 Lines of Requires-Dist hold for Linux and one kind of machine. A line of METADATA that cannot be read is ignored.
 https://packaging.python.org/en/latest/specifications/dependency-specifiers/
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
@@ -30,7 +29,7 @@ from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry, by_soname, cuda_of, fr
 from vbuild.errors import RepackageError, WheelError, at
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.official import Officials, OfficialWheel
-from vbuild.splitting.request import OfficialPin, SplitRequest
+from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.metadata import Metadata
 
 # the package cuda-toolkit begins with this CUDA major
@@ -43,8 +42,7 @@ _MINORS, _PATCHES = 30, 5
 class LibraryPackage(Struct, frozen=True):
     """Another package in site-packages that has *library*, and the *folders* where the loader has to search.
 
-    *wheel* is the official release from which the folders were read, and *entry* describes the library in it; both are
-    None for a framework.
+    *wheel* is the official release that was read, and *entry* the library in it; both are None for a framework.
     """
 
     project: str
@@ -61,9 +59,9 @@ class PackageFinder:
     _majors: dict[Bundle, int | None] = field(default_factory=dict)
 
     def find(self, bundle: Bundle, name: str) -> LibraryPackage | None:
-        """Return the package that has the library *name* for *bundle*, or None if none is known.
+        """The package that has the library *name* for *bundle*, or None if none is known.
 
-        Raises `RepackageError` if several CUDA versions have the library, and nothing says which is meant.
+        `RepackageError` if several CUDA versions have the library, and nothing says which is meant.
         """
         if package := framework(name):
             return LibraryPackage(package.project, name, (package.folder,))
@@ -100,7 +98,7 @@ class PackageFinder:
 
 
 def _cuda_major(bundle: Bundle) -> int | None:
-    """Return the CUDA major of *bundle*, judged by what it needs, by what it requires, and by its name."""
+    """The CUDA major of *bundle*, judged by what it needs, by what it requires, and by its name."""
     needed = {name for binary in bundle.binaries.values() for name in binary.loading.outline.needed}
     if (major := cuda_of(needed)) is not None:
         return major
@@ -115,84 +113,40 @@ class RequirementWriter(Struct, frozen=True):
     """Writes requirements on official wheels as *request* wants them, for wheels of one *machine*."""
 
     request: SplitRequest
-    officials: Officials
     machine: str
 
     def lines(
         self, replaced: Iterable[OfficialWheel], packages: Iterable[LibraryPackage], metadata: Metadata
     ) -> tuple[str, ...]:
-        """Return the lines for *replaced* wheels, and for those of *packages* that *metadata* does not require yet.
+        """The lines for *replaced* wheels, and for those of *packages* that *metadata* does not require yet.
 
-        Raises `RepackageError` if the packages are of several CUDA majors, and nothing says which is meant.
+        `RepackageError` if the packages are of several CUDA majors, and nothing says which is meant.
         """
-        missing = []
+        missing: list[tuple[OfficialWheel, CatalogueEntry]] = []
         for package in packages:
-            if package.wheel is None:
-                continue
-            extra, cuda = (package.entry.extra, package.entry.cuda) if package.entry else (None, None)
-            if required(metadata, package.project, machine=self.machine, extra=extra, cuda=cuda) is None:
-                missing.append(package)
-        new = self._of_one_cuda(missing)
+            if (wheel := package.wheel) and (entry := package.entry):
+                there = required(metadata, wheel.project, machine=self.machine, extra=entry.extra, cuda=entry.cuda)
+                missing += [(wheel, entry)] if there is None else []
+        # a wheel with a library for each CUDA loads one of them, and RPATHs lead to all
+        majors = {entry.cuda for _, entry in missing if entry.cuda}
+        if len(majors) > 1:
+            if not self.request.cuda:
+                several = " and ".join(map(str, sorted(majors)))
+                raise RepackageError(f"needs libraries of CUDA {several}; say with --cuda which of them to require")
+            missing = [(wheel, entry) for wheel, entry in missing if entry.cuda in {None, self.request.cuda[0]}]
+        lines = [self.exactly(wheel.project, wheel.version) for wheel in replaced]
         toolkits: dict[str, set[str]] = {}
-        if (self.request.pin or OfficialPin.EXACT) is OfficialPin.EXACT:
-            lines = [self.exactly(wheel.project, wheel.version) for wheel in replaced]
-        else:
-            lines = [*self._compatible(replaced, toolkits)]
-        return tuple(dict.fromkeys([*lines, *self._package_lines(new, toolkits)]))
-
-    def _compatible(self, wheels: Iterable[OfficialWheel], toolkits: dict[str, set[str]]) -> Iterator[str]:
-        """Add those of *wheels* that one minor version of the toolkit has to *toolkits*, and yield lines for others.
-
-        Two minor versions cannot be required together, so the one that has most of them is chosen.
-        """
-        extras: dict[OfficialWheel, str | None] = {}
-        for wheel in wheels:
-            entries = (entry for library in wheel.libraries for entry in by_soname(library.soname))
-            extras[wheel] = next((entry.extra for entry in entries if entry.project == wheel.project), None)
-        minors = {
-            wheel: self.officials.toolkits(wheel.project, wheel.version, extra) if extra else ()
-            for wheel, extra in extras.items()
-        }
-        counts = Counter(minor for several in minors.values() for minor in several)
-        best = max(counts, key=lambda minor: (counts[minor], Version(minor)), default="")
-        for wheel, extra in extras.items():
-            if extra and best in minors[wheel]:
-                toolkits.setdefault(best, set()).add(extra)
-            else:
-                yield compatible_alone(wheel.project, wheel.version, machine=self.machine)
-
-    def _of_one_cuda(self, packages: Sequence[LibraryPackage]) -> list[LibraryPackage]:
-        """Return those of *packages* that can be installed together: of one CUDA major, if there are several.
-
-        A wheel with a library for each CUDA loads one of them, and RPATHs lead to all.
-        """
-        majors = {package.entry.cuda for package in packages if package.entry and package.entry.cuda}
-        if len(majors) <= 1:
-            return [*packages]
-        if not self.request.cuda:
-            several = " and ".join(map(str, sorted(majors)))
-            raise RepackageError(f"needs libraries of CUDA {several}; say with --cuda which of them it is to require")
-        return [
-            package for package in packages if not package.entry or package.entry.cuda in {None, self.request.cuda[0]}
-        ]
-
-    def exactly(self, project: str, version: str) -> str:
-        return exact(project, version, machine=self.machine)
-
-    def _package_lines(self, packages: Iterable[LibraryPackage], toolkits: dict[str, set[str]]) -> Iterator[str]:
-        for package in packages:
-            wheel, entry = package.wheel, package.entry
-            if wheel is None or entry is None:
-                continue
-            if self.request.pin is OfficialPin.EXACT:
-                yield self.exactly(wheel.project, wheel.version)
-            elif entry.extra and entry.cuda and entry.cuda >= _FIRST_TOOLKIT:
+        for wheel, entry in missing:
+            if entry.extra and entry.cuda and entry.cuda >= _FIRST_TOOLKIT:
                 cuda = self.request.cuda or (entry.cuda,)
                 toolkits.setdefault(".".join(map(str, cuda)), set()).add(entry.extra)
             else:
-                yield compatible_alone(wheel.project, wheel.version, machine=self.machine)
-        for toolkit, extras in sorted(toolkits.items()):
-            yield compatible(sorted(extras), toolkit, machine=self.machine)
+                lines.append(compatible_alone(wheel.project, wheel.version, machine=self.machine))
+        lines += (compatible(extras, toolkit, machine=self.machine) for toolkit, extras in sorted(toolkits.items()))
+        return tuple(dict.fromkeys(lines))
+
+    def exactly(self, project: str, version: str) -> str:
+        return exact(project, version, machine=self.machine)
 
 
 def exact(project: str, version: str, *, machine: str = "x86_64") -> str:
@@ -200,12 +154,12 @@ def exact(project: str, version: str, *, machine: str = "x86_64") -> str:
 
 
 def compatible(extras: Collection[str], toolkit: str, *, machine: str = "x86_64") -> str:
-    """Return the line that requires the parts *extras* of a CUDA toolkit: any patch of ``12.4``, or minor of ``12``."""
+    """The line that requires the parts *extras* of a CUDA toolkit: any patch of ``12.4``, or minor of ``12``."""
     return _line(f"{TOOLKIT}[{','.join(sorted(extras))}]=={toolkit}.*", machine)
 
 
 def compatible_alone(project: str, version: str, *, machine: str = "x86_64") -> str:
-    """Return the line that requires *version* of *project* or a later one of the same major, for what no toolkit has.
+    """The line that requires *version* of *project* or a later one of the same major, for what no toolkit has.
 
     Before 1.0, the minor must be the same: nvidia-cusparselt-cu12 0.7 has its library in another folder than 0.6.
     """
@@ -215,7 +169,7 @@ def compatible_alone(project: str, version: str, *, machine: str = "x86_64") -> 
 
 
 def merged(metadata: Metadata, lines: Iterable[str]) -> tuple[str, ...]:
-    """Return the Requires-Dist lines of *metadata*, then those of *lines* that add something."""
+    """The Requires-Dist lines of *metadata*, then those of *lines* that add something."""
     merged_lines = list(metadata.requires_dist)
     for line in lines:
         wanted = checked_requirement(line, RepackageError)
@@ -225,7 +179,7 @@ def merged(metadata: Metadata, lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def conflict(metadata: Metadata, project: str, version: str, *, machine: str = "x86_64") -> str | None:
-    """Return the line of *metadata* that excludes *version* of *project* on Linux and *machine*, or None.
+    """The line of *metadata* that excludes *version* of *project* on Linux and *machine*, or None.
 
     A line for an extra does not count; a line for some Python does. A URL names no version, so it conflicts.
     """
@@ -244,7 +198,7 @@ def required(
     extra: str | None = None,
     cuda: int | None = None,
 ) -> SpecifierSet | None:
-    """Return the versions of *project* that *metadata* requires on Linux and *machine*, or None if it requires none.
+    """The versions of *project* that *metadata* requires on Linux and *machine*, or None if it requires none.
 
     Lines for the *extra* of cuda-toolkit count, too, if their version can be of CUDA *cuda*; they allow every version.
     """
@@ -281,7 +235,7 @@ def _says(known: Requirement, wanted: Requirement) -> bool:
 
 
 def _applying(metadata: Metadata, project: str, machine: str) -> Iterator[tuple[str, Requirement]]:
-    """Yield the lines for *project* that apply to Linux and *machine* for some Python, without extras."""
+    """The lines for *project* that apply to Linux and *machine* for some Python, without extras."""
     wanted = canonicalize_name(project)
     for line in metadata.requires_dist:
         requirement = read_requirement(line)

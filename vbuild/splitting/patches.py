@@ -54,6 +54,7 @@ from vbuild.splitting.other_packages import LibraryPackage, PackageFinder
 from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.archive import forget
 from vbuild.wheel.blocks import as_edit
+from vbuild.wheel.metadata import LIBS
 from vbuild.wheel.paths import installed_path
 
 ORIGIN = "$ORIGIN"
@@ -66,8 +67,8 @@ _WORKING_DIRECTORY = "counts from the folder that a program is started in"
 class _RpathEntry(Struct, frozen=True):
     """One entry of a file's RPATH or RUNPATH: its *text*, the *folder* to which it leads, why it is *dropped* if it is.
 
-    *rest* follows ``$ORIGIN`` in an entry with a token that only the loader knows. An entry that *is_foreign* does not
-    count from the file's place.
+    *rest* follows ``$ORIGIN`` if there is a token that only the loader knows; one that *is_foreign* counts from
+    elsewhere than the file's place.
     """
 
     text: str
@@ -77,14 +78,14 @@ class _RpathEntry(Struct, frozen=True):
     is_foreign: bool = False
 
     def moved_to(self, path: str) -> str:
-        """Return the entry that leads to the same folder from the file at *path*."""
+        """The entry that leads to the same folder from the file at *path*."""
         if self.is_foreign:
             return self.text
         return f"{ORIGIN}{self.rest}" if self.rest else rpath_to(path, self.folder)
 
 
 def rpath_to(path: str, folder: str) -> str:
-    """Return the entry that leads from the file at *path* to *folder*; "" is the root of site-packages."""
+    """The entry that leads from the file at *path* to *folder*; "" is the root of site-packages."""
     start = posixpath.dirname(path)
     if folder == ".." or folder.startswith("../"):
         way = posixpath.normpath("../" * len(start.split("/") if start else ()) + folder)
@@ -104,12 +105,12 @@ def rpath_of(
     written_at: str | None = None,
     cleans: bool = True,
 ) -> tuple[str, ...]:
-    """Return the whole DT_RPATH of the file at *path*: entries to *first*, its own that stay, entries to *folders*.
+    """The whole DT_RPATH of the file at *path*: entries to *first*, its own that stay, entries to *folders*.
 
-    An own entry stays if it leads to one of the folders *alive*, which have libraries, or out of site-packages. If
-    *there*, the folders that had libraries before, is given, an entry to none of them stays, too: it leads to another
-    project. The entries of a file that moves were *written_at* its old path. Without *cleans*, entries that do not
-    begin with ``$ORIGIN`` stay: some machine may have libraries there.
+    An own entry stays if it leads to one of the folders *alive*, which have libraries, or out of site-packages, or to
+    none of those that had libraries before, if *there* says which: it leads to another project. The entries of a file
+    that moves were *written_at* its old path. Without *cleans*, entries that do not begin with ``$ORIGIN`` stay: some
+    machine may have libraries there.
     """
     entries = [*_entries(written_at or path, loading, alive, there)]
     # a library of the wheel that was found before one of a foreign folder must still be found before it
@@ -124,7 +125,7 @@ def rpath_of(
 
 
 def removed_entries(path: str, loading: Loading, *, left: Collection[str]) -> tuple[str, ...]:
-    """Return the entries of the file at *path* that lead nowhere on other machines, with the reason, but for *left*."""
+    """The entries of the file at *path* that lead nowhere on other machines, with the reason, but for *left*."""
     entries = _entries(path, loading, None, None)
     return tuple(f"{entry.text}: {entry.dropped}" for entry in entries if entry.dropped and entry.text not in left)
 
@@ -132,7 +133,7 @@ def removed_entries(path: str, loading: Loading, *, left: Collection[str]) -> tu
 def _entries(
     path: str, loading: Loading, alive: Collection[str] | None, there: Collection[str] | None
 ) -> Iterator[_RpathEntry]:
-    """Yield the entries that the loader reads: those of RUNPATH, or if there are none, those of RPATH."""
+    """The entries that the loader reads: those of RUNPATH, or if there are none, those of RPATH."""
     living = None if alive is None else set(map(_normal, alive))
     known = None if there is None else set(map(_normal, there))
     for text in loading.outline.search_path:
@@ -151,13 +152,13 @@ def _entries(
 
 
 def _normal(folder: str) -> str:
-    """Return *folder* in a form that can be compared; "" is site-packages itself."""
+    """*folder* in a form that can be compared; "" is site-packages itself."""
     normal = posixpath.normpath(folder) if folder else ""
     return "" if normal == "." else normal
 
 
 class FilePatch(Struct, frozen=True, eq=False):
-    """How to change *binary*, a file of *bundle* that will be installed at *path*, and what it then needs.
+    """How to change *binary*, a file of *bundle* that will be at *path*.
 
     *official* are the wheels of replaced libraries, *packages* those of libraries that the wheel never had.
     """
@@ -188,7 +189,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
     cleans: bool = False
 
     def for_bundle(self, bundle: Bundle) -> tuple[FilePatch, ...]:
-        """Return a patch for each file that stays in *bundle*."""
+        """A patch for each file that stays in *bundle*."""
         staying = [binary for binary in bundle.binaries.values() if not self.decisions.of(bundle, binary.path).is_gone]
         stubs = (binary for binary in bundle.binaries.values() if self.decisions.of(bundle, binary.path).leaves_stub)
         alive = frozenset(binary.folder for binary in (*staying, *stubs))
@@ -237,14 +238,14 @@ class PatchMaker(Struct, frozen=True, eq=False):
         return FilePatch(bundle, binary, destination.path, relink, tuple(official), tuple(packages))
 
     def _opened_folders(self, destination: "_Destination") -> Iterator[str]:
-        """Yield the folders in which a file that moves finds what it opens by a name: that moves with it."""
+        """The folders in which a file that moves finds what it opens by a name: that moves with it."""
         if destination.path != destination.binary.path:
             for opened in destination.bundle.opened_by.get(destination.binary.path, ()):
                 if pool := self.decisions.of(destination.bundle, opened.path).pool:
                     yield self.libs_folders[pool]
 
     def _replaced(self, bundle: Bundle, path: str) -> Iterator[Provenance]:
-        """Yield the origin of the replaced library at *path*, and of the replaced libraries that it loads in turn."""
+        """The origin of the replaced library at *path*, and of the replaced libraries that it loads in turn."""
         left = [path]
         for here in left:
             if provenance := self.decisions.of(bundle, here).provenance:
@@ -289,7 +290,7 @@ class _Destination(Struct, frozen=True, eq=False):
 
 
 def _renamed(destination: _Destination, edge: Edge, soname: str) -> Iterator[tuple[str, str]]:
-    """Yield the names by which the file asks for the library of *edge*, each with the official *soname* if they differ.
+    """The names other than *soname*, the official one, by which the file asks for the library of *edge*.
 
     If NEEDED is a path, versions of symbols still refer to a name.
     """
@@ -308,7 +309,7 @@ _MOST_MAPPED = 200
 
 
 class PatchedFile(Struct, frozen=True, eq=False):
-    """A file after its *patch*: its bytes, or None if they are unchanged, and their hash."""
+    """A file after its *patch*: its bytes if they changed, and their hash."""
 
     patch: FilePatch
     data: EditedFile | None
@@ -316,7 +317,7 @@ class PatchedFile(Struct, frozen=True, eq=False):
 
 
 class _KeptFile(Struct, frozen=True):
-    """The hash of a patched file, and its *place* in the spool or its *data*; neither if it is unchanged."""
+    """The hash of a patched file, and, if it changed, its *place* in the spool or its *data*."""
 
     sha256: str
     place: range | None = None
@@ -325,10 +326,7 @@ class _KeptFile(Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Patcher:
-    """Patches files, equal ones once; the results last until *stack* closes.
-
-    *room* is the folder for temporary files.
-    """
+    """Patches files, equal ones once; the results last until *stack* closes; *room* is for temporary files."""
 
     stack: ExitStack
     room: Path | None
@@ -342,7 +340,7 @@ class Patcher:
         self._spool = Spool(self.stack, self.room)
 
     def failures(self, patches: Iterable[FilePatch]) -> Iterator[tuple[FilePatch, str]]:
-        """Apply *patches*, and yield those for which that is impossible, and why."""
+        """Apply *patches*, and yield those that cannot be applied, and why."""
         wanted = [(_key(patch), patch) for patch in patches if not patch.is_empty]
         left: dict[_Key, FilePatch] = {}
         for key, patch in wanted:
@@ -370,7 +368,7 @@ class Patcher:
                     self._failures[_key(patch)] = str(error)
 
     def _keep(self, before: EditedFile, view: memoryview, sha256: str, mapped: ExitStack) -> _KeptFile:
-        """Keep *view*, made of *before*, whose source is *mapped* until then, for as long as the plan is open."""
+        """Keep *view*, made of *before*, whose source is *mapped*, for as long as the plan is open."""
         after = as_edit(view, before)
         with self._lock:
             if after.source.obj is not before.source.obj or not self._left:
@@ -395,8 +393,8 @@ def _key(patch: FilePatch) -> _Key:
 class PatchPlan(Struct, frozen=True, eq=False):
     """The *decisions*, with the files of every wheel and every pool after their patches.
 
-    *owners* are the projects after which the -libs wheels of pools are named, *libs_folders* the folders of their
-    libraries, and *uneditable* the files that could not be patched, and why.
+    *owners* are the projects that the -libs wheels of pools are named after, *libs_folders* the folders of their
+    libraries, *uneditable* the files that could not be patched, and why.
     """
 
     decisions: Decisions
@@ -407,7 +405,7 @@ class PatchPlan(Struct, frozen=True, eq=False):
     uneditable: Mapping[tuple[Bundle, str], str]
 
     def stubs(self, bundle: Bundle) -> dict[str, bytes]:
-        """Return the stubs that stay in the wheel of *bundle*, by member."""
+        """The stubs that stay in the wheel of *bundle*, by member."""
         stubs = {}
         for path, decision in self.decisions.by_bundle[bundle].items():
             if decision.pool and decision.leaves_stub:
@@ -416,7 +414,7 @@ class PatchPlan(Struct, frozen=True, eq=False):
         return stubs
 
     def second_stubs(self, pool: Pool) -> dict[str, bytes]:
-        """Return what stubs lead to in the -libs wheel of *pool*, by path."""
+        """What stubs lead to in the -libs wheel of *pool*, by path."""
         stubs = {}
         for library in pool.libraries.values():
             copies = (
@@ -461,9 +459,9 @@ def plan_patches(
 
 
 def libs_owners(pools: Sequence[Pool], request: SplitRequest, *, among: Sequence[Bundle]) -> Mapping[Pool, str]:
-    """Return the project after which the -libs wheel of each pool is named; errors as in `libs_owner`.
+    """The project that the -libs wheel of each pool is named after; errors as in `libs_owner`.
 
-    If variants of a release have other libraries than its plain wheels, theirs are called after their label: two
+    If variants of a release have other libraries than its plain wheels, theirs have their label in the name: two
     versions of one project could not be in the order of releases.
     """
     owners = {pool: libs_owner(pool, request, among=among) for pool in pools}
@@ -477,15 +475,14 @@ def libs_owners(pools: Sequence[Pool], request: SplitRequest, *, among: Sequence
 
 
 def libs_owner(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str:
-    """Return the project after which the -libs wheel of *pool* is named.
+    """The project that the -libs wheel of *pool* is named after; `RepackageError` if several share it without a name.
 
-    The requested name is for libraries that several projects share, if there are several *among* the wheels: if each
-    had a version of its own, two of them could not be installed together. Raises `RepackageError` if several projects
-    share the pool and no name is requested.
+    The requested name is for libraries that several projects *among* the wheels share: if each had a version of its
+    own, two of them could not be installed together.
     """
     is_for_all = {bundle.wheel.name.project for bundle in among if bundle.binaries} == set(pool.projects)
     if request.libs_project and (is_for_all or len(pool.projects) > 1):
-        return request.libs_project.removesuffix("-libs")
+        return request.libs_project.removesuffix(LIBS)
     if len(pool.projects) > 1:
         raise RepackageError(
             f"{' and '.join(pool.projects)} have libraries in common, {min(pool.libraries)} first; "
@@ -495,7 +492,7 @@ def libs_owner(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) ->
 
 
 def _check_versions(folders: Mapping[Pool, str]) -> None:
-    """Raise `RepackageError` if two projects would require different versions of one -libs wheel in one environment."""
+    """Refuse two projects that would require different versions of one -libs wheel in one environment."""
     for pool, other in combinations(folders, 2):
         is_shared = folders[pool] == folders[other] and are_rivals(pool, other)
         for bundle, rival in product(pool.bundles, other.bundles) if is_shared else ():
@@ -509,7 +506,7 @@ def _check_versions(folders: Mapping[Pool, str]) -> None:
 
 
 def _check_folder_is_free(pool: Pool, folder: str) -> None:
-    """Raise `RepackageError` if a wheel has files in the *folder* of its -libs wheel, or has the name of that wheel.
+    """Refuse a wheel with files in the *folder* of its -libs wheel, or with its name.
 
     Installers remove the files of an old wheel after they have installed what the new one requires.
     """

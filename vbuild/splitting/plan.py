@@ -41,15 +41,7 @@ from vbuild.splitting.decisions import Pool, check_drivers, pool_of
 from vbuild.splitting.libs_versions import LibsChoice, Publications, libs_choices
 from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder, RequirementWriter, required
-from vbuild.splitting.output_wheels import (
-    Output,
-    OutputWheel,
-    SourceFiles,
-    libs_wheel,
-    outputs_of,
-    patched_files,
-    thin_wheel,
-)
+from vbuild.splitting.output_wheels import OutputWheel, SourceFiles, libs_wheel, thin_wheel
 from vbuild.splitting.patches import PatchedFile, Patcher, PatchPlan, plan_patches
 from vbuild.splitting.preloads import PreloadFiles, preload_files
 from vbuild.splitting.request import SplitRequest
@@ -70,11 +62,10 @@ class MachinePlan(Struct, frozen=True, eq=False):
     request: SplitRequest
     requirements: RequirementWriter
     packages: PackageFinder
-    apart: tuple[Output, ...] = ()
 
     @property
     def transferred(self) -> int:
-        """Bytes read from official wheels to find out where libraries come from."""
+        """Bytes read from official wheels."""
         origins = {binary.key: binary.origin for bundle in self.bundles for binary in bundle.binaries.values()}
         return sum(origin.transferred for origin in origins.values() if origin)
 
@@ -100,13 +91,13 @@ class MachinePlan(Struct, frozen=True, eq=False):
         )
 
     def names(self, pool: Pool) -> dict[str, frozenset[str]]:
-        """Return the words by which licences may call each library of the -libs wheel of *pool*, by its file name."""
+        """The words by which licences may call each library of the -libs wheel of *pool*, by its file name."""
         packages = {bundle: packages_in(bundle.wheel) for bundle in pool.bundles}
         files = (file.patch for file in self.patches.moving[pool])
         return {patch.binary.name: names_of(patch.binary, packages[patch.bundle]) for patch in files}
 
     def lines(self, files: Sequence[PatchedFile], metadata: Metadata) -> _Lines:
-        """Return what *files* require in addition to *metadata*."""
+        """What *files* require in addition to *metadata*."""
         official = dict.fromkeys(wheel for file in files for wheel in file.patch.official)
         packages = dict.fromkeys(package for file in files for package in file.patch.packages)
         return self.requirements.lines(official, packages, metadata)
@@ -153,12 +144,10 @@ def plan_machine(
     check_drivers(bundles)
     packages = PackageFinder(officials, request)
     patches = plan_patches(bundles, request, packages=packages, patcher=patcher)
-    made = outputs_of(splittable) if request.outputs else ()
-    return MachinePlan(bundles, patches, request, RequirementWriter(request, officials, machine), packages, made)
+    return MachinePlan(bundles, patches, request, RequirementWriter(request, machine), packages)
 
 
 def _read(wheel: Wheel, reader: WheelReader) -> Bundle:
-    """Read the files of *wheel*; a `FetchError` says how to continue without an index."""
     try:
         return reader.read(wheel)
     except FetchError as error:
@@ -171,7 +160,7 @@ def _read(wheel: Wheel, reader: WheelReader) -> Bundle:
 def _origin(
     name: str, loading: Loading, data: memoryview, sha256: str, /, *, officials: Officials, request: SplitRequest
 ) -> Origin:
-    """Return where the library *name* comes from; None if nobody asks, or no official package has one."""
+    """Where the library *name* comes from; None if nobody asks, or no official package has one."""
     entries = by_stem(plain(name)) if request.replace and loading.outline.is_loadable else ()
     if not entries:
         return None
@@ -179,8 +168,8 @@ def _origin(
 
 
 def _promising(wheels: Sequence[Wheel], request: SplitRequest) -> set[Wheel]:
-    """Return the wheels that have to be read, judged by file names and RECORD."""
-    if request.rpath or request.drop_unneeded:
+    """The wheels that have to be read, judged by file names and RECORD."""
+    if request.rpath:
         return set(wheels)
     owners: dict[tuple[str, str, str | None], list[Wheel]] = {}
     promising = set()
@@ -198,7 +187,7 @@ def _promising(wheels: Sequence[Wheel], request: SplitRequest) -> set[Wheel]:
 
 
 def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _Lines], Mapping[Bundle, str]]:
-    """Return the lines for each wheel, given those that each needs itself, and warnings if wheels contradict.
+    """The lines for each wheel, given those that each needs itself, and warnings if wheels contradict.
 
     A wheel that needs none gets those of the others: a tool that locks may read its METADATA for all of them.
     """
@@ -227,7 +216,7 @@ def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _
 
 
 def _family(bundle: Bundle) -> tuple[str, ...]:
-    """Return the release and the variant of a wheel; all wheels of a family should have one METADATA."""
+    """The release and the variant of a wheel: all wheels of a family should have one METADATA."""
     return bundle.wheel.name.release, bundle.wheel.name.variant or ""
 
 
@@ -264,7 +253,7 @@ class SplitPlan:
         return {pool: choice.companion for pool, choice in self._choices.items()}
 
     def _empty_users(self, pools: Collection[Pool]) -> Iterator[str]:
-        """Yield the files that require the -libs wheels of *pools* and bring their libraries, or are built."""
+        """The files that require the -libs wheels of *pools* and bring their libraries, or are built."""
         projects = {self._libs[pool].name for pool in pools}
         platforms = {contents.platform for contents in self._libs.values() if contents.name in projects}
         bundles = [bundle for pool in pools for bundle in pool.bundles]
@@ -281,8 +270,7 @@ class SplitPlan:
         """The -libs wheels without libraries, each with the files that require it and bring their libraries.
 
         No marker tells glibc from musl, or an old glibc from a new one, and `pip download --platform` decides markers
-        for the machine that it runs on. So where a wheel of libraries is required and does not fit, there is one that
-        fits everywhere; installers prefer the other.
+        for the machine that it runs on. So there is one that fits everywhere; installers prefer the other.
         """
         empty_wheels = []
         for requirement in dict.fromkeys(companion.requirement for companion in self.companions.values()):
@@ -294,7 +282,7 @@ class SplitPlan:
         return dict(empty_wheels)
 
     def requires_of(self, source: SourceFiles) -> _Lines:
-        """Return the lines that all wheels of the release of *source* get."""
+        """The lines that all wheels of the release of *source* get."""
         lists = [
             self.requires(bundle)
             for _, bundle in self._bundles
@@ -335,13 +323,11 @@ class SplitPlan:
         """The wheels that change; None for one that is copied."""
         outputs = {}
         for machine, bundle in self._bundles:
-            apart = (output.members for output in machine.apart if bundle.wheel in output.wheels)
             outputs[bundle] = thin_wheel(
                 bundle,
                 machine.patches,
                 requires=self.requires(bundle),
                 companion=self._companion(machine, bundle),
-                removed={member.path for members in apart for member in members},
                 new_files=self.preloads[bundle].files,
                 bill=machine.request.bill,
             )
@@ -360,15 +346,6 @@ class SplitPlan:
         }
 
     @cached_property
-    def outputs_apart(self) -> Mapping[Output, OutputWheel]:
-        outputs = {}
-        for machine in self.machines:
-            bundles = {bundle.wheel: bundle for bundle in machine.bundles}
-            for output in machine.apart:
-                outputs[output] = output.wheel(patched_files(machine.patches, bundles[output.wheels[0]]))
-        return outputs
-
-    @cached_property
     def unlicensed(self) -> Mapping[OutputWheel, tuple[str, ...]]:
         """The libraries of each -libs wheel that none of the licence texts in it names."""
         machines = {pool: machine for machine in self.machines for pool in machine.patches.decisions.pools}
@@ -382,7 +359,6 @@ class SplitPlan:
         yield from (output for output in self.thin_wheels.values() if output)
         yield from self.libs_wheels.values()
         yield from self.empty_wheels
-        yield from self.outputs_apart.values()
 
     @property
     def unchanged(self) -> tuple[Wheel, ...]:
@@ -398,7 +374,6 @@ class SplitPlan:
         return {release: warning for release, warning in warnings.items() if warning}
 
     def warnings(self, machine: MachinePlan, bundle: Bundle) -> Iterator[str]:
-        """Yield what publishers of the wheel of *bundle* should know."""
         yield from (f"{path}: cannot be read: {why}" for path, why in bundle.damaged.items())
         yield from (
             f"{path}: left as it was, because it cannot be edited: {why}"

@@ -3,26 +3,31 @@
     site-packages/demo/_C.abi3.so               DT_RPATH $ORIGIN/../nvidia/cufft/lib: found there, nothing to do
     ~/.local/…/nvidia/cufft/lib/libcufft.so.11  the same environment, another folder: only the module finds it
 
-The wheels of one environment are in different folders in the user site, with --target, with one folder per wheel (PEX,
-Bazel), with editable installs, and on Fedora, where wheels with Root-Is-Purelib, such as NVIDIA's, are not in lib64.
+The wheels of one environment are in different folders in the user site, with --target, in PEX and Bazel, with editable
+installs, and on Fedora, where wheels with Root-Is-Purelib, such as NVIDIA's, are not in lib64.
 
 The module checks whether a library of each wheel is where the RPATHs lead, by the unresolved path that the loader would
-use. If not, it loads all of them, dependencies first, because a library in another place has RPATHs that may lead
-nowhere. If one needs a library that is not listed, the loader's error names it: libcusparse alone does not find
-libnvJitLink. The module looks among the loaded libraries, at the expected place, in the files of the distribution, and
-then asks cuda-pathfinder, which also knows conda and toolkits, but takes the newest CUDA that it finds.
+use. If not, it loads all of them, dependencies first: in another place their RPATHs may lead nowhere. A library that is
+needed and not listed is named by the loader's error: libcusparse alone does not find libnvJitLink. The module looks
+among the loaded libraries, at the expected place, in the files of the distribution, and then asks cuda-pathfinder,
+which also knows conda and toolkits, but takes the newest CUDA that it finds.
 
 RTLD_LOCAL is enough: for a NEEDED name, glibc takes any loaded library with that SONAME, in whatever scope; RTLD_GLOBAL
 would show its symbols to all others. This does not work for a library without SONAME, nor with musl, which knows a
 library that was opened by a path only by that path.
 
 A library that is nowhere may be in a folder of LD_LIBRARY_PATH, or of an RPATH that a packager wrote. So the module
-then opens a file that needs libraries which left the wheel. If the loader misses one, an ImportError says in one line
-what to install. The module warns about a library that it finds and cannot load: the loader's later error would not say
-why.
+then opens a file that needs what left the wheel; if the loader misses a library, an ImportError says what to install.
+The module warns about a library that it finds and cannot load: the loader's later error would not say why.
 """
 
+import ast
+import io
+import json
 import re
+import sys
+import tokenize
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -33,10 +38,17 @@ from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
 from vbuild.splitting.decisions import DecisionKind, second_name
 from vbuild.splitting.official import OfficialWheel
-from vbuild.splitting.package_init import MODULE, hooked, is_namespace, package_of, python_text
 from vbuild.splitting.patches import FilePatch, PatchPlan
 from vbuild.wheel.paths import installed_path
 
+MODULE = "_preload_libraries"
+
+_INIT = "__init__"
+# Python imports a package's __init__ from an extension module before one from a source
+_COMPILED_INIT = re.compile(r"__init__(\.[\w-]+)*\.so")
+_NAMESPACE = re.compile(r"\b(extend_path|declare_namespace)\s*\(")
+_LINE = re.compile(r"[^\r\n]*(\r\n|\r|\n|$)")
+_BOM = "\ufeff"
 _SOURCE = '''\
 # Made by vbuild split.
 """Load libraries of other packages first, where they are not at the places that this package's RPATHs lead to."""
@@ -132,10 +144,122 @@ _preload()
 '''
 
 
+def package_of(consumer: str, files: Collection[str], *, namespaces: Collection[str] = frozenset()) -> str | None:
+    """The folder of the outermost package around the file *consumer* whose ``__init__.py`` can be changed, or None.
+
+    That one is always imported before a library in it is opened.
+    """
+    parts = consumer.split("/")[:-1]
+    compiled = {path.rpartition("/")[0] for path in files if _COMPILED_INIT.fullmatch(path.rpartition("/")[2])}
+    for depth in range(1, len(parts) + 1):
+        folder = "/".join(parts[:depth])
+        if not parts[depth - 1].isidentifier():
+            return None
+        if f"{folder}/{_INIT}.py" in files and folder not in compiled and folder not in namespaces:
+            return folder
+    return None
+
+
+def is_namespace(source: str) -> bool:
+    """Whether *source* is the ``__init__.py`` of an old-style namespace package, which all of its wheels contain."""
+    return bool(_NAMESPACE.search(source))
+
+
+def hooked(data: bytes) -> bytes:
+    """The ``__init__.py`` *data*, in its own encoding, with an import of the module, as in `with_import`."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        source = data.decode(encoding)
+        same = source.encode(encoding)
+    except (SyntaxError, UnicodeError, LookupError) as error:  # LookupError: a codec that is not for text
+        raise RepackageError(f"in no encoding that Python reads: {error}") from error
+    if same != data:
+        raise RepackageError(f"in {encoding}, which can write it in several ways")
+    return with_import(source).encode(encoding)
+
+
+def python_text(text: str) -> str:
+    """*text* as Python has it, in double quotes unless that takes more backslashes."""
+    return repr(text) if '"' in text else json.dumps(text, ensure_ascii=False)
+
+
+def with_import(source: str) -> str:
+    """The ``__init__.py`` *source* with an import of the package's module before all other statements.
+
+    It follows the docstring, comments and ``__future__`` imports, with the line ends of the source. A source that has
+    it is unchanged. `RepackageError` if this Python cannot parse the source.
+    """
+    text = source.removeprefix(_BOM)
+    body = _parsed(text).body
+    relative = (
+        statement
+        for statement in body
+        if isinstance(statement, ast.ImportFrom) and statement.module is None and statement.level == 1
+    )
+    if any(alias.name == MODULE for statement in relative for alias in statement.names):
+        return source
+    first = next((number for number, statement in enumerate(body) if not _is_prelude(statement, number)), len(body))
+    added = _added(text, body[:first], body[first:], f"from . import {MODULE}")
+    return _BOM * (text != source) + added
+
+
+def _added(source: str, prelude: Sequence[ast.stmt], rest: Sequence[ast.stmt], statement: str) -> str:
+    lines = [match[0] for match in _LINE.finditer(source)]
+    newline = next((end for end in ("\r\n", "\r", "\n") if lines[0].endswith(end)), "\n")
+    if prelude:
+        line_number = _end(lines, prelude[-1])
+    elif rest:  # before decorators
+        decorators = getattr(rest[0], "decorator_list", ())
+        line_number = min([rest[0].lineno, *(decorator.lineno for decorator in decorators)]) - 1
+    else:
+        line_number = len(lines)
+    if rest and rest[0].lineno <= line_number:
+        number, offset = rest[0].lineno - 1, rest[0].col_offset  # in bytes of UTF-8
+        line = lines[number].encode()
+        shared = b"%s%s; %s" % (line[:offset], statement.encode(), line[offset:])
+        return "".join([*lines[:number], shared.decode(), *lines[number + 1 :]])
+    before = "".join(lines[:line_number])
+    ended = newline if before and not before.endswith(("\r", "\n")) else ""
+    gap = newline if prelude and isinstance(prelude[-1], ast.Expr) else ""
+    return f"{before}{ended}{gap}{statement}  # noqa: F401{newline}{''.join(lines[line_number:])}"
+
+
+def _end(lines: Sequence[str], statement: ast.stmt) -> int:
+    """The number of *lines* up to the end of *statement*, with lines that backslashes join to it."""
+    plain = (line.rstrip("\r\n") + "\n" for line in lines)
+    tokens = tokenize.generate_tokens(lambda: next(plain, ""))
+    rows = (token.start[0] for token in tokens if token.type == tokenize.NEWLINE)
+    last = statement.end_lineno or 0
+    return next((row for row in rows if row >= last), last)
+
+
+def _parsed(source: str) -> ast.Module:
+    try:
+        if source.startswith(_BOM):
+            raise SyntaxError("a second byte order mark")  # noqa: TRY301 - as the compiler has it
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about escapes that a later Python will refuse
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise RepackageError(f"cannot be parsed as Python {version}: {error}") from error
+
+
+def _is_prelude(statement: ast.stmt, number: int) -> bool:
+    """Whether *statement*, with index *number*, is the docstring or a ``__future__`` import."""
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return number == 0
+        case ast.ImportFrom(module="__future__", level=0):
+            return True
+        case _:
+            return False
+
+
 class PreloadedLibrary(Struct, frozen=True):
     """A library of another wheel: its installed path, which ends in its SONAME, and the *requirement* that brings it.
 
-    *pathfinder* is its name in cuda-pathfinder, or None.
+    *pathfinder* is its name in cuda-pathfinder.
     """
 
     path: str
@@ -150,8 +274,7 @@ def preload_source(
     others: Iterable[PreloadedLibrary] = (),
     user: str | None = None,
 ) -> str:
-    """Return the source of a module that loads *libraries*, dependencies first, for the package in the folder
-    *package*.
+    """The source of a module that loads *libraries*, dependencies first, for the package in the folder *package*.
 
     If one of them is nowhere, and the file at the installed path *user* cannot be opened, the module says so. It loads
     one of *others* if a library turns out to need it: no metadata says which official libraries need each other.
@@ -178,7 +301,7 @@ def _rows(up: str, libraries: Iterable[PreloadedLibrary]) -> list[str]:
 
 
 def in_order(needs: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-    """Return the keys of *needs*, each after those that it needs; a circle begins anywhere."""
+    """The keys of *needs*, each after those that it needs; a circle begins anywhere."""
     ordered: dict[str, None] = {}
     for start in sorted(needs):
         stack = [start]
@@ -200,10 +323,10 @@ def hooks(
     namespaces: Collection[str] = frozenset(),
     sources: Mapping[str, str] | None = None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the folders of packages that have to run a preload module for *consumers*, and consumers without one.
+    """The folders of packages that have to run a preload module for *consumers*, and consumers without one.
 
-    *files* are all installed paths of the wheel, *namespaces* the packages among them that other wheels have, too. For
-    a private module outside packages, a package that names it in its *sources*, texts by path, runs the module.
+    *files* are all installed paths of the wheel, *namespaces* the packages among them that other wheels have, too. A
+    private module outside packages is served by a package that names it in its *sources*, texts by path.
     """
     packages: set[str] = set()
     unserved = []
@@ -234,10 +357,9 @@ def preload_files(
     *,
     closure: Callable[[OfficialWheel], Iterable[OfficialWheel]],
 ) -> PreloadFiles:
-    """Return the preload modules for the libraries of *bundle* that are in other wheels after *plan*.
+    """The preload modules for the libraries of *bundle* that are in other wheels after *plan*.
 
-    *companion* is the -libs wheel of its shared libraries, *closure* returns an official wheel and all that it
-    requires.
+    *companion* is the -libs wheel of its shared libraries, *closure* gives an official wheel and all that it requires.
     """
     patches = [file.patch for file in plan.staying[bundle]]
     libraries = [*_moved(bundle, plan, companion), *_of_other_packages(patches)]
@@ -278,7 +400,7 @@ def _needs_moved(bundle: Bundle, plan: PatchPlan, path: str) -> bool:
 def _possible_dependencies(
     patches: Iterable[FilePatch], closure: Callable[[OfficialWheel], Iterable[OfficialWheel]]
 ) -> Iterator[PreloadedLibrary]:
-    """Yield all libraries of the official wheels that any file needs: they need one another."""
+    """All libraries of the official wheels that any file needs: they need one another."""
     for patch in patches:
         wheels = (*patch.official, *(package.wheel for package in patch.packages if package.wheel))
         for official in (other for wheel in wheels for other in closure(wheel)):
@@ -287,11 +409,11 @@ def _possible_dependencies(
 
 
 def _moved(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iterator[PreloadedLibrary]:
-    """Yield the libraries that left the wheel, dependencies first."""
+    """The libraries that left the wheel, dependencies first."""
     decisions = {
         path: decision
         for path, decision in plan.decisions.by_bundle[bundle].items()
-        if decision.kind in {DecisionKind.REPLACE, DecisionKind.SHARE}
+        if decision.kind is not DecisionKind.KEEP
     }
     needs = {path: {edge.provider for edge in bundle.graph.needs(path) if edge.provider} for path in decisions}
     for path in in_order(needs):

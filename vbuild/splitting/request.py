@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Self
@@ -23,41 +22,27 @@ SMALLEST = 1_000_000
 _CUDA = re.compile(r"1\d(\.\d{1,2})?", re.ASCII)
 
 
-class OfficialPin(StrEnum):
-    """How closely a wheel requires an official one: exactly that release, or any that is compatible with it."""
-
-    EXACT = "exact"
-    COMPATIBLE = "compatible"
-
-
-class StubPolicy(StrEnum):
-    """Whether a library may move though something may open it by its path, because a stub stays at that path."""
-
-    AUTO = "auto"
-    NEVER = "never"
-
-
 class RunEvidence(Struct, frozen=True):
-    """What a run has shown about a library: a sentence, and whether it works from where it moves."""
+    """What a run has shown about a library, and whether it works from where it moves."""
 
     what: str = ""
     is_harmless: bool = False
 
 
 def cuda_version(text: str) -> tuple[int, ...]:
-    """Return ``12`` or ``12.6`` as numbers; raises `RepackageError` for anything else."""
+    """``12`` or ``12.6`` as numbers; `RepackageError` for anything else."""
     if not _CUDA.fullmatch(text):
         raise RepackageError(f"no CUDA version {text!r}; expected a major, or a major and a minor, as in 12 or 12.6")
     return tuple(map(int, text.split(".")))
 
 
 def project_name(text: str) -> str:
-    """Return a project's name as package indexes spell it; raises `RepackageError` for anything else."""
+    """A project's name as package indexes spell it; `RepackageError` for anything else."""
     return canonicalize_name(checked_project(text, RepackageError))
 
 
 def libs_name(text: str) -> str:
-    """Return ``NAME`` or ``NAME==VERSION`` as package indexes spell them; raises `RepackageError` for anything else."""
+    """``NAME`` or ``NAME==VERSION`` as package indexes spell them; `RepackageError` for anything else."""
     name, pinned, version = text.partition("==")
     try:
         return f"{project_name(name)}=={Version(version)}" if pinned else project_name(name)
@@ -66,21 +51,8 @@ def libs_name(text: str) -> str:
 
 
 def place_of(text: str) -> str | Path:
-    """Return the URL *text*, or the folder with that path."""
+    """The URL *text*, or the folder with that path."""
     return text if "://" in text else Path(text)
-
-
-def stub_policy(text: str) -> StubPolicy:
-    """Return ``auto`` or ``never`` as a value; raises `RepackageError` for anything else."""
-    if text not in list(StubPolicy):
-        raise RepackageError(f"found {text!r}; expected {' or '.join(map(repr, map(str, StubPolicy)))}")
-    return StubPolicy(text)
-
-
-def _pin(text: str) -> OfficialPin:
-    if text not in list(OfficialPin):
-        raise RepackageError(f"found {text!r}; expected {' or '.join(map(repr, map(str, OfficialPin)))}")
-    return OfficialPin(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +64,6 @@ class SplitRequest:
                if that saves *smallest* bytes or more; *libs* may state its version, as in name==1.0
     against    the URL of an index or a folder: a -libs wheel that is there, and has what is shared, is required
     rpath      libraries of other packages are found by RPATH, and required; RPATHs of the build machine are removed
-    pin        None: exact for what is replaced, compatible for what is found by RPATH
     cuda       the CUDA version, major or major and minor, of the libraries outside the wheels
     majors     the CUDA major that a wheel is known to be built with, by its file name
     preload    packages load their libraries first where no RPATH leads to them
@@ -100,7 +71,6 @@ class SplitRequest:
     move       globs of libraries that move whatever code may do with their paths
     tries      shell commands that do the same before and after the split; *try_requires* are their requirements
     evidence   what runs have shown, by the SHA-256 of libraries that may not work from where they move
-    stubs      whether stubs stay where libraries were that something may open by their paths
     bill       wheels that lost or changed libraries get a bill of materials
     allow_builds  what *tries* require is built, which runs its code, where it has no wheel
     """
@@ -108,7 +78,6 @@ class SplitRequest:
     replace: bool = True
     share: bool = True
     rpath: bool = False
-    pin: OfficialPin | None = None
     cuda: tuple[int, ...] = ()
     majors: tuple[tuple[str, int], ...] = ()
     keep: tuple[str, ...] = ()
@@ -116,18 +85,15 @@ class SplitRequest:
     tries: tuple[str, ...] = ()
     try_requires: tuple[str, ...] = ()
     evidence: Mapping[str, RunEvidence] = field(default_factory=dict)
-    stubs: StubPolicy = StubPolicy.AUTO
     libs: str | None = None
     against: str | Path | None = None
     smallest: int = SMALLEST
-    drop_unneeded: bool = False
-    outputs: bool = False
     preload: bool = True
     bill: bool = True
     allow_builds: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a *libs* that would be a path, also if it comes from Python."""
+        """Refuse a *libs* that would be a path, also from Python."""
         if self.libs is not None:
             object.__setattr__(self, "libs", libs_name(self.libs))
 
@@ -138,16 +104,13 @@ class SplitRequest:
 
     @property
     def libs_versions(self) -> dict[str, str]:
-        """The version in *libs* by the name of the -libs wheel; empty if it states none."""
+        """The version in *libs*, if it states one, by the name of the -libs wheel."""
         name, _, version = (self.libs or "").partition("==")
         return {name.removesuffix(LIBS) + LIBS: version} if version else {}
 
     @classmethod
     def read(cls, table: Table, *, test: str | None = None, test_requires: tuple[str, ...] = ()) -> Self:
-        """Read a recipe's ``[split]`` *table*; raises `RecipeError` or `RepackageError` if it is wrong.
-
-        *test* is the command that tests wheels, *test_requires* are its requirements.
-        """
+        """Read a recipe's ``[split]`` *table*; *test* is the command that tests wheels, with its *test_requires*."""
         tries_test = table.flag("try-test", default=False)
         if tries_test and test is None:
             raise table.refuse("try-test", "is true; expected test.command, which is what it runs")
@@ -158,18 +121,14 @@ class SplitRequest:
             replace=table.flag("replace", default=True),
             share=table.flag("share", default=True),
             rpath=table.flag("rpath", default=False),
-            pin=table.optional_parsed("pin", _pin),
             cuda=table.optional_parsed("cuda", cuda_version) or (),
             keep=table.texts("keep", ()),
             move=table.texts("move", ()),
             tries=(*table.texts("try", ()), *([test] if tries_test and test else [])),
             try_requires=test_requires if tries_test else (),
-            stubs=table.optional_parsed("stubs", stub_policy) or StubPolicy.AUTO,
             libs=table.optional_parsed("libs", libs_name),
             against=table.optional_parsed("against", place_of),
             smallest=smallest,
-            drop_unneeded=table.flag("drop-unneeded", default=False),
-            outputs=table.flag("outputs", default=False),
             preload=table.flag("preload", default=True),
             allow_builds=True,  # a recipe is for building
         )
@@ -177,16 +136,14 @@ class SplitRequest:
         return request
 
     def keeps(self, path: str) -> bool:
-        """Whether the user asked to keep the library at *path*."""
         return _matches(path, self.keep)
 
     def moves(self, path: str) -> bool:
-        """Whether the user asked to move the library at *path*."""
         return _matches(path, self.move)
 
 
 def unmatched(globs: Iterable[str], paths: Collection[str]) -> tuple[str, ...]:
-    """Return those of *globs* that name none of the libraries at *paths*: slips of the pen."""
+    """Those of *globs* that name none of the libraries at *paths*."""
     return tuple(glob for glob in globs if not any(_matches(path, (glob,)) for path in paths))
 
 

@@ -20,7 +20,7 @@ from vbuild.splitting.plan import MachinePlan, SplitPlan
 # paths of the files that were written, by name
 Written = Mapping[str, Path]
 
-_ORDER = (DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.DROP, DecisionKind.KEEP)
+_ORDER = (DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.KEEP)
 
 # keys in JSON
 _COMPANION_KEYS = {"name": "wheel", "packed": "packed_bytes", "unpacked": "bytes", "wheels": "for"}
@@ -29,9 +29,9 @@ _COMPANION_KEYS = {"name": "wheel", "packed": "packed_bytes", "unpacked": "bytes
 class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "packed": "packed_bytes"}):
     """What became of one library in the *wheels* that had it; *target* is what they require instead.
 
-    *size* and *packed* are those of all copies together. *evidence* says what proves that it is an official library,
-    and *reason* why it stays, is not replaced, or leaves a *stub*. *to_try* has the SHA-256 of each copy if a run may
-    show that it can move.
+    *size* and *packed* are of all copies together. *evidence* proves that it is an official library, *reason* says why
+    it stays, is not replaced, or leaves a *stub*. *to_try* has the SHA-256 of each copy if a run may show that it can
+    move.
     """
 
     name: str
@@ -88,7 +88,7 @@ class SplitWheel(Struct, frozen=True, kw_only=True):
 
 
 class CompanionResult(Struct, frozen=True, kw_only=True, rename=_COMPANION_KEYS):
-    """A -libs, -dev or -bin wheel that was made for *wheels*; *files* are the paths in it.
+    """A -libs wheel that was made for *wheels*; *files* are the paths in it.
 
     *unlicensed* are the libraries in it that none of its licence texts names.
     """
@@ -137,7 +137,7 @@ class Split(Struct, frozen=True, kw_only=True):
         return sum(size for size in sizes if size is not None) if None not in sizes else None
 
     def of(self, names: Collection[str]) -> Self:
-        """Return the result for the wheels of these *names* alone, with the companions that they require."""
+        """The result for the wheels of these *names* alone, with the companions that they require."""
         wheels = tuple(wheel for wheel in self.wheels if wheel.name in names)
         companions = tuple(
             companion for companion in self.companions if any(wheel in names for wheel in companion.wheels)
@@ -145,7 +145,7 @@ class Split(Struct, frozen=True, kw_only=True):
         return replace(self, wheels=wheels, companions=companions)
 
     def moved(self, folder: Path) -> Self:
-        """Return the result after all written files moved to *folder*."""
+        """The result after all written files moved to *folder*."""
         wheels = tuple(replace(wheel, path=wheel.path and folder / wheel.path.name) for wheel in self.wheels)
         companions = tuple(
             replace(companion, path=companion.path and folder / companion.path.name) for companion in self.companions
@@ -220,10 +220,10 @@ def _split_wheel(plan: SplitPlan, machine: MachinePlan, bundle: Bundle, written:
 
 
 def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
-    companions = [(output, [bundle.wheel for bundle in pool.bundles]) for pool, output in plan.libs_wheels.items()]
-    companions += [(output, [*apart.wheels]) for apart, output in plan.outputs_apart.items()]
-    named = [(output, tuple(wheel.path.name for wheel in wheels)) for output, wheels in companions]
-    for output, users in (*named, *plan.empty_wheels.items()):
+    companions = (
+        (output, tuple(bundle.wheel.path.name for bundle in pool.bundles)) for pool, output in plan.libs_wheels.items()
+    )
+    for output, users in (*companions, *plan.empty_wheels.items()):
         path = written.get(str(output.name))
         yield CompanionResult(
             name=str(output.name),
@@ -237,7 +237,7 @@ def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
 
 
 def _moves(plan: SplitPlan, machine: MachinePlan) -> Iterator[LibraryMove]:
-    """Yield every library once for each decision about it, the largest first."""
+    """Every library once for each decision about it, the largest first."""
     bundles_of: dict[tuple[str, LibraryDecision], list[Bundle]] = {}
     for bundle in machine.bundles:
         for path, decision in machine.patches.decisions.by_bundle[bundle].items():

@@ -2,7 +2,7 @@
 
     wheels -> those whose file names or RECORDs promise something are read, each content once
            -> decisions about all libraries together, patched files, each checked     (nothing is written yet)
-           -> requirements, -libs, -dev and -bin wheels, bills of materials
+           -> requirements, -libs wheels, bills of materials
            -> all wheels in one go: compressed bytes as they are, except for what was patched
 
 The wheels of a run appear together or not at all: a thin wheel is useless without those that it requires.
@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 
-from vbuild.elf.catalogue import PlatformPolicy
+from vbuild.elf.catalogue import platforms_in
 from vbuild.errors import RepackageError, WheelError, at
 from vbuild.files.cache import sweep_daily
 from vbuild.hardware.cpu import available_cores
@@ -37,7 +37,6 @@ from vbuild.wheel.write import WheelWriter, write_wheels
 
 OnProgress = Callable[[str, int, int], None]
 
-_ANY = "any"
 _MODE = 0o755
 
 
@@ -56,12 +55,11 @@ def split(
 
     Sdists among them state what the wheels of their release require afterwards. Without a folder nothing is written,
     and the packed sizes in the result are None. Wheels whose file names promise nothing are not read, unless
-    *looks_at_all*, which lists what they lack. *indexes* says where official wheels are. A wheel with nothing to take
-    out is copied byte for byte. What is copied is compared with CRC-32 and RECORD, unless *verify* is off.
-    *on_progress* is called with what is being done, the bytes done, and the bytes in total.
+    *looks_at_all*, which lists what they lack. What is copied is compared with CRC-32 and RECORD, unless *verify* is
+    off. *on_progress* gets what is being done, the bytes done, and the bytes in total.
 
-    Raises `RepackageError` if a wheel bundles the driver's libraries, or *request* leaves a choice open; `WheelError`
-    if a wheel is damaged; `FetchError` if no index answers. Then nothing is in *folder*.
+    `RepackageError` if a wheel bundles the driver's libraries, or *request* leaves a choice open; `WheelError` if a
+    wheel is damaged; `FetchError` if no index answers. Then nothing is in *folder*.
     """
     request = request or SplitRequest()
     wheel_paths, sdists = divided(paths)
@@ -94,8 +92,7 @@ def split(
         patcher = Patcher(stack, room_for(folder))
         by_machine: dict[str, list[Wheel]] = {}
         for wheel in wheels:
-            platforms = (PlatformPolicy.parse(tag) for tag in wheel.name.platform.split("."))
-            machine = next((platform.machine for platform in platforms if platform), _ANY)
+            machine = next((platform.machine for platform in platforms_in(wheel.name.platform)), "any")
             by_machine.setdefault(machine, []).append(wheel)
         machines = tuple(
             plan_machine(
@@ -117,7 +114,7 @@ def split(
 
 
 def _sources(sdists: Sequence[Path], wheels: Sequence[WheelName], *, named: Collection[Path]) -> Iterator[SourceFiles]:
-    """Yield those of *sdists* that are of a release of *wheels*; `RepackageError` if one that is *named* is not."""
+    """Those of *sdists* that are of a release of *wheels*; `RepackageError` if one that is *named* is not."""
     for path in sdists:
         try:
             source = SourceFiles.read(path)
@@ -134,7 +131,7 @@ def _sources(sdists: Sequence[Path], wheels: Sequence[WheelName], *, named: Coll
 def _write(
     folder: Path, plan: SplitPlan, *, checked: Sequence[Wheel], on_progress: Callable[[str, int], None]
 ) -> dict[str, Path]:
-    """Write all wheels of *plan* while those *checked* are compared with RECORD; return their paths by file name."""
+    """Write all wheels of *plan* while those *checked* are compared with RECORD; paths by file name."""
     outputs = [*plan.outputs]
     new = {str(output.name) for output in outputs}
     # a companion that is given, and made again, is the same: other contents of its name are refused

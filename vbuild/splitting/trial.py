@@ -3,7 +3,7 @@
     wheels for this Python -> an environment -> each command, twice       has to succeed, and to print the same
     split with all doubtful libraries moved -> an environment -> each     the same: what was loaded from its new place
                                                                           may move; what was not loaded stays
-    not the same: half of them, and half of those                         the last one left is named, and stays
+    not the same: half of them, and half of those                         the last one is named, and stays
 
 A run is compared by its exit status, what it prints, and which data files of the packages it opens: a library that
 finds its data beside itself no longer opens them. ``LD_DEBUG=files`` shows what is loaded, inotify what is opened.
@@ -53,7 +53,7 @@ class Run(Struct, frozen=True):
     loaded: frozenset[str] = frozenset()
 
     def difference(self, before: "Run") -> str | None:
-        """Return how this run differs from the one *before* the split, or None."""
+        """How this run differs from the one *before* the split, or None."""
         if self.status != before.status:
             return f"it ends with status {self.status}, not {before.status}: {_last_line(self.output)}"
         if self.output != before.output:
@@ -77,7 +77,7 @@ class _Trial:
     _before: list[Run] = field(default_factory=list)
 
     def run_before(self) -> None:
-        """Run all commands with the wheels as they are; raises `RepackageError` if that shows nothing."""
+        """Run all commands with the wheels as they are; `RepackageError` if that shows nothing."""
         for first, second in zip(self._runs({}), self._runs({}), strict=True):
             with at(first.command):
                 if first.status:
@@ -90,7 +90,7 @@ class _Trial:
             self._before.append(second)
 
     def find_harmless(self, doubtful: Sequence[str]) -> None:
-        """Find out which of the libraries *doubtful* may move; raises `RepackageError` if all is not well without."""
+        """Find out which of the libraries *doubtful* may move; `RepackageError` if runs differ without them."""
         if (change := self._change(doubtful)) is None:
             return
         if not doubtful or (change := self._change(())) is not None:
@@ -98,7 +98,7 @@ class _Trial:
         self._halve((), doubtful)
 
     def _accepted(self, proved: Sequence[str], rest: Sequence[str]) -> Sequence[str]:
-        """Return *proved*, with which all is well, and what of the libraries *rest* may move as well."""
+        """*proved*, with which runs are the same, and those of the libraries *rest* that may move as well."""
         if (change := self._change([*proved, *rest])) is None:
             return [*proved, *rest]
         if len(rest) == 1:
@@ -155,10 +155,10 @@ def with_evidence(
     indexes: Callable[[], Indexes],
     on_progress: Callable[[str], None] = lambda _what: None,
 ) -> SplitRequest:
-    """Return *request* with what its commands show about libraries of *wheels* that may not work where they move.
+    """*request* with what its commands show about libraries of *wheels* that may not work where they move.
 
-    *splitter* splits the wheels. Raises `RepackageError` if no wheel is for this Python, a command fails or prints
-    something else each time before the split, or does not do the same after it.
+    `RepackageError` if no wheel is for this Python, a command fails or prints something else each time before the
+    split, or does not do the same after it.
     """
     names = {wheel: WheelName.parse(wheel.name) for wheel in wheels}
     native = [wheel for wheel, name in names.items() if is_native(name)]

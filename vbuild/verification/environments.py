@@ -40,7 +40,7 @@ from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import read_requirement, required_project
-from vbuild.elf.catalogue import TOOLKIT, PlatformPolicy, is_official
+from vbuild.elf.catalogue import TOOLKIT, PlatformPolicy, is_official, platforms_in
 from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import UNBUILT, Indexes, install_command, managed_command, unbuilt, venv_command
 from vbuild.process.python import isolated, with_own_packages
@@ -69,10 +69,6 @@ _NOT_FOUND = "No matching distribution found"
 _OTHER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)")
 
 
-def platforms_of(name: WheelName) -> tuple[PlatformPolicy, ...]:
-    return tuple(platform for tag in sorted(name.platform.split(".")) if (platform := PlatformPolicy.parse(tag)))
-
-
 class TargetPython(Struct, frozen=True):
     """A Python other than this one."""
 
@@ -84,7 +80,7 @@ class TargetPython(Struct, frozen=True):
     @classmethod
     def of(cls, name: WheelName) -> Self | None:
         """The Python that the wheel *name* is for, or None if it is for another system than Linux."""
-        if not (platforms := platforms_of(name)):
+        if not (platforms := platforms_in(name.platform)):
             return None
         platform = max(platforms, key=lambda found: found.glibc or (0, 0))
         tag = min(name.tags, key=str)

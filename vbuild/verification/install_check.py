@@ -28,20 +28,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.binary.linkage import Via
-from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver
+from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver, platforms_in
 from vbuild.elf.linkage import expanded, fits, rpath_files
 from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.files.wording import counted
 from vbuild.index_client.configuration import Indexes
-from vbuild.verification.environments import (
-    Installer,
-    WheelEnvironment,
-    WheelSources,
-    install,
-    installers,
-    platforms_of,
-)
+from vbuild.verification.environments import Installer, WheelEnvironment, WheelSources, install, installers
 from vbuild.verification.installed_wheel import InstalledWheel, ProbeResult, mapped, try_import, try_load
 from vbuild.wheel.archive import gathered, open_wheel
 from vbuild.wheel.metadata import is_companion
@@ -329,7 +322,7 @@ def _checked(
         return InstallCheck(wheel.name, installer, failures=(InstallFinding(CheckStep.INSTALL, str(error)),))
     with at(wheel.name):
         installed = InstalledWheel.of(environment.packages, name.project)
-    steps = _CheckSteps(environment, installed, platforms_of(name), unreached)
+    steps = _CheckSteps(environment, installed, platforms_in(name.platform), unreached)
     if environment.left_out:
         what = f"{', '.join(environment.left_out)} left out, which the loader does not need: {environment.reason}"
         steps.note(CheckStep.INSTALL, what)

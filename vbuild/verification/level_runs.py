@@ -34,6 +34,7 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace as replace_in
 
+from vbuild.elf.catalogue import platforms_in
 from vbuild.elf.linkage import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
 from vbuild.files.reading import read_text
@@ -51,7 +52,6 @@ from vbuild.verification.environments import (
     is_foreign,
     is_native,
     make_environment,
-    platforms_of,
     variables,
 )
 from vbuild.verification.installed_wheel import InstalledWheel
@@ -273,7 +273,7 @@ def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
 def why_not_here(name: WheelName) -> str | None:
     """Why this machine cannot run the wheel *name* with any Python, or None if it may."""
     here = os.uname().machine
-    platforms = platforms_of(name)
+    platforms = platforms_in(name.platform)
     machines = {platform.machine for platform in platforms}
     if is_foreign(name) and len(name.machines) == 1:
         return _why_not_emulated(name)

@@ -20,12 +20,12 @@ from packaging.utils import canonicalize_name
 from vbuild.binary.linkage import Edge, Via
 from vbuild.config.requirements import read_requirement
 from vbuild.dispatch.module import MODULE_ENTRIES
-from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver
+from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver, platforms_in
 from vbuild.elf.code import Elf
 from vbuild.elf.linkage import ORIGIN_TOKEN, edges_of, searched
 from vbuild.files.wording import counted
 from vbuild.verification.model import Finding, Severity, VerifyRule
-from vbuild.verification.required import Fetch, RequiredWheel, policies, required_wheels
+from vbuild.verification.required import Fetch, RequiredWheel, required_wheels
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import LIBS
 
@@ -84,7 +84,7 @@ class LinkageCheck:
     ) -> Self:
         """The check of *wheel*; if it lacks libraries, with the wheels that it requires, beside it or by *fetch*."""
         linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
-        platforms, requires = policies(wheel.name), wheel.metadata().requires_dist
+        platforms, requires = platforms_in(wheel.name.platform), wheel.metadata().requires_dist
         check = cls(linked, platforms, requires=requires, is_split=is_split)
         ways = {edge.via for edges in check._edges.values() for edge in edges}
         if ways <= _FOUND or not (required := [*required_wheels(wheel, fetch=fetch)]):

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import admits, applies, read_requirement
-from vbuild.elf.catalogue import PlatformPolicy
+from vbuild.elf.catalogue import PlatformPolicy, platforms_in
 from vbuild.elf.code import Elf
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, WheelError
@@ -54,7 +54,7 @@ def required_wheels(wheel: Wheel, *, fetch: Fetch | None = None) -> Iterator[Req
 
     `WheelError` if one is damaged, `FetchError` if no index answers.
     """
-    platforms = policies(wheel.name)
+    platforms = platforms_in(wheel.name.platform)
     beside = [*_named(path for path in wheel.path.parent.glob("*.whl") if path.name != wheel.path.name)]
     for line in wheel.metadata().requires_dist:
         requirement = read_requirement(line)
@@ -75,11 +75,6 @@ def required_wheels(wheel: Wheel, *, fetch: Fetch | None = None) -> Iterator[Req
                     yield required
 
 
-def policies(name: WheelName) -> tuple[PlatformPolicy, ...]:
-    """The platforms for Linux in the tags of the wheel *name*."""
-    return tuple(platform for tag in name.platform.split(".") if (platform := PlatformPolicy.parse(tag)))
-
-
 def _named(paths: Iterator[Path]) -> Iterator[tuple[WheelName, Path]]:
     for path in sorted(paths):
         try:
@@ -90,7 +85,7 @@ def _named(paths: Iterator[Path]) -> Iterator[tuple[WheelName, Path]]:
 
 def _is_for(name: WheelName) -> bool:
     """Whether the wheel *name* can have libraries for Linux, and is not a variant: nobody requires one by its label."""
-    return name.variant is None and bool(policies(name))
+    return name.variant is None and bool(platforms_in(name.platform))
 
 
 def _applies(requirement: Requirement, platforms: Sequence[PlatformPolicy]) -> bool:
@@ -115,7 +110,7 @@ def _ranking(requirement: Requirement, platforms: Sequence[PlatformPolicy]) -> C
 
 def _covers(name: WheelName, platforms: Sequence[PlatformPolicy]) -> bool:
     """Whether the wheel *name* installs wherever one for *platforms* does."""
-    own = policies(name)
+    own = platforms_in(name.platform)
     return all(any(_is_older(one, platform) for one in own) for platform in platforms)
 
 
@@ -145,7 +140,7 @@ def _read(path: Path, by: WheelName, place: str) -> RequiredWheel | None:
                     continue  # what is needed of it is said to be missing
             if elf.is_loadable:
                 libraries[installed] = elf
-        platforms, own = policies(by), policies(wheel.name)
+        platforms, own = platforms_in(by.platform), platforms_in(wheel.name.platform)
     if not libraries:
         return None
     findings = []

@@ -27,7 +27,7 @@ from msgspec import Struct
 from vbuild.binary.code import CodeFile
 from vbuild.binary.outline import Format
 from vbuild.dispatch.regions import processes
-from vbuild.elf.catalogue import PlatformPolicy, is_shared_object
+from vbuild.elf.catalogue import is_shared_object, platforms_in
 from vbuild.elf.code import Elf
 from vbuild.elf.image import ElfImage
 from vbuild.elf.linkage import level_of
@@ -383,15 +383,14 @@ _KINDS = (re.compile(r"i[3-6]86"), re.compile(r"armv[678]l"))
 
 def content_findings(wheel: Wheel, libraries: Mapping[str, Elf]) -> Iterator[Finding]:
     """Contradictions between the *libraries* of *wheel* and its tags or its WHEEL file."""
-    tags = wheel.name.platform.split(".")
     linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
-    if linked and "any" in tags:
+    if linked and "any" in wheel.name.platform.split("."):
         what = f"{len(linked)} binaries, {next(iter(linked))} first, in a wheel for any platform"
         yield Finding(Severity.ERROR, VerifyRule.PURE, (), f"{what}; expected a platform tag")
     elif linked and wheel.wheel_file().root_is_purelib:
         what = "Root-Is-Purelib is true in a wheel with binaries; expected false (they belong to the platform's folder)"
         yield Finding(Severity.WARNING, VerifyRule.PURE, (), what)
-    machines = {platform.machine for tag in tags if (platform := PlatformPolicy.parse(tag))}
+    machines = {platform.machine for platform in platforms_in(wheel.name.platform)}
     for path, elf in linked.items():
         if machines and not any(
             tag == elf.machine or any(kind.fullmatch(tag) and kind.fullmatch(elf.machine) for kind in _KINDS)

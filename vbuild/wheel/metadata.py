@@ -373,10 +373,10 @@ VARIANT_JSON = "variant.json"
 """The file in the ``.dist-info`` folder of a variant wheel that says what its label stands for (PEP 825)."""
 
 GENERATOR = "vbuild split"
-LIBS, DEV, BIN = "-libs", "-dev", "-bin"
+LIBS = "-libs"
 
 
 def is_companion(metadata: Metadata, wheel_file: WheelFile) -> bool:
     """Whether a wheel was made alongside others, by a split, which leaves it as it is."""
     is_ours = wheel_file.headers.value("Generator") == GENERATOR
-    return is_ours and canonicalize_name(metadata.name).endswith((LIBS, DEV, BIN))
+    return is_ours and canonicalize_name(metadata.name).endswith(LIBS)

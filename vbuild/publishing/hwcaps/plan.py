@@ -50,7 +50,7 @@ from packaging.version import Version
 
 from vbuild.binary.linkage import Edge, Via
 from vbuild.dispatch.regions import processes
-from vbuild.elf.catalogue import PlatformPolicy, plain
+from vbuild.elf.catalogue import plain, platforms_in
 from vbuild.elf.code import Elf
 from vbuild.elf.interface import Interface, Versioned, digest
 from vbuild.elf.linkage import (
@@ -386,7 +386,7 @@ class JoinedWheel(Struct, frozen=True):
             if not (fault := self._platform_fault(copy, self.set.base)):
                 continue
             offered = copy.build.offered
-            own = _platforms(offered)
+            own = platforms_in(offered.name.platform)
             if not all(platform.promises and platform.glibc for platform in own) or self._platform_fault(copy, offered):
                 what = f"{fault}; expected a wheel with a tag that does: repair it"
                 raise RepackageError(f"{copy}: {what}")
@@ -396,7 +396,7 @@ class JoinedWheel(Struct, frozen=True):
     def _platform_fault(self, copy: LevelFile, offered: OfferedWheel) -> str | None:
         join = self.join
         names = {edge.name for edge, _ in join.leads(copy)} if join else set()
-        return platform_fault(copy, _platforms(offered), own=lambda name: name in names)
+        return platform_fault(copy, platforms_in(offered.name.platform), own=lambda name: name in names)
 
     def notes(self) -> Iterator[str]:
         if not self.join:
@@ -431,10 +431,6 @@ class JoinedWheel(Struct, frozen=True):
             if build.is_added and left and not is_taken:
                 more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
                 raise RepackageError(f"{build}: nothing of it can be joined: {left[-1]}{more}")
-
-
-def _platforms(offered: OfferedWheel) -> tuple[PlatformPolicy, ...]:
-    return tuple(platform for tag in offered.name.platform.split(".") if (platform := PlatformPolicy.parse(tag)))
 
 
 _OLDER = "glibc before 2.33, and musl, load the baseline's copies: as fast as the plain wheel, no faster"
