@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.factories.wheels import wheel
 from vbuild.index_client.configuration import Indexes
 from vbuild.verification.environments import Installer
-from vbuild.verification.install_check import InstallCheck, checked
+from vbuild.verification.install_check import InstallCheck, check
 
 TAG = "cp{0}{1}-cp{0}{1}-manylinux_2_17_x86_64".format(*sys.version_info)
 OTHER = f"cp3{sys.version_info[1] + 1}"
@@ -49,20 +49,11 @@ class SplitResults:
         metadata = "".join(f"{line}\n" for line in requires)
         wheel(self.folder / "thin", name, files, metadata=metadata)
 
-    def check(self, *using: Installer, unreached: Sequence[str] = ()) -> tuple[InstallCheck, ...]:
-        place = self.folder / "environments"
-        found = checked(
-            self.wheels,
-            indexes=lambda: ALONE,
-            folder=place,
-            unreached=unreached,
-            using=using or (Installer.UV,),
-        )
-        assert list(place.iterdir()) == []
-        return found
+    def check(self, *using: Installer, absent: Sequence[str] = ()) -> tuple[InstallCheck, ...]:
+        return check(self.wheels, indexes=lambda: ALONE, absent=absent, using=using or (Installer.UV,))
 
-    def only(self, *, unreached: Sequence[str] = ()) -> InstallCheck:
-        (result,) = self.check(unreached=unreached)
+    def only(self, *, absent: Sequence[str] = ()) -> InstallCheck:
+        (result,) = self.check(absent=absent)
         return result
 
 

@@ -33,8 +33,8 @@ cpus = st.sampled_from(
 findings = st.builds(
     Finding, st.sampled_from(Severity), st.sampled_from(VerifyRule), st.just(()) | st.tuples(texts), texts, texts
 )
-violations = st.builds(Violation, texts, counts, lists, lists)
-accepted = st.dictionaries(texts, counts, max_size=3).map(lambda found: tuple(found.items()))
+violations = st.builds(Violation, texts, counts.map(hex), lists, lists)
+accepted = st.dictionaries(texts, counts, max_size=3)
 isas = st.builds(
     LibraryIsa, texts, texts, counts, st.none() | texts, accepted, st.lists(violations, max_size=2).map(tuple), lists
 )

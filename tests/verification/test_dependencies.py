@@ -1,5 +1,6 @@
 """Checks where what a wheel requires is not as it should be: not published for a Python to come, of another build."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -19,12 +20,11 @@ TORCH = "torch-2.9-py3-none-any.whl"
 CHECK = """
 import sys
 from pathlib import Path
-from vbuild.verification.install_check import checked
+from vbuild.verification.install_check import check
 from vbuild.verification.environments import Installer
 from vbuild.index_client.configuration import Indexes
-wheel, url, folder, installer = sys.argv[1:]
-found = Indexes(index_url=url)
-checked([Path(wheel)], indexes=lambda: found, folder=Path(folder), using=[Installer(installer)])
+wheel, url, installer = sys.argv[1:]
+check([Path(wheel)], indexes=lambda: Indexes(index_url=url), using=[Installer(installer)])
 """
 
 
@@ -158,11 +158,13 @@ def test_a_library_of_a_torch_that_was_left_out_is_noted(results: SplitResults) 
 def test_an_interrupt_ends_the_installer_and_leaves_no_environment(installer: Installer, results: SplitResults) -> None:
     results.thin({"demo.py": ""}, requires=["nowhere"])
     place = results.folder / "environments"
+    place.mkdir()
+    variables = {**os.environ, "TMPDIR": str(place)}
     with socket.create_server(("127.0.0.1", 0)) as index:  # one that never answers
         index.settimeout(60)
         url = f"http://127.0.0.1:{index.getsockname()[1]}/simple"
-        command = [sys.executable, "-c", CHECK, str(results.wheels[0]), url, str(place), installer]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+        command = [sys.executable, "-c", CHECK, str(results.wheels[0]), url, installer]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as run:
             asking, _ = index.accept()
             with asking:
                 children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()

@@ -217,8 +217,8 @@ def test_without_an_emulator_the_level_is_not_tried_and_that_is_said(
     ],
 )
 def test_a_run_is_evidence_for_functions_in_doubt_and_its_absence_is_said(run: LevelRun | None, said: str) -> None:
-    violations = (Violation("f", 1, ("AVX",), (), doubt="not followed"), Violation("g", 2, ("AVX",), ()))
-    library = LibraryIsa("demo/_c.so", "x86_64", 100, "v3", (), violations)
+    violations = (Violation("f", "0x1", ("AVX",), (), doubt="not followed"), Violation("g", "0x2", ("AVX",), ()))
+    library = LibraryIsa("demo/_c.so", "x86_64", 100, "v3", {}, violations)
     verdict = Verdict(Path("demo-1-py3-none-any.whl"), V2, claimed=True, findings=(), libraries=(library,))
     (note,) = with_evidence(verdict, run, why_not="there is no test").findings
     what = "1 function above x86-64-v2 that may run without a check of the CPU"

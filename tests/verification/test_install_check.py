@@ -111,7 +111,7 @@ def test_a_library_that_nothing_brings_is_a_failure_that_says_who_has_it(results
 
 def test_what_no_rpath_led_to_before_the_split_is_noted(results: SplitResults) -> None:
     results.thin({"demo/__init__.py": IMPORTS_C, "demo/_c.so": module("libnowhere.so.1")}, requires=[])
-    result = results.only(unreached=["libnowhere.so.1"])
+    result = results.only(absent=["libnowhere.so.1"])
     assert result.ok
     assert notes(result) == [
         "resolve: demo/_c.so: needs libnowhere.so.1, which no RPATH led to before either",
@@ -126,7 +126,7 @@ def test_a_module_whose_package_loads_what_no_rpath_leads_to_can_be_loaded_after
     files = {"demo/_c.so": module("liba.so"), "demo/liba.so": library("liba.so")}
     results.thin({"demo/__init__.py": opens, **files}, requires=[])
     assert not results.only().ok
-    result = results.only(unreached=["liba.so"])
+    result = results.only(absent=["liba.so"])
     assert (result.ok, result.loaded, result.imported) == (True, ("demo/_c.so", "demo/liba.so"), ("demo",))
     assert notes(result) == [
         "resolve: demo/_c.so: needs liba.so, which no RPATH led to before either",

@@ -42,9 +42,8 @@ def ran(wheel: Path, check: Check | None = None, *methods: LevelMethod, log: Pat
 
 
 @ONLY_V4
-@pytest.mark.parametrize("method", [LevelMethod.TUNABLES, LevelMethod.MASK])
-def test_each_level_loads_its_own_copy_and_passes_the_test(tmp_path: Path, method: LevelMethod) -> None:
-    report = ran(leveled_wheel(tmp_path), TELLS, method, log=tmp_path / "log")
+def test_each_level_loads_its_own_copy_and_passes_the_test(tmp_path: Path) -> None:
+    report = ran(leveled_wheel(tmp_path), TELLS, log=tmp_path / "log")
     assert report.ok
     assert (report.levels, report.tried, report.summary) == (
         ("v1", "v3", "v4"),
@@ -52,7 +51,7 @@ def test_each_level_loads_its_own_copy_and_passes_the_test(tmp_path: Path, metho
         "works as v1, v3, v4",
     )
     assert report.runs == tuple(
-        LevelRun(level, method, None, ("demo", "demo._c"), (path,), is_tested=True)
+        LevelRun(level, LevelMethod.TUNABLES, None, ("demo", "demo._c"), (path,), is_tested=True)
         for level, path in (("v1", BASE), ("v3", V3), ("v4", V4))
     )
     assert printed(tmp_path / "log") == ["v1", "v3", "v4"]
@@ -73,7 +72,7 @@ def test_an_emulator_sees_lower_levels_and_what_it_lacks_is_not_tried(tmp_path: 
 def test_processes_of_a_test_see_the_level_too(tmp_path: Path) -> None:
     nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'from demo import _c; print(_c.__doc__)'])"
     check = Check(f'python -c "{nested}"')
-    report = ran(leveled_wheel(tmp_path, levels=("v3",)), check, LevelMethod.MASK, log=tmp_path / "log")
+    report = ran(leveled_wheel(tmp_path, levels=("v3",)), check, log=tmp_path / "log")
     assert report.ok
     assert printed(tmp_path / "log") == ["v1", "v3"]
 
@@ -119,11 +118,9 @@ def test_a_test_that_one_level_fails_is_a_failure_with_its_last_line(tmp_path: P
 
 @pytest.mark.nightly
 def test_a_test_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    settings = LevelSettings(check=Check("sleep 60"), methods=(LevelMethod.MASK,), timeout=1)
+    settings = LevelSettings(check=Check("sleep 60"), methods=(LevelMethod.TUNABLES,), timeout=1)
     report = run_levels(leveled_wheel(tmp_path, levels=("v3",)), settings, indexes=lambda: ALONE)
-    assert report.failures == tuple(
-        f"{level} by {LevelMethod.MASK}: test: took more than 1 s" for level in ("v1", "v3")
-    )
+    assert report.failures == tuple(f"{level} by GLIBC_TUNABLES: test: took more than 1 s" for level in ("v1", "v3"))
 
 
 def test_a_wheel_without_copies_is_run_as_it_is(tmp_path: Path) -> None:
@@ -227,21 +224,17 @@ def test_a_wheel_for_other_systems_is_not_tried_and_that_is_said(tmp_path: Path,
 
 
 def test_the_result_is_json_and_lines_of_a_terminal(tmp_path: Path) -> None:
-    report = ran(leveled_wheel(tmp_path, levels=("v3",)), TELLS, *(LevelMethod.TUNABLES, LevelMethod.MASK))
+    report = ran(leveled_wheel(tmp_path, levels=("v3",)), TELLS)
     data = json.loads(json.dumps(report.data()))
     assert (data["levels"], data["tried"], data["ok"]) == (["v1", "v3"], ["v1", "v3"], True)
-    assert data["runs"][3]["way"] == "ld.so --glibc-hwcaps-mask"
+    assert data["runs"][1]["way"] == "GLIBC_TUNABLES"
     lines = [*report.lines()]
     assert lines == [
         NAME,
         "  works as v1, v3",
         "  v1 by GLIBC_TUNABLES: 2 modules imported, test passed",
         f"    {BASE}",
-        "  v1 by ld.so --glibc-hwcaps-mask: 2 modules imported, test passed",
-        f"    {BASE}",
         "  v3 by GLIBC_TUNABLES: 2 modules imported, test passed",
-        f"    {V3}",
-        "  v3 by ld.so --glibc-hwcaps-mask: 2 modules imported, test passed",
         f"    {V3}",
     ]
     assert max(map(len, lines)) <= 80
@@ -257,4 +250,4 @@ def test_a_terminal_is_told_some_of_the_libraries_and_every_failure() -> None:
         "    and 3 more",
         *(f"    failed: {failure}" for failure in failures),
     ]
-    assert run.data()["loaded"] == list(taken)
+    assert run.data()["loaded"] == taken

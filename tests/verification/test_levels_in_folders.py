@@ -146,7 +146,7 @@ def test_what_the_library_for_every_processor_has_too_is_accepted_in_its_copy(tm
     told = verdict(tmp_path, files, without=V4)
     assert [one for one in found(told) if one[2] == V3] == []
     (v3,) = (library for library in told.libraries if library.member == V3)
-    assert v3.accepted == (("reached by no other code", 1),)
+    assert v3.accepted == {"reached by no other code": 1}
 
 
 @pytest.mark.nightly

@@ -4,8 +4,8 @@
     demo-1.0-py3-none-any.whl.publish.attestation   one attestation alone: its certificate says who signed it
     "provenance" of the file in a simple index      the URL of such a provenance
 
-pypi-attestations reads them. sigstore checks the signature, the certificate, and that the transparency log has both.
-What is signed is the name and the SHA-256 of a file, so a wheel that was slimmed, split or stamped has none.
+pypi-attestations reads them; sigstore checks the signature, the certificate, and that the transparency log has both.
+What is signed is the name and the SHA-256 of a file: a wheel that was slimmed, split or stamped has none.
 https://peps.python.org/pep-0740/
 """
 
@@ -43,10 +43,9 @@ _ISSUER, _SIGNER, _REPOSITORY, _CONFIG = (f"{_OIDS}{number}" for number in (8, 9
 class AttestationRequest(Struct, frozen=True):
     """How attestations are checked.
 
-    trust_root  a trusted_root.json; None for that of Sigstore's public instance, as the sigstore package has it
+    trust_root  a trusted_root.json; None for that of Sigstore's public instance, which the sigstore package has
     publisher   the URL of the repository that has to have published the wheel
-    fetch       gives the provenance that an index has of a wheel, by its file name, or None; without it, only files
-                beside the wheel count
+    fetch       gives the provenance that an index has of a wheel, by its file name; without it, only files beside count
     """
 
     trust_root: Path | None = None
@@ -65,18 +64,23 @@ class _Claim(Struct, frozen=True):
 def attested(verdict: Verdict, request: AttestationRequest) -> Verdict:
     """*verdict* with a finding for each attestation of its wheel: who published it, or what is wrong with it.
 
-    A wheel without any is an error, too. `WheelError` if the root of trust cannot be read, `FetchError` if no index
-    answers.
+    A wheel without any is an error. `WheelError` if the root of trust cannot be read, `FetchError` if no index answers.
     """
-    verifier = _verifier(request.trust_root)
-    new = [*_findings(verdict.wheel, request, verifier)]
+    verifier, wheel = _verifier(request.trust_root), verdict.wheel
+    claims, findings = _claims(_files(wheel, request.fetch))
+    digest = sha256_of(wheel) if claims else ""
+    findings += (_judged(claim, wheel.name, digest, request, verifier) for claim in claims)
+    if not claims:
+        where = "beside it or on the index" if request.fetch else "beside it"
+        advice = f"expected {wheel.name}{PROVENANCE}, or {wheel.name}.publish{ATTESTATION}; --fetch asks the index"
+        findings.append(Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), f"has no attestation {where}", advice))
     order = list(Severity)
-    findings = sorted((*verdict.findings, *new), key=lambda finding: order.index(finding.severity))
-    return replace(verdict, findings=tuple(findings))
+    every = sorted((*verdict.findings, *findings), key=lambda finding: order.index(finding.severity))
+    return replace(verdict, findings=tuple(every))
 
 
 def attested_files(files: Iterable[tuple[str, str, Path]], request: AttestationRequest) -> Iterator[Finding]:
-    """What the provenance of each of *files*, a name, a SHA-256 and the path of the provenance, says of that file.
+    """What the provenance of each of *files*, name, SHA-256 and path of the provenance, says of it.
 
     `WheelError` if the root of trust or a provenance cannot be read.
     """
@@ -91,19 +95,7 @@ def attested_files(files: Iterable[tuple[str, str, Path]], request: AttestationR
         yield from (_judged(claim, name, sha256, request, verifier) for claim in claims)
 
 
-def _findings(wheel: Path, request: AttestationRequest, verifier: Verifier) -> Iterator[Finding]:
-    claims, wrong = _claims(_files(wheel, request.fetch))
-    yield from wrong
-    digest = sha256_of(wheel) if claims else ""
-    yield from (_judged(claim, wheel.name, digest, request, verifier) for claim in claims)
-    if not claims:
-        where = "beside it or on the index" if request.fetch else "beside it"
-        advice = f"expected {wheel.name}{PROVENANCE}, or {wheel.name}.publish{ATTESTATION}; --fetch asks the index"
-        yield Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), f"has no attestation {where}", advice)
-
-
 def _claims(files: Iterable[tuple[str, bytes]]) -> tuple[list[_Claim], list[Finding]]:
-    """The attestations in *files*, and findings on files that have none."""
     claims: list[_Claim] = []
     wrong: list[Finding] = []
     for name, data in files:
@@ -125,19 +117,18 @@ def _judged(claim: _Claim, name: str, sha256: str, request: AttestationRequest, 
 def _files(wheel: Path, fetch: Callable[[str], bytes | None] | None) -> Iterator[tuple[str, bytes]]:
     """The files with attestations of *wheel*, by name: those beside it, or else what the index has."""
     beside = sorted(path for path in wheel.parent.iterdir() if path.name.startswith(f"{wheel.name}."))
-    there = [path for path in beside if path.name.endswith((PROVENANCE, ATTESTATION))]
-    for path in there:
+    attested_by = [path for path in beside if path.name.endswith((PROVENANCE, ATTESTATION))]
+    for path in attested_by:
         try:
             with open_file(path) as file:
                 yield path.name, file.read(_LARGEST)
         except OSError as error:
             raise WheelError(f"{path}: cannot be read: {reason_of(error)}") from error
-    if not there and fetch and (data := fetch(wheel.name)) is not None:
+    if not attested_by and fetch and (data := fetch(wheel.name)) is not None:
         yield f"{wheel.name}{PROVENANCE}", data
 
 
 def _read(name: str, data: bytes) -> Iterator[_Claim]:
-    """The attestations in *data*; `ValueError` if it is none."""
     if name.endswith(ATTESTATION):
         yield _Claim(name, Attestation.model_validate_json(data))
         return
@@ -176,7 +167,6 @@ def _checked(claim: _Claim, name: str, digest: str, request: AttestationRequest,
 
 
 def _signer(attestation: Attestation) -> str:
-    """The URL or address of whom its certificate is for: a workflow, a service account or a person."""
     certificate = x509.load_der_x509_certificate(attestation.verification_material.certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return ", ".join(str(name.value) for name in names)
@@ -191,7 +181,7 @@ _ISSUERS = {
 
 
 def _expected(publisher: Mapping[str, Any]) -> dict[str, str]:
-    """What the certificate of *publisher* claims, tags aside; `WheelError` for an unknown kind."""
+    """What the certificate of *publisher* claims, tags aside."""
     if not publisher:
         return {}
     kind = publisher["kind"]
@@ -231,7 +221,6 @@ def _verifier(trust_root: Path | None) -> Verifier:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of sigstore that nothing is fetched, which is intended."""
     log = logging.getLogger("sigstore")
     before = log.level
     log.setLevel(logging.ERROR)

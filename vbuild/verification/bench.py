@@ -2,9 +2,9 @@
 
     wheels -> environments -> rounds, in each round every wheel once -> figures -> ratios to the first wheel
 
-It prints a line for each figure, such as ``encrypt 12.5 ms``, or the JSON of pyperf or pytest-benchmark. What else the
-machine does falls on all wheels alike, as they take turns: a ratio is of two times in the same round, and its spread
-is where the median of all such rounds lies, in fifteen of sixteen cases.
+It prints a line for each figure, such as ``encrypt 12.5 ms``, or the JSON of pyperf or pytest-benchmark. As wheels take
+turns, what else the machine does falls on all alike: a ratio is of two times in the same round, and its spread is where
+the median of all such rounds lies, in fifteen of sixteen cases.
 
 A level is worth a wheel if its machines get something faster than what they would get without it: the next lower level
 that stays, or the plain wheel.
@@ -59,7 +59,7 @@ Figures = Mapping[str, float]
 class BenchRatio(Struct, frozen=True):
     """How many times faster than another wheel: the *median* of the rounds, and *low* and *high*, its spread.
 
-    The median of infinitely many rounds is between these in fifteen of sixteen cases, from five rounds on.
+    From five rounds on, the median of infinitely many is between these in fifteen of sixteen cases.
     """
 
     median: float
@@ -82,8 +82,8 @@ class BenchRatio(Struct, frozen=True):
 class BenchedWheel(Struct, frozen=True):
     """A *wheel* with the medians of its figures, in seconds, and ratios to the first; *untried* says why it has none.
 
-    The *wheel* is a file name, or the path if two have one name. Its *title* is its label, ``plain``, or ``published``.
-    Without it, the machines of its level get the wheel with the title *below*, to which its *gain* is a ratio.
+    The *wheel* is a file name, or the path if two have one name; its *title* is its label, ``plain``, or ``published``.
+    Without it, machines of its level get the wheel *below*, to which its *gain* is a ratio.
     """
 
     wheel: str
@@ -97,11 +97,11 @@ class BenchedWheel(Struct, frozen=True):
     untried: str | None = None
 
     def is_open(self, min_gain: float) -> bool:
-        """Whether the noise hides if it reaches *min_gain*."""
+        """Whether the noise hides that it reaches *min_gain*."""
         return self.gain is not None and not self.is_left_out and self.gain.low < 1 + min_gain
 
     def decision(self, min_gain: float | None) -> str | None:
-        """What becomes of the level if *min_gain*, a part of 1, is expected; None if nothing is decided."""
+        """What becomes of the level if *min_gain*, a part of 1, is expected."""
         if min_gain is None or self.title == PUBLISHED:
             return None
         if self.untried:
@@ -119,7 +119,7 @@ class BenchedWheel(Struct, frozen=True):
 class BenchReport(Struct, frozen=True):
     """What *rounds* of a bench say of wheels, of which the first is the measure; *error* says why it says nothing.
 
-    *min_gain* is what a level has to bring, as a part of 1, or None if that was not asked.
+    *min_gain* is what a level has to bring, as a part of 1, if that was asked.
     """
 
     rounds: int
@@ -128,7 +128,6 @@ class BenchReport(Struct, frozen=True):
     error: str | None = None
 
     def data(self) -> dict[str, Any]:
-        """The report for JSON."""
         data: dict[str, Any] = to_builtins(self)
         return data
 
@@ -160,9 +159,9 @@ def bench(
     """Time *wheels*, and the *published* one, as *settings* say; one above this machine's level is not run.
 
     There are up to three times the rounds asked for as long as the noise hides whether a level brings enough. Each
-    environment has *python*, by default one that takes the wheel; what has no wheel is built if *builds* says so. The
-    bench sees the user's variables that builds see, and those of *pass_env*. `WheelError` if a wheel cannot be
-    installed, or if the bench fails, prints no figures, or not the same ones in each run.
+    environment has *python*, by default one that takes the wheel; what has no wheel is built if it *builds*. The bench
+    sees the variables that builds see, and those of *pass_env*. `WheelError` if a wheel cannot be installed, or if the
+    bench fails, or prints no figures, or other ones in another run.
     """
     every = [_Subject(wheel, claimed_cpu(wheel)) for wheel in wheels]
     if published:
@@ -202,7 +201,7 @@ def bench(
 def wheels_to_compare(paths: Sequence[Path]) -> list[Path]:
     """*paths*, with the wheels in each folder instead of it: those for this Python, the plain one first, then by level.
 
-    `WheelError` if it is not clear which wheels of a folder belong together.
+    `WheelError` if a folder has wheels of several releases.
     """
     return [wheel for path in paths for wheel in (_of_folder(path) if path.is_dir() else [path])]
 
@@ -226,7 +225,7 @@ def _rank(cpu: Cpu | None) -> int:
 
 
 class _Subject(Struct, frozen=True):
-    """A *wheel* for the level *cpu*, or any, and its *figures* in each round; without any, it was not run."""
+    """A *wheel* for the level *cpu*, or any, and its *figures* in each round."""
 
     wheel: Path
     cpu: Cpu | None
@@ -239,11 +238,11 @@ class _Subject(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What a message calls it: the published wheel may have the name of the plain one."""
+        """For messages: the published wheel may have the name of the plain one."""
         return f"{self.wheel.name}{', as published' if self.is_published else ''}"
 
     def gain(self, other: "_Subject") -> BenchRatio:
-        """How many times faster it is than the *other*: the geometric mean over the figures, of each round."""
+        """How many times faster than the *other*: the geometric mean over the figures, of each round."""
         pairs = zip(self.figures, other.figures, strict=True)
         means = (statistics.fmean(log(theirs[name] / ours[name]) for name in ours) for ours, theirs in pairs)
         return _ratio([exp(mean) for mean in means])
@@ -282,7 +281,6 @@ class _Kind(Struct, frozen=True):
 def _installed(
     subject: _Subject, folder: Path, python: Path | None, requires: Sequence[str], sources: WheelSources
 ) -> Path:
-    """The Python of a new environment in *folder*."""
     with at(subject.name):
         try:
             own, wheel = python or python_for(WheelName.parse(subject.wheel.name)), subject.wheel
@@ -293,7 +291,6 @@ def _installed(
 
 
 def _figures(kind: _Kind, python: Path, environment: Mapping[str, str]) -> Figures:
-    """The figures of one run in seconds by name."""
     with TemporaryDirectory(prefix="vbuild-bench-") as folder:
         output = Path(folder, "figures.json")
         if kind.script:  # beside the project's sources it would import these, not the wheel
@@ -331,7 +328,6 @@ def _of_lines(text: str) -> Iterator[tuple[str, float]]:
 
 
 def _of_json(text: str, title: str) -> Figures:
-    """The medians in the JSON of pyperf or of pytest-benchmark."""
     figures = {}
     try:
         data = json.loads(text)
@@ -348,7 +344,7 @@ def _of_json(text: str, title: str) -> Figures:
 
 
 def _check_same(subjects: Sequence[_Subject]) -> None:
-    """`WheelError` if a run has other figures than the first, or none that took any time."""
+    """Refuse a run with other figures than the first, or that took no time."""
     for subject in subjects:
         first = subjects[0]
         for figures in subject.figures:
@@ -360,7 +356,7 @@ def _check_same(subjects: Sequence[_Subject]) -> None:
 
 
 def _decided(subjects: Sequence[_Subject], why: str, min_gain: float | None) -> list[BenchedWheel]:
-    """Each of *subjects*, and of a level its gain over the next lower one that stays: the lowest are decided first."""
+    """Each of *subjects*, and of a level its gain over the next lower one that stays: the lowest come first."""
     first = subjects[0]
     wheels = [_benched(subject, first, why) for subject in subjects]
     order = sorted(range(1, len(subjects)), key=lambda number: _rank(subjects[number].cpu))
@@ -383,16 +379,16 @@ def _benched(subject: _Subject, first: _Subject, why: str) -> BenchedWheel:
     wheel, title, figures = subject.wheel.name, subject.title, subject.figures
     if not figures:
         return BenchedWheel(wheel, title, untried=why)
-    seconds = {name: statistics.median(one[name] for one in figures) for name in figures[0]}
+    seconds = {name: statistics.median(run[name] for run in figures) for name in figures[0]}
     if subject is first or not first.figures:
         return BenchedWheel(wheel, title, seconds)
     pairs = [*zip(figures, first.figures, strict=True)]
-    ratios = {name: _ratio([measure[name] / one[name] for one, measure in pairs]) for name in seconds}
+    ratios = {name: _ratio([measure[name] / run[name] for run, measure in pairs]) for name in seconds}
     return BenchedWheel(wheel, title, seconds, ratios, subject.gain(first))
 
 
 def _ratio(values: Sequence[float]) -> BenchRatio:
-    """The median of *values* with its spread by the sign test: as many extremes go on each side as chance allows."""
+    """The median of *values* with its spread by the sign test."""
     ordered, count = sorted(values), len(values)
     cut, tail = 0, 1 + count
     while 2 * tail <= _CHANCE * 2**count:

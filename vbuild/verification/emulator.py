@@ -3,8 +3,8 @@
     qemu-x86_64 -cpu qemu64,+ssse3,...,-avx,...    has every feature of the level, and none above
     qemu-aarch64 -cpu cortex-a76                   the processor with every feature of the version, and the fewest above
 
-Which instructions it runs and which it stops is not taken from its documentation: a program with one of each feature is
-run in it. What a process maps, and where a signal ended it, the emulator writes to a log when asked to:
+What it runs and what it stops is measured: a program with an instruction of each feature is run in it. What a process
+maps, and where a signal ended it, the emulator writes to a log:
 
     openat(-100,"/.../demo/_c.so",O_RDONLY|O_CLOEXEC) = 4
     mmap(0x000000400286f000,8192,PROT_EXEC|PROT_READ,MAP_PRIVATE|MAP_FIXED,4,0x1000) = 0x000000400286f000
@@ -113,9 +113,7 @@ _STOPPED = re.compile(r"--- SIGILL \{.*si_addr\s*=\s*(?P<address>0x[0-9a-f]+)")
 
 
 class Emulator(Struct, frozen=True):
-    """qemu's emulator of *machine* for single programs; *prefix* has its loader and libraries, if that is another
-    machine.
-    """
+    """qemu's emulator of *machine* for single programs; *prefix* has the loader and libraries of another machine."""
 
     path: Path
     version: str
@@ -131,39 +129,35 @@ class Emulator(Struct, frozen=True):
         return f"qemu-{self.machine} {self.version}"
 
     def command(self, cpu: Cpu) -> tuple[str, ...]:
-        """The command before a program that makes it see the features of *cpu*, and those that `passing` names."""
+        """The command before a program that sees the features of *cpu*, and those that `passing` names."""
         name = processor(cpu) if cpu.machine == "x86_64" else _arm_model(self, cpu)[0]
         return self.on(name)
 
     def on(self, processor: str) -> tuple[str, ...]:
-        """The command before a program that makes it see *processor*."""
         return (*self.widest[:-1], processor)
 
     def features(self, processor: str) -> frozenset[str] | None:
-        """The features that its x86-64 *processor* has for sure; None if it knows no such processor."""
+        """The features that its x86-64 *processor* has for sure; None if it knows none of that name."""
         return _features(self, processor)
 
     @property
     def widest(self) -> tuple[str, ...]:
-        """The command before a program that makes it see all features that are emulated."""
+        """The command before a program that sees all features that are emulated."""
         return (str(self.path), *(("-L", str(self.prefix)) if self.prefix else ()), "-cpu", "max")
 
     def why_not(self, cpu: Cpu) -> str | None:
-        """Why it cannot judge code for *cpu*, or None if it runs what such processors have.
-
-        Of x86-64, it runs no more then; of aarch64, what `passing` names.
-        """
+        """Why it cannot judge code for *cpu*; None if it runs what such processors do, and what `passing` names."""
         return _why_not(self, cpu)
 
     def passing(self, cpu: Cpu) -> frozenset[str]:
-        """The features that its processor for *cpu* has, and *cpu* has not: code that needs one does not stop."""
+        """The features that its processor for *cpu* has beyond *cpu*: code that needs one does not stop."""
         return frozenset(_arm_model(self, cpu)[2]) if self.machine != "x86_64" else frozenset()
 
 
 class StoppedAt(Struct, frozen=True):
     """Where SIGILL ended a process: at *instruction*, which needs *features*, in *function* of *file*.
 
-    Without a file, the code was made at run time, or the address is not known. The bytes of a trap need no features.
+    Without a file, the code was made at run time, or its address is not known. A trap needs no features.
     """
 
     file: Path | None
@@ -180,7 +174,7 @@ class StoppedAt(Struct, frozen=True):
 
 
 def _prefix(machine: str) -> Path | None:
-    """The folder with the loader of *machine* and its libraries; None on such a machine, or without one."""
+    """The folder with the loader and libraries of *machine*, if that is another one."""
     if os.uname().machine == machine:
         return None
     folders = [os.environ["QEMU_LD_PREFIX"]] if os.environ.get("QEMU_LD_PREFIX") else []
@@ -210,9 +204,10 @@ def processor(cpu: Cpu) -> str:
 
 def cpuinfo(features: Collection[str], here: str) -> str:
     """/proc/cpuinfo of a processor with *features*, made of what it says *here*."""
-    known = {one.cpuinfo: one for found in (X86_64_FEATURES, X86_64_EXTRAS) for ones in found.values() for one in ones}
-    lowest = {one.name for one in X86_64_FEATURES["v1"]}
-    wanted = sorted(flag for flag, one in known.items() if one.name in lowest.union(features))
+    tables = (*X86_64_FEATURES.values(), *X86_64_EXTRAS.values())
+    known = {feature.cpuinfo: feature.name for table in tables for feature in table}
+    visible = {feature.name for feature in X86_64_FEATURES["v1"]}.union(features)
+    wanted = sorted(flag for flag, name in known.items() if name in visible)
 
     def seen(match: re.Match[str]) -> str:
         flags = [name for name in match[2].split() if name not in known and not name.startswith(_ABOVE_ALL)]
@@ -226,7 +221,7 @@ def is_above(feature: str, cpu: Cpu) -> bool:
 
 
 def _newer(cpu: Cpu) -> str:
-    """What helps if an emulator does not know *cpu*: no qemu so far has all of v4, or single features."""
+    """No qemu so far has all of v4, or single features."""
     return "; expected qemu 7.2 or newer" if cpu.rank < X86_64_LEVELS.index("v4") and not cpu.extras else ""
 
 
@@ -263,11 +258,11 @@ def _arm_runs(emulator: Emulator) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _arm_model(emulator: Emulator, cpu: Cpu) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """The processor that is most like *cpu*, the features that it lacks, and those that it has beyond *cpu*'s."""
     wanted = tuple(sorted(cpu.features))
-    found = [
-        (name, tuple(one for one in wanted if one not in runs), tuple(one for one in runs if is_above(one, cpu)))
-        for name, runs in _arm_runs(emulator)
-    ]
-    return min(found, key=lambda one: (len(one[1]), len(one[2])), default=("max", wanted or ("anything",), ()))
+    models = []
+    for name, runs in _arm_runs(emulator):
+        lacking = tuple(feature for feature in wanted if feature not in runs)
+        models.append((name, lacking, tuple(feature for feature in runs if is_above(feature, cpu))))
+    return min(models, key=lambda model: (len(model[1]), len(model[2])), default=("max", wanted or ("anything",), ()))
 
 
 def _run_by(command: Iterable[str], code: bytes, instructions: Collection[str]) -> tuple[str, ...] | None:
@@ -289,7 +284,6 @@ def _run_by(command: Iterable[str], code: bytes, instructions: Collection[str]) 
 
 
 def _arm_program() -> bytes:
-    """The same as `_program` for aarch64, where instructions are words, and system calls have other numbers."""
 
     def call(number: int, *arguments: int) -> list[int]:
         # mov xN, argument; mov x8, number; svc 0
@@ -372,17 +366,18 @@ def _place(file: Path, offset: int) -> StoppedAt:
             image, elf = ElfImage.read(data), Elf.parse(data)
             code = bytes(data[offset : offset + _LONGEST])
             # only after all that may be damaged is read
-            address = next((one.p_vaddr + offset - one.p_offset for one in image.loads if offset in one.span), offset)
+            loads = (load.p_vaddr + offset - load.p_offset for load in image.loads if offset in load.span)
+            address = next(loads, offset)
     except (BinaryError, OSError):
         return StoppedAt(file, f"the instruction at {offset:#x}", function="code that cannot be read")
     text, features = _instruction(code, elf.machine, address)
-    region = next((one for one in regions_of(elf) if one.address <= address < one.address + len(one.data)), None)
+    regions = (region for region in regions_of(elf) if 0 <= address - region.address < len(region.data))
+    region = next(regions, None)
     function = str(region.function) if region and region.function else "code without a name"
     return StoppedAt(file, f"{text} at {address:#x}", features, function)
 
 
 def _instruction(code: bytes, machine: str, address: int) -> tuple[str, tuple[str, ...]]:
-    """The first instruction of *code*, which stands at *address*, and the features that it needs."""
     if machine == "aarch64":
         word = int.from_bytes(code[:4], "little")
         return arm.text_of(word), tuple(sorted(arm.needed_by(word) - {arm.INVALID}))

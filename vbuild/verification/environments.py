@@ -1,13 +1,12 @@
 """Fresh environments with a wheel and all its requirements, made by pip and by uv.
 
     a wheel for this Python and this machine     a virtual environment; each of the two installers makes one
-    one for another Python or Linux machine      a folder with its files alone, made by uv, or by pip if uv has no
-                                                 name for the target; without requirements that have no wheels for
-                                                 the target and bring no libraries for the loader
+    one for another Python or Linux machine      a folder with its files, made by uv, or by pip if uv has no name for
+                                                 the target; without requirements that have no wheels for it and
+                                                 bring no libraries
 
-Both installers read the configured package indexes and use their own download caches.
-
-Only requirements that bring libraries matter to the loader:
+Both installers read the configured indexes and use their own caches. Only requirements with libraries matter to the
+loader:
 
     demo-libs==0.5              kept: a companion wheel of the same split
     nvidia-cufft-cu12==11.2.*   kept: an official package of libraries
@@ -70,8 +69,6 @@ _OTHER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)")
 
 
 class TargetPython(Struct, frozen=True):
-    """A Python other than this one."""
-
     implementation: str
     version: str
     abi: str
@@ -79,7 +76,7 @@ class TargetPython(Struct, frozen=True):
 
     @classmethod
     def of(cls, name: WheelName) -> Self | None:
-        """The Python that the wheel *name* is for, or None if it is for another system than Linux."""
+        """The Python that the wheel *name* is for; None if it is for another system than Linux."""
         if not (platforms := platforms_in(name.platform)):
             return None
         platform = max(platforms, key=lambda found: found.glibc or (0, 0))
@@ -96,7 +93,7 @@ class TargetPython(Struct, frozen=True):
 
     @property
     def uv_platform(self) -> str | None:
-        """What uv calls the platform, or None if uv has no name for it, or for the interpreter."""
+        """What uv calls the platform; None without a name for it, or for the interpreter."""
         machine = self.platform.machine
         if machine not in {"x86_64", "aarch64"} or self.abi != f"cp{self.version.replace('.', '')}":
             return None
@@ -106,7 +103,6 @@ class TargetPython(Struct, frozen=True):
 
     @property
     def markers(self) -> Mapping[str, str]:
-        """The environment markers that may have other values there than here."""
         return {
             "python_version": self.version,
             "python_full_version": f"{self.version}.0",
@@ -144,10 +140,7 @@ class RequirementChoice(Struct, frozen=True):
 
     @classmethod
     def of(cls, lines: Iterable[str], *, companions: Collection[str], markers: Mapping[str, str]) -> Self:
-        """Choose among Requires-Dist *lines*; *companions* are the projects of companion wheels.
-
-        *markers* are the environment markers that have other values than here.
-        """
+        """Choose among Requires-Dist *lines*; *companions* are projects, *markers* those that differ from here."""
         kept: dict[str, None] = {}
         left_out: dict[str, None] = {}
         for line in lines:
@@ -177,8 +170,8 @@ class Installer(StrEnum):
 class WheelEnvironment(Struct, frozen=True):
     """Where a wheel is installed: *packages* is site-packages in *folder*; *python* is None if none here can run it.
 
-    *left_out* are required projects that are not installed, for the *reason* that the installer gave; with a reason
-    alone, none is. *machine* is that of the Python if it is another than this one.
+    *left_out* are required projects that are not installed, for the installer's *reason*; with a reason alone, none is.
+    *machine* is that of the Python if it is another than this one.
     """
 
     folder: Path
@@ -190,10 +183,9 @@ class WheelEnvironment(Struct, frozen=True):
 
 
 class WheelSources(Struct, frozen=True):
-    """Where installers find packages: folders of wheels, and indexes.
+    """Where installers find packages: folders of wheels, and indexes; *builds* what has no wheel, which runs its code.
 
-    *companions* are the projects of the companion wheels in these folders. If *builds*, what has no wheel is built,
-    which runs its code.
+    *companions* are the projects of the companion wheels in these folders.
     """
 
     links: tuple[Path, ...]
@@ -208,12 +200,12 @@ def is_native(name: WheelName) -> bool:
 
 
 def is_foreign(name: WheelName) -> bool:
-    """Whether the wheel *name* is for other machines than this one, which qemu-user may emulate."""
+    """Whether the wheel *name* is for other machines, which qemu-user may emulate."""
     return bool(name.machines) and os.uname().machine not in name.machines
 
 
 def foreign_pythons(machine: str) -> tuple[Path, ...]:
-    """The CPythons of *machine* on this one: those of uv, and those in the folder QEMU_LD_PREFIX."""
+    """The CPythons of *machine* on this one: uv's, and those in the folder QEMU_LD_PREFIX."""
     ran = subprocess.run(managed_command(), capture_output=True, text=True, check=False)
     prefix = os.environ.get("QEMU_LD_PREFIX")
     folders = [Path(ran.stdout.strip()).glob(f"cpython-*-linux-{machine}-gnu/bin/python3.*")] if ran.stdout else []
@@ -232,8 +224,8 @@ def installers(name: WheelName) -> tuple[Installer, ...]:
 def install(wheel: Path, installer: Installer, sources: WheelSources, *, folder: Path) -> WheelEnvironment:
     """Install *wheel*, under its plain name, and its requirements into a new environment in *folder*.
 
-    If the wheel is for another Python or machine, requirements that the loader does not need are left out if they
-    cannot be installed even alone. `RepackageError`, with the installer's reason, if the wheel cannot be installed.
+    For another Python or machine, requirements that the loader does not need are left out if they cannot be installed
+    even alone. `RepackageError`, with the installer's reason, if the wheel cannot be installed.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
@@ -274,8 +266,8 @@ def make_environment(
 ) -> WheelEnvironment:
     """A new environment of *python* in *folder*, made by uv: *wheel*, and what it and its test *requires*.
 
-    That of a Python of another machine gets wheels only. If the wheel *is_enough_alone*, it gets nothing else if what
-    is required cannot be had. `RepackageError`, with uv's reason, if it cannot be made.
+    That of a Python of another machine gets wheels only. A wheel that *is_enough_alone* is installed alone if what is
+    required cannot be had. `RepackageError`, with uv's reason, if it cannot be made.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
@@ -304,7 +296,6 @@ def make_environment(
 
 
 def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
-    """A path to *wheel* under a name that every installer understands."""
     if name.variant is None:
         return wheel.absolute()
     link = folder / "plain" / str(name.plain())
@@ -314,7 +305,7 @@ def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
 
 
 def variables() -> dict[str, str]:
-    """The variables for a process in an environment: those a build sees, less those that lead elsewhere."""
+    """For a process in an environment: the variables a build sees, less those that lead elsewhere."""
     return undisturbed(passed(os.environ))
 
 
@@ -337,7 +328,6 @@ class _Client(Struct, frozen=True):
             raise
 
     def refusal(self, packages: Sequence[str], folder: Path) -> str | None:
-        """Why *packages* cannot be installed even by themselves, or None if they can or there are none."""
         try:
             if packages:
                 self.install(WheelEnvironment(folder, folder / "nothing"), "--dry-run", *packages)
@@ -402,6 +392,6 @@ def _reason(output: str) -> str:
     lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
     if errors := [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]:
         return errors[-1]
-    found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")][:1]
-    found += [line.removeprefix("cause: ") for line in lines if line.startswith("cause: ")][:1]
-    return ": ".join(found or lines[-1:])
+    first = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")][:1]
+    first += [line.removeprefix("cause: ") for line in lines if line.startswith("cause: ")][:1]
+    return ": ".join(first or lines[-1:])

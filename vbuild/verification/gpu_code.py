@@ -32,7 +32,7 @@ DEVICE_SECTIONS = frozenset(name for form in FORMS for name in form.sections)
 
 
 class GpuClaim(Struct, frozen=True):
-    """The GPUs that a variant names: those with machine code, those with PTX, the oldest driver, and AMD's."""
+    """The GPUs that a variant names: by machine code, by PTX, AMD's, and the oldest driver."""
 
     real: tuple[Arch, ...] = ()
     virtual: tuple[Arch, ...] = ()
@@ -69,7 +69,6 @@ class GpuClaim(Struct, frozen=True):
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The claim as the variant writes it: ``90_real``, ``gfx942``."""
         kinds = (f"{arch.number}_{kind}" for kind in ("real", "virtual") for arch in getattr(self, kind))
         return (*kinds, *map(str, self.targets))
 
@@ -88,10 +87,7 @@ def _mistaken(value: str) -> str | None:
 
 
 class LibraryCode(Struct, frozen=True):
-    """The GPU code of one library: its fatbins by what they offer.
-
-    *beside* names the architectures of code that the GPU's runtime is not given: the library's own code reads it.
-    """
+    """The GPU code of one library: its fatbins by what they offer; *beside* is code that only the library reads."""
 
     fatbins: Mapping[tuple[GpuOffer, ...], int]
     machine: tuple[str, ...]
@@ -104,7 +100,6 @@ class LibraryCode(Struct, frozen=True):
 
     @classmethod
     def of(cls, code: DeviceCode) -> Self:
-        """Summarise *code*, as far as it is in containers that the GPU's runtime chooses from."""
         containers = offered(code.containers)
         entries = [entry for container in containers for entry in container.entries]
         spans = {container.span for container in containers}
@@ -137,7 +132,6 @@ class LibraryCode(Struct, frozen=True):
         return frozenset(arch.device for arch in archs if isinstance(arch, Arch) or arch.processor in PROCESSORS)
 
     def fatbins_with_ptx(self, device: Arch) -> int:
-        """The number of fatbins with PTX that the driver of *device* can compile."""
         return sum(
             count
             for offers, count in self.fatbins.items()
@@ -146,7 +140,7 @@ class LibraryCode(Struct, frozen=True):
 
 
 def _offers(container: Container) -> tuple[GpuOffer, ...]:
-    """What *container* offers to the driver; nothing if all is for libraries, as LTO-IR is."""
+    """What *container* offers to the driver; not if all is for libraries, as LTO-IR is."""
     offers = tuple(entry.offer for entry in container.entries)
     return offers if any(offer.code is not GpuCodeKind.OTHER for offer in offers) else ()
 
@@ -173,7 +167,7 @@ class GpuCodeCheck:
         self._native = {device for path in judged for device, served in self._served[path].items() if served.machine}
 
     def libraries(self) -> Iterator[LibraryGpus]:
-        """How each library serves the GPUs that are claimed and those that the wheel has code for."""
+        """How each library serves the GPUs that are claimed or that the wheel has code for."""
         for path, code in self._libraries.items():
             served = tuple(self._served.get(path, {}).values())
             yield LibraryGpus(path, code.containers, code.machine, code.ptx, served, code.notes, code.beside)

@@ -7,11 +7,11 @@
     import     each top-level package
 
 A wheel for another Python or another machine is installed and resolved only: loading needs a Python that runs here.
-Such a wheel may lack requirements, because few wheels are published for a future Python.
+It may lack requirements, because few wheels are published for a future Python.
 
 glibc's loader loads breadth-first from a root. A name that is loaded already, as SONAME or as it was asked for, needs
 no search; for others `vbuild.elf.linkage` says where the loader searches. glibc-hwcaps folders are left out: a library
-there replaces one that exists elsewhere.
+there replaces one elsewhere.
 """
 
 import os
@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from vbuild.binary.linkage import Via
@@ -42,6 +42,7 @@ from vbuild.wheel.name import WheelName
 
 OnProgress = Callable[[str], None]
 _SHOWN = 12
+_UNMET = frozenset({Via.NAME, Via.OUTSIDE, Via.MISSING})
 _UNREACHED_BEFORE = "which no RPATH led to before either"
 # newer than every known list: for packages whose platform is not known
 _NEWEST = "manylinux_2_99"
@@ -58,14 +59,11 @@ class InstallFinding(Struct, frozen=True):
     step: CheckStep
     what: str
 
-    def data(self) -> dict[str, str]:
-        return {"step": self.step.value, "what": self.what}
-
 
 class InstallCheck(Struct, frozen=True):
-    """The result for one wheel and one installer; *installer* is None if no installer here can install the wheel.
+    """The result for one wheel and one installer, or None if none here can install it.
 
-    *resolved* counts the NEEDED entries that were found, *loaded* are paths from site-packages, *imported* are modules.
+    *resolved* counts the NEEDED entries that were found, *loaded* are paths from site-packages, *imported* modules.
     """
 
     wheel: str
@@ -78,7 +76,6 @@ class InstallCheck(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed; what could not be tried is in the notes."""
         return not self.failures
 
     @property
@@ -86,20 +83,9 @@ class InstallCheck(Struct, frozen=True):
         return not any(failure.step is CheckStep.INSTALL for failure in self.failures)
 
     def data(self) -> dict[str, Any]:
-        """The result for JSON."""
-        return {
-            "wheel": self.wheel,
-            "installer": self.installer and self.installer.value,
-            "ok": self.ok,
-            "resolved": self.resolved,
-            "loaded": list(self.loaded),
-            "imported": list(self.imported),
-            "failures": [finding.data() for finding in self.failures],
-            "notes": [finding.data() for finding in self.notes],
-        }
+        return {"wheel": self.wheel, "installer": self.installer, "ok": self.ok, **to_builtins(self)}
 
     def lines(self) -> Iterator[str]:
-        """The result for a terminal: a summary, then the first failures and notes, a line each."""
         yield f"{self.wheel}: {self._summary()}"
         yield from _first([f"    {finding.step} failed: {finding.what}" for finding in self.failures])
         yield from _first([f"    {finding.step}: {finding.what}" for finding in self.notes])
@@ -117,11 +103,10 @@ class InstallCheck(Struct, frozen=True):
 
 
 class LoaderNeed(Struct, frozen=True):
-    """One NEEDED name as the loader meets it, with the way in which it is found or the reason why it is not.
+    """One NEEDED name as the loader meets it; *via* is how RPATHs find it, even if it *is_loaded* already.
 
-    *via* is how RPATHs find it, even if it *is_loaded* already. *provider* is the file, relative to site-packages, or
-    absolute if it is outside the environment; None for a library of the platform or the driver. *searched* are the
-    entries of the RPATHs that the loader reads.
+    *provider* is the file, relative to site-packages, or absolute if outside the environment; None for a library of the
+    platform or the driver. *searched* are the entries of the RPATHs that the loader reads.
     """
 
     consumer: str
@@ -133,23 +118,18 @@ class LoaderNeed(Struct, frozen=True):
 
     @property
     def is_met(self) -> bool:
-        return self.is_loaded or self.via not in {Via.NAME, Via.OUTSIDE, Via.MISSING}
-
-    @property
-    def badness(self) -> int:
-        return 2 * (not self.is_met) + self.is_met_by_order
+        return self.is_loaded or self.via not in _UNMET
 
     @property
     def is_met_by_order(self) -> bool:
         """Whether the loader continues only because something else was loaded before."""
-        return self.is_loaded and self.via in {Via.NAME, Via.OUTSIDE, Via.MISSING}
+        return self.is_loaded and self.via in _UNMET
 
 
 class Loader:
     """The loader in the environment in *folder*; paths are relative to its site-packages, *packages*.
 
-    *own* are the paths of the wheels under test, which may use what *platforms* promise; other packages may use what
-    any platform promises.
+    *own* are the paths of the wheels under test, which may use what *platforms* promise, and others what any does.
     """
 
     def __init__(
@@ -163,7 +143,7 @@ class Loader:
         self._places: dict[str, str] | None = None
 
     def needs(self, root: str) -> Iterator[LoaderNeed]:
-        """Every NEEDED of the file *root* and of what it loads, in the order in which the loader asks."""
+        """Every NEEDED of the file *root* and of what it loads, in the loader's order."""
         if not (outline := self.outline(root)):
             return
         loaded, loaders = {root: outline}, dict[str, tuple[str, ...]]()
@@ -188,7 +168,7 @@ class Loader:
                     names.setdefault(outline.soname or name, path)
 
     def outline(self, path: str) -> Outline | None:
-        """The headers of the ELF file at *path*, or None if there is none or it is damaged."""
+        """The headers of the ELF file at *path*; None if there is none, or it is damaged."""
         if path not in self._outlines:
             try:
                 with mapped(self._packages / path) as data:
@@ -198,7 +178,6 @@ class Loader:
         return self._outlines[path]
 
     def _found(self, consumer: str, outline: Outline, name: str, entries: Sequence[tuple[str, str]]) -> LoaderNeed:
-        """Search for *name* in the RPATH *entries*, each with the file that has it."""
         searched = tuple(entry if file == consumer else f"{entry} of {file}" for file, entry in entries)
         need = LoaderNeed(consumer, name, Via.MISSING, None, is_loaded=False, searched=searched)
         candidates = [(consumer, name)] if "/" in name else [(file, f"{entry}/{name}") for file, entry in entries]
@@ -221,7 +200,7 @@ class Loader:
         return need
 
     def _placed(self, file: str, entry: str) -> str | None:
-        """The path that *entry* of *file* stands for: relative to site-packages, or absolute if outside."""
+        """The path that *entry* of *file* means: relative to site-packages, or absolute if outside."""
         path = expanded(file, entry)
         if path is None or "$" in path:  # $LIB and $PLATFORM
             return None
@@ -236,7 +215,6 @@ class Loader:
         return (*self._platforms, newest) if newest else self._platforms
 
     def _anywhere(self, name: str) -> str | None:
-        """The first file of the environment that is called *name*."""
         if self._places is None:
             files = sorted(path for path in self._packages.rglob("*.so*") if path.is_file())
             self._places = {path.name: path.relative_to(self._packages).as_posix() for path in reversed(files)}
@@ -254,39 +232,20 @@ def check(
     *,
     absent: Collection[str] = (),
     builds: bool = False,
+    using: Collection[Installer] = tuple(Installer),
     indexes: Callable[[], Indexes] = Indexes.configured,
     on_progress: OnProgress = lambda _: None,
 ) -> tuple[InstallCheck, ...]:
     """Install the wheels at *paths*, files or folders of them, with pip and with uv, and try them.
 
-    A library in *absent* had no path that led to it before the split; it is no failure if there is none now. What has
-    no wheel is built if *builds* says so. `RepackageError` if no wheel can be installed.
+    They are the results of one split, whose companions come with those that need them. *absent* are SONAMEs that no
+    RPATH led to before: they are notes. *using* are the installers for wheels of this Python; they build what has no
+    wheel if *builds* says so. `RepackageError` if no wheel can be installed.
     """
-    with TemporaryDirectory(prefix="vbuild-check-") as text:
-        wheels, folder = gathered(paths), Path(text)
-        return checked(wheels, indexes=indexes, folder=folder, on_progress=on_progress, unreached=absent, builds=builds)
-
-
-def checked(
-    wheels: Sequence[Path],
-    *,
-    indexes: Callable[[], Indexes],
-    folder: Path,
-    on_progress: OnProgress = lambda _: None,
-    unreached: Collection[str] = (),
-    using: Collection[Installer] = tuple(Installer),
-    builds: bool = False,
-) -> tuple[InstallCheck, ...]:
-    """Install and try each of *wheels*, the results of one split; companion wheels come with those that need them.
-
-    Each environment exists in *folder* only while it is checked. *unreached* are SONAMEs that no RPATH led to before
-    the split: they are notes. *using* are the installers for wheels of this Python; they build what has no wheel if
-    *builds* says so. `RepackageError` if no wheel can be installed.
-    """
+    wheels = gathered(paths)
     companions = {wheel for wheel in wheels if _is_companion(wheel)}
     projects = frozenset(WheelName.parse(wheel.name).project for wheel in companions)
     links = tuple(dict.fromkeys(wheel.parent for wheel in wheels))
-    folder.mkdir(parents=True, exist_ok=True)
     results: list[InstallCheck] = []
     for wheel in (wheel for wheel in wheels if wheel not in companions):
         name = WheelName.parse(wheel.name)
@@ -297,10 +256,10 @@ def checked(
             if installer not in using and len(suitable) > 1:
                 continue
             on_progress(f"{wheel.name}: installing it with {installer}, and trying it")
-            with TemporaryDirectory(prefix="vbuild-check-", dir=folder) as place:
+            with TemporaryDirectory(prefix="vbuild-check-") as text:
                 sources = WheelSources(links, indexes(), projects, builds)
-                root = Path(place).resolve()
-                results.append(_checked(wheel, installer, sources, folder=root, unreached=frozenset(unreached)))
+                root = Path(text).resolve()
+                results.append(_checked(wheel, installer, sources, folder=root, unreached=frozenset(absent)))
     tried = [result for result in results if result.installer]
     if tried and not any(result.is_installed for result in tried):
         raise RepackageError(f"{tried[0].wheel}: cannot be installed: {tried[0].failures[0].what}")
@@ -359,12 +318,12 @@ class _CheckSteps:
         self.notes.append(InstallFinding(step, what))
 
     def resolve(self) -> None:
-        """Resolve every NEEDED entry as the loader does; an entry that one root does not find counts as not found."""
+        """Resolve every NEEDED entry as the loader does; what one root does not find counts as not found."""
         environment = self.environment
         loader = Loader(
             environment.packages, folder=environment.folder, own=tuple(self.installed.files), platforms=self.platforms
         )
-        worst: dict[tuple[str, str], tuple[str, LoaderNeed]] = {}
+        worst: dict[tuple[str, str], tuple[int, str, LoaderNeed]] = {}
         reached: set[str] = set()
         # GPU code stored as ELF files, and libraries for other machines, are not for this loader
         machines = {platform.machine for platform in self.platforms} or {os.uname().machine}
@@ -378,17 +337,18 @@ class _CheckSteps:
             reached.add(root)
             for need in loader.needs(root):
                 key = (need.consumer, need.name)
-                if key not in worst or need.badness > worst[key][1].badness:
-                    worst[key] = (root, need)
+                badness = 2 * (not need.is_met) + need.is_met_by_order
+                if key not in worst or badness > worst[key][0]:
+                    worst[key] = badness, root, need
                 if need.is_met and need.provider:
                     reached.add(need.provider)
-        self.needs = tuple(need for _, need in worst.values())
+        self.needs = tuple(need for *_, need in worst.values())
         for what in self.installed.damaged:
             self.note(CheckStep.RESOLVE, what)
-        self._report(worst.values(), loader)
+        self._report([(root, need) for _, root, need in worst.values()], loader)
 
     def _report(self, needs: Collection[tuple[str, LoaderNeed]], loader: Loader) -> None:
-        """Add a finding for each group of *needs* that one file has and that are wrong in the same way."""
+        """Add a finding for each group of *needs* of one file that are wrong in the same way."""
         failures: dict[tuple[str, str], list[str]] = {}
         notes: dict[tuple[str, str], list[str]] = {}
         for root, need in needs:
@@ -415,7 +375,6 @@ class _CheckSteps:
         return f"part of {project}, which was left out" if project in self.environment.left_out else None
 
     def load(self) -> Iterator[str]:
-        """The roots that load; none if no Python here takes the wheel."""
         if not (python := self.environment.python):
             return
         for root in self.roots:
@@ -435,7 +394,6 @@ class _CheckSteps:
                 self._add_failed(CheckStep.LOAD, root, result, counts=True)
 
     def _load_after_imports(self, root: str, python: Path, before: ProbeResult) -> ProbeResult:
-        """Load the file *root* after importing the packages, which may load what it needs."""
         imports = self.installed.imports
         if not imports:
             return before
@@ -447,7 +405,7 @@ class _CheckSteps:
         return result
 
     def _foreign_libraries(self, root: str, result: ProbeResult) -> Iterator[InstallFinding]:
-        """A finding for each library that came from outside, and that a package here should have brought."""
+        """A finding for each library from outside that a package here should have brought."""
         wanted = {need.name for need in self.needs if need.via not in {Via.PLATFORM, Via.DRIVER}} - self.unreached
         for path in map(Path, result.mapped):
             if path.is_relative_to(self.environment.folder):
@@ -458,7 +416,6 @@ class _CheckSteps:
                 yield InstallFinding(CheckStep.LOAD, what)
 
     def import_packages(self) -> Iterator[str]:
-        """The top-level packages and modules that can be imported; none if no Python here takes the wheel."""
         if not (python := self.environment.python):
             return
         for name in self.installed.imports:
@@ -470,7 +427,7 @@ class _CheckSteps:
                 self._add_failed(CheckStep.IMPORT, name, result, counts=counts)
 
     def _add_failed(self, step: CheckStep, place: str, result: ProbeResult, *, counts: bool) -> None:
-        """Add a failure for *place*, or a note if it does not *count* or this machine is the reason."""
+        """Add a failure, or a note if it does not *count* or this machine is the reason."""
         missing, what = result.absent, f"{place}: not {step}ed: {self._error(result)}"
         if missing and is_driver(missing):
             self.note(step, f"{place}: not {step}ed: needs {missing}, which comes with the driver")

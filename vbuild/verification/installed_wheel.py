@@ -8,8 +8,8 @@ Each probe runs in a process of its own, which knows only where the file or the 
     try_load(path)      dlopen with RTLD_NOW, as for an extension module: every symbol and version has to be there
     try_import(name)    import, as a user does it
 
-The process's memory map then says which libraries were loaded, and from where. Which files of a folder any process
-opens, Linux's inotify tells, without privileges: https://man7.org/linux/man-pages/man7/inotify.7.html
+The process's memory map says which libraries were loaded, and from where; inotify which files of a folder any process
+opens: https://man7.org/linux/man-pages/man7/inotify.7.html
 """
 
 import ctypes
@@ -93,9 +93,9 @@ _BUFFER = 1 << 16
 class InstalledWheel(Struct, frozen=True):
     """The ELF files of a wheel and its companion wheels by path from site-packages.
 
-    *named* are libraries of the wheel itself whose names stand in Python code or another file, which may open them;
-    those of a companion wheel have a stub where code looks for them. *imports* are the top-level packages and modules
-    of the wheel; *projects* are all projects installed.
+    *named* are libraries of the wheel itself that Python code or another file names, and may open; those of a companion
+    have a stub where code looks for them. *imports* are the top-level packages and modules of the wheel; *projects* all
+    that are installed.
     """
 
     files: Mapping[str, Loading]
@@ -107,13 +107,13 @@ class InstalledWheel(Struct, frozen=True):
     @classmethod
     def of(cls, packages: Path, project: str) -> Self:
         """The files of *project* in *packages*; `RepackageError` if there are none."""
-        found = tuple(distributions(path=[str(packages)]))
-        own = [one for one in found if _project(one) == project]
+        installed = tuple(distributions(path=[str(packages)]))
+        own = [distribution for distribution in installed if _project(distribution) == project]
         if not own:
             raise RepackageError(
                 f"{project}: not in {packages.name} after it was installed there, expected its .dist-info"
             )
-        paths = sorted({path for one in (*own, *filter(_is_companion, found)) for path in _paths(one)})
+        paths = sorted({path for each in (*own, *filter(_is_companion, installed)) for path in _paths(each)})
         files: dict[str, Loading] = {}
         damaged: list[str] = []
         for path in paths:
@@ -130,13 +130,13 @@ class InstalledWheel(Struct, frozen=True):
         in_data = {name for file in files.values() for name in file.mentioned}
         named = {path for path, file in files.items() if _names(path, file) & in_data}
         named.update(_named_in_code(packages, paths, files))
-        projects = frozenset(filter(None, map(_project, found)))
-        own_paths = sorted({path for one in own for path in _paths(one)})
+        projects = frozenset(filter(None, map(_project, installed)))
+        own_paths = sorted({path for distribution in own for path in _paths(distribution)})
         named.intersection_update(own_paths)
         return cls(files, frozenset(named), tuple(_imports(own_paths)), tuple(damaged), projects)
 
     def roots(self) -> tuple[str, ...]:
-        """The files with which loading begins: modules, programs, named ones, libraries that nothing needs."""
+        """Where loading begins: modules, programs, named files, libraries that nothing needs."""
         needed = {name for file in self.files.values() for name in file.outline.needed}
         roots = (
             path
@@ -146,7 +146,7 @@ class InstalledWheel(Struct, frozen=True):
         return tuple(sorted(roots))
 
     def modules(self, suffixes: Sequence[str]) -> Iterator[str]:
-        """The extension modules that a Python with *suffixes* imports; a stub has its module in what it needs."""
+        """The extension modules for a Python with *suffixes*; a stub has its module in what it needs."""
         exports: dict[str, set[str]] = {}
         for path, file in self.files.items():
             exports.setdefault(PurePosixPath(path).name, set()).update(file.modules)
@@ -189,9 +189,9 @@ def _names(path: str, file: Loading) -> set[str]:
 
 
 def _named_in_code(packages: Path, paths: Iterable[str], files: Mapping[str, Loading]) -> Iterator[str]:
-    """The libraries whose names stand in Python code, which may open them."""
     libraries = {path: _names(path, file) for path, file in files.items() if not file.modules}
-    names = sorted({re.escape(name.encode()) for found in libraries.values() for name in found}, key=len, reverse=True)
+    every = {re.escape(name.encode()) for names in libraries.values() for name in names}
+    names = sorted(every, key=len, reverse=True)
     if not names:
         return
     pattern = re.compile(rb"(?<![\w.-])(?:" + b"|".join(names) + rb")(?![\w-]|\.\w)")
@@ -199,7 +199,7 @@ def _named_in_code(packages: Path, paths: Iterable[str], files: Mapping[str, Loa
     for path in paths:
         if path.endswith(".py"):
             found_names |= {match.decode() for match in pattern.findall(read_file(packages / path))}
-    yield from (path for path, found in libraries.items() if found & found_names)
+    yield from (path for path, own_names in libraries.items() if own_names & found_names)
 
 
 def _imports(paths: Iterable[str]) -> Iterator[str]:
@@ -216,10 +216,7 @@ def _imports(paths: Iterable[str]) -> Iterator[str]:
 
 
 class ProbeResult(Struct, frozen=True):
-    """The last line of the *error*, and its *causes*, among them the loader's message.
-
-    *mapped* are the files that were loaded, as the kernel names them. *killed_by* is the signal that ended the process.
-    """
+    """The last line of the *error*, its *causes*, among them the loader's message, and the files that were *mapped*."""
 
     error: str | None = None
     causes: tuple[str, ...] = ()
@@ -236,7 +233,6 @@ class ProbeResult(Struct, frozen=True):
 
     @property
     def absent(self) -> str | None:
-        """The library that was not found, or None if that was not the error."""
         return next((match["name"] for text in self.causes if (match := _ABSENT.search(text))), None)
 
     @property
@@ -252,7 +248,7 @@ class ProbeResult(Struct, frozen=True):
 
 
 def try_load(path: Path, python: Path, *, after: Sequence[str] = ()) -> ProbeResult:
-    """Load the file at *path* into a process of *python*, which imports the modules *after* first."""
+    """Load the file at *path* in a process of *python*, which imports the modules *after* first."""
     return _probed(python, str(path), after)
 
 
@@ -287,7 +283,7 @@ def _probed(python: Path, path: str, modules: Sequence[str]) -> ProbeResult:
 
 @contextmanager
 def opened_files(folder: Path) -> Iterator[set[str]]:
-    """Yield a set that has, after the block, the files below *folder* that were opened in it, by path from there.
+    """Yield a set that has, after the block, the files below *folder* that were opened, by path from there.
 
     `RepackageError` if the system gives no more watches, or more files were opened than it can tell.
     """
@@ -320,7 +316,6 @@ def opened_files(folder: Path) -> Iterator[set[str]]:
 
 
 def _read(watching: int, ending: int, places: dict[int, Path], files: set[str], lost: threading.Event) -> None:
-    """Add to *files* what *watching* tells, until something can be read from *ending*."""
     while True:
         ready, _, _ = select.select([watching, ending], [], [])
         if watching in ready:

@@ -1,13 +1,11 @@
 """Make a process see the processor of another CPU level.
 
     GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F    hides features of this processor from all child processes
-    ld.so --glibc-hwcaps-mask LIST              searches no other folders than those of LIST
     qemu-x86_64 -cpu NAME                       emulates another processor
 
 ``ld.so --help`` lists the folders that the loader then searches; a level is tried only if they are those of that level.
-The first two change what glibc's loader sees, and stop no code of a higher level; `vbuild.verification.emulator` does.
-https://sourceware.org/glibc/manual/latest/html_node/Hardware-Capability-Tunables.html and
-https://man7.org/linux/man-pages/man8/ld.so.8.html
+The first changes what glibc's loader sees, and stops no code of a higher level; `vbuild.verification.emulator` does.
+https://sourceware.org/glibc/manual/latest/html_node/Hardware-Capability-Tunables.html
 """
 
 import json
@@ -21,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from vbuild.elf.linkage import LEVELS, OLDEST_GLIBC
@@ -68,7 +66,6 @@ print(json.dumps({"loader": loader, "libc": libc, "machine": os.uname().machine,
 
 class LevelMethod(StrEnum):
     TUNABLES = "GLIBC_TUNABLES"
-    MASK = "ld.so --glibc-hwcaps-mask"
     QEMU = "qemu-x86_64"
     QEMU_ARM = "qemu-aarch64"
     NONE = "this machine as it is"
@@ -84,15 +81,15 @@ class LevelMethod(StrEnum):
 
 NO_EMULATOR = "{} is not installed; Debian and Ubuntu have it in qemu-user"
 NEVER = "test.emulate = 'never' leaves the emulator out"
-METHODS = (LevelMethod.TUNABLES, LevelMethod.MASK, LevelMethod.QEMU)
+METHODS = (LevelMethod.TUNABLES, LevelMethod.QEMU)
 
 
-class LevelRun(Struct, frozen=True):
+class LevelRun(Struct, frozen=True, rename={"method": "way", "is_tested": "tested"}):
     """A run of a wheel as processors of *level* see it; *untried* says why there was none.
 
-    *imported* are modules, *loaded* the copies of libraries that the loader took, by their paths from site-packages.
-    *output* are the last lines of a test that failed. *illegal* are the instructions of the wheel above the level that
-    ended a process. *instead* says why the level is not the wheel's own.
+    *imported* are modules, *loaded* the copies of libraries that the loader took, by path from site-packages. *output*
+    is the end of a failed test's. *illegal* are instructions of the wheel above the level that ended a process.
+    *instead* says why the level is not the wheel's own.
     """
 
     level: str
@@ -117,33 +114,17 @@ class LevelRun(Struct, frozen=True):
         return self.untried is None
 
     def data(self) -> dict[str, Any]:
-        return {
-            "level": self.level,
-            "way": self.method.value,
-            "tried": self.is_tried,
-            "untried": self.untried,
-            "imported": list(self.imported),
-            "loaded": list(self.loaded),
-            "tested": self.is_tested,
-            "failures": list(self.failures),
-            "output": self.output,
-            "illegal": list(self.illegal),
-            "instead": self.instead,
-            **({"processor": self.processor} if self.processor else {}),
-        }
+        data = {"level": self.level, "way": self.method.value, "tried": self.is_tried, **to_builtins(self)}
+        if not self.processor:
+            del data["processor"]
+        return data
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
-        names = ("imported", "loaded", "failures", "illegal")
-        imported, loaded, failures, illegal = (tuple(data[name]) for name in names)
-        method, tested = LevelMethod(data["way"]), data["tested"]
-        level, untried, output, instead = (data[name] for name in ("level", "untried", "output", "instead"))
-        processor = data.get("processor", "")
-        return cls(level, method, untried, imported, loaded, tested, failures, output, illegal, instead, processor)
+        return convert(data, cls)
 
     @property
     def grouped(self) -> tuple[str, ...]:
-        """The failures, with those of several modules for one reason in one."""
         reasons: dict[str, list[str]] = {}
         for failure in self.failures:
             match = _IMPORT.fullmatch(failure)
@@ -160,7 +141,7 @@ class LevelRun(Struct, frozen=True):
 
     @property
     def done(self) -> str:
-        """What was done, in a few words: ``3 modules imported, test passed``."""
+        """``3 modules imported, test passed``"""
         done = [counted(len(self.imported), "module") + " imported"]
         has_failed = any(failure.startswith("test: ") for failure in self.failures)
         done += ["test failed" if has_failed else "test passed"] if self.is_tested else []
@@ -181,7 +162,7 @@ class LevelRun(Struct, frozen=True):
 
 def with_evidence(verdict: Verdict, run: LevelRun | None, *, why_not: str = "") -> Verdict:
     """*verdict* with what *run*, in an emulator, shows of functions in doubt: evidence, no proof."""
-    doubtful = [one for library in verdict.libraries for one in library.violations if one.doubt]
+    doubtful = [violation for library in verdict.libraries for violation in library.violations if violation.doubt]
     about = f"{{}} above {verdict.cpu} that may run without a check of the CPU"
     level = Cpu.known("aarch64" if run.method is LevelMethod.QEMU_ARM else "x86_64", run.level) if run else None
     notes = [run.instead] if run and run.instead else []
@@ -191,8 +172,8 @@ def with_evidence(verdict: Verdict, run: LevelRun | None, *, why_not: str = "") 
     elif doubtful and run and level and run.works:
         emulator = Emulator.found(level.machine)
         passing = emulator.passing(level) if emulator else frozenset()
-        passed = [one for one in doubtful if not passing.isdisjoint(one.features)]
-        names = ", ".join(sorted(passing & {name for one in passed for name in one.features}))
+        passed = [violation for violation in doubtful if not passing.isdisjoint(violation.features)]
+        names = ", ".join(sorted(passing & {name for violation in passed for name in violation.features}))
         if judged := len(doubtful) - len(passed):
             what = f"none ran in an emulator of {level} ({run.done}); this is evidence, and no proof"
             notes.append(f"{about.format(counted(judged, 'function'))}: {what}")
@@ -207,7 +188,7 @@ def with_evidence(verdict: Verdict, run: LevelRun | None, *, why_not: str = "") 
 
 
 class LevelReport(Struct, frozen=True):
-    """The results for a wheel's *levels*, the baseline first: its *runs*, and *notes* on what no run could show."""
+    """The results for a wheel's *levels*, the baseline first, with *notes* on what no run could show."""
 
     wheel: str
     levels: tuple[str, ...]
@@ -224,7 +205,6 @@ class LevelReport(Struct, frozen=True):
 
     @property
     def crash(self) -> str:
-        """The processor on which an instruction of the wheel first ended a run, and where; empty if none did."""
         run = next((run for run in self.runs if run.illegal), None)
         if run is None:
             return ""
@@ -250,7 +230,6 @@ class LevelReport(Struct, frozen=True):
         }
 
     def lines(self) -> Iterator[str]:
-        """The result for a terminal of 80 columns; paths are not broken."""
         yield self.wheel
         yield from wrapped(f"  {self.summary}", indent=6)
         for run in self.runs:
@@ -266,7 +245,7 @@ class LevelReport(Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        """The result in a few words: ``works as v1, v3; v4 not tried``."""
+        """``works as v1, v3; v4 not tried``"""
         if not self.tried:
             return "not tried"
         runs = [run for run in self.runs if not run.processor]
@@ -287,10 +266,10 @@ def _became(run: LevelRun) -> str:
 
 
 class LevelHost(Struct, frozen=True):
-    """The C library and the machine that a Python runs on: its dynamic *loader*, and the *glibc* version, if any.
+    """The machine and the C library that a Python, *program*, runs on: its dynamic *loader*, and the *glibc* version.
 
-    *program* is the Python's file, and *suffixes* are those of the extension modules that it imports. *as_is* is how it
-    runs without a level; if it is of another machine, in the emulator of all features.
+    *suffixes* are those of the extension modules that it imports. *as_is* is how it runs without a level; if it is of
+    another machine, in the emulator of all features.
     """
 
     program: Path
@@ -320,7 +299,6 @@ class LevelHost(Struct, frozen=True):
 
     @property
     def why_no_levels(self) -> str | None:
-        """Why its loader knows no levels, or None if it does."""
         taken = "it takes the copies for every processor"
         if self.machine != "x86_64":
             return f"glibc has no levels for {self.machine}: {taken}"
@@ -336,7 +314,12 @@ class LevelHost(Struct, frozen=True):
 
         If it *is_for_loader*, the loader has to search the folders of the level.
         """
-        level, launch = cpu.level, self._launch(method, cpu)
+        level = cpu.level
+        if method.is_emulator:
+            launch = self._emulated(cpu)
+        else:
+            masked = ",".join(f"-{_MASKED[name]}" for name in LEVELS[cpu.rank :])
+            launch = Launch(variables={"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={masked}"} if masked else {})
         if isinstance(launch, str) or not is_for_loader:
             return launch
         searched_levels = self.searched(launch)
@@ -347,28 +330,13 @@ class LevelHost(Struct, frozen=True):
         return f"{where} the loader searches for {highest}, not {level}"
 
     def searched(self, launch: "Launch") -> tuple[str, ...]:
-        """The levels whose folders the loader lists as searched, lowest first."""
-        command = [*launch.before, str(self.loader), *launch.options, "--help"]
+        """The levels whose folders the loader searches, lowest first."""
+        command = [*launch.before, str(self.loader), "--help"]
         try:
             ran = _run(command, launch.environment(plain_environment()))
         except (OSError, subprocess.SubprocessError):
             return ()
         return tuple(sorted(_SEARCHED.findall(ran.stdout)))
-
-    def _launch(self, method: LevelMethod, cpu: Cpu) -> "Launch | str":
-        if method.is_emulator:
-            return self._emulated(cpu)
-        above = LEVELS[cpu.rank :]
-        match method:
-            case LevelMethod.TUNABLES:
-                masked = ",".join(f"-{_MASKED[name]}" for name in above)
-                return Launch(variables={"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={masked}"} if masked else {})
-            case LevelMethod.MASK:
-                below = [f"x86-64-{name}" for name in LEVELS if name not in above]
-                # an empty list would mask nothing
-                options = ("--glibc-hwcaps-mask", ":".join(below) or "none")
-                return Launch(options=options, loader=self.loader, program=self.program)
-        return self.as_is
 
     def _emulated(self, cpu: Cpu) -> "Launch | str":
         if (emulator := Emulator.found(cpu.machine)) is None:
@@ -379,7 +347,6 @@ class LevelHost(Struct, frozen=True):
         return self._launched(emulator, emulator.command(cpu), features)
 
     def launch_on(self, processor: str) -> "Launch | str":
-        """How to launch a process on qemu's *processor*, or why that is impossible."""
         if (emulator := Emulator.found(self.machine)) is None:
             return NO_EMULATOR.format(LevelMethod.emulator_of(self.machine))
         features = emulator.features(processor)
@@ -394,7 +361,6 @@ class LevelHost(Struct, frozen=True):
         return Launch(before=before, program=self.program, cpuinfo=seen)
 
     def why_python_fails(self, launch: "Launch") -> str | None:
-        """Why the Python itself does not run by *launch*, or None if it does."""
         try:
             ran = _run([*launch.before, *isolated("-c", "", python=self.program)], plain_environment())
         except (OSError, subprocess.SubprocessError) as error:
@@ -403,21 +369,17 @@ class LevelHost(Struct, frozen=True):
 
 
 class Launch(Struct, frozen=True):
-    """How processes are launched: with *variables*, and, if *program* is given, Python by other commands.
+    """How processes are launched: with *variables*, or Python's *program* in an emulator by the command *before*.
 
-    *before* is the command of an emulator, *options* are those of the *loader*. *cpuinfo* is what /proc/cpuinfo says in
-    the emulator.
+    *cpuinfo* is what /proc/cpuinfo says there.
     """
 
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = {}
     before: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    loader: Path | None = None
     program: Path | None = None
     cpuinfo: str = ""
 
     def within(self, folder: Path) -> "Launch":
-        """The same with files in *folder*."""
         if not self.cpuinfo:
             return self
         root = folder / "machine"
@@ -442,11 +404,10 @@ class Launch(Struct, frozen=True):
             yield
             return
         # by the name that follows, Python finds its environment
-        command = [str(self.loader), *self.options, "--argv0"] if self.loader else [*self.before, "-0"]
         link = python.readlink()
         python.unlink()
         try:
-            start = f'exec {shlex.join(command)} "$0" {shlex.quote(str(self.program))} "$@"'
+            start = f'exec {shlex.join([*self.before, "-0"])} "$0" {shlex.quote(str(self.program))} "$@"'
             # the emulator writes a core file for each crash
             python.write_text(f"#!/bin/sh\nulimit -c 0\n{start}\n")
             python.chmod(0o755)

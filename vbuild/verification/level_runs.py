@@ -5,15 +5,13 @@
 
 For each library, the loader must take the best copy for the level: a fast copy that is never loaded still passes every
 test. A wheel without copies is run as it is, and in an emulator of its level, where an instruction above the level ends
-the process. A level that this machine cannot emulate is not tried, and the report says so.
-
-Modules are imported in a process of their own, whose loader logs which libraries it takes:
+the process. Modules are imported in a process of their own, whose loader logs which libraries it takes:
 
     LD_DEBUG=libs         find library=libx.so [0]; searching
                             trying file=/…/demo.libs/glibc-hwcaps/x86-64-v3/libx.so
     LD_DEBUG_OUTPUT=FILE  one file for each process, with its number appended to the name
 
-The last file that the loader tries for a name is the one it loads, if that file exists.
+The last file that it tries for a name is the one it loads, if that exists.
 https://man7.org/linux/man-pages/man8/ld.so.8.html
 """
 
@@ -106,11 +104,11 @@ os._exit(0)
 class LevelSettings(Struct, frozen=True, kw_only=True):
     """How to run a wheel at each level.
 
-    *check* is the test to run, and *cpu* the level of a wheel that claims none. The wheel is installed for *python*, by
-    default one of this machine that takes it; its requirements may also be in *links*, by default the wheel's folder;
-    what has no wheel is built if *builds* says so. Each level is emulated by each of *methods*, and the wheel is also
-    run on qemu's *processors* for x86-64. A command may take *timeout* seconds, sees *variables*, and its output is
-    appended to *log*.
+    *check* is the test to run, *cpu* the level of a wheel that claims none. The wheel is installed for *python*, by
+    default one of this machine that takes it; requirements may also be in *links*, by default the wheel's folder; what
+    has no wheel is built if it *builds*. Each level is emulated by each of *methods*, and the wheel also run on qemu's
+    *processors* for x86-64. A command may take *timeout* seconds, sees *variables*, and its output is appended to
+    *log*.
     """
 
     check: Check = Check()
@@ -129,7 +127,7 @@ class LevelSettings(Struct, frozen=True, kw_only=True):
 class ImportResult:
     """The result of importing the module *name*: the *error*, and the *missing* module if that caused it.
 
-    *place* is the innermost file of Python code that the error came through, or empty.
+    *place* is the innermost file of Python code that the error came through.
     """
 
     name: str
@@ -140,7 +138,7 @@ class ImportResult:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """*why* a command failed, or None for success, and the last lines of its *output*."""
+    """*why* a command failed, or None, and the last lines of its *output*."""
 
     why: str | None
     output: str
@@ -148,7 +146,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeProcess:
-    """How commands are run; their output is appended to *log* after *title* and a description of the command."""
+    """How commands are run; their output is appended to *log* after *title* and a description."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -252,10 +250,6 @@ def run_levels(
 
 
 def emulated(wheel: Path, environment: WheelEnvironment, settings: LevelSettings, *, folder: Path) -> LevelRun:
-    """Import *wheel*, installed in *environment*, and run its test in an emulator of its level, in *folder*.
-
-    `WheelError` if its Python does not run.
-    """
     installed = InstalledWheel.of(environment.packages, WheelName.parse(wheel.name).project)
     runner = _LevelRunner.of(environment, installed, settings, folder=folder)
     return runner.run(settings.cpu.level if settings.cpu else _BASELINES[runner.host.machine], runner.emulator)
@@ -271,7 +265,6 @@ def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
 
 
 def why_not_here(name: WheelName) -> str | None:
-    """Why this machine cannot run the wheel *name* with any Python, or None if it may."""
     here = os.uname().machine
     platforms = platforms_in(name.platform)
     machines = {platform.machine for platform in platforms}
@@ -294,7 +287,6 @@ def why_not_here(name: WheelName) -> str | None:
 
 
 def _why_not_emulated(name: WheelName) -> str | None:
-    """Why no emulator runs the wheel *name*, which is for another machine, or None if one does."""
     [machine], target = name.machines, TargetPython.of(name)
     what = f"for {machine}, and this machine is {os.uname().machine}: nothing was run"
     if target is None or not target.uv_platform or target.platform.tag.startswith("musllinux"):
@@ -321,7 +313,7 @@ def _foreign_python(name: WheelName) -> Path | None:
 
 
 def python_for(name: WheelName) -> Path:
-    """A Python on this machine that takes the wheel *name*, also one of another machine; or `WheelError`."""
+    """A Python here that takes the wheel *name*, also one of another machine; or `WheelError`."""
     if is_native(name):
         return Path(sys.executable)
     if is_foreign(name) and (found := _foreign_python(name)):
@@ -358,14 +350,14 @@ class _LevelRunner(Struct, frozen=True):
         for path in installed.files:
             if level := level_of(path):
                 copies.setdefault(baseline_of(path), []).append(level)
-        levels = {base: tuple(sorted(found)) for base, found in copies.items()}
+        levels = {base: tuple(sorted(several)) for base, several in copies.items()}
         modules = tuple(dict.fromkeys((*installed.imports, *installed.modules(host.suffixes))))
         return cls(
             environment, python, host, modules, levels, settings, folder, installed.imports, frozenset(installed.files)
         )
 
     def run(self, level: str, method: LevelMethod, *, processor: str = "") -> LevelRun:
-        """The run of the wheel as processors of *level* see it by *method*, or on qemu's *processor* instead."""
+        """The run of the wheel as *level*, by *method*, or on qemu's *processor* instead."""
         run = LevelRun(level, method, processor=processor)
         launch = self._launch(level, method, processor=processor)
         if isinstance(launch, str):
@@ -401,7 +393,6 @@ class _LevelRunner(Struct, frozen=True):
         )
 
     def _launch(self, level: str, method: LevelMethod, *, processor: str) -> Launch | str:
-        """How processes are launched that see *level*, or why none can be."""
         if processor:
             return self.host.launch_on(processor)
         if method is LevelMethod.NONE:
@@ -414,7 +405,6 @@ class _LevelRunner(Struct, frozen=True):
         return self.host.launch(method, self._cpu(level), is_for_loader=is_for_loader)
 
     def _tried(self, launch: Launch, title: str) -> tuple[list[ImportResult], CommandResult | None, tuple[str, ...]]:
-        """The imports and the test by *launch*, and the copies for levels that the loader took."""
         with self._process(launch, title) as bare:
             logs = bare.folder / "loader-log"
             process = bare.seeing({"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(logs)} if self.copies else {})
@@ -428,7 +418,7 @@ class _LevelRunner(Struct, frozen=True):
         return results, test, tuple(path for path in libraries if baseline_of(path) in self.copies)
 
     def _cpu(self, level: str) -> Cpu:
-        """The processors of *level*, with the features beyond it that the wheel may count on."""
+        """The processors of *level*, with further features that the wheel may count on."""
         own = self.settings.cpu
         return Cpu.known(self.host.machine, level).with_extras(own.extras if own else ())
 
@@ -437,7 +427,6 @@ class _LevelRunner(Struct, frozen=True):
         return LevelMethod.emulator_of(self.host.machine)
 
     def _failed(self, results: Iterable[ImportResult], launch: Launch) -> list[ImportResult]:
-        """Those of *results* that say something of the level: modules that failed and should not have."""
         failed = [result for result in results if result.error and not self._lacks(result.missing)]
         if not (launch.before and failed):
             return failed
@@ -450,7 +439,7 @@ class _LevelRunner(Struct, frozen=True):
     def _stops(
         self, launch: Launch, failed: Sequence[ImportResult], failures: Sequence[str]
     ) -> Mapping[int, StoppedAt]:
-        """Where SIGILL ends the first of *failures* in the emulator: those of *failed* imports, then a test's."""
+        """Where SIGILL ends the first of *failures*: those of *failed* imports, then a test's."""
         if not launch.before:
             return {}
         # a test may end otherwise if a process of its own is ended so
@@ -482,9 +471,7 @@ class _LevelRunner(Struct, frozen=True):
         return moved.run(["sh", "-c", command], command.strip())
 
     def _stop(self, launch: Launch, module: str | None) -> StoppedAt | None:
-        """Where SIGILL ends the import of *module*, or the test if it is None, in the emulator; None if nothing ends
-        so.
-        """
+        """Where SIGILL ends the import of *module*, or the test if it is None."""
         with TemporaryDirectory(dir=self.folder, prefix="trace-") as text:
             logs = Path(text, "log")
             with self._process(launch.traced(logs), "[again, to see where]") as process:
@@ -503,7 +490,6 @@ class _LevelRunner(Struct, frozen=True):
         return is_asked_for(module.rpartition(".")[2], sources)
 
     def _cause_elsewhere(self, failed: Iterable[ImportResult], stops: Iterable[StoppedAt]) -> str | None:
-        """Why the wheel is not to blame: what it requires cannot be imported, or SIGILL is in another file."""
         packages = self.environment.packages
         own = {name.partition(".")[0] for name in self.modules}
         for result in failed:
@@ -518,7 +504,6 @@ class _LevelRunner(Struct, frozen=True):
         return None
 
     def notes(self, runs: Iterable[LevelRun]) -> Iterator[str]:
-        """What no run could show: libraries that nothing loaded, and modules that lack what they import."""
         tried = [run for run in runs if run.is_tried]
         loaded_bases = {baseline_of(path) for run in tried for path in run.loaded}
         if tried and (unseen := sorted(self.copies.keys() - loaded_bases)):
@@ -540,7 +525,6 @@ class _LevelRunner(Struct, frozen=True):
         return not any(name.partition(".")[0] == top for name in self.modules)
 
     def _wrong_copies(self, level: str, taken: Sequence[str]) -> Iterator[str]:
-        """A failure for each library of which a processor of *level* should take another copy."""
         for path in taken:
             rank = X86_64_LEVELS.index(level)
             base = baseline_of(path)
@@ -551,7 +535,7 @@ class _LevelRunner(Struct, frozen=True):
 
 
 def import_each(modules: Sequence[str], python: Path, process: ProbeProcess) -> Iterator[ImportResult]:
-    """Import each of *modules* in *python*; after a crash the rest are imported in a new process."""
+    """Import each of *modules* in *python*, the rest after a crash in a new process."""
     left = list(modules)
     while left:
         file = process.folder / "answer"
@@ -566,10 +550,7 @@ def import_each(modules: Sequence[str], python: Path, process: ProbeProcess) -> 
 
 
 def loaded(logs: Path, packages: Path) -> tuple[str, ...]:
-    """The libraries below *packages* that the loader took by name, as sorted paths from there.
-
-    *logs* is the path with which the names of LD_DEBUG's output files begin.
-    """
+    """The sorted libraries below *packages* that the loader took by name; LD_DEBUG's files begin with *logs*."""
     paths: set[str] = set()
     for log in logs.parent.glob(f"{logs.name}*"):
         paths.update(_paths(log.read_text(encoding="utf-8", errors="replace")))

@@ -43,8 +43,8 @@ from vbuild.verification.python_tests import is_asked_for
 _MACHINE = "x86_64"
 _V3 = X86_64_LEVELS.index("v3")
 _V4 = X86_64_LEVELS.index("v4")
-# bytes of own code in which a compiler for v3 always finds a use for a VEX instruction, such as a move of 32 bytes or a
-# shift by a variable; start-up code and an empty module have 2 KB
+# bytes of own code in which a compiler for v3 always finds a use for a VEX instruction, as for a move of 32 bytes;
+# start-up code and an empty module have 2 KB
 _ENOUGH = 16384
 _SHOWN = 3
 # doubts that are nothing to go by: nobody knows who runs that code
@@ -60,7 +60,7 @@ _BYPASSED = (
 _ASKED_BY_PYTHON = "Python code loads it after a question about the CPU, which was not run"
 # functions that run when Python imports a module, the second one of Cython
 _INITIALISERS = ("PyInit_", "__pyx_pymod_exec_")
-# the number of functions for which instructions are looked up, which takes longer than all the rest
+# functions for which instructions are looked up: that takes longer than all the rest
 _SHOWN_INSTRUCTIONS = 1000
 
 
@@ -71,14 +71,14 @@ _UNCHECKED = (
 
 
 def can_disassemble(machine: str) -> bool:
-    """Whether code for *machine* can be judged: x86-64 needs iced-x86, which is not installed everywhere."""
+    """Whether code for *machine* can be judged: iced-x86 is not installed everywhere."""
     return machine != _MACHINE or is_installed
 
 
 class Claim(Struct, frozen=True):
     """The level that code has to keep to; *is_explicit* if somebody named it, otherwise it is the baseline.
 
-    *is_folders* says that the claim is that of a glibc-hwcaps folder. *system* asks for more than the level.
+    *is_folders*: it is that of a glibc-hwcaps folder. *system* asks for more than the level.
     """
 
     cpu: Cpu
@@ -87,10 +87,7 @@ class Claim(Struct, frozen=True):
     system: str = ""
 
     def on(self, path: str) -> "Claim":
-        """The claim on the library at *path*: that of its level folder, if that is higher.
-
-        Only processors of that level load it, whatever the wheel is for.
-        """
+        """The claim on the library at *path*: that of its level folder, if higher, which lesser CPUs never load."""
         level = level_of(path)
         if level is None or self.cpu.machine != _MACHINE or self.cpu.rank >= X86_64_LEVELS.index(level):
             return self
@@ -98,12 +95,12 @@ class Claim(Struct, frozen=True):
 
     @property
     def severity(self) -> Severity:
-        """The severity of breaking the claim: a plain wheel does not promise to run on the first x86-64 processors."""
+        """Of breaking the claim: a plain wheel does not promise to run on the first x86-64 processors."""
         return Severity.ERROR if self.is_explicit else Severity.WARNING
 
     @property
     def doubt(self) -> Severity:
-        """The severity of code that may break the claim, or that no flag for the claim caused."""
+        """Of code that may break the claim, or that no flag for the claim caused."""
         return Severity.WARNING if self.is_explicit else Severity.NOTE
 
     def __str__(self) -> str:
@@ -116,27 +113,26 @@ class Claim(Struct, frozen=True):
 class _Judgement(Struct, frozen=True):
     """What the code of a library needs, without its bytes, and how its code above the level is reached.
 
-    *accepted* counts functions by reason, and *dispatched* are their features. *asks*: some code of the wheel asks the
-    CPU what it has.
+    *accepted* counts functions by reason, *dispatched* are their features. *asks*: code of the wheel asks the CPU.
     """
 
     isa: Isa
-    accepted: tuple[tuple[str, int], ...]
+    accepted: Mapping[str, int]
     dispatched: frozenset[str]
     unexplained: tuple[Judged, ...]
     asks: bool
 
 
-# what is the same for all wheels with the same host code, such as those of a family for several GPUs, and for a wheel
-# before and after it is stamped; it takes nearly all of the time, and a few kilobytes
+# the same for all wheels with the same host code: those for several GPUs, and a wheel before and after it is stamped;
+# it takes nearly all of the time, and a few kilobytes
 _JUDGEMENTS: OncePerKey[bytes, Mapping[str, _Judgement]] = OncePerKey(most=64)
 
 
 class Levels:
     """Checks the libraries of one wheel against its claim; *baseline* finds the baseline build of a library by path.
 
-    *sources* reads the wheel's Python code. *published* says for which CPU features the published wheel chooses code in
-    the library at a path.
+    *sources* reads the wheel's Python code; *published* gives the CPU features that the published wheel chooses code
+    for in the library at a path.
     """
 
     def __init__(
@@ -182,7 +178,6 @@ class Levels:
         return digest.digest()
 
     def _judgements(self) -> Mapping[str, _Judgement]:
-        """Scan and judge the code of each library that is for the claim's machine."""
         mine = {path: elf for path, elf in self._libraries.items() if elf.machine == self._claim.cpu.machine}
         isas = {path: scan(elf, self._executor) for path, elf in mine.items()}
         dispatch = Dispatch(
@@ -197,7 +192,7 @@ class Levels:
             bare = (replace(region, region=replace(region.region, data=b"")) for region in isa.regions)
             judgements[path] = _Judgement(
                 replace(isa, regions=tuple(bare)),
-                tuple(Counter(str(judged.reason) for judged in accepted).most_common()),
+                dict(Counter(str(judged.reason) for judged in accepted).most_common()),
                 # of code with a doubt, what else it needs was asked for
                 frozenset(
                     feature
@@ -225,7 +220,6 @@ class Levels:
                 yield LibraryIsa(path, elf.machine, elf.code_size, None), (finding,)
 
     def wheel_findings(self) -> Iterator[Finding]:
-        """What is wrong with the wheel as a whole: code that was not read, flags that did not arrive."""
         claim = self._claim
         mine = tuple(path for path, elf in self._libraries.items() if elf.machine == claim.cpu.machine)
         if mine and not self._isas:
@@ -236,57 +230,43 @@ class Levels:
             what = f"no compiled code: nothing in it is for {claim.cpu}"
             yield Finding(Severity.WARNING, VerifyRule.ISA_FLAGS, (), what)
         own = {path: isa for path, isa in self._isas.items() if not is_grafted(path)}
-        size = sum(isa.code_size for isa in own.values())
         if own and claim.cpu.machine == _MACHINE:
-            yield from self._unmarked_findings(tuple(own))
-            yield from self._flag_findings(own, size)
-        elif own:
-            yield from self._arm_findings(own, size)
+            elves = [path for path in own if isinstance(self._libraries[path], Elf)]
+            if bare := [path for path in elves if claim.cpu.level not in self._libraries[path].isa_needed]:
+                what = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {claim.cpu}"
+                text = f"{what}: on a lesser processor they stop at an instruction instead of being refused"
+                yield Finding(Severity.NOTE, VerifyRule.ISA_NOTE, (), text)
+        if own:
+            yield from self._flag_findings(own)
 
-    def _unmarked_findings(self, own: Sequence[str]) -> Iterator[Finding]:
-        """A note if *own* libraries lack the mark of the level."""
-        cpu = self._claim.cpu
-        elves = [path for path in own if isinstance(self._libraries[path], Elf)]
-        if bare := [path for path in elves if cpu.level not in self._libraries[path].isa_needed]:
-            what = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {cpu}"
-            text = f"{what}: on a lesser processor they stop at an instruction instead of being refused"
-            yield Finding(Severity.NOTE, VerifyRule.ISA_NOTE, (), text)
-
-    def _flag_findings(self, own: Mapping[str, Isa], size: int) -> Iterator[Finding]:
-        """Whether the flags of the level reached the *own* libraries of an x86-64 wheel, of *size* bytes of code."""
-        cpu = self._claim.cpu
+    def _flag_findings(self, own: Mapping[str, Isa]) -> Iterator[Finding]:
+        """Whether the flags of the level reached the *own* libraries; of aarch64, that they did not is often right."""
+        cpu, size = self._claim.cpu, sum(isa.code_size for isa in own.values())
+        used = {feature for isa in own.values() for feature in isa.features}
+        is_x86 = cpu.machine == _MACHINE
+        lacking = ""
         if same := self._as_baseline(tuple(own)):
             lacking = f"the code of {same} is that of the baseline build"
-        elif cpu.rank >= _V3 and not any(map(_uses_vex, own, own.values())):
+        elif is_x86 and cpu.rank >= _V3 and not any(map(_uses_vex, own, own.values())):
             lacking = "no VEX instruction"
-        else:
-            used = {feature for isa in own.values() for feature in isa.features}
+        elif not is_x86 and "SVE" in cpu.features and "SVE" not in used:
+            lacking = "no instruction of SVE"
+        if lacking:
+            is_sure = is_x86 and cpu.rank >= _V3 and size >= _ENOUGH
+            what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {cpu} did not arrive"
+            what += "" if is_sure else ", or made no difference"
+            severity, advice = Severity.ERROR if is_sure else Severity.NOTE, _BYPASSED if is_x86 else ""
+            yield Finding(severity, VerifyRule.ISA_FLAGS, (), what, advice)
+        elif is_x86:
             if cpu.rank >= _V4 and "AVX512F" not in used:
                 what = "no AVX-512 instruction in its own code: the v3 wheel would do the same"
                 yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), what)
             for name in sorted({feature.name for feature in cpu.extra_features} - used):
                 what = f"the feature brings nothing here: no {name} instruction in its own code"
                 yield Finding(Severity.WARNING, VerifyRule.ISA_GAIN, (), what)
-            return
-        is_sure = cpu.rank >= _V3 and size >= _ENOUGH
-        what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {cpu} did not arrive"
-        if not is_sure:
-            what += ", or made no difference"
-        yield Finding(Severity.ERROR if is_sure else Severity.NOTE, VerifyRule.ISA_FLAGS, (), what, _BYPASSED)
-
-    def _arm_findings(self, own: Mapping[str, Isa], size: int) -> Iterator[Finding]:
-        """A note if the *own* libraries of an aarch64 wheel make no use of its version, as is often right."""
-        if same := self._as_baseline(tuple(own)):
-            lacking = f"the code of {same} is that of the baseline build"
-        elif "SVE" in self._claim.cpu.features and not any("SVE" in isa.features for isa in own.values()):
-            lacking = "no instruction of SVE"
-        else:
-            return
-        what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {self._claim.cpu} did not arrive"
-        yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), f"{what}, or made no difference")
 
     def _as_baseline(self, own: Sequence[str]) -> str | None:
-        """The *own* libraries in words if each has the same code as the baseline build, or None."""
+        """The *own* libraries in words if all have the code of the baseline build, or None."""
         if not self._baseline:
             return None
         for path in own:
@@ -329,7 +309,7 @@ class Levels:
         return library, tuple(findings)
 
     def _build_for_all(self, path: str) -> CodeFile | None:
-        """The build for all processors of the library at *path*: outside its level folder, or the baseline's."""
+        """The library at *path* for all processors: outside its level folder, or the baseline's."""
         if level_of(path):
             return self._libraries.get(baseline_of(path))
         return self._baseline(path) if self._baseline else None
@@ -341,7 +321,7 @@ class Levels:
         return not (is_grafted(path) and any(not names.isdisjoint(elf.needed) for elf in self._libraries.values()))
 
     def _doubts(self, path: str, unexplained: Sequence[Judged]) -> Iterator[str]:
-        """Yield for each violation why it may be none; an empty text if it is shown to run without a test."""
+        """For each violation, why it may be none; empty if it is shown to run without a test."""
         other = self._build_for_all(path) if unexplained else None
         baseline = Baseline(other, self._executor) if other else None
         is_asked = cache(lambda: is_asked_for(posixpath.basename(path).partition(".")[0], self._sources()))
@@ -363,7 +343,6 @@ class Levels:
                 yield ""
 
     def _violation_findings(self, path: str, violations: Sequence[Violation]) -> Iterator[Finding]:
-        """One finding for what is shown to run without a test, and one for each doubt about the rest."""
         claim = self._claim.on(path)
         groups: dict[str, list[Violation]] = {}
         for violation in violations:
@@ -390,7 +369,6 @@ class Levels:
             yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, (path,), what)
 
     def _copy_findings(self, path: str, elf: CodeFile, isa: Isa) -> Iterator[Finding]:
-        """What is wrong with the copy of a library at *path* or makes it useless."""
         base, rank = baseline_of(path), self._claim.on(path).cpu.rank
         lower = [at_level(base, name) for name in reversed(X86_64_LEVELS[1:rank])]
         nearest = next((other for other in (*lower, base) if other in self._libraries), None)
@@ -416,9 +394,9 @@ class Levels:
 
 
 def chosen(violations: Iterable[Violation]) -> frozenset[str]:
-    """The features for which code of one library may be chosen at run time, as the doubt about *violations* says.
+    """The features that code of one library may be chosen for at run time, as the doubt about *violations* says.
 
-    What other code of it needs without a test is a baseline of the library's own, and so is all of that level.
+    What other code of it needs without a test is a baseline of its own, and so is all of that level.
     """
     needed: set[str] = set()
     doubted: set[str] = set()
@@ -430,7 +408,7 @@ def chosen(violations: Iterable[Violation]) -> frozenset[str]:
 def own_rank(violations: Iterable[Violation]) -> int:
     """The rank of the level that a module with *violations* needs to be imported; 0 if these do not say.
 
-    No module asks the CPU before its first function runs: code of that level is all over it, and not chosen.
+    No module asks the CPU before its first function runs: code of that level is not chosen.
     """
     return _level_rank(
         feature
@@ -445,7 +423,7 @@ def _level_rank(features: Iterable[str]) -> int:
 
 
 def _host_facts(elf: CodeFile) -> bytes:
-    """The facts about *elf* that its code is judged by, its bytes aside; not where GPU code is."""
+    """What *elf* is judged by besides its bytes; not where GPU code is."""
     symbols = (elf.functions, elf.objects, elf.import_places)
     spans = [(span.start, span.stop) for span in (*elf.writable, *elf.relro)]
     if not isinstance(elf, Elf):
@@ -465,7 +443,6 @@ def _host_facts(elf: CodeFile) -> bytes:
 
 
 def _unknown_findings(path: str, strange: Sequence[Judged]) -> Iterator[Finding]:
-    """A doubt if instructions of *strange* functions are not known: nobody knows which processors have them."""
     if strange:
         first = strange[0].isa.region
         (use,) = (use for use in strange[0].uses or strange[0].isa.uses([UNKNOWN]) if use.feature == UNKNOWN)
@@ -490,7 +467,7 @@ def _accepting(path: str, violations: Sequence[Violation]) -> list[str]:
 
 
 def pattern_of(path: str) -> str:
-    """The pattern that accepts all functions of the library at *path*."""
+    """The pattern that accepts the library at *path*."""
     return posixpath.basename(path).partition(".")[0].partition("-")[0]
 
 
@@ -515,7 +492,7 @@ def _code(elf: CodeFile) -> list[bytes]:
 
 
 def _uses_vex(path: str, isa: Isa) -> bool:
-    """Whether code that is not merely chosen at run time has a VEX or EVEX instruction."""
+    """Whether code that is not chosen at run time has a VEX or EVEX instruction."""
     if named_rank(path.rpartition("/")[2]):
         return False
     return any(
@@ -529,4 +506,4 @@ def _violation(judged: Judged, doubt: str, *, show: bool) -> Violation:
     region = judged.isa.region
     uses = (judged.uses or judged.isa.uses(judged.features)) if show else ()
     instructions, features = tuple(map(str, uses)), tuple(sorted(judged.features))
-    return Violation(str(region), region.address, features, instructions, judged.way[:-1], doubt)
+    return Violation(str(region), f"{region.address:#x}", features, instructions, judged.way[:-1], doubt)

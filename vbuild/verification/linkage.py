@@ -82,7 +82,7 @@ class LinkageCheck:
         is_split: bool = False,
         fetch: Fetch | None = None,
     ) -> Self:
-        """The check of *wheel*; if it lacks libraries, with the wheels that it requires, beside it or by *fetch*."""
+        """The check of *wheel*; if it lacks libraries, with the wheels that it requires, beside it or fetched."""
         linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
         platforms, requires = platforms_in(wheel.name.platform), wheel.metadata().requires_dist
         check = cls(linked, platforms, requires=requires, is_split=is_split)
@@ -102,7 +102,6 @@ class LinkageCheck:
             yield from self._required_findings(required)
 
     def _required_findings(self, required: RequiredWheel) -> Iterator[Finding]:
-        """What is wrong with a wheel that is required, or that the platform tags hold with it."""
         findings = [*required.findings]
         used: set[str] = set()
         left = [*self._libraries]
@@ -122,15 +121,15 @@ class LinkageCheck:
             yield Finding(Severity.NOTE, VerifyRule.NEEDED, (), f"{what}; together they are {tags}")
 
     def _unpinned_findings(self) -> Iterator[Finding]:
-        """Frameworks whose libraries are needed and that any version of is admitted: their ABI changes."""
+        """Frameworks whose libraries are needed, of any version: their ABI changes."""
         linked: dict[str, tuple[str, str]] = {}
         for path, edges in self._edges.items():
             for edge in edges:
                 if edge.via not in _FOUND and (found := framework(edge.name)):
                     linked.setdefault(found.project, (path, edge.name))
         for project, (path, name) in linked.items():
-            stated = [one for one in self._requires if canonicalize_name(one.name) == project]
-            if any(one.operator in _CLOSED for requirement in stated for one in requirement.specifier):
+            stated = [requirement for requirement in self._requires if canonicalize_name(requirement.name) == project]
+            if any(clause.operator in _CLOSED for requirement in stated for clause in requirement.specifier):
                 continue
             found_there = f"requires {stated[0]}" if stated else f"does not require {project}"
             what = f"needs {name} and {found_there}: another {project} than it was built against may crash it"
@@ -149,14 +148,14 @@ class LinkageCheck:
                 where, owner = ", ".join(sorted(homes)), homes[min(homes)]
                 what = f"needs {edge.name}, which {owner} has in {where!r}, but no RPATH leads there"
                 yield Finding(Severity.WARNING, VerifyRule.NEEDED, places, what)
-            elif lacking := [one.tag for one in self._platforms if one.promises and not one.has(edge.name)]:
+            elif lacking := [tag.tag for tag in self._platforms if tag.promises and not tag.has(edge.name)]:
                 is_required = is_elsewhere or (self._is_split and by_soname(edge.name))
                 source = "the driver" if is_driver(edge.name) else "other packages" if is_required else ""
                 absent.setdefault((lacking[0], source), []).append(edge.name)
         for (tag, source), names in absent.items():
             what = f"needs {', '.join(names)}: neither in the wheel nor part of {tag}"
             if source:
-                projects = [one.name for one in self._requires if one.name.endswith(LIBS)]
+                projects = [requirement.name for requirement in self._requires if requirement.name.endswith(LIBS)]
                 advice = (
                     f"put the wheel of {', '.join(projects)} beside it, or publish it and use --fetch"
                     if projects
@@ -181,8 +180,8 @@ class LinkageCheck:
     def _undefined_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
         """What no library defines that *elf* is loaded with, if all that it needs is known.
 
-        CPython binds each symbol when it loads a module. Libraries of glibc, gcc and CUDA give each one a version, but
-        Python brings those of glibc to modules that were not linked with them: their names are those of this machine's.
+        CPython binds each symbol when it loads a module. Libraries of glibc, gcc and CUDA give each a version, but
+        Python brings those of glibc to modules that were not linked with them: their names are this machine's.
         """
         needed = {edge.name for edge in self._edges[path] if edge.via not in _WITHIN}
         if not self._is_glibc or not all(map(_VERSIONING.match, needed)):

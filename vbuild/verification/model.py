@@ -1,7 +1,6 @@
 """The results of `vbuild verify` as values: findings, and what each library's code needs.
 
-A finding's rule is a stable word for scripts; its text may change. ``data()`` gives a value for JSON, and ``of_data``
-turns that back into the value.
+A finding's rule is a stable word for scripts; its text may change. ``data()`` is for JSON, ``of_data`` reads that.
 """
 
 import re
@@ -12,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from vbuild.dispatch.judge import Reason
@@ -77,7 +76,7 @@ IF_ALLOWED = "if it runs only after a check of the CPU: verify.allow = {}"
 
 
 class Finding(Struct, frozen=True):
-    """A fault or a note on *places*: members of a wheel, or files to publish; none for the whole wheel."""
+    """A fault or a note on *places*: members of a wheel, or files to publish; none for a whole wheel."""
 
     severity: Severity
     rule: StrEnum
@@ -91,13 +90,11 @@ class Finding(Struct, frozen=True):
 
     @property
     def allow(self) -> tuple[str, ...]:
-        """The patterns of ``verify.allow`` by which the advice says it is accepted."""
         _, _, patterns = self.advice.partition(IF_ALLOWED.format(""))
         return tuple(literal_eval(patterns)) if patterns else ()
 
     @property
     def place(self) -> str:
-        """The first place, and the number of further ones; empty for a whole wheel."""
         more = len(self.places) - 1
         return f"{self.places[0]} and {more} more" if more > 0 else "".join(self.places)
 
@@ -114,7 +111,7 @@ class Finding(Struct, frozen=True):
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The *findings* in their order; equal ones about several places become one, where the first of them is."""
+    """The *findings* in their order; equal ones about several places become one."""
     alike: dict[Finding, list[str]] = {}
     for finding in findings:
         alike.setdefault(replace(finding, places=()), []).extend(finding.places)
@@ -122,14 +119,15 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 class Violation(Struct, frozen=True):
-    """A function that needs more than the claimed level, with the first instruction for each feature.
+    """A function, at the hexadecimal *address*, that needs more than the claimed level, and why.
 
-    In a library with thousands of violations, only the first have instructions. *way* names the functions and tables
-    that lead to it without a test of the processor. *doubt* says why it may be none; it is empty for what is shown.
+    Of thousands of violations, only the first have *instructions*, one for each feature. *way* names the functions and
+    tables that lead to it without a test of the processor. *doubt* says why it may be none; it is empty for what is
+    shown.
     """
 
     function: str
-    address: int
+    address: str
     features: tuple[str, ...]
     instructions: tuple[str, ...]
     way: tuple[str, ...] = ()
@@ -137,7 +135,7 @@ class Violation(Struct, frozen=True):
 
     @property
     def processor(self) -> str:
-        """One of qemu's x86-64 processors that lacks what it needs; empty if nothing says which."""
+        """One of qemu's x86-64 processors that lacks what it needs; empty if none is known."""
         return self.doubt.partition(ON_PROCESSOR)[2] if self.doubt else lesser_processor(self.features)
 
     @property
@@ -150,20 +148,6 @@ class Violation(Struct, frozen=True):
         first = self.instructions[0] if self.instructions else ", ".join(self.features)
         way = self.way if len(self.way) <= _SHOWN_WAY else (self.way[0], "...", *self.way[1 - _SHOWN_WAY :])
         return f"{self.function} ({first})" + (f" called without a test by {' > '.join(way)}" if way else "")
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "function": self.function,
-            "address": f"{self.address:#x}",
-            "features": list(self.features),
-            "instructions": list(self.instructions),
-            "way": list(self.way),
-            "doubt": self.doubt,
-        }
-
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Self:
-        return convert({**data, "address": int(data["address"], 16)}, cls)
 
 
 # of functions above the level, what is right, and what is not, each in a word for a table and in words for a sentence
@@ -188,59 +172,39 @@ _SAME = {
 class LibraryIsa(Struct, frozen=True):
     """What the code of one library needs: bytes of code, the highest level used, and the functions above the claim.
 
-    *accepted* counts functions above the claim that may be there, by reason. *dispatched* are the features
-    that these need, and those that violations need that may be none.
+    *accepted* counts functions above the claim that may be there, by reason; *dispatched* are the features that these
+    need, and those of violations that may be none.
     """
 
     member: str
     machine: str
     code_size: int
     level: str | None
-    accepted: tuple[tuple[str, int], ...] = ()
+    accepted: Mapping[str, int] = {}
     violations: tuple[Violation, ...] = ()
     dispatched: tuple[str, ...] = ()
 
     @property
     def functions_above(self) -> int:
-        return sum(count for _, count in self.accepted) + len(self.violations)
+        return sum(self.accepted.values()) + len(self.violations)
 
     @property
     def functions(self) -> Iterator[tuple[str, int]]:
         """How many functions above the level there are of each kind: ``tested``, ``not shown``, ``untested``, ..."""
-        yield from ((_RIGHT.get(reason, reason), count) for reason, count in self.accepted)
+        yield from ((_RIGHT.get(reason, reason), count) for reason, count in self.accepted.items())
         yield from Counter(violation.kind for violation in self.violations).items()
 
     def data(self) -> dict[str, Any]:
-        return {
-            "member": self.member,
-            "machine": self.machine,
-            "code_size": self.code_size,
-            "level": self.level,
-            "functions_above": self.functions_above,
-            "accepted": dict(self.accepted),
-            "violations": [violation.data() for violation in self.violations],
-            "dispatched": list(self.dispatched),
-        }
-
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            member=data["member"],
-            machine=data["machine"],
-            code_size=data["code_size"],
-            level=data["level"],
-            accepted=tuple(data["accepted"].items()),
-            violations=tuple(map(Violation.of_data, data["violations"])),
-            dispatched=tuple(data.get("dispatched", ())),
-        )
+        fields = to_builtins(self)
+        first = {name: fields[name] for name in ("member", "machine", "code_size", "level")}
+        return {**first, "functions_above": self.functions_above, **fields}
 
 
 class LibraryGpus(Struct, frozen=True):
-    """The GPUs that the code of one library is for.
+    """The GPUs that the code of one library is for: *fatbins* that the runtime chooses from, with their architectures.
 
-    *fatbins* counts those that the GPU's runtime chooses from; *machine* and *ptx* name their architectures. *served*
-    says how the code serves each GPU that the wheel claims or has code for. *beside* names what else there is code for,
-    which the library's own code chooses.
+    *served* says how the code serves each GPU that the wheel claims or has code for. *beside* names what else there is
+    code for, which the library's own code chooses.
     """
 
     member: str
@@ -285,8 +249,8 @@ def _served(data: Mapping[str, Any]) -> GpuServed:
 class Verdict(Struct, frozen=True):
     """Whether a wheel keeps what its name and metadata promise: the level it was checked for, and all findings.
 
-    *claimed* says whether the wheel or the caller named that level; otherwise it is the baseline. *gpus* are the
-    libraries with GPU code, and *claimed_gpus* the GPUs that the wheel's variant names.
+    *claimed*: the wheel or the caller named that level; otherwise it is the baseline. *gpus* are the libraries with GPU
+    code, *claimed_gpus* the GPUs that the wheel's variant names.
     """
 
     wheel: Path
@@ -312,7 +276,6 @@ class Verdict(Struct, frozen=True):
 
     @property
     def _unchecked(self) -> list[Finding]:
-        """Findings on code that was not looked at, or not understood."""
         rule = VerifyRule.ISA_UNCHECKED
         return [finding for finding in self.findings if finding.rule is rule and finding.severity is Severity.WARNING]
 
@@ -324,7 +287,6 @@ class Verdict(Struct, frozen=True):
 
     @property
     def isa(self) -> str:
-        """The result for the instruction sets in a few words, for a table."""
         if not any(library.level for library in self.libraries):
             return "not checked" if self.libraries or self._unchecked else "no code"
         if any(
@@ -335,7 +297,9 @@ class Verdict(Struct, frozen=True):
         counts = self.functions
         words = [f"{count} {kind}" for kind, count in counts.items()]
         copies = [f"with {', '.join(self.levels)}"] if self.levels else []
-        idle = any(one.rule is VerifyRule.ISA_GAIN and one.severity is Severity.WARNING for one in self.findings)
+        idle = any(
+            finding.rule is VerifyRule.ISA_GAIN and finding.severity is Severity.WARNING for finding in self.findings
+        )
         is_ok = counts.keys() <= {*_RIGHT.values()}
         state = ["not understood"] if self._strange else ["ok"] if is_ok else []
         return ", ".join((*state, *words, *copies, *(["brings nothing"] if idle else [])))
@@ -351,7 +315,6 @@ class Verdict(Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        """The verdict in a sentence, which begins with what is wrong or not shown."""
         counts = self.functions
         if (self.outcome == "not checked" and not self._strange) or (self.failed and self.isa != "failed"):
             return self.outcome
@@ -369,7 +332,7 @@ class Verdict(Struct, frozen=True):
         if counts.keys() <= {*_RIGHT.values()}:
             return self.outcome
         in_full = "; ".join(f"{count} {_IN_FULL.get(kind, kind)}" for kind, count in counts.items())
-        doubts = [one.doubt for library in self.libraries for one in library.violations]
+        doubts = [violation.doubt for library in self.libraries for violation in library.violations]
         same = next((words for start, words in _SAME.items() if all(start in doubt for doubt in doubts)), "")
         text = f"{sum(counts.values())} functions above {self.cpu}: {in_full}{f' ({same})' if same else ''}"
         return f"failed: {text}" if self.failed else text
@@ -389,12 +352,10 @@ class Verdict(Struct, frozen=True):
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels for which a library has a copy in a glibc-hwcaps folder, lowest first."""
         return tuple(sorted({level for library in self.libraries if (level := level_of(library.member))}))
 
     @property
     def gpu(self) -> str:
-        """The result for the GPU code in a few words, for a table."""
         if not (self.gpus or self.claimed_gpus):
             return "no code"
         rules = {finding.rule for finding in self.findings if finding.is_error}
@@ -411,7 +372,6 @@ class Verdict(Struct, frozen=True):
         return (*machine, *ptx, *(f"{name} outside of what CUDA's runtime is given" for name in beside))
 
     def data(self) -> dict[str, Any]:
-        """The verdict for JSON."""
         return {
             "wheel": self.wheel.name,
             "cpu": str(self.cpu) if self.cpu else None,
@@ -443,7 +403,7 @@ class Verdict(Struct, frozen=True):
             cpu=Cpu.parse(data["cpu"]) if data["cpu"] else None,
             claimed=data["claimed"],
             findings=tuple(map(_finding, data["findings"])),
-            libraries=tuple(map(LibraryIsa.of_data, data["libraries"])),
+            libraries=convert(data["libraries"], tuple[LibraryIsa, ...]),
             gpus=tuple(map(LibraryGpus.of_data, data["gpus"])),
             claimed_gpus=tuple(data["claimed_gpus"]),
         )

@@ -1,20 +1,19 @@
 """What a wheel lacks of the wheel that its project published of the same version, and of the plain one of its build.
 
     modules         a compiled module that is missing, or that became Python: an error; a note of one that is here for
-                    another release of CUDA, as its name says (``demo_cu12``, ``demo_cu13``); a warning of one that only
-                    the variant wheel of a build has: it was asked for by the CPU of the builder, or by the flags
+                    another release of CUDA by its name (``demo_cu12``); a warning of one that only the variant wheel of
+                    a build has: the project asked the CPU of the builder, or the flags
     dispatch        CPU features that published code is chosen for at run time, and none of ours: an error; a warning if
                     a library is bundled here that is linked into the module there, as its version is another
     symbols         C functions and objects that libraries there give to others, and none here: a warning
     files, tags     other files that are missing, a newer glibc: warnings
     size            of the compiled modules, and of their code: a note, or a warning if it is twice as much
 
-Names of modules are compared without the tag of the ABI: ``_aes.abi3.so`` and ``_aes.cpython-311-….so`` are one, and
-so are those in ``lib`` and ``lib64``. The likely cause of a loss is a call of the compiler that failed: build systems
-ask so what it can do.
+Names of modules are compared without the tag of the ABI: ``_aes.abi3.so`` and ``_aes.cpython-311-….so`` are one, as
+are those in ``lib`` and ``lib64``. The likely cause of a loss is a call of the compiler that failed.
 
-How much of the code is not as in the plain build is what a CPU level can bring at most. Functions are compared by their
-instructions, without the addresses in them, which move with every other change.
+How much of the code differs from the plain build's is what a CPU level can bring at most. Functions are compared by
+their instructions, without the addresses in them.
 """
 
 import re
@@ -82,8 +81,8 @@ _READ: OncePerKey[tuple[str, bytes], "_Library | None"] = OncePerKey(most=64)
 class _Contents(Struct, frozen=True):
     """The modules of a wheel by their names, each with the features it dispatches to; its other files; its glibc.
 
-    *given* are the C functions and objects that each library gives to others. *bundled* are the features that libraries
-    of others dispatch to, and *needed* the names of the files that each file needs, by file name.
+    *given* are the C symbols that each library gives to others, *bundled* the features that libraries of others
+    dispatch to, *needed* what each file needs, by file name.
     """
 
     modules: Mapping[str, frozenset[str]]
@@ -122,7 +121,7 @@ class _Contents(Struct, frozen=True):
         return cls(modules, bundled, needed, frozenset(files), glibc, given, size, code)
 
     def bundled_for(self, module: str, other: "_Contents") -> dict[str, frozenset[str]]:
-        """The features that libraries which *module* needs, and which *other* does not bundle, dispatch to."""
+        """The features that libraries dispatch to which *module* needs and *other* does not bundle."""
         names: set[str] = set()
         left = [module]
         while left:
@@ -142,18 +141,17 @@ class Published(Struct, frozen=True):
         return cls(wheel.name, _Contents.of(verify(wheel, cpu=cpu)))
 
     def chosen_in(self, path: str) -> frozenset[str]:
-        """The CPU features for which the module at *path* of a build of the same source has code that is chosen."""
         features = self.contents.modules.get(_plain(path), frozenset())
         return features | _alike(features, (*_CHOICES, _AVX512))
 
 
 def _plain(path: str) -> str:
-    """*path* without what depends on the Python and on the machine that it was built for."""
+    """*path* without what depends on the Python and the machine."""
     return _LIB64.sub(r"\1lib", _ABI_TAG.sub("", path))
 
 
 def _stem(name: str) -> str:
-    """The name of a bundled library without what bundling and its version added."""
+    """The name of a bundled library without hash and version."""
     return _ADDED.sub("", name)
 
 
@@ -165,12 +163,12 @@ def _needed(data: bytes) -> tuple[str, ...]:
 
 
 def _given(data: bytes) -> frozenset[str]:
-    """The names that the library *data* gives to others, but for those of compilers."""
     try:
         interface = Interface.parse(data)
     except BinaryError:
         return frozenset()
-    return frozenset(one.name for one in interface.given if not (one.is_mangled or _RESERVED.match(one.name)))
+    names = (symbol.name for symbol in interface.given if not symbol.is_mangled)
+    return frozenset(name for name in names if not _RESERVED.match(name))
 
 
 def file_on_index(
@@ -190,7 +188,7 @@ def published_wheel(
 ) -> Path | None:
     """The wheel that the index has of *version*, by default that of *wheel*, for its Python and platform; or None.
 
-    For any machine, that of *tag*. It is downloaded into *folder*, once. `FetchError` if no index can be asked.
+    For a wheel of any platform, that of *tag*. It is downloaded into *folder*, once. `FetchError` if no index answers.
     """
     name = WheelName.parse(wheel.name)
     fit = partial(_fit, _tags(name, tag), Version(version or name.version))
@@ -203,7 +201,7 @@ def _tags(name: WheelName, tag: Tag | None) -> frozenset[Tag]:
 
 
 def _fit(ours: frozenset[Tag], version: Version, listed: ListedFile) -> int | None:
-    """How near the file *listed* is to *ours*, from 0 on; None if it is not of *version*, our Python or platform."""
+    """How near *listed* is to *ours*, from 0 on; None if it is of another *version*, Python or platform."""
     if not listed.is_wheel or listed.is_yanked or listed.version != version:
         return None
     try:
@@ -212,7 +210,7 @@ def _fit(ours: frozenset[Tag], version: Version, listed: ListedFile) -> int | No
         return None
     if theirs.variant or not {_platform(tag) for tag in theirs.tags} & {_platform(tag) for tag in ours}:
         return None
-    ranks = [_fit_of(one, other) for one in ours for other in theirs.tags]
+    ranks = [_fit_of(tag, other) for tag in ours for other in theirs.tags]
     return min((rank for rank in ranks if rank is not None), default=None)
 
 
@@ -232,9 +230,6 @@ def _platform(tag: Tag) -> str:
 
 
 def lost(verdict: Verdict, published: Published, *, failed: Sequence[FailedCall] = ()) -> tuple[Finding, ...]:
-    """What the wheel of *verdict* lacks that the *published* one has; *failed* compiler calls of its build may explain
-    it.
-    """
     ours, theirs = _Contents.of(verdict), published.contents
     return (*_lost(ours, theirs, failed), _sizes(ours, theirs, published.name))
 
@@ -242,7 +237,7 @@ def lost(verdict: Verdict, published: Published, *, failed: Sequence[FailedCall]
 def unlike(
     wheel: Path, *, plain: Path | None, published: Path | None, failed: Sequence[FailedCall] = ()
 ) -> Iterator[Finding]:
-    """The modules that the variant *wheel* lacks of the *plain* one of its build and the *published* one, or adds."""
+    """The modules that the variant *wheel* lacks of the *plain* and the *published* one, or adds."""
     ours, files = _names(wheel)
     expected = _names(plain)[0] if plain else ours
     if missing := tuple(sorted(expected - ours)):
@@ -256,7 +251,6 @@ def unlike(
 
 
 def _names(wheel: Path) -> tuple[frozenset[str], frozenset[str]]:
-    """The names of the modules of *wheel*, and those of its other files."""
     with open_wheel(wheel) as source:
         paths = [member.path for member in source.members if not (is_grafted(member.path) or level_of(member.path))]
     modules = frozenset(_plain(path) for path in paths if path.endswith(".so"))
@@ -264,16 +258,16 @@ def _names(wheel: Path) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _alike(features: frozenset[str], choices: Iterable[frozenset[str]] = _CHOICES) -> frozenset[str]:
-    """The features that compilers choose where others choose one of *features*."""
+    """What some compilers choose where others choose one of *features*."""
     return frozenset[str]().union(*(names for names in choices if features & names))
 
 
 def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses: bool = True) -> str:
     """The call of *failed* that is the likely cause of a loss, in a sentence; empty if none says anything.
 
-    *about* are the names of what is lost: modules, and CPU features. A call that has one of their words in its
-    arguments, its error or what it compiled comes first, one that lost flags before others; and if it *guesses*, one
-    that lacked a header, a library or an instruction, or else any. An assembler is about every CPU feature.
+    *about* are the names of what is lost: modules, and CPU features. A call with one of their words in its arguments,
+    its error or what it compiled comes first; then, if it *guesses*, one that lacked a header, a library or an
+    instruction, or else any. An assembler is about every CPU feature.
     """
     words = {word.lower() for name in about for word in _WORD.findall(PurePath(name).stem) if len(word) >= _SHORTEST}
 
@@ -295,7 +289,6 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
 def _missing(
     ours: Collection[str], theirs: Collection[str], files: Collection[str], failed: Sequence[FailedCall]
 ) -> Iterator[Finding]:
-    """The modules of the published wheel, *theirs*, that are none of *ours*, where there are other *files*."""
     missing = tuple(sorted({*theirs}.difference(ours)))
     # a wheel that has each module for several releases of CUDA, where ours is built with one
     built = {_of_any_cuda(path) for path in ours}
@@ -319,7 +312,7 @@ def _missing(
 def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> Iterator[Finding]:
     yield from _missing(ours.modules.keys(), theirs.modules.keys(), ours.files, failed)
     for path in sorted(theirs.modules.keys() & ours.modules.keys()):
-        bundled = {name: found for name, found in ours.bundled_for(path, theirs).items() if found}
+        bundled = {name: features for name, features in ours.bundled_for(path, theirs).items() if features}
         here = ours.modules[path].union(*bundled.values())
         if features := sorted(theirs.modules[path] - here - _alike(here)):
             what = f"the published wheel has code for {', '.join(features)} chosen at run time; this wheel has none"
@@ -338,13 +331,13 @@ def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> I
         what = f"{len(files)} files of the published wheel are missing: {', '.join(files[:_SHOWN])}"
         yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, files, what)
     if ours.glibc and theirs.glibc and ours.glibc > theirs.glibc:
-        newer, older = (".".join(map(str, one)) for one in (ours.glibc, theirs.glibc))
+        newer, older = (".".join(map(str, version)) for version in (ours.glibc, theirs.glibc))
         what = f"needs glibc {newer}; the published wheel needs {older}"
         yield Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what, "build in an older manylinux image, or with zig")
 
 
 def _of_any_cuda(path: str) -> str:
-    """*path* without the release of CUDA that its name says it is for: ``x_cu12.so``, at times beside ``x.so``."""
+    """*path* without a release of CUDA in the name: ``x_cu12.so`` is at times beside ``x.so``."""
     return _FOR_CUDA.sub("", path)
 
 
@@ -359,19 +352,16 @@ def _sizes(ours: _Contents, theirs: _Contents, published: str) -> Finding:
 
 
 def _glibc(tags: frozenset[Tag]) -> tuple[int, int] | None:
-    """The oldest glibc that one of *tags* promises to run on; None if none names one."""
-    found = [match for tag in tags if (match := _GLIBC.match(tag.platform))]
-    return min(
-        (_LEGACY[match[3]] if match[3] else (int(match[1]), int(match[2])) for match in found),
-        default=None,
-    )
+    matches = (match for tag in tags if (match := _GLIBC.match(tag.platform)))
+    versions = (_LEGACY[match[3]] if match[3] else (int(match[1]), int(match[2])) for match in matches)
+    return min(versions, default=None)
 
 
 class CodeGain(Struct, frozen=True):
-    """Bytes of code, those in functions that the plain build does not have, and vector instructions in these.
+    """Bytes of code, those in functions that the plain build does not have, and of vector instructions in these.
 
-    Of instructions that not every processor has, *beyond* are the bytes in these functions, less those in functions
-    that only the plain build has.
+    *beyond* are bytes of instructions that not every processor has, in these functions less those that only the plain
+    build has.
     """
 
     size: int
@@ -381,16 +371,16 @@ class CodeGain(Struct, frozen=True):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the code makes no more use than the plain build's of what not every processor has."""
+        """Whether the code uses no more than the plain build's of what not every processor has."""
         return self.beyond <= 0
 
     @property
     def is_little(self) -> bool:
-        """Whether less than a hundredth of the code differs, or no instruction of it is the level's own."""
+        """Whether less than a hundredth of the code differs, or by no instruction of the level."""
         return self.changed < _NEXT_TO_NOTHING * self.size or self.is_nothing
 
     def finding(self, path: str | None = None) -> Finding:
-        """The figures as a note; of a whole wheel as a warning if the level brings next to nothing."""
+        """The figures as a note; for a whole wheel a warning if the level brings next to nothing."""
         if not self.changed:
             what = "the level brings nothing here: the code is that of the plain build"
         else:
@@ -405,10 +395,9 @@ class CodeGain(Struct, frozen=True):
 
 
 class WheelGain(Struct, frozen=True):
-    """The gain of each library of a wheel's own, by its path.
+    """The gain of each library of a wheel's own, by path; modules *bypassed* did not come through the wrappers.
 
-    The code of the modules at the paths *bypassed* is the plain build's, and they lack the mark of the level that the
-    other libraries have: they did not come through the compiler wrappers.
+    Their code is the plain build's, and they lack the mark of the level that the others have.
     """
 
     libraries: Mapping[str, CodeGain]
@@ -421,7 +410,6 @@ class WheelGain(Struct, frozen=True):
 
     @property
     def findings(self) -> Iterator[Finding]:
-        """The gain of the whole, then of each library if there are several; an error for what is bypassed."""
         if self.bypassed:
             what = "its code is that of the plain build, and it lacks the mark of the level: it was compiled elsewhere"
             advice = (
@@ -430,25 +418,22 @@ class WheelGain(Struct, frozen=True):
             yield Finding(Severity.ERROR, VerifyRule.ISA_FLAGS, self.bypassed, what, advice)
         yield self.whole.finding()
         if len(self.libraries) > 1:
-            yield from (one.finding(path) for path, one in self.libraries.items())
+            yield from (gain.finding(path) for path, gain in self.libraries.items())
 
 
 def code_gain(wheel: Path, plain: Path, *, jobs: int | None = None) -> WheelGain:
-    """What is different in the code of *wheel*, which is for x86-64, from that of the *plain* build.
-
-    *jobs* processes disassemble, by default as many as there are cores. `WheelError` if one cannot be read.
-    """
+    """How the code of *wheel*, for x86-64, differs from that of the *plain* build; *jobs* processes disassemble."""
     with processes(jobs) as executor:
         theirs = {library.path: library for library in _libraries(plain, executor)}
         ours = {library.path: library for library in _libraries(wheel, executor)}
-    known, shared = (frozenset().union(*(one.digests for one in found.values())) for found in (theirs, ours))
+    known, shared = (frozenset().union(*(library.digests for library in side.values())) for side in (theirs, ours))
     marked = any(library.is_marked for library in ours.values())
     bypassed = (
         library.path
         for library in ours.values()
         if marked and not library.is_marked and library.is_module and known.issuperset(library.digests)
     )
-    lost = {path: sum(one.beyond for one in library.without(shared)) for path, library in theirs.items()}
+    lost = {path: sum(function.beyond for function in library.without(shared)) for path, library in theirs.items()}
     gains = {path: library.gain(known, lost=lost.get(path, 0)) for path, library in ours.items()}
     return WheelGain(gains, tuple(bypassed))
 
@@ -476,7 +461,7 @@ class _Library(Struct, frozen=True):
         return [function for function in self.functions if function.digest not in known]
 
     def gain(self, known: frozenset[bytes], *, lost: int) -> CodeGain:
-        """What is not *known* of its functions; the plain build's own have *lost* bytes above the baseline."""
+        """What is not *known* of its functions; those of the plain build alone have *lost* bytes above the baseline."""
         changed = self.without(known)
         return CodeGain(
             sum(function.size for function in self.functions),
@@ -487,7 +472,6 @@ class _Library(Struct, frozen=True):
 
 
 def _libraries(wheel: Path, executor: ProcessPool | None) -> Iterator[_Library]:
-    """The libraries of *wheel* that its own build made."""
     with open_wheel(wheel) as source:
         for member in source.members:
             if is_grafted(member.path) or not member.path.endswith(".so"):
@@ -531,6 +515,6 @@ def _digests(pieces: Iterable[tuple[int, bytes]]) -> list[_Function]:
 
 
 def _is_vector(instruction: Instruction) -> bool:
-    """Whether *instruction* is encoded with VEX or EVEX and works on vectors: BMI's are encoded so, too."""
+    """Whether *instruction* is encoded with VEX or EVEX and works on vectors, as BMI's do not."""
     registers = (instruction.op0_register, instruction.op1_register)
     return instruction.encoding in _ENCODINGS and any(map(RegisterExt.is_vector_register, registers))

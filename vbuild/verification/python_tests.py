@@ -1,9 +1,7 @@
 """Whether Python code loads a library only after it has asked what the processor has.
 
-Such a library has no test of its own. Whether the question in Python is the right one is not shown: only that there is
-one wherever the library is named.
-
-Of Cython, in which many projects have that code, what is also Python counts: conditions, imports, and plain statements.
+Such a library has no test of its own. It is not shown that the question is the right one: only that there is one
+wherever the library is named. Of Cython, what is also Python counts: conditions, imports, and plain statements.
 """
 
 import ast
@@ -26,17 +24,16 @@ _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def is_python_code(path: PurePath) -> bool:
-    """Whether the file at *path* of a package is Python or Cython, and no test: tests name everything."""
+    """Whether the file at *path* is Python or Cython, and no test: tests name everything."""
     return path.suffix in _SOURCES and _TESTS.isdisjoint(path.parts)
 
 
 def python_code(path: PurePath, text: str) -> str:
-    """The *text* of the file at *path*, as Python reads it."""
     return _of_cython(text) if path.suffix == ".pyx" else text
 
 
 def is_asked_for(library: str, sources: Iterable[str]) -> bool:
-    """Whether *sources* name *library*, a module's name without its package, and each time behind a question.
+    """Whether *sources* name *library*, a module without its package, and each time behind a question.
 
     The name may be handed to a function that asks before it uses that argument.
     """
@@ -55,26 +52,22 @@ def is_asked_for(library: str, sources: Iterable[str]) -> bool:
 
 
 def _all_of_some(answers: Iterable[bool]) -> bool:
-    """Whether there are *answers*, and all are yes; what comes after the first no is not looked at."""
-    is_some = False
-    for answer in answers:
-        if not answer:
-            return False
-        is_some = True
-    return is_some
+    """Whether there are *answers*, and all are yes; those after the first no are not looked at."""
+    first = next(iterator := iter(answers), False)
+    return first and all(iterator)
 
 
 def _of_cython(text: str) -> str:
-    """The statements of the Cython *text*; those that are not Python, as far as they name something."""
-    found: list[tuple[int, str]] = []
+    """The statements of the Cython *text*; of those that are not Python, the names."""
+    statements: list[tuple[int, str]] = []
     waiting = ""
     for line in _LONG_STRING.sub('""', text).splitlines():
         waiting += _COMMENT.sub("", line) if waiting else _COMMENT.sub("", line).expandtabs().rstrip()
         if (body := waiting.strip()) and sum(map(body.count, "([{")) <= sum(map(body.count, ")]}")):
-            found.append((len(waiting) - len(waiting.lstrip()), _CIMPORT.sub("import", body)))
+            statements.append((len(waiting) - len(waiting.lstrip()), _CIMPORT.sub("import", body)))
             waiting = ""
     lines = []
-    for (indent, body), (following, _) in zip(found, [*found[1:], (0, "")], strict=True):
+    for (indent, body), (following, _) in zip(statements, [*statements[1:], (0, "")], strict=True):
         is_opener = body.endswith(":")
         lines.append(f"{' ' * indent}{_opener(body) if is_opener else _statement(body)}")
         if is_opener and following <= indent:
@@ -83,7 +76,7 @@ def _of_cython(text: str) -> str:
 
 
 def _opener(body: str) -> str:
-    """The first line of a block as Python has it; a condition that is not Python does not count as a question."""
+    """The first line of a block as Python has it; a condition that is not Python is no question."""
     if body in {"else:", "try:", "finally:"} or body.startswith("except"):
         return body
     if body.startswith("elif "):
@@ -92,7 +85,6 @@ def _opener(body: str) -> str:
 
 
 def _statement(body: str) -> str:
-    """A statement as it is, or a string that names what it names."""
     return body if _parsed(body) else repr(body.replace("'", ".").replace('"', "."))
 
 
@@ -103,17 +95,19 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def _is_loader(called: ast.expr, argument: int | str, sources: Sequence[str]) -> bool:
-    """Whether each function in *sources* with the name that is *called* uses the *argument* only behind a question."""
+    """Whether each function in *sources* that may be *called* uses the *argument* only behind a question."""
     name = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
     trees = (tree for text in sources if name and f"def {name}" in text and (tree := _parsed(text)))
-    found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, _FUNCTIONS) and node.name == name]
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    functions = [node for node in nodes if isinstance(node, _FUNCTIONS) and node.name == name]
     if isinstance(called, ast.Name):  # no method is called so
-        found = [node for node in found if not _SELF.intersection(one.arg for one in node.args.args[:1])]
-    return bool(found) and all(_asks_before(node, argument) for node in found)
+        functions = [node for node in functions if not _SELF.intersection(each.arg for each in node.args.args[:1])]
+    return _all_of_some(_asks_before(function, argument) for function in functions)
 
 
 def _asks_before(function: ast.FunctionDef | ast.AsyncFunctionDef, argument: int | str) -> bool:
-    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args) if one.arg not in _SELF]
+    parameters = (*function.args.posonlyargs, *function.args.args)
+    names = [parameter.arg for parameter in parameters if parameter.arg not in _SELF]
     if isinstance(argument, int):
         argument = names[argument] if argument < len(names) else ""
     uses = _in_statements(
@@ -150,7 +144,7 @@ def _in_statements(
 
 
 def _words(node: ast.AST) -> Iterator[ast.AST | None]:
-    """The parts of *node* that load nothing by their name: what something is compared with, and keys."""
+    """The parts of *node* whose names load nothing: what something is compared with, and keys."""
     if isinstance(node, ast.Compare):
         yield from (node.left, *node.comparators)
     elif isinstance(node, ast.Dict):
@@ -158,16 +152,15 @@ def _words(node: ast.AST) -> Iterator[ast.AST | None]:
 
 
 def _handed_over(node: ast.AST, is_loader: Callable[[ast.Call, int | str], bool]) -> Iterator[ast.AST]:
-    """The constants that *node*, if it is a call, hands to a function that asks before it uses them."""
+    """The constants that *node* hands to a function that asks before it uses them."""
     if not isinstance(node, ast.Call):
         return
     places: list[tuple[int | str, ast.expr]] = [*enumerate(node.args)]
-    places += [(one.arg, one.value) for one in node.keywords if one.arg]
+    places += [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
     yield from (value for place, value in places if isinstance(value, ast.Constant) and is_loader(node, place))
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The blocks of *statement*, the first one of an if left out."""
     for field in ("body", "orelse", "finalbody"):
         if not (field == "body" and isinstance(statement, ast.If)) and isinstance(
             getattr(statement, field, None), list
@@ -193,7 +186,7 @@ def _names(node: ast.AST, name: re.Pattern[str]) -> bool:
         case ast.Constant(value=str(text)):
             return name.search(text) is not None
         case ast.ImportFrom(module=module, names=names):
-            return any(name.search(one.name) for one in names) or bool(module and name.search(module))
+            return any(name.search(alias.name) for alias in names) or bool(module and name.search(module))
         case ast.Import(names=names):
-            return any(name.search(one.name) for one in names)
+            return any(name.search(alias.name) for alias in names)
     return False

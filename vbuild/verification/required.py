@@ -38,10 +38,7 @@ _ANY_MINOR = 11
 
 
 class RequiredWheel(Struct, frozen=True):
-    """A wheel that another requires: *place* says where it is; its *libraries* by installed path.
-
-    *findings* are what is wrong with it for the wheel that requires it.
-    """
+    """A wheel, at *place*, that another requires, its *libraries* by installed path, and *findings* on the two."""
 
     name: str
     place: str
@@ -50,7 +47,7 @@ class RequiredWheel(Struct, frozen=True):
 
 
 def required_wheels(wheel: Wheel, *, fetch: Fetch | None = None) -> Iterator[RequiredWheel]:
-    """The wheels beside *wheel* that it requires and that have libraries; -libs wheels that are not there, by *fetch*.
+    """The required wheels beside *wheel* that have libraries; -libs wheels that are not there, by *fetch*.
 
     `WheelError` if one is damaged, `FetchError` if no index answers.
     """
@@ -65,7 +62,7 @@ def required_wheels(wheel: Wheel, *, fetch: Fetch | None = None) -> Iterator[Req
             (name, path) for name, path in beside if admits(requirement, name.project, name.version) and _is_for(name)
         ]
         if fitting:
-            _, path = min(fitting, key=lambda one: (not _covers(one[0], platforms), one[1].name))
+            _, path = min(fitting, key=lambda pair: (not _covers(pair[0], platforms), pair[1].name))
             if required := _read(path, wheel.name, "beside it"):
                 yield required
         elif fetch and project.endswith(LIBS):
@@ -84,7 +81,7 @@ def _named(paths: Iterator[Path]) -> Iterator[tuple[WheelName, Path]]:
 
 
 def _is_for(name: WheelName) -> bool:
-    """Whether the wheel *name* can have libraries for Linux, and is not a variant: nobody requires one by its label."""
+    """Whether the wheel *name* can have libraries for Linux, and is no variant, which nobody requires by its label."""
     return name.variant is None and bool(platforms_in(name.platform))
 
 
@@ -111,23 +108,22 @@ def _ranking(requirement: Requirement, platforms: Sequence[PlatformPolicy]) -> C
 def _covers(name: WheelName, platforms: Sequence[PlatformPolicy]) -> bool:
     """Whether the wheel *name* installs wherever one for *platforms* does."""
     own = platforms_in(name.platform)
-    return all(any(_is_older(one, platform) for one in own) for platform in platforms)
+    return all(any(_is_older(older, platform) for older in own) for platform in platforms)
 
 
-def _is_older(one: PlatformPolicy, other: PlatformPolicy) -> bool:
-    """Whether every system of *other* is one of *one*, too."""
-    if one.machine != other.machine:
+def _is_older(platform: PlatformPolicy, other: PlatformPolicy) -> bool:
+    """Whether every system of *other* is one of *platform*, too."""
+    if platform.machine != other.machine:
         return False
-    if one.glibc and other.glibc:
-        return one.glibc <= other.glibc
-    musl = [_MUSL.match(platform.tag) for platform in (one, other)]
+    if platform.glibc and other.glibc:
+        return platform.glibc <= other.glibc
+    musl = [_MUSL.match(tag) for tag in (platform.tag, other.tag)]
     if musl[0] and musl[1]:
         return [int(part) for part in musl[0].groups()] <= [int(part) for part in musl[1].groups()]
-    return one.tag == other.tag
+    return platform.tag == other.tag
 
 
 def _read(path: Path, by: WheelName, place: str) -> RequiredWheel | None:
-    """The libraries of the wheel at *path* for the wheel called *by*; None if it has none."""
     libraries: dict[str, Elf] = {}
     with open_wheel(path) as wheel:
         for member in wheel.members:
@@ -145,8 +141,8 @@ def _read(path: Path, by: WheelName, place: str) -> RequiredWheel | None:
         return None
     findings = []
     for platform in platforms:
-        if not any(_is_older(one, platform) for one in own):
-            tags = ", ".join(one.tag for one in own)
+        if not any(_is_older(older, platform) for older in own):
+            tags = ", ".join(older.tag for older in own)
             what = (
                 f"requires {path.name}, {place}, which is for {tags} only: it does not install on all of "
                 f"{platform.tag}, as this wheel does"

@@ -73,12 +73,11 @@ def verify(
 ) -> Verdict:
     """Check *wheel* against the level in its variant.json, or else *cpu*, or else what each machine of its system has.
 
-    *baseline* is the same project's wheel built without flags: instructions that it has, too, are not due to flags.
-    *allow* are regular expressions for the functions, or the paths of libraries, that may go above the level. *jobs*
-    processes disassemble, by default as many as there are cores. Of a wheel that *is_split* afterwards, libraries of
-    official packages may be absent: it will require them. Libraries are also looked for in wheels that it requires
-    beside it, and in -libs wheels that *fetch* brings. *published* gives the CPU features for which the published wheel
-    chooses code in the library at a path: a doubt about code that needs these is a warning.
+    *baseline* is the wheel built without flags: instructions that it has, too, are not due to flags. *allow* are
+    regular expressions for functions, or paths of libraries, that may go above the level. *jobs* processes disassemble,
+    by default one per core. A wheel that *is_split* afterwards may lack libraries of official packages. Libraries are
+    also looked for in required wheels beside it, and in -libs wheels that *fetch* brings. *published* gives the CPU
+    features that the published wheel chooses code for in the library at a path: a doubt about these is a warning.
     """
     patterns = tuple(map(pattern, allow))
     with ExitStack() as stack:
@@ -133,7 +132,7 @@ def verify(
 
 
 def _by_machine(claim: Claim, files: Mapping[str, CodeFile]) -> Iterator[tuple[Claim, Mapping[str, CodeFile]]]:
-    """The *files* that the *claim* is for, and those of macOS for another machine with its baseline."""
+    """The *files* that the *claim* is for, and those of macOS for another machine with the claim on these."""
     others = {path for path, file in files.items() if file.system == "macos" and file.machine != claim.cpu.machine}
     yield claim, {path: file for path, file in files.items() if path not in others}
     if others:
@@ -146,8 +145,8 @@ def _claim_of_code(
 ) -> tuple[Claim, tuple[Finding, ...]]:
     """The claim that the code is held to, and what is wrong with the *claim* of the wheel *name*.
 
-    If the wheel claims no level, that is the one that all *libraries* are marked with. Of *images*, code of other
-    formats, the machines count, which tags spell in several ways.
+    If the wheel claims no level, it is the one that all *libraries* are marked with. *images* are code of other
+    formats, whose machines tags spell in several ways.
     """
     if claim.is_explicit:
         machines = sorted({image.machine for image in images.values()}) or name.machines
@@ -163,10 +162,7 @@ def _claim_of_code(
 
 
 def fatbins(wheel: Path) -> dict[str, Mapping[tuple[GpuOffer, ...], int]]:
-    """How many fatbins each library of *wheel* has, by what they offer, without libraries that have none.
-
-    `WheelError` or `BinaryError` if one cannot be read.
-    """
+    """How many fatbins each library of *wheel* has, by what they offer; `WheelError` or `BinaryError` if damaged."""
     by_library: dict[str, Mapping[tuple[GpuOffer, ...], int]] = {}
     with open_wheel(wheel) as source:
         for member in source.members:
@@ -193,9 +189,9 @@ _LOADED_BY = {Format.PE: "windows", Format.MACHO: "macos"}
 
 @dataclass(slots=True)
 class _Contents:
-    """The ELF files of a wheel by path, the code of *others*, the GPU code in both, and what was not understood.
+    """The ELF files of a wheel by path, other code, the GPU code in both, and by path why something is *unread*.
 
-    What is *unread* has a reason by path. *foreign* files are for systems on which the wheel is not installed.
+    *foreign* files are for systems on which the wheel is not installed.
     """
 
     libraries: dict[str, Elf] = field(default_factory=dict)
@@ -208,7 +204,7 @@ class _Contents:
 
     @classmethod
     def of(cls, wheel: Wheel) -> Self:
-        """Read every member of *wheel* once and check it against RECORD; one member at a time is in memory."""
+        """Read every member of *wheel* once and check it against RECORD."""
         contents = cls()
         for member in wheel.members:
             try:
@@ -243,7 +239,7 @@ class _Contents:
             self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), str(error)))
 
     def unchecked(self, severity: Severity) -> Iterator[Finding]:
-        """Code that was not understood, and what files of other formats link to."""
+        """Code that was not understood, and what is not checked of files of other formats."""
         reasons: dict[str, list[str]] = {}
         for path, reason in self.unread.items():
             reasons.setdefault(reason, []).append(path)
@@ -293,7 +289,7 @@ def claimed_cpu(wheel: Path) -> Cpu | None:
 
 
 class _Claims(Struct, frozen=True):
-    """The level and the GPUs that the code is checked against, and what is wrong with these claims."""
+    """The level and the GPUs that the code is checked against, and what is wrong with them."""
 
     cpu: Claim
     gpus: GpuClaim = GpuClaim()
@@ -350,7 +346,7 @@ def _python_code(wheel: Wheel) -> Sequence[str]:
 def _finder(wheel: Path) -> Iterator[Callable[[str], CodeFile | None]]:
     """Yield a function that finds the library of *wheel* at a path, whatever hash its name has there.
 
-    For a stub without code it gives the library that the stub loads on processors without a level.
+    For a stub without code it gives the library that the stub loads on every processor.
     """
     with open_wheel(wheel) as source:
         members = {_GRAFT_HASH.sub("", member.path): member for member in source.members}
@@ -382,7 +378,6 @@ _KINDS = (re.compile(r"i[3-6]86"), re.compile(r"armv[678]l"))
 
 
 def content_findings(wheel: Wheel, libraries: Mapping[str, Elf]) -> Iterator[Finding]:
-    """Contradictions between the *libraries* of *wheel* and its tags or its WHEEL file."""
     linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
     if linked and "any" in wheel.name.platform.split("."):
         what = f"{len(linked)} binaries, {next(iter(linked))} first, in a wheel for any platform"
@@ -402,7 +397,6 @@ def content_findings(wheel: Wheel, libraries: Mapping[str, Elf]) -> Iterator[Fin
 
 
 def _module_findings(wheel: Wheel, paths: Iterable[str]) -> Iterator[Finding]:
-    """Extension modules that no Python of the wheel's tags looks for, or only one of many."""
     modules: dict[str, dict[str, str]] = {}
     for path in paths:
         if match := _TAGGED.search(path):
