@@ -146,10 +146,8 @@ def test_a_package_apart_from_its_libraries_finds_them(tmp_path: Path, way: Call
     assert way(tmp_path, thin(tmp_path)).splitlines() == ["ctypes importlib.metadata", "42"]
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("way", APART, ids=lambda way: way.__name__)
-def test_without_the_module_it_does_not(tmp_path: Path, way: Callable[[Path, Path], str]) -> None:
-    said = way(tmp_path, thin(tmp_path, preload=False))
+def test_without_the_module_it_does_not(tmp_path: Path) -> None:
+    said = in_two_targets(tmp_path, thin(tmp_path, preload=False))
     assert said.startswith("ImportError: libtop-")
     assert "cannot open shared object file" in said
 

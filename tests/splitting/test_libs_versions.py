@@ -58,7 +58,7 @@ def required(result: Split) -> set[str]:
     return {line.partition(";")[0] for metadata in parsed for line in metadata.requires_dist}
 
 
-@pytest.mark.parametrize("version", ["2.2.0", "2.2.0.post1", "2.2rc1", "1!2.0", "2.0+cu126", "0.1.dev3"])
+@pytest.mark.parametrize("version", ["2.2.0", "2.2rc1", "1!2.0", "2.0+cu126"])
 def test_a_wheel_of_libraries_is_called_by_its_release(tmp_path: Path, version: str) -> None:
     result = thinned(tmp_path / "thin", fat(tmp_path, version))
     assert [one.name for one in result.companions] == [f"demo_libs-{version}-py3-none-manylinux_2_17_x86_64.whl"]

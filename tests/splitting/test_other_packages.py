@@ -82,25 +82,6 @@ def test_what_nobody_knows_has_no_package_and_a_framework_no_release(look: Bundl
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    ("metadata", "asked", "project"),
-    [
-        ("", {"cuda": (11,)}, "nvidia-curand-cu11"),
-        ("", {"cuda": (12,)}, "nvidia-curand-cu12"),
-        (f"Requires-Dist: {FFT}\n", {}, "nvidia-curand-cu12"),
-        ("Requires-Dist: nvidia-cublas-cu11\nRequires-Dist: not (readable\n", {}, "nvidia-curand-cu11"),
-    ],
-    ids=["--cuda 11", "--cuda 12", "CUDA 12 required", "CUDA 11 required"],
-)
-def test_a_major_is_told_by_option_or_requirement(
-    look: BundleReader, officials: Officials, metadata: str, asked: dict[str, object], project: str
-) -> None:
-    found = find(look, officials, CURAND, metadata=metadata, **asked)
-    assert found
-    assert found.project == project
-
-
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("metadata", ["", f"Requires-Dist: {FFT}\nRequires-Dist: nvidia-cublas-cu11\n"])
 def test_a_major_that_nothing_or_too_much_tells_is_asked_for(
     look: BundleReader, officials: Officials, metadata: str

@@ -118,25 +118,6 @@ def test_any_one_of_the_wheels_may_be_apart(tmp_path: Path, apart: str) -> None:
     assert asked(*reversed(folders)).startswith("12 ctypes")
 
 
-@pytest.mark.parametrize("preload", [False, True], ids=["without", "with"])
-def test_a_virtual_environment_takes_libraries_of_the_user_site(tmp_path: Path, *, preload: bool) -> None:
-    made = wheels(tmp_path, preload=preload)
-    python, own, user = environment(tmp_path / "venv")
-    installed(own, made["demo"])
-    installed(user, made["demo_libs"], made["nvidia_cufft_cu12"])
-    said = asked(python=python, PYTHONUSERBASE=str(tmp_path / "user"))
-    assert said.startswith("12 ctypes" if preload else f"ImportError: {OUTER}: cannot open")
-
-
-def test_libraries_on_a_path_of_a_pth_file_are_found(tmp_path: Path) -> None:
-    made = wheels(tmp_path)
-    development = installed(tmp_path / "development", made["demo"])
-    site = installed(tmp_path / "site", made["demo_libs"], made["nvidia_cufft_cu12"])
-    (site / "demo.pth").write_text(f"{development}\n")
-    code = f"import site; site.addsitedir({str(site)!r}); {ASKING.format(names=HEAVY)}"
-    assert asked(code=code).startswith("12 ctypes")
-
-
 def test_a_package_in_a_zip_with_its_modules_beside_loads_them(tmp_path: Path) -> None:
     made = wheels(tmp_path)
     init = f"__path__ = [*__path__, {str(tmp_path / 'native')!r}]\n{with_import(INIT)}"

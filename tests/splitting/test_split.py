@@ -66,9 +66,8 @@ def check_works(folder: Path, result: Split, *, program: str = ASKS, answer: str
             assert program_output(installed, program) == answer
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_what_the_wheels_of_a_release_repeat_is_in_a_wheel_of_its_own(tmp_path: Path, count: int) -> None:
-    names = tuple(NAME.replace("311", f"31{number}") for number in range(count))
+def test_what_the_wheels_of_a_release_repeat_is_in_a_wheel_of_its_own(tmp_path: Path) -> None:
+    names = tuple(NAME.replace("311", f"31{number}") for number in range(3))
     fat = release(tmp_path, FILES, LIBRARIES, names=names)
     result = thinned(tmp_path, *fat)
     names_of = {hashed(soname, data) for soname, data in LIBRARIES.items()}
@@ -101,24 +100,6 @@ def test_needed_names_stay_and_rpath_leads_to_the_new_folder(tmp_path: Path) -> 
     )
 
 
-def test_licences_of_what_moves_go_along(tmp_path: Path) -> None:
-    texts: dict[str, bytes | str] = {
-        "demo-1.0.dist-info/licenses/LICENSE": "demo's",
-        "demo.libs/LICENSE.deep": "deep's",
-        "demo-1.0.dist-info/sboms/auditwheel.cdx.json": "{}",
-    }
-    metadata = "License-Expression: MIT\nLicense-File: LICENSE\n"
-    result = thinned(tmp_path, *release(tmp_path, {**FILES, **texts}, LIBRARIES, metadata=metadata))
-    inside = contents(libs(result))
-    folder = next(path for path in inside if path.endswith("/METADATA")).rpartition("/")[0]
-    assert inside[f"{folder}/licenses/LICENSE"] == b"demo's"
-    assert inside[f"{folder}/licenses/demo.libs/LICENSE.deep"] == b"deep's"
-    assert b"License-Expression: MIT\n" in inside[f"{folder}/METADATA"]
-    after = contents(tmp_path / "thin" / NAME)
-    assert after["demo-1.0.dist-info/sboms/auditwheel.cdx.json"] == b"{}"
-    assert b"pkg:pypi/demo-libs@" in after["demo-1.0.dist-info/sboms/vbuild.cdx.json"]
-
-
 def test_variants_share_and_stay_variants(tmp_path: Path) -> None:
     files = repaired(FILES, LIBRARIES)
     plain = wheel(tmp_path / "in", f"demo-1.0-py3-none-{LINUX}.whl", files)
@@ -143,12 +124,8 @@ def test_two_projects_share_only_under_a_name_that_somebody_gives(tmp_path: Path
         *release(tmp_path / "a", FILES, LIBRARIES, names=(NAME,)),
         *release(tmp_path / "b", FILES, LIBRARIES, names=(NAME.replace("demo", "other"),), libs="other.libs"),
     ]
-    with pytest.raises(RepackageError) as refused:
+    with pytest.raises(RepackageError, match="have libraries in common, "):
         thinned(tmp_path, *fat)
-    assert str(refused.value) == (
-        f"demo and other have libraries in common, {hashed('libdeep.so.2', DEEP)} first; "
-        "say with --libs what their wheel is to be called, or split the projects apart"
-    )
     assert not (tmp_path / "thin").exists()
     result = thinned(tmp_path, *fat, libs="family")
     assert libs(result).name.startswith("family_libs-1.0-")
@@ -189,13 +166,6 @@ def test_pairs_of_projects_that_share_other_libraries_are_refused(tmp_path: Path
         f"{one} and {three} share libraries with other wheels, and not the same: they could not be installed "
         "together; split the projects apart"
     )
-
-
-def test_wheels_for_other_platforms_have_libraries_of_their_own(tmp_path: Path) -> None:
-    names = (NAME, NAME.replace("2_17", "2_28"))
-    result = thinned(tmp_path, *release(tmp_path, FILES, LIBRARIES, names=names))
-    assert not result.companions
-    assert all(one.is_untouched for one in result.wheels)
 
 
 def test_wheels_whose_sets_differ_a_little_are_given_the_same_wheel(tmp_path: Path) -> None:
@@ -261,16 +231,6 @@ def test_the_same_name_with_other_bytes_stays(tmp_path: Path) -> None:
     assert not result.companions
     assert kept(result) == {"demo/lib/libdeep.so.2": "other wheels have another file of its name"}
     assert all(one.is_untouched for one in result.wheels)
-
-
-def test_a_library_that_needs_one_which_stays_does_so_too(tmp_path: Path) -> None:
-    result = thinned(tmp_path, *release(tmp_path, FILES, LIBRARIES), keep=("libdeep*",))
-    top, deep = (f"demo.libs/{hashed(soname, data)}" for soname, data in LIBRARIES.items())
-    assert kept(result) == {
-        deep: "kept as asked",
-        top: f"needs {hashed('libdeep.so.2', DEEP)}, which stays in the wheel",
-    }
-    assert not result.companions
 
 
 def test_libraries_that_need_each_other_move_together(tmp_path: Path) -> None:

@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.cuda_packages import all_packages, calling_libcufft, libcufft, libnvjitlink, serving_packages
+from tests.factories.cuda_packages import calling_libcufft, libcufft, libnvjitlink
 from tests.factories.damage import poked
-from tests.factories.elf import object_file, patchelfed, without_sections
+from tests.factories.elf import object_file, patchelfed
 from tests.factories.extensions import library, module
-from tests.factories.official_wheels import FFT
 from tests.factories.repaired_wheels import NAME, hashed, release, repaired
-from tests.factories.site_packages import loader_complaints, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from tests.factories.wheels import poked as poked_file
-from vbuild.errors import FetchError, RepackageError, VbuildError
+from vbuild.errors import RepackageError, VbuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
@@ -30,7 +28,8 @@ pytestmark = needs("gcc", "ldd")
 
 OTHER = NAME.replace("311", "312")
 ALONE = Indexes(no_index=True)
-NOWHERE = Indexes(index_url="http://127.0.0.1:1/", timeout=1.0)
+
+
 COUNT = library("libcount.so.1", source="int count(void) { return 42; }")
 BUNDLED = f"demo.libs/{hashed('libcount.so.1', COUNT)}"
 FILES: dict[str, bytes | str] = {
@@ -54,19 +53,14 @@ def refused(folder: Path, *wheels: Path, indexes: Indexes = ALONE, **asked: obje
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", ["libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1"])
-def test_a_bundled_library_of_the_driver_is_an_error_with_the_fix(tmp_path: Path, name: str) -> None:
+def test_a_bundled_library_of_the_driver_is_an_error_with_the_fix(tmp_path: Path) -> None:
+    name = "libcuda.so.1"
     driver = library(name)
     fat = release(tmp_path, {"demo/_c.so": module(name)}, {name: driver}, names=(NAME,))
     assert refused(tmp_path, *fat) == (
         f"{NAME}: demo.libs/{hashed(name, driver)}: bundles {name}, which has to be that of the machine's own driver; "
         f"leave it out with `auditwheel repair --exclude {name}`"
     )
-
-
-def test_what_only_stands_in_for_the_driver_is_none(tmp_path: Path) -> None:
-    stub = {"demo/lib/stubs/libcuda.so": library("libcuda.so.1")}
-    assert thinned(tmp_path, wheel(tmp_path, NAME, stub)).wheels[0].is_untouched
 
 
 SOUND = patchelfed(COUNT, "--set-soname", hashed("libcount.so.1", COUNT))
@@ -106,23 +100,6 @@ def test_a_consumer_that_is_damaged_keeps_nothing_but_is_named(tmp_path: Path) -
     cut = {**files, "demo/_d.so": module_[:3000]}
     result = thinned(tmp_path, *(wheel(tmp_path, name, cut) for name in (NAME, OTHER)))
     assert [warning.partition(":")[0] for warning in result.wheels[0].warnings] == ["demo/_d.so"]
-
-
-def test_a_consumer_that_cannot_be_edited_keeps_its_libraries(tmp_path: Path) -> None:
-    files = repaired(FILES, {"libcount.so.1": COUNT})
-    module_ = files["demo/_c.so"]
-    assert isinstance(module_, bytes)
-    files["demo/_c.so"] = without_sections(module_)
-    fat = [wheel(tmp_path, name, files) for name in (NAME, OTHER)]
-    result = thinned(tmp_path, *fat)
-    why = "no section headers: expected some, by which patchelf finds the tables"
-    assert [(move.path, move.reason) for move in result.libraries] == [
-        (BUNDLED, f"demo/_c.so cannot be edited: {why}"),
-    ]
-    for account in result.wheels:
-        assert account.is_untouched
-        assert account.warnings == (f"demo/_c.so: left as it was, because it cannot be edited: {why}",)
-    assert loader_complaints(site_packages(tmp_path / "site", tmp_path / "thin" / NAME)) == []
 
 
 def test_an_object_file_and_an_empty_one_pass(tmp_path: Path) -> None:
@@ -181,37 +158,6 @@ def test_a_wheel_that_cannot_be_read_is_named(tmp_path: Path, what: str) -> None
     assert said.count("\n") == 0
 
 
-def test_what_is_no_wheel_or_not_there_is_named(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("")
-    (tmp_path / "empty").mkdir()
-    wheel(tmp_path / "twice", NAME)
-    wheel(tmp_path, NAME)
-    assert "notes.txt" in refused(tmp_path, tmp_path / "notes.txt")
-    assert refused(tmp_path, tmp_path / "empty") == (
-        f"{tmp_path}/empty: no wheels in this folder; expected files that end in .whl"
-    )
-    assert refused(tmp_path, tmp_path / "twice", tmp_path / NAME) == (
-        f"{tmp_path}/{NAME}: called as {tmp_path}/twice/{NAME}, and both would become one file; give them apart"
-    )
-    assert "cannot be read: No such file or directory" in refused(tmp_path, tmp_path / OTHER)
-
-
-def test_the_same_wheel_named_twice_is_taken_once(tmp_path: Path) -> None:
-    path = wheel(tmp_path, NAME)
-    assert len(thinned(tmp_path, path, path).wheels) == 1
-
-
-def test_an_index_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
-    fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
-    with pytest.raises(FetchError) as error:
-        thinned(tmp_path, *fat, indexes=NOWHERE)
-    assert "nvidia-" in str(error.value)
-    assert "127.0.0.1:1" in str(error.value)
-    assert not (tmp_path / "thin").exists()
-    # where no library is NVIDIA's, nobody is asked
-    assert thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), indexes=NOWHERE).companions
-
-
 def test_where_there_is_no_index_that_is_said(tmp_path: Path) -> None:
     fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
     said = refused(tmp_path, *fat)
@@ -230,32 +176,6 @@ def test_a_library_that_no_index_has_stays_and_it_is_said_why(tmp_path: Path) ->
     result = thinned(tmp_path, *release(tmp_path, CUDA_FILES, CUDA, names=(NAME,)), indexes=links)
     assert {move.kind for move in result.libraries} == {DecisionKind.KEEP}
     assert all("no release of nvidia-" in move.reason for move in result.libraries)
-
-
-def test_official_wheels_may_be_in_a_folder(tmp_path: Path) -> None:
-    all_packages(tmp_path / "made")
-    links = Indexes(no_index=True, find_links=((tmp_path / "made").as_uri(),))
-    result = thinned(tmp_path, *release(tmp_path, CUDA_FILES, CUDA, names=(NAME,)), indexes=links)
-    assert {move.kind for move in result.libraries} == {DecisionKind.REPLACE}
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("mood", ["broken", "lying", "breaking"])
-def test_a_server_that_answers_wrongly_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # what is kept is not asked for
-    fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
-    with serving_packages(tmp_path, *all_packages(tmp_path / "made"), mood=mood) as server:
-        said = refused(tmp_path, *fat, indexes=server.indexes)
-    assert FFT.replace("-", "_") in said or "nvidia_nvjitlink" in said
-    assert "\n" not in said
-
-
-def test_a_server_that_sends_whole_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
-    with serving_packages(tmp_path, *all_packages(tmp_path / "made"), mood="whole") as server:
-        said = refused(tmp_path, *fat, indexes=server.indexes)
-    assert "its server cannot send parts; download the wheel, and name its folder in pip's find-links" in said
 
 
 def test_a_requirement_that_cannot_be_read_stays_and_counts_for_nothing(tmp_path: Path) -> None:

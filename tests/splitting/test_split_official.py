@@ -22,14 +22,14 @@ from tests.factories.cuda_packages import (
     package_wheel,
     serving_packages,
 )
-from tests.factories.elf import judged_by, patchelfed
+from tests.factories.elf import judged_by
 from tests.factories.extensions import library, module
 from tests.factories.official_wheels import FFT
 from tests.factories.ranges import Serving
-from tests.factories.repaired_wheels import NAME, hashed, release, repaired
+from tests.factories.repaired_wheels import NAME, hashed, release
 from tests.factories.site_packages import loader_complaints, program_output, site_packages
 from tests.factories.tools import needs
-from tests.factories.wheels import contents, wheel
+from tests.factories.wheels import contents
 from vbuild.elf.read import Loading
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
@@ -122,19 +122,6 @@ def test_the_bill_of_materials_says_where_libraries_are_now_and_others_stay(
         assert part in text
 
 
-def test_a_library_that_nobody_edited_is_known_by_its_hash_alone(cuda_index: Serving, tmp_path: Path) -> None:
-    files = {"demo/_c.so": calling_libcufft(rpath_="$ORIGIN/lib"), "demo/lib/libcufft.so.11": libcufft()}
-    files["demo/lib/libnvJitLink.so.12"] = libnvjitlink()
-    files["demo/lib/libcufft.so.11"] = libcufft()
-    result = thinned(cuda_index, tmp_path, wheel(tmp_path, NAME, files))
-    assert {move.evidence for move in result.libraries} == {"identical"}
-    assert dict(result.wheels[0].edited[0].renamed) == {}
-    assert Loading.parse(contents(result.paths[0])["demo/_c.so"]).outline.rpath == (
-        "$ORIGIN/../nvidia/cufft/lib",
-        "$ORIGIN/../nvidia/nvjitlink/lib",
-    )
-
-
 def test_official_packages_are_required_in_the_version_that_was_bundled(cuda_index: Serving, tmp_path: Path) -> None:
     """All that were bundled: the wheel was tested with those, and not with what they would bring themselves."""
     lines = (f"{FFT}=={VERSION}; {LINUX}", f"{LINKER}==12.4.127; {LINUX}")
@@ -180,38 +167,6 @@ def test_a_library_that_stays_keeps_what_it_needs_reachable(cuda_index: Serving,
     assert any(line.startswith(f"{LINKER}==12.4.127") for line in result.wheels[0].requires)
     linkers = all_packages(tmp_path / "made")[1]
     assert loader_complaints(site_packages(tmp_path / "site", *result.paths, linkers)) == []
-
-
-def test_a_library_that_other_releases_have_is_not_replaced(cuda_index: Serving, tmp_path: Path) -> None:
-    other = {"libcufft.so.11": libcufft(99), "libnvJitLink.so.12": libnvjitlink()}
-    result = thinned(cuda_index, tmp_path, *release(tmp_path, FILES, other, names=ONLY))
-    move = moves(result)["libcufft.so.11"]
-    digest = hashlib.sha256(libcufft(99)).hexdigest()[:8]
-    projects = "nvidia-cufft-cu12, nvidia-cufft-cu11, nvidia-cufft"
-    assert move.kind is DecisionKind.KEEP
-    assert move.reason.startswith(
-        f"not replaced: no release of {projects} for x86_64 has a library whose SHA-256 begins with {digest}"
-    )
-
-
-def test_a_hash_of_32_bits_alone_is_no_proof(cuda_index: Serving, tmp_path: Path) -> None:
-    """The name of the official library on the bytes of another: as two of four billion libraries have it."""
-    liar = patchelfed(libcufft(99), "--set-soname", hashed("libcufft.so.11", libcufft()))
-    files = repaired(FILES, LIBRARIES)
-    files[f"demo.libs/{hashed('libcufft.so.11', libcufft())}"] = liar
-    result = thinned(cuda_index, tmp_path, wheel(tmp_path, NAME, files))
-    move = moves(result)["libcufft.so.11"]
-    assert move.kind is DecisionKind.KEEP
-    assert "it is another library" in move.reason
-    assert f"demo.libs/{move.name}" in contents(result.paths[0])
-
-
-def test_a_package_of_which_there_is_only_the_name_is_not_required(tmp_path: Path) -> None:
-    made = [wheel(tmp_path / "made", f"{name.replace('-', '_')}-0.0.0a0-py3-none-any.whl") for name in (FFT, LINKER)]
-    with serving_packages(tmp_path, *made) as server:
-        result = one(server, tmp_path)
-    assert {move.kind for move in result.libraries} == {DecisionKind.KEEP}
-    assert result.wheels[0].is_untouched
 
 
 @pytest.mark.nightly

@@ -3,20 +3,8 @@
 import json
 from pathlib import Path
 
-import pytest
-
-from tests.factories.cuda_packages import (
-    VERSION,
-    all_packages,
-    calling_libcufft,
-    libcufft,
-    libnvjitlink,
-    serving_packages,
-)
 from tests.factories.extensions import library, module
-from tests.factories.official_wheels import FFT
-from tests.factories.repaired_wheels import NAME, hashed, release
-from tests.factories.site_packages import loader_complaints, program_output, site_packages
+from tests.factories.repaired_wheels import hashed, release
 from tests.factories.tools import needs
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
@@ -33,7 +21,6 @@ FILES: dict[str, bytes | str] = {
     "demo/__init__.py": "from demo import _c\n",
     "demo/_c.so": module("libcount.so.1", source=COUNTS),
 }
-ASKS = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
 
 
 def thinned(folder: Path, *wheels: Path, **asked: object) -> Split:
@@ -52,13 +39,6 @@ def fates(result: Split) -> dict[str, tuple[DecisionKind, str]]:
 
 IDLE = library("libidle.so.1")
 PLUGINS = {"libcount.so.1": COUNT, "libidle.so.1": IDLE}
-
-
-def test_a_library_that_nothing_needs_stays_and_is_named(tmp_path: Path) -> None:
-    result = thinned(tmp_path, *release(tmp_path, FILES, PLUGINS))
-    found = fates(result)
-    assert found[hashed("libidle.so.1", IDLE)] == (DecisionKind.KEEP, "nothing in the wheel needs it")
-    assert found[hashed("libcount.so.1", COUNT)][0] is DecisionKind.SHARE
 
 
 def test_what_is_kept_as_asked_goes_by_name_or_path(tmp_path: Path) -> None:
@@ -85,38 +65,6 @@ def test_without_sharing_everything_stays(tmp_path: Path) -> None:
     assert [(move.kind, move.reason) for move in result.libraries] == [(DecisionKind.KEEP, "sharing is not asked for")]
 
 
-@pytest.mark.nightly
-def test_preloading_serves_where_wheels_are_in_folders_of_their_own(tmp_path: Path) -> None:
-    libraries = {"libcufft.so.11": libcufft(), "libnvJitLink.so.12": libnvjitlink()}
-    files: dict[str, bytes | str] = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": calling_libcufft()}
-    made = all_packages(tmp_path / "made")
-    with serving_packages(tmp_path, *made) as server:
-        given = release(tmp_path, files, libraries, names=(NAME,))
-        request = SplitRequest(preload=True)
-        result = split(given, tmp_path / "thin", request=request, indexes=lambda: server.indexes)
-        plain = split(given, tmp_path / "plain", indexes=lambda: server.indexes)
-    assert result.wheels[0].requires[-1] == "cuda-pathfinder"
-    assert result.wheels[0].requires[0].startswith(f"{FFT}=={VERSION};")
-    apart = site_packages(tmp_path / "official", *made[:2])
-    program = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
-    assert program_output(site_packages(tmp_path / "a", *result.paths), program, beside=[apart]) == "7"
-    failing = "try:\n import demo\nexcept ImportError as error: print(error)"
-    assert "libcufft.so.11: cannot open" in program_output(
-        site_packages(tmp_path / "b", *plain.paths), failing, beside=[apart]
-    )
-    # and where all are in one folder, it is as if the module were not there
-    together = site_packages(tmp_path / "c", *result.paths, *made[:2])
-    assert loader_complaints(together) == []
-    assert program_output(together, program) == "7"
-
-
-def test_preloading_serves_shared_libraries_as_well(tmp_path: Path) -> None:
-    result = thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), preload=True)
-    (libs,) = result.companion_paths
-    folder = site_packages(tmp_path / "site", tmp_path / "thin" / NAME)
-    assert program_output(folder, ASKS, beside=[site_packages(tmp_path / "libs", libs)]) == "42"
-
-
 def test_a_consumer_that_no_package_can_serve_is_warned_of(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = {"alone.so": module("libcount.so.1")}
     result = thinned(tmp_path, *release(tmp_path, files, {"libcount.so.1": COUNT}), preload=True)
@@ -128,8 +76,3 @@ def test_the_account_can_be_written_as_json(tmp_path: Path) -> None:
     told = json.loads(json.dumps(result.data()))
     assert {row["kind"] for row in told["libraries"]} == {"share", "keep"}
     assert told["wheels"][0]["edited"][0]["rpath"] == ["$ORIGIN/../demo.libs", "$ORIGIN/../demo_libs/lib"]
-
-
-def test_a_folder_of_wheels_is_as_good_as_their_names(tmp_path: Path) -> None:
-    release(tmp_path / "in", FILES, {"libcount.so.1": COUNT})
-    assert len(thinned(tmp_path, tmp_path / "in").wheels) == 2

@@ -117,21 +117,6 @@ def test_what_is_required_already_is_enough(cuda_index: Serving, tmp_path: Path,
     assert rpath(result) == (CUFFT, LINK)
 
 
-@pytest.mark.nightly
-def test_the_folders_are_those_of_the_release_that_is_required(tmp_path: Path) -> None:
-    moved = [
-        package_wheel(tmp_path / "made", FFT, "11.0", {"libcufft.so.11": library_named("libcufft.so.11")}, place="old"),
-        package_wheel(
-            tmp_path / "made", FFT, "11.9", {"libcufft.so.11": library_named("libcufft.so.11", 2)}, place="cu"
-        ),
-    ]
-    for asks, place in (("==11.0", "old"), ("", "cu")):
-        with serving_packages(tmp_path / place, *moved) as server:
-            required = f"Requires-Dist: {FFT}{asks}\n"
-            result = led(server, tmp_path / place, module("libcufft.so.11"), metadata=required)
-        assert rpath(result) == (f"$ORIGIN/../nvidia/{place}/lib",)
-
-
 DEAD: Mapping[str, tuple[str, tuple[str, ...], list[str]]] = {
     "of the build machine": (
         "/usr/local/cuda/lib64:$ORIGIN/../nvidia/cufft/lib",

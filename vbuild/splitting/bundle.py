@@ -99,7 +99,6 @@ class Bundle:
 
     @cached_property
     def opened_by(self) -> Mapping[str, tuple[WheelBinary, ...]]:
-        """The binaries that each file of the wheel names."""
         by_file: dict[str, list[WheelBinary]] = {}
         for binary in self.binaries.values():
             for file in self.namers(binary):

@@ -55,7 +55,6 @@ class Companion(Struct, frozen=True):
 
     @property
     def requirement(self) -> str:
-        """How a thin wheel requires this one: ``mumaxplus-libs==1.2.2``."""
         return f"{self.project}=={self.name.version}"
 
     @property
@@ -73,7 +72,6 @@ def libs_project(project: str) -> str:
 
 
 def libs_folder(project: str) -> str:
-    """The folder in site-packages with the libraries of the -libs wheel of *project*."""
     return f"{escaped(libs_project(project))}/lib"
 
 
@@ -284,7 +282,6 @@ def _spelled(name: str) -> Iterator[str]:
 
 
 def _words(text: str) -> set[str]:
-    """The words of *text* in small letters, without lib in front, also without a number at the end."""
     words = _tokens(text)
     return words | {word.rstrip("0123456789+") for word in words}
 

@@ -73,7 +73,6 @@ def stub(library: WheelBinary, rpath: str) -> bytes:
 
 
 def second_stub(library: WheelBinary) -> bytes:
-    """The file called `second_name`, beside *library* in its new folder."""
     return loader_stub(
         f"{_ORIGIN}/{library.name}",
         _ORIGIN,
@@ -89,7 +88,6 @@ def second_name(library: WheelBinary) -> str:
 
 
 def stub_obstacle(bundle: Bundle, library: WheelBinary) -> str | None:
-    """Why no stub can take the place of *library*, or None."""
     outline = library.loading.outline
     if any(platform.tag.startswith(_MUSL) for platform in bundle.platforms):
         return "musl does not follow one"
@@ -122,7 +120,6 @@ def stub_doubt(bundle: Bundle, library: WheelBinary) -> Doubt | None:
 
 
 def asks_own_place(library: WheelBinary) -> str:
-    """How *library* may find out where it is; empty if it does not."""
     places = library.loading.own_place
     return f"may ask where it is itself ({', '.join(places)})" if places else ""
 
@@ -156,7 +153,6 @@ class Pool(Struct, frozen=True, eq=False):
 
     @property
     def is_pure(self) -> bool:
-        """Whether the wheels go to the folder of pure Python, and so the libraries."""
         return _place(self.bundles[0])[1]
 
     @property
@@ -185,7 +181,6 @@ class _PoolDraft:
         return has_each_name_once and foreign <= MOST_FOREIGN * sum(sizes.values())
 
     def common(self, other: "_PoolDraft") -> "_PoolDraft | None":
-        """What the wheels of both have, or None if that is nothing."""
         libraries = {key: library for key, library in self.libraries.items() if key in other.libraries}
         return _PoolDraft([*self.bundles, *other.bundles], libraries) if libraries else None
 
@@ -483,7 +478,6 @@ class _WheelDecisions:
         return path in self.movable or (decision is not None and decision.is_gone)
 
     def unshared(self, pools: Sequence[Pool]) -> dict[str, str]:
-        """The movable libraries that are in none of the *pools*, with the reasons."""
         pool = pool_of(self.bundle, pools)
         keys = {library.key for library in pool.libraries.values()} if pool else set()
         reasons = {

@@ -168,7 +168,6 @@ def parsed_source(source: str | bytes) -> ast.Module | None:
 
 
 def _strings(source: bytes) -> Iterator[str]:
-    """The one-line strings in *source*, or its lines if it cannot be parsed."""
     if (tree := parsed_source(source)) is None:
         yield from source.decode(errors="replace").splitlines()
         return
@@ -249,7 +248,6 @@ def _bodies(node: ast.stmt) -> Iterator[tuple[ast.stmt, ast.stmt]]:
 
 
 def _truth(test: ast.expr) -> bool | None:
-    """What *test* is on Linux, or None if that is not known."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             truth = _truth(operand)

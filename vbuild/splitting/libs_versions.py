@@ -98,7 +98,6 @@ class Publications:
         yield from ((version, tuple(by_version[version])) for version in newest_first)
 
     def read(self, name: WheelName) -> PublishedLibs:
-        """What the published wheel *name* has; only its directory and texts are transferred."""
         if name not in self._read:
             with self._opened(self._listed[name.project][name]) as distant:
                 about = WheelFile.parse(b"".join(distant.chunks(f"{name.dist_info}/WHEEL")).decode(errors="replace"))
@@ -252,7 +251,6 @@ class _Group(Struct, frozen=True):
 
 
 def _common_version(project: str, pools: Iterable[Pool]) -> Version:
-    """The version of the wheels of *pools*, from which *project* gets its own."""
     wheels = {bundle.wheel.name for pool in pools for bundle in pool.bundles}
     versions = {Version(name.version) for name in wheels}
     if len(versions) > 1:

@@ -113,7 +113,6 @@ class OfficialWheel(Struct, frozen=True):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folders of its libraries below site-packages."""
         return tuple(dict.fromkeys(library.path.rpartition("/")[0] for library in self.libraries))
 
 
@@ -249,7 +248,6 @@ class Officials:
             return Unproved(f"{alike}, but {why}", session.transferred)
 
     def _candidates(self, name: str, entries: Sequence[CatalogueEntry]) -> Iterator[list[_Candidate]]:
-        """The releases that may have *name*: by the version in it, then all others, newest first."""
         match = _NUMBER.search(plain(name))
         number = tuple(map(int, match["number"].split("."))) if match else ()
         likely, others = list[_Candidate](), list[_Candidate]()
@@ -320,7 +318,6 @@ class Officials:
                     yield requirement
 
     def _toolkits(self) -> tuple[ListedFile, ...]:
-        """The newest release of cuda-toolkit for each minor version, the newest version first."""
         newest: dict[tuple[int, ...], ListedFile] = {}
         for listed in self._wheels(TOOLKIT, any_platform=True):
             if not (listed.is_yanked or listed.version.is_prerelease):
@@ -344,7 +341,6 @@ class Officials:
         return self._listed.get(project, lambda: files_of(project, indexes=self._indexes.get(None, self._ask)))
 
     def _wheels(self, project: str, *, any_platform: bool = False) -> tuple[ListedFile, ...]:
-        """The wheels of *project* for this machine, or for any platform, the newest release first."""
 
         def fits(listed: ListedFile) -> bool:
             try:
@@ -526,7 +522,6 @@ def _text_of(image: ElfImage) -> bytes:
 
 
 def _paired(official: Iterable[Section], bundled: Iterable[Section]) -> list[tuple[Section, Section]]:
-    """Each *official* section with the *bundled* one of its name, the first with the first."""
     left: dict[str, list[Section]] = {}
     for section in bundled:
         left.setdefault(section.name, []).append(section)
@@ -564,7 +559,6 @@ def _dynamic(dynamic: memoryview, names: bytes) -> tuple[Counter[tuple[int, int]
 
 
 def _library(names: bytes, offset: int) -> str:
-    """The library's name at *offset*, without the hash and the version that repair tools take from files."""
     name = names[offset : names.find(b"\0", offset)].decode("utf-8", "backslashreplace")
     return (split_name.name if (split_name := hashed(name)) else name).partition(".so")[0]
 
@@ -585,7 +579,6 @@ def _versions(versions: memoryview, names: bytes) -> tuple[bytes, list[str]]:
 
 
 def _begins_alike(official: bytes, bundled: bytes) -> bool:
-    """Whether the *bundled* names begin with the *official* ones, except for paths among those."""
     offset = 0
     for match in _PATH.finditer(official):
         if official[offset : match.start()] != bundled[offset : match.start()]:
@@ -595,7 +588,6 @@ def _begins_alike(official: bytes, bundled: bytes) -> bool:
 
 
 def _unnumbered(symbols: memoryview) -> bytes:
-    """The table *symbols* without the numbers and addresses of sections."""
     data = bytearray(symbols)
     whole = symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]
     for number, (name, info, other, section, value, size) in enumerate(_SYMBOL.iter_unpack(whole)):

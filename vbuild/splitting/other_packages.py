@@ -98,7 +98,6 @@ class PackageFinder:
 
 
 def _cuda_major(bundle: Bundle) -> int | None:
-    """The CUDA major of *bundle*, judged by what it needs, by what it requires, and by its name."""
     needed = {name for binary in bundle.binaries.values() for name in binary.loading.outline.needed}
     if (major := cuda_of(needed)) is not None:
         return major
@@ -224,7 +223,6 @@ def _version(project: str, version: str) -> Version:
 
 
 def _says(known: Requirement, wanted: Requirement) -> bool:
-    """Whether *known* requires all that *wanted* requires, wherever *wanted* does."""
     return (
         canonicalize_name(known.name) == canonicalize_name(wanted.name)
         and known.url == wanted.url

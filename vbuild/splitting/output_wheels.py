@@ -77,7 +77,6 @@ class OutputWheel(Struct, frozen=True, eq=False):
 
     @property
     def unpacked(self) -> int:
-        """Bytes of all members except RECORD."""
         return sum(part.size for part in self.parts)
 
     @property
@@ -143,7 +142,6 @@ def _parts(
 
 
 def _bill(wheel: Wheel, hashes: Mapping[str, str], changes: Changes, *, left_out: set[str]) -> bytes:
-    """The bill of materials of the thin wheel, with what that of *wheel* had and new *hashes* of files."""
     rows = []
     for row in (wheel.row(member) for member in wheel.members if member.path not in left_out):
         new = hashes.get(row.path)
@@ -179,7 +177,7 @@ def libs_wheel(
 ) -> OutputWheel:
     """The -libs wheel with the libraries *files*, and *stubs* by path.
 
-    Its version is a hash of its contents, so it has no time and no bill of materials of the wheels they come from.
+    Later releases with the same libraries require it, so it has no time and no bill of materials of these wheels.
     """
     parts: list[CopiedMember | NewMember] = []
     for file in files:
@@ -264,7 +262,6 @@ def extended(text: str, lines: Sequence[str]) -> str | None:
 
 
 def divided(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """*paths* as wheels or folders, and sdists: those given, and those in the folders."""
     sdists = tuple(path for path in paths if path.name.endswith(SUFFIX) and not path.is_dir())
     others = tuple(path for path in paths if path not in sdists)
     inside = (path for folder in others if folder.is_dir() for path in sorted(folder.glob(f"*{SUFFIX}")))

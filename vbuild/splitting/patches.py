@@ -78,7 +78,6 @@ class _RpathEntry(Struct, frozen=True):
     is_foreign: bool = False
 
     def moved_to(self, path: str) -> str:
-        """The entry that leads to the same folder from the file at *path*."""
         if self.is_foreign:
             return self.text
         return f"{ORIGIN}{self.rest}" if self.rest else rpath_to(path, self.folder)
@@ -133,7 +132,6 @@ def removed_entries(path: str, loading: Loading, *, left: Collection[str]) -> tu
 def _entries(
     path: str, loading: Loading, alive: Collection[str] | None, there: Collection[str] | None
 ) -> Iterator[_RpathEntry]:
-    """The entries that the loader reads: those of RUNPATH, or if there are none, those of RPATH."""
     living = None if alive is None else set(map(_normal, alive))
     known = None if there is None else set(map(_normal, there))
     for text in loading.outline.search_path:
@@ -189,7 +187,6 @@ class PatchMaker(Struct, frozen=True, eq=False):
     cleans: bool = False
 
     def for_bundle(self, bundle: Bundle) -> tuple[FilePatch, ...]:
-        """A patch for each file that stays in *bundle*."""
         staying = [binary for binary in bundle.binaries.values() if not self.decisions.of(bundle, binary.path).is_gone]
         stubs = (binary for binary in bundle.binaries.values() if self.decisions.of(bundle, binary.path).leaves_stub)
         alive = frozenset(binary.folder for binary in (*staying, *stubs))
@@ -405,7 +402,6 @@ class PatchPlan(Struct, frozen=True, eq=False):
     uneditable: Mapping[tuple[Bundle, str], str]
 
     def stubs(self, bundle: Bundle) -> dict[str, bytes]:
-        """The stubs that stay in the wheel of *bundle*, by member."""
         stubs = {}
         for path, decision in self.decisions.by_bundle[bundle].items():
             if decision.pool and decision.leaves_stub:
@@ -414,7 +410,6 @@ class PatchPlan(Struct, frozen=True, eq=False):
         return stubs
 
     def second_stubs(self, pool: Pool) -> dict[str, bytes]:
-        """What stubs lead to in the -libs wheel of *pool*, by path."""
         stubs = {}
         for library in pool.libraries.values():
             copies = (
@@ -492,7 +487,6 @@ def libs_owner(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) ->
 
 
 def _check_versions(folders: Mapping[Pool, str]) -> None:
-    """Refuse two projects that would require different versions of one -libs wheel in one environment."""
     for pool, other in combinations(folders, 2):
         is_shared = folders[pool] == folders[other] and are_rivals(pool, other)
         for bundle, rival in product(pool.bundles, other.bundles) if is_shared else ():

@@ -65,7 +65,6 @@ class MachinePlan(Struct, frozen=True, eq=False):
 
     @property
     def transferred(self) -> int:
-        """Bytes read from official wheels."""
         origins = {binary.key: binary.origin for bundle in self.bundles for binary in bundle.binaries.values()}
         return sum(origin.transferred for origin in origins.values() if origin)
 
@@ -168,7 +167,6 @@ def _origin(
 
 
 def _promising(wheels: Sequence[Wheel], request: SplitRequest) -> set[Wheel]:
-    """The wheels that have to be read, judged by file names and RECORD."""
     if request.rpath:
         return set(wheels)
     owners: dict[tuple[str, str, str | None], list[Wheel]] = {}
@@ -249,7 +247,6 @@ class SplitPlan:
 
     @cached_property
     def companions(self) -> Mapping[Pool, Companion]:
-        """The -libs wheel that the wheels of each pool require."""
         return {pool: choice.companion for pool, choice in self._choices.items()}
 
     def _empty_users(self, pools: Collection[Pool]) -> Iterator[str]:
@@ -335,7 +332,6 @@ class SplitPlan:
 
     @cached_property
     def libs_wheels(self) -> Mapping[Pool, OutputWheel]:
-        """The -libs wheels to write, without those that are published."""
         return {
             pool: libs_wheel(
                 self.companions[pool], machine.patches.moving[pool], stubs=machine.patches.second_stubs(pool)
@@ -347,7 +343,6 @@ class SplitPlan:
 
     @cached_property
     def unlicensed(self) -> Mapping[OutputWheel, tuple[str, ...]]:
-        """The libraries of each -libs wheel that none of the licence texts in it names."""
         machines = {pool: machine for machine in self.machines for pool in machine.patches.decisions.pools}
         return {
             output: unnamed(machines[pool].names(pool), self._libs[pool].texts, projects=pool.projects)

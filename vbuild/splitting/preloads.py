@@ -246,7 +246,6 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _is_prelude(statement: ast.stmt, number: int) -> bool:
-    """Whether *statement*, with index *number*, is the docstring or a ``__future__`` import."""
     match statement:
         case ast.Expr(value=ast.Constant(value=str())):
             return number == 0
@@ -409,7 +408,6 @@ def _possible_dependencies(
 
 
 def _moved(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iterator[PreloadedLibrary]:
-    """The libraries that left the wheel, dependencies first."""
     decisions = {
         path: decision
         for path, decision in plan.decisions.by_bundle[bundle].items()

@@ -37,7 +37,6 @@ def cuda_version(text: str) -> tuple[int, ...]:
 
 
 def project_name(text: str) -> str:
-    """A project's name as package indexes spell it; `RepackageError` for anything else."""
     return canonicalize_name(checked_project(text, RepackageError))
 
 
@@ -51,7 +50,6 @@ def libs_name(text: str) -> str:
 
 
 def place_of(text: str) -> str | Path:
-    """The URL *text*, or the folder with that path."""
     return text if "://" in text else Path(text)
 
 
@@ -93,13 +91,11 @@ class SplitRequest:
     allow_builds: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a *libs* that would be a path, also from Python."""
         if self.libs is not None:
             object.__setattr__(self, "libs", libs_name(self.libs))
 
     @property
     def libs_project(self) -> str | None:
-        """The name in *libs*."""
         return self.libs.partition("==")[0] if self.libs else None
 
     @property

@@ -127,17 +127,14 @@ class Split(Struct, frozen=True, kw_only=True):
 
     @property
     def before(self) -> int:
-        """Bytes of the wheels given."""
         return sum(wheel.before for wheel in self.wheels)
 
     @property
     def packed(self) -> int | None:
-        """Bytes of everything that was written, or None if nothing was."""
         sizes = [wheel.packed for wheel in self.wheels] + [companion.packed for companion in self.companions]
         return sum(size for size in sizes if size is not None) if None not in sizes else None
 
     def of(self, names: Collection[str]) -> Self:
-        """The result for the wheels of these *names* alone, with the companions that they require."""
         wheels = tuple(wheel for wheel in self.wheels if wheel.name in names)
         companions = tuple(
             companion for companion in self.companions if any(wheel in names for wheel in companion.wheels)
@@ -162,7 +159,6 @@ class Split(Struct, frozen=True, kw_only=True):
         return (*(wheel.path for wheel in self.wheels if wheel.path), *self.companion_paths)
 
     def data(self) -> dict[str, Any]:
-        """The result for JSON."""
         return {
             "before": {"packed_bytes": self.before},
             "after": {"packed_bytes": self.packed},

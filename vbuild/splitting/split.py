@@ -114,7 +114,6 @@ def split(
 
 
 def _sources(sdists: Sequence[Path], wheels: Sequence[WheelName], *, named: Collection[Path]) -> Iterator[SourceFiles]:
-    """Those of *sdists* that are of a release of *wheels*; `RepackageError` if one that is *named* is not."""
     for path in sdists:
         try:
             source = SourceFiles.read(path)
@@ -131,7 +130,6 @@ def _sources(sdists: Sequence[Path], wheels: Sequence[WheelName], *, named: Coll
 def _write(
     folder: Path, plan: SplitPlan, *, checked: Sequence[Wheel], on_progress: Callable[[str, int], None]
 ) -> dict[str, Path]:
-    """Write all wheels of *plan* while those *checked* are compared with RECORD; paths by file name."""
     outputs = [*plan.outputs]
     new = {str(output.name) for output in outputs}
     # a companion that is given, and made again, is the same: other contents of its name are refused

@@ -53,7 +53,6 @@ class Run(Struct, frozen=True):
     loaded: frozenset[str] = frozenset()
 
     def difference(self, before: "Run") -> str | None:
-        """How this run differs from the one *before* the split, or None."""
         if self.status != before.status:
             return f"it ends with status {self.status}, not {before.status}: {_last_line(self.output)}"
         if self.output != before.output:
@@ -187,7 +186,6 @@ def with_evidence(
 
 
 def _groups(wheels: Sequence[Path]) -> list[list[Path]]:
-    """Divide *wheels* into groups that can be installed together: of different projects, with different files."""
     files: dict[Path, frozenset[str]] = {}
     for wheel in wheels:
         with open_wheel(wheel) as source:
