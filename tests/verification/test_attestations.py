@@ -164,7 +164,7 @@ def test_the_root_of_trust_decides(published: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["provenance", "publish.attestation"])
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"version": 1}'])
+@pytest.mark.parametrize("data", [b"", b"[1]", b'{"version": 1}'])
 def test_files_that_are_none_are_told(tmp_path: Path, end: str, data: bytes) -> None:
     path = wheel(tmp_path)
     path.with_name(f"{path.name}.{end}").write_bytes(data)

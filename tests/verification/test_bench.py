@@ -65,12 +65,6 @@ def test_figures_are_compared_with_those_of_the_first_wheel(tmp_path: Path) -> N
     assert slower.ratios["b"].median == pytest.approx(0.8)
 
 
-@pytest.mark.nightly
-def test_wheels_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
-    wheels = report(tmp_path, PRINTS, "8", "2.0").wheels
-    assert [one.wheel for one in wheels] == [str(path) for path in sorted(tmp_path.glob("[0-9]/*.whl"))]
-
-
 def test_figures_of_which_some_say_faster_and_some_slower_are_noise(tmp_path: Path) -> None:
     # in the second round the second wheel is the first to run
     _, other = run(tmp_path, counting(tmp_path, "[10, 5, 20, 10]"), [demo(tmp_path, "1")] * 2).wheels
@@ -127,16 +121,6 @@ def test_a_script_that_says_nothing_comparable_is_refused(script: str, message: 
     with pytest.raises(WheelError) as refused:
         report(tmp_path, script, "1", "2")
     assert message in str(refused.value)
-
-
-def test_a_script_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WheelError, match="expected a Python script"):
-        bench([demo(tmp_path, "1")] * 2, Bench(script=tmp_path / "none.py"), indexes=lambda: NOWHERE)
-
-
-def test_pyperf_that_no_index_has_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(WheelError, match=r"^demo-1.0-py3-none-any.whl: the environment of the bench .*pyperf"):
-        report(tmp_path, "import pyperf\n", "1", "2")
 
 
 def test_a_command_is_run_with_the_programs_of_the_environment(tmp_path: Path) -> None:

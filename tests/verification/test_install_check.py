@@ -280,12 +280,6 @@ def test_a_module_that_crashes_alone_and_not_after_its_package_is_noted(results:
     assert notes(result) == ["load: demo/_c.so: can be loaded only after `import demo`: the process ended with SIGABRT"]
 
 
-def test_a_library_that_crashes_is_a_failure_where_there_is_no_package(results: SplitResults) -> None:
-    crash = "void abort(void); __attribute__((constructor)) static void start(void) { abort(); }"
-    results.thin({"no-name/libdemo.so": library("libdemo.so", source=crash)}, requires=[])
-    assert failures(results.only()) == ["load: no-name/libdemo.so: not loaded: the process ended with SIGABRT"]
-
-
 @pytest.mark.nightly
 def test_loading_begins_with_what_python_code_names_and_what_nothing_else_needs(results: SplitResults) -> None:
     opens = 'const char *opens = "libmentioned.so";'
@@ -312,19 +306,6 @@ def test_programs_are_resolved_and_not_loaded(results: SplitResults) -> None:
     results.thin({"demo/tool": tool, "demo-1.0.data/scripts/tool": tool}, requires=[])
     result = results.only()
     assert (result.ok, result.resolved, result.loaded) == (True, 2, ())
-
-
-def test_other_files_in_memory_are_no_libraries(results: SplitResults) -> None:
-    text = results.folder / "text"
-    text.write_text("no library")
-    maps = f"""
-    void *mmap(void *, long, int, int, int, long);
-    int open(const char *, int, ...);
-    __attribute__((constructor)) static void start(void) {{ mmap(0, 4096, 5, 2, open("{text}", 0), 0); }}
-    """
-    results.thin({"demo/_c.so": module(source=maps)}, requires=[])
-    result = results.only()
-    assert (result.ok, result.loaded) == (True, ("demo/_c.so",))
 
 
 def test_of_many_failures_the_first_are_shown() -> None:
@@ -438,8 +419,3 @@ def test_a_pip_configured_to_install_elsewhere_does_not_here(
     (result,) = results.check(Installer.PIP)
     assert (result.ok, result.imported) == (True, ("demo",))
     assert not (results.folder / "elsewhere").exists()
-
-
-def test_what_a_package_prints_and_reads_does_no_harm(results: SplitResults) -> None:
-    results.thin({"demo.py": "import sys\nprint('x' * 9)\nassert sys.stdin.read() == ''\n"}, requires=[])
-    assert results.only().imported == ("demo",)

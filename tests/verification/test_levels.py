@@ -69,14 +69,6 @@ def test_an_emulator_sees_lower_levels_and_what_it_lacks_is_not_tried(tmp_path: 
         assert (report.untried, report.summary) == (("v4",), "works as v1, v3; v4 not tried")
 
 
-def test_processes_of_a_test_see_the_level_too(tmp_path: Path) -> None:
-    nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'from demo import _c; print(_c.__doc__)'])"
-    check = Check(f'python -c "{nested}"')
-    report = ran(leveled_wheel(tmp_path, levels=("v3",)), check, log=tmp_path / "log")
-    assert report.ok
-    assert printed(tmp_path / "log") == ["v1", "v3"]
-
-
 def test_a_copy_that_is_never_taken_is_a_failure(tmp_path: Path) -> None:
     files = level_members(("v3",))
     # RPATH leads to a folder of its own, in which nobody has put a copy
@@ -238,16 +230,3 @@ def test_the_result_is_json_and_lines_of_a_terminal(tmp_path: Path) -> None:
         f"    {V3}",
     ]
     assert max(map(len, lines)) <= 80
-
-
-def test_a_terminal_is_told_some_of_the_libraries_and_every_failure() -> None:
-    taken = tuple(f"demo.libs/lib{letter}.so" for letter in "abcdefgh")
-    failures = tuple(f"loaded: {path}, expected another" for path in taken)
-    run = LevelRun("v1", LevelMethod.TUNABLES, imported=("demo",), loaded=taken, failures=failures)
-    assert [*run.lines()] == [
-        "  v1 by GLIBC_TUNABLES: 1 module imported",
-        *(f"    {path}" for path in taken[:5]),
-        "    and 3 more",
-        *(f"    failed: {failure}" for failure in failures),
-    ]
-    assert run.data()["loaded"] == taken

@@ -47,19 +47,6 @@ def ways(folder: Path) -> dict[tuple[str, str], tuple[Via, bool]]:
     return {(need.consumer, need.name): (need.via, need.is_loaded) for need in played(folder)}
 
 
-def test_an_rpath_serves_what_its_library_loads(tmp_path: Path) -> None:
-    folder = laid_out(
-        tmp_path,
-        {
-            ROOT: library(None, ("liba.so",), rpath_="$ORIGIN/../lib"),
-            "lib/liba.so": library("liba.so", ("libb.so",)),
-            "lib/libb.so": library("libb.so"),
-        },
-    )
-    assert found(folder) == judged(folder) == {"liba.so": "lib/liba.so", "libb.so": "lib/libb.so"}
-    assert ways(folder)["lib/liba.so", "libb.so"] == (Via.INHERITED, False)
-
-
 def test_a_runpath_serves_its_own_library_alone_and_hides_the_rpaths_above_it(tmp_path: Path) -> None:
     folder = laid_out(
         tmp_path,

@@ -1,14 +1,11 @@
 """Wheels with real binaries, compared with what their names and metadata promise."""
 
 import ctypes
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.factories.arm import arm_object
 from tests.factories.elf import MODULE, SUM, rpath, shared_object
@@ -129,14 +126,6 @@ def test_tested_code_passes_and_is_counted(tmp_path: Path) -> None:
     assert not verdict.failed
     assert verdict.isa == "ok, 1 tested"
     assert [library.accepted for library in verdict.libraries] == [{"runs after a test of the processor": 1}]
-
-
-def test_names_and_a_question_in_another_library_explain_nothing(tmp_path: Path) -> None:
-    dot = 'void dot_avx2(void) { __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }'
-    asks = MODULE + 'int f(void) { return __builtin_cpu_supports("avx2"); }'
-    called = CALLED.replace("dot", "dot_avx2")
-    together = {"demo/_dot_avx2.so": shared_object(called + dot), "demo/_detect.so": shared_object(asks)}
-    assert verify(made(tmp_path, together), cpu=V2).failed
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
@@ -347,11 +336,6 @@ def test_a_symbol_that_may_be_missing_or_that_something_brings_is_no_finding(tmp
     assert verify(made(tmp_path, files)).findings == ()
 
 
-def test_a_platform_that_promises_nothing_lacks_nothing(tmp_path: Path) -> None:
-    name = "demo-1.0-cp311-cp311-linux_x86_64.whl"
-    assert verify(made(tmp_path, shared_object(MODULE, needs="libother.so.1"), name)).findings == ()
-
-
 @pytest.mark.parametrize("new", [False, True], ids=["DT_RPATH", "DT_RUNPATH"])
 def test_only_the_path_of_what_loads_a_library_serves_it_and_only_as_dt_rpath(tmp_path: Path, *, new: bool) -> None:
     files = {
@@ -508,25 +492,6 @@ def test_a_member_that_does_not_match_record_is_found(tmp_path: Path) -> None:
     assert [(one.rule, one.place, one.what) for one in verdict.findings] == [
         (VerifyRule.ARCHIVE, path, f"{NAME}: {path}: does not match its hash in RECORD")
     ]
-
-
-def test_a_verdict_is_json(tmp_path: Path) -> None:
-    source = f'{CALLED} void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}'
-    data = json.loads(json.dumps(verify(made(tmp_path, shared_object(source)), cpu=V2).data()))
-    assert (data["cpu"], data["failed"], data["isa"]) == ("x86-64-v2", True, "failed")
-    assert data["libraries"][0]["violations"][0]["function"] == "dot"
-    assert {finding["severity"] for finding in data["findings"]} <= {"error", "warning", "note"}
-
-
-@given(st.lists(st.tuples(st.integers(0, len(CLEAN) - 1), st.integers(0, 255)), max_size=6), st.integers(0, len(CLEAN)))
-def test_a_damaged_library_gives_a_verdict(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], cut: int
-) -> None:
-    data = bytearray(CLEAN)
-    for place, value in changes:
-        data[place] = value
-    path = made(tmp_path_factory.mktemp("damaged"), bytes(data if len(changes) % 2 else data[:cut]))
-    assert isinstance(verify(path, cpu=V2, jobs=1), Verdict)
 
 
 def with_gpu_code(byte: int, start: int) -> bytes:

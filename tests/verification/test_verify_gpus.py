@@ -1,12 +1,9 @@
 """Wheels with GPU code, compared with the GPUs that their variant claims."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
 from tests.factories.elf import MODULE, shared_object
@@ -85,10 +82,6 @@ def test_a_claim_that_every_fatbin_keeps_is_fine(tmp_path: Path) -> None:
         (),
     )
     assert [f"{served.device}: {served}" for served in gpus.served] == ["sm_80: yes", "sm_86: yes", "sm_90: yes"]
-
-
-def test_code_of_a_lower_minor_version_keeps_the_claim(tmp_path: Path) -> None:
-    assert found(verify(made(tmp_path, library("80"), *real(89)))) == []
 
 
 def test_a_plain_wheel_states_its_gpus_and_promises_nothing(tmp_path: Path) -> None:
@@ -309,36 +302,3 @@ def test_damaged_gpu_code_is_a_warning(tmp_path: Path) -> None:
     verdict = verify(made(tmp_path, data))
     (finding,) = found(verdict)
     assert finding.startswith("warning: GPU code that cannot be read, in 1 places: damaged or unknown fatbin at 0x")
-
-
-def test_the_verdict_on_gpus_is_json(tmp_path: Path) -> None:
-    data = json.loads(json.dumps(verify(made(tmp_path, library("80 ptx80"), *real(80))).data()))
-    assert (data["gpu"], data["claimed_gpus"]) == ("ok, for 80_real", ["80_real"])
-    assert data["gpus"] == [
-        {
-            "member": MEMBER,
-            "fatbins": 1,
-            "machine": ["sm_80"],
-            "ptx": ["sm_80"],
-            "gpus": [{"gpu": "sm_80", "machine": 1, "jit": 0, "nothing": 0, "runs": "yes"}],
-            "notes": [],
-            "beside": [],
-        }
-    ]
-
-
-DAMAGED = bytes((SAMPLES / "balance.so").read_bytes())
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, len(DAMAGED) - 1), st.integers(0, 255)), max_size=8),
-    st.integers(0, len(DAMAGED)),
-)
-def test_damage_gives_a_verdict(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], cut: int
-) -> None:
-    data = bytearray(DAMAGED)
-    for place, value in changes:
-        data[place] = value
-    path = made(tmp_path_factory.mktemp("damaged"), bytes(data if changes else data[:cut]), *real(90))
-    assert isinstance(verify(path, jobs=1), Verdict)
