@@ -67,12 +67,6 @@ def test_one_portable_wheel_is_left_and_nothing_else(tmp_path: Path) -> None:
     assert left(tmp_path / "here") == []
 
 
-def test_the_same_wheel_gives_the_same_bytes(tmp_path: Path) -> None:
-    source = built(tmp_path)
-    one, other = (repair(source, tmp_path / name).wheel for name in ("one", "other"))
-    assert one.read_bytes() == other.read_bytes()
-
-
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64")
 def test_a_wheel_for_a_level_is_repaired_too(tmp_path: Path) -> None:
     source = built(tmp_path, flags=("-march=x86-64-v3", "-Wl,-z,x86-64-v3"))
@@ -154,16 +148,6 @@ def test_what_the_project_excludes_stays_out_beside_the_driver(tmp_path: Path) -
     tree(tmp_path / "here", {"pyproject.toml": '[tool.vbuild.repair]\nexclude = ["libnowhere.so"]\n'})
     source = built(tmp_path, "libnowhere.so", "libcuda.so.1")
     assert not any(".libs/" in name for name in contents(repair(source, tmp_path / "out").wheel))
-
-
-def test_a_wheel_with_nothing_to_repair_is_taken_over(tmp_path: Path) -> None:
-    source = wheel(tmp_path / "built", "demo-1.0-py3-none-any.whl")
-    assert repair(source, tmp_path / "out").wheel.read_bytes() == source.read_bytes()
-
-
-def test_a_folder_on_the_way_from_here_is_fine(tmp_path: Path) -> None:
-    source = built(tmp_path)
-    assert repair(Path(os.path.relpath(source)), Path("a/b")).wheel.resolve().parent == tmp_path / "here/a/b"
 
 
 REFUSED: list[tuple[str, str, type[VbuildError], str]] = [

@@ -42,26 +42,12 @@ def test_an_sdist_comes_from_an_index_that_speaks_html_only(tmp_path: Path) -> N
     assert _cached(tmp_path / "cache") == [pinned(archive).sha256]
 
 
-def test_an_sdist_comes_from_a_page_of_links(tmp_path: Path) -> None:
-    archive = sdist(tmp_path)
-    with served(index(tmp_path / "simple", archive)) as url:
-        indexes = Indexes(no_index=True, find_links=(f"{url}/demo/",))
-        assert fetched(pinned(archive), tmp_path / "cache", indexes=indexes).is_file()
-
-
 def test_an_sdist_comes_from_a_folder_of_files_and_from_a_local_index(tmp_path: Path) -> None:
     archive = sdist(tmp_path / "files")
     links = Indexes(no_index=True, find_links=((tmp_path / "files").as_uri(),))
     local = _only(index(tmp_path / "simple", archive).as_uri())
     for number, indexes in enumerate((links, local)):
         assert fetched(pinned(archive), tmp_path / str(number), indexes=indexes).is_file()
-
-
-def test_a_place_that_cannot_be_reached_does_not_hide_the_others(tmp_path: Path) -> None:
-    archive = sdist(tmp_path)
-    with served(index(tmp_path / "simple", archive)) as url:
-        indexes = Indexes(index_url="http://127.0.0.1:9/simple", extra_index_urls=(url,))
-        assert fetched(pinned(archive), tmp_path / "cache", indexes=indexes).is_file()
 
 
 def test_a_cached_sdist_needs_no_index(tmp_path: Path) -> None:
@@ -101,19 +87,6 @@ def test_a_file_that_is_not_what_its_index_states_is_refused(tmp_path: Path) -> 
     assert _cached(tmp_path / "cache") == []
 
 
-@pytest.mark.nightly
-def test_what_a_server_answers_is_part_of_the_message(tmp_path: Path) -> None:
-    archive = sdist(tmp_path)
-    folder = index(tmp_path / "simple", archive)
-    (folder / "demo" / archive.name).unlink()
-    with served(folder) as url, served(tmp_path, broken=True) as broken, pytest.raises(FetchError) as refused:
-        fetched(pinned(archive), tmp_path / "cache", indexes=Indexes(index_url=url, extra_index_urls=(broken,)))
-    message = str(refused.value)
-    assert message.startswith(f"demo==1.0: no sdist of this version on {url}, {broken}; ")
-    assert "404 File not found" in message
-    assert f"{broken}/demo/: 503 Service Unavailable" in message
-
-
 def test_a_password_comes_from_the_url_or_netrc_and_is_never_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,20 +102,6 @@ def test_a_password_comes_from_the_url_or_netrc_and_is_never_shown(
         assert fetched(pinned(archive), tmp_path / "three", indexes=_only(url)).is_file()
 
 
-def test_a_version_no_index_has_is_named_with_the_places_that_were_searched(tmp_path: Path) -> None:
-    archive = sdist(tmp_path)
-    wanted = replace(pinned(archive), version=Version("2.0"))
-    with served(index(tmp_path / "simple", archive)) as url, pytest.raises(FetchError) as refused:
-        fetched(wanted, tmp_path / "cache", indexes=_only(url))
-    assert str(refused.value) == f"demo==2.0: no sdist of this version on {url}"
-
-
-def test_without_an_index_and_links_there_is_no_place_to_look(tmp_path: Path) -> None:
-    with pytest.raises(FetchError) as refused:
-        fetched(ANNOY, tmp_path, indexes=NOWHERE)
-    assert str(refused.value) == "pip is configured with no-index and without find-links: there is no place to look"
-
-
 @pytest.mark.network
 def test_a_real_sdist_is_fetched_through_the_configuration_of_pip(tmp_path: Path) -> None:
     tree = unpacked(fetched(ANNOY, tmp_path / "cache"), tmp_path / "tree")
@@ -151,14 +110,6 @@ def test_a_real_sdist_is_fetched_through_the_configuration_of_pip(tmp_path: Path
     with pytest.raises(FetchError, match=r"found annoy-1\.17\.3\.tar\.gz with sha256 9cbfebef"):
         fetched(replace(ANNOY, sha256="f" * 64), tmp_path / "cache")
     assert _cached(tmp_path / "cache") == [ANNOY.sha256]
-
-
-def test_an_archive_unpacks_to_its_top_folder_again_and_again(tmp_path: Path) -> None:
-    archive = sdist(tmp_path)
-    for copy in ("one", "two"):
-        tree = unpacked(archive, tmp_path / copy)
-        assert tree == tmp_path / copy / "demo-1.0"
-        assert {path.name: path.read_text() for path in tree.iterdir()} == PROJECT
 
 
 def test_executable_bits_times_and_inner_links_are_kept(tmp_path: Path) -> None:
@@ -173,14 +124,6 @@ def test_executable_bits_times_and_inner_links_are_kept(tmp_path: Path) -> None:
     assert (stat.S_IMODE(configure.st_mode), configure.st_mtime) == (0o755, 1_000_000)
     assert stat.S_IMODE((tree / "setup.py").stat().st_mode) == 0o644
     assert (tree / "link").read_text() == (tree / "hard").read_text() == "#!/bin/sh"
-
-
-def test_a_zip_is_unpacked_like_a_tar(tmp_path: Path) -> None:
-    archive = tmp_path / "demo-1.0.zip"
-    with zipfile.ZipFile(archive, "w") as written:
-        for name, text in PROJECT.items():
-            written.writestr(f"demo-1.0/{name}", text)
-    assert (unpacked(archive, tmp_path / "tree") / "demo.py").read_text() == PROJECT["demo.py"]
 
 
 Members = Callable[[tarfile.TarFile], None]

@@ -111,24 +111,6 @@ def test_what_would_be_lost_is_refused_before_a_container_starts(tmp_path: Path)
 
 @pytest.mark.nightly
 @needs_podman
-def test_a_project_without_a_recipe_is_refused(tmp_path: Path) -> None:
-    source = project(tmp_path / "project", "")
-    expected = "pyproject.toml: tool.vbuild.matrix: no axis to build along; expected cpu, cuda, requires, or axes"
-    assert refused(source) == expected
-
-
-@pytest.mark.nightly
-@needs_podman
-def test_a_variant_that_there_is_none_of_is_refused(tmp_path: Path) -> None:
-    source = project(tmp_path / "project", TWO_LEVELS)
-    message = "pyproject.toml: no target 'x86_64_v9'; there are plain, x86_64_v3; did you mean 'x86_64_v3'?"
-    assert refused(source, variants=["plain", "x86_64_v9"]) == message
-    with inside(source), pytest.raises(VbuildError, match=f"^{re.escape(message)}$"):
-        planned(variants=["x86_64_v9"])
-
-
-@pytest.mark.nightly
-@needs_podman
 def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     source = project(tmp_path / "project", TWO_LEVELS)
     message = (
@@ -201,22 +183,6 @@ def test_an_image_without_the_python_is_one_line(tmp_path: Path) -> None:
         f"'cp312-manylinux_x86_64'; choose an image that has it, or leave it out with CIBW_SKIP"
     )
     assert [failure.error for failure in release.failures] == [reason, reason]
-
-
-@pytest.mark.nightly
-@needs_podman
-def test_a_repair_command_that_leaves_two_wheels_is_one_line(tmp_path: Path) -> None:
-    repair = "auditwheel repair -w {dest_dir} {wheel} && cp {wheel} {dest_dir}"
-    source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
-    release = failures(source, CIBW_REPAIR_WHEEL_COMMAND=repair)
-    assert release.products == ()
-    for failure in release.failures:
-        assert re.fullmatch(
-            rf"{IDENTIFIER}: Build failed because the repair step completed successfully but produced multiple wheels: "
-            rf"\['demo-1.0-.*\.whl', 'demo-1.0-.*\.whl'\]; vbuild makes the variants of that one; "
-            rf"let the command leave one in {{dest_dir}}",
-            failure.error,
-        )
 
 
 BROKEN = f"#ifdef __AVX2__\n#error no AVX2, please\n#endif\n{KERNEL}"
@@ -300,21 +266,6 @@ def test_nothing_is_built_without_wrappers_and_called_a_variant(tmp_path: Path) 
     assert [failure.error for failure in release.failures] == 2 * [f"{wheel}: {NOT_PUT}"]
     release = failures(source, CIBW_BEFORE_BUILD="trap 'echo bye' EXIT", CIBW_TEST_COMMAND="exit 3")
     assert [failure.error for failure in release.failures] == 2 * [f"{IDENTIFIER}: {NOT_PUT}"]
-
-
-@pytest.mark.nightly
-@needs_podman
-def test_variants_that_fail_alike_say_the_same_of_their_last_step_alone(tmp_path: Path) -> None:
-    source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
-    variables = {"CIBW_BEFORE_ALL": "echo vbuild: Error: harmless", "CIBW_TEST_COMMAND": "echo it is; exit 3"}
-    release = failures(source, **variables)
-    assert [failure.error for failure in release.failures] == 2 * [
-        f"{IDENTIFIER}: sh -c 'echo it is; exit 3' failed with code 3; the last it said:\nit is"
-    ]
-    assert [failure.log and failure.log.name for failure in release.failures] == [
-        "demo-plain.log",
-        "demo-x86_64_v3.log",
-    ]
 
 
 OLD = """

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tests.factories.cibuildwheel_runs import LEVELS, described, runs_of
 from tests.factories.once import once
@@ -17,7 +16,6 @@ from tests.factories.projects import KERNEL, tree
 from tests.factories.tools import needs
 from vbuild.build.cibuildwheel.container import MOUNT, SAID
 from vbuild.build.cibuildwheel.making import ContainerSetup
-from vbuild.build.cibuildwheel.runs import CibuildwheelRun
 from vbuild.sbom.model import Material, MaterialRole
 
 
@@ -380,11 +378,3 @@ def test_a_run_without_wrappers_is_not_in_the_kit(tmp_path: Path) -> None:
     assert not (tmp_path / "kit" / "runs").exists()
     told = kit.record(bare, "cp311-manylinux_aarch64")
     assert (told.overrides, told.commands, told.calls, told.started) == ((), (), (), None)
-
-
-def test_runs_of_one_kit_have_places_of_their_own(tmp_path: Path) -> None:
-    runs: tuple[CibuildwheelRun, ...] = runs_of(described(tmp_path / "project", LEVELS))
-    kit = ContainerSetup.made(tmp_path / "kit")
-    for run in (*runs, replace(runs[0], targets=(replace(runs[0].targets[0], label="other"),))):
-        kit.add(run)
-    assert {path.name for path in (tmp_path / "kit" / "runs").iterdir()} == {"plain", "x86_64_v3", "other"}
