@@ -179,6 +179,11 @@ def test_what_a_compiler_says_names_the_line_that_helps(said: str, line: str) ->
     assert (advice(f"-O2 -c a.c\n{said}\n", "") or "").startswith(line)
 
 
+def test_missing_headers_of_python_come_before_what_their_sources_lack() -> None:
+    said = advice("demo.c:1:10: fatal error: Python.h: No such file or directory\n", "Python.h: No such file")
+    assert said == "The headers of Python are missing; install them: apt-get install python3-dev"
+
+
 def test_other_errors_say_nothing_of_numpy() -> None:
     assert advice("a.c:3:1: error: 'NPY_ARRAY_OWNDATA' undeclared\nnote: NPY_OWNDATA", "") is None
 

@@ -8,7 +8,7 @@ from tests.factories.wheels import wheel
 from vbuild.build.agreement import Agreement, Fatbins, Shortfall, agreement
 from vbuild.errors import BuildError
 from vbuild.hardware.gpu import GpuList, GpuOffer
-from vbuild.recipe.cuda import Archs
+from vbuild.recipe.compiling import Archs
 from vbuild.toolchain.nvcc_commands import Codegen, Command, NvccOutput
 
 LINUX = Path("demo-1.0-cp311-cp311-linux_x86_64.whl")

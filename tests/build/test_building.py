@@ -215,14 +215,6 @@ def test_an_entry_that_was_damaged_is_built_again(tmp_path: Path) -> None:
     assert works.messages == ["native depth: building", "native depth: building"]
 
 
-def test_looking_at_an_entry_takes_nothing_from_who_replaces_it_at_that_moment(tmp_path: Path) -> None:
-    works = Works.at(tmp_path / "works")
-    (prefix,) = works.built(step(script_library(tmp_path / "depth"), "script"), "x86-64")
-    library(prefix).write_bytes(b"of the entry that was there when its JSON was read")
-    assert not NativeCache(works.root).has(prefix)
-    assert library(prefix).is_file()
-
-
 def test_the_same_bytes_come_out_wherever_the_cache_and_the_work_are(tmp_path: Path) -> None:
     text = step(script_library(tmp_path / "depth"), "script")
     found = []
@@ -272,3 +264,11 @@ def test_a_step_is_that_of_an_earlier_run_unless_something_is_new_that_it_looked
     assert made("caca-config", "cargo", "rustc") == first
     assert made("some-tool") != first
     assert made() == first
+
+
+def test_looking_at_an_entry_takes_nothing_from_who_replaces_it_at_that_moment(tmp_path: Path) -> None:
+    works = Works.at(tmp_path / "works")
+    (prefix,) = works.built(step(script_library(tmp_path / "depth"), "script"), "x86-64")
+    library(prefix).write_bytes(b"of the entry that was there when its JSON was read")
+    assert not NativeCache(works.root).has(prefix)
+    assert library(prefix).is_file()

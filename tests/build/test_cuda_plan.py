@@ -12,7 +12,7 @@ from vbuild.config.table import Settings
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
-from vbuild.recipe.cuda import Archs, Compress, CudaBuild, CudaSettings, FileRule, ToolkitSpec
+from vbuild.recipe.compiling import Archs, Compress, CudaBuild, CudaSettings, FileRule, ToolkitSpec
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
 
 HOME = Path("/opt/cuda")

@@ -10,7 +10,7 @@ from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
 from vbuild.build.init import AskedAxes, init, project_recipe
 from vbuild.build.survey import drafted, surveyed
-from vbuild.config.toml_text import toml
+from vbuild.config.table import toml
 from vbuild.errors import RecipeError
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpus_asked

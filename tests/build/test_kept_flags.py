@@ -6,10 +6,10 @@ from pathlib import Path
 from tests.factories.plans import plan
 from tests.factories.projects import tree
 from vbuild.build.kept_flags import KeptFlags
-from vbuild.build.plan import Rewriting
+from vbuild.build.plan import WrapperRules
 from vbuild.build.wrappers import CompilerCall, Override
 
-RULES = plan("v1").rewriting
+RULES = plan("v1").wrapper_rules
 FILES = ("a.c", "b.c", "c.c", "d[1].c")
 
 
@@ -31,7 +31,9 @@ def calls(source: Path, *names: str) -> list[CompilerCall]:
     return [CompilerCall("gcc", (str(source / name),)) for name in names or FILES]
 
 
-def rules_after(source: Path, overrides: list[Override], *above: str, rules: Rewriting = RULES) -> Rewriting | None:
+def rules_after(
+    source: Path, overrides: list[Override], *above: str, rules: WrapperRules = RULES
+) -> WrapperRules | None:
     found = KeptFlags.of(overrides, calls(source), source).next_rules(rules, above)
     return found.rules if found else None
 

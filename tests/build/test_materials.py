@@ -19,7 +19,7 @@ from tests.factories.sources import sdist
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.build.environment import Environments
-from vbuild.build.wrappers import BuildFolders, CompilerWrappers, install, nvcc_of
+from vbuild.build.wrappers import BuildFolders, CompilerWrappers, install_wrappers, nvcc_of
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
@@ -86,7 +86,9 @@ def test_a_compiler_behind_a_link_to_a_cache_is_the_compiler(tmp_path: Path) -> 
     compilers = Compilers.found(PYTHON, environment)
     assert dict(compilers.programs)["gcc"] == (str(links / "gcc"),)
     source = tree(tmp_path / "source", {"kernel.c": KERNEL})
-    made = install(plan("v2").rewriting, compilers, tmp_path / "launchers", BuildFolders(source), environment={})
+    made = install_wrappers(
+        plan("v2").wrapper_rules, compilers, tmp_path / "launchers", BuildFolders(source), environment={}
+    )
     command = ["gcc", "-c", "kernel.c", "-o", "kernel.o"]
     subprocess.run(command, cwd=source, env=environment | made.environment(environment), check=True)
     assert made.compilers(compilers, environment["PATH"]) == (compiler("gcc"),)

@@ -11,7 +11,7 @@ from tests.factories.nvcc import COMPILERS, GPU, Build, codes
 from tests.factories.projects import KERNEL, tree
 from vbuild.build.agreement import agreement
 from vbuild.hardware.gpu import GpuList
-from vbuild.recipe.cuda import Archs
+from vbuild.recipe.compiling import Archs
 from vbuild.toolchain.nvcc_commands import Codegen
 
 pytestmark = [

@@ -6,13 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.factories.plans import GCC, PYTHON, RPATH, plan
-from vbuild.build.plan import BuildBackend, levelled, planned
+from vbuild.build.plan import BuildBackend, flag_plan, level_rules
 from vbuild.errors import BuildError
 from vbuild.files.atomic import OLDEST
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.flags import FlagRules
-from vbuild.toolchain.compilers import CompilerFamily, Rust
-from vbuild.toolchain.zig import zig_cpu
+from vbuild.recipe.compiling import FlagRules
+from vbuild.toolchain.compilers import CompilerFamily, Rust, zig_cpu
 
 V3 = "-march=x86-64-v3 -mtune=generic"
 
@@ -86,7 +85,7 @@ def test_build_folders_have_names_that_do_not_change() -> None:
 
 
 def test_the_rules_of_a_level() -> None:
-    rules = plan("v2", own=FlagRules(keep=("*_avx2.c",))).rewriting
+    rules = plan("v2", flags=FlagRules(keep=("*_avx2.c",))).wrapper_rules
     assert rules.compile == ("-march=x86-64-v2", "-mtune=generic")
     assert rules.link == ("-Wl,-z,x86-64-v2",)
     assert rules.rust == ("-C", "target-cpu=x86-64-v2")
@@ -98,7 +97,7 @@ def test_the_rules_of_a_level() -> None:
 
 def test_extras_are_added_to_the_level_in_each_compilers_words() -> None:
     cpu = Cpu.parse("x86-64-v4+avx512_bf16+pclmulqdq")
-    rules = levelled(cpu)
+    rules = level_rules(cpu)
     assert rules.compile == ("-march=x86-64-v4", "-mavx512bf16", "-mpclmul", "-mtune=generic")
     assert rules.link == ("-Wl,-z,x86-64-v4",)
     assert rules.rust == ("-C", "target-cpu=x86-64-v4", "-C", "target-feature=+avx512bf16,+pclmulqdq")
@@ -107,17 +106,17 @@ def test_extras_are_added_to_the_level_in_each_compilers_words() -> None:
 
 
 def test_the_baseline_and_linkers_without_the_word_are_not_marked() -> None:
-    assert plan("v1").rewriting.compile == ("-march=x86-64", "-mtune=generic")
-    assert plan("v1").rewriting.link == ()
-    assert plan("v3", compilers=replace(GCC, marks_levels=False)).rewriting.link == ()
+    assert plan("v1").wrapper_rules.compile == ("-march=x86-64", "-mtune=generic")
+    assert plan("v1").wrapper_rules.link == ()
+    assert plan("v3", compilers=replace(GCC, marks_levels=False)).wrapper_rules.link == ()
 
 
 def test_arm_has_versions_and_features() -> None:
     compilers = replace(GCC, machine="aarch64", rust=Rust(PYTHON.path, "aarch64-unknown-linux-gnu"))
     rules = [
-        planned(
+        flag_plan(
             Cpu.known("aarch64", level), BuildBackend.MATURIN, compilers=compilers, interpreter=PYTHON, environment={}
-        ).rewriting
+        ).wrapper_rules
         for level in ("8a", "8.2a")
     ]
     assert [rule.compile for rule in rules] == [

@@ -17,13 +17,13 @@ from tests.factories.plans import plan as planned_without
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.environment import Environments
-from vbuild.build.plan import BuildBackend, planned
+from vbuild.build.plan import BuildBackend, flag_plan
 from vbuild.build.source import copied, digest
-from vbuild.build.wrappers import BuildFolders, CompilerWrappers, install
+from vbuild.build.wrappers import BuildFolders, CompilerWrappers, install_wrappers
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.process.run import run
-from vbuild.recipe.cuda import Compress, FileRule
+from vbuild.recipe.compiling import Compress, FileRule
 from vbuild.recipe.source import Folder
 from vbuild.toolchain.compilers import found_rust
 
@@ -90,7 +90,7 @@ class Place:
 
 def settled() -> dict[str, str]:
     """The variables of any plan; those of this machine's compilers apart."""
-    plan = planned(
+    plan = flag_plan(
         Cpu.known("x86_64", "v2"), BuildBackend.OTHER, compilers=COMPILERS, interpreter=INTERPRETER, environment=OUTSIDE
     )
     return {name: text for name, text in plan.environment if name not in {"CC", "CXX"}}
@@ -113,8 +113,8 @@ def test_c_code_is_the_same_with_file_date_assert_and_debug_information(flags: t
         source = tree(place.folder / "source", {"src/a.c": SOURCE})
         tree(place.environments, {"key/include/inlined.h": HEADER})
         headers = tree(place.folder / "python", {"include/pinlined.h": HEADER.replace("inlined", "from_python")})
-        rules = planned_without("v2").rewriting
-        wrappers = install(
+        rules = planned_without("v2").wrapper_rules
+        wrappers = install_wrappers(
             rules,
             COMPILERS,
             place.folder / "launchers",
@@ -156,20 +156,6 @@ def test_gpu_code_is_the_same_with_names_of_its_own(flags: tuple[str, ...], tmp_
     assert [name in made[0] for name in (b'"/./src/a.cu"', b'"/./src/b.cuh"', b'"/cuda/')] == [has_lines] * 3
 
 
-def test_a_device_link_is_the_same_wherever_the_toolkit_is(tmp_path: Path) -> None:
-    made = []
-    for place in places(tmp_path):
-        place.folder.mkdir(parents=True)
-        (place.folder / "cuda").symlink_to(cuda.home())
-        build = Build(place.folder, "80", home=place.folder / "cuda")
-        for words in (("-dc", "a.cu", "-o", "a.o"), ("-dlink", "a.o", "-o", "linked.o")):
-            ran = build.call("nvcc", "-Xcompiler=-fPIC", *words)
-            assert (ran.returncode, ran.stderr) == (0, "")
-        made.append((build.source / "linked.o").read_bytes())
-    assert made[0] == made[1]
-    assert os.fsencode(tmp_path) not in made[0]
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("flags", [("-rdc=true", "-G"), ("-lineinfo",), ()], ids=" ".join)
 def test_what_is_compiled_of_several_files_and_linked_at_once_is_the_same_wherever_the_toolkit_is(
@@ -209,8 +195,10 @@ def test_a_panic_names_its_place_below_cargos_folder(tmp_path: Path) -> None:
         crate = tree(place.folder / "cargo", {"registry/src/half/lib.rs": PANICS}) / "registry/src/half/lib.rs"
         source = tree(place.folder / "source", {"Cargo.toml": ""})
         environment = {"CARGO_HOME": str(place.folder / "cargo")}
-        rules = planned_without("v2").rewriting
-        wrappers = install(rules, COMPILERS, place.folder / "launchers", BuildFolders(source), environment=environment)
+        rules = planned_without("v2").wrapper_rules
+        wrappers = install_wrappers(
+            rules, COMPILERS, place.folder / "launchers", BuildFolders(source), environment=environment
+        )
         library = ("--crate-type=cdylib", f"--target={rust.host}", "-Copt-level=2", "-o", "a.so")
         place.ran(wrappers, "rustc-launcher", str(rust.rustc), str(crate), *library)
         made.append((source / "a.so").read_bytes())

@@ -13,7 +13,7 @@ from tests.factories.linked_libraries import linked
 from tests.factories.wheels import wheel
 from vbuild.build.environment import BuildEnvironment
 from vbuild.build.repair import repaired
-from vbuild.build.requiring import check_cuda, for_platform, outside, pins, tied
+from vbuild.build.requiring import check_cuda, for_platform, outside_libraries, pins, with_requirements
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.verification.model import VerifyRule
@@ -47,29 +47,29 @@ def required(path: Path) -> tuple[str, ...]:
 
 def test_libraries_of_a_framework_and_cuda_along_with_it_stay_outside(tmp_path: Path) -> None:
     made = extension(tmp_path, *OF_TORCH)
-    assert outside(made) == OF_TORCH
+    assert outside_libraries(made) == OF_TORCH
     portable = repaired(made, tmp_path / "out", log=tmp_path / "log")
     assert not [name for name in zipfile.ZipFile(portable).namelist() if ".libs/" in name]
 
 
 def test_cuda_without_a_framework_is_bundled_as_ever(tmp_path: Path) -> None:
-    assert outside(extension(tmp_path, "libcudart.so.13")) == ()
+    assert outside_libraries(extension(tmp_path, "libcudart.so.13")) == ()
 
 
 def test_a_framework_that_is_needed_is_required_at_the_version_it_was_built_against(tmp_path: Path) -> None:
     found = pins(environment(tmp_path / "env", "torch-2.15.0", "numpy-2.4.6"), {})
     assert found == {"torch": "==2.15.*"}
     made = extension(tmp_path, *OF_TORCH)
-    assert required(tied(made, tmp_path / "tied", pins=found, asked={})) == ("torch==2.15.*",)
+    assert required(with_requirements(made, tmp_path / "tied", pins=found, asked={})) == ("torch==2.15.*",)
     own = extension(tmp_path, *OF_TORCH, metadata="Requires-Dist: Torch>=2\n")
-    assert tied(own, tmp_path / "tied", pins=found, asked={}) == own  # verify warns of that
+    assert with_requirements(own, tmp_path / "tied", pins=found, asked={}) == own  # verify warns of that
 
 
 def test_values_of_the_matrix_are_required_and_in_the_version(tmp_path: Path) -> None:
     asked = {"torch": "2.15", "mpi4py": "4"}
     found = pins(environment(tmp_path / "env", "torch-2.15.0", "mpi4py-4.1.2"), asked)
     made = extension(tmp_path, *OF_TORCH, metadata="Requires-Dist: torch>2,!=2.13 ; python_version > '3'\n")
-    result = tied(made, tmp_path / "tied", pins=found, asked=asked)
+    result = with_requirements(made, tmp_path / "tied", pins=found, asked=asked)
     assert result.name == "demo-1.0+torch2.15.mpi4py4-cp311-cp311-linux_x86_64.whl"
     assert set(required(result)) == {'torch!=2.13,==2.15.*,>2; python_version > "3"', "mpi4py==4.*"}
     command = [
@@ -91,7 +91,7 @@ def test_the_bill_of_materials_of_the_repair_follows_the_version(tmp_path: Path)
     bill = {"metadata": {"component": {"bom-ref": "demo", "name": "demo", "version": "1.0"}}}
     path = "demo-1.0.dist-info/sboms/auditwheel.cdx.json"
     made = wheel(tmp_path, NAME, {path: json.dumps(bill).encode()})
-    result = tied(made, tmp_path / "tied", pins={"torch": "==2.15.*"}, asked={"torch": "2.15"})
+    result = with_requirements(made, tmp_path / "tied", pins={"torch": "==2.15.*"}, asked={"torch": "2.15"})
     with zipfile.ZipFile(result) as archive:
         after = json.loads(archive.read(path.replace("1.0", "1.0+torch2.15")))
     assert after["metadata"]["component"]["version"] == "1.0+torch2.15"
@@ -117,7 +117,7 @@ def test_numpy_says_itself_which_is_the_oldest(version: str, header: str, pin: s
 def test_a_project_that_excludes_what_it_was_built_against_is_refused(tmp_path: Path) -> None:
     made = extension(tmp_path, metadata="Requires-Dist: torch<2.15\n")
     with pytest.raises(BuildError, match=r"requires torch<2\.15, and it was built against 2\.15"):
-        tied(made, tmp_path / "tied", pins={"torch": "==2.15.*"}, asked={"torch": "2.15"})
+        with_requirements(made, tmp_path / "tied", pins={"torch": "==2.15.*"}, asked={"torch": "2.15"})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vbuild.build.job import available_memory, job_variables, shared
+from vbuild.build.job import available_memory, build_shares, job_variables
 
 GB = 10**9
 
@@ -23,7 +23,7 @@ GB = 10**9
 def test_builds_share_cores_and_memory(
     builds: int, asked: int | None, cores: int, memory: int, expected: tuple[int, int]
 ) -> None:
-    assert shared(builds, asked, cores=cores, memory=memory) == expected
+    assert build_shares(builds, asked, cores=cores, memory=memory) == expected
 
 
 def test_what_the_user_has_set_stays() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vbuild.build.agreement import unused
-from vbuild.recipe.cuda import Archs, FileRule
+from vbuild.build.agreement import unused_globs
+from vbuild.recipe.compiling import Archs, FileRule
 from vbuild.toolchain.nvcc_commands import Command, NvccOutput
 
 
@@ -35,8 +35,8 @@ COMMANDS = [
 )
 def test_a_glob_is_of_use_where_it_matches_a_file_that_was_compiled(glob: str, *, is_unused: bool) -> None:
     rules = (FileRule("b.cu", Archs.KEEP), FileRule(glob, Archs.REPLACE))
-    assert unused(rules, COMMANDS) == ((glob,) if is_unused else ())
+    assert unused_globs(rules, COMMANDS) == ((glob,) if is_unused else ())
 
 
 def test_where_nothing_was_compiled_all_are_unused_in_their_order() -> None:
-    assert unused((FileRule("b", Archs.KEEP), FileRule("a", Archs.KEEP)), []) == ("b", "a")
+    assert unused_globs((FileRule("b", Archs.KEEP), FileRule("a", Archs.KEEP)), []) == ("b", "a")

@@ -12,7 +12,7 @@ import pytest
 from tests.factories.workdir import WIDTH, Workdir, file_digests, refusal, without_installed_toolkits
 from vbuild.cli.toolkit import toolkit
 from vbuild.hardware.driver import Dotted
-from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import releases
 from vbuild.toolchain.toolkit_cache import ToolkitCache
 from vbuild.toolchain.toolkit_provision import packaged

@@ -8,16 +8,15 @@ from typing import Any
 
 from tests.factories import cuda
 from tests.factories.projects import KERNEL, tree
-from vbuild.build.plan import BuildBackend, RecipeFlags, cuda_plan, planned
-from vbuild.build.wrappers import BuildFolders, Ccache, CompilerWrappers, install
+from vbuild.build.plan import BuildBackend, cuda_plan, flag_plan
+from vbuild.build.wrappers import BuildFolders, Ccache, CompilerWrappers, install_wrappers
 from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.model import offered
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuCodeKind, GpuList
-from vbuild.recipe.cuda import CudaBuild, CudaSettings, ToolkitSpec
-from vbuild.recipe.flags import FlagRules
+from vbuild.recipe.compiling import CudaBuild, CudaSettings, FlagRules, ToolkitSpec
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
 
@@ -54,17 +53,17 @@ class Build:
             compilers=COMPILERS,
             environment=OUTSIDE,
         )
-        plan = planned(
+        plan = flag_plan(
             Cpu.known("x86_64", level),
             BuildBackend.OTHER,
             compilers=COMPILERS,
             interpreter=INTERPRETER,
             environment=OUTSIDE,
-            recipe=RecipeFlags(own=FlagRules(keep=keep)),
+            flags=FlagRules(keep=keep),
             cuda=part,
         )
-        self.wrappers: CompilerWrappers = install(
-            plan.rewriting,
+        self.wrappers: CompilerWrappers = install_wrappers(
+            plan.wrapper_rules,
             COMPILERS,
             folder / "launchers",
             BuildFolders(self.source),

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
+from vbuild.build.plan import BuildBackend, FlagPlan, flag_plan
 from vbuild.hardware.cpu import Cpu
 from vbuild.toolchain.compilers import CompilerFamily, Compilers, Rust
 from vbuild.toolchain.interpreter import Interpreter
@@ -34,11 +34,10 @@ PYTHON = Interpreter(
 
 
 def plan(level: str, backend: BuildBackend = BuildBackend.SETUPTOOLS, /, **more: Any) -> FlagPlan:
-    recipe = RecipeFlags(**{name: more.pop(name) for name in RecipeFlags.__struct_fields__ if name in more})
-    settings: dict[str, Any] = {"compilers": GCC, "interpreter": PYTHON, "environment": {}, "recipe": recipe, **more}
-    return planned(Cpu.known("x86_64", level), backend, **settings)
+    settings: dict[str, Any] = {"compilers": GCC, "interpreter": PYTHON, "environment": {}, **more}
+    return flag_plan(Cpu.known("x86_64", level), backend, **settings)
 
 
 def rules(level: str, **more: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """The compiler wrappers' rules for a level of x86-64, as they read them; with *more* in the place of some."""
-    return {**to_builtins(plan(level).rewriting), **more}
+    return {**to_builtins(plan(level).wrapper_rules), **more}

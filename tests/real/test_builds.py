@@ -12,7 +12,7 @@ from tests.factories.tools import needs
 from tests.surveys.sdists import PROJECTS, surveyed
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel
-from vbuild.build.job import prepared
+from vbuild.build.job import build_job
 from vbuild.build.repair import repaired
 from vbuild.build.source import fetched, unpacked
 from vbuild.hardware.cpu import Cpu
@@ -38,7 +38,7 @@ def built(name: str, level: str, folder: Path, environments: Environments) -> Bu
     recipe = Recipe.load(RECIPES / f"{name}.toml")
     target = next(target for target in recipe.targets if target.cpu == Cpu.known("x86_64", level))
     project = unpacked(fetched(recipe.source), folder / "tree", patches=recipe.build.patches)
-    job = prepared(project, target, recipe.build)
+    job = build_job(project, target, recipe.build)
     return build_wheel(job, project, folder / "work", log=folder / "build.log", environments=environments)
 
 

@@ -13,9 +13,9 @@ from vbuild.errors import BuildError
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import Installed, Toolkit, releases
-from vbuild.toolchain.toolkit_provision import install, packaged, path, provided, prune
+from vbuild.toolchain.toolkit_provision import install, packaged, path, provided_toolkit, prune
 
 pytestmark = [pytest.mark.nightly, pytest.mark.network, needs("gcc", "g++")]
 
@@ -98,7 +98,7 @@ def test_a_toolkit_in_the_cache_is_there_in_milliseconds_without_an_index(store:
 
 def test_a_kept_toolkit_that_cuda_home_names_is_used_before_others(store: Path) -> None:
     root = _toolkit(store, FIRST).root
-    found = provided(ToolkitSpec(FIRST), environment={"CUDA_HOME": str(root)})
+    found = provided_toolkit(ToolkitSpec(FIRST), environment={"CUDA_HOME": str(root)})
     assert (found.root, found.version) == (root, FIRST)
 
 

@@ -16,14 +16,14 @@ from tests.factories.arm import arm_python
 from tests.factories.tools import needs
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import build_wheel
-from vbuild.build.job import Job, prepared
+from vbuild.build.job import Job, build_job
 from vbuild.build.repair import repaired
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.trial import TrialResult, WheelTrial
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.flags import HostCompiler, HostSettings
+from vbuild.recipe.compiling import HostCompiler, HostSettings
 from vbuild.recipe.model import Recipe
 from vbuild.verification.verify import verify
 
@@ -54,7 +54,7 @@ def built(
     recipe = Recipe.load(RECIPES / f"{name}.toml")
     target = replace(recipe.targets[0], cpu=Cpu.parse(cpu), label="zig")
     project = unpacked(fetched(recipe.source), folder / "tree", patches=recipe.build.patches)
-    job = prepared(project, target, replace(recipe.build, host=HostSettings(host)))
+    job = build_job(project, target, replace(recipe.build, host=HostSettings(host)))
     log = folder / "build.log"
     result = build_wheel(job, project, folder / "work", log=log, environments=environments)
     wheel = repaired(result.wheel, folder / "out", log=log)

@@ -10,8 +10,17 @@ from tests.factories.recipes import recipe
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList, GpuRequest
-from vbuild.recipe.cuda import Archs, Compress, CudaSettings, FileRule, Strategy, ToolkitSpec
-from vbuild.recipe.flags import NEWEST_GLIBC, HostCompiler, HostSettings
+from vbuild.recipe.compiling import (
+    NEWEST_GLIBC,
+    Archs,
+    Compress,
+    CudaSettings,
+    FileRule,
+    HostCompiler,
+    HostSettings,
+    Strategy,
+    ToolkitSpec,
+)
 from vbuild.recipe.matrix import Axis, AxisValue, GpuGroup, Matrix, MatrixEntry, MatrixRule, Plain
 from vbuild.recipe.target import Target, evaluated
 

@@ -52,7 +52,7 @@ def test_a_lock_stands_beside_its_recipe() -> None:
         *(
             (
                 {"requirements": [{"python": KIND, "packages": [line]}]},
-                f"requirements[0].packages[0]: {line!r} is no pack",
+                f"requirements[0].packages[0]: {line!r} is not a pack",
             )
             for line in (
                 "meson==1.0",

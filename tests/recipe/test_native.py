@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.factories.recipes import HASH, SOURCE, project, recipe
 from vbuild.errors import VbuildError
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.flags import FlagRules
+from vbuild.recipe.compiling import FlagRules
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Debian, Folder, Native, NativeSystem
 

@@ -19,7 +19,7 @@ from vbuild.build.environment import Environments
 from vbuild.errors import BuildError, RecipeError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
-from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.recipe.model import Recipe
 from vbuild.release.lock import locked, recipe_hash, staleness

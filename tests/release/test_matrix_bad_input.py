@@ -17,7 +17,7 @@ from tests.factories.tools import host_compilers, needs
 from tests.factories.wheels import wheel
 from tests.factories.workdir import Workdir, file_digests, refusal, without_installed_toolkits
 from vbuild.hardware.driver import Dotted
-from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import releases
 from vbuild.toolchain.toolkit_provision import packaged
 

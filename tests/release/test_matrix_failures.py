@@ -15,9 +15,9 @@ from tests.factories.kernels import TWO, cuda_project, with_recipe
 from tests.factories.tools import needs
 from tests.factories.workdir import VBUILD, Workdir, on_small_disk, refusal, stage_folders, wheels
 from vbuild.hardware.driver import Dotted
-from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import releases
-from vbuild.toolchain.toolkit_provision import packaged, provided
+from vbuild.toolchain.toolkit_provision import packaged, provided_toolkit
 
 pytestmark = [
     pytest.mark.network,
@@ -71,7 +71,7 @@ def failed(workdir: Workdir, **variables: str) -> str:
 @pytest.mark.nightly
 @needs("gcc", "g++")
 def test_a_project_that_takes_no_notice_of_any_knob_fails(again: Workdir) -> None:
-    nvcc = provided(ToolkitSpec(Dotted(13, 0))).nvcc
+    nvcc = provided_toolkit(ToolkitSpec(Dotted(13, 0))).nvcc
     cuda_project(again.folder / "project", nvcc=str(nvcc))
     said = failed(again)
     assert (
@@ -83,7 +83,7 @@ def test_a_project_that_takes_no_notice_of_any_knob_fails(again: Workdir) -> Non
 @pytest.mark.nightly
 @needs("gcc", "g++")
 def test_an_nvcc_that_starts_the_nvcc_on_path_ends(again: Workdir) -> None:
-    home, loop = provided(ToolkitSpec(Dotted(13, 0))).root, again.folder / "loop"
+    home, loop = provided_toolkit(ToolkitSpec(Dotted(13, 0))).root, again.folder / "loop"
     (loop / "bin").mkdir(parents=True)
     for entry in [*home.iterdir(), *(home / "bin").iterdir()]:
         if entry not in {home / "bin", home / "bin/nvcc"}:

@@ -4,7 +4,7 @@
     sdist, Debian source           recipe: sha256                        test_caches: an archive
     commit, its submodules         recipe: the commit's own hash         test_caches: a checkout
     wheel of a CUDA toolkit        toolkit_pins.json, recipe, vbuild.lock        test_caches: components, toolkits
-    zig                            vbuild/toolchain/zig.py                 as a component
+    zig                            vbuild/toolchain/compilers.py           as a component
     build requirement              vbuild.lock                                   by uv, in each new environment
     library for `publish hwcaps`   its wheel: the hash of the file       tests/publishing/hwcaps/test_added.py
     wheel behind a stub            the stub                              tests/publishing/redirect/test_backend.py
@@ -32,7 +32,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.debian import VARIABLE
 from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.recipe.source import Debian, Sdist
-from vbuild.toolchain import zig
+from vbuild.toolchain import compilers
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit_cache import ToolkitCache
 
@@ -68,9 +68,9 @@ def _toolkit(folder: Path, kept: Path) -> Offer:
 
 
 def _zig(folder: Path, kept: Path) -> Offer:
-    name = zig._pin(platform.machine()).file  # noqa: SLF001 - what it is pinned to is what is told
+    name = compilers._zig_pin(platform.machine()).file  # noqa: SLF001 - what it is pinned to is what is told
     path = wheel(folder / "wheels", name, {"ziglang/zig": "#!/bin/sh\n"})
-    return Offer(path, lambda: zig.provided_zig(store=kept, indexes=places(folder / "wheels")))
+    return Offer(path, lambda: compilers.provided_zig(store=kept, indexes=places(folder / "wheels")))
 
 
 def _requirement(folder: Path, kept: Path) -> Offer:

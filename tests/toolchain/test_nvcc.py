@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories.plans import rules
 from vbuild.hardware.gpu import GpuList
-from vbuild.recipe.cuda import Archs, FileRule
+from vbuild.recipe.compiling import Archs, FileRule
 from vbuild.toolchain.compiler_program import THREADS
 from vbuild.toolchain.nvcc import HostCompiler, RewrittenNvcc, rewritten, side_by_side
 from vbuild.toolchain.nvcc_commands import Call, Command, CudaRules, NvccOutput

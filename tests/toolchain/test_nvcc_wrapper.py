@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from vbuild.errors import BuildError
 from vbuild.gpu_code.model import Compression
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import GpuList
-from vbuild.recipe.cuda import Archs, Compress, FileRule
+from vbuild.recipe.compiling import Archs, Compress, FileRule
 from vbuild.toolchain.compiler_program import THREADS
 
 pytestmark = pytest.mark.skipif(COMPILERS.machine != "x86_64", reason="levels are those of x86-64")
@@ -167,17 +166,6 @@ def test_a_question_whether_a_flag_is_known_is_answered(tmp_path: Path) -> None:
     assert build.wrappers.overrides()[0].refused == ("-mavx512f",)
 
 
-def test_nvccs_own_errors_and_answers_come_through(tmp_path: Path) -> None:
-    build = Build(tmp_path, "80")
-    version = subprocess.check_output([cuda.nvcc(), "--version"], text=True)
-    assert build.call("nvcc", "--version").stdout == version
-    assert "compute_90" in build.call("nvcc", "--list-gpu-arch").stdout
-    for words in (["-gencode", "nonsense"], ["-nonsense"]):
-        ran = build.call("nvcc", "-c", "a.cu", *words)
-        assert ran.returncode == 1
-        assert "nvcc fatal" in ran.stderr
-
-
 def _script(file: Path, text: str) -> Path:
     file.parent.mkdir(parents=True)
     file.write_text(f"#!/bin/sh\n{text}\n")
@@ -301,12 +289,6 @@ def test_cmake_finds_the_wrapper_and_compiles_for_the_request(case: str, tmp_pat
     assert codes(build.source / "out" / "libdemo.so") == [expected]
     assert "ymm" in disassembled(build.source / "out" / "libdemo.so")
     assert build.wrappers.commands()[-1].sources == ("a.cu",)
-
-
-def test_vbuild_is_found_by_a_python_without_site_packages(tmp_path: Path) -> None:
-    build = Build(tmp_path, "80")
-    wrapper = Path(build.environment["CUDA_HOME"], "bin", "nvcc").read_text()
-    assert f"exec {sys.executable} -I -S -c" in wrapper
 
 
 @pytest.mark.parametrize("option", ["-Wl,-rpath,", "-Wl,--enable-new-dtags,-rpath,", "-Wl,--enable-new-dtags,-R"])

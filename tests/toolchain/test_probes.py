@@ -14,7 +14,7 @@ import pytest
 from tests.factories.tools import needs
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import unsealed
-from vbuild.toolchain.interpreter import Interpreter, ambient, is_script, named, remembered
+from vbuild.toolchain.interpreter import Interpreter, ambient, is_script, remembered
 
 ENVIRONMENT = {"PATH": "/nowhere", "LANG": "C"}
 
@@ -45,13 +45,6 @@ def test_a_program_is_asked_once(tmp_path: Path) -> None:
     ]
     assert answers == [{"version": [12, 2], "marks": True}] * 3
     assert asked.times == 1
-
-
-def test_the_first_answer_is_as_the_later_ones_are(tmp_path: Path) -> None:
-    compiler, memory = program(tmp_path / "bin"), tmp_path / "memory"
-    asked = Asked((1, 2))
-    answers = [remembered("q", compiler, environment={}, ask=asked, memory=memory) for _ in range(2)]
-    assert answers == [[1, 2], [1, 2]]
 
 
 def rewritten(compiler: Path) -> None:
@@ -169,13 +162,6 @@ def test_noise_is_left_out_and_all_else_is_in() -> None:
     noise |= dict.fromkeys(("BUILDKITE_JOB_ID", "CIRCLE_SHA1", "SLURM_JOB_ID"), "x")
     kept = {"CFLAGS": "-g", "MY_PROJECT_USES_BLAS": "1", "HOME": "/root", "LANG": "C", "CIRCUS": "1", "HOSTCC": "gcc"}
     assert ambient({**noise, **kept}) == kept
-
-
-def test_named_files_are_found_in_every_folder_of_path(tmp_path: Path) -> None:
-    program(tmp_path / "a")
-    program(tmp_path / "b")
-    found = named(["cc", "gcc"], f"{tmp_path}/a::/nowhere:{tmp_path}/b:{tmp_path}/a")
-    assert [entry[0] for entry in found] == [f"{tmp_path}/a/cc", f"{tmp_path}/b/cc"]
 
 
 FULL = """

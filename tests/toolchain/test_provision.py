@@ -60,14 +60,6 @@ def test_kept_and_installed_toolkits_are_listed(tmp_path: Path) -> None:
     assert {"version": "7.5", "path": str(home)} in data["installed"]
 
 
-def test_using_a_toolkit_is_noted(tmp_path: Path) -> None:
-    one, _ = _kept(tmp_path)
-    _age(one.root)
-    laid_out(tmp_path / "store", one.pins, places(tmp_path / "wheels"))
-    used = next(kept.used for kept in listing(store=tmp_path / "store").kept if kept.root == one.root)
-    assert (datetime.now(UTC) - used).total_seconds() < 60
-
-
 def test_an_empty_cache_lists_and_loses_nothing(tmp_path: Path) -> None:
     assert listing(store=tmp_path / "none").kept == ()
     assert list(prune(store=tmp_path / "none").lines()) == ["0 MB free now"]
@@ -131,3 +123,11 @@ def test_a_toolkit_that_is_not_kept_has_no_path(
     with pytest.raises(VbuildError) as refused:
         path(version, libraries, store=tmp_path)
     assert str(refused.value) == message
+
+
+def test_using_a_toolkit_is_noted(tmp_path: Path) -> None:
+    one, _ = _kept(tmp_path)
+    _age(one.root)
+    laid_out(tmp_path / "store", one.pins, places(tmp_path / "wheels"))
+    used = next(kept.used for kept in listing(store=tmp_path / "store").kept if kept.root == one.root)
+    assert (datetime.now(UTC) - used).total_seconds() < 60

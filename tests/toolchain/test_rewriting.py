@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.factories.plans import rules
-from vbuild.toolchain.rewriting import rewritten, rewritten_rust
+from vbuild.toolchain.compiler_program import rewritten_command, rewritten_rustc
 
 OURS = "-march=x86-64-v2 -mtune=generic"
 
@@ -17,7 +17,7 @@ STRIP = ("strip",)
 
 
 def changed(command: str, flags: tuple[str, ...] = STRIP, **more: tuple[str, ...]) -> str:
-    return " ".join(rewritten(command.split(), rules("v2", flags=flags, **more)).arguments)
+    return " ".join(rewritten_command(command.split(), rules("v2", flags=flags, **more)).arguments)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_flags_of_single_files_stay_behind_ours_and_those_that_steer_the_build_g
 )
 def test_each_flag_that_stays_or_goes_has_a_reason(command: str, kept: list[str], why: list[tuple[str, str]]) -> None:
     more = {"strip": ("old/*",), "keep": ("new/*",), "leaking": ("leaks/*",), "steering": ("-mavx",)}
-    result = rewritten(command.split(), rules("v2", **more))
+    result = rewritten_command(command.split(), rules("v2", **more))
     assert (result.kept, result.why) == (kept, why)
 
 
@@ -122,7 +122,7 @@ def test_a_recipe_can_keep_all_flags_but_those_for_the_building_machine() -> Non
 
 
 def test_what_was_changed_is_told() -> None:
-    result = rewritten(["-march=native", "-c", "a.c", "-mtune=generic"], rules("v3"))
+    result = rewritten_command(["-march=native", "-c", "a.c", "-mtune=generic"], rules("v3"))
     assert result.sources == ["a.c"]
     assert result.removed == ["-march=native"]
     assert result.added == ["-march=x86-64-v3"]
@@ -133,7 +133,7 @@ def test_flags_in_a_response_file_are_seen(tmp_path: Path) -> None:
     (tmp_path / "inner").write_text("-mavx2", encoding="utf-8")
     words = f'-c \'a file.c\' -D\\"x\\" @{tmp_path / "inner"}\n -march=native "-I a\\\\b"\n'
     (tmp_path / "flags").write_text(words, encoding="utf-8")
-    result = rewritten([f"@{tmp_path / 'flags'}", "-O2"], rules("v2", flags=STRIP))
+    result = rewritten_command([f"@{tmp_path / 'flags'}", "-O2"], rules("v2", flags=STRIP))
     assert result.arguments == ["-c", "a file.c", '-D"x"', "-I a\\b", "-O2", *OURS.split()]
     assert result.removed == ["-mavx2", "-march=native"]
 
@@ -146,17 +146,17 @@ def test_a_response_file_that_is_not_there_is_left_to_the_compiler() -> None:
 def test_a_question_whether_the_compiler_takes_a_flag_is_answered_with_no(text: str, tmp_path: Path) -> None:
     (tmp_path / "check.c").write_text(text, encoding="utf-8")
     command = ["-mavx2", "-msse3", "-march=native", "-c", str(tmp_path / "check.c")]
-    assert rewritten(command, rules("v2", flags=STRIP)).refused == ["-mavx2"]
-    assert rewritten(command, rules("v2", steering=("-mavx2",))).refused == ["-mavx2"]
-    assert rewritten(command, rules("v2")).refused == []
-    assert rewritten(command, rules("v3", flags=STRIP)).refused == []
-    assert rewritten(command, rules("v2", flags=STRIP, keep=("*_avx2.c",))).refused == []
+    assert rewritten_command(command, rules("v2", flags=STRIP)).refused == ["-mavx2"]
+    assert rewritten_command(command, rules("v2", steering=("-mavx2",))).refused == ["-mavx2"]
+    assert rewritten_command(command, rules("v2")).refused == []
+    assert rewritten_command(command, rules("v3", flags=STRIP)).refused == []
+    assert rewritten_command(command, rules("v2", flags=STRIP, keep=("*_avx2.c",))).refused == []
 
 
 @pytest.mark.parametrize("text", ["#include <math.h>\nint main(void) { return 0; }\n", "\n" * 300])
 def test_a_check_of_something_else_is_compiled(text: str, tmp_path: Path) -> None:
     (tmp_path / "check.c").write_text(text, encoding="utf-8")
-    assert rewritten(["-mavx2", "-c", str(tmp_path / "check.c")], rules("v2")).refused == []
+    assert rewritten_command(["-mavx2", "-c", str(tmp_path / "check.c")], rules("v2")).refused == []
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_check_of_something_else_is_compiled(text: str, tmp_path: Path) -> Non
     ],
 )
 def test_rust_code_for_the_target_gets_the_level(command: str, expected: str) -> None:
-    assert " ".join(rewritten_rust(command.split(), rules("v2")).arguments) == expected
+    assert " ".join(rewritten_rustc(command.split(), rules("v2")).arguments) == expected
 
 
 FLAGS = (
@@ -203,15 +203,15 @@ WORDS = st.sampled_from((*FLAGS, "-o", "-x", "c", "a.c", "b.cpp", "a.S", "a.o", 
 @example(["a.S", "-Xarch_host", "-march=x86-64-v2", "-march=native"])
 @given(st.lists(WORDS, max_size=8))
 def test_a_rewritten_command_is_not_rewritten_again(words: list[str]) -> None:
-    once = rewritten(words, rules("v2"))
-    again = rewritten(once.arguments, rules("v2", link=()))
+    once = rewritten_command(words, rules("v2"))
+    again = rewritten_command(once.arguments, rules("v2", link=()))
     assert again.removed == []
     assert again.added == []
 
 
 @given(st.lists(WORDS, max_size=8))
 def test_nothing_but_flags_that_choose_instructions_is_lost(words: list[str]) -> None:
-    result = rewritten(words, rules("v2"))
+    result = rewritten_command(words, rules("v2"))
     ours = {*OURS.split(), "-Wl,-z,x86-64-v2", *result.removed}
     others = [[word for word in command if word not in ours] for command in (words, result.arguments)]
     assert others[0] == others[1]
@@ -223,4 +223,4 @@ def test_words_of_a_response_file_follow_gcc(tmp_path: Path) -> None:
     for quote, inside in itertools.product("'\"", (" ", "\\'", '\\"', "")):
         file.write_text(f"{quote}a{inside}b{quote}", encoding="utf-8")
         expected = "a" + inside.removeprefix("\\") + "b"
-        assert rewritten([f"@{file}"], rules("v2")).arguments == [expected]
+        assert rewritten_command([f"@{file}"], rules("v2")).arguments == [expected]

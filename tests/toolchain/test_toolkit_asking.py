@@ -8,7 +8,7 @@ from packaging.version import Version
 from tests.factories.sources import served
 from vbuild.errors import BuildError
 from vbuild.index_client.configuration import Indexes
-from vbuild.toolchain.toolkit import ToolkitPin, asked
+from vbuild.toolchain.toolkit import ToolkitPin, pin_of_index
 
 CANDIDATES = ("nvidia-nccl-cu13", "nvidia-nccl")
 WHEEL = "nvidia_nccl_cu13-2.28.{}-py3-none-manylinux_2_18_{}.whl"
@@ -23,7 +23,7 @@ def _page(folder: Path, project: str, *names: str, stated: bool = True) -> Path:
 
 def _asked(folder: Path, version: str, machine: str = "x86_64") -> ToolkitPin:
     with served(folder) as url:
-        return asked(CANDIDATES, Version(version), machine, indexes=Indexes(index_url=url))
+        return pin_of_index(CANDIDATES, Version(version), machine, indexes=Indexes(index_url=url))
 
 
 def test_the_wheel_of_the_machine_is_pinned_by_the_hash_that_is_stated(tmp_path: Path) -> None:

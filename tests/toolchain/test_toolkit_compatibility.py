@@ -7,7 +7,7 @@ import pytest
 from tests.factories.toolkits import installed
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
-from vbuild.toolchain.toolkit import CompilerRange, Toolkit, check_host, taken
+from vbuild.toolchain.toolkit import CompilerRange, Toolkit, check_host, host_range
 
 # the conditions of crt/host_config.h as they are in CUDA 13.0
 HOST_CONFIG = """
@@ -38,8 +38,8 @@ def toolkit(tmp_path: Path) -> Toolkit:
 
 
 def test_the_limits_are_those_of_the_header(toolkit: Toolkit) -> None:
-    assert taken(toolkit, "gcc") == CompilerRange(last=15)
-    assert taken(toolkit, "clang") == CompilerRange(3, 20)
+    assert host_range(toolkit, "gcc") == CompilerRange(last=15)
+    assert host_range(toolkit, "clang") == CompilerRange(3, 20)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_header_that_says_nothing_limits_nothing(tmp_path: Path, text: str) ->
     (root / "include/crt/host_config.h").unlink()
     silent = Toolkit(Dotted(13, 0), root, "0" * 64)
     for family in ("gcc", "clang"):
-        assert taken(silent, family) == CompilerRange()
+        assert host_range(silent, family) == CompilerRange()
         check_host(silent, family=family, version=(99,))
     (root / "targets/x86_64-linux/include/crt/host_config.h").unlink()
-    assert taken(silent, "gcc") == CompilerRange()
+    assert host_range(silent, "gcc") == CompilerRange()

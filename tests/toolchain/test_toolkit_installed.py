@@ -8,10 +8,10 @@ import pytest
 from tests.factories.toolkits import installed
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
-from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit import Installed, matching, named
+from vbuild.recipe.compiling import ToolkitSpec
+from vbuild.toolchain.toolkit import Installed, matching_toolkit, toolkit_at_path
 from vbuild.toolchain.toolkit import installed as all_installed
-from vbuild.toolchain.toolkit_provision import provided
+from vbuild.toolchain.toolkit_provision import provided_toolkit
 
 # no CUDA of this version is anywhere in the usual places
 OLD = Dotted(7, 5)
@@ -23,7 +23,7 @@ def _spec(root: Path | None = None, *libraries: str, version: Dotted = OLD) -> T
 
 def test_the_toolkit_at_a_path_is_used_and_nothing_is_started(tmp_path: Path) -> None:
     root = installed(tmp_path / "cuda", 7050)
-    found = provided(_spec(root), environment={})
+    found = provided_toolkit(_spec(root), environment={})
     assert (found.version, found.root, found.pins, found.is_new) == (OLD, root, (), False)
     assert len(found.identity) == 64
 
@@ -54,41 +54,41 @@ def _toolkit(root: Path) -> Path:
 
 
 def test_the_identity_is_not_of_the_place(tmp_path: Path) -> None:
-    one, same = (named(_spec(_toolkit(tmp_path / name))).identity for name in ("one", "same"))
+    one, same = (toolkit_at_path(_spec(_toolkit(tmp_path / name))).identity for name in ("one", "same"))
     assert one == same
 
 
 @pytest.mark.parametrize("path", ["bin/nvcc", "bin/ptxas", "lib/libcudnn.so", *LIBRARIES])
 def test_the_identity_follows_the_compiler_its_headers_and_its_libraries(path: str, tmp_path: Path) -> None:
     root = _toolkit(tmp_path / "cuda")
-    before = named(_spec(root)).identity
+    before = toolkit_at_path(_spec(root)).identity
     with (root / path).open("a") as file:
         file.write("replaced")
     os.utime(root / path, (1, 1))
-    longer = named(_spec(root)).identity
+    longer = toolkit_at_path(_spec(root)).identity
     os.utime(root / path, (2, 2))
-    assert len({before, longer, named(_spec(root)).identity}) == 3
+    assert len({before, longer, toolkit_at_path(_spec(root)).identity}) == 3
 
 
 def test_what_else_is_in_the_folder_of_a_toolkit_does_not_count(tmp_path: Path) -> None:
     root = _toolkit(tmp_path / "cuda")
-    before = named(_spec(root)).identity
+    before = toolkit_at_path(_spec(root)).identity
     # Conda has Python and everything else in the same folder
     for path in ("lib/python3.13/os.py", "share/doc/README"):
         (root / path).parent.mkdir(parents=True)
         (root / path).write_text("")
-    assert named(_spec(root)).identity == before
+    assert toolkit_at_path(_spec(root)).identity == before
 
 
 @pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
 def test_a_variable_that_matches_is_used(tmp_path: Path, variable: str) -> None:
     root = installed(tmp_path / "cuda", 7050)
-    assert provided(_spec(), environment={variable: str(root)}).root == root
+    assert provided_toolkit(_spec(), environment={variable: str(root)}).root == root
 
 
 def test_a_variable_of_another_version_is_passed_over(tmp_path: Path) -> None:
     one, other = installed(tmp_path / "one", 7000), installed(tmp_path / "other", 7050)
-    found = matching(_spec(), {"CUDA_HOME": str(one), "CUDA_PATH": str(other)})
+    found = matching_toolkit(_spec(), {"CUDA_HOME": str(one), "CUDA_PATH": str(other)})
     assert found
     assert found.root == other
 
@@ -97,7 +97,7 @@ def test_a_compiler_on_path_stands_for_its_toolkit(tmp_path: Path) -> None:
     root = installed(tmp_path / "cuda", 7050)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/nvcc").symlink_to(root / "bin/nvcc")
-    found = matching(_spec(), {"PATH": str(tmp_path / "bin")})
+    found = matching_toolkit(_spec(), {"PATH": str(tmp_path / "bin")})
     assert found
     assert found.root == root.resolve()
     assert Installed(root.resolve(), OLD) in all_installed({"PATH": str(tmp_path / "bin"), "CUDA_HOME": str(root)})
@@ -108,7 +108,7 @@ def test_a_wrapper_script_on_path_is_no_toolkit(tmp_path: Path) -> None:
     wrapper.parent.mkdir()
     wrapper.write_text("#!/bin/sh\n")
     wrapper.chmod(0o755)
-    assert matching(_spec(), {"PATH": str(wrapper.parent)}) is None
+    assert matching_toolkit(_spec(), {"PATH": str(wrapper.parent)}) is None
 
 
 def test_headers_may_be_in_the_folder_of_the_target(tmp_path: Path) -> None:
@@ -145,19 +145,19 @@ def test_headers_may_be_in_the_folder_of_the_target(tmp_path: Path) -> None:
     ids=lambda value: value if "." not in value else "",
 )
 def test_libraries_are_looked_for(tmp_path: Path, library: str, file: str, text: str) -> None:
-    assert matching(_spec(None, library), {"CUDA_HOME": str(installed(tmp_path / "without", 7050))}) is None
+    assert matching_toolkit(_spec(None, library), {"CUDA_HOME": str(installed(tmp_path / "without", 7050))}) is None
     root = installed(tmp_path / "with", 7050, files={file: text})
-    assert matching(_spec(None, library), {"CUDA_HOME": str(root)})
+    assert matching_toolkit(_spec(None, library), {"CUDA_HOME": str(root)})
     for other in ("nccl==2.29", "cublas==1.0", f"nccl==2.28.9 sha256:{'0' * 64}"):
-        assert matching(_spec(None, library, other), {"CUDA_HOME": str(root)}) is None
+        assert matching_toolkit(_spec(None, library, other), {"CUDA_HOME": str(root)}) is None
 
 
 @pytest.mark.parametrize("missing", ["bin/ptxas", "nvvm/bin/cicc", "include/crt/host_config.h"])
 def test_half_a_toolkit_is_passed_over_and_named_where_the_recipe_names_it(tmp_path: Path, missing: str) -> None:
     root = installed(tmp_path / "cuda", 7050, without=missing)
-    assert matching(_spec(), {"CUDA_HOME": str(root)}) is None
+    assert matching_toolkit(_spec(), {"CUDA_HOME": str(root)}) is None
     with pytest.raises(BuildError) as refused:
-        named(_spec(root))
+        toolkit_at_path(_spec(root))
     what = missing.removeprefix("include/")
     assert str(refused.value) == f"{root}: CUDA 7.5 without {what}; install them, or leave path out"
 
@@ -165,7 +165,7 @@ def test_half_a_toolkit_is_passed_over_and_named_where_the_recipe_names_it(tmp_p
 def test_a_path_that_is_not_what_the_recipe_says_is_refused(tmp_path: Path) -> None:
     def refused(root: Path, *libraries: str) -> str:
         with pytest.raises(BuildError) as error:
-            provided(_spec(root, *libraries))
+            provided_toolkit(_spec(root, *libraries))
         return str(error.value).replace(str(tmp_path), "/opt")
 
     assert (

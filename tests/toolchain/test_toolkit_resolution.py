@@ -8,8 +8,8 @@ from packaging.version import Version
 
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
-from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit import Toolkit, ToolkitPin, identity_of, resolved
+from vbuild.recipe.compiling import ToolkitSpec
+from vbuild.toolchain.toolkit import Toolkit, ToolkitPin, identity_of, resolved_pins
 
 NCCL = "5" * 64
 NEWEST = Dotted(13, 5)
@@ -20,7 +20,7 @@ def _asked(projects: tuple[str, ...], version: Version, machine: str) -> Toolkit
 
 
 def _pins(version: Dotted, *libraries: str, machine: str = "x86_64") -> Sequence[ToolkitPin]:
-    return resolved(ToolkitSpec(version, libraries=libraries), machine=machine, ask=_asked)
+    return resolved_pins(ToolkitSpec(version, libraries=libraries), machine=machine, ask=_asked)
 
 
 def _names(version: Dotted, *libraries: str) -> list[str]:
@@ -130,7 +130,7 @@ def test_the_identity_is_of_versions_and_hashes_in_any_order() -> None:
 
 def test_what_nobody_knows_yet_is_left_out_and_the_rest_is_checked() -> None:
     spec = ToolkitSpec(Dotted(13, 0), libraries=(f"nccl==2.28.9 sha256:{NCCL}", "cublas==1.0"))
-    pins = resolved(spec, machine="x86_64", ask=lambda *_: None)
+    pins = resolved_pins(spec, machine="x86_64", ask=lambda *_: None)
     assert {str(pin) for pin in pins} - set(CORE_13_0) == {"nvidia-cuda-nvrtc==13.0.88"}
 
 

@@ -17,19 +17,18 @@ from tests.factories.plans import GCC, PYTHON, plan, rules
 from tests.factories.projects import cmake_project, meson_project, setuptools_project, tree
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import build_wheel
-from vbuild.build.job import prepared
-from vbuild.build.plan import BuildBackend, crossing
+from vbuild.build.job import build_job
+from vbuild.build.plan import BuildBackend, cross_plan
 from vbuild.build.repair import repaired
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.flags import HostCompiler, HostSettings
+from vbuild.recipe.compiling import HostCompiler, HostSettings
 from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Target
-from vbuild.toolchain.compilers import Compilers
+from vbuild.toolchain.compiler_program import rewritten_command
+from vbuild.toolchain.compilers import ZIG_CLANG, Compilers, build_compilers, foreseen_zig, zig_cpu
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.rewriting import rewritten
-from vbuild.toolchain.zig import CLANG, chosen, foreseen_zig, zig_cpu
 from vbuild.toolchain.zig_options import command_for, for_zig
 
 X86_64, V3, ARM = (Cpu.parse(text) for text in ("x86-64", "x86-64-v3", "armv8-a"))
@@ -48,7 +47,7 @@ def never() -> NoReturn:
 def picked(host: HostCompiler, path: Path, **environment: str) -> Compilers:
     interpreter = Interpreter.found("", os.environ)
     variables = {name: text for name, text in os.environ.items() if name not in {"CC", "CXX"}}
-    return chosen(
+    return build_compilers(
         HostSettings(host),
         V3,
         interpreter=interpreter,
@@ -102,7 +101,7 @@ def test_what_zig_cannot_build_for_is_refused_before_it_is_fetched(
     host: HostSettings, cpu: Cpu, interpreter: Interpreter, message: str
 ) -> None:
     with pytest.raises(BuildError) as caught:
-        chosen(host, cpu, interpreter=interpreter, environment={}, zig=never)
+        build_compilers(host, cpu, interpreter=interpreter, environment={}, zig=never)
     assert str(caught.value) == message
 
 
@@ -110,7 +109,7 @@ def test_what_zig_cannot_build_for_is_refused_before_it_is_fetched(
 @pytest.mark.network
 def test_zig_has_every_name_that_a_build_may_call_a_compiler_by(tmp_path: Path) -> None:
     interpreter = replace(PYTHON, cc="/opt/cross/bin/x86_64-conda-linux-gnu-gcc -pthread")
-    compilers = chosen(HostSettings(), V3, interpreter=interpreter, environment={"PATH": str(tmp_path)})
+    compilers = build_compilers(HostSettings(), V3, interpreter=interpreter, environment={"PATH": str(tmp_path)})
     programs = dict(compilers.programs)
     assert (compilers.c, compilers.cxx, compilers.machine, compilers.zig_target) == ("cc", "c++", "x86_64", TARGET)
     assert compilers.why == "no C compiler on PATH: zig from the package index is used"
@@ -129,16 +128,18 @@ def test_a_plan_for_zig_can_be_made_without_fetching_or_writing(
     suffix = ".cpython-313-x86_64-linux-gnu.so"
     interpreter = replace(PYTHON, ext_suffix=suffix, include=include, multiarch="x86_64-linux-gnu")
     environment = {"PATH": str(tmp_path)}
-    foreseen = partial(chosen, ZIG, interpreter=interpreter, environment=environment, zig=foreseen_zig, writes=False)
+    foreseen = partial(
+        build_compilers, ZIG, interpreter=interpreter, environment=environment, zig=foreseen_zig, writes=False
+    )
     compilers = foreseen(ARM)
-    crossed = crossing(replace(plan("v1"), cpu=ARM), compilers=compilers, interpreter=interpreter, writes=False)
-    assert (compilers.version, compilers.machine) == (CLANG, "aarch64")
+    crossed = cross_plan(replace(plan("v1"), cpu=ARM), compilers=compilers, interpreter=interpreter, writes=False)
+    assert (compilers.version, compilers.machine) == (ZIG_CLANG, "aarch64")
     assert dict(compilers.programs)["ar"][0].startswith(str(tmp_path / "cache"))
     assert not (tmp_path / "cache").exists()
     # the same as a build has
-    written = chosen(ZIG, ARM, interpreter=interpreter, environment=environment, zig=foreseen_zig)
+    written = build_compilers(ZIG, ARM, interpreter=interpreter, environment=environment, zig=foreseen_zig)
     assert written == compilers
-    assert crossing(replace(plan("v1"), cpu=ARM), compilers=written, interpreter=interpreter) == crossed
+    assert cross_plan(replace(plan("v1"), cpu=ARM), compilers=written, interpreter=interpreter) == crossed
     assert len(list((tmp_path / "cache/vbuild/cross").glob("[!.]*"))) == 2
 
 
@@ -149,7 +150,7 @@ def test_a_cache_where_headers_cannot_be_linked_is_one_line(tmp_path: Path, monk
     with pytest.raises(
         BuildError, match=rf"^{tmp_path}/cache/vbuild/cross/.*: cannot be written to: Not a directory; point "
     ):
-        chosen(ZIG, V3, interpreter=interpreter, environment={"PATH": ""}, zig=foreseen_zig)
+        build_compilers(ZIG, V3, interpreter=interpreter, environment={"PATH": ""}, zig=foreseen_zig)
 
 
 @pytest.mark.parametrize(
@@ -173,9 +174,9 @@ def test_a_plan_for_zig_speaks_of_the_level_in_its_way() -> None:
     assert environment["CFLAGS"] == "-DNDEBUG -fwrapv -O3 -mcpu=x86_64_v3"
     assert environment["AR"] == "ar"
     assert "FFLAGS" not in environment
-    assert made.rewriting.zig == (TARGET,)
-    assert "-march=x86-64-v3" not in made.rewriting.implied
-    assert "-mavx2" in made.rewriting.implied
+    assert made.wrapper_rules.zig == (TARGET,)
+    assert "-march=x86-64-v3" not in made.wrapper_rules.implied
+    assert "-mavx2" in made.wrapper_rules.implied
 
 
 OURS = "-mcpu=x86_64_v2"
@@ -194,7 +195,7 @@ OURS = "-mcpu=x86_64_v2"
 )
 def test_the_level_goes_to_what_is_compiled_and_not_to_what_is_linked(command: str, expected: str) -> None:
     told = rules("v2", compile=(OURS,), zig=(TARGET,), link=(), implied=())
-    assert " ".join(rewritten(command.split(), told).arguments) == expected
+    assert " ".join(rewritten_command(command.split(), told).arguments) == expected
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ def test_a_question_is_put_to_the_clang_inside() -> None:
 def test_a_python_here_speaks_of_the_one_there(tmp_path: Path) -> None:
     interpreter = Interpreter.found("", os.environ)
     made = replace(plan("v1"), cpu=ARM)
-    crossed = crossing(made, compilers=GCC, interpreter=interpreter, folder=tmp_path)
+    crossed = cross_plan(made, compilers=GCC, interpreter=interpreter, folder=tmp_path)
     ask = (
         "import json, sysconfig; print(json.dumps([sysconfig.get_platform(), "
         "*sysconfig.get_config_vars('EXT_SUFFIX', 'SOABI', 'CC', 'LDSHARED')]))"
@@ -244,7 +245,7 @@ def test_a_python_here_speaks_of_the_one_there(tmp_path: Path) -> None:
     suffix = interpreter.ext_suffix.replace("x86_64", "aarch64")
     soabi = suffix.removeprefix(".").removesuffix(".so")
     assert json.loads(said) == ["linux-aarch64", suffix, soabi, GCC.c, f"{GCC.c} -shared"]
-    assert crossing(made, compilers=GCC, interpreter=interpreter, folder=tmp_path) == crossed
+    assert cross_plan(made, compilers=GCC, interpreter=interpreter, folder=tmp_path) == crossed
     assert len(list(tmp_path.glob("[!.]*"))) == 1
 
 
@@ -252,7 +253,7 @@ def test_meson_gets_its_cross_file_after_the_recipes_own_arguments(tmp_path: Pat
     interpreter = replace(PYTHON, ext_suffix=".cpython-313-x86_64-linux-gnu.so")
     for given in ("-Dx=1", ("-Dx=1",)):
         made = plan("v1", BuildBackend.MESON_PYTHON, config_settings=(("setup-args", given),))
-        crossed = crossing(replace(made, cpu=ARM), compilers=GCC, interpreter=interpreter, folder=tmp_path)
+        crossed = cross_plan(replace(made, cpu=ARM), compilers=GCC, interpreter=interpreter, folder=tmp_path)
         arguments = dict(crossed.config_settings)["setup-args"]
         assert arguments[0] == "-Dx=1"
         assert "cpu_family = 'aarch64'" in Path(arguments[1].removeprefix("--cross-file=")).read_text(encoding="utf-8")
@@ -260,7 +261,7 @@ def test_meson_gets_its_cross_file_after_the_recipes_own_arguments(tmp_path: Pat
 
 def test_a_build_for_this_machine_stays_as_it_is() -> None:
     made = plan("v3")
-    assert crossing(made, compilers=GCC, interpreter=PYTHON) is made
+    assert cross_plan(made, compilers=GCC, interpreter=PYTHON) is made
 
 
 CROSS_REFUSALS = [
@@ -288,7 +289,7 @@ def test_what_cannot_be_built_for_another_machine_is_refused(
     backend: BuildBackend, interpreter: Interpreter, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BuildError) as caught:
-        crossing(replace(plan("v1", backend), cpu=ARM), compilers=GCC, interpreter=interpreter, folder=tmp_path)
+        cross_plan(replace(plan("v1", backend), cpu=ARM), compilers=GCC, interpreter=interpreter, folder=tmp_path)
     assert str(caught.value) == message
     assert not list(tmp_path.iterdir())
 
@@ -297,7 +298,7 @@ def test_a_cache_that_cannot_be_written_to_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     interpreter = replace(PYTHON, ext_suffix=".cpython-313-x86_64-linux-gnu.so")
     with pytest.raises(BuildError) as caught:
-        crossing(replace(plan("v1"), cpu=ARM), compilers=GCC, interpreter=interpreter, folder=tmp_path / "file")
+        cross_plan(replace(plan("v1"), cpu=ARM), compilers=GCC, interpreter=interpreter, folder=tmp_path / "file")
     assert (
         str(caught.value)
         == f"{tmp_path}/file: cannot be written to: Not a directory; point XDG_CACHE_HOME at a folder that can be"
@@ -318,7 +319,7 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
 
 def built(project: Path, cpu: Cpu, folder: Path, environments: Environments) -> Path:
     target = Target(label="zig", python="", cpu=cpu)
-    job = prepared(project, target, BuildSettings(host=ZIG))
+    job = build_job(project, target, BuildSettings(host=ZIG))
     made = build_wheel(job, project, folder / "work", log=folder / "build.log", environments=environments)
     return repaired(made.wheel, folder / "out", log=folder / "build.log")
 
@@ -380,7 +381,7 @@ def test_zig_finds_the_part_of_pyconfig_that_debian_has_in_a_folder_of_the_machi
     (here / "stdio.h").write_text("#error of another C library\n")
     interpreter = replace(Interpreter.found("", os.environ), include=include, multiarch="x86_64-linux-gnu")
     cpu = Cpu.parse(machine)
-    compilers = chosen(ZIG, cpu, interpreter=interpreter, environment=os.environ)
+    compilers = build_compilers(ZIG, cpu, interpreter=interpreter, environment=os.environ)
     folder = f"{cpu.machine}-linux-gnu"
     source = tmp_path / "a.c"
     source.write_text(f"#include <{folder}/python3.11/pyconfig.h>\n#include <stdio.h>\nint size = SIZEOF_LONG;\n")

@@ -231,12 +231,12 @@ _TOOLKIT_HEADERS = {
 
 
 def project_of(module: str) -> str:
-    """The project that has *module*: the one that is known to, or the one of its name."""
+    """The project that has *module*: a known one, else the one of its name."""
     return _PROJECTS.get(module.lower(), canonicalize_name(module))
 
 
 def is_known(project: str) -> bool:
-    """Whether *project* is one of those that many builds take, so that its name is not free."""
+    """Whether many builds take *project*, so that its name is not free."""
     return project in _SAME_NAME or project in _PROJECTS.values() or project in frameworks()
 
 
@@ -250,7 +250,7 @@ def is_of_cuda(header: str) -> bool:
 
 
 def debian_package(header: str) -> str | None:
-    """The Debian package that has *header*, or None if it is of no library in our table."""
+    """The Debian package that has *header*, or None if no library in our table has it."""
     for name, package in _PACKAGES.items():
         if header == name or (name.endswith("/") and header.startswith(name)):
             return package
@@ -263,7 +263,7 @@ def toolkit_library(header: str) -> str | None:
 
 
 def dependency_package(name: str) -> str | None:
-    """The Debian package with the library that pkg-config or CMake call *name*, as in ``libpng16``, or None."""
+    """The Debian package of the library that pkg-config or CMake call *name*, as in ``libpng16``, or None."""
     plain = name.lower()
     spellings = dict.fromkeys((plain, plain.removeprefix("lib"), _SPELLING.sub("", plain)))
     return next((package for spelling in spellings if (package := _BY_LIBRARY.get(spelling))), None)
@@ -328,7 +328,7 @@ _LONGEST = 160  # characters of a line that is shown
 
 
 def advice(log: str, first_error: str) -> str | None:
-    """What to do about a build that failed, by its *log* and the *first_error* of a compiler in it; None if unknown."""
+    """What to do about a failed build, by its *log* and the *first_error* of a compiler in it; None if unknown."""
     if module := missing_module(log):
         project = project_of(module)
         line = "Name the package that has the module"
@@ -348,12 +348,12 @@ def advice(log: str, first_error: str) -> str | None:
 
 
 def missing_module(log: str) -> str:
-    """The module that the last traceback in the *log* says is missing, or ""."""
+    """The module that the last traceback in *log* lacks, or ""."""
     return str((_NO_MODULE.findall(log) or [""])[-1])
 
 
 def missing_header(log: str) -> str | None:
-    """What to do about the header that a compiler says is missing, or None."""
+    """What to do about the header that a compiler misses, or None."""
     if not (match := _NO_HEADER.search(log)):
         return None
     header = match["header"]
@@ -390,7 +390,7 @@ def _older_cuda(log: str) -> str | None:
 
 
 def missing_source(log: str) -> str | None:
-    """What to do about a source, library or program that the *log* of a build says is not there, or None."""
+    """What to do about a source, library or program that the *log* of a build misses, or None."""
     return _not_fetched(log) or _not_in_sdist(log) or _not_installed(log)
 
 
@@ -440,7 +440,6 @@ def _to_get(library: str) -> str:
 
 
 def _line(library: str) -> str:
-    """What installs *library*, or "" if it is in none of our tables."""
     if library in _ON_INDEX:
         return f"build.requires = [{library!r}]"
     package = dependency_package(library)
@@ -450,8 +449,8 @@ def _line(library: str) -> str:
 def looked_in_vain(log: str, programs: Iterable[str] = (), libraries: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
     """What a build looked for, did not find and went on without, each once with what to do about it.
 
-    *programs* and *libraries* were seen to be looked for; those are named that projects commonly want, since build
-    systems look for many others.
+    Of the *programs* and *libraries* that it was seen to look for, only those are named that projects commonly
+    want.
     """
     for name in dict.fromkeys((*libraries, *_named(_TRIED, log))):
         if _line(name):
@@ -462,17 +461,16 @@ def looked_in_vain(log: str, programs: Iterable[str] = (), libraries: Iterable[s
 
 
 def _named(pattern: re.Pattern[str], log: str) -> list[str]:
-    """What the groups of *pattern* match in *log*, in order."""
     return [next(filter(None, match.groups())) for match in pattern.finditer(log)]
 
 
 def first_of_nvcc(log: str) -> str | None:
-    """The first error of nvcc's own front end in the *log* of a build, or None."""
+    """The first error of nvcc's own front end in *log*, or None."""
     match = _OF_NVCC.search(log)
     return match["error"] if match else None
 
 
 def left_out(log: str) -> str | None:
-    """The first line of a build's *log* that says that CUDA is left out, or None."""
+    """The first line of *log* that says that CUDA is left out, or None."""
     lines = (match[0].strip(" -") for match in _LEFT_OUT.finditer(log))
     return next((line for line in lines if len(line) <= _LONGEST), None)

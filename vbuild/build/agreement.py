@@ -5,8 +5,8 @@
       -> agrees      it serves every GPU asked for, or is for other GPUs by the recipe's rule or its own nature
       -> falls short a file of the project has no code for some GPU: the build fails, and names it
 
-What no command made comes from a library that was compiled before, or passed the compiler wrapper by. It falls short
-only if a GPU gets nothing from all of it together.
+What no command made was compiled before, or passed the wrapper by: it falls short only if a GPU gets nothing from all
+of it together.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from vbuild.build.advice import left_out
 from vbuild.errors import BuildError
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, Service, service
-from vbuild.recipe.cuda import Archs, FileRule
+from vbuild.recipe.compiling import Archs, FileRule
 from vbuild.toolchain.nvcc_commands import (
     HARD_CODED,
     LINKS,
@@ -80,7 +80,7 @@ class Shortfall(Struct, frozen=True):
 class Agreement(Struct, frozen=True):
     """How GPU code falls short of the request.
 
-    *notes* are on older libraries that serve every GPU, but not with every kernel.
+    *notes* are on older libraries that serve every GPU with some kernels.
     """
 
     shortfalls: tuple[Shortfall, ...] = ()
@@ -129,9 +129,8 @@ def _sources(wheel: Path) -> str:
 def agreement(
     commands: Iterable[Command], libraries: Mapping[str, Fatbins], archs: GpuList, *, mode: Archs = Archs.INTERSECT
 ) -> Agreement:
-    """How the *libraries* of a wheel, by path, agree with *archs*, by the *commands* of the wrapper's log.
-
-    The fatbins of a library are counts by what they offer. *mode* is the recipe's for all files.
+    """How the *libraries* of a wheel, counts of fatbins by path and offers, agree with *archs*, by the *commands*
+    of the log.
     """
     own = [command for command in commands if not is_trial(command.sources)]
     if not archs.requests:
@@ -163,7 +162,6 @@ def agreement(
 def _of_project(
     makers: Sequence[Command], offers: tuple[GpuOffer, ...], archs: GpuList, advice: str
 ) -> Iterator[Shortfall]:
-    """The files of *makers*, commands that made a fatbin with *offers*, whose code does not serve *archs*."""
     # a link is to blame for what no file is: its list, if it has one, is the project's too
     for command in [maker for maker in makers if maker.sources] or makers:
         if (lacks := missing(command, offers, archs)) and not is_excused(command):
@@ -178,11 +176,8 @@ def _unasked(commands: Iterable[Command]) -> Iterator[Shortfall]:
             yield Shortfall(", ".join(command.sources), command.ours or ("nvcc's default",), ("no GPU",), _UNASKED)
 
 
-def unused(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str, ...]:
-    """The globs of *files* that match no source of *commands*.
-
-    What build systems compile to try the compiler does not count.
-    """
+def unused_globs(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str, ...]:
+    """The globs of *files* that match no source of *commands*, trials of build systems apart."""
     sources = {source for command in commands if not is_trial(command.sources) for source in command.sources}
     # the log has the paths of a project's own files from its folder on
     paths = [source if source.startswith("/") else f"/{source}" for source in sorted(sources)]
@@ -202,7 +197,7 @@ def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[GpuCodeKind, De
 
 
 def _shape(offers: Iterable[GpuOffer]) -> frozenset[tuple[GpuCodeKind, Device]]:
-    """What a list and the fatbin that comes of it have in common: nvcc makes sm_103f of sm_103 from compute_100f."""
+    """Its kinds and devices: nvcc makes sm_103f of sm_103 from compute_100f."""
     return frozenset((offer.code, offer.arch.device) for offer in offers)
 
 

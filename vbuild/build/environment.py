@@ -1,15 +1,15 @@
 """Build environments: a Python and the packages that a backend asked for, made by uv.
 
-Builds with the same Python and requirements share one environment, also when they ask for it at the same time: the
-first makes it and the others wait. Backends only read it. Later runs take it from the user's cache:
+Builds with the same Python and requirements share one environment: the first makes it and the others wait. Later runs
+take it from the user's cache:
 
     requirements -> uv pip compile: versions and hashes -> environments/<Python>/<digest of these>/
 
 Large files in it are hard links into uv's cache, all others copies: gigabytes of torch take no room twice. A file that
-is not as it was made, when a build is done or the next one begins, costs the environment, and uv its package.
+is not as it was made costs the environment, and uv its package.
 
 `lock_for` says what requirements come to on a machine that need not be this one, as a lock (PEP 751). Without builds
-nothing of a stranger's runs: what says only when it is built what it requires is refused by its name.
+nothing of a stranger's runs.
 """
 
 import hashlib
@@ -73,7 +73,6 @@ class BuildEnvironment(Struct, frozen=True):
 
     @property
     def packages(self) -> dict[str, str]:
-        """The versions of its packages by their normalised names."""
         return {name: version for name, version, _ in _installed(self.site)}
 
     @property
@@ -99,9 +98,8 @@ class BuildEnvironment(Struct, frozen=True):
 class Environments:
     """The build environments of one run, in *folder*; *configuration* gives uv's variables for its indexes.
 
-    Logs of failures stay in *logs*. uv sees of the user's variables what installers may, and those *asked* for.
-    With *cache*, environments are there, for other runs too: no build may change what is in them. *own* is the
-    folder of those that only this run has.
+    uv sees the variables that installers may see, and those *asked* for. With *cache*, environments are there, for
+    other runs too: no build may change them. *own* is the folder of those of this run alone.
     """
 
     def __init__(
@@ -130,9 +128,9 @@ class Environments:
         return self.folder / _digest([str(interpreter.path)])
 
     def having(self, requirements: Collection[str], interpreter: Interpreter) -> BuildEnvironment:
-        """The environment of *interpreter* with *requirements* in it, made at the first call.
+        """The environment of *interpreter* with *requirements*, made at the first call.
 
-        `BuildError` if the requirements cannot be installed, `RecipeError` if a binding lock does not have them.
+        `BuildError` if the requirements cannot be installed, `RecipeError` if a binding lock lacks them.
         """
         locked = self._lock.packages(requirements, interpreter.kind) if self._lock and requirements else None
         # with a lock, what hooks ask for later is in the first environment already
@@ -146,7 +144,6 @@ class Environments:
         return self._environments.get(folder, lambda: self._cached(folder, requirements, interpreter, pinned))
 
     def settle(self) -> None:
-        """Give up the environments in which a build has changed a file."""
         for folder in self._environments.keys() if self._cache else ():
             if changed := _changed(folder):
                 self._give_up(folder, changed)
@@ -154,7 +151,6 @@ class Environments:
     def _cached(
         self, folder: Path, requirements: Collection[str], interpreter: Interpreter, pinned: Collection[str]
     ) -> BuildEnvironment:
-        """The environment *folder* of the cache, made unless it is as it was made."""
         assert self._cache is not None  # noqa: S101 - for mypy
         with self._cache.locked(folder.name):
             changed = _changed(folder)
@@ -179,7 +175,7 @@ class Environments:
     def _resolved(self, folder: Path, requirements: Collection[str], interpreter: Interpreter) -> tuple[str, ...]:
         log = self._log(folder)
         with at("build environment"), _explained(log):
-            return resolved(requirements, interpreter, log=log, environment=self._variables())
+            return resolved_lines(requirements, interpreter, log=log, environment=self._variables())
 
     def _log(self, folder: Path) -> Path:
         return self._logs / f"environment-{folder.parent.name}-{folder.name}.log"
@@ -224,7 +220,6 @@ class Environments:
 
 @contextmanager
 def _explained(log: Path) -> Iterator[None]:
-    """Add to an installer's error what a requirement that it builds lacks."""
     try:
         yield
     except BuildError as error:
@@ -234,7 +229,7 @@ def _explained(log: Path) -> Iterator[None]:
         raise
 
 
-def resolved(
+def resolved_lines(
     requirements: Collection[str],
     interpreter: Interpreter,
     *,
@@ -244,7 +239,7 @@ def resolved(
 ) -> tuple[str, ...]:
     """The packages that *requirements* resolve to with *interpreter*, each as a line of a lock, with hashes.
 
-    uv builds packages that have no wheel to ask them, unless *builds* is false. `BuildError` if nothing fits.
+    uv builds packages without a wheel to ask them, unless *builds* is false. `BuildError` if nothing fits.
     """
     if not requirements:
         return ()
@@ -281,10 +276,8 @@ def _files(
     log: Path,
     variables: Mapping[str, str],
 ) -> dict[str, tuple[str | None, str]]:
-    """The files from which the packages of *lines* were installed, with their SHA-256, by ``name==version``.
-
-    The tags of the installed package tell which wheel of the index it came from. Packages for which they do not are
-    left out.
+    """The files that the packages of *lines* were installed from, with their SHA-256, by ``name==version``, as far
+    as tags tell.
     """
     try:
         options = ("--format", "pylock.toml")
@@ -314,7 +307,6 @@ def _tags(wheel: str) -> frozenset[str]:
 
 
 def _installed(site: Path) -> Iterator[tuple[str, str, frozenset[str]]]:
-    """The packages in the folder *site*: normalised names, versions, and the tags of their wheels."""
     for path in sorted(site.glob("*.dist-info")):
         name, _, version = path.name.removesuffix(".dist-info").partition("-")
         file = path / "WHEEL"
@@ -331,7 +323,6 @@ def _is_writable(cache: Cache) -> bool:
 
 
 def _state(folder: Path) -> Iterator[tuple[str, list[int]]]:
-    """Size and time of each file below *folder*, but for what Python writes as it runs."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in names:
@@ -341,9 +332,9 @@ def _state(folder: Path) -> Iterator[tuple[str, list[int]]]:
 
 
 def _changed(folder: Path) -> tuple[str, ...] | None:
-    """The files in the environment *folder* that are not as they were made; None if it is not there as a whole.
+    """The files in *folder* that are not as they were made.
 
-    Its scripts name its Python by its path, so one in a cache that was moved does not count.
+    None if it is not whole, or was moved: its scripts name its path.
     """
     try:
         stamp = json.loads((folder / _STAMP).read_bytes())
@@ -357,7 +348,6 @@ def _changed(folder: Path) -> tuple[str, ...] | None:
 
 
 def _set_apart(folder: Path) -> None:
-    """Make copies of small files in *folder* that are links into uv's cache."""
     for parent, _, names in os.walk(folder):
         for path in (Path(parent, name) for name in names):
             status = path.lstat()
@@ -368,7 +358,6 @@ def _set_apart(folder: Path) -> None:
 
 
 def _project_of(file: Path) -> str | None:
-    """The project that installed *file*, as the records next to it say."""
     for site in file.parents:
         for record in site.glob("*.dist-info/RECORD"):
             if f"{file.relative_to(site).as_posix()}," in record.read_text(encoding="utf-8", errors="replace"):
@@ -401,7 +390,7 @@ def lock_for(machine: Machine, files: Iterable[Path], stage: Path, *, builds: bo
 
 
 def run_uv(command: Iterable[str], log: Path, *, name: str) -> None:
-    """Run a *command* of uv with the configured indexes; `BuildError`, which calls it *name*, if it fails."""
+    """Run a *command* of uv with the configured indexes; `BuildError` calls it *name*."""
     environment = {**for_installers(os.environ, ()), **Indexes.configured().environment()}
     try:
         run([*command], log=log, environment=environment, name=name, is_kept=False)

@@ -33,7 +33,7 @@ from vbuild.build.wrappers import (
     CompilerWrappers,
     FailedCall,
     Override,
-    install,
+    install_wrappers,
     nvcc_of,
 )
 from vbuild.config.requirements import required_project
@@ -59,9 +59,9 @@ _NATIVE = "-march=native"
 class Built(Struct, frozen=True):
     """A wheel as its backend left it, and how many *seconds* that took.
 
-    *commands* are those of nvcc, *calls* those of other compilers, and *failed* those of them that failed. *pins*
-    are the requirements that follow from what it was built against, *traces* what would give its build away,
-    *materials* the compilers that ran and the packages that were installed for it.
+    *commands* are nvcc's, *calls* those of other compilers, *failed* the ones that failed. *pins* are requirements
+    that follow from what it was built against, *traces* would give its build away, *materials* are the compilers
+    and packages that were used.
     """
 
     wheel: Path
@@ -75,7 +75,7 @@ class Built(Struct, frozen=True):
     materials: tuple[Material, ...] = ()
 
     def record(self, project: Path) -> dict[str, Any]:
-        """All of it but the wheel as JSON holds it, with paths below *project* relative."""
+        """All but the wheel as JSON, with paths below *project* relative."""
         data = {name: to_builtins(getattr(self, name)) for name in _RECORDED}
         top = f"{project.resolve()}/"
         sources = [[source.removeprefix(top) for source in call.sources] for call in self.calls]
@@ -149,7 +149,6 @@ def build_wheel(
 
 
 def _packages(job: Job, shell: "_Shell", requirements: set[str]) -> Iterator[Material]:
-    """The packages that were installed for *job*; without isolation those of *requirements* that were there."""
     if shell.environment and job.settings.isolation:
         yield from shell.environment.materials
         return
@@ -160,7 +159,7 @@ def _packages(job: Job, shell: "_Shell", requirements: set[str]) -> Iterator[Mat
 
 
 def _folders(job: Job, shell: "_Shell", environments: Environments) -> Iterator[tuple[Path | None, str]]:
-    """The folders that *job* works with, and what binaries have in their place; a folder inside another comes first."""
+    """The folders that *job* works with, and what binaries have in their place; an inner one comes first."""
     yield shell.project, "."
     yield shell.wrappers.cuda, "cuda"
     yield (job.toolkit.root if job.toolkit else None), "cuda"
@@ -173,7 +172,6 @@ def _folders(job: Job, shell: "_Shell", environments: Environments) -> Iterator[
 
 
 def begin(job: Job, project: Path, environments: Environments) -> None:
-    """Make the environment that the build of *job* begins with."""
     if job.settings.isolation:
         requirements = ProjectBuilder(project).build_system_requires | set(job.settings.requires)
         environments.having(requirements, job.interpreter)
@@ -193,8 +191,8 @@ def _shell(
     planned_variables = {**dict(job.plan.environment), **dict(job.reached)}
     variables = {**_QUIET, **passed(os.environ, job.settings.pass_env), **dict(job.target.env), **planned_variables}
     variables |= job.watch.variables(variables) if job.watch else {}
-    wrappers = install(
-        job.plan.rewriting,
+    wrappers = install_wrappers(
+        job.plan.wrapper_rules,
         job.compilers,
         folder / "launchers",
         BuildFolders(
@@ -211,8 +209,6 @@ def _shell(
 
 
 class _Shell(Struct, frozen=True):
-    """Runs the commands of a build, and pypa/build's hooks, with its variables and compiler wrappers."""
-
     project: Path
     log: Path
     variables: Mapping[str, str]
@@ -235,7 +231,6 @@ class _Shell(Struct, frozen=True):
 
 
 def _with_requirements(job: Job, shell: _Shell, environments: Environments) -> tuple[_Shell, set[str]]:
-    """*shell* with all that the build requires, and these requirements."""
     settings = dict(job.plan.config_settings)
     requirements = shell.builder().build_system_requires | set(job.settings.requires)
     shell = _within(shell, job, _environment(job, environments, requirements))
@@ -249,8 +244,7 @@ def _with_requirements(job: Job, shell: _Shell, environments: Environments) -> t
 def _within(shell: _Shell, job: Job, environment: BuildEnvironment) -> _Shell:
     """*shell* in *environment*, for CUDA with the headers that required packages bring, as torch does.
 
-    The toolkit's own come first, as nvcc and projects name their folder. `BuildError` for a framework that is built
-    without CUDA, or for another major version than the toolkit's.
+    The toolkit's own come first, as nvcc and projects name their folder.
     """
     if job.toolkit:
         check_cuda(environment, job.toolkit.version)
@@ -284,7 +278,6 @@ def _checked(wheel: Path, folder: Path) -> Path:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Turn errors of pypa/build into ours."""
     try:
         yield
     except BuildBackendException as error:
@@ -300,7 +293,6 @@ def _refused() -> Iterator[None]:
 
 @contextmanager
 def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None]:
-    """Add to a build's error the line that may mend it."""
     try:
         yield
     except BuildError as caught:
@@ -329,21 +321,19 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
 
 
 def _in_vain(job: Job, log: Path) -> Iterator[FailedCall]:
-    """What the build of *job* looked for in vain and went on without: programs, and libraries by pkg-config."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     programs, libraries = job.watch.in_vain() if job.watch else ((), ())
     yield from (FailedCall(name, (), why) for name, why in looked_in_vain(text, programs, libraries))
 
 
 def _first_failure(wrappers: CompilerWrappers) -> str | None:
-    """The first error of a compiler on a source of the project; what build systems try out does not count."""
-    failed = (call for call in wrappers.failures() if not is_trial(call.sources))
-    return next((call.error for call in failed if any(_is_of(file, wrappers.source) for file in call.sources)), None)
-
-
-def _is_of(file: str, project: Path) -> bool:
-    """Whether *file* is in the tree *project*, or relative to a build folder in it."""
-    return file.startswith("..") or (project / file).resolve().is_relative_to(project.resolve())
+    project = wrappers.source.resolve()
+    for call in wrappers.failures():
+        # a path is of the project, or relative to a build folder in it
+        own = (file.startswith("..") or (project / file).resolve().is_relative_to(project) for file in call.sources)
+        if not is_trial(call.sources) and any(own):
+            return call.error
+    return None
 
 
 def _first_line(error: Exception) -> str:

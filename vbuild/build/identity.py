@@ -6,15 +6,11 @@
     variables that the build sees, vbuild itself       by whom
     all compilers and programs, system libraries       what it may find: the whole key alone
 
-Two builds with one whole key may be one build. It is on the safe side: it holds all variables that are passed but known
-noise, every compiler on PATH and what other programs builds start, by their bytes, and each header, library to link
-against and file of pkg-config and CMake that is found without a given path, as nobody can say beforehand what a
-project's build looks for. Afterwards it is known (`vbuild.build.watching`): a build with the same bare key, which would
-find what an earlier one has looked for as it was then, is that build, whatever else is installed; so it is with native
-dependencies.
-Where programs are has no part in the keys, nor has a variable that is held back.
-What they do not hold: which versions the package index offers for the build's requirements, if no lock has them;
-``--fresh`` is for those.
+Nobody can say beforehand what a project's build looks for, so the whole key holds every compiler and program, header,
+library and file of pkg-config and CMake that is found without a given path. Afterwards it is known
+(`vbuild.build.watching`): a build with the same bare key that would find what an earlier one has looked for is that
+build. Where programs are has no part in the keys. Which versions the package index offers has none either, unless a
+lock has them; ``--fresh`` is for those.
 """
 
 import functools
@@ -77,8 +73,8 @@ _LIST = "import importlib.metadata as m; print(*sorted(f'{d.name}=={d.version}' 
 class BuildKeys(Struct, frozen=True):
     """The key of a build, 64 hex digits: *whole* with all that it may find on this machine, *bare* without.
 
-    Its programs are looked for on *path*, and other variables lead to *folders*. *rust* is apart from *bare*, as
-    most builds do not look for Rust.
+    Programs are looked for on *path*; other variables lead to *folders*. *rust* is apart, as most builds do not
+    look for Rust.
     """
 
     whole: str
@@ -98,8 +94,8 @@ def build_keys(
 ) -> BuildKeys:
     """The keys of the build *job* of *source*, a `source.digest`, whose wheel is repaired by *repair*.
 
-    *searched* is `searched_files`, or what it said in this run. The label and properties do not count: no build
-    sees them. `BuildError` if a patch cannot be read, or a Python without isolation cannot list its packages.
+    *searched* is `searched_files`, or its answer in this run. `BuildError` if a patch cannot be read, or a Python
+    without isolation cannot list its packages.
     """
     settings, compilers, interpreter = job.settings, job.compilers, job.interpreter
     known = {**counted(environment, settings.pass_env), **dict(job.target.env)}
@@ -129,7 +125,6 @@ def build_keys(
 def keys_of(
     content: Mapping[str, Any], compilers: Compilers, variables: Mapping[str, str], *, rust: str, searched: "Searched"
 ) -> BuildKeys:
-    """The keys of *content*, built by *compilers* with *variables*."""
     path = variables.get("PATH", os.defpath)
     bare = key_of(
         {
@@ -140,8 +135,11 @@ def keys_of(
             "vbuild": ourselves(),
         }
     )
-    machine = [rust, what_compiles(compilers, path), system(variables, searched)]
-    return BuildKeys(key_of([bare, *machine]), bare, path, folders_of(variables), rust)
+    # the C library, and what is in the folders in which builds look; not the processor: the plan names a level
+    folders = folders_of(variables, _PATHS), folders_of(variables, _LIBRARY_PATHS)
+    system = [platform.machine(), platform.libc_ver(), searched(*folders)]
+    whole = key_of([bare, rust, _what_compiles(compilers, path), system])
+    return BuildKeys(whole, bare, path, folders_of(variables), rust)
 
 
 def rust_key(compilers: Compilers, variables: Mapping[str, str], plan: FlagPlan) -> tuple[str, FlagPlan]:
@@ -151,7 +149,15 @@ def rust_key(compilers: Compilers, variables: Mapping[str, str], plan: FlagPlan)
     key = ""
     if compilers.rust:
         named = canonical(replace(compilers.rust, rustc=Path("rustc")))
-        key = key_of([named, of_cargo, _rust({**variables, **of_cargo})])
+        # a project may name any toolchain of rustup
+        environment = {**variables, **of_cargo}
+        home = cargo_home(environment)
+        configuration = [file for file in (home / "config.toml", home / "config") if file.is_file()]
+        found = [
+            *map(facts, behind_rustup(environment)),
+            *((str(file), file_digest(file)) for file in configuration),
+        ]
+        key = key_of([named, of_cargo, found])
     return key, replace(plan, environment=others)
 
 
@@ -202,11 +208,12 @@ def ourselves() -> str:
     return key_of([vbuild.__version__, files, [_version(tool) for tool in _TOOLS]])
 
 
-def what_compiles(compilers: Compilers, path: str) -> list[object]:
-    """*compilers*, and what else builds start from *path*, by their bytes."""
+def _what_compiles(compilers: Compilers, path: str) -> list[object]:
     names = {name for name, _ in compilers.programs}.union(_STARTED)
-    telling = {name for folder in path.split(os.pathsep) for name in _listed(folder) if name.endswith(_TELLS)}
-    by_name = _digests(sorted(names | telling), path)
+    for folder in path.split(os.pathsep):
+        with suppress(OSError):
+            names.update(name for name in os.listdir(folder) if name.endswith(_TELLS))  # noqa: PTH208 - ten times as fast
+    by_name = _digests(sorted(names), path)
     programs = [[name, *digests] for name, digests in by_name.items() if digests]
     return [*_chosen(compilers, dict(compilers.programs)), programs]
 
@@ -235,27 +242,10 @@ def _program_states(names: Sequence[str], path: str) -> Iterator[tuple[str, int,
 
 
 def _chosen(compilers: Compilers, names: Collection[str]) -> list[object]:
-    """*compilers*, their programs with *names* by their bytes."""
     rust = compilers.rust and replace(compilers.rust, rustc=Path("rustc"))
     programs = [(name, *command) for name, command in compilers.programs if command and name in names]
     own = [[name, program_digest(Path(program)), *words] for name, program, *words in programs]
     return [canonical(replace(compilers, programs=(), rust=rust)), own]
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - ten times as fast
-    except OSError:
-        return []
-
-
-def system(environment: Mapping[str, str], searched: "Searched") -> list[object]:
-    """The C library of this machine, and what *searched* says of the folders in which builds look.
-
-    Not the processor: builds are for the level that the plan names.
-    """
-    folders = folders_of(environment, _PATHS), folders_of(environment, _LIBRARY_PATHS)
-    return [platform.machine(), platform.libc_ver(), searched(*folders)]
 
 
 def folders_of(environment: Mapping[str, str], names: Iterable[str] = (*_PATHS, *_LIBRARY_PATHS)) -> tuple[str, ...]:
@@ -267,7 +257,7 @@ def folders_of(environment: Mapping[str, str], names: Iterable[str] = (*_PATHS, 
 def searched_files(headers: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> str:
     """A digest of the names, sizes and times of the files in which compilers and linkers look for something.
 
-    It includes the folders *headers* and *libraries*. One run asks once, as it takes tenths of a second.
+    One run asks once, as it takes tenths of a second.
     """
     linked = [*_present(_LIBRARIES), *libraries]
     whole = [*_present((*_HEADERS, *_OWN_PARTS, *_FOUND)), *headers]
@@ -291,7 +281,6 @@ def _present(patterns: Sequence[str]) -> list[str]:
 
 
 def _states(folder: str, endings: tuple[str, ...] = ("",)) -> tuple[list[str], list[str]]:
-    """Name, size and time of each file in *folder* that has one of *endings*, and the folders in it."""
     lines, folders = [], []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -312,15 +301,7 @@ def _version(distribution: str) -> str:
         return "none"
 
 
-def _rust(environment: Mapping[str, str]) -> list[object]:
-    """The toolchains of rustup, of which a project may name any, and the user's configuration of cargo."""
-    home = cargo_home(environment)
-    configured = [(str(file), file_digest(file)) for file in (home / "config.toml", home / "config") if file.is_file()]
-    return [*map(facts, behind_rustup(environment)), *configured]
-
-
 def packages_of(interpreter: Interpreter, environment: Mapping[str, str]) -> list[str]:
-    """What is installed for *interpreter*, which a build without isolation finds."""
     command = isolated("-c", _LIST, python=interpreter.path)
     try:
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -330,7 +311,6 @@ def packages_of(interpreter: Interpreter, environment: Mapping[str, str]) -> lis
 
 
 def file_digest(file: Path) -> str:
-    """The SHA-256 of *file*, 64 hex digits; `BuildError` if it cannot be read."""
     try:
         return sha256_of(file)
     except OSError as error:

@@ -26,8 +26,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 
-from vbuild.build.environment import resolved
-from vbuild.build.job import takes
+from vbuild.build.environment import resolved_lines
+from vbuild.build.job import takes_python
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.survey import DraftKey, ProjectSurvey, RecipeDraft, drafted, surveyed
 from vbuild.config.requirements import is_path
@@ -59,7 +59,7 @@ _SERIES = re.compile(r"\d+\.\d+")
 
 
 class AskedAxes(Struct, frozen=True):
-    """The CPU levels, GPUs, CUDA toolkits and Pythons of the command line; empty ones are not asked for."""
+    """The axes of the command line; empty ones are not asked for."""
 
     cpus: tuple[Cpu, ...] = ()
     gpus: GpuList | None = None
@@ -67,9 +67,9 @@ class AskedAxes(Struct, frozen=True):
     pythons: tuple[str, ...] = ()
 
     def keys(self) -> dict[str, Any]:
-        """The same as keys of ``[matrix]``: of toolkits without GPUs, a wheel for each.
+        """The same as keys of ``[matrix]``.
 
-        `RecipeError` for several toolkits with GPUs: nothing would tell their wheels apart.
+        `RecipeError` for several toolkits with GPUs, as nothing tells their wheels apart.
         """
         if self.gpus and len(self.toolkits) > 1:
             raise RecipeError("--toolkit: several; expected one with --cuda, or none for code without kernels")
@@ -87,9 +87,9 @@ class AskedAxes(Struct, frozen=True):
 
 
 class ProjectRecipe(Struct, frozen=True):
-    """The *recipe* of a source, *notes* on what was chosen for the user, and *pythons* to choose of it.
+    """The *recipe* of a source, *notes* on what was chosen for the user, and *pythons* to choose of it, or all.
 
-    All *pythons* count if it is empty. A source without a recipe has the *draft* of one.
+    A source without a recipe has the *draft* of one.
     """
 
     recipe: Recipe
@@ -103,9 +103,9 @@ def project_recipe(source: str | Path, axes: AskedAxes, *, indexes: Indexes | No
 
     `RecipeError` if the source is none of the above, `FetchError` if no index has it.
     """
-    path = Path(named(str(source))).expanduser()
+    path = Path(checked_source(str(source))).expanduser()
     if path.is_dir() or path.name.endswith(_RECIPE) or path.name in PROJECT_FILES:
-        return _of_files(project_file(path) if path.is_dir() else path, axes)
+        return _recipe_of_files(project_file(path) if path.is_dir() else path, axes)
     notes: tuple[str, ...] = ()
     is_pure = True
     if path.exists():
@@ -118,21 +118,21 @@ def project_recipe(source: str | Path, axes: AskedAxes, *, indexes: Indexes | No
     if is_pure:
         _check_compiled(survey, sdist.name)
     axes, fitting = _with_python(axes, survey)
-    matrix, chosen = _axes(axes, survey)
+    matrix, chosen = _matrix_or_default(axes, survey)
     draft = drafted(survey, matrix)
-    notes = (*notes, *fitting, *chosen, *_met(survey, matrix))
+    notes = (*notes, *fitting, *chosen, *_recipe_notes(survey, matrix))
     return ProjectRecipe(Recipe.of_sdist(sdist, path, draft.values()), notes, draft=draft)
 
 
-def named(source: str) -> str:
+def checked_source(source: str) -> str:
     """*source*; `RecipeError` if it is empty, as an unset variable of a script is: the path "" is this folder."""
     if not source.strip():
         raise RecipeError("no source is named; expected a recipe, a folder, an sdist, or a name, as in mmh3==5.3.1")
     return source
 
 
-def _of_files(path: Path, axes: AskedAxes) -> ProjectRecipe:
-    table, is_drafted = _own(path)
+def _recipe_of_files(path: Path, axes: AskedAxes) -> ProjectRecipe:
+    table, is_drafted = _recipe_table(path)
     raw = table.raw("matrix")
     matrix = raw if isinstance(raw, dict) else {}
     has_axes = bool(matrix.keys() & _AXES) or "variant" in table
@@ -141,11 +141,11 @@ def _of_files(path: Path, axes: AskedAxes) -> ProjectRecipe:
         with at(path):
             survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
     axes, fitting = _with_python(axes, survey) if survey and is_drafted else (axes, ())
-    keys, notes = _keys(axes, survey) if has_axes else _axes(axes, survey)
+    keys, notes = _matrix_keys(axes, survey) if has_axes else _matrix_or_default(axes, survey)
     notes = (*fitting, *notes)
     draft = None
     if is_drafted and survey:
-        draft, notes = drafted(survey, keys), (*notes, *_met(survey, keys))
+        draft, notes = drafted(survey, keys), (*notes, *_recipe_notes(survey, keys))
     drafted_keys = draft.values() if draft else {"matrix": keys} if keys else {}
     chooses = bool(axes.pythons) and "python" in matrix
     if axes.pythons and not chooses:
@@ -156,7 +156,7 @@ def _of_files(path: Path, axes: AskedAxes) -> ProjectRecipe:
     return ProjectRecipe(recipe, notes, axes.pythons if chooses else (), draft)
 
 
-def _own(path: Path) -> tuple[Table, bool]:
+def _recipe_table(path: Path) -> tuple[Table, bool]:
     """Our table in *path*, with a project's ``[variant]``; and whether a project has neither."""
     table = Table({}) if path.name == "setup.py" else Table.load(path)
     if path.name not in PROJECT_FILES:
@@ -168,9 +168,8 @@ def _own(path: Path) -> tuple[Table, bool]:
         return ours.with_values((), variant), "vbuild" not in own and not variant
 
 
-def _axes(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keys of ``[matrix]`` for *axes*, or the usual ones, and notes on what was chosen."""
-    keys, notes = _keys(axes, survey)
+def _matrix_or_default(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    keys, notes = _matrix_keys(axes, survey)
     if keys:
         return keys | _pythons(axes), notes
     level = _DEFAULTS[baseline().machine]
@@ -178,7 +177,7 @@ def _axes(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any]
     return {"cpu": [level], **_pythons(axes)}, (why,)
 
 
-def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _matrix_keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The keys for *axes*, with the toolkit that fits the build requirements of *survey*, and notes."""
     notes: tuple[str, ...] = ()
     if axes.gpus and not axes.toolkits:
@@ -197,17 +196,17 @@ def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any]
 
 
 def _with_python(axes: AskedAxes, survey: ProjectSurvey) -> tuple[AskedAxes, tuple[str, ...]]:
-    """*axes* with a Python of this machine that the project takes, if it refuses the one that runs vbuild; and a note.
+    """*axes* with a Python of this machine that the project takes, if it refuses the one that runs vbuild.
 
-    Without such a Python the build says what is missing.
+    And a note.
     """
     here = sys.version_info
-    if axes.pythons or takes(survey.requires_python, here[:3]):
+    if axes.pythons or takes_python(survey.requires_python, here[:3]):
         return axes, ()
     minors = sorted(range(_OLDEST_PYTHON, here.minor + _NEWER_PYTHONS), key=lambda minor: abs(minor - here.minor))
     for version in (f"3.{minor}" for minor in minors):
         with suppress(BuildError):
-            if takes(survey.requires_python, Interpreter.found(version, os.environ).version):
+            if takes_python(survey.requires_python, Interpreter.found(version, os.environ).version):
                 note = f"Python {version}: the project wants {survey.requires_python}; --python takes another"
                 return replace(axes, pythons=(version,)), (note,)
     return axes, ()
@@ -220,7 +219,7 @@ def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tup
     with suppress(BuildError), tempfile.TemporaryDirectory() as folder:  # the build says what cannot be installed
         python = Interpreter.found(pythons[0] if pythons else sys.executable, os.environ)
         variables = {**os.environ, **Indexes.configured().environment()}
-        for line in resolved(lines, python, log=Path(folder, "log"), environment=variables, builds=False):
+        for line in resolved_lines(lines, python, log=Path(folder, "log"), environment=variables, builds=False):
             project, _, version = line.split()[0].partition("==")
             if project in _TOOLKITS and (match := _SERIES.match(version)):
                 return Dotted.parse(match[0]), f"{project} {version}"
@@ -235,8 +234,7 @@ def _check_compiled(survey: ProjectSurvey, name: str) -> None:
         )
 
 
-def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
-    """Notes for the user of a recipe that vbuild wrote."""
+def _recipe_notes(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
     if survey.has_cuda and "cuda" not in matrix:
         yield "it has CUDA code, and --cuda is not asked for"
     elif survey.only_calls_cuda and "cuda" not in matrix:
@@ -299,7 +297,7 @@ def _requirement(text: str) -> Requirement:
 
 
 def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ...], bool]:
-    """The newest sdist that fits *wanted*, pinned; notes; and whether no wheel of it is for a platform."""
+    """The newest sdist that fits *wanted*; notes; and whether no wheel of it is for a platform."""
     from vbuild.index_client.packages import files_of
 
     files = files_of(wanted.name, indexes=indexes)
@@ -316,7 +314,7 @@ def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ..
         default=None,
     )
     if best is None:
-        raise FetchError(f"{wanted}: {_lacking(wanted, files, sdists)}")
+        raise FetchError(f"{wanted}: {_why_no_sdist(wanted, files, sdists)}")
     if best.sha256 is None:
         raise FetchError(f"{best.file}: the index states no sha256 for it; download it, and build the file")
     sdist = Sdist(wanted.name, best.version, best.sha256)
@@ -327,7 +325,7 @@ def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ..
     return sdist, tuple(notes), all(file.endswith("-any.whl") for file in wheels)
 
 
-def _lacking(wanted: Requirement, files: Iterable[ListedFile], sdists: Iterable[ListedFile]) -> str:
+def _why_no_sdist(wanted: Requirement, files: Iterable[ListedFile], sdists: Iterable[ListedFile]) -> str:
     built = {file.version for file in files if file.is_wheel} & set(
         wanted.specifier.filter({file.version for file in files})
     )
@@ -361,7 +359,8 @@ def init(source: str | Path, axes: AskedAxes, *, file: Path | None = None) -> Wr
         text = project.draft.text("tool.vbuild.")
         content = f"{read_text(path).rstrip()}\n\n{text}"
     else:
-        path = file or _default_file(project)
+        folder = recipe.source.path if isinstance(recipe.source, Folder) else Path()
+        path = file or folder / f"{recipe.name}.toml"
         if path.exists():
             raise RecipeError(f"{path}: is there already; remove it, or name another file with --output")
         content = text = RecipeDraft((*_source(recipe, path), *project.draft.keys)).text()
@@ -369,11 +368,6 @@ def init(source: str | Path, axes: AskedAxes, *, file: Path | None = None) -> Wr
         new.write_text(content, encoding="utf-8")
     Recipe.load(path)  # what was written can be read
     return WrittenRecipe(path, text, project.notes)
-
-
-def _default_file(project: ProjectRecipe) -> Path:
-    source = project.recipe.source
-    return (source.path if isinstance(source, Folder) else Path()) / f"{project.recipe.name}.toml"
 
 
 def _source(recipe: Recipe, file: Path) -> tuple[DraftKey, ...]:

@@ -19,7 +19,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, cuda_plan, host_of, planned
+from vbuild.build.plan import BuildBackend, FlagPlan, cross_plan, cuda_plan, flag_plan, host_of
 from vbuild.build.prefixes import Prefix
 from vbuild.build.watching import Watch
 from vbuild.build.wrappers import (
@@ -29,17 +29,15 @@ from vbuild.config.table import Env, Table
 from vbuild.errors import BuildError, RecipeError
 from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import available_cores
-from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.flags import HostCompiler
+from vbuild.recipe.compiling import HostCompiler, HostSettings, ToolkitSpec
 from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compiler_program import THREADS
-from vbuild.toolchain.compilers import Compilers
+from vbuild.toolchain.compilers import Compilers, build_compilers
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit, check_host
-from vbuild.toolchain.toolkit_provision import FETCHED, Supply, provided
-from vbuild.toolchain.zig import chosen
+from vbuild.toolchain.toolkit_provision import FETCHED, Supply, provided_toolkit
 
 _NEED = 2 * 10**9  # bytes
 # torch's extensions and flash-attn; cmake --build; cargo; numpy.distutils; the wrapper of nvcc
@@ -52,11 +50,10 @@ _LIMITS = (
 )
 
 
-def shared(builds: int, asked: int | None, *, cores: int | None = None, memory: int | None = None) -> tuple[int, int]:
-    """How many of *builds* run at a time, *asked* if given, and how many processes each may start.
-
-    *cores* and *memory*, in bytes, are by default what is free.
-    """
+def build_shares(
+    builds: int, asked: int | None, *, cores: int | None = None, memory: int | None = None
+) -> tuple[int, int]:
+    """How many of *builds* run at a time, *asked* if given, and how many processes each may start."""
     memory = available_memory() if memory is None else memory
     room = max(1, min(cores or available_cores(), memory // _NEED))
     at_once = max(1, min(asked or room, builds))
@@ -64,12 +61,11 @@ def shared(builds: int, asked: int | None, *, cores: int | None = None, memory: 
 
 
 def job_variables(processes: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which build systems start so many *processes*, but for those that *environment* has."""
     return {name: str(processes) for name in _VARIABLES if processes and name not in environment}
 
 
 def available_memory() -> int:
-    """The bytes of memory that are free, of the machine or of the container's share."""
+    """The free bytes of memory of the machine, or of the container's share."""
     free = [available - used for limit, usage in _LIMITS if (available := _number(limit)) and (used := _number(usage))]
     lines = (line.split() for line in _text(_MEMORY).splitlines() if line.startswith("MemAvailable:"))
     free += [int(kilobytes) * 1024 for _, kilobytes, *_ in lines]
@@ -125,7 +121,7 @@ class Job(Struct, frozen=True):
             "properties": list(self.target.properties),
             "environment": {**dict(self.target.env), **dict(self.plan.environment)},
             "config_settings": dict(self.plan.config_settings),
-            "launchers": to_builtins(self.plan.rewriting),
+            "launchers": to_builtins(self.plan.wrapper_rules),
             "nvcc": self.plan.cuda.data() if self.plan.cuda else None,
             "native": [prefix.data() for prefix in self.prefixes],
             "passed": list(self.passed),
@@ -133,18 +129,18 @@ class Job(Struct, frozen=True):
         }
 
 
-def prepared(
+def build_job(
     project: Path,
     target: Target,
     settings: BuildSettings,
     *,
-    toolkits: Callable[[ToolkitSpec], Toolkit] = provided,
+    toolkits: Callable[[ToolkitSpec], Toolkit] = provided_toolkit,
     supply: Supply = FETCHED,
 ) -> Job:
     """The job of building *target* from *project*; nothing is built, installed or written.
 
-    *toolkits* gives CUDA toolkits, *supply* zig. `BuildError` if this machine lacks the interpreter, a compiler or
-    the toolkit, or the toolkit does not take the compiler.
+    `BuildError` if this machine lacks the interpreter, a compiler or the toolkit, or the toolkit does not take the
+    compiler.
     """
     if not hasattr(os, "uname"):
         raise BuildError(f"wheels are built on Linux, and this is {sys.platform}")
@@ -158,8 +154,8 @@ def prepared(
     interpreter = Interpreter.found(target.python, {**os.environ, **dict(target.env)})
     _check_python(project, interpreter)
     # nvcc does not take zig as its host compiler
-    host = replace(settings.host, compiler=HostCompiler.SYSTEM) if target.cuda else settings.host
-    compilers = chosen(
+    host = HostSettings(HostCompiler.SYSTEM) if target.cuda else settings.host
+    compilers = build_compilers(
         host,
         target.cpu,
         interpreter=interpreter,
@@ -180,16 +176,18 @@ def prepared(
             environment=environment,
             config_settings=target.config_settings,
         )
-    plan = planned(
+    plan = flag_plan(
         target.cpu,
         backend,
         compilers=compilers,
         interpreter=interpreter,
         environment=environment,
-        recipe=RecipeFlags(target.env, target.config_settings, settings.flags),
+        env=target.env,
+        config_settings=target.config_settings,
+        flags=settings.flags,
         cuda=cuda,
     )
-    plan = crossing(plan, compilers=compilers, interpreter=interpreter, writes=supply.writes)
+    plan = cross_plan(plan, compilers=compilers, interpreter=interpreter, writes=supply.writes)
     held_back = len(os.environ) - len(seen)
     return Job(target, settings, plan, compilers, interpreter, toolkit, passed=tuple(sorted(seen)), held_back=held_back)
 
@@ -207,7 +205,7 @@ def wanted_python(project: Path) -> str:
 
 
 def _check_python(project: Path, interpreter: Interpreter) -> None:
-    if not takes(wanted := wanted_python(project), interpreter.version):
+    if not takes_python(wanted := wanted_python(project), interpreter.version):
         version = ".".join(map(str, interpreter.version))
         raise BuildError(
             f"{interpreter.path}: Python {version}, and the project wants {wanted}; expected one that it takes: "
@@ -215,7 +213,7 @@ def _check_python(project: Path, interpreter: Interpreter) -> None:
         )
 
 
-def takes(wanted: str, version: Sequence[int]) -> bool:
+def takes_python(wanted: str, version: Sequence[int]) -> bool:
     """Whether the requires-python *wanted* admits *version*; any if it is not a specifier."""
     with suppress(InvalidSpecifier):
         return SpecifierSet(wanted).contains(".".join(map(str, version)), prereleases=True)
@@ -223,7 +221,6 @@ def takes(wanted: str, version: Sequence[int]) -> bool:
 
 
 def hooks_of(project: Path) -> str:
-    """The module of *project*'s PEP 517 hooks."""
     file = project / "pyproject.toml"
     table = Table.load(file) if file.exists() else Table({})
     system = table.handed("build-system") if "build-system" in table else Table({})

@@ -17,10 +17,10 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.build.plan import Rewriting
-from vbuild.build.wrappers import CompilerCall, Override, named
+from vbuild.build.plan import WrapperRules
+from vbuild.build.wrappers import CompilerCall, Override, with_known_sources
+from vbuild.toolchain.compiler_program import SINGLE_FILE
 from vbuild.toolchain.nvcc_commands import is_trial
-from vbuild.toolchain.rewriting import SINGLE_FILE
 
 # of the files of a language, the part that has to be compiled with a flag for it to steer the build
 _NEARLY_ALL = 0.9
@@ -38,7 +38,7 @@ class CodeAbove(Struct, frozen=True):
 class NextRules(Struct, frozen=True):
     """The rules of the next try, and what is different in them."""
 
-    rules: Rewriting
+    rules: WrapperRules
     what: str
 
 
@@ -73,7 +73,7 @@ class KeptFlags(Struct, frozen=True):
             override for override in overrides if is_for_single_files(override) and not is_trial(override.sources)
         )
         files: dict[tuple[str, tuple[str, ...]], frozenset[str]] = defaultdict(frozenset)
-        for override in named(kept_overrides, project):
+        for override in with_known_sources(kept_overrides, project):
             for source in override.sources:
                 files[source, override.kept] |= _defined((objects or project) / override.object)
 
@@ -85,24 +85,23 @@ class KeptFlags(Struct, frozen=True):
             _steering(kept_overrides, calls, is_there) if kept_overrides else frozenset(),
         )
 
-    def following(self, rules: Rewriting, above: CodeAbove, *, is_sure: bool = False) -> NextRules | None:
+    def following(self, rules: WrapperRules, above: CodeAbove, *, is_sure: bool = False) -> NextRules | None:
         """The *rules* without the flags that put code *above* the level, as `next_rules`.
 
-        If the proof leaves open who runs such code, only flags of nearly all commands go: they are of no single
-        file whose author chooses its code at run time, and with them the wheel is refused.
+        If the proof leaves open who runs such code, only flags of nearly all commands go: no author chooses
+        their code at run time, and with them the wheel is refused.
         """
         if above.functions:
             return self.next_rules(rules, above.functions, is_sure=is_sure)
         return self._without_steering(rules) if above.is_unfollowed else None
 
-    def _without_steering(self, rules: Rewriting) -> NextRules | None:
-        """The *rules* without the flags that nearly all commands have; None if these are gone already."""
+    def _without_steering(self, rules: WrapperRules) -> NextRules | None:
         if not (steering := tuple(sorted(self.steering - {*rules.steering}))):
             return None
         difference = f"{' '.join(steering)}: in nearly all commands, and {_WHY}"
         return NextRules(replace(rules, steering=(*rules.steering, *steering)), difference)
 
-    def next_rules(self, rules: Rewriting, above: Collection[str], *, is_sure: bool = False) -> NextRules | None:
+    def next_rules(self, rules: WrapperRules, above: Collection[str], *, is_sure: bool = False) -> NextRules | None:
         """The *rules* without the flags that put the functions *above* the level; None if none could have.
 
         Unless it has to be *is_sure*, all files lose such flags if nobody can tell whose a function is:
@@ -135,7 +134,6 @@ def is_for_single_files(override: Override) -> bool:
 def _steering(
     kept: Iterable[Override], calls: Iterable[CompilerCall], is_there: Callable[[str], bool]
 ) -> frozenset[str]:
-    """The flags of nearly all files that a compiler compiled."""
     compiled: dict[str, set[str]] = defaultdict(set)
     for call in calls:
         compiled[call.program].update(filter(is_there, call.sources))
@@ -151,7 +149,6 @@ def _steering(
 
 
 def _defined(path: Path) -> frozenset[str]:
-    """What the object at *path* defines, static functions included, as far as nm can tell."""
     if not path.is_file():
         return frozenset()
     try:

@@ -1,17 +1,15 @@
 """Flag plans: what a build is given, so that its code is for one CPU level and no other, and for the GPUs of a request.
 
-    (cpu, backend, compilers, interpreter, recipe's settings) -> environment, config settings, rules for the compiler
-    wrappers
+    recipe, cpu, backend, compilers, interpreter -> environment, config settings, rules for the compiler wrappers
 
 The environment is what every backend reads; the compiler wrappers (`vbuild.build.wrappers`) stand before the compilers,
 because a project's own flags come later on the command line than the environment's, and win.
 https://gcc.gnu.org/onlinedocs/gcc/x86-Options.html https://doc.rust-lang.org/rustc/codegen-options/
 
-`crossing` adds what makes a Python here describe the Python of another machine to backends:
+`cross_plan` makes a Python here describe the Python of another machine to backends:
 
     _PYTHON_HOST_PLATFORM          the platform of the wheel's tag: linux-aarch64
-    _PYTHON_SYSCONFIGDATA_NAME     a module of ours: this Python's configuration, with the other machine in the names of
-                                   extension modules (setuptools, Meson)
+    _PYTHON_SYSCONFIGDATA_NAME     a module of ours, with the other machine in the names of extension modules
     SETUPTOOLS_EXT_SUFFIX          the same for scikit-build-core
     CMAKE_TOOLCHAIN_FILE           CMAKE_SYSTEM_NAME and CMAKE_SYSTEM_PROCESSOR
     setup-args: --cross-file       the machine for Meson, and that its programs do not run here
@@ -27,8 +25,7 @@ https://scikit-build-core.readthedocs.io/en/stable/guide/crosscompile.html https
     TORCH_CUDA_ARCH_LIST           7.5;9.0a;12.0+PTX
     CUPY_NVCC_GENERATE_CODE        arch=compute_75,code=sm_75;arch=compute_120,code=compute_120
 
-A knob that the environment or the recipe has set stays: the compiler wrapper brings its list to the request. It also
-brings what a tool has no word for, as torch and older CMake for ``100f``.
+A knob that the environment or the recipe has set stays: the compiler wrapper brings its list to the request.
 https://cmake.org/cmake/help/latest/variable/CMAKE_CUDA_ARCHITECTURES.html
 https://docs.pytorch.org/docs/stable/cpp_extension.html
 """
@@ -54,14 +51,11 @@ from vbuild.hardware.architectures import Arch
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList, GpuRequest
-from vbuild.recipe.cuda import COMPRESS_MODES_SINCE, Compress, CudaBuild, CudaSettings
-from vbuild.recipe.flags import FlagRules, OwnFlags
-from vbuild.toolchain.compiler_program import TOOLS
-from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, family_of, known_macros
+from vbuild.recipe.compiling import COMPRESS_MODES_SINCE, Compress, CudaBuild, CudaSettings, FlagRules, OwnFlags
+from vbuild.toolchain.compiler_program import TOOLS, chooses_instructions
+from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, family_of, known_macros, zig_cpu
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc_commands import Call, CudaRules, requested
-from vbuild.toolchain.rewriting import chooses_instructions
-from vbuild.toolchain.zig import zig_cpu
 
 # what else programs make their output of: the language of texts and the order of sorted names, the time zone of
 # dates, the order of sets, the times in archives of objects
@@ -76,7 +70,7 @@ _FLAG_VARIABLES = ("CPPFLAGS", "CFLAGS", "CXXFLAGS", "FFLAGS", "FCFLAGS", "CC", 
 # the features that Rust calls by other names than gcc
 _RUST = {"pclmul": "pclmulqdq", "rdrnd": "rdrand"}
 
-BUILD_FOLDER = "build/vbuild"
+_BUILD_FOLDER = "build/vbuild"
 
 
 class BuildBackend(StrEnum):
@@ -111,14 +105,13 @@ _ZIGS_OPTIMISATION = "-DNDEBUG -fwrapv -O3"
 _OWN_OPTIMISATION = frozenset({BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON, BuildBackend.MATURIN})
 
 
-class Rewriting(Struct, frozen=True):
+class WrapperRules(Struct, frozen=True):
     """Which flags the compiler wrappers put last in a command, and which they take out.
 
-    The project's own flags that choose instructions stay or go as *flags*, an `OwnFlags`, says, and for sources
-    that a glob in *keep* or *strip* matches, by that. The *implied* ones stay, which the level has anyway. ``auto``
-    takes out what is for the building machine, the *steering* ones, and those of sources that a path in *leaking*
-    matches. *dropped* are linker arguments that no wheel may carry. *zig* has the target if the compiler is zig,
-    which gets its arguments in its own form.
+    The project's own flags that choose instructions stay or go as *flags*, an `OwnFlags`, says, but for sources
+    that a glob in *keep* or *strip* matches. The *implied* ones, which the level has anyway, stay. ``auto`` takes
+    out what is for the building machine, the *steering* ones, and those of sources in *leaking*. *dropped* are
+    linker arguments that no wheel may carry. *zig* has zig's target.
     """
 
     compile: tuple[str, ...] = ()
@@ -149,78 +142,84 @@ class FlagPlan(Struct, frozen=True):
     backend: BuildBackend
     environment: Env
     config_settings: Settings
-    rewriting: Rewriting
+    wrapper_rules: WrapperRules
     cuda: CudaRules | None = None
 
 
-class RecipeFlags(Struct, frozen=True):
-    """What a recipe sets for a build: variables, config settings, and rules for the project's *own* flags."""
-
-    env: Env = ()
-    config_settings: Settings = ()
-    own: FlagRules = FlagRules()
-
-
-_NOTHING_SET = RecipeFlags()
-
-
-def planned(
+def flag_plan(
     cpu: Cpu,
     backend: BuildBackend,
     *,
     compilers: Compilers,
     interpreter: Interpreter,
     environment: Mapping[str, str],
-    recipe: RecipeFlags = _NOTHING_SET,
+    env: Env = (),
+    config_settings: Settings = (),
+    flags: FlagRules = FlagRules(),
     cuda: CudaPlan | None = None,
 ) -> FlagPlan:
-    """The plan that adds *cpu*, and *cuda* of the same, to what *environment* and *recipe* say; nothing of theirs
-    is lost.
-
-    `BuildError` for a CPU the compiler has no flag for.
+    """The plan that adds *cpu*, and *cuda* of the same, to *environment* and to the recipe's *env*, *config_settings*
+    and rules for the project's own *flags*; nothing of theirs is lost.
     """
-    common = levelled(cpu, rules=recipe.own)
-    flags = (f"-mcpu={zig_cpu(cpu)}",) if compilers.zig_target else common.compile
-    env = {
-        **_compiler_variables(backend, flags, compilers, interpreter, environment),
+    common = level_rules(cpu, flags)
+    compile_flags = (f"-mcpu={zig_cpu(cpu)}",) if compilers.zig_target else common.compile
+    variables = {
+        **_compiler_variables(backend, compile_flags, compilers, interpreter, environment),
         "SOURCE_DATE_EPOCH": environment.get("SOURCE_DATE_EPOCH") or str(OLDEST),
-        **{name: text for name, text in SETTLED.items() if name not in dict(recipe.env)},
+        **{name: text for name, text in SETTLED.items() if name not in dict(env)},
         **dict(cuda.environment if cuda else ()),
     }
     if backend not in {BuildBackend.MESON_PYTHON, BuildBackend.MATURIN}:
         # in front: a user's own word for it counts
-        env["CMAKE_ARGS"] = _joined(RELATIVE_RPATHS, env.get("CMAKE_ARGS") or environment.get("CMAKE_ARGS"))
+        own_arguments = variables.get("CMAKE_ARGS") or environment.get("CMAKE_ARGS")
+        variables["CMAKE_ARGS"] = _joined(RELATIVE_RPATHS, own_arguments)
     if compilers.rust:
         # with a target of their own, build scripts and procedural macros are not compiled with the level's flags:
         # they run on this machine, which may be below the level
-        env["CARGO_BUILD_TARGET"] = environment.get("CARGO_BUILD_TARGET") or compilers.rust.host
-    if backend is BuildBackend.MESON_PYTHON:
-        env["RUSTFLAGS"] = _joined(
-            environment.get("RUSTFLAGS"), *common.rust
-        )  # Meson calls rustc itself, without cargo
-    rewriting = replace(
+        variables["CARGO_BUILD_TARGET"] = environment.get("CARGO_BUILD_TARGET") or compilers.rust.host
+    if backend is BuildBackend.MESON_PYTHON:  # Meson calls rustc itself, without cargo
+        variables["RUSTFLAGS"] = _joined(environment.get("RUSTFLAGS"), *common.rust)
+    everywhere = {**environment, **dict(env)}
+    steering = (word for name in _FLAG_VARIABLES for word in everywhere.get(name, "").split())
+    wrapper_rules = replace(
         common,
-        compile=flags,
+        compile=compile_flags,
         link=common.link if compilers.marks_levels else (),
-        implied=_implied(cpu, is_zig=bool(compilers.zig_target)),
-        steering=_steering({**environment, **dict(recipe.env)}),
+        # zig names processors in another way
+        implied=tuple(f for f in common.implied if not (compilers.zig_target and f.startswith("-march="))),
+        steering=tuple(dict.fromkeys(filter(chooses_instructions, steering))),
         dropped=interpreter.rpaths,
         zig=(compilers.zig_target,) if compilers.zig_target else (),
     )
-    settings = in_fixed_folder(backend, (*recipe.config_settings, *(cuda.config_settings if cuda else ())))
-    return FlagPlan(cpu, backend, tuple(env.items()), settings, rewriting, cuda.rules if cuda else None)
+    settings = (*config_settings, *(cuda.config_settings if cuda else ()))
+    has_folder = dict(settings).keys() & {"build-dir", "builddir"}
+    if backend in {BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON} and not has_folder:
+        settings = (*settings, ("build-dir", _BUILD_FOLDER))  # a random name would end up in the binaries
+    return FlagPlan(cpu, backend, tuple(variables.items()), settings, wrapper_rules, cuda.rules if cuda else None)
 
 
-def levelled(cpu: Cpu, *, rules: FlagRules = FlagRules()) -> Rewriting:
-    """The rules of any gcc or clang for *cpu*, if the linker knows the mark of the level."""
-    return Rewriting(
-        compile=(f"-march={cpu.march}", *_extras(cpu), "-mtune=generic"),
-        link=_marking(cpu),
+def level_rules(cpu: Cpu, flags: FlagRules = FlagRules()) -> WrapperRules:
+    """The rules for *cpu* of any gcc or clang whose linker knows the mark of the level."""
+    extras = tuple(f"-m{option}" for feature in cpu.extra_features for option in feature.gcc)
+    implied: tuple[str, ...] = ()
+    if cpu.machine == "x86_64":
+        levels = X86_64_LEVELS[: cpu.rank + 1]
+        features = (feature for level in levels for feature in X86_64_FEATURES[level])
+        implied = (
+            *("-march=x86-64", *(f"-march=x86-64-{level}" for level in levels[1:])),
+            *(f"-m{option}" for feature in features for option in feature.gcc),
+            *extras,
+        )
+    # with the mark the loader refuses a library on a lower CPU, where it would crash
+    is_marked = cpu.machine == "x86_64" and cpu.rank
+    return WrapperRules(
+        compile=(f"-march={cpu.march}", *extras, "-mtune=generic"),
+        link=(f"-Wl,-z,{cpu.march}",) if is_marked else (),
         rust=_rust(cpu),
-        implied=_implied(cpu, is_zig=False),
-        flags=(rules.default.value,),
-        keep=rules.keep,
-        strip=rules.strip,
+        implied=implied,
+        flags=(flags.default.value,),
+        keep=flags.keep,
+        strip=flags.strip,
     )
 
 
@@ -245,45 +244,6 @@ def _compiler_variables(
     return {"CC": compilers.c, **({"CXX": compilers.cxx} if compilers.cxx else {}), **variables}
 
 
-def in_fixed_folder(backend: BuildBackend, given: Settings) -> Settings:
-    """*given*, with a build folder of a fixed name: a random one ends up in the binaries."""
-    if backend not in {BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON} or dict(given).keys() & {
-        "build-dir",
-        "builddir",
-    }:
-        return given
-    return (*given, ("build-dir", BUILD_FOLDER))
-
-
-def _steering(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The flags in variables of *environment* that choose instructions: they are for all files."""
-    words = (word for name in _FLAG_VARIABLES for word in environment.get(name, "").split())
-    return tuple(dict.fromkeys(word for word in words if chooses_instructions(word)))
-
-
-def _marking(cpu: Cpu) -> tuple[str, ...]:
-    """The mark that lets the loader refuse a library on a lower CPU, instead of a crash at its first instruction."""
-    if cpu.machine != "x86_64" or cpu.is_baseline:
-        return ()
-    return (f"-Wl,-z,{cpu.march}",) if cpu.rank else ()
-
-
-def _extras(cpu: Cpu) -> tuple[str, ...]:
-    return tuple(f"-m{option}" for feature in cpu.extra_features for option in feature.gcc)
-
-
-def _implied(cpu: Cpu, *, is_zig: bool) -> tuple[str, ...]:
-    if cpu.machine != "x86_64":
-        return ()
-    levels = X86_64_LEVELS[: cpu.rank + 1]
-    names = () if is_zig else ("x86-64", *(f"x86-64-{level}" for level in levels[1:]))
-    return (
-        *(f"-march={name}" for name in names),
-        *(f"-m{option}" for level in levels for feature in X86_64_FEATURES[level] for option in feature.gcc),
-        *_extras(cpu),
-    )
-
-
 def _rust(cpu: Cpu) -> tuple[str, ...]:
     if cpu.machine == "x86_64":
         extras = ",".join(f"+{_RUST.get(name, name)}" for extra in cpu.extra_features for name in extra.gcc)
@@ -295,11 +255,7 @@ def _joined(*flags: str | None) -> str:
     return " ".join(text for text in flags if text)
 
 
-_CAN = {
-    BuildBackend.SETUPTOOLS: "setuptools",
-    BuildBackend.SCIKIT_BUILD_CORE: "scikit-build-core",
-    BuildBackend.MESON_PYTHON: "meson-python",
-}
+_CROSSING = (BuildBackend.SETUPTOOLS, BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON)
 _DATA = "_sysconfigdata_vbuild"
 
 # the names in a configuration that have the machine in them
@@ -341,13 +297,12 @@ needs_exe_wrapper = true
 """
 
 
-def crossing(
+def cross_plan(
     plan: FlagPlan, *, compilers: Compilers, interpreter: Interpreter, folder: Path | None = None, writes: bool = True
 ) -> FlagPlan:
     """*plan* with what a build for another machine than *interpreter*'s needs.
 
-    The files are in *folder*, or in the user's cache; without *writes* the plan only names them. `BuildError` for a
-    backend that cannot, for a Python other than CPython with glibc, and if the files cannot be written.
+    Without *writes* it only names the files.
     """
     machine, here = plan.cpu.machine, os.uname().machine
     if machine == here:
@@ -357,8 +312,8 @@ def crossing(
             f"{interpreter.path}: cannot build for {machine} with a {interpreter.implementation} whose modules end in "
             f"{interpreter.ext_suffix}; expected a CPython's -{here}-linux-gnu.so"
         )
-    if plan.backend not in _CAN:
-        expected = ", ".join(_CAN.values())
+    if plan.backend not in _CROSSING:
+        expected = ", ".join(_CROSSING)
         raise BuildError(
             f"{plan.backend}: cannot build for {machine} on {here}; expected one of {expected}, or such a machine"
         )
@@ -435,8 +390,14 @@ def cuda_plan(
     environment: Mapping[str, str],
     config_settings: Settings = (),
 ) -> CudaPlan:
-    """The plan that adds the request of *build* to *environment* and *config_settings*; *home* is CUDA_HOME."""
-    knobs = _knobs(build.archs) if build.archs.requests else {}
+    knobs: dict[str, str] = {}
+    if build.archs.requests:
+        codegens = (f"arch={codegen.virtual},code={codegen.code}" for codegen in requested(build.archs))
+        knobs = {
+            "CUDAARCHS": ";".join(_for_cmake(build.archs)),
+            "TORCH_CUDA_ARCH_LIST": ";".join(_for_torch(build.archs)),
+            "CUPY_NVCC_GENERATE_CODE": ";".join(codegens),
+        }
     variables = {
         **dict.fromkeys(("CUDA_HOME", "CUDA_PATH"), str(home)),
         **dict.fromkeys(("CUDACXX", *(name for name in ("NVCC", "PYTORCH_NVCC") if name in environment)), "nvcc"),
@@ -451,17 +412,7 @@ def cuda_plan(
             # without quotes: who reads it splits it at blanks
             own = environment.get("CMAKE_ARGS", "")
             variables["CMAKE_ARGS"] = f"{own} -D{_ARCHITECTURES}={cmake}".strip()
-    return CudaPlan(tuple(variables.items()), more, _rules(build, settings, home, compilers))
-
-
-def _knobs(archs: GpuList) -> dict[str, str]:
-    return {
-        "CUDAARCHS": ";".join(_for_cmake(archs)),
-        "TORCH_CUDA_ARCH_LIST": ";".join(_for_torch(archs)),
-        "CUPY_NVCC_GENERATE_CODE": ";".join(
-            f"arch={codegen.virtual},code={codegen.code}" for codegen in requested(archs)
-        ),
-    }
+    return CudaPlan(tuple(variables.items()), more, _cuda_rules(build, settings, home, compilers))
 
 
 class HostChoice(Struct, frozen=True):
@@ -475,8 +426,7 @@ class HostChoice(Struct, frozen=True):
 def host_of(compilers: Compilers, environment: Mapping[str, str]) -> HostChoice | None:
     """Nvcc's host compiler: that of *environment*'s NVCC_CCBIN or ``-ccbin``, or *compilers*.
 
-    None if the one that is named cannot be asked: nvcc will report why. `BuildError` if its variables cannot be
-    split into words.
+    None if the one that is named cannot be asked: nvcc will report why.
     """
     call = Call.parse([word for name in _FLAGS for word in _words(name, environment)])
     if call.has("-allow-unsupported-compiler", "--allow-unsupported-compiler"):
@@ -501,26 +451,25 @@ def _words(name: str, environment: Mapping[str, str]) -> list[str]:
 
 
 def _names_architectures(environment: Mapping[str, str], config_settings: Settings) -> bool:
-    """Whether CMake gets a list already."""
     texts = [environment.get(name, "") for name in ("CMAKE_ARGS", "SKBUILD_CMAKE_ARGS", "SKBUILD_CMAKE_DEFINE")]
     for key, value in config_settings:
         texts += [key, *([value] if isinstance(value, str) else value)]
     return any(_ARCHITECTURES in text for text in texts)
 
 
-def _rules(build: CudaBuild, settings: CudaSettings, home: Path, compilers: Compilers) -> CudaRules:
+def _cuda_rules(build: CudaBuild, settings: CudaSettings, home: Path, compilers: Compilers) -> CudaRules:
     exact = {codegen.code for codegen in requested(build.archs)}
     aliases = (_codes(_plain(build.archs)), _codes(_torch_list(build.archs)))
+    compression = () if settings.compress is Compress.DEFAULT else (f"--compress-mode={settings.compress}",)
+    if compression and build.toolkit.version < COMPRESS_MODES_SINCE:  # which knows two modes
+        compression = ("--no-compress",)
     return CudaRules(
         nvcc=home / "bin" / "nvcc",
         archs=build.archs,
         mode=settings.archs,
         files=settings.files,
         aliases=tuple(dict.fromkeys(alias for alias in aliases if set(alias) != exact)),
-        append=(
-            *_compressing(settings.compress, build.toolkit.version),
-            *(("-lineinfo",) if settings.lineinfo else ()),
-        ),
+        append=(*compression, *(("-lineinfo",) if settings.lineinfo else ())),
         host=_host(compilers),
         seeds=build.toolkit.version >= _SEEDS_SINCE,
     )
@@ -531,7 +480,7 @@ def _codes(requests: Iterable[GpuRequest]) -> tuple[str, ...]:
 
 
 def _plain(archs: GpuList) -> list[GpuRequest]:
-    """*archs* in words that all of CMake's releases have: without the forms for a family."""
+    """*archs* without the forms for a family, which older CMake lacks."""
     return [GpuRequest(_without_family(request.arch), request.ptx, request.real) for request in archs]
 
 
@@ -550,8 +499,8 @@ def _for_cmake(archs: GpuList) -> list[str]:
 
 def _torch_list(archs: GpuList) -> list[GpuRequest]:
     """*archs* in torch's words, without PTX alone; all of them if torch knows none, so that torch reports it."""
-    words = [GpuRequest(_without_family(request.arch), request.ptx) for request in archs]
-    return [request for request in words if request.arch in _KNOWN_TO_TORCH] or words
+    requests = [GpuRequest(_without_family(request.arch), request.ptx) for request in archs]
+    return [request for request in requests if request.arch in _KNOWN_TO_TORCH] or requests
 
 
 def _for_torch(archs: GpuList) -> list[str]:
@@ -560,15 +509,6 @@ def _for_torch(archs: GpuList) -> list[str]:
         for request in GpuList.of(_torch_list(archs))
         for arch in (request.arch,)
     ]
-
-
-def _compressing(mode: Compress, toolkit: Dotted) -> tuple[str, ...]:
-    """The options of *toolkit*'s nvcc for *mode*; older ones know two modes."""
-    if mode is Compress.DEFAULT:
-        return ()
-    if toolkit < COMPRESS_MODES_SINCE:
-        return ("--no-compress",)
-    return (f"--compress-mode={mode}",)
 
 
 def _host(compilers: Compilers) -> str:

@@ -6,7 +6,6 @@
     PATH                                      for their programs
     LD_LIBRARY_PATH                           for what the build runs, where this machine can run it; and for auditwheel
 
-Nothing of these folders ends up in a wheel: paths are mapped, and there is no RPATH.
 https://gcc.gnu.org/onlinedocs/gcc/Environment-Variables.html
 """
 
@@ -28,7 +27,7 @@ _PKG_CONFIG = (*(f"{folder}/pkgconfig" for folder in _FOLDERS), "share/pkgconfig
 class Prefix:
     """A native dependency for *cpu* in *folder*, there already or not.
 
-    *key* says what it is, *about* says it for people.
+    *key* and, for people, *about* say what it is.
     """
 
     name: str
@@ -50,8 +49,7 @@ def variables(
 ) -> dict[str, str]:
     """The variables that lead a build to *prefixes*, in front of what *before* has in them.
 
-    This machine *runs* what is in them, or not. With *is_zig* the linker reads no LIBRARY_PATH, and looks for what
-    libraries need by itself.
+    This machine *runs* them, or not.
     """
     if not prefixes:
         return {}
@@ -89,7 +87,6 @@ def left_to_compilers(prefixes: Sequence[Prefix], environment: Mapping[str, str]
 
 
 def mapping(prefixes: Sequence[Prefix]) -> tuple[str, ...]:
-    """The compiler flags that keep the folders of *prefixes* out of binaries."""
     return tuple(f"-ffile-prefix-map={prefix.folder}=native/{prefix.name}" for prefix in prefixes)
 
 

@@ -4,11 +4,8 @@ auditwheel grafts the shared libraries that a manylinux or musllinux machine nee
 refuses code for x86-64-v2 and above without an option not to look; `vbuild verify` looks.
 https://github.com/pypa/auditwheel
 
-`vbuild repair`: a wheel as a backend leaves it, made portable as `vbuild matrix` does it.
-
-    wheel + [repair] of a recipe, or [tool.vbuild.repair] of the project in the current folder -> portable wheel
-
-For a project that runs cibuildwheel by itself: ``repair-wheel-command = "vbuild repair {wheel} {dest_dir}"``.
+`vbuild repair` does the same for a project that runs cibuildwheel by itself:
+``repair-wheel-command = "vbuild repair {wheel} {dest_dir}"``.
 https://cibuildwheel.pypa.io/en/stable/options/#repair-wheel-command
 """
 
@@ -25,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.build.prefixes import LIBRARIES, Prefix, libraries
-from vbuild.build.requiring import outside
+from vbuild.build.requiring import outside_libraries
 from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError, RecipeError, at
@@ -58,10 +55,7 @@ def repaired(
 ) -> Path:
     """The portable wheel of *wheel* in *into*, or a copy of *wheel* if there is nothing to repair.
 
-    Wheels without compiled code need no repair, and those of other systems than Linux have their own tools.
-    Libraries of native dependencies are found in *prefixes*; those of NVIDIA's driver and of frameworks such as
-    torch are never bundled. The same *wheel* gives the same bytes. `BuildError`, with the last lines of *log*, if
-    it cannot be repaired; nothing is in *into* then.
+    `BuildError`, with the last lines of *log*, if it cannot be repaired; nothing is in *into* then.
     """
     settings = settings or Repair()
     into.mkdir(parents=True, exist_ok=True)
@@ -108,11 +102,7 @@ def repaired(
 
 
 def _policies(platform: str) -> tuple[str, str]:
-    """The policies with the most and the fewest libraries on *platform*: either tells auditwheel which C library it
-    is.
-
-    It finds out by itself only from a module that needs one.
-    """
+    """The policies with the most and the fewest libraries: either tells auditwheel which C library *platform* has."""
     from auditwheel.architecture import Architecture
     from auditwheel.libc import Libc
     from auditwheel.policy import WheelPolicies
@@ -127,7 +117,6 @@ def _text(log: Path) -> str:
 
 @contextmanager
 def _advised(log: Path, wheel: Path, settings: Repair) -> Iterator[None]:
-    """Add to a repair's error the line of a recipe that may help."""
     try:
         yield
     except BuildError as error:
@@ -152,7 +141,7 @@ def _command(wheel: Path, folder: Path, settings: Repair, reached: Mapping[str, 
         places = {"{wheel}": str(wheel), "{dest_dir}": str(folder)}
         return ["sh", "-c", re.sub("|".join(places), lambda found: shlex.quote(places[found[0]]), settings.command)]
     # the driver's libraries are each machine's own
-    left = dict.fromkeys([*settings.exclude, *driver_libraries(), *outside(wheel)])
+    left = dict.fromkeys([*settings.exclude, *driver_libraries(), *outside_libraries(wheel)])
     chosen = [f"--exclude={pattern}" for pattern in left]
     if settings.plat:
         chosen.append(f"--plat={settings.plat}")
@@ -180,7 +169,6 @@ class Portable(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """The size of the portable wheel in bytes."""
         return self.wheel.stat().st_size
 
 
@@ -211,7 +199,6 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
 
 
 def _settings(recipe: Path | None) -> tuple[Repair, tuple[str, ...]]:
-    """What *recipe* says of repairing, and which variables it passes. Nothing else in it is looked at."""
     path = recipe or _PROJECT
     if path.is_dir():
         path /= _PROJECT

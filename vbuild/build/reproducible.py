@@ -1,11 +1,8 @@
 """What of a wheel would have other bytes if it were built elsewhere, by somebody else, or on another day.
 
-    wheel of a build, its folders -> the wheel, whose bills of materials name none of them
-                                  -> the files that do, each with the reason
-
-Compilers are told to leave these folders out (`vbuild.build.wrappers`). What a build writes by itself is found by its
-bytes: a folder, a name made up for a temporary file, the number of a process, the day. GPU code is looked at as the
-driver sees it, decompressed. What a project does in another order each time, one build does not show.
+Compilers are told to leave the build's folders out (`vbuild.build.wrappers`). What a build writes by itself is found by
+its bytes: a folder, a name made up for a temporary file, the number of a process, the day. GPU code is looked at
+decompressed. What a project does in another order each time, one build does not show.
 https://reproducible-builds.org/docs/build-path/
 """
 
@@ -53,7 +50,7 @@ class BuildTraces(Struct, frozen=True):
     """What gives a build away: its *folders*, each with what binaries have in its place, and the *days* that it
     took.
 
-    The first folder counts that a path is in. Names of files below *temporary* are new in every build.
+    The first folder counts that a path is in. Names below *temporary* are new in every build.
     """
 
     folders: tuple[tuple[str, str], ...] = ()
@@ -96,10 +93,8 @@ _DAY = "has the day of its build"
 
 
 def without_folders(wheel: Path, folder: Path, traces: BuildTraces) -> Path:
-    """*wheel*, in *folder*, with names instead of the folders of *traces* in bills of materials; itself without
-    any.
-
-    maturin's bill calls each crate of the project by the path of its source.
+    """*wheel*, in *folder*, with names instead of the folders of *traces* in bills of materials, as maturin's has
+    them.
     """
     with open_wheel(wheel) as source:
         edits: dict[str, bytes] = {}
@@ -135,7 +130,6 @@ def not_reproducible(
 def _trace(
     wheel: Wheel, path: str, patterns: tuple[tuple[re.Pattern[bytes], str], ...], source: Path, *, has_gpu_code: bool
 ) -> str:
-    """Why the member at *path* would have other bytes elsewhere, or ""."""
     with wheel.mapped(path) as data:
         if why := _why(data, patterns, source):
             return why
@@ -146,7 +140,6 @@ def _trace(
 
 
 def _why(data: Buffer, patterns: Iterable[tuple[re.Pattern[bytes], str]], source: Path) -> str:
-    """The first of *patterns* in *data*, or ""."""
     for pattern, why in patterns:
         for match in pattern.finditer(data):
             if why != _DAY:
@@ -170,6 +163,5 @@ def _gpu_code(library: memoryview) -> Iterator[bytes]:
 
 
 def _is_in(source: Path, text: bytes) -> bool:
-    """Whether a file of the tree *source* has *text*."""
     files = (Path(folder, name) for folder, _, names in os.walk(source) for name in names)
     return any(text in file.read_bytes() for file in files if file.is_file())

@@ -5,11 +5,11 @@
     numpy = "1.26"                     Requires-Dist: numpy>=1.26,<2         1.0+numpy1.26
     NEEDED libtorch.so                 Requires-Dist: torch==2.15.*          if the project requires no torch
 
-NumPy says itself which is the oldest that takes what is built against it, in numpyconfig.h; NumPy 1 takes nothing that
-is built against an older release than it. https://numpy.org/doc/stable/dev/depending_on_numpy.html
+NumPy says which is the oldest that takes what is built against it, in numpyconfig.h.
+https://numpy.org/doc/stable/dev/depending_on_numpy.html
 
-Libraries of frameworks (torch, tensorflow) are loaded when these are imported; so are those of CUDA that the frameworks
-require. None of them is bundled.
+Libraries of frameworks (torch, tensorflow), and those of CUDA that these require, are loaded when the frameworks are
+imported. None of them is bundled.
 """
 
 import re
@@ -42,7 +42,7 @@ _MODULE = b"PyInit_"
 _CUDA = re.compile(r"^cuda\b[^=\n]*= *(?:None|'(?P<version>(?P<major>\d+)\.\d+)')", re.MULTILINE)
 
 
-def outside(wheel: Path) -> tuple[str, ...]:
+def outside_libraries(wheel: Path) -> tuple[str, ...]:
     """The libraries that *wheel* needs of frameworks, and of CUDA along with these."""
     with open_wheel(wheel) as source:
         needed = dict.fromkeys(_needed(source))
@@ -52,11 +52,7 @@ def outside(wheel: Path) -> tuple[str, ...]:
 
 
 def pins(environment: BuildEnvironment, asked: Mapping[str, str]) -> dict[str, str]:
-    """What a wheel built in *environment* may require: a specifier for each project *asked* for, and each
-    framework.
-
-    *asked* has the values of the matrix; a framework is held to its minor version.
-    """
+    """What a wheel built in *environment* may require: a specifier for each project *asked* for, and each framework."""
     packages = environment.packages
     specifiers = {}
     for project in (*asked, *(each for each in frameworks() if each not in asked)):
@@ -80,14 +76,14 @@ def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
             raise BuildError(f"{problem} for CUDA {there}, not {toolkit}; expected matrix.cuda[].toolkit = '{there}'")
 
 
-def tied(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[str, str]) -> Path:
-    """*wheel*, in *folder*, with requirements by *pins*, and a version with what was *asked* for; itself if nothing
-    changes.
+def with_requirements(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[str, str]) -> Path:
+    """*wheel* in *folder*, with requirements by *pins*, and with what was *asked* for in its version; itself if
+    nothing changes.
 
-    It requires the frameworks whose libraries it needs, too. `BuildError` if its own requirements exclude what it
+    It also requires the frameworks whose libraries it needs. `BuildError` if its own requirements exclude what it
     was built against.
     """
-    projects = {owner.project for name in outside(wheel) if (owner := framework(name))}
+    projects = {owner.project for name in outside_libraries(wheel) if (owner := framework(name))}
     with open_wheel(wheel) as source:
         before = source.metadata()
         lines = list(before.requires_dist)
@@ -120,8 +116,7 @@ def tied(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[s
 def for_platform(wheel: Path, folder: Path) -> Path:
     """*wheel*, in *folder*, named for Linux if its backend called it one for any machine; else *wheel* itself.
 
-    So are wheels with libraries for ctypes, which setup.py hands on as data. They serve any Python; modules of
-    Python do not, so a wheel with one stays as it is, and so does one for several machines.
+    That is so of wheels with libraries for ctypes, which setup.py hands on as data.
     """
     with open_wheel(wheel) as source:
         if source.name.platform != "any":
@@ -159,7 +154,6 @@ def _pin(project: str, value: str | None, version: Version, site: Path) -> str:
 
 
 def _narrowed(line: str, pins: Mapping[str, str]) -> str:
-    """The requirement *line*, with the specifier of *pins* for its project added."""
     requirement = read_requirement(line)
     if requirement is None or requirement.url or (pin := pins.get(canonicalize_name(requirement.name))) is None:
         return line
@@ -174,7 +168,6 @@ def _narrowed(line: str, pins: Mapping[str, str]) -> str:
 
 
 def _overlaps(specifier: SpecifierSet, release: str) -> bool:
-    """Whether *specifier* admits a version of *release*: its first, or a later one."""
     return any(specifier.contains(f"{release}{more}", prereleases=True) for more in ("", ".0", ".1", ".99"))
 
 

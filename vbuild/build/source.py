@@ -8,19 +8,10 @@
 A cache entry is complete or not there, and is checked again each time it is used.
 
 `unpack` takes a source archive, ``.tar.gz`` or ``.zip``, but never writes outside its one top folder (PEP 625, 721).
-
-    member -> checked path below the top folder -> file, mode 0o644 or 0o755, its own time | folder | link, made last
-
 ``tarfile``'s own filter does not exist in every Python 3.11, so the rules are here, and the same for both kinds.
 
-`pack_tree` makes one file of a source tree, to be sent to another machine, where `unpack_tree` makes the same tree:
-
-    tree -> tar, zstd -> file that ends in `TREE_SUFFIX` -> the tree: names, modes, times, contents, links, history
-
-The rules for archives of others do not hold for these files: the sender also says which commands to run. The files in
-them belong to nobody, and to the receiver when they are unpacked.
-
-The few git commands that sources need; every other git feature is the user's own business.
+`pack_tree` makes one file of a source tree, to be sent to another machine, where `unpack_tree` makes the same tree. The
+rules for archives of others do not hold for these files: the sender also says which commands to run.
 """
 
 import calendar
@@ -104,17 +95,13 @@ def _tracked(folder: Path) -> list[str] | None:
 
 
 def _clone_history(folder: Path, target: Path) -> None:
-    """Give the empty folder *target* the history of the checkout *folder*, and no files.
-
-    Projects that take their version from tags need it. A folder below the top of its checkout has none of its own.
-    """
+    """Give the empty folder *target* the history of the checkout *folder*: projects take their version from tags."""
     if (folder / ".git").exists() and _has_commit(folder):
         _git(folder, "clone", "--quiet", "--no-checkout", "--no-recurse-submodules", "--", str(folder), str(target))
         _git(target, "reset", "--quiet")
 
 
 def _history(folder: Path) -> tuple[str, ...]:
-    """What `_clone_history` gives: the commit, and where branches and tags are."""
     if not (folder / ".git").exists() or not _has_commit(folder):
         return ()
     refs = _git(folder, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")
@@ -136,7 +123,6 @@ def _apply_patch(patch: Path, folder: Path) -> None:
 
 
 def _fetched(folder: Path, *arguments: str) -> None:
-    """Run a git command that asks servers, within bounds."""
     _git(folder, *_BOUNDS, *arguments, around=_SHELL, seconds=_LONGEST_FETCH)
 
 
@@ -249,10 +235,7 @@ def _of_tar(archive: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
 
 
 def _written(members: Iterator[_Member], folder: Path, *, packed: int) -> Path:
-    """The one top folder of *members*, which are written into *folder*.
-
-    `BuildError` for a member outside of it, and for far more than an archive of *packed* bytes has.
-    """
+    """The one top folder of *members*, which are written into *folder*."""
     top: Path | None = None
     links: list[tuple[Path, str]] = []
     size, most = 0, most_unpacked(packed)
@@ -287,7 +270,6 @@ def _written(members: Iterator[_Member], folder: Path, *, packed: int) -> Path:
 
 
 def _bounded(members: Iterator[_Member], packed: int) -> Iterator[_Member]:
-    """*members*; `BuildError` if there are too many for *packed* bytes, or a path is too long."""
     most = left = max(_FEW_HEADERS, _HEADER_RATIO * packed)
     for member in members:
         if (left := left - member.headers) < 0:
@@ -298,7 +280,7 @@ def _bounded(members: Iterator[_Member], packed: int) -> Iterator[_Member]:
 
 
 def _write(member: _Member, path: Path, size: int, *, most: int) -> int:
-    """Make *member* at *path*; returns *size*, the bytes written before, plus its own. `BuildError` for over *most*."""
+    """Make *member* at *path*; returns *size*, the bytes written before, plus its own."""
     if member.kind == stat.S_IFDIR:
         path.mkdir(parents=True, exist_ok=True)
         return size
@@ -323,11 +305,7 @@ _NOT_SOURCES = frozenset({".git", ".hg", ".svn", ".bzr", "__pycache__"})
 
 
 def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes | None = None) -> Path:
-    """The archive or folder of *source* on this machine; fetched once into *cache*, by default the user's.
-
-    `FetchError` or `BuildError` if the source is not on *indexes*, or not what the recipe pinned; then nothing is
-    cached.
-    """
+    """The archive or folder of *source* on this machine; fetched once into *cache*, by default the user's."""
     if isinstance(source, Folder):
         if not source.path.is_dir():
             raise BuildError(f"{source.path}: no such folder; expected that of source.path")
@@ -406,8 +384,7 @@ def copied(
 ) -> Path:
     """The *subdirectory* of a fresh copy of *archive* in *folder*, with *patches* applied.
 
-    *archive* is a folder, an archive of one, or a packed tree; the folder *without* in it is left out. `BuildError`
-    if it is damaged, or a patch does not apply.
+    *archive* is a folder, an archive of one, or a packed tree; the folder *without* in it is left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with at(archive.name):
@@ -422,10 +399,8 @@ def copied(
 
 
 def digest(source: NativeSource, *, without: Path | None = None) -> str:
-    """The hash that pins *source*, or a SHA-256 of all that a build takes from it.
-
-    Of a folder that is what `unpacked` copies: names, modes, contents, and history; not times. *without* is left
-    out, as there. `BuildError` if a file cannot be read.
+    """The hash that pins *source*, or a SHA-256 of all that a build takes from it: names, modes, contents, history,
+    not times.
     """
     match source:
         case Sdist():
@@ -463,7 +438,6 @@ def _names(folder: Path, without: Path | None) -> Iterator[str]:
 
 
 def _content(path: str) -> tuple[int, bytes]:
-    """The mode of the file or link at *path*, and what is in it."""
     try:
         mode = os.lstat(path).st_mode
         if stat.S_ISLNK(mode):
@@ -507,7 +481,6 @@ def _copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Non
 
 
 def _settled(mode: int) -> int:
-    """The *mode* of a file whatever the umask of who checked it out."""
     return stat.S_IFREG | (0o755 if mode & stat.S_IXUSR else 0o644)
 
 
@@ -516,11 +489,8 @@ def _listed(folder: Path, without: Path | None) -> list[str] | None:
     if (names := _tracked(folder)) is None:
         return None
     left_out = (f"{os.path.relpath(without.resolve(), folder.resolve())}/",) if without else ()
-    return [name for name in names if not (_is_staged(name) or name.startswith(left_out))]
-
-
-def _is_staged(name: str) -> bool:
-    return STAGE in name and any(part.startswith(STAGE) for part in name.split("/"))
+    staged = {name for name in names if STAGE in name and any(part.startswith(STAGE) for part in name.split("/"))}
+    return [name for name in names if name not in staged and not name.startswith(left_out)]
 
 
 def _not_sources(*excluded: Path | None) -> Callable[[str, list[str]], set[str]]:
@@ -573,7 +543,6 @@ def unpack_tree(file: Path, folder: Path) -> Path:
 
 
 def _add_tree(tar: tarfile.TarFile, path: Path, name: str) -> None:
-    """Add *path* as *name* and all that is in it, in order; sockets and devices are left out."""
     if path.is_socket():  # which tarfile has no member for
         return
     info = tar.gettarinfo(path, name)

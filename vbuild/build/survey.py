@@ -5,11 +5,10 @@
     setup.py                known projects that it imports and does not require; switches such as X_FORCE_BUILD,
                             without which it downloads a finished wheel
     *.cu, CMakeLists.txt    CUDA, and the libraries of the toolkit that are included or linked
-    *.c, *.cpp, *.rs        languages, and headers of the system
+    *.c, *.cpp, *.rs        languages
       -> ProjectSurvey, axes -> RecipeDraft -> keys that a recipe is read from, or the text of one
 
-Files are searched, not run. What this does not find, a build says when it fails, with the line for the recipe
-(`vbuild.build.advice`).
+Files are searched, not run. What this does not find, a build says when it fails (`vbuild.build.advice`).
 """
 
 import ast
@@ -27,8 +26,7 @@ from packaging.utils import canonicalize_name
 from vbuild.build.advice import is_known, is_of_cuda, project_of, toolkit_library
 from vbuild.build.job import wanted_python
 from vbuild.config.requirements import required_project
-from vbuild.config.table import Table
-from vbuild.config.toml_text import toml, toml_comment, toml_key
+from vbuild.config.table import Table, toml, toml_comment, toml_key
 from vbuild.elf.catalogue import frameworks
 from vbuild.errors import RecipeError
 from vbuild.files.reading import read_text
@@ -87,12 +85,11 @@ _CUDA_LIBRARIES = (
 
 
 class ProjectSurvey(Struct, frozen=True, kw_only=True):
-    """What the files of a project say; each of *languages*, *libraries* and *headers* once, sorted.
+    """What the files of a project say.
 
     *requires* are the projects that its build requirements, the *lines*, name, and *imported* those that they lack.
-    *module* is what users import, or "" if that is not certain. *libraries* are those of the CUDA toolkit, as
-    ``matrix.cuda[].libraries`` has them. *switches* are variables that make it build here what it would download, or
-    compile what it would leave to Python. *headers* are those in angle brackets that are not its own.
+    *module* is what users import, or "" if that is not certain. *libraries* are the CUDA toolkit's. *switches* are
+    variables that make it build here what it would download, or leave to Python.
     """
 
     requires: tuple[str, ...] = ()
@@ -102,7 +99,6 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     languages: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     switches: tuple[tuple[str, str], ...] = ()
-    headers: tuple[str, ...] = ()
     imported: tuple[str, ...] = ()
     has_extensions: bool = False
     has_kernels: bool = False
@@ -114,21 +110,18 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
 
     @property
     def only_calls_cuda(self) -> bool:
-        """Whether it needs the toolkit's libraries, and no code for GPUs is compiled: some bring files for run time."""
+        """Whether it needs the toolkit's libraries, and compiles no code for GPUs."""
         return self.calls_cuda and not self.has_kernels
 
     @property
     def is_compiled(self) -> bool:
-        """Whether there is any source that a compiler takes, or a tool that makes some."""
         return bool(self.languages or self.switches or self.has_extensions or _COMPILERS.intersection(self.requires))
 
     def switched(self, *, has_cuda: bool) -> dict[str, str]:
-        """The *switches* of a build with or without CUDA."""
         return {name: value for name, value in self.switches if has_cuda or not name.endswith("FORCE_CUDA")}
 
 
 def surveyed(project: Path, name: str) -> ProjectSurvey:
-    """What the files in the folder *project* say, whose distribution is called *name*."""
     sources = _Sources()
     for path in _files(project):
         sources.look(path, path.relative_to(project).as_posix())
@@ -151,7 +144,6 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         languages=tuple(sorted(sources.languages)),
         libraries=tuple(sorted(libraries)),
         switches=tuple(sorted(switches.items())),
-        headers=tuple(sorted(sources.headers - sources.own)),
         imported=imported,
         has_extensions=sources.has_extensions,
         # some have the script of a kernel that they no longer have
@@ -161,13 +153,10 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
 
 
 class _Sources:
-    """What the files looked at so far have."""
-
     def __init__(self) -> None:
         self.languages: set[str] = set()
         self.switches: dict[str, str] = {}
         self.headers: set[str] = set()
-        self.own: set[str] = set()
         self.quoted: set[str] = set()
         self.linked: set[str] = set()
         self.has_extensions = self.has_kernels = self.has_others = False
@@ -176,10 +165,7 @@ class _Sources:
         is_script = path.name.endswith(_SCRIPTS)
         language = _LANGUAGES.get(path.suffix.lower())
         is_header = path.suffix in {*_HEADERS, ".hpp", ".cuh"}
-        if is_header:
-            parts = name.split("/")
-            self.own |= {"/".join(parts[index:]) for index in range(len(parts))}
-        elif language:
+        if language and not is_header:
             self.languages.add(language)
         if not (is_script or is_header or language):
             return
@@ -215,7 +201,7 @@ def _files(project: Path) -> Iterator[Path]:
 
 
 def _text(path: Path) -> str:
-    """The text of a source; "" for a link, for a file that is too large to be one, and if it cannot be read."""
+    """The text of a source; "" for a link, data, and what cannot be read."""
     try:
         if path.is_symlink() or path.stat().st_size > _LARGEST:
             return ""
@@ -225,9 +211,8 @@ def _text(path: Path) -> str:
 
 
 def _stated(project: Path) -> tuple[tuple[str, ...], bool]:
-    """The build requirements in pyproject.toml, and whether hatchling has hooks that it runs on demand only.
-
-    Projects that compile with mypyc have such hooks.
+    """The build requirements in pyproject.toml, and whether hatchling has hooks that run on demand only, as for
+    mypyc.
     """
     file = project / "pyproject.toml"
     try:
@@ -242,7 +227,6 @@ def _stated(project: Path) -> tuple[tuple[str, ...], bool]:
 
 
 def _at(table: object, *keys: str) -> Mapping[str, object]:
-    """The table below *table* that *keys* lead to; an empty one if there is none."""
     for key in keys:
         table = table.get(key) if isinstance(table, dict) else None
     return table if isinstance(table, dict) else {}
@@ -251,9 +235,8 @@ def _at(table: object, *keys: str) -> Mapping[str, object]:
 def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
     """The known projects that setup.py imports at its top, and that *requires* lacks.
 
-    Of frameworks also what a function or a handler of errors imports to compile extensions: some projects handle a
-    missing torch themselves, and say how to install it. Projects that are not known are left to the user: anyone can
-    register a free name, and the build would run their code.
+    Of frameworks also what a handler of errors imports: some projects handle a missing torch themselves. Unknown
+    projects are left to the user: anyone can register a free name, and the build would run their code.
     """
     try:
         tree = ast.parse(_text(project / "setup.py"))
@@ -303,10 +286,7 @@ def _module(project: Path, name: str) -> str:
 
 
 class DraftKey(Struct, frozen=True):
-    """One key of a recipe: its *table*, "" for the top, and what the *comment* behind it says.
-
-    One that *is_offered* stands there as a comment, for the reader to take.
-    """
+    """One key of a recipe: its *table*, "" for the top, and a *comment*; one that *is_offered* is commented out."""
 
     table: str
     key: str
@@ -325,8 +305,6 @@ class DraftKey(Struct, frozen=True):
 
 
 class RecipeDraft(Struct, frozen=True):
-    """The keys of a recipe, those of a table together."""
-
     keys: tuple[DraftKey, ...]
 
     def values(self) -> dict[str, Any]:
@@ -350,7 +328,6 @@ class RecipeDraft(Struct, frozen=True):
 
 
 def drafted(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> RecipeDraft:
-    """The keys of a recipe along the axes of *matrix* for the project that *survey* describes, without its source."""
     return RecipeDraft((*_matrix(survey, matrix), *_others(survey, matrix)))
 
 
@@ -376,7 +353,7 @@ def _matrix(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftK
 
 
 def _libraries(survey: ProjectSurvey, version: str = "13.0") -> dict[str, Any]:
-    """The libraries of the toolkit *version* that the project takes: of CUDA 12 some are part of the runtime."""
+    """Those of the toolkit *version*: of CUDA 12 some are part of the runtime."""
     release = releases().get(Dotted.parse(version))
     libraries = [name for name in survey.libraries if release is None or release.projects(name)]
     return {"libraries": libraries} if libraries else {}

@@ -32,8 +32,7 @@ class TrialResult(StrEnum):
 class WheelTrial(Struct, frozen=True):
     """The test of wheels for *cpu*: the command of *check*, in an environment of *interpreter*.
 
-    *machine* is this machine's CPU, if known. *index_variables* gives uv's variables for package indexes, and
-    *find_links* is a folder of wheels that are not on them.
+    *find_links* has more wheels.
     """
 
     check: Check

@@ -5,15 +5,12 @@
     later    Looked, compared with this machine as it is then: the same build, or another
 
 So a package that is installed changes a build if this build reads one of its files, or looked in vain for one. A folder
-whose names are read, as CMake and pkgconf do, counts by those names that the project's own files mention. A build with
-a program that cannot be watched (static, or started without the library) is not known: its key holds all that any build
-may find (`vbuild.build.identity`). https://man7.org/linux/man-pages/man8/ld.so.8.html
+whose names are read counts by those names that the project's own files mention. A build with a program that cannot be
+watched (static, or started without the library) is not known. https://man7.org/linux/man-pages/man8/ld.so.8.html
 
 The commands show what compilers that no compiler wrapper has started put into a build's libraries:
 
     x.c -> cc1 -> x.s -> as -> x.o -> ar -> libx.a -> ld -> x.so      by gcc; clang makes an object at once
-
-A library may be stripped, or have another name in the wheel: it is the file of a linker that has the same code.
 """
 
 import os
@@ -93,7 +90,6 @@ class Compiled(Struct, frozen=True):
         return cls(frozenset(commands.around), frozenset(commands.flagged), commands.linked)
 
     def by_code(self) -> dict[bytes, Made]:
-        """What the *linked* files that are there were made of, by a digest of their machine code."""
         by_digest = ((_code(file.read_bytes()), made) for file, made in self.linked.items() if file.is_file())
         return {code: made for code, made in by_digest if code}
 
@@ -113,7 +109,6 @@ class _Commands:
         self._piped: dict[str, Made] = {}  # by the process that has started the compiler
 
     def follow(self, name: str, words: list[str], folder: str, parent: str, *, wrapped: bool) -> None:
-        """Add what the program *name* makes with the arguments *words* in *folder*."""
         if _COMPILER.fullmatch(name):
             self._compile(words, folder, parent, wrapped=wrapped)
         elif _ASSEMBLER.fullmatch(name):
@@ -150,7 +145,6 @@ class _Commands:
             self._made[file] = Made(made.sources, frozenset({file} if file.suffix != ".s" else ()))
 
     def _inputs(self, words: list[str], folder: str) -> Iterator[Made]:
-        """What the files are made of that a linker reads by the arguments *words*."""
         folders = [word[2:] for word in words if word.startswith("-L")]
         for word in words:
             if word.startswith("-l"):
@@ -161,7 +155,6 @@ class _Commands:
 
 
 def source_files(data: bytes) -> frozenset[str]:
-    """The names of source files in the symbols of *data*; none if it is stripped."""
     try:
         return frozenset(ElfImage.read(memoryview(data)).source_files()) if data.startswith(MAGIC) else frozenset()
     except BinaryError:
@@ -181,7 +174,6 @@ def _is_source(word: str) -> bool:
 
 
 def _expanded(words: list[str]) -> list[str]:
-    """*words* with response files in place."""
     result: list[str] = []
     for word in words:
         with suppress(ValueError):  # a quotation mark that is not closed
@@ -286,7 +278,7 @@ class Watch(Struct, frozen=True):
     def looked(
         self, path: str, folders: Iterable[str], *, stage: Path, project: Path, rust: str = ""
     ) -> "Looked | None":
-        """What the build of *project*, with its own files in *stage*, looked for; programs on *path*, and in
+        """What the build of *project*, with its own files in *stage*, looked for: programs on *path*, and in
         *folders*.
 
         None if that is not known: no program was watched, or one was not, or a file was changed since the build
@@ -324,13 +316,11 @@ class Watch(Struct, frozen=True):
         return tuple(absent), tuple(name for name in libraries if not name.endswith("-uninstalled"))
 
     def bypassing(self, project: Path, wheel: Path, compiled: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """The sources in *project* that were compiled without flags of a level, as no compiler wrapper started
-        the compiler.
+        """The sources in *project* that were compiled without flags of a level, as no wrapper started the
+        compiler.
 
         They are listed by the module of *wheel* that was linked with their objects, or whose symbols name them;
-        ``""`` if nobody knows. Of a stripped module the symbols of its objects count, and of the file of that
-        name that the build left. *compiled* are the sources of the compiler wrappers. Sources that no compiler
-        seen here has compiled count, too.
+        ``""`` if nobody knows. *compiled* are the sources of the compiler wrappers.
         """
         seen = Compiled.of_log(self.folder / _COMMANDS)
         within, named = project.resolve(), {Path(source).name for source in compiled}
@@ -363,9 +353,9 @@ class Watch(Struct, frozen=True):
 class Looked(Struct, frozen=True):
     """What a build has looked for, and what was there.
 
-    *files* have their SHA-256, or a word for what they are; *programs* those of all of the name on PATH, in order.
-    Of *listed* folders the names count that are made of *words*. *rust* is the key of Rust, of a build that looked
-    for it.
+    *files* have their SHA-256, or a word for what they are; *programs* those of all of the name on PATH. Of
+    *listed* folders the names count that are made of *words*. *rust* is the key of Rust, of a build that looked for
+    it.
     """
 
     files: dict[str, str]
@@ -405,8 +395,7 @@ def _remembered(compiler: str) -> bytes:
 def _library(compiler: str) -> bytes:
     """The library as *compiler* makes it, for a build in `_FOLDER`.
 
-    Empty if it does not, or if programs of this machine do not start with it: that of a compiler for another C
-    library.
+    Empty if programs of this machine do not start with it.
     """
     words = [f'-D{name}="{_FOLDER}/{file}"' for name, file in _PLACES.items()]
     made = [compiler, "-shared", "-fPIC", "-O2", "-w", "-fno-builtin", f"-DSIZE={_SIZE}ul", *words]
@@ -423,7 +412,6 @@ def _library(compiler: str) -> bytes:
 
 
 def _state(path: str) -> str:
-    """The SHA-256 of the file at *path*; a word for a folder, and for anything else; "" without one."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - thousands of times
     except (OSError, ValueError):
@@ -441,13 +429,11 @@ def _modules_in(wheel: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _sources_left(module: str, project: Path) -> frozenset[str]:
-    """The names of sources in the symbols of files in *project* that are called like *module*."""
     name = PurePath(module).name
     return sources_of(Path(folder, name) for folder, _, names in os.walk(project) if name in names)
 
 
 def _is_later(since: int, path: str) -> bool:
-    """Whether the file at *path* was written, or put there, after *since*, in nanoseconds."""
     try:
         status = os.stat(path)  # noqa: PTH116 - thousands of times
     except (OSError, ValueError):
@@ -456,7 +442,6 @@ def _is_later(since: int, path: str) -> bool:
 
 
 def _words(project: Path, naming: Iterable[Path]) -> set[str]:
-    """The words of files in *project* that may name libraries or packages, and of the files *naming*."""
     inside = (Path(folder, name) for folder, _, names in os.walk(project) for name in names)
     result: set[str] = set()
     for file in (*naming, *(path for path in inside if path.suffix not in _COMPILED)):
@@ -467,7 +452,6 @@ def _words(project: Path, naming: Iterable[Path]) -> set[str]:
 
 
 def _mentioned(folder: str, words: Collection[str]) -> str:
-    """A digest of the names in *folder* that are made of *words*, but for libraries that only run."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - ten times as fast
     except OSError:

@@ -12,8 +12,7 @@ nvcc is looked for in CUDA_HOME too, so its wrapper (`vbuild.toolchain.nvcc`) is
     launchers/cuda/bin/ptxas, include, lib64 ...  -> the toolkit
 
 ccache goes between the compiler wrappers and the compilers. Every build is in a new folder: a base folder keeps paths
-below it out of the key, and for nvcc the flag that maps the folder has to be two words, ``-Xcompiler
--ffile-prefix-map=…``. https://ccache.dev/manual/latest.html
+below it out of the key. https://ccache.dev/manual/latest.html
 """
 
 import json
@@ -31,7 +30,7 @@ from typing import Any, Self, TypeVar
 from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
-from vbuild.build.plan import Rewriting
+from vbuild.build.plan import WrapperRules
 from vbuild.build.prefixes import Prefix, left_to_compilers
 from vbuild.build.prefixes import mapping as prefix_mapping
 from vbuild.build.watching import MARK, PRELOAD
@@ -49,8 +48,6 @@ NAMES = frozenset({"ccache", "sccache"})
 
 
 class Ccache(Struct, frozen=True):
-    """The ccache *program*, and the *variables* that its compilers need."""
-
     program: Path
     variables: Mapping[str, str]
 
@@ -65,8 +62,8 @@ class Ccache(Struct, frozen=True):
 def ccache(setting: str, base: Path, environment: Mapping[str, str]) -> Ccache | None:
     """The ccache for builds in the folder *base*, which is new for every run; None without one.
 
-    *setting* is ``none``, ``ccache``, or ``auto``: the one on PATH, unless CC or CXX name a cache, or it cannot write.
-    `BuildError`, with what to do, if it is asked for by name and cannot be used.
+    ``auto`` is the one on PATH, unless CC or CXX name a cache, or it cannot write. `BuildError` if it is asked for
+    by name and cannot be used.
     """
     own = f"{environment.get('CC', '')} {environment.get('CXX', '')}".split()
     if setting == "none" or (setting == "auto" and any(Path(word).name in NAMES for word in own)):
@@ -131,9 +128,9 @@ _SEARCHED = {
 class Override(Struct, frozen=True):
     """A compiler command with flags of the project's own that choose instructions: *removed*, or *kept*.
 
-    *why* has the reason for each, by the words of `vbuild.toolchain.rewriting`. *added* are flags of ours that the
-    command lacked. A command with *refused* flags only asks whether the compiler takes them: it does not. *object*
-    is what a command with *kept* flags makes.
+    *why* has the reason for each, as `vbuild.toolchain.compiler_program` calls it. *added* are flags of ours that
+    it lacked. One with *refused* flags only asks whether the compiler takes them: it does not. *object* is what
+    *kept* flags made.
     """
 
     program: str
@@ -153,8 +150,8 @@ class Override(Struct, frozen=True):
 class FailedCall(Struct, frozen=True):
     """A call of a compiler that failed: its *arguments*, the line that says why, and how its source begins.
 
-    Build systems ask so what a compiler can do, and leave out what it cannot. *removed* are flags of the project's
-    own that were taken out. Without *arguments* it is a program or library that was looked for and is not there.
+    *removed* are flags of the project's own. Without *arguments* it is a program or library that was looked for in
+    vain.
     """
 
     program: str
@@ -201,7 +198,6 @@ class CompilerWrappers(Struct, frozen=True):
     cuda: Path | None = None
 
     def environment(self, before: Mapping[str, str]) -> dict[str, str]:
-        """The variables that put these wrappers before the compilers of the environment *before*."""
         bins = [str(self.folder), *([str(self.cuda / "bin")] if self.cuda else [])]
         env = {"PATH": os.pathsep.join([*bins, before.get("PATH", os.defpath)]), **_UNCACHED}
         if self.cuda:
@@ -228,13 +224,12 @@ class CompilerWrappers(Struct, frozen=True):
         return compilers_in(self.folder / _CALLS, files)
 
     def commands(self) -> tuple[Command, ...]:
-        """Every different command of nvcc."""
         return tuple(dict.fromkeys(nvcc_commands.logged(self.folder / nvcc_commands.LOG)))
 
 
 class BuildFolders(Struct, frozen=True):
-    """The folders whose paths become relative in binaries: the tree *source*, *prefixes* of native dependencies,
-    the *environments* with build requirements, and Python's *headers*.
+    """The folders whose paths become relative in binaries: the tree, native dependencies, environments, Python's
+    headers.
     """
 
     source: Path
@@ -243,8 +238,8 @@ class BuildFolders(Struct, frozen=True):
     headers: Path | None = None
 
 
-def install(
-    rules: Rewriting,
+def install_wrappers(
+    rules: WrapperRules,
     compilers: Compilers,
     folder: Path,
     build: BuildFolders,
@@ -253,45 +248,48 @@ def install(
     cuda: CudaRules | None = None,
     cache: Ccache | None = None,
 ) -> CompilerWrappers:
-    """Put into *folder* a wrapper for every compiler, which follows *rules*, and one for nvcc, which follows
-    *cuda*.
+    """Put into *folder* a wrapper for every compiler, by *rules*, and one for nvcc, by *cuda*.
 
-    A RUSTC_WRAPPER of *environment* stays in use. `BuildError` if the nvcc of *cuda* is missing, or is itself a
-    compiler wrapper.
+    A RUSTC_WRAPPER of *environment* stays in use.
     """
+    toolkit = cuda.nvcc.parents[1] if cuda else None
     if cuda and cuda.archs.requests:
         check_nvcc(cuda.nvcc)
     folder.mkdir(parents=True)
+    folder = folder.absolute()
+    double = folder / "cuda" if cuda else None
     wrappers = CompilerWrappers(
-        folder.absolute(),
-        folder.absolute() / "overrides.jsonl",
-        build.source.absolute(),
-        bool(compilers.rust),
-        folder.absolute() / "cuda" if cuda else None,
+        folder, folder / "overrides.jsonl", build.source.absolute(), bool(compilers.rust), double
     )
-    mapping = f"-ffile-prefix-map={wrappers.source}=."
-    named = [(build.environments, "environments"), (build.headers, "python"), (wrappers.cuda, "cuda")]
-    if cuda:
-        named.append((cuda.nvcc.parents[1], "cuda"))
-    others = tuple(f"-ffile-prefix-map={place.absolute()}={name}" for place, name in named if place)
+    named = ((build.environments, "environments"), (build.headers, "python"), (double, "cuda"), (toolkit, "cuda"))
+    mapping = (
+        f"-ffile-prefix-map={wrappers.source}=.",
+        *(f"-ffile-prefix-map={path.absolute()}={name}" for path, name in named if path),
+        *prefix_mapping(build.prefixes),
+    )
     programs = {name: (*(cache.prefix(command) if cache else ()), *command) for name, command in compilers.programs}
     if compilers.rust:
         programs[compiler_program.RUSTC] = (*environment.get("RUSTC_WRAPPER", "").split(),)
-    if wrappers.cuda and cuda:
-        rules = replace(rules, dropped=(*rules.dropped, *_rpaths(wrappers.cuda), *_rpaths(cuda.nvcc.parents[1])))
+    variables = dict(compilers.variables)
+    if toolkit:
+        for name, folders in _SEARCHED.items():  # last of all
+            own = [environment[name]] if environment.get(name) else []
+            variables[name] = os.pathsep.join([*own, *(str(toolkit / below) for below in folders)])
+    if PRELOAD in environment:
+        variables[PRELOAD] = environment[PRELOAD]
+    if compilers.zig_target:
+        # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
+        variables["ZIG_LOCAL_CACHE_DIR"] = str(folder / "zig")
+    variables |= cache.variables if cache else {}
+    dropped = (rpath for home in (double, toolkit) if home for rpath in _rpaths(home))
     settings = {
-        "rules": to_builtins(rules),
+        "rules": to_builtins(replace(rules, dropped=(*rules.dropped, *dropped))),
         "programs": programs,
-        "variables": {
-            **_compilers_own(compilers, wrappers, cuda, environment),
-            **(cache.variables if cache else {}),
-            **left_to_compilers(build.prefixes, environment),
-            MARK: "1",
-        },
+        "variables": {**variables, **left_to_compilers(build.prefixes, environment), MARK: "1"},
         "source": str(wrappers.source),
         "log": str(wrappers.log),
-        "calls": str(wrappers.folder / _CALLS),
-        "mapping": (mapping, *others, *prefix_mapping(build.prefixes)),
+        "calls": str(folder / _CALLS),
+        "mapping": mapping,
         "rust_mapping": (
             f"--remap-path-prefix={wrappers.source}=.",
             f"--remap-path-prefix={cargo_home(environment)}=cargo",  # of crates, whose panics say where they are
@@ -302,27 +300,13 @@ def install(
         settings["nvcc"] = {
             "rules": cuda.data(),
             "command": (*(cache.prefix(program) if cache else ()), *program),
-            "mapping": (mapping, *others, *prefix_mapping(build.prefixes)),
+            "mapping": mapping,
             "compilers": {name: command[0] for name, command in compilers.programs if len(command) == 1},
-            "log": str(wrappers.folder / nvcc_commands.LOG),
+            "log": str(folder / nvcc_commands.LOG),
         }
     modules = (zig_options.__file__,) if compilers.zig_target else ()
-    compiler_wrapper.put(folder, settings, modules=modules, toolkit=cuda.nvcc.parents[1] if cuda else None)
+    compiler_wrapper.write_wrappers(folder, settings, modules=modules, toolkit=toolkit)
     return wrappers
-
-
-def _compilers_own(
-    compilers: Compilers, wrappers: CompilerWrappers, cuda: CudaRules | None, environment: Mapping[str, str]
-) -> dict[str, str]:
-    variables = dict(compilers.variables)
-    if cuda:
-        variables |= _searched(cuda.nvcc.parents[1], environment)
-    if PRELOAD in environment:
-        variables[PRELOAD] = environment[PRELOAD]
-    if compilers.zig_target:
-        # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
-        variables["ZIG_LOCAL_CACHE_DIR"] = str(wrappers.folder / "zig")
-    return variables
 
 
 def _rpaths(toolkit: Path) -> Iterator[str]:
@@ -335,17 +319,7 @@ def _rpaths(toolkit: Path) -> Iterator[str]:
                 yield words.replace("-Wl,", "-Wl,--enable-new-dtags,", 1)
 
 
-def _searched(toolkit: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which compilers look into *toolkit* last of all."""
-    variables = {}
-    for name, folders in _SEARCHED.items():
-        own = [environment[name]] if environment.get(name) else []
-        variables[name] = os.pathsep.join([*own, *(str(toolkit / folder) for folder in folders)])
-    return variables
-
-
 def overrides(log: Path) -> tuple[Override, ...]:
-    """Every different command in the compiler wrappers' *log*, in order."""
     return tuple(_logged(log, Override))
 
 
@@ -360,7 +334,7 @@ def compiler_calls(log: Path) -> tuple[CompilerCall, ...]:
 def compilers_in(log: Path, files: Mapping[str, Path] | None = None) -> tuple[Material, ...]:
     """The compilers that the *log* of calls shows to compile or link, with the SHA-256 of their *files*.
 
-    Those that build systems only try out are left out: which ones they find depends on what else is installed.
+    Not those only tried out.
     """
     calls = (*compiler_calls(log), *compiler_calls(log.with_name(compiler_program.LINKS)))
     compilers = []
@@ -374,7 +348,6 @@ def compilers_in(log: Path, files: Mapping[str, Path] | None = None) -> tuple[Ma
 
 
 def nvcc_of(toolkit: Toolkit | None, commands: Sequence[Command]) -> tuple[Material, ...]:
-    """The nvcc of *toolkit*, unless *commands* are only what build systems try out."""
     if toolkit is None or all(is_trial(command.sources) for command in commands):
         return ()
     sha256 = program_digest(toolkit.nvcc) or None
@@ -390,12 +363,10 @@ def _behind_cache(name: str, program: Path, path: str) -> Path:
 
 
 def failures(log: Path) -> tuple[FailedCall, ...]:
-    """Every different call of a compiler in *log* that failed, in order; the last of very many."""
     return tuple(_logged(log, FailedCall))[-_MOST:]
 
 
 def _logged(log: Path, kind: type[T]) -> Iterable[T]:
-    """Every different entry of *kind* in *log*, in order."""
     if not log.exists():
         return ()
     entries: dict[T, None] = {}
@@ -406,11 +377,11 @@ def _logged(log: Path, kind: type[T]) -> Iterable[T]:
     return entries
 
 
-def named(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
+def with_known_sources(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
     """*found* with sources outside of *project* by the part of their paths that rules and people know.
 
-    A project may copy its files to another folder below /tmp each time. What stays is the longest end of a path
-    that is also the end of one in the tree, or its last two parts.
+    A project may copy its files to another folder below /tmp each time: the longest end stays that a path in the
+    tree has, too.
     """
     ends: dict[str, list[tuple[str, ...]]] = {}
     away = {PurePath(source) for override in found for source in override.sources if source.startswith("/")}
@@ -433,7 +404,6 @@ def named(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
 
 
 def check_nvcc(program: Path) -> None:
-    """`BuildError` for an nvcc that is not there, or that is a compiler wrapper itself."""
     try:
         with program.open("rb") as file:
             begin = file.read(4096)

@@ -106,7 +106,7 @@ def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
     variables = {**dict(job.target.env), **dict(job.plan.environment)}
     yield from (f"  {name}={shlex.quote(value)}" for name, value in variables.items())
     yield from (f"  -C{key}={value}" for key, value in job.plan.config_settings)
-    rules = job.plan.rewriting
+    rules = job.plan.wrapper_rules
     yield from wrapped(f"  compiler wrappers append: {' '.join((*rules.compile, *rules.link))}", indent=4)
     for prefix in job.prefixes:
         yield from wrapped(f"  native {prefix}", indent=4)

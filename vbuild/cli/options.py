@@ -127,7 +127,7 @@ WHEELS = Place()
 NAMED = Place(named=True)
 LISTED = Place(file_okay=False, listed=True)
 GPUS = Value("gpus", "vbuild.hardware.gpu:GpuList.asked")
-SOURCE = Value("source", "vbuild.build.init:named")
+SOURCE = Value("source", "vbuild.build.init:checked_source")
 CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
 REQUIREMENT = Value("requirement", "vbuild.recipe.spelling:requirement")
 

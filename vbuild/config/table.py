@@ -1,6 +1,7 @@
-"""Read a TOML table key by key, so that every mistake is reported as ``file: table.key: what``.
+"""Read a TOML table key by key, so that every mistake is reported as ``file: table.key: what``; write values as TOML.
 
 A reader reads each key that it knows, and then calls `finish`, which refuses all others: a misspelt key is an error.
+https://toml.io/en/v1.0.0
 """
 
 import json
@@ -133,7 +134,6 @@ class Table:
         return tuple(self._checked(f"{key}[{index}]", value, str) for index, value in enumerate(values))
 
     def text_arrays(self, key: str) -> tuple[tuple[str, ...], ...]:
-        """The array of arrays of strings at *key*, by default empty."""
         values: list[list[object]] = self._checked(key, self.raw(key), list, [])
         rows = {f"{key}[{index}]": value for index, value in enumerate(values)}
         return tuple(type(self)({row: value}, self.here).texts(row) for row, value in rows.items())
@@ -188,7 +188,6 @@ class Table:
             return parse(text)
 
     def optional_parsed(self, key: str, parse: Callable[[str], T]) -> T | None:
-        """As `parsed`, or None if there is no *key*."""
         return None if self.raw(key) is None else self.parsed(key, parse)
 
     def parsed_texts(
@@ -219,7 +218,6 @@ class Table:
                 raise self.refuse(key, f"no such key; known here: {known}{meant(key, self._read)}{where}")
 
     def _checked(self, key: str, value: object, kind: type[T], default: T | None = None) -> T:
-        """The *value* of *key*, or *default* if it is None; refused if it is no *kind*, or if both are None."""
         if value is None:
             if default is None:
                 raise self.refuse(key, f"missing; expected {_NAMES[kind]}")
@@ -236,3 +234,26 @@ def _replaced(table: Mapping[str, Any], keys: Sequence[str], values: Mapping[str
     inner = table.get(keys[0], {})
     # another value is left for its reader to refuse
     return {**table, keys[0]: _replaced(inner, keys[1:], values)} if isinstance(inner, dict) else table
+
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml(value: Any) -> str:  # noqa: ANN401 - whatever TOML holds
+    """*value* as TOML in one line."""
+    if isinstance(value, Mapping):
+        pairs = (f"{toml_key(key)} = {toml(item)}" for key, item in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    # as in JSON, but for one control character that JSON does not escape
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_comment(text: str) -> str:
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return f"# {' '.join(printable.split())}"
+
+
+def toml_key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else toml(key)

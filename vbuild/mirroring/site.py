@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from vbuild.config.toml_text import toml
+from vbuild.config.table import toml
 from vbuild.errors import RepackageError, at
 from vbuild.files.atomic import completed, linked
 from vbuild.files.hashing import Digests

@@ -27,7 +27,6 @@ _LOGIN_BEGINS = re.compile(rb"(?::/?|://[^\s/?#@\"'<>]{0,4096})\Z")
 
 
 def without_logins(text: str) -> str:
-    """*text* with stars instead of logins in URLs."""
     return re.sub(_LOGIN, _NOBODY, text)
 
 
@@ -95,12 +94,10 @@ class Mask:
         return self._masked(data[:end])
 
     def rest(self) -> bytes:
-        """What to show at the end of the output."""
         data, self._held = self._held, b""
         return self._masked(data)
 
     def text(self, text: str) -> str:
-        """*text*, which is not part of the output, masked."""
         return self._masked(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
 
     def within(self, value: T, known: dict[int, Any]) -> T:

@@ -64,7 +64,6 @@ class ProcessPool:
                 pass
 
     def _result(self, function: Callable[[T], R], thing: T) -> R:
-        """The result of *function* for *thing*, from the process of this thread."""
         try:
             tasks, results = getattr(self._own, "pipes", None) or self._start()
             pickle.dump((function, thing), tasks)
@@ -78,7 +77,6 @@ class ProcessPool:
         return result
 
     def _start(self) -> tuple[IO[bytes], IO[bytes]]:
-        """The pipes to and from a new process for this thread."""
         folders = [folder for folder in sys.path if Path(folder).is_absolute() and Path(folder) != Path.cwd()]
         options = ["-B"] if sys.dont_write_bytecode else []
         process = subprocess.Popen(

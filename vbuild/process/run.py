@@ -250,7 +250,6 @@ def supervised() -> Iterator[None]:
 
 
 def _opened(log: Path) -> BinaryIO:
-    """*log*, to append to and to read; its folder is made."""
     while True:
         log.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # another run has just removed the empty folder
@@ -261,8 +260,7 @@ def _opened(log: Path) -> BinaryIO:
 def _masked(log: BinaryIO) -> Iterator[tuple[int, Callable[[], None]]]:
     """The descriptor of a pipe whose output is masked and appended to *log*, and a function to call at the end.
 
-    What the command leaves running may go on to write. The function raises the `OSError` of a log that could not be
-    written.
+    What the command leaves running may go on to write.
     """
     reading, writing = os.pipe()
     failures: list[OSError] = []
@@ -373,7 +371,6 @@ def _has_ended(group: int) -> bool:
 
 
 def _signalled(leader: _Process, number: int) -> bool:
-    """Whether there was a process in the group of *leader* to send the signal *number* to; 0 sends none."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader.pid, number)
         return True
@@ -381,10 +378,7 @@ def _signalled(leader: _Process, number: int) -> bool:
 
 
 def _end(log: Path | None, output: BinaryIO, begin: int) -> str:
-    """The last lines of the output from byte *begin* on, and the path of *log*, unless that is None.
-
-    Of a Python traceback only the innermost frame is shown: a backend's would hide the compiler's message.
-    """
+    """The last lines of the output from byte *begin* on, and the path of *log*, unless that is None."""
     # by descriptor: the file may have no name any more
     size = os.fstat(output.fileno()).st_size
     begin = max(begin, size - _LONGEST_END)

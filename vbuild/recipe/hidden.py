@@ -4,8 +4,7 @@
     CFLAGS=-DTOKEN=abc                                        TOKEN=abc -> TOKEN=sha256:ba7816bf8f01cfea
 
 A value alone is hidden from eight characters on, and from four on if the name speaks of a secret; each of its lines by
-itself. It is not if it is a number of less than eight digits, or of any without such a name, or a path that is there,
-for it would be hidden everywhere; and what a macro is set to is not if it is a word without a digit.
+itself. A short number, or a path that is there, is not: it would be hidden everywhere.
 """
 
 import os
@@ -44,10 +43,7 @@ def too_short(
     environment: Mapping[str, str] = os.environ,
     asked: Iterable[str] | None = None,
 ) -> Iterator[str]:
-    """A line for each secret, by its name, that is too short to be hidden.
-
-    Settings count, and the variables of *environment* that are *asked* for, by default those that *recipe* names.
-    """
+    """A line for each secret, by its name, that is too short to be hidden, in settings and in what is *asked* for."""
     asked = tuple(recipe.build.pass_env if asked is None else asked)
     passed_on = ((name, text) for name, text in environment.items() if is_asked(name, asked))
     named = dict.fromkeys(
@@ -83,7 +79,6 @@ def of_variables(environment: Mapping[str, str], asked: Iterable[str]) -> dict[s
 
 
 def of_settings(settings: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What to hide of *settings*: those whose name speaks of a secret, and secrets in flags."""
     hidden: dict[str, str] = {}
     for name, text in settings:
         hidden |= _of_value(name, text) if SECRET.search(name) else _of_flags(text)
@@ -113,7 +108,6 @@ def _of_flags(text: str) -> dict[str, str]:
 
 
 def _is_worth(value: str, *, is_secret: bool = False) -> bool:
-    """Whether *value* alone is hidden, wherever it stands; *is_secret* if its name says so."""
     if PLAIN.fullmatch(value) or _is_short(value, is_secret=is_secret) or (_NUMBER.fullmatch(value) and not is_secret):
         return False
     try:

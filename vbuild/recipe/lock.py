@@ -11,8 +11,7 @@
                        "requires": ["setuptools>=61"],
                        "packages": ["setuptools==80.9.0 --hash=sha256:… --hash=sha256:…"]}]}
 
-JSON, since a program writes it and Python has no writer of TOML; sorted, one fact a line, so that a diff shows a
-change. A folder has no hash in it: nothing of it is fetched, and the tree that is there is the one that is built.
+Sorted, one fact a line, so that a diff shows a change. A folder has no hash in it: nothing of it is fetched.
 """
 
 import json
@@ -26,7 +25,7 @@ from msgspec import Struct
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, at
 from vbuild.files.reading import json_object, read_file
-from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.compiling import ToolkitSpec
 
 _VERSION = 1
 
@@ -36,8 +35,6 @@ Hashes = tuple[tuple[str, str], ...]
 
 
 class LockedRequirement(Struct, frozen=True):
-    """What build requirements were resolved to for one kind of *python*: *packages* as an installer reads them."""
-
     python: str
     requires: tuple[str, ...]
     packages: tuple[str, ...]
@@ -97,7 +94,6 @@ class Lock(Struct, frozen=True):
         raise RecipeError(f"--locked: {missing}: not in the lock for {python}; write it again: vbuild lock")
 
     def check_toolkit(self, spec: ToolkitSpec, wheels: Hashes) -> None:
-        """`RecipeError` if the lock is binding and has other than *wheels* for *spec*."""
         if not self.is_binding:
             return
         stated, found = dict(self.toolkits).get(spec.name), dict(wheels)
@@ -128,7 +124,6 @@ class Lock(Struct, frozen=True):
 
 
 def hashed(text: str) -> str:
-    """*text* if it is one version of a package with hashes; `RecipeError` for other lines."""
     if not _PACKAGE.fullmatch(text):
         raise RecipeError(f"{text!r} is not a package with a hash; expected name==version --hash=sha256:…")
     return text

@@ -27,7 +27,7 @@ from vbuild.errors import HardwareError, RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList
-from vbuild.recipe.cuda import Compress, Strategy, ToolkitSpec, gpu_list
+from vbuild.recipe.compiling import Compress, Strategy, ToolkitSpec, gpu_list
 from vbuild.recipe.source import ToolkitLibrary
 from vbuild.recipe.spelling import free_property, interpreter, label, located, variables
 
@@ -48,10 +48,7 @@ class GpuGroup(Struct, frozen=True):
     place: str = ""
 
     def properties(self, toolkit: Dotted, compress: Compress) -> tuple[str, ...]:
-        """What a wheel for these GPUs claims, built by CUDA *toolkit* with code stored as *compress* says.
-
-        `RecipeError` if no GPU could ask for it.
-        """
+        """What a wheel for these GPUs claims, built by CUDA *toolkit* with code stored as *compress* says."""
         if not self.gpus.requests:
             return (f"{NAMESPACE} :: cuda_version_lower_bound :: {toolkit.major}.0",)
         real = [f"{device.number}_real" for device in self.gpus.native]
@@ -69,8 +66,6 @@ class GpuGroup(Struct, frozen=True):
 
 
 class MatrixEntry(Struct, frozen=True):
-    """One toolkit of the matrix, and the groups of GPUs that are built with it."""
-
     toolkit: ToolkitSpec
     groups: tuple[GpuGroup, ...]
     strategy: Strategy = Strategy.FAT
@@ -80,10 +75,7 @@ class MatrixEntry(Struct, frozen=True):
 
 
 def read_cuda(matrix: Table, folder: Path) -> tuple[MatrixEntry, ...]:
-    """The toolkits that a ``[matrix]`` table lists in ``cuda``; paths start at *folder*.
-
-    `RecipeError`, before any compiler starts, for GPUs that a toolkit does not compile for.
-    """
+    """The toolkits of the key ``cuda``; `RecipeError` for GPUs that a toolkit does not compile for."""
     entries = tuple(_entry(table, folder) for table in matrix.tables("cuda"))
     if not entries:
         raise matrix.refuse("cuda", "empty; name a toolkit, or leave the key out")
@@ -110,7 +102,6 @@ def _entry(table: Table, folder: Path) -> MatrixEntry:
 
 
 def _toolkit(entry: Table, folder: Path) -> ToolkitSpec:
-    """The toolkit of an *entry*: a version, or a table of the version and the path of an installed one."""
     libraries = _libraries(entry)
     texts = tuple(map(str, libraries))
     if not isinstance(entry.raw("toolkit"), dict):
@@ -155,7 +146,6 @@ def _groups(entry: Table, toolkit: Dotted) -> Iterator[GpuGroup]:
 
 
 def _tell_apart(entries: tuple[MatrixEntry, ...]) -> None:
-    """Refuse a toolkit, and a label of a group, that is there twice."""
     toolkits: dict[tuple[Dotted, frozenset[str]], str] = {}
     labels: dict[str, str] = {}
     for entry in entries:
@@ -179,8 +169,7 @@ _VERSIONS = re.compile(r"(0|[1-9]\d{0,5})(\.(0|[1-9]\d{0,5})){0,3}", re.ASCII)
 class Plain(StrEnum):
     """What the plain wheel is: of a matrix with GPUs the build for all of them, or one without CUDA.
 
-    With CPU levels it may be all of their builds joined: glibc loads the copy of the best level. Or a recipe names
-    the plain wheel's own level.
+    Of CPU levels it may be all of their builds joined: glibc loads the copy of the best level.
     """
 
     CUDA = "cuda"
@@ -205,7 +194,7 @@ class Axis(Struct, frozen=True):
 
 
 class RequiredVersions(Struct, frozen=True):
-    """The *versions* of a *project*, as in 2.15, against each of which all wheels of the matrix are built."""
+    """The *versions* of a *project*, against each of which all wheels of the matrix are built."""
 
     project: str
     versions: tuple[str, ...]
@@ -223,7 +212,7 @@ class MatrixRule(Struct, frozen=True):
 
 
 class Matrix(Struct, frozen=True):
-    """The axes and the rules between their values; *cpus* is empty if no level was asked for.
+    """The axes and the rules between their values.
 
     *lowest* is the level of the plain wheel, or None for the baseline.
     """
@@ -254,7 +243,6 @@ class Matrix(Struct, frozen=True):
 
 
 def read_matrix(table: Table, folder: Path) -> Matrix:
-    """The matrix that *table* describes; paths of interpreters start at *folder*."""
     plain, lowest = _plain(table)
     with table.table("axes", optional=True) as axes:
         matrix = Matrix(
@@ -296,7 +284,6 @@ _ONE = f"expected {', '.join(map(repr, map(str, Plain)))}, or a CPU level as in 
 
 
 def _plain(table: Table) -> tuple[Plain, Cpu | None]:
-    """What the plain wheel is, and its level if the recipe names one above the baseline."""
     if isinstance(table.raw("plain"), list):
         raise table.refuse("plain", f"{_ONE}, got an array")
     text = table.text("plain", Plain.CUDA)
@@ -312,7 +299,6 @@ def _plain(table: Table) -> tuple[Plain, Cpu | None]:
 
 
 def _check_higher(table: Table, matrix: Matrix, lowest: Cpu) -> None:
-    """Refuse levels not above *lowest*, that of the plain wheel, which machines of these levels get."""
     for index, cpu in enumerate(matrix.cpus):
         if cpu.machine != lowest.machine:
             raise table.refuse("plain", f"{lowest} and {cpu} are of different machines; expected a level of one")
@@ -324,7 +310,6 @@ def _check_higher(table: Table, matrix: Matrix, lowest: Cpu) -> None:
 
 
 def _check_joinable(table: Table, matrix: Matrix) -> None:
-    """Refuse ``plain = "hwcaps"`` without CPU levels that glibc could choose from, or with GPUs."""
     if matrix.cuda:
         raise table.refuse("plain", "'hwcaps' is for CPU levels alone; with matrix.cuda expected 'cuda' or 'cpu'")
     if matrix.cpus and matrix.cpus[0].machine != "x86_64":
@@ -357,7 +342,6 @@ def _free_value(axis: Table, name: str) -> AxisValue:
 
 
 def _required(matrix: Table, axes: Table) -> Iterator[RequiredVersions]:
-    """The axes of ``matrix.requires``; `RecipeError` for two values that give wheels of one version."""
     labels: dict[str, str] = {}
     with matrix.table("requires", optional=True) as projects:
         for name in projects:
@@ -388,8 +372,6 @@ def _release(text: str) -> str:
 
 
 class _Rules(Struct, frozen=True):
-    """The reader of the rules, which knows the values of the axes."""
-
     names: Mapping[str, tuple[str, ...]]
     folder: Path
 

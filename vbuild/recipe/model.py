@@ -20,8 +20,7 @@ from packaging.version import InvalidVersion, Version
 from vbuild.config.requirements import checked_project
 from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at, meant
-from vbuild.recipe.cuda import CudaSettings
-from vbuild.recipe.flags import FlagRules, HostCompiler, HostSettings
+from vbuild.recipe.compiling import CudaSettings, FlagRules, HostCompiler, HostSettings
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import NAMESPACE, Matrix, read_matrix
 from vbuild.recipe.source import (
@@ -105,8 +104,8 @@ class Verify(Struct, frozen=True):
     """Patterns of functions and files that may use more than the level the wheel claims, and the wheel to compare
     with.
 
-    The plain wheel is compared with the published one of its version, or of the version *against*; with the file
-    *against*; with none; or for ``auto`` with that of its version if an sdist is built and there is one.
+    That is the published one of its version, or of the version *against*; the file *against*; none; or for ``auto``
+    that of its version if an sdist is built and there is one.
     """
 
     allow: tuple[str, ...] = ()
@@ -161,10 +160,9 @@ class Repair(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """A command that is run against each installed wheel, and what it needs in addition.
+    """A command that is run against each installed wheel.
 
-    With *emulate* wheels are also imported and tested in an emulator of their CPU level; "auto": if that is
-    installed.
+    *emulate* says whether wheels are also tested in an emulator.
     """
 
     command: str | None = None
@@ -183,7 +181,7 @@ class Check(Struct, frozen=True):
 
 
 class Bench(Struct, frozen=True):
-    """A command or script that prints how long something takes with the installed wheel, and what it needs.
+    """A command or script that prints how long something takes with the installed wheel.
 
     Every wheel for *python* runs it so many *rounds*. A level that surely brings less than *min_gain*, a part of 1,
     is left out.
@@ -218,7 +216,6 @@ class Bench(Struct, frozen=True):
 
 
 def _share(table: Table, key: str) -> float:
-    """The percentage at *key* as a part of 1."""
     percent = table.raw(key)
     match = _PERCENTAGE.fullmatch(percent) if isinstance(percent, str) else None
     if not match:
@@ -228,11 +225,10 @@ def _share(table: Table, key: str) -> float:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One project and the wheels to build of it.
+    """One project and the wheels to build of it; *file* is where all this was read.
 
-    *natives* are built before the wheels. *variant* is the ``[variant]`` table for its own reader (default
-    priorities and providers), *drafts* are the variants that it lists. *split* says what is taken out of finished
-    wheels. *file* is where all this was read.
+    *natives* are built before the wheels. *variant* is the ``[variant]`` table for its own reader, *drafts* are the
+    variants that it lists. *split* says what is taken out of finished wheels.
     """
 
     name: str
@@ -253,8 +249,7 @@ class Recipe:
     def load(cls, path: Path, asked: Keys = MappingProxyType({})) -> Self:
         """The recipe at *path*: a recipe file, a ``pyproject.toml``, or the folder of a project.
 
-        *asked*, tables by their names, replaces the same keys. `RecipeError`, with file, table and key, if it
-        cannot be carried out as written.
+        *asked* tables replace keys.
         """
         path = project_file(path) if path.is_dir() else path
         is_project = path.name in PROJECT_FILES
@@ -266,7 +261,6 @@ class Recipe:
 
     @classmethod
     def of_sdist(cls, sdist: Sdist, file: Path, keys: Keys) -> Self:
-        """The recipe that says *keys* of *sdist*; messages name it *file*."""
         with at(file):
             return _checked(cls._read(Table(keys), sdist.name, sdist, file))
 
@@ -283,11 +277,7 @@ class Recipe:
         )
 
     def chosen(self, *, only: Collection[str] = (), pythons: Collection[str] = ()) -> tuple[Target, ...]:
-        """The targets called as in *only*, for those of *pythons*; all if one is empty; `RecipeError` for
-        others.
-
-        A Python that is a path may be given as in the recipe, relative to its folder.
-        """
+        """The targets called as in *only*, for those of *pythons*; all if one is empty; `RecipeError` for others."""
         labels = dict.fromkeys(map(str, self.targets))
         for label in only:
             if label not in labels:

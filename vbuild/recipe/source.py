@@ -27,7 +27,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import read_file, read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.masking import without_logins
-from vbuild.recipe.flags import FlagRules
+from vbuild.recipe.compiling import FlagRules
 from vbuild.recipe.spelling import existing_file, located, requirement, variables
 
 _SDIST = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) *== *(?P<version>[^\s=]+)")
@@ -85,10 +85,7 @@ Source = Sdist | Folder | Git
 
 
 def read_source(table: Table, folder: Path, *, also: tuple[str, ...] = ()) -> Source:
-    """The source that a ``[source]`` *table* names.
-
-    Paths start at *folder*. *also* are further kinds that it may name.
-    """
+    """The source that a ``[source]`` *table* names; *also* are further kinds that it may name."""
     kinds = [key for key in ("sdist", "path", "git") if key in table]
     if len(kinds) != 1:
         found = " and ".join(kinds) or "none"
@@ -118,7 +115,7 @@ def read_source(table: Table, folder: Path, *, also: tuple[str, ...] = ()) -> So
 
 
 def sdist_file(path: Path, subdirectory: str = "") -> Sdist:
-    """The sdist at *path*, by the name and version in its name; `RecipeError` if it has none there."""
+    """The sdist at *path*, by the name and version in its name."""
     name: str
     try:
         name, version = parse_sdist_filename(path.name)
@@ -139,7 +136,6 @@ def _older_name(file: str) -> tuple[str, Version]:
 
 
 def project_file(folder: Path) -> Path:
-    """The file that describes the project in *folder*; `RecipeError` without one."""
     for name in PROJECT_FILES:
         if (folder / name).exists():
             return folder / name
@@ -147,9 +143,8 @@ def project_file(folder: Path) -> Path:
 
 
 def project_name(folder: Path) -> str | None:
-    """The name of the project in *folder*, as far as it is written there literally; `RecipeError` for damaged TOML.
-
-    It is in ``[project]``; or, as before that, in PKG-INFO, setup.cfg, Poetry's table, or setup.py.
+    """The name of the project in *folder*, as far as it is written there literally: in ``[project]``, or as before
+    that.
     """
     pyproject = folder / "pyproject.toml"
     if pyproject.is_file() and (name := Table.load(pyproject).handed("project", optional=True).optional_text("name")):
@@ -163,7 +158,6 @@ def project_name(folder: Path) -> str | None:
 
 
 def _name_in(setup: Path) -> str | None:
-    """The name that the file *setup* gives to setup(), as a text or a variable that holds one."""
     try:
         tree = ast.parse(read_file(setup))
     except (OSError, SyntaxError, ValueError, RecursionError):  # of Python 2, or not there
@@ -244,10 +238,7 @@ NativeSource = Source | Debian
 
 
 class Native(Struct, frozen=True):
-    """One native dependency: what it is built of, and how; *per_level* for each CPU level, else once for all.
-
-    *arguments* configure it: first those for all levels, then those of the level itself.
-    """
+    """One native dependency: what it is built of, and how; *per_level* for each CPU level, else once for all."""
 
     name: str
     source: NativeSource
@@ -300,7 +291,6 @@ def read_natives(recipe: Table, folder: Path) -> tuple[Native, ...]:
 
 
 def check_levels(natives: Collection[Native], levels: Collection[Cpu]) -> None:
-    """`RecipeError` for arguments of a level that is none of *levels*, those of the targets."""
     for native in natives:
         for cpu, _ in native.arguments:
             if cpu is not None and cpu not in levels:
@@ -309,7 +299,6 @@ def check_levels(natives: Collection[Native], levels: Collection[Cpu]) -> None:
 
 
 def _check_fit(table: Table, system: NativeSystem) -> None:
-    """Refuse what would have no effect with *system*."""
     if system is NativeSystem.SCRIPT:
         if "configure" in table:
             raise table.refuse("configure", "would have no effect, as build is 'script'; write it into the script")
@@ -386,5 +375,4 @@ class ToolkitLibrary(Struct, frozen=True):
 
     @property
     def release(self) -> str:
-        """It without the hashes."""
         return self.name if self.version is None else f"{self.name}=={self.version}"

@@ -43,7 +43,7 @@ def free_property(text: str) -> str:
 
 
 def baseline(machine: str | None = None) -> Cpu:
-    """The lowest level of *machine*, or of this machine; `RecipeError` for an unknown machine."""
+    """The lowest level of *machine*, or of this machine."""
     name = machine or platform.machine().lower()
     name = _SPELLINGS.get(name, name)
     if name not in _BASELINES:
@@ -65,7 +65,7 @@ def interpreter(text: str, folder: Path) -> str:
 
 
 def located(text: str, folder: Path) -> Path:
-    """The absolute path that *text* means in *folder*; `RecipeError` if it can be none."""
+    """The absolute path that *text* means in *folder*."""
     try:
         path = (folder / Path(text).expanduser()).absolute()
         path.exists()
@@ -75,7 +75,6 @@ def located(text: str, folder: Path) -> Path:
 
 
 def existing_file(kind: str, text: str, folder: Path) -> Path:
-    """The path of the file *text* in *folder*; `RecipeError`, which calls it a *kind*, without one."""
     path = located(text, folder)
     if not path.is_file():
         raise RecipeError(f"no {kind} {text!r}; paths start where the recipe stands")
@@ -99,7 +98,6 @@ def requirement(text: str) -> str:
 
 
 def pattern(text: str) -> str:
-    """*text* if it is a regular expression."""
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:

@@ -23,7 +23,7 @@ from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList, GpuRequest
-from vbuild.recipe.cuda import Compress, CudaBuild, Strategy, ToolkitSpec, check_together
+from vbuild.recipe.compiling import Compress, CudaBuild, Strategy, ToolkitSpec, check_together
 from vbuild.recipe.matrix import NONE, AxisValue, GpuGroup, Matrix, MatrixEntry, MatrixRule, Plain, local_label
 from vbuild.recipe.spelling import baseline, label, variant_property
 
@@ -62,14 +62,12 @@ class Target(Struct, frozen=True):
 
     @property
     def separate(self) -> "Target":
-        """The same wheel from a build for its GPUs alone."""
         if self.cuda is None or self.gpus is None:
             return self
         return replace(self, cuda=CudaBuild(self.cuda.toolkit, self.gpus), gpus=None)
 
     @property
     def asks_for_cpu(self) -> bool:
-        """Whether a property asks for a CPU level: it is for fewer machines than the plain wheel."""
         return Cpu.of_properties(self.properties) is not None
 
     @property
@@ -81,8 +79,6 @@ class Target(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """A variant listed by the project: its label, its properties, and the CPU they promise to run on."""
-
     label: str
     properties: tuple[str, ...]
     cpu: Cpu | None
@@ -129,7 +125,7 @@ def evaluated(
 ) -> tuple[Target, ...]:
     """Every wheel of *matrix* and of the project's own *drafts*, by Python, each Python's plain one first.
 
-    Drafts for another machine cannot be built here and are left out. `RecipeError` if two wheels would be one.
+    Drafts for another machine cannot be built here and are left out.
     """
     base = matrix.lowest or baseline(matrix.cpus[0].machine if matrix.cpus else None)
     points = _points(matrix, base)
@@ -211,7 +207,6 @@ def _combinations(matrix: Matrix) -> Iterable[Mapping[str, str]]:
 
 
 def _included(matrix: Matrix, rule: MatrixRule, base: Cpu) -> Iterable[_Point]:
-    """The points of an ``include`` entry: for each Python it does not choose from, the first value of other axes."""
     given = {axis: values[0] for axis, values in rule.values}
     first = {axis: str(base) if axis == "cpu" else values[0] for axis, values in matrix.names.items()}
     for python in [given["python"]] if "python" in given else matrix.pythons:
@@ -219,15 +214,12 @@ def _included(matrix: Matrix, rule: MatrixRule, base: Cpu) -> Iterable[_Point]:
 
 
 class _Gpus(Struct, frozen=True):
-    """A group of GPUs with its toolkit's entry, as a value of the axis ``cuda``."""
-
     entry: MatrixEntry
     group: GpuGroup
     value: AxisValue
 
 
 def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
-    """The groups of *matrix* by label; `RecipeError` if no property tells two apart."""
     groups: dict[str, _Gpus] = {}
     labels: dict[frozenset[str], str] = {}
     for entry, group in ((each, group) for each in matrix.cuda for group in each.groups):
@@ -241,8 +233,6 @@ def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
 
 
 class _Family(Struct, frozen=True):
-    """The points of one Python and of one version of what they require."""
-
     matrix: Matrix
     base: Cpu
     groups: Mapping[str, _Gpus]
@@ -250,11 +240,7 @@ class _Family(Struct, frozen=True):
     points: tuple[_Point, ...]
 
     def targets(self) -> Iterator[Target]:
-        """The plain wheel, then one for every point that has properties.
-
-        The plain wheel has the choices of a point without CUDA if asked for, and at the baseline if there is
-        one.
-        """
+        """The plain wheel, then one for every point that has properties."""
         points, without_cuda = self.points, bool(self.groups) and self.matrix.plain is Plain.CPU
         if without_cuda:
             points = tuple(point for point in points if point.values["cuda"] == NONE) or points
@@ -282,7 +268,6 @@ class _Family(Struct, frozen=True):
         return self.groups.get(point.values.get("cuda", NONE))
 
     def _build(self, point: _Point) -> _Build:
-        """What the points of one shared build have in common."""
         gpus = self._gpus(point)
         choices = (point.values[axis.name] for axis in self.matrix.axes)
         return gpus.entry.toolkit if gpus else None, point.values.get("cpu"), *choices
@@ -302,7 +287,6 @@ class _Family(Struct, frozen=True):
         return _cuda_build(gpus.entry, archs[self._build(point)]) if gpus else None
 
     def _with_gpus(self, target: Target, point: _Point, archs: Mapping[_Build, GpuList]) -> Target:
-        """*target* cut from the build it shares, or built for its GPUs alone."""
         gpus = self._gpus(point)
         if gpus is None:
             return target
@@ -311,7 +295,6 @@ class _Family(Struct, frozen=True):
         return replace(target, cuda=self._shared(point, archs), gpus=gpus.group.gpus)
 
     def _target(self, point: _Point) -> Target:
-        """The wheel of *point*, without its CUDA part."""
         cpu = Cpu.parse(point.values["cpu"]) if "cpu" in point.values else self.base
         gpus = self._gpus(point)
         free = [self.values[axis.name, point.values[axis.name]] for axis in self.matrix.axes]
@@ -343,7 +326,6 @@ def _cuda_build(entry: MatrixEntry, archs: GpuList) -> CudaBuild:
 
 
 def _check_levels(targets: Iterable[Target]) -> None:
-    """Refuse a plain wheel to be joined of builds for levels if its Python has none that are like it."""
     found = tuple(targets)
     for plain in (target for target in found if target.label is None):
         if not any(other.is_level_of(plain) for other in found):

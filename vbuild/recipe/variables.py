@@ -6,11 +6,10 @@
     keys of builds                                    what the project's code sees
 
 Asked for are names, or patterns such as ``DEMO_*``: a recipe's ``build.pass-env``. A variable of the table is held back
-if its name speaks of a secret (``CARGO_REGISTRIES_MINE_TOKEN``), or if it has a login in a URL
-(``https://me:word@proxy``), unless it is asked for.
+if its name speaks of a secret, or if it has a login in a URL, unless it is asked for.
 
 HOME is the user's own: compilers and their managers live there (``~/.cargo``, ``~/.rustup``, ``~/.ccache``), and
-another one would hide no file, since a build runs as the user and finds the folder by the user's id as well.
+another one would hide no file, since a build finds the folder by the user's id as well.
 
 Of what may be a secret in flags, others see the beginning of a hash:
 
@@ -72,7 +71,6 @@ def secrets_in(flags: str) -> Iterator[tuple[str, str, str]]:
 
 
 def masked_words(flags: str) -> Iterator[tuple[str, str]]:
-    """The words of *flags*, each as it is and as others may see it."""
     for word, seen, secret in secrets_in(flags):
         yield word, without_logins(seen) + (hashed(secret) if secret else "")
 

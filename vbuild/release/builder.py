@@ -20,19 +20,19 @@ from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 from packaging.version import Version
 
-from vbuild.build.agreement import agreement, unused
+from vbuild.build.agreement import agreement, unused_globs
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel
 from vbuild.build.identity import BuildKeys, Searched, build_keys, searched_files
-from vbuild.build.job import Job, hooks_of, prepared
+from vbuild.build.job import Job, build_job, hooks_of
 from vbuild.build.kept_flags import CodeAbove, KeptFlags, is_for_single_files
 from vbuild.build.native import NativeBuilder, NativeCache, NativeSettings
 from vbuild.build.repair import repaired
 from vbuild.build.reproducible import Unreproducible, not_reproducible, without_folders
-from vbuild.build.requiring import for_platform, tied
+from vbuild.build.requiring import for_platform, with_requirements
 from vbuild.build.source import digest, fetched, unpacked
 from vbuild.build.watching import Watch
-from vbuild.build.wrappers import Ccache, FailedCall, Override, ccache, named
+from vbuild.build.wrappers import Ccache, FailedCall, Override, ccache, with_known_sources
 from vbuild.dispatch.reach import Doubt
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
@@ -44,7 +44,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.recipe.model import Recipe, Repair
 from vbuild.recipe.source import Debian, Git, NativeSource, Sdist, same_project
 from vbuild.recipe.target import Target
@@ -206,7 +206,7 @@ class Builder(Struct, frozen=True):
         )
         return cls(context, archive, project, digest_now(), digest_now, environments, configuration, cpu_here())
 
-    def prepared(self, target: Target) -> Job:
+    def job_of(self, target: Target) -> Job:
         """The job of building *target*; `BuildError` if this machine cannot build it, `ToolkitError` without CUDA."""
         context = self.context
         if context.recipe.test.emulate == "always":
@@ -222,7 +222,7 @@ class Builder(Struct, frozen=True):
             return self.toolkits[spec]
 
         with at(context.recipe.name), at(target):
-            job = prepared(self.project, target, context.recipe.build, toolkits=toolkits, supply=context.supply)
+            job = build_job(self.project, target, context.recipe.build, toolkits=toolkits, supply=context.supply)
             return self._with_natives(job)
 
     def tree(self, folder: Path) -> Path:
@@ -300,7 +300,7 @@ class Builder(Struct, frozen=True):
         if target.cuda:
             self._check_gpu_code(built, target.cuda.archs, log)
         wheel = without_folders(wheel, folder / "without-folders", built.traces)
-        wheel = tied(wheel, folder / "tied", pins=dict(built.pins), asked=dict(target.requires))
+        wheel = with_requirements(wheel, folder / "tied", pins=dict(built.pins), asked=dict(target.requires))
         if recipe.repair.bill:
             materials = (*self.patches, *built.materials)
             materials += self.natives.materials(job.prefixes) if self.natives else ()
@@ -316,7 +316,7 @@ class Builder(Struct, frozen=True):
             wheel = billed(wheel, folder / "billed", replace(build_making, settings=settings))
         return RepairedWheel(
             wheel,
-            (*named(built.overrides, compiled.project), *self._native_overrides(job)),
+            (*with_known_sources(built.overrides, compiled.project), *self._native_overrides(job)),
             lists_of(built.commands, f"{compiled.project.resolve()}/"),
             built.seconds,
             built.failed,
@@ -394,8 +394,8 @@ class Builder(Struct, frozen=True):
         """
         kept = KeptFlags.of(compiled.built.overrides, compiled.built.calls, compiled.project)
         for is_sure in (True, False):
-            if following := kept.following(job.plan.rewriting, above, is_sure=is_sure):
-                return replace(job, plan=replace(job.plan, rewriting=following.rules)), following.what
+            if following := kept.following(job.plan.wrapper_rules, above, is_sure=is_sure):
+                return replace(job, plan=replace(job.plan, wrapper_rules=following.rules)), following.what
             if self.natives and above.functions:
                 flags = self.natives.learn(job.prefixes, above.functions, is_sure=is_sure)
                 if flags:
@@ -447,7 +447,7 @@ class Builder(Struct, frozen=True):
     def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:
         """`BuildError`, with the files, if compiled code falls short of *archs*; *log* gets each command of nvcc."""
         settings = self.context.recipe.build.cuda
-        for glob in unused(settings.files, built.commands):
+        for glob in unused_globs(settings.files, built.commands):
             self.notes.append(f"build.cuda.files: {glob!r} matches no file that nvcc compiled")
         output = read_text(log, errors="replace") if log.exists() else ""
         with log.open("a", encoding="utf-8") as file:

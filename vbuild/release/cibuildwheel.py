@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vbuild.build.agreement import agreement, unused
+from vbuild.build.agreement import agreement, unused_globs
 from vbuild.build.cibuildwheel.making import (
     NOT_PUT,
     ContainerBuild,
@@ -40,10 +40,10 @@ from vbuild.build.cibuildwheel.runs import (
 )
 from vbuild.build.job import recognised
 from vbuild.build.kept_flags import is_for_single_files
-from vbuild.build.plan import FlagPlan, Rewriting
+from vbuild.build.plan import FlagPlan, WrapperRules
 from vbuild.build.reproducible import BuildTraces, Unreproducible, not_reproducible
 from vbuild.build.trial import TrialResult
-from vbuild.build.wrappers import named, nvcc_of
+from vbuild.build.wrappers import nvcc_of, with_known_sources
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.atomic import LOGS, staging
 from vbuild.hardware.machine import cpu_here
@@ -250,12 +250,12 @@ class _CibuildwheelSteps(Struct, frozen=True):
 
     def _following(
         self, run: CibuildwheelRun, result: ContainerResult
-    ) -> tuple[Rewriting, tuple[str, ...], str] | None:
+    ) -> tuple[WrapperRules, tuple[str, ...], str] | None:
         """The rules without the flags that put code above the level, the identifiers that need them, and what is
         different; None if no flag did.
         """
         recipe, flags = self.context.recipe, dict[str, None]()
-        rules = first = run.plan.rewriting if run.plan else Rewriting()
+        rules = first = run.plan.wrapper_rules if run.plan else WrapperRules()
         identifiers: list[str] = []
         for identifier in run.identifiers:
             build = result.builds.get(identifier)
@@ -288,7 +288,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
                 yield f"{result.run}: no wheel for {', '.join(missing)}, of which there is a plain one"
             commands = [command for build in result.builds.values() for command in build.record.commands]
             if result.run.toolkit and commands:
-                for glob in unused(self.context.recipe.build.cuda.files, commands):
+                for glob in unused_globs(self.context.recipe.build.cuda.files, commands):
                     yield f"build.cuda.files: {glob!r} matches no file that nvcc compiled"
 
     def _finished(
@@ -341,10 +341,10 @@ class _CibuildwheelSteps(Struct, frozen=True):
             wheel=wheel,
             label=self.context.family.label(target),
             plan=result.run.plan
-            or FlagPlan(target.cpu, recognised(self.context.recipe.file.parent), (), (), Rewriting()),
+            or FlagPlan(target.cpu, recognised(self.context.recipe.file.parent), (), (), WrapperRules()),
             toolkit=result.run.toolkit,
             seconds=build.seconds,
-            overrides=named(build.record.overrides, self.context.recipe.file.parent.resolve()),
+            overrides=with_known_sources(build.record.overrides, self.context.recipe.file.parent.resolve()),
             lists=lists_of(build.record.commands, "/project/"),
             verdict=verdict,
             # what is cut from the wheel that was tested was not

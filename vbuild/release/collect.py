@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
-from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
+from vbuild.build.plan import BuildBackend, FlagPlan, WrapperRules
 from vbuild.build.trial import TrialResult, WheelTrial
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
 from vbuild.files.atomic import LOGS, STAGE, linked, staging
@@ -197,7 +197,7 @@ class _CollectedWheels(Struct, frozen=True):
                 target=claims.target,
                 wheel=wheel,
                 label=claims.name.variant,
-                plan=FlagPlan(claims.cpu, BuildBackend.OTHER, (), (), Rewriting()),
+                plan=FlagPlan(claims.cpu, BuildBackend.OTHER, (), (), WrapperRules()),
                 toolkit=None,
                 seconds=0,
                 overrides=(),

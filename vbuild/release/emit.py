@@ -38,7 +38,7 @@ from vbuild.errors import BuildError
 from vbuild.files.atomic import replacing
 from vbuild.files.templates import Written, templates, yaml_text
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.flags import HostCompiler
+from vbuild.recipe.compiling import HostCompiler
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Folder
 from vbuild.recipe.target import Target

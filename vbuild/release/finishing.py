@@ -24,7 +24,7 @@ from vbuild.files.wording import counted
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import OncePerKey
-from vbuild.recipe.cuda import Compress
+from vbuild.recipe.compiling import Compress
 from vbuild.recipe.model import Check
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed

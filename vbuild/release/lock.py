@@ -28,12 +28,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import vbuild
-from vbuild.build.environment import lock_for, resolved
+from vbuild.build.environment import lock_for, resolved_lines
 from vbuild.build.frontend import required
 from vbuild.build.job import Job
 from vbuild.build.source import digest
 from vbuild.config.requirements import asked_project, requirement_lines
-from vbuild.config.toml_text import toml
+from vbuild.config.table import toml
 from vbuild.errors import BuildError, FetchError, RecipeError, VariantError, VbuildError, WheelError, at
 from vbuild.files.atomic import duplicate, replacing
 from vbuild.files.hashing import sha256_of
@@ -94,7 +94,7 @@ def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: Non
             on_progress=lambda _target, step: on_progress(step),
         )
         builder = Builder.opened(context)
-        jobs = [builder.prepared(target) for target in targets]
+        jobs = [builder.job_of(target) for target in targets]
         requirements = _requirements(builder, jobs, on_progress)
         written = Lock(
             vbuild=vbuild.__version__,
@@ -132,7 +132,7 @@ def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpre
     variables = {**for_installers(os.environ, builder.context.recipe.build.pass_env), **builder.configuration()}
     log = Path(tempfile.mkdtemp(dir=builder.context.stage, prefix="resolving-"), "log")
     with at(interpreter.kind):
-        packages = resolved(requires, interpreter, log=log, environment=variables)
+        packages = resolved_lines(requires, interpreter, log=log, environment=variables)
     return LockedRequirement(interpreter.kind, requires, packages)
 
 

@@ -28,7 +28,7 @@ from packaging.version import Version
 from vbuild.build.frontend import begin as begin_build
 from vbuild.build.identity import build_keys
 from vbuild.build.init import AskedAxes, project_recipe
-from vbuild.build.job import Job, shared
+from vbuild.build.job import Job, build_shares
 from vbuild.build.trial import TrialResult
 from vbuild.build.watching import library_of
 from vbuild.errors import RecipeError, VbuildError, at
@@ -144,7 +144,7 @@ def jobs_of(source: str | Path, request: MatrixRequest = _DEFAULT) -> tuple[Job,
         folder = Path(text)
         context = ReleaseContext(recipe=recipe, targets=targets, folder=folder, stage=folder, supply=FORESEEN)
         builder = Builder.opened(context)
-        return masked_in(tuple(builder.prepared(target) for target in targets))
+        return masked_in(tuple(builder.job_of(target) for target in targets))
 
 
 def recipe_and_targets(
@@ -214,7 +214,7 @@ def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
     Each build is made once, whatever the number of wheels from it.
     """
     builder = Builder.opened(context)
-    build_jobs = [builder.prepared(target) for target in context.targets]
+    build_jobs = [builder.job_of(target) for target in context.targets]
     with _preparing(builder) as begin:
         if context.cache is None or context.cache.fresh:
             begin(build_jobs)
@@ -317,7 +317,7 @@ def _built_and_finished(
     first: dict[str, PlannedWheel] = {}  # of each build, also of those to compare with
     for wheel in sorted((wheel for wheel in wheels if wheel.build in keys), key=_gpus_to_compile, reverse=True):
         first.setdefault(wheel.build, wheel)
-    at_once, processes = shared(len(first), jobs)
+    at_once, processes = build_shares(len(first), jobs)
     builder = replace(builder, processes=processes)
     cache = builder.ccache()
     with (
@@ -374,7 +374,7 @@ def _compiled_separately(builder: Builder, wheels: Sequence[PlannedWheel]) -> Ma
         return {}
     names = ", ".join(str(wheel.target) for wheel in wheels)
     builder.notes.append(f"{names}: compiled separately: GPU code of their common build cannot be cut")
-    jobs = [builder.prepared(wheel.target.separate) for wheel in wheels]
+    jobs = [builder.job_of(wheel.target.separate) for wheel in wheels]
     return {
         wheel: replace(planned_wheel(builder, own.job, own.build, wheel.baseline), keys=own.keys)
         for wheel, own in zip(wheels, planned_wheels(builder, jobs), strict=True)

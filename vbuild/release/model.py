@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
-from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
+from vbuild.build.plan import BuildBackend, FlagPlan, WrapperRules
 from vbuild.build.reproducible import Unreproducible
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
@@ -35,8 +35,8 @@ from vbuild.release.report import (
     ToolkitEntry,
     WheelEntry,
 )
+from vbuild.toolchain.compiler_program import SINGLE_FILE
 from vbuild.toolchain.nvcc_commands import is_trial
-from vbuild.toolchain.rewriting import SINGLE_FILE
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.toolchain.toolkit_provision import FETCHED, Supply
 from vbuild.variants.document import Document
@@ -133,7 +133,7 @@ class Product(Struct, frozen=True):
             target=target,
             wheel=wheel,
             label=entry.label,
-            plan=FlagPlan(target.cpu, BuildBackend.OTHER, environment, settings, Rewriting()),
+            plan=FlagPlan(target.cpu, BuildBackend.OTHER, environment, settings, WrapperRules()),
             toolkit=toolkit,
             seconds=entry.seconds,
             overrides=entry.overrides,

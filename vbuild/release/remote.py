@@ -428,7 +428,7 @@ class _Work(Struct, frozen=True):
         builder = self.state.with_source(self.builder, source)
         [target] = self.targets
         try:
-            job = builder.prepared(target)
+            job = builder.job_of(target)
         except VbuildError as error:
             # other targets miss the same here, and get one message together
             why = str(error).removeprefix(f"{builder.context.recipe.name}: {target}: ")

@@ -27,7 +27,7 @@ from vbuild.files.reading import parsed_json, read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
-from vbuild.recipe.cuda import CudaBuild, ToolkitSpec
+from vbuild.recipe.compiling import CudaBuild, ToolkitSpec
 from vbuild.recipe.matrix import local_label
 from vbuild.recipe.target import Target
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin

@@ -2,28 +2,25 @@
 compiler, and notes how it failed.
 
 It runs once per compiler call, thousands of times in a build, on a Python without site packages. Hence no import
-but what that call needs (``json`` alone doubles the start-up). `vbuild.toolchain.rewriting`, of which the same is true,
-and the settings, a mapping that is marshalled, are in files beside it.
+but what that call needs (``json`` alone doubles the start-up), no dataclass, and nothing of the rest of vbuild: the
+rules are a mapping of tuples in the settings, which are marshalled, in a file beside it.
 
     python -I -S compiler_program.pyc NAME ARGUMENT...  ->  the program that NAME stands for, with other arguments
 """
 
 # pathlib alone costs more than all the rest; late imports are what the last paragraph is about
-# ruff: noqa: PTH100, PTH103, PTH118, PTH120, PTH123, PLC0415, S606
+# ruff: noqa: PTH100, PTH103, PTH118, PTH120, PTH123, PTH202, PLC0415, S606
 
+import itertools
 import os
 import sys
 
-if __name__ == "__main__":
-    sys.path.insert(0, os.path.dirname(sys.argv[0]))
-    from rewriting import RewrittenCommand, mapped, rewritten, rewritten_rust, text_of  # type: ignore[import-not-found]
-else:
-    from vbuild.toolchain.rewriting import RewrittenCommand, mapped, rewritten, rewritten_rust, text_of
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing costs a fifth of the start-up
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any, NoReturn
+
+    Rules = dict[str, tuple[str, ...]]
 
 SETTINGS = "settings.marshal"
 # how many processes a build may start, and below nvcc's wrapper that nvcc; what tells it so behind ccache
@@ -39,9 +36,309 @@ TOOLS = ("ar", "ranlib")  # zig's, in the place of binutils'
 _ERRORS = ("error:", "undefined reference", "cannot find -l", "undefined symbol")
 _BEGIN = 400
 
+# why a flag of the project's own stays or goes
+NATIVE = "native"  # goes: it is for the processor of the building machine
+WHOLE_BUILD = "whole build"  # goes: it steers the whole build, as the level does
+LEAK = "leak"  # goes: with it, code above the level ran without a check of the processor
+SINGLE_FILE = "single file"  # stays: it is for a file whose code is chosen at run time
+ASSEMBLY = "assembly"  # stays
+RULE = "rule"  # stays or goes, by the recipe
+
+# what chooses the instructions a compiler may use; -mno-... only ever lowers, and stays
+_CHOOSES = (
+    *("-march=", "-mcpu=", "-mtune="),
+    *("-mmmx", "-m3dnow", "-msse", "-mssse", "-mavx", "-mamx", "-mapxf", "-mevex512"),
+    *("-mfma", "-mf16c", "-mabm", "-mbmi", "-mlzcnt", "-mpopcnt", "-mmovbe", "-mcx16", "-msahf"),
+    *("-mxop", "-mtbm", "-mlwp", "-madx", "-mrdrnd", "-mrdseed", "-mrdpid", "-mrtm", "-mhle"),
+    *("-maes", "-mvaes", "-mpclmul", "-mvpclmulqdq", "-msha", "-msm3", "-msm4", "-mgfni", "-mkl", "-mwidekl"),
+    *("-mxsave", "-mfsgsbase", "-mprfchw", "-mprefetchwt1", "-mprefetchi", "-mclflushopt"),
+    *("-mclwb", "-mclzero", "-mcldemote", "-mmovdir", "-menqcmd", "-mwaitpkg", "-mmwaitx"),
+    *("-mserialize", "-mtsxldtrk", "-muintr", "-mhreset", "-mptwrite", "-mpconfig"),
+    *("-mwbnoinvd", "-mraoint", "-mcmpccxadd", "-musermsr"),
+)
+_TUNES = "-mtune="
+_PROCESSORS = ("-march=", "-mcpu=", _TUNES)
+_NATIVE = frozenset({"-march=native", "-mcpu=native", "-mtune=native"})
+
+# options whose value is the next word, which is therefore no input file
+_TAKES_VALUE = frozenset(
+    {
+        *("-o", "-I", "-L", "-D", "-U", "-l", "-u", "-z", "-T", "-h", "-e", "-x", "-A", "-B", "-MF", "-MT", "-MQ"),
+        *("-include", "-imacros", "-isystem", "-iquote", "-idirafter", "-iprefix", "-isysroot"),
+        *("-iwithprefix", "-iwithprefixbefore", "--param", "-mllvm", "-wrapper"),
+        *("-Xlinker", "-Xassembler", "-Xpreprocessor", "-Xclang", "-Xcompiler"),
+        *("-target", "-arch", "-framework", "-aux-info", "-dumpbase", "-dumpdir", "-dumpbase-ext"),
+    }
+)
+ASSEMBLY_FILES = (".s", ".S", ".sx")
+_SOURCES = (
+    *(".c", ".cc", ".cp", ".cpp", ".cxx", ".c++", ".C", ".CPP", ".i", ".ii", ".m", ".mm", ".M", ".cu", ".hip"),
+    *(".h", ".hh", ".hpp", ".hxx", ".f", ".for", ".f90", ".f95", ".f03", ".f08", ".F", ".F90", ".F95", ".d"),
+)
+_NOT_LINKING = frozenset({"-c", "-S", "-E", "-fsyntax-only", "-M", "-MM"})
+
+# what build systems compile to ask whether the compiler takes a flag: CMake, Meson, pybind11
+_FLAG_CHECKS = frozenset(
+    {
+        *("", "intmain(void){return0;}", "intmain(){return0;}", "intmain(intargc,char**argv){return0;}"),
+        *("externinti;inti;", "__host__intmain(){return0;}"),
+    }
+)
+_FLAG_CHECK_SIZE = 200  # bytes
+
+_RUST_FEATURES = tuple(flag.removeprefix("-m") for flag in _CHOOSES if not flag.endswith("="))
+
+
+class RewrittenCommand:
+    """A command's new arguments, and what is different in them; *kept* flags of the project's own exceed the level."""
+
+    __slots__ = ("added", "arguments", "kept", "refused", "removed", "sources", "why")
+
+    def __init__(self, arguments: "Sequence[str]", sources: "Sequence[str]" = ()) -> None:
+        self.arguments = list(arguments)
+        self.sources = list(sources)
+        self.removed: list[str] = []
+        self.kept: list[str] = []
+        self.why: list[tuple[str, str]] = []
+        self.added: list[str] = []
+        self.refused: list[str] = []
+
+
+def rewritten_command(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
+    """The arguments of a C, C++ or Fortran compiler, by the *rules* of `vbuild.build.plan.WrapperRules`."""
+    arguments = _expanded(arguments)
+    sources, assembles = _sources(arguments)
+    result = RewrittenCommand((), sources)
+    verdict = _verdict(sources, rules, assembles=assembles)
+    for taken in _options(arguments):
+        flag = taken[-1] if taken[0].startswith("-Xarch_") else taken[0]
+        if taken[0] in rules["dropped"]:
+            continue
+        if not flag.startswith(_CHOOSES) or flag in (*rules["implied"], *rules["compile"]):
+            result.arguments += taken
+            continue
+        keeps, why = verdict(flag)
+        result.why.append((flag, why))
+        if keeps:
+            result.arguments += taken
+            result.kept.append(flag)
+        else:
+            result.removed.append(flag)
+    if rules["zig"] and not sources:
+        # zig would compile libc++ again for the level, half a minute each: all of them get the baseline's
+        result.arguments = [word for word in result.arguments if not word.startswith(_CHOOSES)]
+    elif sources or result.removed:
+        keeps, why = verdict("")
+        _add(result, rules["compile"], first=bool(result.kept) or (keeps and why != SINGLE_FILE))
+    if "-shared" in arguments and not _NOT_LINKING.intersection(arguments):
+        result.arguments += rules["link"]
+    if (result.kept or result.removed) and len(sources) == 1 and _is_flag_check(sources[0]):
+        result.kept = []  # in no library
+        result.refused = _telling(result.removed) if not rules["keep"] else []
+    return result
+
+
+def _telling(removed: "Sequence[str]") -> list[str]:
+    return [flag for flag in removed if flag not in _NATIVE and not flag.startswith(_TUNES)]
+
+
+def _verdict(sources: "Sequence[str]", rules: "Rules", *, assembles: bool) -> "Callable[[str], tuple[bool, str]]":
+    def any_of(globs: "Sequence[str]") -> bool:
+        return any(_matches(source, globs) for source in sources)
+
+    if assembles and sources:
+        others = (True, ASSEMBLY)
+    elif sources and all(_matches(source, rules["keep"]) for source in sources):
+        others = (True, RULE)
+    elif any_of(rules["strip"]):
+        others = (False, RULE)
+    elif any_of(rules["leaking"]):
+        others = (False, LEAK)
+    elif not sources or rules["flags"] == ("strip",):  # a link: what it says of instructions is for all files
+        others = (False, WHOLE_BUILD if not sources else RULE)
+    else:
+        others = (True, SINGLE_FILE if rules["flags"] == ("auto",) else RULE)
+
+    def of(flag: str) -> tuple[bool, str]:
+        if flag in _NATIVE:
+            return False, NATIVE
+        # zig calls processors by other names
+        if others[1] == SINGLE_FILE and (flag in rules["steering"] or (rules["zig"] and flag.startswith(_PROCESSORS))):
+            return False, WHOLE_BUILD
+        return others
+
+    return of
+
+
+def rewritten_rustc(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
+    """The arguments of rustc; unchanged for the building machine: build scripts, macros."""
+    result = RewrittenCommand((), [word for word in arguments if word.endswith(".rs")][:1])
+    if not any(word.startswith("--target") for word in arguments):
+        result.arguments = list(arguments)
+        return result
+    words = iter(arguments)
+    for word in words:
+        option, joined, value = _codegen(word, words)
+        kept, removed = _codegen_kept(value, rules)
+        result.removed += removed
+        if not option:
+            result.arguments.append(word)
+        elif kept:
+            result.arguments += [f"{option}{kept}"] if joined else [option, kept]
+    _add(result, rules["rust"], first=False)
+    result.added = []  # there is no other way for ours to arrive, so none was missed
+    if not result.sources:  # cargo asking rustc what the flags stand for
+        result.removed = []
+    return result
+
+
+def _codegen(word: str, words: "Iterator[str]") -> tuple[str, bool, str]:
+    """A ``-C`` option: itself, whether its value is in the same word, the value; empty for others."""
+    if word in {"-C", "--codegen"}:
+        return word, False, next(words, "")
+    for option in ("--codegen=", "-C"):
+        if word.startswith(option):
+            return option, True, word.removeprefix(option)
+    return "", False, ""
+
+
+def _codegen_kept(value: str, rules: "Rules") -> tuple[str, list[str]]:
+    name, _, text = value.partition("=")
+    if name == "target-cpu":
+        return ("", []) if value in rules["rust"] else ("", [value])
+    if name != "target-feature":
+        return value, []
+    features = text.split(",")
+    removed = [
+        feature
+        for feature in features
+        if feature.startswith("+")
+        and feature.removeprefix("+").startswith(_RUST_FEATURES)
+        and f"-m{feature.removeprefix('+')}" not in rules["implied"]
+    ]
+    kept = ",".join(feature for feature in features if feature not in removed)
+    return f"{name}={kept}" if kept else "", [f"{name}={','.join(removed)}"] if removed else []
+
+
+def chooses_instructions(flag: str) -> bool:
+    """Whether *flag* of a compiler chooses the instructions that it may use."""
+    return flag.startswith(_CHOOSES)
+
+
+def _add(result: RewrittenCommand, flags: "Sequence[str]", *, first: bool) -> None:
+    """Put our flags where they win: last; but before those that a source keeps, which add to ours."""
+    options, ours = list(_options(result.arguments)), [[flag] for flag in flags]
+    result.added = [flag for flag in flags if [flag] not in options]
+    # an option whose value is missing would take ours for it
+    if first or (options and len(options[-1]) == 1 and _takes_value(options[-1][0])):
+        result.arguments = [*flags, *(word for taken in options if taken not in ours for word in taken)]
+    elif options[-len(ours) :] != ours:
+        result.arguments += flags
+
+
+def _options(arguments: "Sequence[str]") -> "Iterator[list[str]]":
+    """Each option with its value, and each other word."""
+    words = iter(arguments)
+    for word in words:
+        yield [word, *itertools.islice(words, int(_takes_value(word)))]
+
+
+def _takes_value(word: str) -> bool:
+    return word in _TAKES_VALUE or word.startswith("-Xarch_")
+
+
+def _sources(arguments: "Sequence[str]") -> tuple[list[str], bool]:
+    """The files a command compiles, and whether all of them are assembly.
+
+    Assembly keeps its flags: its instructions are the author's choice anyway, and on Arm flags say what the
+    assembler accepts.
+    """
+    sources: list[str] = []
+    language = ""
+    for word, *value in _options(arguments):
+        if value:
+            language = value[0] if word == "-x" else language
+        elif word == "-" or (not word.startswith("-") and (language or word.endswith((*_SOURCES, *ASSEMBLY_FILES)))):
+            sources.append(word)
+        elif word.startswith("-x") and len(word) > len("-x"):
+            language = word.removeprefix("-x")
+        if language == "none":
+            language = ""
+    if language:
+        return sources, language.startswith("assembler")
+    return sources, bool(sources) and all(source.endswith(ASSEMBLY_FILES) for source in sources)
+
+
+def _expanded(arguments: "Sequence[str]") -> "Sequence[str]":
+    """*arguments* with the words of each response file in its place."""
+    if not any(word.startswith("@") for word in arguments):
+        return arguments
+    words: list[str] = []
+    for word in arguments:
+        try:
+            inside = _words(text_of(word[1:])) if word.startswith("@") else None
+        except OSError:  # gcc takes the word as it is, too
+            inside = None
+        words += [word] if inside is None else _expanded(inside)
+    return words
+
+
+def _words(text: str) -> list[str]:
+    """The words of a response file, by gcc's rules."""
+    words: list[str] = []
+    word: str | None = None
+    quote = ""
+    characters = iter(text)
+    for character in characters:
+        if character == "\\":
+            word = (word or "") + next(characters, "")
+        elif quote:
+            word, quote = (word, "") if character == quote else ((word or "") + character, quote)
+        elif character in "'\"":
+            word, quote = word or "", character
+        elif not character.isspace():
+            word = (word or "") + character
+        elif word is not None:
+            words.append(word)
+            word = None
+    return words if word is None else [*words, word]
+
+
+def _matches(source: str, globs: "Sequence[str]") -> bool:
+    """Whether a glob matches *source* from any of its folders on: ``simd/*.c`` fits ``../src/simd/sum.c``."""
+    if not globs:
+        return False
+    from fnmatch import fnmatchcase  # as expensive as all the rest, and rarely needed
+
+    path = os.path.abspath(source)
+    return any(fnmatchcase(path, f"*/{glob}") for glob in globs)
+
+
+def _is_flag_check(source: str) -> bool:
+    """Whether *source* is so empty that compiling it only asks whether the compiler takes the flags."""
+    try:
+        if os.path.getsize(source) > _FLAG_CHECK_SIZE:
+            return False
+        return "".join(text_of(source).split()) in _FLAG_CHECKS
+    except OSError:
+        return False
+
+
+def mapped(path: str, mapping: "Sequence[str]") -> "str | None":
+    """The absolute *path* as binaries have it by *mapping*, or None if they have it as it is."""
+    for flag in mapping:
+        folder, _, name = flag.partition("=")[2].rpartition("=")
+        if path.startswith(f"{folder}{os.sep}"):
+            return f"{name}{path.removeprefix(folder)}"
+    return None
+
+
+def text_of(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
 
 def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> None:
-    """Log what is different in a command."""
     root = settings["source"] + os.sep
     entry = {
         "program": name,
@@ -57,7 +354,6 @@ def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> 
 
 
 def _keep_object(settings: "dict[str, Any]", result: RewrittenCommand) -> None:
-    """Keep what *result* made, which goes with its machine, so that it can be asked for its functions."""
     import shutil
 
     compiled = os.path.abspath(_output(result.arguments))
@@ -70,7 +366,7 @@ def _keep_object(settings: "dict[str, Any]", result: RewrittenCommand) -> None:
 
 
 def _log(settings: "dict[str, Any]", entry: "dict[str, Any]") -> None:
-    """Add a line to the log by a single append, since compilers run side by side."""
+    """Add a line by a single append, since compilers run side by side."""
     import json  # only for commands that are changed, or fail
 
     log = os.open(settings["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -81,8 +377,7 @@ def _log(settings: "dict[str, Any]", entry: "dict[str, Any]") -> None:
 def _ended(command: "list[str]") -> "tuple[int, bytes]":
     """The status of *command*, and what it wrote to standard error, which is passed on.
 
-    What it writes goes to a file until then: a daemon that it starts, such as a cache's, may hold a pipe open
-    forever.
+    That goes to a file first: a daemon that it starts, such as a cache's, may hold a pipe open forever.
     """
     errors = os.memfd_create("errors")
     process = os.posix_spawnp(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, errors, 2)])
@@ -98,10 +393,7 @@ def _ended(command: "list[str]") -> "tuple[int, bytes]":
 
 
 def _note_failure(settings: "dict[str, Any]", name: str, result: RewrittenCommand, errors: str) -> None:
-    """Log a command that failed, with the line of *errors* that says why, and how its source begins.
-
-    Most only ask what the compiler can do, and what they compile is gone afterwards.
-    """
+    """Log why a command failed, and how its source begins, which is gone afterwards if it only asked something."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     telling = [line for line in lines if any(word in line for word in _ERRORS)]
     try:
@@ -133,7 +425,6 @@ def _complete(settings: "dict[str, Any]", result: RewrittenCommand) -> None:
 
 
 def _is_device_pass(arguments: "Sequence[str]") -> bool:
-    """Whether a command of nvcc preprocesses code of one GPU architecture, and not for a cache."""
     is_for_gpu = any(word.startswith("-D__CUDA_ARCH__=") for word in arguments)
     return is_for_gpu and "-E" in arguments and _output(arguments).endswith(".cpp1.ii")
 
@@ -141,7 +432,7 @@ def _is_device_pass(arguments: "Sequence[str]") -> bool:
 def _map_lines(preprocessed: str, mapping: "Sequence[str]") -> None:
     """Have the file *preprocessed* name its sources as binaries do: nvcc writes those names into GPU code.
 
-    It has no option for that. A relative name it would put behind the folder that it runs in, so all begin with /.
+    It has no option for that, and puts a relative name behind the folder that it runs in, so all begin with /.
     """
     import re
 
@@ -167,7 +458,6 @@ def _map_lines(preprocessed: str, mapping: "Sequence[str]") -> None:
 def _count(
     settings: "dict[str, Any]", name: str, command: "list[str]", arguments: "Sequence[str]", result: RewrittenCommand
 ) -> None:
-    """Add a line to the list of calls that compile, or that link."""
     log, files = settings["calls"], result.sources
     if name == RUSTC and result.arguments == arguments[1:]:
         return
@@ -184,7 +474,7 @@ def _count(
 
 
 def _keep_answer(folder: str, name: str, command: "list[str]", *, is_zig: bool) -> None:
-    """Keep in *folder* what the compiler *name*, which *command* starts, says of itself, at its first call.
+    """Keep in *folder* what the compiler *name* says of itself, at its first call.
 
     Only here it is known: rustup takes another rustc in another folder, and a container is gone afterwards.
     """
@@ -214,13 +504,13 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
         os.execvp(command[0], [*command, *arguments])
     if name == RUSTC:  # cargo's wrapper protocol: the first argument is the rustc to run
         command = [*command, *arguments[:1]]
-        result = rewritten_rust(arguments[1:], settings["rules"])
+        result = rewritten_rustc(arguments[1:], settings["rules"])
         mapping = settings["rust_mapping"]
     else:
         # ccache, distcc and compilers that are scripts look for the compiler on PATH again
         path = os.environ.get("PATH", os.defpath).split(os.pathsep)
         os.environ["PATH"] = os.pathsep.join(entry for entry in path if entry != folder)
-        result = rewritten(arguments, settings["rules"])
+        result = rewritten_command(arguments, settings["rules"])
         mapping = settings["mapping"]
     _count(settings, name, command, arguments, result)
     if result.removed or result.kept:

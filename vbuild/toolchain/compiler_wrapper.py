@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vbuild.process.python import isolated
-from vbuild.toolchain import compiler_program, rewriting
+from vbuild.toolchain import compiler_program
 
 # gcc, x86_64-linux-gnu-g++-12, clang++; not gcc-ar
 NAME = re.compile(r"(?:[\w.]+-)*(?:cc|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|flang)(?:-\d+(?:\.\d+)*)?")
@@ -42,11 +42,8 @@ _OLDEST = 315532800 * 10**9  # 1980-01-01, in nanoseconds, from which the times 
 _TIME_DIGITS = 14  # of the digest, so that these are less than three years
 
 
-def programs(path: str) -> dict[str, Path]:
-    """Every compiler on *path* by its name; the first of a name counts.
-
-    Wrappers of another build around this one do not count: they would put that build's flags last.
-    """
+def compilers_on(path: str) -> dict[str, Path]:
+    """Every compiler on *path* by its name; the first of a name counts, but not wrappers of a build around this one."""
     compilers: dict[str, Path] = {}
     for folder in path.split(os.pathsep):
         if Path(folder, compiler_program.SETTINGS).exists():
@@ -63,23 +60,23 @@ def programs(path: str) -> dict[str, Path]:
 
 
 def marking(compiler: str, cpu: str, library: str) -> list[str]:
-    """The command that succeeds if *compiler* links a library that is marked with the level *cpu*."""
     return [
         *(compiler, "-shared", "-nostdlib", f"-Wl,--fatal-warnings,-z,{cpu}", "-x", "c", os.devnull),
         *("-o", library),
     ]
 
 
-def put(folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = (), toolkit: Path | None = None) -> None:
-    """Write into *folder* a compiler wrapper for every program of *settings*, which they follow.
+def write_wrappers(
+    folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = (), toolkit: Path | None = None
+) -> None:
+    """Write into *folder* a compiler wrapper for every program of *settings*, and nvcc's in a double of *toolkit*.
 
-    They find the files *modules* beside themselves, compiled. With *toolkit*, a CUDA_HOME, its double with the
-    wrapper of nvcc is in the folder ``cuda``. Caches of compilers know a compiler by its bytes, or by its size and
-    time: both are the same for wrappers that do the same, and for no others.
+    They find the files *modules* beside themselves, compiled. Caches know a compiler by its bytes, or by its size
+    and time: both are the same for wrappers that do the same, and for no others.
     """
     folder = folder.absolute()
     (folder / compiler_program.SETTINGS).write_bytes(marshal.dumps(settings))
-    sources = (compiler_program.__file__, rewriting.__file__, *modules)
+    sources = (compiler_program.__file__, *modules)
     mark = _mark(settings, sources)
     for module in sources:
         py_compile.compile(module, str(folder / f"{Path(module).stem}.pyc"), doraise=True)
@@ -113,7 +110,6 @@ def script(file: Path, command: list[str], mark: str) -> None:
 
 
 def _mark(settings: dict[str, Any], sources: tuple[str, ...]) -> str:
-    """A digest of *settings*, of the code in *sources*, and of the programs that the wrappers run."""
     relevant = {name: value for name, value in settings.items() if name not in _LOGS}
     if nvcc := relevant.get("nvcc"):
         relevant["nvcc"] = {name: value for name, value in nvcc.items() if name not in _LOGS}
@@ -124,7 +120,6 @@ def _mark(settings: dict[str, Any], sources: tuple[str, ...]) -> str:
 
 
 def _state(word: str) -> tuple[int, int]:
-    """Size and time of the program at the path *word*; zeros for a word that is none."""
     try:
         status = Path(word).stat()
     except OSError:
@@ -133,7 +128,6 @@ def _state(word: str) -> tuple[int, int]:
 
 
 def _double(toolkit: Path, folder: Path) -> None:
-    """Make *folder* the same as *toolkit*, with links, but without an nvcc."""
     (folder / "bin").mkdir(parents=True)
     entries = [*toolkit.iterdir(), *(toolkit / "bin").iterdir()]
     for entry in entries:

@@ -1,26 +1,42 @@
-"""The compilers of this machine: which one a build will use, what it can do, and all the names it goes by.
+"""The compilers that a build takes, the system's or zig's: what they can do, and all the names they go by.
 
-CC, the interpreter's own, or what is on PATH -> asked for its macros -> family, version, machine
+    host = "system"   CC, the interpreter's own, or what is on PATH -> asked for its macros -> family, version, machine
+    host = "zig"      zig from the package index: cc -> zig cc -target x86_64-linux-gnu.2.17
+    host = "auto"     the system's; zig if it has none
+
+zig has the headers and start-up code of every glibc it can build for. It compiles libc++, libunwind and glibc's stubs
+when a target first needs them, half a minute for C++, and keeps them in its global cache, which its processes share.
+https://andrewkelley.me/post/zig-cc-powerful-drop-in-replacement-gcc-clang.html https://github.com/ziglang/zig-pypi
 """
 
+import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
 
-from vbuild.errors import BuildError
+from vbuild.errors import BuildError, FetchError
+from vbuild.files.cache import ELSEWHERE, Cache, Part
 from vbuild.hardware.cpu import Cpu
-from vbuild.toolchain.compiler_program import RUSTC
-from vbuild.toolchain.compiler_wrapper import KNOWS_LEVELS, MACRO, NAME, QUESTION, marking, programs
+from vbuild.index_client.configuration import Indexes
+from vbuild.recipe.compiling import NEWEST_GLIBC, OLDEST_GLIBC, HostCompiler, HostSettings
+from vbuild.toolchain.compiler_program import RUSTC, TOOLS
+from vbuild.toolchain.compiler_wrapper import KNOWS_LEVELS, MACRO, NAME, QUESTION, compilers_on, marking
 from vbuild.toolchain.interpreter import Interpreter, remembered
+from vbuild.toolchain.toolkit import ToolkitPin
+from vbuild.toolchain.toolkit_cache import OnProgress, ToolkitCache, silently
 
 # what gcc, clang, rustc and zig say of themselves
 _ANSWER = re.compile(r"^#define __(\w+)__ (\d+)$|^(release|commit-hash): (\S+)$", re.MULTILINE)
@@ -41,7 +57,7 @@ class CompilerFamily(StrEnum):
 
 
 class Rust(Struct, frozen=True):
-    """A Rust compiler, *host*, the target triple of the machine it runs on, and what ``rustc -vV`` prints."""
+    """A Rust compiler, the target triple of its machine, and what ``rustc -vV`` prints."""
 
     rustc: Path
     host: str
@@ -52,8 +68,8 @@ class Compilers(Struct, frozen=True):
     """The C compiler of a build with its C++ partner, and the Rust compiler if there is one.
 
     *c* and *cxx* are commands with a bare name on PATH; *programs* are all compiler names on PATH with the commands
-    behind them, which need *variables*. *marks_levels*: the linker knows ``-z x86-64-v3``. *zig_target* is zig's
-    name for machine and glibc if the compiler is zig, and *why* says so if nobody asked for it.
+    behind them, which need *variables*. *marks_levels*: the linker knows ``-z x86-64-v3``. *why* says why zig was
+    taken if nobody asked for it.
     """
 
     family: CompilerFamily
@@ -70,10 +86,7 @@ class Compilers(Struct, frozen=True):
 
     @classmethod
     def found(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self:
-        """The compilers that CC and CXX of *environment* name, else the interpreter's own, else those on PATH.
-
-        `BuildError`, with what to install, without a C compiler.
-        """
+        """The compilers that CC and CXX of *environment* name, else the interpreter's own, else those on PATH."""
         if (compilers := cls.sought(interpreter, environment)) is None:
             raise BuildError(f"no C compiler on PATH; {INSTALL_C}")
         return compilers
@@ -81,7 +94,7 @@ class Compilers(Struct, frozen=True):
     @classmethod
     def sought(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self | None:
         """The same, or None if there is no C compiler and CC does not name one."""
-        found = programs(environment.get("PATH", os.defpath))
+        found = compilers_on(environment.get("PATH", os.defpath))
         c = _command("CC", environment, (interpreter.cc, "cc", "gcc", "clang"), found)
         if c is None:
             return None
@@ -145,13 +158,12 @@ def _on_path(command: str, programs: dict[str, Path]) -> str | None:
 
 
 def compiler_name(command: str) -> str | None:
-    """The bare name of the compiler in *command*, or None."""
     names = (Path(word).name for word in command.split())
     return next((name for name in names if NAME.fullmatch(name)), None)
 
 
 def _partner(name: str, interpreter: Interpreter) -> str:
-    """The C++ command that goes with the C compiler *name*: clang++-16 with clang-16."""
+    """The C++ command for the C compiler *name*: clang++-16 with clang-16."""
     if interpreter.cxx and interpreter.cc and name == Path(interpreter.cc.split()[0]).name:
         return interpreter.cxx
     for ours, theirs in _PARTNERS:
@@ -184,7 +196,7 @@ def family_of(macros: Mapping[str, int]) -> tuple[CompilerFamily, tuple[int, ...
 def described(name: str, answer: str) -> tuple[str, str | None, str | None]:
     """What everybody calls the compiler *name*, its version and its commit, by its *answer* to a compiler wrapper.
 
-    ``cc`` and ``x86_64-linux-gnu-gcc-12`` are gcc, or clang if they say so. What it does not say is None.
+    ``cc`` and ``x86_64-linux-gnu-gcc-12`` are gcc, or clang if they say so.
     """
     known = {macro or key: number or word for macro, number, key, word in _ANSWER.findall(answer)}
     if name == RUSTC:
@@ -239,3 +251,160 @@ def behind_rustup(environment: Mapping[str, str]) -> tuple[Path, ...]:
     home = Path(environment.get("RUSTUP_HOME") or Path(environment.get("HOME", "/"), ".rustup"))
     patterns = ("update-hashes/*", "toolchains/*/bin/rustc")
     return (home / "settings.toml", *(file for pattern in patterns for file in sorted(home.glob(pattern))))
+
+
+ZIG_VERSION = "0.17.1"
+ZIG_CLANG = (22, 1)  # the clang that is in it
+
+_ZIG_PINS = {
+    "x86_64": ToolkitPin(
+        "ziglang",
+        ZIG_VERSION,
+        f"ziglang-{ZIG_VERSION}-py3-none-manylinux_2_12_x86_64.manylinux2010_x86_64.musllinux_1_1_x86_64.whl",
+        "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54",
+    ),
+    "aarch64": ToolkitPin(
+        "ziglang",
+        ZIG_VERSION,
+        f"ziglang-{ZIG_VERSION}-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64.whl",
+        "b7c5f02fccd40f89b999ee16a1f5ddced56e6182370f8affe494bcf8a28cf07e",
+    ),
+}
+
+_ZIG_PROGRAM = Path("ziglang", "zig")
+_C_NAMES, _CXX_NAMES = ("cc", "gcc", "clang"), ("c++", "g++", "clang++")
+# zig turns the sanitizer on if a command has no -O; and libc++'s debug information, which it links with the rest,
+# is ten times the size of its code and full of this machine's paths
+_ZIG_ALWAYS = ("-fno-sanitize=undefined", "-s")
+_OTHER_WAY = "with build.host = 'system' the system's compiler is used"
+
+
+def provided_zig(
+    *,
+    store: Path | None = None,
+    indexes: Indexes | None = None,
+    machine: str | None = None,
+    on_progress: OnProgress = silently,
+) -> Path:
+    """The zig executable for *machine*, by default this one; fetched and unpacked unless *store* has it."""
+    pin = _zig_pin(machine or platform.machine())
+    try:
+        folder = ToolkitCache.at(store).component(
+            pin, places=lambda: indexes or Indexes.configured(), on_progress=on_progress
+        )
+    except (FetchError, BuildError) as error:
+        raise BuildError(f"{error}; {_OTHER_WAY}") from error
+    return folder / _ZIG_PROGRAM
+
+
+def foreseen_zig(*, store: Path | None = None, machine: str | None = None) -> Path:
+    """The path that `provided_zig` would give, without fetching anything."""
+    return ToolkitCache.at(store).component_folder(_zig_pin(machine or platform.machine())) / _ZIG_PROGRAM
+
+
+def _zig_pin(machine: str) -> ToolkitPin:
+    if sys.platform != "linux" or machine not in _ZIG_PINS:
+        expected = ", ".join(_ZIG_PINS)
+        raise BuildError(f"no zig for {sys.platform} on {machine}; expected Linux on {expected}; {_OTHER_WAY}")
+    return _ZIG_PINS[machine]
+
+
+def build_compilers(
+    host: HostSettings,
+    cpu: Cpu,
+    *,
+    interpreter: Interpreter,
+    environment: Mapping[str, str],
+    zig: Callable[[], Path] = provided_zig,
+    writes: bool = True,
+) -> Compilers:
+    """The compilers that *host* asks for, to build for *cpu*; *zig* is called if they are zig's.
+
+    `BuildError` if there is none, or zig cannot build for that machine or glibc. Without *writes* what zig needs in
+    the user's cache need not be there.
+    """
+    of_zig = partial(_zig_compilers, zig, cpu, interpreter=interpreter, environment=environment, writes=writes)
+    if host.compiler is HostCompiler.ZIG:
+        return of_zig(host.glibc or OLDEST_GLIBC)
+    system = Compilers.sought(interpreter, environment)
+    if system is None and host.compiler is HostCompiler.AUTO and sys.platform == "linux":
+        return of_zig(OLDEST_GLIBC, why="no C compiler on PATH: zig from the package index is used")
+    return system or Compilers.found(interpreter, environment)
+
+
+def _zig_compilers(
+    zig: Callable[[], Path],
+    cpu: Cpu,
+    glibc: tuple[int, int],
+    *,
+    interpreter: Interpreter,
+    environment: Mapping[str, str],
+    why: str = "",
+    writes: bool = True,
+) -> Compilers:
+    version = ".".join(map(str, glibc))
+    if cpu.machine not in _ZIG_PINS or not OLDEST_GLIBC <= glibc <= NEWEST_GLIBC:
+        first, last = (".".join(map(str, known)) for known in (OLDEST_GLIBC, NEWEST_GLIBC))
+        raise BuildError(f"build.glibc: zig has no glibc {version} for {cpu.machine}; expected {first} to {last}")
+    if interpreter.ext_suffix and "-linux-gnu" not in interpreter.ext_suffix:
+        raise BuildError(
+            f"{interpreter.path}: its modules end in {interpreter.ext_suffix}, and zig builds those for glibc "
+            f"(-linux-gnu.so); with build.host = 'system' the system's compiler is used"
+        )
+    target = f"{cpu.machine}-linux-gnu.{version}"
+    program, own = str(zig()), Cache.of(Part.ZIG)
+    own.mark(own.folder)
+    always = (*_ZIG_ALWAYS, *_headers(interpreter, cpu.machine, writes=writes))
+    commands = {
+        **dict.fromkeys(_names(_C_NAMES, interpreter.cc, cpu), (program, "cc", "-target", target, *always)),
+        **dict.fromkeys(_names(_CXX_NAMES, interpreter.cxx, cpu), (program, "c++", "-target", target, *always)),
+        **{name: (program, name) for name in TOOLS},
+    }
+    return Compilers(
+        family=CompilerFamily.CLANG,
+        version=ZIG_CLANG,
+        machine=cpu.machine,
+        c="cc",
+        cxx="c++",
+        programs=tuple(sorted(commands.items())),
+        rust=found_rust(environment),
+        variables=(("ZIG_GLOBAL_CACHE_DIR", str(own.folder.absolute())),),
+        zig_target=target,
+        why=why,
+    )
+
+
+def zig_cpu(cpu: Cpu) -> str:
+    """The name of *cpu* that zig's ``-mcpu=`` takes."""
+    if cpu.machine == "x86_64":
+        options = (option for feature in cpu.extra_features for option in feature.gcc)
+        return "+".join((cpu.march.replace("-", "_"), *options))
+    return "generic" if cpu.is_baseline else f"generic+v{cpu.level.replace('.', '_').replace('_0a', 'a')}"
+
+
+def _headers(interpreter: Interpreter, machine: str, *, writes: bool) -> tuple[str, ...]:
+    """The option for pyconfig.h's part in Debian's folder for each machine, where zig does not look.
+
+    The folder around it is the system's, whose headers are of another C library.
+    """
+    own = interpreter.include.parent / interpreter.multiarch / interpreter.include.name
+    if not interpreter.multiarch or not (own / "pyconfig.h").is_file():
+        return ()
+    name = hashlib.sha256(f"{own} {machine}".encode()).hexdigest()[:16]
+    cache = Cache.of(Part.CROSS)
+    folder = cache.folder / f"headers-{name}"
+    if writes:
+        link = folder / f"{machine}-linux-gnu" / interpreter.include.name
+        try:
+            link.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                link.symlink_to(own)
+        except OSError as error:
+            raise BuildError(f"{link.parent}: cannot be written to: {error.strerror}; {ELSEWHERE}") from error
+        cache.mark(folder)
+    return ("-idirafter", str(folder))
+
+
+def _names(common: tuple[str, ...], own: str, cpu: Cpu) -> tuple[str, ...]:
+    name = compiler_name(own)
+    return (*common, *(f"{cpu.machine}-linux-gnu-{known}" for known in common[1:]), *([name] if name else []))

@@ -4,8 +4,7 @@
     remembered     (question, program, what it is, environment) -> cache/probes/<sha256>.json -> the answer
 
 A program is what its file is: path, the file behind it, size and time of change. So it is for every program of that
-name on PATH, since the first may only lead to the next: ccache's ``gcc`` does. An answer that cannot be read from the
-cache is asked again now, and one that cannot be written is asked again next time.
+name on PATH, since the first may only lead to the next: ccache's ``gcc`` does.
 """
 
 import json
@@ -113,7 +112,7 @@ class Interpreter(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """What decides which packages there are for it: implementation, version, system and machine."""
+        """What decides which packages there are for it."""
         version = ".".join(map(str, self.version[:2]))
         return f"{self.implementation}-{version}-{sys.platform}-{platform.machine()}"
 
@@ -125,7 +124,7 @@ class Interpreter(Struct, frozen=True):
 
 
 def ambient(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a program's answer, or a build, may depend on: all but known noise."""
+    """The variables that an answer, or a build, may depend on: all but known noise."""
     return {
         name: text
         for name, text in sorted(environment.items())
@@ -143,7 +142,7 @@ def facts(path: Path) -> tuple[str, ...]:
 
 
 def is_script(program: Path) -> bool:
-    """Whether *program* starts others, so that its own facts say only a part of what it is."""
+    """Whether *program* starts others, so that its facts say only a part of what it is."""
     try:
         with program.open("rb") as file:
             return file.read(2) == b"#!"
@@ -151,8 +150,7 @@ def is_script(program: Path) -> bool:
         return False
 
 
-def named(names: Iterable[str], path: str) -> list[tuple[str, ...]]:
-    """The facts of every file that has one of *names* in a folder of *path*, by folder."""
+def facts_by_name(names: Iterable[str], path: str) -> list[tuple[str, ...]]:
     wanted = sorted(set(names))
     folders = dict.fromkeys(folder for folder in path.split(os.pathsep) if folder)
     return [facts(file) for folder in folders for name in wanted if (file := Path(folder, name)).exists()]
@@ -169,14 +167,13 @@ def remembered(
 ) -> T:
     """What `ask` gives, a value as JSON takes it; or what it gave for the same *question* to the same *program*.
 
-    *also* are further files and folders that the answer depends on. Answers are in *memory*, by default in the
-    user's cache. What `ask` raises is not remembered.
+    The answer depends on the files *also*, too. What `ask` raises is not remembered.
     """
     key = key_of(
         [
             question,
             facts(program),
-            named([program.name], environment.get("PATH", os.defpath)),
+            facts_by_name([program.name], environment.get("PATH", os.defpath)),
             [facts(path) for path in also],
             ambient(environment),
         ]

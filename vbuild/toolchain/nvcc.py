@@ -2,7 +2,7 @@
 
     NVCC_PREPEND_FLAGS, the command's words, NVCC_APPEND_FLAGS
       -> list of codes      by `vbuild.toolchain.nvcc_commands`; it is in the log
-      -> host flags         those that choose instructions out, by `vbuild.toolchain.rewriting`; ours in
+      -> host flags         those that choose instructions out, by `vbuild.toolchain.compiler_program`; ours in
       -> host compiler      the compiler wrapper of its name
       -> names              the source's path from the build's folder on; that of the object, for files in between
       -> line numbers       of GPU code, made by the preprocessor: its wrapper is told to map the paths
@@ -11,12 +11,11 @@
 
 nvcc makes the names of what a file has for itself of the file's whole path, and hands the host compiler a file that is
 called by the number of its own process, which is in the object's symbols: two builds would never have the same bytes.
-Several sources at once are called after the first: what has their file names in it differs.
 
 The level's flags are in the command although the host compiler's wrapper adds them: a compiler cache tells commands
-apart by their words, and a project may name a host compiler that has no compiler wrapper. nvcc compiles for one
-architecture after the other; if fewer processes run than the build may start, side by side: `--threads` is not among
-the words that a compiler cache sees, as the object is the same.
+apart by their words, and a project may name a host compiler that has no compiler wrapper. If fewer processes run than
+the build may start, nvcc compiles for several architectures side by side: `--threads` is not among the words that a
+compiler cache sees, as the object is the same.
 
     python -I -S -c "…main()" FOLDER ARGUMENT...   with the settings in FOLDER
 """
@@ -34,8 +33,8 @@ from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
 from vbuild.hardware.gpu import GpuCodeKind
-from vbuild.recipe.cuda import Archs, FileRule
-from vbuild.toolchain import compiler_program, rewriting
+from vbuild.recipe.compiling import Archs, FileRule
+from vbuild.toolchain import compiler_program
 from vbuild.toolchain.nvcc_commands import (
     LINKS,
     LIST,
@@ -65,9 +64,8 @@ _MAPPED = "-Xcompiler=-DVBUILD_MAPPED_LINES"
 
 @dataclass(frozen=True, slots=True)
 class HostCompiler:
-    """How host code is compiled: the wrappers' *rules*, and where their compilers really are.
-
-    *mapping* are the flags that keep the folder of the build out of the binaries.
+    """How host code is compiled: the wrappers' *rules*, where their compilers really are, and the flags that map
+    folders.
     """
 
     rules: dict[str, tuple[str, ...]]
@@ -76,7 +74,7 @@ class HostCompiler:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Our flags as nvcc takes them: in two words each, which ccache looks into. It would split some at a blank."""
+        """Our flags in two words each, which ccache looks into. It would split some at a blank."""
         flags = (*self.rules["compile"], *(flag for flag in self.mapping if not _SPLITS.search(flag)))
         return tuple(word for flag in flags for word in ("-Xcompiler", flag))
 
@@ -100,10 +98,7 @@ class RewrittenNvcc:
 def rewritten(
     words: Sequence[str], rules: CudaRules, host: HostCompiler, *, log: Iterable[Command] = (), ccbin: str = ""
 ) -> RewrittenNvcc:
-    """What becomes of the command *words*; the commands in *log* made the objects that it may link.
-
-    *ccbin* is the host compiler of a command that names none.
-    """
+    """What becomes of the command *words*; the commands in *log* made the objects that it may link."""
     call = Call.parse(words)
     if not call.inputs:
         return RewrittenNvcc(tuple(words))
@@ -114,11 +109,15 @@ def rewritten(
     keeps = bool(paths) and all(any(matches(path, glob) for glob in host.rules["keep"]) for path in paths)
     tokens = _host_flags(call)
     # who compiles for GPUs rarely has host code for some CPUs in the same file: its flags stay by a rule only
-    judged = rewriting.rewritten([*tokens, *call.sources], {**host.rules, "flags": ("strip",)})
+    judged = compiler_program.rewritten_command([*tokens, *call.sources], {**host.rules, "flags": ("strip",)})
     compiler = _host_compiler((*call.values("-ccbin"), ccbin or rules.host)[0], host, is_wrapper=not keeps)
-    gone = _gone(call, rules, is_new=is_new) | (frozenset({"-ccbin"}) if compiler else frozenset())
+    gone = {*(LIST if is_new else ()), *(("-dlto",) if is_new and call.defers else ())}
+    gone |= {
+        *(_COMPRESSION if any(flag != LINEINFO for flag in rules.append) else ()),
+        *(("-ccbin",) if compiler else ()),
+    }
     appended = tuple(_appended(call, rules))
-    kept = [word for option in call.options for word in _kept(option, gone, frozenset(judged.removed))]
+    kept = [word for option in call.options for word in _kept(option, frozenset(gone), frozenset(judged.removed))]
     if _MAPPED in appended:
         kept = [_relative(word, host.mapping) if word in call.sources else word for word in kept]
     flags = host.words if paths else ()
@@ -169,7 +168,6 @@ def _made(call: Call, log: Iterable[Command]) -> tuple[Codegen, ...]:
 
 
 def _host_flags(call: Call) -> list[str]:
-    """The words that reach the host compiler and may choose instructions."""
     words = [_bare(token) for value in call.values("-Xcompiler") for token in _TOKEN.findall(value)]
     if call.forwards:
         words += [option.words[0] for option in call.flat if option.words[0].startswith("-m") and option.name != "-m"]
@@ -180,18 +178,8 @@ def _bare(token: str) -> str:
     return token.strip("\"'")
 
 
-def _gone(call: Call, rules: CudaRules, *, is_new: bool) -> frozenset[str]:
-    """The options that are left out, because there are others in their place."""
-    lists = LIST | {"-dlto"} if call.defers else LIST
-    compresses = any(flag != LINEINFO for flag in rules.append)
-    return (lists if is_new else frozenset()) | (_COMPRESSION if compresses else frozenset())
-
-
 def _kept(option: Option, gone: frozenset[str], removed: frozenset[str]) -> tuple[str, ...]:
-    """What stays of *option* without those that are *gone*, and without *removed* flags of the host compiler.
-
-    A file of options goes as its words if something in it changes.
-    """
+    """What stays of *option* without those that are *gone*, and without *removed* flags of the host compiler."""
     if option.inside:
         inside = tuple(word for one in option.inside for word in _kept(one, gone, removed))
         return option.words if inside == tuple(word for one in option.inside for word in one.words) else inside
@@ -213,10 +201,9 @@ def _without(option: Option, removed: frozenset[str]) -> tuple[str, ...]:
 
 
 def _host_compiler(given: str, host: HostCompiler, *, is_wrapper: bool) -> tuple[str, ...]:
-    """The options for the host compiler *given*: its wrapper or the program itself, with what CC has beside it.
+    """The options for the host compiler *given*: its wrapper or the program itself.
 
-    torch hands CC on, flags and all, which nvcc takes for a file's name. A compiler without a compiler wrapper
-    stays.
+    torch hands CC on, flags and all, which nvcc takes for a file's name.
     """
     if not given:
         return ()
@@ -249,29 +236,28 @@ def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: HostCompile
     """The options that name what is compiled after the project's own files, if *call* compiles one, of *paths*."""
     if not paths or not tells_apart(paths) or not all(path.endswith(".cu") for path in paths):
         return
-    name = rewriting.mapped(paths[0], host.mapping)
+    name = compiler_program.mapped(paths[0], host.mapping)
     if name is None or _SPLITS.search(name):
         return
     yield f"-Xcudafe=--orig_src_path_name={name}"
     if call.has("-c", "-dc", "-dw") and not call.has("-keep", "-save-temps", "-objtemp"):
         yield "-objtemp"
     # not of the source, which may be compiled several times, to be linked together
-    made = rewriting.mapped(call.files[0], host.mapping) if call.files else None
+    made = compiler_program.mapped(call.files[0], host.mapping) if call.files else None
     if rules.seeds and made and not call.has("-frandom-seed") and not _SPLITS.search(made):
         yield f"-frandom-seed={made}"
 
 
 def tells_apart(paths: Sequence[str]) -> bool:
-    """Whether files in between are told apart that nvcc calls after *paths*, without their folders."""
+    """Whether nvcc's files in between, called after *paths* without their folders, have different names."""
     return len({PurePath(path).stem for path in paths}) == len(paths)
 
 
 def _relative(source: str, mapping: Sequence[str]) -> str:
-    """The path of *source* from the folder of the process on, if *mapping* has both in one folder.
-
-    With line numbers, GPU code is called by the path of its source as the command has it.
+    """The path of *source* from this folder on, by which GPU code with line numbers is called, if *mapping* has
+    both in one.
     """
-    here, there = (rewriting.mapped(os.path.join(path, ""), mapping) for path in (os.getcwd(), absolute(source)))  # noqa: PTH109, PTH118 - as above
+    here, there = (compiler_program.mapped(os.path.join(path, ""), mapping) for path in (os.getcwd(), absolute(source)))  # noqa: PTH109, PTH118 - as above
     is_one_folder = bool(here and there) and str(here).partition("/")[0] == str(there).partition("/")[0]
     return os.path.relpath(source) if os.path.isabs(source) and is_one_folder else source  # noqa: PTH117 - the same
 
@@ -336,8 +322,8 @@ def side_by_side(
 ) -> tuple[str, ...]:
     """The words that let nvcc use what is left of the processes of the build, if *command* is for several GPUs.
 
-    Each is the lock of a file in *folder*, which nvcc and all that it starts keep as long as they run. For a
-    compiler cache in *program* they are variables of *environment* instead.
+    Each is the lock of a file in *folder*, which nvcc and its children keep as long as they run. For a compiler
+    cache in *program* they are variables of *environment* instead.
     """
     asked = environment.get(compiler_program.THREADS, "")
     most = min(int(asked) if asked.isdigit() else 0, len(command.ours))
@@ -367,8 +353,8 @@ def side_by_side(
 def _started(program: Sequence[str], call: Call, folder: str, source: str) -> Sequence[str]:
     """How *program*, which may begin with a compiler cache, is started for *call* in the tree *source*.
 
-    An image that nvlink makes names the folders of libraries, which nvcc finds beside itself by the path that it is
-    called by: for links, which no cache keeps, that leads over *folder*, and is the same everywhere.
+    An image that nvlink makes names the folders of libraries, which nvcc finds by the path that it is called by:
+    for links, which no cache keeps, that leads over *folder*, and is the same everywhere.
     """
     if call.output not in LINKS or os.path.commonpath([source, os.getcwd()]) != source:  # noqa: PTH109 - as above
         return program
@@ -377,9 +363,8 @@ def _started(program: Sequence[str], call: Call, folder: str, source: str) -> Se
 
 
 def _kept_in(call: Call, folder: Path) -> tuple[str, ...]:
-    """The words that take the process number out of the names of files in between, if *call* also links.
-
-    The name of one is in the symbol table. They are kept in *folder*, by names of their own for each process.
+    """The words that take the process number out of the names of files in between, if *call* also links: symbol
+    tables have one.
     """
     is_link = call.output is NvccOutput.LIBRARY and bool(call.sources) and tells_apart(call.sources)
     if not is_link or call.has("-keep", "-keep-dir", "-save-temps", "-objtemp", "-dryrun"):
@@ -390,7 +375,6 @@ def _kept_in(call: Call, folder: Path) -> tuple[str, ...]:
 
 
 def _record(result: RewrittenNvcc, settings: Mapping[str, Any], *, is_question: bool) -> None:
-    """One line more for the command, and one if it lost a flag; single appends, since nvccs run side by side."""
     if result.command is None or is_question or not (result.command.sources or result.command.files):
         return
     root = settings["source"] + os.sep

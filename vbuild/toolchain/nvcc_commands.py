@@ -35,7 +35,7 @@ from typing import Any, Self
 
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, Service, kept_offers, service
-from vbuild.recipe.cuda import Archs, FileRule
+from vbuild.recipe.compiling import Archs, FileRule
 
 LIST = frozenset({"-gencode", "-arch", "-code"})
 
@@ -172,7 +172,6 @@ class Call:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The files that are compiled, not only linked."""
         return self.inputs if self.has("-x") else tuple(file for file in self.inputs if file.endswith(_SOURCES))
 
     @property
@@ -202,7 +201,6 @@ class Call:
 
 
 def _parsed(words: Iterable[str], files: tuple[str, ...] = ()) -> Iterator[Option]:
-    """The options of *words*, which come from the innermost of *files*."""
     rest = iter(words)
     for word in rest:
         if not word.startswith("-"):
@@ -223,7 +221,6 @@ def _takes_value(name: str) -> bool:
 
 
 def _inside(value: str, files: tuple[str, ...]) -> Iterator[Option]:
-    """The options in the files that *value* lists; none of a file that nvcc will not be able to read either."""
     for file in value.split(","):
         try:
             words = shlex.split(Path(file).read_text(encoding="utf-8", errors="surrogateescape"))
@@ -270,11 +267,10 @@ def _matched(code: str) -> re.Match[str]:
 
 
 def listed(options: Iterable[tuple[str, str]], *, defers: bool) -> tuple[Codegen, ...] | None:
-    """The list in *options*, pairs of ``-gencode``, ``-arch`` or ``-code`` and a value; none if there is no
-    opinion.
+    """The list in *options*, pairs of ``-gencode``, ``-arch`` or ``-code`` and a value; None for what nvcc will
+    refuse.
 
-    None for what nvcc will refuse. With *defers* (``-dlto``), code for ``-arch=sm_90`` is left to the device
-    linker.
+    With *defers* (``-dlto``), code for ``-arch=sm_90`` is left to the device linker.
     """
     virtual, codes, codegens = "", [], list[Codegen]()
     try:
@@ -307,7 +303,6 @@ def _specified(value: str) -> list[Codegen]:
 
 
 def _bracketed(value: str) -> str:
-    """*value*, whose several codes may have stood in quotes, with brackets around them."""
     if "[" in value:
         return value
     return re.sub(r"code=((?:\w+,)+\w+)(?=,arch=|$)", r"code=[\1]", value)
@@ -339,10 +334,7 @@ def requested(archs: GpuList, *, defers: bool = False) -> tuple[Codegen, ...]:
 
 
 def intersected(theirs: Sequence[Codegen], archs: GpuList) -> tuple[Codegen, ...]:
-    """What the GPUs of *archs* need of *theirs*, by `vbuild.hardware.gpu.needed`; all, if that is none.
-
-    A file that is for none of these GPUs is for others by its nature.
-    """
+    """What the GPUs of *archs* need of *theirs*; all, if that is none: a file may be for other GPUs by its nature."""
     offers = [codegen.offer for codegen in theirs]
     # the device linker takes what is for an older architecture too, as a driver takes PTX
     deferred = [GpuOffer(GpuCodeKind.PTX, offer.arch) if offer.code is GpuCodeKind.OTHER else None for offer in offers]
@@ -361,12 +353,11 @@ def _needed(offers: Sequence[GpuOffer | None], request: GpuRequest) -> set[int]:
 
 
 def is_specific(codegens: Iterable[Codegen]) -> bool:
-    """Whether all of *codegens* run on one GPU or family alone, as those of files written for it do."""
+    """Whether all of *codegens* run on one GPU or family alone."""
     return all(codegen.code.endswith(("a", "f")) for codegen in codegens)
 
 
 def spelled(codegens: Iterable[Codegen]) -> list[str]:
-    """The options that make nvcc generate *codegens*, in one spelling."""
     by_virtual: dict[str, list[str]] = {}
     for codegen in codegens:
         by_virtual.setdefault(codegen.virtual, []).append(codegen.code)
@@ -379,7 +370,7 @@ class CudaRules:
 
     *aliases* are lists that stand for the request, in the words of a tool that has none for all of it. Of *files*,
     the first that matches counts. *append* is put behind each compile, and *host* is the host compiler of commands
-    that name none. *seeds*: the random part of names is of the object's path, not of the process.
+    that name none. *seeds*: the random part of names is of the object's path.
     """
 
     nvcc: Path
@@ -417,15 +408,12 @@ class CudaRules:
         )
 
     def rule(self, paths: Iterable[str]) -> FileRule | None:
-        """The rule for a command that compiles the files at *paths*, which are absolute."""
+        """The rule for a command that compiles the files at the absolute *paths*."""
         files = tuple(paths)
         return next((rule for rule in self.files if any(matches(path, rule.glob) for path in files)), None)
 
     def decided(self, theirs: Sequence[Codegen], rule: FileRule | None, *, defers: bool) -> tuple[Codegen, ...]:
-        """The list of a command that has *theirs*, by *rule*, or by the rule for all.
-
-        With *defers*, machine code is left to the device linker.
-        """
+        """The list of a command that has *theirs*, by *rule*, or by the rule for all."""
         archs = rule.archs if rule else self.mode
         if isinstance(archs, GpuList):
             return requested(archs, defers=defers)
@@ -440,7 +428,6 @@ class CudaRules:
 
 
 def matches(path: str, glob: str) -> bool:
-    """Whether *glob* fits *path*, which is absolute, from any of its folders on."""
     return fnmatchcase(path, f"*/{glob}")
 
 
@@ -459,8 +446,8 @@ _TRIAL_FILE = re.compile(r"(?:conftest|_configtest|CMake\w+Compiler(?:ABI|Id))(?
 class Command:
     """A command that passed the wrapper: the list of codes that it had, *theirs*, and the one it ran with, *ours*.
 
-    *rule* tells how that came about, and *is_ruled* that it is the recipe's rule for this file; *files* are what
-    the command makes. An empty *theirs* is no list, or none that says anything.
+    *rule* tells how that came about, and *is_ruled* that it is the recipe's rule for this file. An empty *theirs*
+    is no list, or none that says anything.
     """
 
     sources: tuple[str, ...]
@@ -507,7 +494,7 @@ def is_excused(command: Command) -> bool:
 def missing(command: Command, offers: Sequence[GpuOffer], archs: GpuList) -> tuple[str, ...]:
     """What *archs* asks for and a fatbin of *command* with *offers* lacks, in nvcc's words.
 
-    The device linker leaves PTX behind, so that is not missed after it was at work.
+    The device linker leaves PTX behind.
     """
     is_linked = command.output in LINKS and not any(offer.code is GpuCodeKind.PTX for offer in offers)
     wanted = (want for request in archs for want in wants(request) if not (is_linked and want.code is GpuCodeKind.PTX))
@@ -543,10 +530,7 @@ def written(offers: Iterable[GpuOffer]) -> tuple[str, ...]:
 
 
 def contradiction(command: Command, archs: GpuList) -> str | None:
-    """Why what *command* compiles would not do for *archs*, whatever comes after it, or None.
-
-    The first command says so instead of the last, as the whole build would not do.
-    """
+    """Why what *command* compiles would not do for *archs*, or None: the first command says so, not the last."""
     codes = [Codegen.of(code).offer for code in command.ours]
     is_ours = not command.theirs or is_excused(command) or is_trial(command.sources)
     if is_ours or not (codes and command.sources) or command.output not in {NvccOutput.OBJECT, NvccOutput.LIBRARY}:

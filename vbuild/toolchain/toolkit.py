@@ -3,11 +3,6 @@
 toolkit_pins.json lists the toolkits of the package index; `.ci/pin-toolkits` writes that file. Libraries that are not
 part of a toolkit are asked of the index once, and pinned by the hash that it states.
 
-    13.0    -> Release 13.0.3 -> extra cublas -> nvidia-cublas, nvidia-cuda-nvrtc
-                              -> component nvidia-cublas 13.1.1.3 -> a wheel for each machine
-
-What a recipe asks for:
-
     13.0                                 nvcc, crt, nvvm, cudart and cccl, as pinned
     12.9, without kernels                the headers and libraries alone: its nvcc is not on the package index
     cublas, nvidia-cublas                a component of the toolkit, as pinned, with what it needs of the others
@@ -42,7 +37,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
-from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.recipe.source import ToolkitLibrary
 
 EULA = "https://docs.nvidia.com/cuda/eula/"
@@ -61,8 +56,8 @@ class ToolkitPin(Struct, frozen=True, order=True):
 class Toolkit(Struct, frozen=True):
     """A CUDA toolkit in the folder *root*, a ``CUDA_HOME``; *pins* are what it was laid out from, if it was.
 
-    A build with it depends on *identity*, 64 hex digits. *is_new*: it was laid out just now, so its licence has to
-    be pointed out.
+    A build with it depends on *identity*, 64 hex digits. *is_new*: it was laid out just now, so its licence is
+    pointed out.
     """
 
     version: Dotted
@@ -77,7 +72,7 @@ class Toolkit(Struct, frozen=True):
 
     @property
     def wheels(self) -> tuple[tuple[str, str], ...]:
-        """The wheels that it is made of, with their SHA-256; one that is installed has none."""
+        """Its wheels, with their SHA-256; one that is installed has none."""
         return tuple((pin.file, pin.sha256) for pin in self.pins)
 
     @property
@@ -100,8 +95,8 @@ class CompilerRange(Struct, frozen=True):
     last: int | None = None
 
 
-def taken(toolkit: Toolkit, family: str) -> CompilerRange:
-    """The versions of *family* that the nvcc of *toolkit* takes; no limits if its header has none."""
+def host_range(toolkit: Toolkit, family: str) -> CompilerRange:
+    """The versions of *family* that the nvcc of *toolkit* takes."""
     header = toolkit.root / "include" / "crt" / "host_config.h"
     if not header.is_file():
         header = next(iter(sorted(toolkit.root.glob("targets/*-linux/include/crt/host_config.h"))), header)
@@ -117,11 +112,8 @@ def taken(toolkit: Toolkit, family: str) -> CompilerRange:
 
 
 def check_host(toolkit: Toolkit, *, family: str, version: tuple[int, ...], setting: str = "CC") -> None:
-    """`BuildError` if the nvcc of *toolkit* does not take *family* in *version* as the host compiler.
-
-    *setting* is what the compiler was named by: CC, which goes with CXX, NVCC_CCBIN, or nvcc's own ``-ccbin``.
-    """
-    limits, nvcc = taken(toolkit, family), f"nvcc {toolkit.version}"
+    """`BuildError` if the nvcc of *toolkit* does not take *family* in *version*, which *setting* has named."""
+    limits, nvcc = host_range(toolkit, family), f"nvcc {toolkit.version}"
     compiler = f"{family} {'.'.join(map(str, version))}"
     if limits.last is not None and version[0] > limits.last:
         c, cxx = (text.format(limits.last) for text in _PROGRAMS[family])
@@ -147,7 +139,6 @@ class ToolkitRelease(Struct, frozen=True):
     components: Mapping[str, Mapping[str, ToolkitPin]]
 
     def pin(self, project: str, machine: str) -> ToolkitPin | None:
-        """The wheel of *project* for *machine*, as ``uname -m`` has it, or None."""
         return self.components.get(project, {}).get(machine)
 
     @property
@@ -156,13 +147,12 @@ class ToolkitRelease(Struct, frozen=True):
         return "nvvm" in self.extras
 
     def projects(self, name: str) -> tuple[str, ...]:
-        """The components behind *name*, an extra or a component itself; none for anything else."""
+        """The components behind *name*, an extra or a component itself."""
         return self.extras.get(name) or ((name,) if name in self.components else ())
 
 
 @functools.cache
 def releases() -> Mapping[Dotted, ToolkitRelease]:
-    """The toolkits by version, the oldest first."""
     data = json.loads(files("vbuild.toolchain").joinpath("toolkit_pins.json").read_text(encoding="utf-8"))
     all_releases = (_release(Dotted.parse(version), entry) for version, entry in data["toolkits"].items())
     return {release.version: release for release in sorted(all_releases, key=lambda release: release.version)}
@@ -187,7 +177,7 @@ def _release(version: Dotted, entry: Mapping[str, Any]) -> ToolkitRelease:
 _SHOWN = 5
 
 
-def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes: Indexes) -> ToolkitPin:
+def pin_of_index(projects: tuple[str, ...], version: Version, machine: str, *, indexes: Indexes) -> ToolkitPin:
     """The wheel of *version* for Linux on *machine*, of the first of *projects* that the package index has.
 
     `BuildError`, with what is there, if it has none, or states no hash for it.
@@ -214,14 +204,13 @@ def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes:
 
 
 def _fits(listed: ListedFile, machine: str) -> bool:
-    """Whether it is a wheel for any Python on *machine*, and more than a placeholder, which 0.0.0a0 is."""
+    """Whether it is a wheel for any Python on *machine*, and no placeholder, which 0.0.0a0 is."""
     name = listed.file
     fits = name.endswith("-any.whl") or ("manylinux" in name and name.endswith(f"_{machine}.whl"))
     return fits and "py3-none-" in name and any(listed.version.release)
 
 
 def _versions(wheels: Iterable[ListedFile]) -> str:
-    """The newest releases of *wheels*, which are in that order."""
     versions = list(dict.fromkeys(str(listed.version) for listed in wheels if not listed.version.is_prerelease))
     more = f" and {len(versions) - _SHOWN} older" if len(versions) > _SHOWN else ""
     return f"{', '.join(islice(versions, _SHOWN))}{more}"
@@ -237,13 +226,12 @@ _CORE_WITHOUT_NVCC = ("nvcc", "cudart", "cccl")  # where that has crt's headers
 _LAYOUT = 1
 
 
-def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, ...]:
-    """The wheels of *spec* for Linux on *machine*; *ask* is for those that are not in toolkit_pins.json, and may
-    not know.
+def resolved_pins(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, ...]:
+    """The wheels of *spec* for Linux on *machine*.
 
-    `BuildError` for a version that the index has no compiler of, or a library that is not there.
+    *ask* is for those that toolkit_pins.json lacks, and may not know.
     """
-    release = known(spec)
+    release = release_of(spec)
     with at(f"CUDA {spec.version}"):
         core = CORE if release.compiles else _CORE_WITHOUT_NVCC
         pins = {pin.project: pin for name in core for pin in _pinned(release, name, machine)}
@@ -252,7 +240,7 @@ def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, 
     return tuple(sorted(pins.values()))
 
 
-def known(spec: ToolkitSpec, *, instead: Iterable[str] = ()) -> ToolkitRelease:
+def release_of(spec: ToolkitSpec, *, instead: Iterable[str] = ()) -> ToolkitRelease:
     """The release of CUDA that *spec* names.
 
     `BuildError`, with what there is, if the package index lacks it or its nvcc.
@@ -272,7 +260,6 @@ def known(spec: ToolkitSpec, *, instead: Iterable[str] = ()) -> ToolkitRelease:
 
 
 def identity_of(version: Dotted, pins: Iterable[ToolkitPin]) -> str:
-    """What a build with these *pins* depends on, 64 hex digits."""
     lines = (f"toolkit {_LAYOUT}", str(version), *(f"{pin} {pin.sha256}" for pin in sorted(pins)))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -382,7 +369,6 @@ class Installed(Struct, frozen=True):
         return there is not None and is_it
 
     def _numbered(self, short: str) -> Version | None:
-        """The version of a library that its header says, or None."""
         file, prefix = _NUMBERED.get(short, ("", ""))
         header = self._find(file, "include") if file else None
         text = header.read_text(encoding="utf-8", errors="replace") if header else ""
@@ -390,15 +376,13 @@ class Installed(Struct, frozen=True):
         return Version(".".join(match[1] for match in matches if match)) if matches and all(matches) else None
 
     def _find(self, path: str, kind: str) -> Path | None:
-        """The file *path* in the toolkit's folder of that *kind*, or in that of its target."""
         folders = {"include": ("include", "include/cccl"), "lib64": ("lib64", "lib")}.get(kind, (kind,))
         roots = (self.root, *sorted(self.root.glob("targets/*-linux")))
         paths = (root / folder / path for root in roots for folder in folders)
         return next((path for path in paths if path.exists()), None)
 
 
-def named(spec: ToolkitSpec) -> Toolkit:
-    """The toolkit that the recipe's path names; `BuildError` if it is not there, or is not what *spec* says."""
+def toolkit_at_path(spec: ToolkitSpec) -> Toolkit:
     root = spec.path or Path()
     if not root.is_dir():
         raise BuildError(f"toolkit.path: {root}: no such folder; expected that of an installed CUDA {spec}")
@@ -420,9 +404,8 @@ def named(spec: ToolkitSpec) -> Toolkit:
     return toolkit.toolkit()
 
 
-def matching(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | None:
-    """The first installed toolkit of the version that *spec* says and with all that it asks for."""
-    for root in places(environment, spec.version):
+def matching_toolkit(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | None:
+    for root in toolkit_folders(environment, spec.version):
         toolkit = Installed.at(root)
         if toolkit and toolkit.version == spec.version and not toolkit.lacks(spec.libraries):
             return toolkit.toolkit()
@@ -430,7 +413,6 @@ def matching(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | Non
 
 
 def passed_over(spec: ToolkitSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """What is installed and does not match, each in a few words."""
     return tuple(
         f"CUDA {toolkit.version} in {toolkit.root}"
         + (f" without {', '.join(lacking)}" if (lacking := toolkit.lacks(spec.libraries)) else "")
@@ -438,7 +420,7 @@ def passed_over(spec: ToolkitSpec, environment: Mapping[str, str]) -> tuple[str,
     )
 
 
-def places(environment: Mapping[str, str], version: Dotted | None = None) -> Iterator[Path]:
+def toolkit_folders(environment: Mapping[str, str], version: Dotted | None = None) -> Iterator[Path]:
     """Where toolkits may be, the most deliberate first; of those in the usual place, that of *version* or all."""
     yield from (Path(environment[name]) for name in VARIABLES if environment.get(name))
     yield from [_USUAL / f"cuda-{version}"] if version else sorted(_USUAL.glob("cuda-*.*"))
@@ -448,12 +430,12 @@ def places(environment: Mapping[str, str], version: Dotted | None = None) -> Ite
 
 
 def installed(environment: Mapping[str, str]) -> tuple[Installed, ...]:
-    roots = dict.fromkeys(root.resolve() for root in places(environment))
+    roots = dict.fromkeys(root.resolve() for root in toolkit_folders(environment))
     return tuple(toolkit for root in roots if (toolkit := Installed.at(root)))
 
 
 def _state(root: Path) -> Iterator[str]:
-    """Every file of the toolkit in *root*, as far as is known without reading it: thousands, in milliseconds."""
+    """Every file of the toolkit in *root*, as far as is known without reading it."""
     homes = (root, *sorted(root.glob("targets/*")))
     pending = [os.fspath(home / name) for home in homes for name in reversed(_FOLDERS)][::-1]
     top, seen = len(os.fspath(root)) + 1, set[tuple[int, int]]()

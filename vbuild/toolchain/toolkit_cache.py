@@ -16,15 +16,14 @@ A CUDA_HOME, as compilers and build systems know it, of the wheels of a CUDA Too
     lib/stubs/libcuda.so                 made here of the names in cuda.h, to link with if there is no driver
     version.json                         what the components are
 
-NVIDIA's installers have such stubs and its wheels do not. A linker looks at the tables of dynamic symbols and the
-dynamic section; no segment is there to be loaded, so that nobody runs with a stub by mistake.
+A stub has no segment that is there to be loaded, so that nobody runs with one by mistake.
 
     .vbuild.json     sealed, written last: what the entry is of, its size, and {path: SHA-256} of every file and link;
                      its time is when the entry was used last
     .vbuild-seen     inode, size and times of all these when they were hashed last
 
-Nothing can be written to a file without changing its time, so files are hashed again only if something is not as it was
-seen last: gigabytes are not read for every build. What a disk loses tells nobody, so all is hashed again each week.
+Files are hashed again only if something is not as it was seen last: gigabytes are not read for every build. What a disk
+loses tells nobody, so all is hashed again each week.
 """
 
 import hashlib
@@ -70,7 +69,6 @@ _TEXT = 4
 
 
 def add_stubs(root: Path, machine: str) -> None:
-    """Put into the toolkit in *root* the stubs that its headers are there for."""
     for header, library, pattern in _STUBS:
         path = root / "include" / header
         stub = root / "lib" / "stubs" / library
@@ -110,7 +108,7 @@ AGAIN = 7 * 86400  # seconds after which files are hashed again that nothing has
 
 
 def write_stamp(folder: Path, stamp: Mapping[str, Any]) -> None:
-    """Put the *stamp* with what is there into *folder*, which is complete; `OSError` without room."""
+    """Put the *stamp* with what is there into *folder*, which is complete."""
     contents = {path: _digest(folder / path) for path in sorted(_paths(folder))}
     size = sum(os.lstat(folder / path).st_size for path in contents)
     (folder / SEEN).write_text(_state(folder, contents), encoding="utf-8")
@@ -118,7 +116,6 @@ def write_stamp(folder: Path, stamp: Mapping[str, Any]) -> None:
 
 
 def stamp_of(folder: Path) -> dict[str, Any] | None:
-    """The stamp of a cache entry, or None if there is none, or it is damaged."""
     with suppress(OSError, ValueError):
         data = json.loads(unsealed((folder / STAMP).read_bytes()))
         return data if isinstance(data, dict) else None
@@ -153,7 +150,6 @@ def _paths(folder: Path) -> Iterator[str]:
 
 
 def _state(folder: Path, paths: Iterable[str]) -> str:
-    """What the file system says of *paths* in *folder*, in 64 digits; `OSError` if one is not there."""
     top, total = os.fspath(folder), hashlib.sha256()
     for path in paths:
         status = os.lstat(f"{top}/{path}")
@@ -170,7 +166,6 @@ def _seen(folder: Path) -> str | None:
 
 
 def _digest(path: Path) -> str:
-    """The SHA-256 of the file *path*, or of where the link leads."""
     return hashlib.sha256(os.fsencode(path.readlink())).hexdigest() if path.is_symlink() else sha256_of(path)
 
 
@@ -184,8 +179,7 @@ _SHARED = "nvidia"
 def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, release: str) -> None:
     """Make *root*, a new folder, the CUDA_HOME of the unpacked *components*, for Linux on *machine*.
 
-    *release* is the version for version.json. `BuildError` if two components have different files of one name, or
-    one has nothing for a toolkit; `OSError` without room.
+    `BuildError` if two components have different files of one name, or one has nothing for a toolkit.
     """
     root.mkdir()
     placed: dict[str, ToolkitPin] = {}
@@ -215,7 +209,6 @@ def _files(folder: Path) -> Iterator[PurePosixPath]:
 
 
 def _place(path: PurePosixPath, pin: ToolkitPin) -> str | None:
-    """Where in the root the member *path* of a wheel goes, or None."""
     first, *rest = path.parts
     if first.endswith(".dist-info"):
         is_licence = rest[0] == "licenses" or rest[0].lower().startswith("licen")
@@ -372,7 +365,7 @@ class ToolkitCache(Struct, frozen=True):
 
     @contextmanager
     def locked(self, name: str, *, stop: threading.Event | None = None) -> Iterator[None]:
-        """Hold the lock of the entry *name* for the block; `BuildError` if *stop* is set while this waits for it."""
+        """Hold the lock of the entry *name* for the block; `BuildError` if *stop* is set meanwhile."""
 
         def check() -> None:
             if stop and stop.is_set():
@@ -390,7 +383,7 @@ class ToolkitCache(Struct, frozen=True):
         make: Callable[[Path], None],
         stop: threading.Event | None = None,
     ) -> bool:
-        """Whether *make* had to make *folder*; one that is complete is only marked as used."""
+        """Whether *make* had to make *folder*."""
         name = folder.relative_to(self.folder).as_posix()
         if is_complete(folder):
             self.cache.mark(folder)
@@ -409,7 +402,6 @@ def component_name(pin: ToolkitPin) -> str:
 
 
 def _unpack(wheel: Path, folder: Path, stop: threading.Event) -> None:
-    """Unpack *wheel* into the new *folder*, for everybody to read and nobody to change."""
     folder.mkdir()
     with open_wheel(wheel) as opened:
         for member in opened.members:
@@ -444,7 +436,6 @@ class KeptToolkit(Struct, frozen=True):
 
     @classmethod
     def at(cls, root: Path) -> Self | None:
-        """The toolkit in *root*, or None if there is no complete one."""
         if not (stamp := stamp_of(root)):
             return None
         with suppress(KeyError, TypeError, ValueError, OSError, VbuildError):
@@ -455,7 +446,6 @@ class KeptToolkit(Struct, frozen=True):
 
 
 def kept_in(store: ToolkitCache) -> tuple[KeptToolkit, ...]:
-    """The toolkits of *store*, the newest version first."""
     toolkits = [kept for root in store.folder.glob("cuda-*") if (kept := KeptToolkit.at(root))]
     return tuple(sorted(toolkits, key=lambda kept: (kept.version, kept.root), reverse=True))
 
@@ -463,7 +453,7 @@ def kept_in(store: ToolkitCache) -> tuple[KeptToolkit, ...]:
 def prune(store: ToolkitCache) -> tuple[tuple[KeptToolkit, ...], int]:
     """Remove all that *store* has, and what killed processes left; returns the toolkits of it, and bytes.
 
-    `BuildError` if a process is making a toolkit now. One that uses a toolkit does not show.
+    `BuildError` if a process is making a toolkit now.
     """
     toolkits = kept_in(store)
     removed = store.cache.empty()

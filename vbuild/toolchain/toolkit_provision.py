@@ -1,18 +1,9 @@
-"""The toolkit that a build gets: an installed one if it matches, or one of the package index.
+"""The toolkit that a build gets: an installed one if it matches, or one of the package index; and `vbuild toolkit`.
 
-    toolkit.path                             has to be there and to match
-    CUDA_HOME, CUDA_PATH                     of the same version, with all that is asked for
-    /usr/local/cuda-X.Y, cuda, nvcc on PATH  the same
-    the package index                        pinned by hash: the same files on every machine
-
-To build with the package index's although one is installed, set CUDA_HOME to what ``vbuild toolkit path`` prints.
-
-The library calls of `vbuild toolkit`:
-
-    list                        toolkits in the cache, and installed ones
-    install 13.0 [LIBRARY…]     the package index -> the shared cache
-    path 13.0 [LIBRARY…]        the CUDA_HOME of one in the cache
-    prune                       none is left
+toolkit.path                             has to be there and to match
+CUDA_HOME, CUDA_PATH                     of the same version, with all that is asked for
+/usr/local/cuda-X.Y, cuda, nvcc on PATH  the same
+the package index                        pinned by hash: the same files on every machine
 """
 
 import os
@@ -29,28 +20,28 @@ from vbuild.errors import BuildError, HardwareError
 from vbuild.files.cache import sweep_daily
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.recipe.source import ToolkitLibrary
+from vbuild.toolchain.compilers import foreseen_zig, provided_zig
 from vbuild.toolchain.toolkit import (
     MACHINES,
     Installed,
     Toolkit,
     ToolkitPin,
-    asked,
     identity_of,
     installed,
-    known,
-    matching,
-    named,
+    matching_toolkit,
     passed_over,
-    resolved,
+    pin_of_index,
+    release_of,
+    resolved_pins,
+    toolkit_at_path,
 )
 from vbuild.toolchain.toolkit_cache import KeptToolkit, OnProgress, ToolkitCache, is_complete, kept_in, silently
 from vbuild.toolchain.toolkit_cache import prune as prune_cache
-from vbuild.toolchain.zig import foreseen_zig, provided_zig
 
 
-def provided(
+def provided_toolkit(
     spec: ToolkitSpec,
     *,
     store: Path | None = None,
@@ -58,24 +49,18 @@ def provided(
     environment: Mapping[str, str] = os.environ,
     on_progress: OnProgress = silently,
 ) -> Toolkit:
-    """The toolkit that *spec* asks for, fetched into *store*, by default the user's, if it has to be.
-
-    *indexes* are asked only then. `BuildError` or `FetchError` if the toolkit cannot be had.
-    """
+    """The toolkit that *spec* asks for, fetched into *store*, by default the user's, if it has to be."""
     return _installed(spec, environment) or packaged(spec, store=store, indexes=indexes, on_progress=on_progress)
 
 
-def foreseen(
+def foreseen_toolkit(
     spec: ToolkitSpec,
     *,
     store: Path | None = None,
     environment: Mapping[str, str] = os.environ,
     on_progress: OnProgress = silently,  # noqa: ARG001 - nothing takes time here
 ) -> Toolkit:
-    """The toolkit that `provided` would give, without fetching anything: one that is not kept has no folder yet.
-
-    What `provided` refuses without asking an index is refused here as well.
-    """
+    """What `provided_toolkit` would give, without fetching anything: a toolkit that is not kept has no folder yet."""
     toolkit = _installed(spec, environment) or _kept(spec, ToolkitCache.at(store))
     return toolkit or Toolkit(spec.version, Path(f"CUDA-{spec}"), identity="")
 
@@ -91,24 +76,27 @@ def packaged(
 
     def ask(projects: tuple[str, ...], version: Version, machine: str) -> ToolkitPin:
         return cache.remembered(
-            _name(projects, version, machine), lambda: asked(projects, version, machine, indexes=places())
+            _name(projects, version, machine), lambda: pin_of_index(projects, version, machine, indexes=places())
         )
 
     machine = _machine(spec)
-    pins = resolved(spec, machine=machine, ask=ask)
+    pins = resolved_pins(spec, machine=machine, ask=ask)
     return cache.toolkit(
         spec.version,
         pins,
         identity=identity_of(spec.version, pins),
         machine=machine,
-        release=known(spec).name,
+        release=release_of(spec).name,
         places=places,
         on_progress=on_progress,
     )
 
 
-def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
-    """The same, if it is in *store* already; else `BuildError`, which says how to get it there."""
+def kept_toolkit(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
+    """The toolkit of the package index if it is in *store* already.
+
+    Else `BuildError`, which says how to get it there.
+    """
     if toolkit := _kept(spec, ToolkitCache.at(store)):
         return toolkit
     command = shlex.join(("vbuild", "toolkit", "install", str(spec), *spec.libraries))
@@ -117,17 +105,15 @@ def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
 
 
 def _installed(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | None:
-    """The installed toolkit that *spec* names, or one that matches, or None if it is the package index's turn."""
     if spec.path is not None:
-        return named(spec)
-    toolkit = matching(spec, environment)
+        return toolkit_at_path(spec)
+    toolkit = matching_toolkit(spec, environment)
     if toolkit is None:
-        known(spec, instead=passed_over(spec, environment))
+        release_of(spec, instead=passed_over(spec, environment))
     return toolkit
 
 
 def _kept(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
-    """The toolkit of the package index that *spec* asks for, or None if not all of it is in *store*."""
     unknown = list[str]()
 
     def ask(projects: tuple[str, ...], version: Version, machine: str) -> ToolkitPin | None:
@@ -136,7 +122,7 @@ def _kept(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
         unknown.extend([] if pin else [name])
         return pin
 
-    pins = resolved(spec, machine=_machine(spec), ask=ask)
+    pins = resolved_pins(spec, machine=_machine(spec), ask=ask)
     identity = identity_of(spec.version, pins)
     root = store.root(spec.version, identity)
     return Toolkit(spec.version, root, identity, pins) if not unknown and is_complete(root) else None
@@ -157,8 +143,6 @@ def _name(projects: tuple[str, ...], version: Version, machine: str) -> str:
 
 
 class ToolkitProvider(Protocol):
-    """Gives a CUDA toolkit, and reports its progress."""
-
     def __call__(self, spec: ToolkitSpec, *, on_progress: Callable[[str], None]) -> Toolkit: ...
 
 
@@ -170,13 +154,11 @@ class Supply(Struct, frozen=True):
     writes: bool
 
 
-FETCHED = Supply(provided, provided_zig, writes=True)
-FORESEEN = Supply(foreseen, foreseen_zig, writes=False)
+FETCHED = Supply(provided_toolkit, provided_zig, writes=True)
+FORESEEN = Supply(foreseen_toolkit, foreseen_zig, writes=False)
 
 
 class Listing(Struct, frozen=True):
-    """The toolkits of this machine: those of the shared cache *store*, and those that are installed."""
-
     store: Path
     kept: tuple[KeptToolkit, ...]
     installed: tuple[Installed, ...]
@@ -185,7 +167,16 @@ class Listing(Struct, frozen=True):
         """For JSON; sizes in bytes, times as ISO 8601 has them."""
         return {
             "store": str(self.store),
-            "kept": [_kept_data(toolkit) for toolkit in self.kept],
+            "kept": [
+                {
+                    "version": str(toolkit.version),
+                    "path": str(toolkit.root),
+                    "size": toolkit.size,
+                    "used": toolkit.used.isoformat(timespec="seconds"),
+                    "components": [to_builtins(pin) for pin in toolkit.pins],
+                }
+                for toolkit in self.kept
+            ],
             "installed": [{"version": str(toolkit.version), "path": str(toolkit.root)} for toolkit in self.installed],
         }
 
@@ -200,20 +191,15 @@ class Listing(Struct, frozen=True):
 
 
 class Provision(Struct, frozen=True):
-    """A toolkit that is there now."""
-
     toolkit: Toolkit
 
     def lines(self) -> Iterator[str]:
-        """The CUDA_HOME, and the licence's place if it was laid out just now."""
         yield str(self.toolkit.root)
         if self.toolkit.is_new:
             yield self.toolkit.licence
 
 
 class Pruned(Struct, frozen=True):
-    """The toolkits that were removed, and the bytes of disk that are free now."""
-
     removed: tuple[KeptToolkit, ...]
     size: int
 
@@ -238,14 +224,11 @@ def install(
 
 def path(version: str, libraries: Iterable[str] = (), *, store: Path | None = None) -> Provision:
     """The kept toolkit *version* with *libraries*; `BuildError` if there is none."""
-    return Provision(kept(_spec(version, libraries), store=store))
+    return Provision(kept_toolkit(_spec(version, libraries), store=store))
 
 
 def prune(*, store: Path | None = None) -> Pruned:
-    """Remove all kept toolkits.
-
-    Builds that run should be done: none of them holds on to its toolkit.
-    """
+    """Remove all kept toolkits; builds that use one should be done."""
     return Pruned(*prune_cache(ToolkitCache.at(store)))
 
 
@@ -256,13 +239,3 @@ def _spec(version: str, libraries: Iterable[str]) -> ToolkitSpec:
         )
     except HardwareError as error:
         raise BuildError(f"no CUDA version {version!r}; expected two numbers with a dot, as in 13.0") from error
-
-
-def _kept_data(one: KeptToolkit) -> dict[str, Any]:
-    return {
-        "version": str(one.version),
-        "path": str(one.root),
-        "size": one.size,
-        "used": one.used.isoformat(timespec="seconds"),
-        "components": [to_builtins(pin) for pin in one.pins],
-    }

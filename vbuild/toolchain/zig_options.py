@@ -46,9 +46,8 @@ _ZIGS_FEATURES = {"fp16": "fullfp16", "simd": "neon", "fp": "fp_armv8"}
 
 
 def command_for(command: "Sequence[str]", arguments: "Sequence[str]", *, target: str) -> "Sequence[str]":
-    """The zig *command* to run with *arguments*, without *target*'s version of glibc if they only ask something.
-
-    The clang inside zig answers then, which does not know such targets.
+    """The zig *command* for *arguments*: questions about the compiler go to the clang inside, which knows no glibc
+    in *target*.
     """
     if not any(word.startswith(_QUESTIONS) for word in arguments) and list(arguments) != ["-v"]:
         return command
@@ -91,7 +90,7 @@ def _linker_words(arguments: "Sequence[str]") -> "Iterator[tuple[str, bool]]":
 
 
 def _zig_linker_words(word: str, following: "Iterator[tuple[str, bool]]") -> list[str]:
-    """The linker's *word* for zig, with its value if that is among those *following*; none if zig knows no such."""
+    """The linker's *word* for zig; none if zig knows no such."""
     if word == "-z":
         value = next(following, ("", True))[0]
         return [f"-Wl,-z,{value}"] if value.startswith(_ZIGS_KEYWORDS) else []
@@ -110,7 +109,6 @@ def _zig_linker_words(word: str, following: "Iterator[tuple[str, bool]]") -> lis
 
 
 def _zig_cpu(value: str) -> str:
-    """The processor that ``-march=`` or ``-mcpu=`` *value* means, as zig writes it: generic+v8_2a+sve."""
     name, *features = value.split("+")
     if name.startswith("armv"):
         name = f"generic+{name.removeprefix('arm').replace('-a', 'a').replace('.', '_')}"

@@ -166,7 +166,6 @@ class Cluster:
         return BuildError(f"{self._executor}: the scheduler was lost before this was done; what is done is kept")
 
     def _vbuild_of(self, worker: str, answer: object) -> str:
-        """How the vbuild of *worker*, whose fingerprint is *answer*, differs from this one."""
         other = self._client.run(version, vbuild.DISTRIBUTION, workers=[worker], on_error="return").get(worker)
         if not isinstance(answer, str) and not isinstance(other, str):
             return f"has no vbuild; {_EXPECTED}"
@@ -270,7 +269,6 @@ def _client(kind: Any, executor: Executor) -> Any:  # noqa: ANN401 - Dask's
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Dask's messages about lost connections off the terminal: our errors say what matters."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client", "distributed.core")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

@@ -59,7 +59,6 @@ exec auditwheel "$@"
 
 
 def main(run: Path, environment: dict[str, str]) -> None:
-    """Put the compiler wrappers that the settings in the folder *run* ask for into the container."""
     settings = json.loads((run / "settings.json").read_text(encoding="utf-8"))
     if _CHOSEN not in environment:
         python = chosen(environment.get("PATH", os.defpath))
@@ -79,16 +78,15 @@ def main(run: Path, environment: dict[str, str]) -> None:
         (logs / "started").touch()
     except OSError as error:
         raise SystemExit(f"{SAID}{logs} cannot be written from the container: {error.strerror}; {MOUNT}") from error
-    put(settings, logs, environment)
+    put_wrappers(settings, logs, environment)
 
 
-def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> None:
-    """Make the folder of compiler wrappers anew, by *settings*, for the compilers of *environment*."""
+def put_wrappers(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> None:
     from vbuild.toolchain import compiler_program, compiler_wrapper  # noqa: PLC0415 - see `main`
 
     folder = Path(settings["wrappers"])
     shutil.rmtree(folder, ignore_errors=True)
-    compilers = compiler_wrapper.programs(environment.get("PATH", os.defpath))
+    compilers = compiler_wrapper.compilers_on(environment.get("PATH", os.defpath))
     rules: dict[str, tuple[str, ...]] = {name: tuple(value) for name, value in settings["rules"].items()}
     if not settings["is_baseline"] and compilers:
         # that of CC, or else one that a build is likely to take
@@ -119,7 +117,7 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
             "compilers": {name: str(path) for name, path in compilers.items()},
             "log": str(logs / "nvcc.jsonl"),
         }
-    compiler_wrapper.put(
+    compiler_wrapper.write_wrappers(
         folder,
         {
             "rules": rules,
@@ -142,7 +140,6 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
 
 
 def check(compiler: Path, settings: dict[str, Any]) -> None:
-    """Refuse a *compiler* that cannot compile for the level of *settings*."""
     from vbuild.toolchain import compiler_wrapper  # noqa: PLC0415 - as above
 
     ran = subprocess.run([str(compiler), *compiler_wrapper.QUESTION], capture_output=True, text=True, check=False)
@@ -158,7 +155,7 @@ def check(compiler: Path, settings: dict[str, Any]) -> None:
 
 
 def chosen(path: str) -> str:
-    """The Python that compiler wrappers are to run on: a fast one of the image, or the one that runs this."""
+    """The Python that compiler wrappers run on: a fast one of the image, or the one that runs this."""
     folders = sorted((minor, folder) for folder in Path(_PYTHONS).glob("cp3*") if (minor := _minor(folder.name)))
     named = [str(folder / "bin" / "python") for minor, folder in folders if minor >= _PREFERRED[1]]
     on_path = [program for name in ("python3", "python") if (program := shutil.which(name, path=path))]

@@ -56,7 +56,6 @@ def passed_on(arguments: Arguments, environment: Mapping[str, str]) -> set[str]:
 
 
 def _named(options: Any) -> Iterator[str]:  # noqa: ANN401 - whatever TOML holds
-    """The variables that *options* of cibuildwheel pass on, in overrides, too."""
     if isinstance(options, Mapping):
         for key, value in options.items():
             if key == _GIVEN:
@@ -71,8 +70,8 @@ def _named(options: Any) -> Iterator[str]:  # noqa: ANN401 - whatever TOML holds
 class WrapperRecord(Struct, frozen=True):
     """What the compiler wrappers recorded of a build.
 
-    *started* is when the wrappers were put there, in seconds since the epoch, or None if they were not. *objects*
-    is a folder of what commands with kept flags made.
+    *started* is when they were put there, in seconds since the epoch, or None. *objects* is a folder of what
+    commands with kept flags made.
     """
 
     overrides: tuple[Override, ...] = ()
@@ -94,7 +93,6 @@ class ContainerSetup(Struct, frozen=True):
 
     @classmethod
     def made(cls, folder: Path) -> Self:
-        """A kit in the new *folder*; `BuildError` without room for it."""
         try:
             shutil.copytree(Path(vbuild.__file__).parent, folder / "vbuild", ignore=_all_but_modules)
         except OSError as error:
@@ -118,7 +116,6 @@ class ContainerSetup(Struct, frozen=True):
             (self._of(run) / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
 
     def record(self, run: CibuildwheelRun, identifier: str) -> WrapperRecord:
-        """What the compiler wrappers of *run* recorded of the build for *identifier*."""
         logs = self._of(run) / "logs" / identifier
         started = logs / "started"
         return WrapperRecord(
@@ -152,10 +149,7 @@ _MINOR = len("cp3")
 
 
 class ContainerBuild(Struct, frozen=True):
-    """The plain *wheel* for an identifier, and what became of the project's test.
-
-    The *seconds* are those from when its wrappers were put there to the next identifier's.
-    """
+    """The plain *wheel* for an identifier; its *seconds* last until the next identifier's wrappers are put there."""
 
     wheel: Path
     record: WrapperRecord
@@ -191,7 +185,19 @@ class ContainerRunner(Struct, frozen=True):
             folder.mkdir(parents=True, exist_ok=True)
         environment = {**self.environment, **dict(run.variables), "TMPDIR": str(scratch)}
         start = time.time()
-        failure = self._run(output, environment, log)
+        failure: BuildError | None = None
+        try:
+            with supervised():
+                self.program.run(
+                    self.arguments,
+                    output,
+                    environment=environment,
+                    containers=self.containers,
+                    log=log,
+                    echo=self.echo,
+                )
+        except BuildError as error:
+            failure = error
         end = time.time()
         journal = Journal.parse(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else Journal()
         records = {identifier: self.setup.record(run, identifier) for identifier in run.identifiers}
@@ -218,21 +224,6 @@ class ContainerRunner(Struct, frozen=True):
             for identifier, wheel in wheels.items()
         }
         return ContainerResult(run, log, builds, failure, journal.at_work)
-
-    def _run(self, output: Path, environment: Mapping[str, str], log: Path) -> BuildError | None:
-        try:
-            with supervised():
-                self.program.run(
-                    self.arguments,
-                    output,
-                    environment=environment,
-                    containers=self.containers,
-                    log=log,
-                    echo=self.echo,
-                )
-        except BuildError as error:
-            return error
-        return None
 
 
 def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:
@@ -297,7 +288,6 @@ def _minor(tag: Tag) -> int:
 
 
 def _seconds(starts: Sequence[float | None], first: float, last: float) -> list[float]:
-    """How long each took that began at one of *starts*; the whole time if that is not known."""
     ends = sorted(start for start in starts if start is not None)
     return [
         (next((end for end in ends if end > start), last) - start) if start is not None else last - first

@@ -1,22 +1,18 @@
 """cibuildwheel as a program: its command line, what it would build, one run, its log, and its containers.
 
-    Arguments, Cibuildwheel.found -> identifiers (--print-build-identifiers) -> run, into a log -> wheels in a folder
-
 Nothing of it is imported: it promises no Python interface.
 https://cibuildwheel.pypa.io/en/stable/options/#command-line
 
 cibuildwheel leaves its container when it is killed, and the containers of other runs must stay. So a wrapper named like
 the engine stands first on its PATH, and writes down the name of each container that it makes.
 
-What a log says:
-
-    Building cp312-manylinux_x86_64 wheel                  an identifier begins
+    Building cp312-manylinux_x86_64 wheel                  of a log: an identifier begins
     Testing wheel...                                       a step begins: its test
     ✓ cp312-manylinux_x86_64 finished in 3 seconds         it is done
     cibuildwheel: error: Build failed because …            why it ended
     vbuild: gcc 10 of the image does not know …            why our program in the container ended it
 
-Why it ended is in the last step. In GitHub Actions steps begin with ``::group::`` and errors with ``::error::``.
+In GitHub Actions steps begin with ``::group::`` and errors with ``::error::``.
 """
 
 import ast
@@ -111,8 +107,8 @@ _RUST = "vbuild sets CARGO_BUILD_TARGET, with which cargo's results are in targe
 class Journal(Struct, frozen=True):
     """A parsed log: the identifier *at_work* at its end, those *tested*, and the *reason* of the end, or "".
 
-    The reason *explains* the end if it says more than which command failed. *has_test*: the project has one. *step*
-    is the last that began, and *printed* the output of its last command.
+    The reason *explains* the end if it says more than which command failed. *step* is the last that began,
+    *printed* the output of its last command.
     """
 
     at_work: str = ""
@@ -145,7 +141,6 @@ class Journal(Struct, frozen=True):
 
 
 def _of_last_command(output: str) -> str:
-    """What the last command of a step printed, or all of the step's *output* without a command in it."""
     echo = next(reversed([*_ECHO.finditer(output)]), None)
     lines = output[echo.start("command") :].splitlines() if echo else []
     for count in range(1, len(lines) + 1):  # the command may have several lines
@@ -177,7 +172,6 @@ def _reason(step: str, output: str) -> tuple[str, bool]:
 
 
 def _words(text: str) -> list[str]:
-    """The words of a command that Python shows as *text*, or none if it cannot be read."""
     try:
         return [str(word) for word in ast.literal_eval(_PATH.sub(r"\g<text>", text))]
     except (ValueError, SyntaxError):
@@ -231,8 +225,6 @@ Echo = Callable[[bytes], None]
 
 
 class Arguments(Struct, frozen=True):
-    """The *words* for cibuildwheel, the project's folder, and the file with its options if named."""
-
     words: tuple[str, ...] = ()
     package: Path = Path()
     config_file: str = ""
@@ -303,7 +295,6 @@ class Containers(Struct, frozen=True):
 
     @classmethod
     def made(cls, arguments: Arguments, environment: Mapping[str, str], folder: Path) -> Self:
-        """`BuildError` if there is no engine for runs with *arguments* in *environment*."""
         name = engine_of(arguments, environment)
         if name not in _KNOWN:
             raise BuildError(
@@ -332,16 +323,13 @@ class Containers(Struct, frozen=True):
         try:
             yield
         except BaseException:
-            if os.environ.get(_KEEP, "") in {"", "0"}:
-                self._remove()
-            raise
-
-    def _remove(self) -> None:
-        with suppress(FileNotFoundError):
-            for name in (self.folder / "names").read_text(encoding="utf-8").split():
+            file = self.folder / "names"
+            is_kept = os.environ.get(_KEEP, "") not in {"", "0"} or not file.exists()
+            for name in () if is_kept else file.read_text(encoding="utf-8").split():
                 # rm waits ten seconds for a shell that ignores SIGTERM; what is not there any more is no error
                 for command in (["kill", name], ["rm", "--force", "--volumes", name]):
                     subprocess.run([self.engine, *command], capture_output=True, check=False)
+            raise
 
 
 def engine_of(arguments: Arguments, environment: Mapping[str, str]) -> str:
@@ -379,7 +367,6 @@ class Cibuildwheel(Struct, frozen=True):
 
     @classmethod
     def on(cls, path: str | None) -> Self | None:
-        """The program on *path*, whose first line names the Python that knows its version."""
         if (program := which("cibuildwheel", path=path)) is None:
             return None
         with Path(program).open("rb") as file:
@@ -391,7 +378,6 @@ class Cibuildwheel(Struct, frozen=True):
             raise BuildError(f"{program}: cannot tell which cibuildwheel it is; {_INSTALL}") from error
 
     def identifiers(self, arguments: Arguments, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """What cibuildwheel would build with *arguments*; `BuildError` in its words if it refuses them."""
         command = [*self.command, *arguments.words, "--print-build-identifiers"]
         ran = subprocess.run(command, env=environment, capture_output=True, check=False)
         if ran.returncode:
@@ -423,7 +409,6 @@ class Cibuildwheel(Struct, frozen=True):
 
 @contextmanager
 def _echoed(log: Path, echo: Echo | None) -> Iterator[None]:
-    """Give *echo* what is written to *log* while the block runs."""
     if echo is None:
         yield
         return

@@ -1,7 +1,5 @@
 """Runs of cibuildwheel: one for each build of a recipe, and the variables that it adds to the project's and the user's.
 
-    targets of one build, identifiers of its machine -> CibuildwheelRun -> CIBW_* and SOURCE_DATE_EPOCH
-
     CIBW_ENVIRONMENT_LINUX       PATH with the compiler wrappers first, the recipe's variables, CUDA's and Rust's
     CIBW_CONFIG_SETTINGS_LINUX   the recipe's
     CIBW_BEFORE_BUILD_LINUX      puts the compiler wrappers there, behind the project's own command
@@ -13,8 +11,7 @@ The plain wheels of machines that the recipe has no level for are built as cibui
     defaults < project < overrides < CIBW_X < CIBW_X_LINUX     each replaces all before, or, by a rule in CIBW_INHERIT,
                                                                goes behind or in front of it
 
-What is added goes outermost: the two variables together are either a new value, or something in front of the project's
-value and something behind. https://cibuildwheel.pypa.io/en/stable/configuration/#inherit
+What is added goes outermost. https://cibuildwheel.pypa.io/en/stable/configuration/#inherit
 
 The option ``environment`` gets assignments of the shell, which cibuildwheel evaluates in the container, by bashlex, for
 each identifier, before the compiler wrappers are there:
@@ -24,8 +21,6 @@ each identifier, before the compiler wrappers are there:
     CUDAARCHS="$(sh -c '... || echo "75-real"')"      a knob, unless the project has set it
     CCACHE_NAMESPACE="$CCACHE_NAMESPACE-1f0c…"        results of other rules are none for this build
     PATH="/tmp/vbuild:$PATH"                          the compiler wrappers first
-
-Places in the container:
 
     /project              the folder that cibuildwheel runs in, copied
     /host/<path>          the host's <path>: the kit, and CUDA toolkits
@@ -46,13 +41,22 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from vbuild.build.cibuildwheel.container import LOST, MOUNT
-from vbuild.build.plan import RELATIVE_RPATHS, SETTLED, BuildBackend, CudaPlan, FlagPlan, Rewriting, cuda_plan, levelled
+from vbuild.build.plan import (
+    RELATIVE_RPATHS,
+    SETTLED,
+    BuildBackend,
+    CudaPlan,
+    FlagPlan,
+    WrapperRules,
+    cuda_plan,
+    level_rules,
+)
 from vbuild.config.table import Env, Setting
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError
 from vbuild.files.atomic import OLDEST
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.flags import HostCompiler
+from vbuild.recipe.compiling import HostCompiler
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.recipe.target import Target
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
@@ -93,12 +97,10 @@ Join = Callable[[str, str], str]
 
 
 def inside(path: Path) -> PurePosixPath:
-    """Where *path* of the host is in the container."""
     return HOST / path.resolve().relative_to("/")
 
 
-def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None) -> Env:
-    """The shell's assignments that a build by *rules* gets behind the project's own."""
+def assignments(target: Target, rules: WrapperRules, cuda: CudaPlan | None) -> Env:
     words = {name: _quoted(value) for name, value in target.env}
     # what makes builds the same anywhere, unless the image, the project or the recipe says otherwise
     words |= {name: _unless_set(name, f"echo {value}") for name, value in SETTLED.items() if name not in words}
@@ -130,9 +132,8 @@ def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None) -> Env:
 
 
 def check_one_line(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """`BuildError` if the environment in *options* or in the user's variables would end early.
-
-    What vbuild puts behind it would be lost, which otherwise only the program in the container notices.
+    """`BuildError` if the environment in *options* or in the user's variables would end early, and lose what is
+    behind it.
     """
     linux = options.get("linux")
     tables = (options, linux if isinstance(linux, Mapping) else {}, *options.get("overrides", ()))
@@ -188,7 +189,6 @@ class Inheritance(Struct):
         return {**self.variables, INHERIT: inherit} if self.variables else {}
 
     def replace(self, option: str, value: str) -> None:
-        """Give *option*, one that has no variable for the platform, this *value*."""
         self.variables[_variable(option)] = value
         self.rules.pop(option, None)
 
@@ -285,10 +285,10 @@ _LEVELS = "--disable-isa-ext-check"
 
 
 class CibuildwheelRun(Struct, frozen=True):
-    """A run for the *targets* of one build, with its *variables*, for these *identifiers*.
+    """A run for the *targets* of one build and these *identifiers*.
 
     *plan* and *toolkit* are None if nothing of vbuild's is put into the container. *repair* is what the wrapper of
-    auditwheel adds, *is_tested* whether the project's tests run, and *number* counts runs with these targets.
+    auditwheel adds, and *number* counts runs with these targets.
     """
 
     targets: tuple[Target, ...]
@@ -305,7 +305,6 @@ class CibuildwheelRun(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """A file name of its own."""
         again = f"-{self.number}" if self.number != 1 else ""
         return f"{self.targets[0]}{again}" if self.plan else f"{self.targets[0]}-bare"
 
@@ -314,15 +313,14 @@ class CibuildwheelRun(Struct, frozen=True):
         return self.targets[0].cpu
 
     def settings(self) -> dict[str, Any]:
-        """What the program in the container has to know, besides where its logs go."""
         if self.plan is None:
             return {}
-        rules = self.plan.rewriting
+        rules = self.plan.wrapper_rules
         return {
             "cpu": self.cpu.march,
             "machine": self.cpu.machine,
             "is_baseline": self.cpu.is_baseline,
-            "rules": {name: getattr(rules, name) for name in Rewriting.__struct_fields__},
+            "rules": {name: getattr(rules, name) for name in WrapperRules.__struct_fields__},
             "nvcc": self.plan.cuda.data() if self.plan.cuda else None,
             "auditwheel": self.repair,
             "project": str(PROJECT),
@@ -332,9 +330,7 @@ class CibuildwheelRun(Struct, frozen=True):
 
 
 class RunContext(Struct, frozen=True):
-    """What runs depend on besides the recipe: this *machine*, the user's *environment*, the *setup* folder as the
-    container sees it, the *backend* of the project, and what gives a *toolkit*.
-    """
+    """What runs depend on besides the recipe; *setup* is a folder as the container sees it."""
 
     machine: Cpu | None
     environment: Mapping[str, str]
@@ -357,7 +353,9 @@ def runs(
     planned_runs: list[CibuildwheelRun] = []
     for group in builds.values():
         first = group[0]
-        mine = [identifier for identifier in identifiers if _is_for(identifier, first)]
+        mine = [identifier for identifier in identifiers if machine_of(identifier) == first.cpu.machine]
+        if first.cuda:  # which needs glibc
+            mine = [identifier for identifier in mine if "musllinux" not in identifier]
         if mine:
             planned_runs.append(_levelled(recipe, tuple(group), mine, identifiers, context))
         others = [identifier for identifier in identifiers if machine_of(identifier) != first.cpu.machine]
@@ -371,9 +369,8 @@ def runs(
 
 
 def again(
-    recipe: Recipe, run: CibuildwheelRun, rules: Rewriting, identifiers: Sequence[str], context: RunContext
+    recipe: Recipe, run: CibuildwheelRun, rules: WrapperRules, identifiers: Sequence[str], context: RunContext
 ) -> CibuildwheelRun:
-    """*run* once more, by other *rules* of the compiler wrappers, for some of its *identifiers*."""
     number = run.number + 1
     return _levelled(recipe, run.targets, identifiers, (), context, rules=rules, number=number)
 
@@ -384,7 +381,6 @@ def machine_of(identifier: str) -> str:
 
 
 def unheard(recipe: Recipe) -> tuple[str, ...]:
-    """The keys of *recipe* that have no effect with cibuildwheel, each with what has."""
     build, lock = recipe.build, lock_file(recipe.file)
     keys = {
         "build.patches": (build.patches, "apply them in before-all"),
@@ -406,11 +402,6 @@ def unheard(recipe: Recipe) -> tuple[str, ...]:
     )
 
 
-def _is_for(identifier: str, target: Target) -> bool:
-    """Whether *target* can be built for *identifier*: on its machine, and CUDA with glibc only."""
-    return machine_of(identifier) == target.cpu.machine and not (target.cuda and "musllinux" in identifier)
-
-
 def _bare(plain: Target, mine: Sequence[str], all_of_them: Sequence[str], context: RunContext) -> CibuildwheelRun:
     options = Inheritance.of(context.environment)
     _choose(options, mine, all_of_them)
@@ -424,24 +415,41 @@ def _levelled(
     all_of_them: Sequence[str],
     context: RunContext,
     *,
-    rules: Rewriting | None = None,
+    rules: WrapperRules | None = None,
     number: int = 1,
 ) -> CibuildwheelRun:
     target = group[0]
     toolkit = context.toolkit(target) if target.cuda else None
-    cuda = _cuda(recipe, target, toolkit, context.backend) if toolkit else None
-    rules = rules or levelled(target.cpu, rules=recipe.build.flags)
+    cuda = None
+    if target.cuda and toolkit:
+        # nvcc takes gcc by itself; where the image has none, the program in the container names another
+        compilers = Compilers(CompilerFamily.GCC, (), target.cpu.machine, "gcc", "g++", (("gcc", ("gcc",)),))
+        cuda = cuda_plan(
+            target.cuda,
+            recipe.build.cuda,
+            home=Path(inside(toolkit.root)),
+            backend=context.backend,
+            compilers=compilers,
+            environment=dict(target.env),
+            config_settings=target.config_settings,
+        )
+    rules = rules or level_rules(target.cpu, recipe.build.flags)
     settings = (*target.config_settings, *(cuda.config_settings if cuda else ()))
     plan = FlagPlan(
         cpu=target.cpu,
         backend=context.backend,
         environment=assignments(target, rules, cuda),
         config_settings=settings,
-        rewriting=rules,
+        wrapper_rules=rules,
         cuda=cuda.rules if cuda else None,
     )
     is_tested = target.cpu.is_baseline or bool(context.machine and context.machine.runs(target.cpu))
-    repair = _repair(recipe, target)
+    exclude = (*recipe.repair.exclude, *(driver_libraries() if target.cuda else ()))
+    repair = (
+        *(() if target.cpu.is_baseline else (_LEVELS,)),
+        *(f"--exclude={pattern}" for pattern in exclude),
+        *((f"--plat={recipe.repair.plat}",) if recipe.repair.plat else ()),
+    )
     run = CibuildwheelRun(group, tuple(mine), (), plan, toolkit, repair, is_tested, number=number)
     options = Inheritance.of(context.environment)
     options.add("environment", " ".join(f"{name}={text}" for name, text in plan.environment), _ASSIGNMENTS)
@@ -470,35 +478,10 @@ def _variables(options: Inheritance, context: RunContext) -> Env:
     return tuple({**options.result(), "SOURCE_DATE_EPOCH": epoch}.items())
 
 
-def _cuda(recipe: Recipe, target: Target, toolkit: Toolkit, backend: BuildBackend) -> CudaPlan | None:
-    if target.cuda is None:
-        return None
-    # nvcc takes gcc by itself; where the image has none, the program in the container names another
-    compilers = Compilers(CompilerFamily.GCC, (), target.cpu.machine, "gcc", "g++", (("gcc", ("gcc",)),))
-    return cuda_plan(
-        target.cuda,
-        recipe.build.cuda,
-        home=Path(inside(toolkit.root)),
-        backend=backend,
-        compilers=compilers,
-        environment=dict(target.env),
-        config_settings=target.config_settings,
-    )
-
-
-def _repair(recipe: Recipe, target: Target) -> tuple[str, ...]:
-    exclude = (*recipe.repair.exclude, *(driver_libraries() if target.cuda else ()))
-    return (
-        *(() if target.cpu.is_baseline else (_LEVELS,)),
-        *(f"--exclude={pattern}" for pattern in exclude),
-        *((f"--plat={recipe.repair.plat}",) if recipe.repair.plat else ()),
-    )
-
-
 def _before_build(recipe: Recipe, run: CibuildwheelRun, setup: PurePosixPath) -> str:
     """The command that runs the program in the container after the project's own before-build.
 
-    That may install a compiler, and may end in anything: a newline, a comment. So ours is the shell's trap.
+    That may end in anything, a newline or a comment. So ours is the shell's trap.
     """
     program = f"python -I -S -B {shlex.quote(str(setup / _PROGRAM))} {shlex.quote(str(setup / 'runs' / run.name))}"
     more = (f' && (cd "{{package}}" && sh -c {shlex.quote(command)})' for command in recipe.build.before_build)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vbuild.config.toml_text import toml, toml_comment, toml_key
+from vbuild.config.table import toml, toml_comment, toml_key
 
 _TEXTS = st.text() | st.sampled_from(["a\nb = 1", '"', "\\", "\x7f", "\x1b", "#", "[a]", "'''", "\u2028", "😀"])
 _VALUES = st.recursive(

@@ -1,9 +1,14 @@
-"""What a recipe says of CUDA: toolkits, what is compiled with them, and the options that nvcc gets.
+"""What a recipe says of compilers: the project's own flags, the host compiler, CUDA toolkits and the options of nvcc.
 
-matrix.cuda[].toolkit, libraries   -> ToolkitSpec
-build.cuda                         -> CudaSettings, the same for every backend
+build.flags, keep-flags, strip-flags   -> FlagRules: what becomes of flags such as -mavx2 and -march=native
+build.host, glibc                      -> HostSettings
+matrix.cuda[].toolkit, libraries       -> ToolkitSpec
+build.cuda                             -> CudaSettings, the same for every backend
+
+The wrapper of nvcc imports this in a Python without packages: hence data classes.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +28,7 @@ class Archs(StrEnum):
     """What becomes of a list of architectures that a project's own command has.
 
     Of the list what is asked for, never nothing; what is asked for, unless all of the list is for one GPU or
-    family, as 90a is; what is asked for in any case; the list as it is.
+    family; what is asked for in any case; the list as it is.
     """
 
     INTERSECT = "intersect"
@@ -72,8 +77,6 @@ class ToolkitSpec:
 
 @dataclass(frozen=True, slots=True)
 class FileRule:
-    """How commands for the files that *glob* matches are treated, or the list of architectures they get."""
-
     glob: str
     archs: Archs | GpuList
 
@@ -114,17 +117,12 @@ class CudaBuild:
 
     @property
     def key(self) -> str:
-        """Toolkit, libraries and architectures as one text."""
         path = (str(self.toolkit.path),) if self.toolkit.path else ()
         return " ".join(("CUDA", str(self.toolkit), *path, *self.toolkit.libraries, "for", str(self.archs)))
 
 
 def gpu_list(text: Setting, toolkits: Iterable[Dotted]) -> GpuList:
-    """The GPUs that a recipe lists as a string or an array; each of *toolkits* can compile for all of them.
-
-    `HardwareError` if one cannot, and `RecipeError` for PTX that is of no use to later GPUs, or two that exclude
-    each other.
-    """
+    """The GPUs that a recipe lists as a string or an array; each of *toolkits* can compile for all of them."""
     gpus = GpuList.parse(text if isinstance(text, str) else ",".join(text))
     for request in gpus:
         if request.ptx and request.arch.suffix == "a":
@@ -157,3 +155,71 @@ def _treatment(files: Table, glob: str, toolkits: tuple[Dotted, ...]) -> Archs |
         raise files.refuse(glob, f"found {text!r}; expected {words}, or GPUs as in '80,90a'")
     with at(files.place(glob)):
         return gpu_list(text, toolkits)
+
+
+# what `zig targets` lists: aarch64 came to glibc with 2.17, and x86-64 wheels have no tag for older ones either
+OLDEST_GLIBC = (2, 17)
+NEWEST_GLIBC = (2, 44)
+_GLIBC = re.compile(r"(?P<major>2)\.(?P<minor>\d{1,2})", re.ASCII)
+
+
+class OwnFlags(StrEnum):
+    """The rule for all files that no other rule names.
+
+    ``auto`` takes out the flags that steer the whole build, as the level does, and keeps those of single files,
+    whose code the project chooses at run time; if the proof shows that it does not, these go, too.
+    """
+
+    AUTO = "auto"
+    STRIP = "strip"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class FlagRules:
+    """The rule for the whole build, and globs of sources that *keep* or lose (*strip*) their own flags."""
+
+    default: OwnFlags = OwnFlags.AUTO
+    keep: tuple[str, ...] = ()
+    strip: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, table: Table) -> Self:
+        return cls(
+            OwnFlags(table.one_of("flags", tuple(OwnFlags))),
+            keep=table.texts("keep-flags", ()),
+            strip=table.texts("strip-flags", ()),
+        )
+
+
+class HostCompiler(StrEnum):
+    """The system's compiler, zig from the package index, or zig if the system has none."""
+
+    AUTO = "auto"
+    SYSTEM = "system"
+    ZIG = "zig"
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """Which compiler; *glibc* is the oldest that the wheels have to run on, which only zig can choose."""
+
+    compiler: HostCompiler = HostCompiler.AUTO
+    glibc: tuple[int, int] | None = None
+
+    @classmethod
+    def read(cls, build: Table) -> Self:
+        compiler = HostCompiler(build.one_of("host", HostCompiler))
+        glibc = build.optional_parsed("glibc", _glibc)
+        if glibc and compiler is not HostCompiler.ZIG:
+            raise build.refuse("glibc", "can be chosen only with host = 'zig'")
+        return cls(compiler, glibc)
+
+
+def _glibc(text: str) -> tuple[int, int]:
+    if match := _GLIBC.fullmatch(text):
+        version = int(match["major"]), int(match["minor"])
+        if OLDEST_GLIBC <= version <= NEWEST_GLIBC:
+            return version
+    first, last = (".".join(map(str, version)) for version in (OLDEST_GLIBC, NEWEST_GLIBC))
+    raise RecipeError(f"{text!r} is not a glibc to build for; expected {first} to {last}")
