@@ -32,7 +32,6 @@ from vbuild.build.cibuildwheel.runs import (
     CibuildwheelRun,
     RunContext,
     again,
-    check_one_line,
     inside,
     machine_of,
     runs,
@@ -179,7 +178,6 @@ def _asked(words: Arguments) -> tuple[Cibuildwheel, tuple[str, ...]]:
     # it refuses words that it does not know, of which vbuild may take one for the project
     with _hiding(words):
         identifiers = engine.identifiers(words, os.environ)
-    check_one_line(words.configuration, os.environ)
     words.check_place()
     for identifier in identifiers:
         if "linux_" not in identifier:

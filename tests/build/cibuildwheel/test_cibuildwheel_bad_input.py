@@ -15,7 +15,7 @@ from tests.factories.containers import needs_podman
 from tests.factories.projects import KERNEL
 from vbuild.build.cibuildwheel.program import Cibuildwheel
 from vbuild.errors import BuildError, VbuildError
-from vbuild.release.cibuildwheel import cibuildwheel, planned
+from vbuild.release.cibuildwheel import cibuildwheel
 from vbuild.release.model import ReleaseResult
 
 IDENTIFIER = "cp311-manylinux_x86_64"
@@ -97,16 +97,6 @@ def test_a_project_that_is_not_copied_into_the_container_is_refused(tmp_path: Pa
         "../other: outside of the working folder, which cibuildwheel copies into the container; "
         "expected one in it: change into a folder that has all of the project"
     )
-
-
-@pytest.mark.nightly
-@needs_podman
-def test_what_would_be_lost_is_refused_before_a_container_starts(tmp_path: Path) -> None:
-    source = project(tmp_path / "project", '[tool.cibuildwheel]\nenvironment = "PIP_NO_INDEX=1\\n"\n' + TWO_LEVELS)
-    lost = "what vbuild adds to the environment option of cibuildwheel is lost: a line break or a comment in the "
-    assert refused(source).startswith(lost)
-    with inside(source), pytest.raises(BuildError, match=f"^{lost}"):
-        planned()
 
 
 @pytest.mark.nightly

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ from tests.factories.cibuildwheel_runs import (
     with_vbuild,
 )
 from vbuild.build.cibuildwheel import runs as places
-from vbuild.build.cibuildwheel.runs import check_one_line, unheard
+from vbuild.build.cibuildwheel.runs import unheard
 from vbuild.build.plan import BuildBackend
 from vbuild.cli.cibuildwheel import run_lines
 from vbuild.errors import BuildError
@@ -81,41 +80,6 @@ def test_a_cache_of_the_project_has_a_namespace_for_each_level(tmp_path: Path) -
     assert (names[:2], len(set(names))) == (names[2:], 2)
     # the compiler wrappers have to hear of each source
     assert {(each["CCACHE_NODIRECT"], each["SCCACHE_DIRECT"]) for each in found} == {("1", "false")}
-
-
-@pytest.mark.parametrize(
-    ("project", "variables", "is_lost"),
-    [
-        ('environment = "A=1 B=2"', {}, False),
-        ('environment = "A=1\\nB=2"', {}, True),
-        ('environment = "A=1 # and a word on it"', {}, True),
-        ("environment = \"A='#1\\n' B=a#b\"", {}, False),
-        ("environment = \"A=$(sh -c '\\n')\"", {}, False),
-        ('environment = { A = "1\\n" }', {}, False),
-        ('linux.environment = "A=1\\n"', {}, True),
-        ('environment = "A=1\\n"', {"CIBW_ENVIRONMENT": "B=1"}, False),
-        ('environment = "A=1\\n"', {"CIBW_ENVIRONMENT": "B=1", "CIBW_INHERIT": "environment"}, True),
-        ('environment = "A=1"', {"CIBW_ENVIRONMENT": "B=1\n"}, False),
-        ('environment = "A=1"', {"CIBW_ENVIRONMENT_LINUX": "B=1\nC=2"}, True),
-        ("", {"CIBW_ENVIRONMENT": "B=1\nC=2"}, True),
-    ],
-    ids=range(12),
-)
-def test_an_environment_that_ends_early_is_refused_where_it_can_be_read(
-    project: str,
-    variables: dict[str, str],
-    is_lost: bool,  # noqa: FBT001 - a table's column
-) -> None:
-    options = tomllib.loads(project)
-    if not is_lost:
-        check_one_line(options, variables)
-        return
-    with pytest.raises(BuildError) as refused:
-        check_one_line(options, variables)
-    assert str(refused.value) == (
-        "what vbuild adds to the environment option of cibuildwheel is lost: a line break or a comment in the "
-        "project's ends it; expected one line"
-    )
 
 
 def test_the_target_of_rust_stays_the_projects(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from typing import Any, Self
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-from vbuild.build.cibuildwheel.container import LOST, MOUNT
+from vbuild.build.cibuildwheel.container import MOUNT
 from vbuild.build.plan import (
     RELATIVE_RPATHS,
     SETTLED,
@@ -79,10 +79,6 @@ _DIGITS = 16  # of a digest
 # a result of a cache is found by what the compiler makes of a source first: compiler wrappers tell what they were
 # called for, and a wheel whose compilers were never called through one is none of its level
 _ASKING = (("CCACHE_NODIRECT", "1"), ("SCCACHE_DIRECT", "false"))
-
-# what is quoted, in any way
-_WRITTEN = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
-_COMMENT = re.compile(r"(?:^|\s)#")
 
 # the target of a Rust that is installed only later is told from the C library
 _RUST_HOST = (
@@ -129,28 +125,6 @@ def assignments(target: Target, rules: WrapperRules, cuda: CudaPlan | None) -> E
         *((name, _quoted(value)) for name, value in _ASKING),
         ("PATH", f'"{":".join(bins)}:$PATH"'),
     )
-
-
-def check_one_line(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """`BuildError` if the environment in *options* or in the user's variables would end early, and lose what is
-    behind it.
-    """
-    linux = options.get("linux")
-    tables = (options, linux if isinstance(linux, Mapping) else {}, *options.get("overrides", ()))
-    environments = [table["environment"] for table in tables if isinstance(table, Mapping) and "environment" in table]
-    # of several, or of a table, it is not known here which is in force
-    texts = [text for text in environments if isinstance(text, str)] if len(environments) == 1 else []
-    rules = Inheritance.of(environment).rules
-    for option in ("environment", "environment-linux"):
-        text = environment.get(f"CIBW_{option.upper().replace('-', '_')}")
-        if text is not None:
-            is_joined = rules.get(option, InheritanceRule.NONE) is not InheritanceRule.NONE
-            texts = [*(texts if is_joined else []), text.strip()]
-    for text in texts:
-        # bashlex does not go on behind a line break or a comment; a command may have either
-        bare = "" if "$(" in text or "`" in text else _WRITTEN.sub("x", text)
-        if "\n" in bare or _COMMENT.search(bare):
-            raise BuildError(LOST)
 
 
 def _quoted(text: str) -> str:
