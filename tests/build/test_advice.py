@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.tools import needs
-from vbuild.build.advice import advice, first_of_nvcc, left_out, looked_in_vain, missing_header, missing_source
+from vbuild.build.advice import advice, first_of_nvcc, looked_in_vain, missing_header, missing_source
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import download_best
 from vbuild.wheel.archive import open_wheel
@@ -78,18 +78,6 @@ def test_what_a_build_goes_on_without_is_named_with_its_package() -> None:
         "libzstd": "looked for and not found; install it: apt-get install libzstd-dev",
         "nasm": "looked for on PATH and not found; install it: apt-get install nasm",
     }
-
-
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        ("-- Found Python\n-- Building without CUDA support (CPU-only)\n", "Building without CUDA support (CPU-only)"),
-        ("CUDA not found; skipping\n", "CUDA not found; skipping"),
-        ("$ demo --no-cuda\nCUDA 13.5 found\nno warnings\n", None),
-    ],
-)
-def test_what_a_build_says_of_cuda_that_it_leaves_out_is_found(log: str, line: str | None) -> None:
-    assert left_out(log) == line
 
 
 @pytest.mark.parametrize(

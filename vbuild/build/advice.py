@@ -319,12 +319,6 @@ _TRIED = re.compile(
 )
 # of cudafe++, which compiles the C++ of nvcc's sources
 _OF_NVCC = re.compile(r"^(?P<error>\S+\(\d+\): (?:catastrophic )?error: [^\n]+)$", re.MULTILINE)
-_LEFT_OUT = re.compile(
-    r"^[^$\n]*?\b(?:without|no|not|disabl\w+|skip\w*)\b[^\n]*\b(?:cuda|nvcc|gpu)\b[^\n]*$"
-    r"|^[^$\n]*?\b(?:cuda|nvcc|gpu)\b[^\n]*(?:\b(?:not|disabled|skipp\w+|off)\b|\bcpu[- ]only\b)[^\n]*$",
-    re.IGNORECASE | re.MULTILINE,
-)
-_LONGEST = 160  # characters of a line that is shown
 
 
 def advice(log: str, first_error: str) -> str | None:
@@ -468,9 +462,3 @@ def first_of_nvcc(log: str) -> str | None:
     """The first error of nvcc's own front end in *log*, or None."""
     match = _OF_NVCC.search(log)
     return match["error"] if match else None
-
-
-def left_out(log: str) -> str | None:
-    """The first line of *log* that says that CUDA is left out, or None."""
-    lines = (match[0].strip(" -") for match in _LEFT_OUT.finditer(log))
-    return next((line for line in lines if len(line) <= _LONGEST), None)

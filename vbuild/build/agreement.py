@@ -15,7 +15,6 @@ from pathlib import Path, PurePath
 
 from msgspec import Struct
 
-from vbuild.build.advice import left_out
 from vbuild.errors import BuildError
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, Service, service
@@ -57,7 +56,6 @@ _NO_CODE = (
 
 
 _PURE = "it is pure Python, with nothing to compile for a GPU: one wheel serves all machines"
-_LATER = ", and compiles its CUDA sources when they are used: "
 _LEFT_OUT = (
     "; if the project has code for GPUs that it left out, set what switches it on in build.config-settings or "
     "build.env, or name in build.requires what its setup.py looks for"
@@ -95,12 +93,10 @@ class Agreement(Struct, frozen=True):
         lines = tuple(f"{shortfall}; {shortfall.advice}" for shortfall in self.shortfalls)
         return (_NO_CODE,) if self.is_empty else lines
 
-    def check(self, wheel: Path, log: str = "") -> None:
-        """`BuildError` that names the files of *wheel* that fall short; *log* is what its build printed."""
+    def check(self, wheel: Path) -> None:
+        """`BuildError` that names the files of *wheel* that fall short."""
         if self.is_empty:
-            problem = _pure(wheel) if WheelName.parse(wheel.name).platform == "any" else f"{_NO_CODE}{_kept(wheel)}"
-            printed = left_out(log)
-            raise BuildError(f"{problem}; its build said: {printed}" if printed else problem)
+            raise BuildError(_without_code(wheel))
         if self.shortfalls:
             shown = [str(shortfall) for shortfall in self.shortfalls[:_SHOWN]]
             if len(self.shortfalls) > _SHOWN:
@@ -109,21 +105,14 @@ class Agreement(Struct, frozen=True):
             raise BuildError("; ".join([*shown, *advice]))
 
 
-def _pure(wheel: Path) -> str:
-    files = _sources(wheel)
-    return f"{_PURE}{f'{_LATER}{files}' if files else ''}{_LEFT_OUT}"
-
-
-def _kept(wheel: Path) -> str:
-    files = _sources(wheel)
-    return f"; or it compiles its CUDA sources when they are used: {files}" if files else ""
-
-
-def _sources(wheel: Path) -> str:
+def _without_code(wheel: Path) -> str:
     with open_wheel(wheel) as source:
-        files = [member.path for member in source.members if member.path.endswith(_SOURCES)]
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return f"{files[0]}{more}" if files else ""
+        sources = [member.path for member in source.members if member.path.endswith(_SOURCES)]
+    more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
+    later = f"compiles its CUDA sources when they are used: {sources[0]}{more}" if sources else ""
+    if WheelName.parse(wheel.name).platform == "any":
+        return f"{_PURE}{f', and {later}' if later else ''}{_LEFT_OUT}"
+    return f"{_NO_CODE}{f'; or it {later}' if later else ''}"
 
 
 def agreement(

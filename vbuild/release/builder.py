@@ -449,11 +449,10 @@ class Builder(Struct, frozen=True):
         settings = self.context.recipe.build.cuda
         for glob in unused_globs(settings.files, built.commands):
             self.notes.append(f"build.cuda.files: {glob!r} matches no file that nvcc compiled")
-        output = read_text(log, errors="replace") if log.exists() else ""
         with log.open("a", encoding="utf-8") as file:
             file.writelines(f"nvcc: {command}\n" for command in built.commands)
         with at(built.wheel.name):
-            agreement(built.commands, fatbins(built.wheel), archs, mode=settings.archs).check(built.wheel, output)
+            agreement(built.commands, fatbins(built.wheel), archs, mode=settings.archs).check(built.wheel)
 
 
 def tree_of(recipe: Recipe, archive: Path, folder: Path, *, exclude: Path) -> Path:
