@@ -12,7 +12,7 @@ import pytest
 from tests.factories import extensions
 from tests.factories.elf import MODULE, object_file, program, stripped
 from tests.factories.tools import needs
-from vbuild.binary.linkage import Edge, LinkGraph, Via
+from vbuild.binary.linkage import LinkGraph, Via
 from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.elf.linkage import linked, searched
 from vbuild.elf.read import Loading
@@ -265,14 +265,6 @@ def test_the_nearest_of_several_files_answers_to_a_name() -> None:
         "m/mod.so": module("libone.so"),
     }
     assert ways(files) == {("m/mod.so", "libone.so"): (Via.NAME, "m/libs/libone.so")}
-
-
-def test_edges_are_found_by_either_end() -> None:
-    files, _ = TREES["two that need each other"]
-    whole = graph(files)
-    assert whole.needs("m/mod.so") == (Edge("m/mod.so", "libone.so", Via.OWN, "m/libs/libone.so"),)
-    assert [edge.consumer for edge in whole.consumers("m/libs/libone.so")] == ["m/libs/libtwo.so", "m/mod.so"]
-    assert whole.needs("m/libs/other.so") == whole.consumers("m/mod.so") == ()
 
 
 def test_chains_say_why_a_library_is_here() -> None:

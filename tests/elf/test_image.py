@@ -11,7 +11,7 @@ from msgspec import structs
 from tests.factories import elf
 from tests.factories.devices import AARCH64, library
 from vbuild.binary.image import Pointer, Ranges
-from vbuild.elf.image import ElfImage, ElfLayout
+from vbuild.elf.image import ElfImage
 from vbuild.elf.records import ElfMachine, FileHeader, ProgramHeader, SectionHeader, SegmentType
 from vbuild.errors import BinaryError
 
@@ -110,21 +110,10 @@ def test_memory_that_the_file_does_not_have_has_no_offset_and_no_word() -> None:
     assert IMAGE.word(IMAGE.loads[0].p_vaddr) == int.from_bytes(DATA[:8], "little")
 
 
-def test_a_section_that_is_not_there_is_none() -> None:
-    assert IMAGE.section(".nothing") is None
-    assert IMAGE.named(".nothing") == ()
-    assert [section.name for section in IMAGE.named(".dev")] == [".dev"]
-
-
 def test_the_bytes_are_not_copied() -> None:
     section = IMAGE.section(".dev")
     assert section is not None
     assert IMAGE.view(section.span).obj is DATA
-
-
-def test_an_image_is_the_layout_of_its_bytes() -> None:
-    layout = ElfLayout.parse(memoryview(DATA))
-    assert (layout.header, layout.segments, layout.sections) == (IMAGE.header, IMAGE.segments, IMAGE.sections)
 
 
 def test_dynamic_entries_are_found_in_the_file() -> None:
@@ -136,12 +125,6 @@ def test_a_file_without_section_headers_has_segments_only() -> None:
     image = ElfImage.parse(elf.without_sections(DATA))
     assert image.sections == ()
     assert image.segments == IMAGE.segments
-
-
-def test_objects_have_sections_only() -> None:
-    image = ElfImage.parse(elf.object_file("int number = 3;"))
-    assert image.segments == ()
-    assert image.section(".data")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.factories.elf import (
 )
 from tests.factories.tools import needs
 from vbuild.binary.outline import LoadedName
-from vbuild.elf.read import Loading, Outline
+from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError
 
 SOURCE = """
@@ -55,10 +55,6 @@ def test_versions_are_those_that_readelf_shows(data: bytes) -> None:
     assert found.taken == tuple(
         LoadedName(file, tuple(re.findall(r"Name: (\S+)", versions))) for file, _count, versions in files
     )
-
-
-def test_the_outline_is_the_files(data: bytes) -> None:
-    assert Loading.parse(data).outline == Outline.parse(data)
 
 
 def test_the_base_version_stays_when_the_soname_is_changed(data: bytes) -> None:
@@ -275,12 +271,6 @@ def test_a_version_table_outside_the_file_is_none(data: bytes) -> None:
 
 def test_a_module_without_a_symbol_table_is_none() -> None:
     assert Loading.parse(with_tag(shared_object(MODULE), 6, 1 << 40)).modules == ()
-
-
-def test_what_is_no_elf_file_is_refused() -> None:
-    with pytest.raises(BinaryError) as refusal:
-        Loading.parse(b"MZ\x90\0")
-    assert str(refusal.value) == "not an ELF file: begins with 4d 5a 90 00, expected 7f 45 4c 46"
 
 
 SMALL = stripped(shared_object(MODULE + 'const char *name = "libone.so";'))

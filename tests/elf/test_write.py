@@ -47,10 +47,6 @@ def test_it_has_no_code_and_no_symbol() -> None:
     assert not interface.given | interface.vague | interface.taken
 
 
-def test_it_takes_less_than_a_kilobyte() -> None:
-    assert len(STUB) < 1024
-
-
 def test_it_asks_for_no_executable_stack_and_no_executable_page() -> None:
     segments = {segment.p_type: segment.p_flags for segment in ElfImage.parse(STUB).segments}
     assert segments == {1: 6, 2: 6, 0x6474E551: 6}
@@ -118,21 +114,6 @@ def test_a_version_of_a_symbol_is_found_behind_it(tmp_path: Path) -> None:
         "import ctypes; f = ctypes.CDLL(sys.path[0] + '/user.so', 2).said; f.restype = ctypes.c_char_p; print(f())"
     )
     assert program_output(tmp_path, program) == "b'v3'"
-
-
-@pytest.mark.parametrize("mode", ["RTLD_LOCAL", "RTLD_GLOBAL"])
-def test_it_may_be_opened_for_itself_or_for_all(tmp_path: Path, mode: str) -> None:
-    laid_out(tmp_path, {"_c.so": loader_stub(NAME, "$ORIGIN/libs"), f"libs/{NAME}": module("v1")})
-    program = f"import os; sys.setdlopenflags(os.RTLD_NOW | os.{mode}); import _c; print(_c.level())"
-    assert program_output(tmp_path, program) == "v1"
-
-
-def test_ldd_names_what_it_leads_to(tmp_path: Path) -> None:
-    laid_out(
-        tmp_path, {"_c.so": loader_stub("libvb_x.so", "$ORIGIN/libs"), "libs/libvb_x.so": shared("v1", "libvb_x.so")}
-    )
-    run = subprocess.run(["ldd", tmp_path / "_c.so"], capture_output=True, text=True, check=True)
-    assert f"libvb_x.so => {tmp_path}/libs/" in run.stdout
 
 
 def test_what_it_leads_to_finds_its_own_libraries_by_an_rpath_alone(tmp_path: Path) -> None:

@@ -265,13 +265,6 @@ def test_variants_have_the_files_of_their_gpus(tmp_path: Path) -> None:
     assert [str(prop) for prop in results[0].properties] == ["nvidia :: sm_arch :: 80_real"]
 
 
-def test_a_variant_for_a_gpu_that_nothing_is_for_is_refused(tmp_path: Path) -> None:
-    source = wheel(tmp_path, files={"demo/a.cubin": SM_80})
-    with pytest.raises(RepackageError):
-        slim(source, tmp_path / "out", variants={"sm90": "90"})
-    assert not [*(tmp_path / "out").glob("*.whl")]
-
-
 def test_what_is_installed_loses_the_same_files_and_gets_them_back(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = {
         "demo/a.cubin": SM_80,

@@ -36,11 +36,6 @@ def test_with_labels_it_becomes_variants_under_the_normalised_name(tmp_path: Pat
     assert list(map(str, other.properties)) == ["nvidia :: sm_arch :: 80_real"]
 
 
-def test_a_wheel_without_gpu_code_has_one_outcome_for_all(tmp_path: Path) -> None:
-    (output,) = found(wheel(tmp_path, NAME, {"a.txt": b"x"}), Share.parse("a=90"), Share.parse("b=80"))
-    assert (str(output.name), output.document) == (NAME, None)
-
-
 def test_only_the_variants_own_document_is_made_anew(tmp_path: Path) -> None:
     v3 = stamped(wheel(tmp_path, NAME, {"a.so": FAT}), tmp_path / "v3", variant=variant("v3", "x86_64 :: level :: v3"))
     share = Share.parse("a=90")

@@ -13,7 +13,7 @@ from tests.factories.elf import shared_object
 from tests.factories.fatbins import PTX, cubin, device_library, entry, fatbin
 from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
-from vbuild.errors import RepackageError, WheelError
+from vbuild.errors import WheelError
 from vbuild.hardware.cpu import available_cores
 from vbuild.slimming.device_files import examined, is_alone, worth_reading
 from vbuild.slimming.request import Cuts, Share
@@ -48,15 +48,6 @@ def test_only_libraries_with_gpu_code_change_or_are_told_of(tmp_path: Path) -> N
     ]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [FAT[:2000], device_library(b"x" * 99), device_library(fatbin(entry(version=3)))],
-    ids=["cut", "x", "version"],
-)
-def test_a_library_that_is_left_is_told_of(tmp_path: Path, data: bytes) -> None:
-    assert told(tmp_path, {"a.so": data}) == [(), ("a.so",), (), (NAME,)]
-
-
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_what_is_dropped_is_not_looked_into(tmp_path: Path, order: str) -> None:
     files = {"a": FAT, "b": FAT[:2000]}
@@ -89,16 +80,6 @@ def test_what_cannot_be_inflated_ends_all(tmp_path: Path) -> None:
         slim_plan(source, SHARES, Cuts()),
     ):
         pytest.fail("it is damaged")
-
-
-def test_a_refusal_of_one_library_ends_all(tmp_path: Path) -> None:
-    fat = wheel(tmp_path, NAME, {f"{number}.so": FAT for number in range(9)})
-    with (
-        pytest.raises(RepackageError, match=r"^0\.so: nothing for sm_75"),
-        open_wheel(fat) as source,
-        slim_plan(source, (Share.parse("a=75"),), Cuts()),
-    ):
-        pytest.fail("nothing serves sm_75")
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,6 @@ def test_a_share_that_is_none_is_refused(text: str, message: str) -> None:
     assert str(caught.value).endswith(message)
 
 
-@pytest.mark.parametrize("label", ["SM90", "a b", "-", "a/b", "../a", "\u00e9"])
-def test_a_label_that_no_file_name_can_have_is_refused(label: str) -> None:
-    with pytest.raises(VbuildError):
-        Share.parse(f"{label}=90")
-
-
 @pytest.mark.parametrize(
     ("glob", "dropped"),
     [

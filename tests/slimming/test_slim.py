@@ -14,7 +14,7 @@ from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
-from vbuild.errors import RepackageError, VbuildError, WheelError
+from vbuild.errors import RepackageError, WheelError
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import Ptx
@@ -126,15 +126,6 @@ def test_a_family_comes_of_one_pass_with_its_claims_and_index(tmp_path: Path) ->
     assert architectures(tmp_path / "out" / slimmed[0].name) == [["sm_80"], ["sm_80"]]
 
 
-def test_the_members_of_a_family_together_are_the_whole(tmp_path: Path) -> None:
-    fat = fat_wheel(tmp_path)
-    shares = [Share.parse(f"sm{gpu}={gpu}+PTX") for gpu in (80, 90, 120)]
-    slimmed = slim([fat], tmp_path / "out", shares=shares)
-    kept = [architectures(tmp_path / "out" / result.name) for result in slimmed]
-    for place, whole in enumerate(architectures(fat)):
-        assert {arch for wheel in kept for arch in wheel[place]} == set(whole)
-
-
 def test_a_member_of_a_family_holds_what_it_holds_alone(tmp_path: Path) -> None:
     fat = fat_wheel(tmp_path)
     shares = [Share.parse("sm80=80"), Share.parse("sm90=90")]
@@ -152,12 +143,6 @@ def test_a_wheel_without_gpu_code_passes_byte_for_byte(tmp_path: Path) -> None:
         assert (tmp_path / "out" / NAME).read_bytes() == host.read_bytes()
 
 
-def test_keeping_everything_changes_nothing(tmp_path: Path) -> None:
-    fat = fat_wheel(tmp_path)
-    assert one(fat, tmp_path / "out", "80,90,120+PTX").is_untouched
-    assert (tmp_path / "out" / NAME).read_bytes() == fat.read_bytes()
-
-
 @pytest.mark.parametrize(
     ("ptx", "kept", "claimed"),
     [
@@ -171,39 +156,6 @@ def test_ptx_stays_as_asked_and_is_claimed(tmp_path: Path, ptx: Ptx, kept: list[
     (slimmed,) = slim([fat_wheel(tmp_path, library=library)], tmp_path / "out", shares=SM_90, cuts=Cuts(ptx=ptx))
     assert architectures(tmp_path / "out" / slimmed.name) == kept
     assert [prop.value for prop in slimmed.properties] == claimed
-
-
-def test_a_gpu_that_only_ptx_serves_is_told_with_the_count(tmp_path: Path) -> None:
-    library = device_library(code(80, 90, ptx=(90,)), code(80, 90, ptx=(90,)))
-    (slimmed,) = slim([fat_wheel(tmp_path, library=library)], tmp_path / "out", shares=[Share.parse("b=100")])
-    (served,) = slimmed.libraries[0].served
-    assert (served.machine, served.jit, served.nothing) == (0, 2, 0)
-    assert slimmed.libraries[0].jit_only == 2
-    assert list(map(str, slimmed.properties)) == ["nvidia :: sm_arch :: 100_virtual", "nvidia :: sm_arch :: 90_virtual"]
-
-
-def test_ptx_alone_for_a_gpu_that_no_property_can_name_is_refused(tmp_path: Path) -> None:
-    library = device_library(code(80, 90, ptx=(89,)))
-    with pytest.raises(RepackageError, match="PTX alone serves the GPUs asked for"):
-        slim([fat_wheel(tmp_path, library=library)], tmp_path / "out", shares=[Share.parse("b=103")])
-    assert not list((tmp_path / "out").glob("*"))
-
-
-def test_a_fatbin_with_nothing_for_the_gpus_keeps_its_smallest_entry(tmp_path: Path) -> None:
-    library = device_library(code(80, 90), fatbin(entry(arch=80), entry(arch=80, code=cubin(80, BIG))))
-    slimmed = one(fat_wheel(tmp_path, library=library), tmp_path / "out")
-    assert slimmed.libraries[0].empty == 1
-    assert [arch for found in architectures(tmp_path / "out" / NAME) for arch in found] == ["sm_90", "sm_80"]
-
-
-@pytest.mark.parametrize(("ptx", "kept"), [(Ptx.AUTO, "ptx sm_120"), (Ptx.NONE, "sm_80")])
-def test_where_ptx_is_not_wanted_it_stays_only_in_a_fatbin_that_has_nothing_else(
-    tmp_path: Path, ptx: Ptx, kept: str
-) -> None:
-    library = device_library(code(80, 90), code(80, 80, ptx=(120,)), code(ptx=(100, 120)))
-    slimmed = one(fat_wheel(tmp_path, library=library), tmp_path / "out", ptx=ptx)
-    assert slimmed.libraries[0].empty == 2
-    assert architectures(tmp_path / "out" / NAME) == [["sm_90"], [kept], ["ptx sm_100"]]
 
 
 def test_a_library_that_never_served_the_gpu_is_refused_with_what_it_has(tmp_path: Path) -> None:
@@ -288,15 +240,6 @@ def test_symbols_go_from_wheels_without_gpu_code(tmp_path: Path) -> None:
     assert b"hidden" not in members(tmp_path / "out" / NAME)[LIBRARY]
 
 
-def test_a_damaged_library_is_left_as_it_was_and_named(tmp_path: Path) -> None:
-    damaged = FAT[:2000]
-    fat = fat_wheel(tmp_path, {"demo/broken.so": damaged})
-    slimmed = one(fat, tmp_path / "out")
-    assert members(tmp_path / "out" / NAME)["demo/broken.so"] == damaged
-    (why,) = [library.why_whole for library in slimmed.libraries if library.member == "demo/broken.so"]
-    assert why
-
-
 LICENCE = b"(2) you may\nnot copy, sell, distribute,\nmodify, or create derivative works of any portion of the SDK.\n"
 
 
@@ -313,12 +256,6 @@ def test_a_licence_that_forbids_changes_needs_an_answer(tmp_path: Path) -> None:
 def test_a_licence_that_forbids_changes_lets_a_wheel_pass_as_it_is(tmp_path: Path) -> None:
     host = fat_wheel(tmp_path, {"demo-1.0.dist-info/LICENSE": LICENCE}, library=shared_object("int x;"))
     assert one(host, tmp_path / "out").is_untouched
-
-
-def test_free_licences_are_no_prohibition(tmp_path: Path) -> None:
-    text = b"You may not copy, modify, sublicense, or distribute the Program except as expressly provided."
-    fat = fat_wheel(tmp_path, {"demo-1.0.dist-info/COPYING": text})
-    assert one(fat, tmp_path / "out").warnings == ()
 
 
 def test_folders_of_wheels_and_wheels_in_one_call(tmp_path: Path) -> None:
@@ -353,13 +290,6 @@ def test_other_hardwares_claims_stay_beside_the_new_ones(tmp_path: Path) -> None
         "x86_64 :: level :: v3",
     ]
     assert slimmed.path == path
-
-
-def test_a_variant_for_gpus_is_not_slimmed_under_its_own_label(tmp_path: Path) -> None:
-    slim([fat_wheel(tmp_path)], tmp_path / "family", shares=[Share.parse("wide=80,90")])
-    (wide,) = (tmp_path / "family").glob("*.whl")
-    with pytest.raises(RepackageError, match="is a variant for NVIDIA GPUs already"):
-        one(wide, tmp_path / "out")
 
 
 def test_the_cuda_that_is_linked_bounds_the_driver(tmp_path: Path) -> None:
@@ -410,12 +340,6 @@ def test_a_wheel_never_overwrites_itself(tmp_path: Path, library: bytes) -> None
         one(fat, tmp_path)
     assert fat.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
-
-
-@pytest.mark.parametrize("text", ["90", "=90", "sm90=", "sm90=85", "SM=90", "sm90=sm_9"])
-def test_a_variant_that_is_no_label_and_gpus_is_refused(text: str) -> None:
-    with pytest.raises(VbuildError):
-        Share.parse(text)
 
 
 @pytest.mark.parametrize(

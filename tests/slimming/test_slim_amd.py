@@ -19,7 +19,7 @@ from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import GpuTarget
 from vbuild.hardware.gpu import GpuList
 from vbuild.inspection.inspect import inspect
-from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.request import Share
 from vbuild.slimming.results import Slimmed
 from vbuild.slimming.slim import slim
 from vbuild.variants.document import Document
@@ -183,21 +183,6 @@ def test_a_bundle_of_the_first_version_ends_with_its_stream(tmp_path: Path) -> N
     data = (folder / "amd.so").read_bytes()
     plain = zlib.decompressobj().decompress(data[data.index(b"CCOB") + 20 :])
     assert plain == bundle({HOST: b"", "hipv4-amdgcn-amd-amdhsa--gfx942": cubin(2, 1 << 14)})
-
-
-def test_a_bundle_that_is_not_known_is_left_and_the_others_are_cut(tmp_path: Path) -> None:
-    unknown = compressed(PLAIN)[:4] + b"\x09" + compressed(PLAIN)[5:]
-    result, folder = slimmed(tmp_path, "gfx942", amd=amd_library(PLAIN, unknown))
-    (cut,) = result.libraries
-    assert any("has version 9; only 1, 2 and 3 are known" in note for note in cut.notes)
-    assert (cut.kept, cut.dropped) == (1, 4)
-    assert unknown in (folder / "amd.so").read_bytes()
-
-
-def test_a_dry_run_and_a_strict_one_cut_bundles_too(tmp_path: Path) -> None:
-    made = wheel(tmp_path, NAME, {"demo/amd.so": AMD})
-    (result,) = slim([made], None, shares=(Share(GpuList.asked("gfx942")),), cuts=Cuts(strict=True))
-    assert result.unpacked < result.unpacked_before
 
 
 _KERNELS = """

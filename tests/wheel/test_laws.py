@@ -15,7 +15,6 @@ from installer.sources import WheelFile
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
 from vbuild.wheel.archive import open_wheel, peek
-from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import folded
 from vbuild.wheel.write import edited
 
@@ -160,14 +159,3 @@ def test_any_bytes_are_a_wheel_or_refused(data: bytes) -> None:
         path.write_bytes(data)
         with pytest.raises(WheelError), open_wheel(path):
             pass
-
-
-def test_edits_one_after_the_other_are_one_edit(tmp_path: Path) -> None:
-    path = wheel(tmp_path, files={"demo/a.py": "1", "demo/b.py": "2", "demo/c.py": "3"})
-    name = WheelName.parse(path.name)
-    with open_wheel(path) as source:
-        once = edited(source, tmp_path / "once", name, edits={"demo/a.py": b"one", "demo/b.py": None})
-        first = edited(source, tmp_path / "first", name, edits={"demo/a.py": b"one"})
-    with open_wheel(first) as source:
-        second = edited(source, tmp_path / "second", name, edits={"demo/b.py": None})
-    assert once.read_bytes() == second.read_bytes()

@@ -71,13 +71,6 @@ def test_any_text_is_a_record_or_refused(text: str) -> None:
         assert Record.parse(str(record)) == record
 
 
-def test_wheel_says_what_it_is() -> None:
-    file = WheelFile.parse(WHEEL)
-    assert file.tags == ("py2-none-any", "py3-none-any")
-    assert not file.root_is_purelib
-    assert str(file) == WHEEL
-
-
 def test_wheel_changes_only_where_asked() -> None:
     file = WheelFile.parse(WHEEL).replacing("Tag", ["py3-none-any"]).replacing("Build", ["2"])
     assert str(file) == "Wheel-Version: 1.0\nGenerator: demo\nRoot-Is-Purelib: false\nTag: py3-none-any\nBuild: 2\n"

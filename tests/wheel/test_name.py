@@ -130,24 +130,6 @@ def test_any_text_is_a_name_or_refused(text: str) -> None:
     assert not set(text) & set("/\\ \n")
 
 
-def test_a_digit_tells_a_build_tag_from_a_label() -> None:
-    assert WheelName.parse("demo-1.0-1-py3-none-any.whl").build == "1"
-    assert WheelName.parse("demo-1.0-py3-none-any-1.whl").variant == "1"
-    assert WheelName.parse("demo-1.0-1-py3-none-any-2.whl") == WheelName("demo", "1.0", "1", "py3", "none", "any", "2")
-
-
-def test_a_label_comes_and_goes() -> None:
-    plain = WheelName.parse("demo-1.0-py3-none-any.whl")
-    assert str(plain.labelled("x86_64_v3")) == "demo-1.0-py3-none-any-x86_64_v3.whl"
-    assert plain.labelled("x86_64_v3").plain() == plain
-
-
-@pytest.mark.parametrize("label", ["", "V3", "a-b", "a/b", "..\\x", "é"])
-def test_an_illegal_label_is_refused(label: str) -> None:
-    with pytest.raises(WheelError, match=r"expected only a-z, 0-9, _ and \. \(PEP 825\)"):
-        WheelName.parse("demo-1.0-py3-none-any.whl").labelled(label)
-
-
 def test_a_normalised_name_is_the_one_new_wheels_must_have() -> None:
     name = WheelName.parse("My.Demo-1.0.RC1-1-py3-none-any-v3.whl")
     assert str(name.normalised()) == "my_demo-1.0rc1-1-py3-none-any-v3.whl"

@@ -89,15 +89,6 @@ def test_every_file_is_listed_with_what_installers_ask_for(dist: Path, tmp_path:
     assert "requires-python" not in files[NAMES[2]]
 
 
-def test_a_variants_json_is_listed_as_an_ordinary_file(dist: Path, tmp_path: Path) -> None:
-    write_simple(dist, tmp_path / "simple")
-    page = json.loads((tmp_path / "simple" / "demo-pkg" / "index.json").read_text())
-    (listed,) = [file for file in page["files"] if file["filename"].endswith(".json")]
-    assert listed.keys() == {"filename", "url", "hashes", "size"}
-    (link,) = [link for link in Links(tmp_path / "simple" / "demo-pkg" / "index.html").found if ".json" in str(link)]
-    assert link.keys() == {"href"}
-
-
 def test_the_two_spellings_of_a_page_agree(dist: Path, tmp_path: Path) -> None:
     write_simple(dist, tmp_path / "simple")
     folder = tmp_path / "simple" / "demo-pkg"
@@ -135,15 +126,6 @@ def test_installers_install_from_it(url: str, tmp_path: Path, tool: str) -> None
     )
     assert done.returncode == 0, done.stderr
     assert (target / "demo.py").read_text() == "VALUE = 1\n"
-
-
-def test_the_same_folder_gives_the_same_index(dist: Path, tmp_path: Path) -> None:
-    pages = []
-    for name in ("one", "two"):
-        write_simple(dist, tmp_path / name)
-        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
-        pages.append([(path.relative_to(tmp_path / name), path.read_bytes()) for path in files])
-    assert pages[0] == pages[1]
 
 
 def test_an_empty_folder_is_taken(dist: Path, tmp_path: Path) -> None:

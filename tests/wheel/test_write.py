@@ -68,13 +68,6 @@ def test_a_stamped_wheel_has_one_member_more(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == [out]
 
 
-def test_untouched_members_pass_as_compressed_bytes(tmp_path: Path) -> None:
-    path = wheel(tmp_path, files={"demo/_C.so": bytes(range(256)) * 1000, "demo/a.py": "1"})
-    before, after = compressed(path), compressed(stamped(path, tmp_path / "out"))
-    del before[f"{INFO}/RECORD"]
-    assert before.items() <= after.items()
-
-
 def test_a_damaged_member_that_nobody_reads_is_passed_on_as_it_is(tmp_path: Path) -> None:
     path = wheel(tmp_path, compression=zipfile.ZIP_STORED, files={"demo/_C.so": b"original" * 10_000})
     path.write_bytes(path.read_bytes().replace(b"original", b"orIginal", 1))
@@ -272,13 +265,6 @@ def test_output_in_the_place_of_the_input_is_refused(tmp_path: Path) -> None:
 def test_a_wheel_is_copied_to_another_file_system(tmp_path: Path, other_file_system: Path) -> None:
     path = wheel(tmp_path, files={"demo/_C.so": random.Random(1).randbytes(1_000_000)})
     assert copied(path, other_file_system).read_bytes() == copied(path, tmp_path / "out").read_bytes()
-
-
-def test_an_older_output_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / str(LABELLED)).write_bytes(b"old")
-    out = stamped(wheel(tmp_path), tmp_path / "out")
-    assert contents(out)[f"{INFO}/variant.json"] == b"{}"
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, ValueError, WheelError])
