@@ -5,7 +5,7 @@ import tarfile
 
 import pytest
 
-from vbuild.files.archives import BoundedInfo
+from vbuild.files.reading import BoundedInfo
 
 LARGEST = 1 << 20
 

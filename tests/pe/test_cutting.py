@@ -18,8 +18,7 @@ from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.model import Container
 from vbuild.gpu_code.survey import device_code
-from vbuild.pe.cut_check import prove
-from vbuild.pe.cutting import cut
+from vbuild.pe.cutting import cut, prove
 from vbuild.pe.image import PeImage, is_64_bit
 
 pytestmark = needs_mingw

@@ -19,7 +19,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel, peek
 from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.write import edited
-from vbuild.wheel.zip_read import FULL32, End, Zip64End, Zip64Locator, ZipMethod, ZipReader
+from vbuild.wheel.zip_read import END, FULL32, LOCATOR, ZIP64_END, End, Zip64End, Zip64Locator, ZipMethod, ZipReader
 from vbuild.wheel.zip_write import ZipWriter, new_header
 
 NAME = "demo-1.0-py3-none-any.whl"
@@ -85,10 +85,11 @@ def test_members_far_into_a_file_have_wide_offsets(tmp_path: Path, start: int, *
         file.seek(directory)
         behind = file.read()
     entries = size - directory - len("a note") - 22 - 20 - 56
-    end64 = Zip64End(44, 3 << 8 | 45, 45, 0, 0, 2, 2, entries, directory)
+    end64 = Zip64End(ZIP64_END, 44, 3 << 8 | 45, 45, 0, 0, 2, 2, entries, directory)
+    end = End(END, 0, 0, 2, 2, entries, FULL32, 6)
     assert behind[entries:] == (
-        end64.pack() + Zip64Locator(0, directory + entries, 1).pack() + End(0, 0, 2, 2, entries, FULL32, 6).pack()
-    ) + b"a note"  # fmt: skip
+        end64.pack() + Zip64Locator(LOCATOR, 0, directory + entries, 1).pack() + end.pack() + b"a note"
+    )
 
 
 @pytest.mark.parametrize("directory", [FULL32 - 1, FULL32])
@@ -100,7 +101,7 @@ def test_a_directory_has_a_wide_record_where_its_offset_needs_one(tmp_path: Path
         assert file.tell() == directory
         writer.finish(b"")
         file.seek(directory)
-        assert (Zip64Locator(0, directory + 46 + 1, 1).pack() in file.read()) == (directory == FULL32)
+        assert (Zip64Locator(LOCATOR, 0, directory + 46 + 1, 1).pack() in file.read()) == (directory == FULL32)
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         assert archive.read("a") == b"x"
 

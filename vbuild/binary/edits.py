@@ -52,7 +52,6 @@ class Replacement(Struct, frozen=True):
 def by_section(
     replacements: Iterable[Replacement], index_of: Callable[[Replacement], int]
 ) -> dict[int, tuple[Replacement, ...]]:
-    """In the order of the file, by the index of the section."""
     sections: dict[int, list[Replacement]] = {}
     for replacement in sorted(replacements, key=lambda replacement: replacement.span.start):
         sections.setdefault(index_of(replacement), []).append(replacement)
@@ -103,7 +102,6 @@ class Packing(Struct, frozen=True):
 
 
 def up(number: int, unit: int) -> int:
-    """The first multiple of *unit* from *number* on."""
     return -(-number // unit) * unit
 
 
@@ -171,7 +169,6 @@ def spread(section: range, pieces: Sequence[Chunk], *, alignment: int, is_paddin
 
 
 def _is_claimed(gap: range, unit: int, is_padding: Callable[[range], bool]) -> bool:
-    """Whether *gap* is more than padding to *unit*."""
     return bool(gap) and not (len(gap) < unit and is_padding(gap))
 
 
@@ -262,7 +259,6 @@ class Written(Struct, frozen=True, eq=False):
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def pieces(self, span: range) -> Iterator[range | memoryview]:
-        """Ranges of the source, and new bytes."""
         index = bisect_right(self._starts, span.start) - 1
         cursor = span.start
         while cursor < min(span.stop, self._size):

@@ -1,4 +1,4 @@
-"""Sections of a compiled file, and pointers that the loader fills."""
+"""Sets of addresses, and pointers that the loader fills."""
 
 import itertools
 from bisect import bisect_right
@@ -25,41 +25,6 @@ class Pointer(Struct, frozen=True):
     place: int
     target: int
     row: int | None = None
-
-
-class Section(Protocol):
-    """A named stretch of a file: its file offsets, *span*, and the *addresses* at which they are loaded."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def span(self) -> range: ...
-    @property
-    def addresses(self) -> range: ...
-    @property
-    def is_loaded(self) -> bool: ...
-    @property
-    def is_data(self) -> bool:
-        """Whether it is loaded from the file and is not code."""
-
-
-class Image(Protocol):
-    @property
-    def data(self) -> memoryview: ...
-    @property
-    def sections(self) -> Sequence[Section]: ...
-    @property
-    def is_fixed(self) -> bool:
-        """Whether it is loaded where it says, so that no pointer has to be filled."""
-
-    def named(self, name: str) -> Sequence[Section]:
-        """The sections called *name*."""
-
-    def view(self, span: range) -> memoryview:
-        """The bytes at the file offsets *span*."""
-
-    def pointers(self, ranges: Sequence[range]) -> tuple[Pointer, ...]:
-        """The words that the loader fills with an address in one of *ranges*; `BinaryError` if that is not known."""
 
 
 class Ranges:

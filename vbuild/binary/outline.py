@@ -115,7 +115,6 @@ class BinaryOutline(Struct, frozen=True, kw_only=True):
 
     @property
     def is_loadable(self) -> bool:
-        """Whether it is a program or a shared library."""
         return self.type in _LOADABLE
 
     @property
@@ -127,7 +126,6 @@ class BinaryOutline(Struct, frozen=True, kw_only=True):
         return sum(section.size for section in self.sections if section.is_debug)
 
     def data(self) -> dict[str, Any]:
-        """For JSON."""
         return {
             "format": self.format,
             "machine": self.machine,
@@ -163,8 +161,6 @@ class BinaryOutline(Struct, frozen=True, kw_only=True):
 
 
 class Half(Struct, frozen=True):
-    """The file for one machine, of *size* bytes."""
-
     size: int
     outline: BinaryOutline
 

@@ -34,11 +34,10 @@ from msgspec import Struct
 
 from vbuild.errors import BuildError, at, reason_of
 from vbuild.files import zstd
-from vbuild.files.archives import BoundedInfo, bomb, most_unpacked
 from vbuild.files.atomic import STAGE
 from vbuild.files.cache import Cache, Part, cache_folder
 from vbuild.files.hashing import sha256_of
-from vbuild.files.reading import open_file, read_file
+from vbuild.files.reading import BoundedInfo, bomb, most_unpacked, open_file, read_file
 from vbuild.hardware.cpu import available_cores
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import Wanted

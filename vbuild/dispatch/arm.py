@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain, takewhile
 
-from vbuild.binary.code import CodeFile, CodeSection
+from vbuild.binary.code import CodeSection
 from vbuild.dispatch.isa import FeatureUse, Isa, RegionIsa
 from vbuild.dispatch.regions import regions_of
+from vbuild.elf.code import CodeFile
 from vbuild.hardware.cpu import AARCH64_VERSIONS, Cpu
 
 # mask, value, features, instructions; of the rows that fit, the first counts. Rows that are near to each other stand

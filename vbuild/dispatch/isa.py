@@ -18,9 +18,10 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import NamedTuple, Self
 
-from vbuild.binary.code import CodeFile, Symbol
+from vbuild.binary.code import Symbol
 from vbuild.dispatch.regions import Region, regions_of, spread
 from vbuild.dispatch.undecodable import described, instructions_of
+from vbuild.elf.code import CodeFile
 from vbuild.elf.iced import Code, CpuidFeature, Decoder, EncodingKind, Formatter, FormatterSyntax, Instruction
 from vbuild.hardware.cpu import feature_rank
 from vbuild.process.pool import ProcessPool

@@ -13,7 +13,6 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from vbuild.binary.code import CodeFile
 from vbuild.dispatch import arm
 from vbuild.dispatch.architecture import AARCH64, X86_64
 from vbuild.dispatch.arm_code import ArmModule, without_addresses
@@ -24,6 +23,7 @@ from vbuild.dispatch.program import Program
 from vbuild.dispatch.reach import Doubt, Reach
 from vbuild.dispatch.regions import Region
 from vbuild.dispatch.undecodable import instructions_of
+from vbuild.elf.code import CodeFile
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.process.pool import ProcessPool
 

@@ -42,7 +42,7 @@ _ARM = Convention(tuple(range(9)), frozenset({*range(19), 30}), pointer=31, resu
 
 
 def convention_of(machine: str, system: str) -> Convention:
-    """How code for *machine* is called on *system*, as `vbuild.binary.code.CodeFile` has both."""
+    """How code for *machine* is called on *system*, as `vbuild.elf.code.CodeFile` has both."""
     if machine == "aarch64":
         return _ARM
     return _WINDOWS if system == "windows" else _SYSTEM_V

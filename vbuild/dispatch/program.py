@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from vbuild.binary.code import CodeFile
 from vbuild.dispatch.machine_state import CALLS, Operation, convention_of
 from vbuild.dispatch.module import ENDS, MODULE_ENTRIES, Module, Piece
+from vbuild.elf.code import CodeFile
 from vbuild.elf.iced import FlowControl
 
 # spaces of addresses that no file has: what __x86_get_cpuid_feature_leaf points at, libgcc's variables, and arguments

@@ -11,7 +11,8 @@ from itertools import chain, pairwise
 from operator import attrgetter
 from typing import TypeVar
 
-from vbuild.binary.code import CodeFile, CodeSection, Symbol
+from vbuild.binary.code import CodeSection, Symbol
+from vbuild.elf.code import CodeFile
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.pool import ProcessPool
 

@@ -63,14 +63,12 @@ def is_shared_object(path: str) -> bool:
 
 
 def hashed(file_name: str) -> Hashed | None:
-    """The parts of *file_name*; None if it has no hash."""
     name = posixpath.basename(file_name)
     match = (_HASHED.fullmatch(name) or _HASHED_DLL.fullmatch(name)) if len(name) <= _LONGEST else None
     return Hashed(match["stem"] + match["rest"], match["digest"]) if match else None
 
 
 def plain(file_name: str) -> str:
-    """*file_name* without folder and hash."""
     parts = hashed(file_name)
     return parts.name if parts else posixpath.basename(file_name)
 
@@ -148,7 +146,6 @@ def frameworks() -> tuple[str, ...]:
 
 
 def framework(name: str) -> Framework | None:
-    """The framework that has the library."""
     for entry in _data()["framework"]:
         if any(fnmatchcase(name, pattern) for pattern in entry["libraries"]):
             return Framework(entry["project"], entry["folder"])
@@ -164,9 +161,10 @@ def _parts(name: str) -> tuple[str, tuple[int, ...]]:
     return match["stem"], tuple(int(part[:9]) for part in (match["number"] or "").split(".") if part)
 
 
-def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """0 if one begins with the other."""
-    return tuple(abs(first - second) for first, second in zip(one, other, strict=False)) if one and other else (0,)
+def _distance(version: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return (
+        tuple(abs(first - second) for first, second in zip(version, other, strict=False)) if version and other else (0,)
+    )
 
 
 @cache
@@ -222,10 +220,10 @@ class PlatformPolicy(Struct, frozen=True):
             return None
         family, machine = match["family"], match["machine"]
         version = _YEARS.get(match["year"] or "") or (int(match["major"] or 0), int(match["minor"] or 0))
-        known = [(number, policy) for number, policy in _policies(family) if number <= version]
-        if family == "linux" or not known:
+        policies = [(number, policy) for number, policy in _policies(family) if number <= version]
+        if family == "linux" or not policies:
             return cls(tag, machine, None, frozenset(), ())
-        _, policy = max(known, key=lambda pair: pair[0])
+        _, policy = max(policies, key=lambda pair: pair[0])
         versions = policy["symbol_versions"].get(machine, {})
         return cls(
             tag,

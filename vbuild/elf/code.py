@@ -23,7 +23,7 @@ from typing import ClassVar, Self, TypeVar, cast
 
 from msgspec import Struct
 
-from vbuild.binary.code import CodeSection, Symbol
+from vbuild.binary.code import CodeImage, CodeSection, Symbol
 from vbuild.binary.image import Ranges
 from vbuild.binary.outline import BinaryOutline
 from vbuild.elf.iced import Decoder, is_installed
@@ -71,8 +71,6 @@ _FDE = struct.Struct("<IIiI")
 
 
 class Import(Struct, frozen=True):
-    """A symbol taken from another library; a weak one may be missing."""
-
     name: str
     version: str | None = None
     library: str | None = None
@@ -80,7 +78,7 @@ class Import(Struct, frozen=True):
 
 
 class Elf(BinaryOutline, frozen=True, kw_only=True):
-    """An ELF file with its code, as a `CodeFile`.
+    """An ELF file with its code, whose fields are those of `CodeImage`.
 
     Symbols and imports are read of 64-bit little-endian libraries and programs, pointers of x86-64 and aarch64.
     """
@@ -162,6 +160,9 @@ class Elf(BinaryOutline, frozen=True, kw_only=True):
     @property
     def is_fixed(self) -> bool:
         return self.type == "ET_EXEC"
+
+
+CodeFile = Elf | CodeImage
 
 
 def _code(image: ElfImage) -> tuple[CodeSection, ...]:
@@ -268,19 +269,19 @@ def _pointers(
     addresses, names = dict(symbols.defined), {number: name for number, name, _ in symbols.undefined}
     for section in image.sections:
         if section.header.sh_type == SectionType.RELA and section.is_loaded:
-            for place, info, addend in tuples(Relocation, image.view(section.span), image.encoding):
+            for address, info, addend in tuples(Relocation, image.view(section.span), image.encoding):
                 kind, number = info & 0xFFFFFFFF, info >> 32
                 if kind in based:
-                    pointers.append((place, addend))
+                    pointers.append((address, addend))
                     if kind == resolved:
                         resolvers.add(addend)
                 elif number in addresses:
-                    pointers.append((place, addresses[number] + (addend if kind == absolute else 0)))
+                    pointers.append((address, addresses[number] + (addend if kind == absolute else 0)))
                 elif number in names:
-                    imports.append((place, names[number]))
+                    imports.append((address, names[number]))
         elif section.header.sh_type == SectionType.RELR:
             places = image.relr_places(section.span)
-            pointers += ((place, target) for place in places if (target := image.word(place)))
+            pointers += ((address, target) for address in places if (target := image.word(address)))
     return tuple(pointers), tuple(imports), frozenset(resolvers)
 
 
@@ -336,9 +337,7 @@ class _Row(Struct, frozen=True):
 
 
 class SymbolTables(Struct, frozen=True):
-    """Functions and objects by address; what ``.dynsym`` does not define, by number, with name and whether it is weak,
-    and what it does, with address.
-    """
+    """Functions and objects by address; what ``.dynsym`` does not define, by number, and what it does, by address."""
 
     functions: tuple[Symbol, ...]
     objects: tuple[Symbol, ...]
@@ -362,8 +361,8 @@ class SymbolTables(Struct, frozen=True):
         )
 
         def all_functions() -> tuple[Symbol, ...]:
-            known = _filled(_merged(row for row in _rows(functions) if row.address in inside), labels)
-            return _filled(known, [entry for entry in _framed(*frames) if entry.address in inside]) if frames else known
+            named = _filled(_merged(row for row in _rows(functions) if row.address in inside), labels)
+            return _filled(named, [entry for entry in _framed(*frames) if entry.address in inside]) if frames else named
 
         return cls(
             _KEPT.get(_key((code, labels), *functions, frames or ()), all_functions),
@@ -452,7 +451,6 @@ def _symbol(address: int, rows: Sequence[_Row]) -> Symbol:
 
 
 def _filled(symbols: tuple[Symbol, ...], more: Sequence[Symbol]) -> tuple[Symbol, ...]:
-    """*symbols*, and those of *more* that lie in none of them."""
     starts = [symbol.address for symbol in symbols]
     added = []
     for symbol in more:
@@ -482,7 +480,6 @@ def _framed(address: int, header: bytes, rest: bytes) -> Iterator[Symbol]:
 
 
 def _key(start: object, *parts: Iterable[object]) -> bytes:
-    """The SHA-256 of *start* and *parts*."""
     hashing = hashlib.sha256(repr(start).encode())
     for part in parts:
         for value in part:

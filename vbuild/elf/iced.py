@@ -28,8 +28,6 @@ _NUMBERS = {"ConditionCode": {name: number for number, name in enumerate(_CONDIT
 
 
 class _Names(type):
-    """The type of classes with a number for each name."""
-
     def __getattr__(cls, name: str) -> int:
         if name.startswith("__"):
             raise AttributeError(name)

@@ -100,17 +100,14 @@ class Section(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes in the file; none for SHT_NOBITS."""
         return 0 if self.header.sh_type in _WITHOUT_BYTES else self.header.sh_size
 
     @property
     def span(self) -> range:
-        """The file offsets; empty for SHT_NOBITS."""
         return range(self.header.sh_offset, self.header.sh_offset + self.size)
 
     @property
     def addresses(self) -> range:
-        """The virtual addresses; empty if it is not loaded."""
         return range(self.header.sh_addr, self.header.sh_addr + (self.header.sh_size if self.is_loaded else 0))
 
     @property
@@ -204,7 +201,6 @@ class ElfLayout(Struct, frozen=True):
 
     @property
     def loads(self) -> tuple[ProgramHeader, ...]:
-        """The PT_LOAD segments by address."""
         loads = (segment for segment in self.segments if segment.p_type == SegmentType.LOAD)
         return tuple(sorted(loads, key=lambda load: load.p_vaddr))
 
@@ -326,8 +322,6 @@ class DynamicRow(Struct, frozen=True):
 
 
 class ElfImage(ElfLayout, frozen=True, eq=False):
-    """A file's headers with its bytes, which are never copied."""
-
     data: memoryview
 
     @classmethod
@@ -370,7 +364,6 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         return tuple(exported)
 
     def word(self, address: int) -> int | None:
-        """The 64-bit number that the file has for *address*."""
         offset = self.offset(address)
         if offset is None or self.offset(address + WORD.size - 1) != (end := offset + WORD.size) - 1 or end > self.size:
             return None

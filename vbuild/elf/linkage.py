@@ -51,7 +51,6 @@ def linked(files: Mapping[str, BinaryLoading], *, platforms: Sequence[PlatformPo
 
 
 def edges_of(files: Mapping[str, BinaryOutline], platforms: Sequence[PlatformPolicy] = ()) -> tuple[Edge, ...]:
-    """Each file's in the order of its NEEDED."""
     return tuple(_Loader(files, platforms).edges())
 
 
@@ -181,7 +180,6 @@ class _Loader:
         return None
 
     def _fits(self, path: str, consumer: str) -> bool:
-        """Whether a process with *consumer* in it can load a library at *path*."""
         return path in self._files and fits(self._files[path], self._files[consumer])
 
     def _inherited_by(self, path: str) -> tuple[str, ...]:
@@ -240,7 +238,6 @@ def missing_base(base: str) -> str:
 
 
 def soname_fault(copy: str | None, base: str | None, *, where: str) -> str | None:
-    """What is wrong if copy and *base*, which is *where*, have these SONAMEs."""
     if copy == base:
         return None
     return f"SONAME {copy or 'none'}, and {base or 'none'} in {where}; expected one for all levels"

@@ -133,7 +133,6 @@ class Dynamic(Struct, frozen=True, eq=False):
         return cls(image, table.rows, table.span, range(begin, end))
 
     def raw(self, offset: int) -> bytes:
-        """The string at *offset* of the string table."""
         at = self.strings.start + offset
         while at < self.strings.stop:
             piece = bytes(self.image.data[at : min(at + _PIECE, self.strings.stop)])
@@ -163,7 +162,6 @@ class Dynamic(Struct, frozen=True, eq=False):
         return next((row.value for row in reversed(self.rows) if row.tag == tag), None)
 
     def offset(self, tag: int) -> int | None:
-        """The file offset of a tag's table."""
         address = self.value(tag)
         return None if address is None else self.image.offset(address)
 
@@ -254,7 +252,7 @@ class Loading(BinaryLoading, frozen=True, kw_only=True):
             outline = Outline(**outline_facts(image, dynamic))
             required = dynamic.required("backslashreplace")
             definitions = [pair for pair in version_definitions(image, dynamic.offset(DynamicTag.VERDEF)) if pair[1]]
-            given = list(
+            version_names = list(
                 zip(
                     (bool(definition.vd_flags & VER_FLG_BASE) for definition, _ in definitions),
                     dynamic.decoded((names[0] for _, names in definitions), "backslashreplace"),
@@ -270,8 +268,8 @@ class Loading(BinaryLoading, frozen=True, kw_only=True):
             return cls(
                 outline=outline,
                 taken=tuple(LoadedName(need.library, tuple(name for *_, name in need.versions)) for need in required),
-                given=tuple(name for is_base, name in given if not is_base),
-                base=next((name for is_base, name in given if is_base), None),
+                given=tuple(name for is_base, name in version_names if not is_base),
+                base=next((name for is_base, name in version_names if is_base), None),
                 modules=modules,
                 is_program=outline.type == "ET_EXEC" or (has_interpreter and not outline.soname),
                 mentioned=frozenset(opened) - {*outline.needed, outline.soname},
@@ -355,7 +353,6 @@ def _aligned(number: int, unit: int) -> int:
 
 
 def _modules_and_place_functions(dynamic: Dynamic) -> tuple[tuple[str, ...], list[str]]:
-    """The Python modules that it is, and the functions by which it finds out where it is."""
     with dynamic.image.view(dynamic.strings) as names:
         inits = {match.start(): match[1].decode() for match in MODULE.finditer(names)}
         askers = {match.start(): match[0][:-1].decode() for match in _PLACE_FUNCTIONS.finditer(names)}
@@ -382,7 +379,6 @@ def _dynamic_symbols(dynamic: Dynamic) -> Iterator[tuple[int, ...]]:
 
 
 def _in_constants(dynamic: Dynamic) -> tuple[set[str], list[str]]:
-    """The library names, and the files that say where libraries are, in constants."""
     names: set[str] = set()
     place_files: dict[str, None] = {}
     for span in _constants(dynamic):

@@ -217,7 +217,6 @@ def tuples(record: type[Packed], data: Buffer, encoding: Encoding) -> Iterator[t
 
 @cache
 def _structure(record: type[Packed], encoding: Encoding) -> tuple[struct.Struct, tuple[int, ...] | None]:
-    """The structure of *record*, and the places of its fields in that, if in another order."""
     names = tuple(record.codes)
     is_32_bit = encoding.bits == 32  # noqa: PLR2004
     stored = _ORDER_32.get(record.__name__, names) if is_32_bit else names

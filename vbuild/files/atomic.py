@@ -156,7 +156,6 @@ def sweep(folder: Path) -> None:
 
 
 def _remove_if_dead(stage: Path) -> None:
-    """Remove *stage* if its run is gone."""
     try:
         file = open_file(stage / _ALIVE)
     except FileNotFoundError:
@@ -215,7 +214,7 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[Mapping[Path, Path]]:
 
 
 def linked(source: Path, target: Path) -> Path:
-    """*target*, now a hard link to *source*, or a copy; neither may be written to any more."""
+    """Make *target* a hard link to *source*, or a copy, and return it; neither may be written to any more."""
     try:
         target.hardlink_to(source)
     except OSError:  # another file system, one without hard links, or too many of them
@@ -308,7 +307,7 @@ def _key(folder: Path) -> tuple[int, int]:
 
 
 class _Waiting:
-    """Called between two tries to lock *folder*: says what it waits for, once, and gives up on a stopped process."""
+    """Called between two tries to lock *folder*: says once what it waits for, and gives up on a stopped process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

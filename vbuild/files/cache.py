@@ -44,8 +44,6 @@ _SWEPT = ".swept"
 
 
 class Part(StrEnum):
-    """The parts of the cache; their folders have these names."""
-
     BUILDS = "builds"
     NATIVE = "native"
     SDISTS = "sdists"
@@ -101,24 +99,18 @@ RULES = {
 
 
 class CacheEntry(Struct, frozen=True):
-    """*size* is in bytes, and *used* is when it was used last, in seconds since 1970."""
-
     path: Path
     size: int
     used: float
 
 
 class Removed(Struct, frozen=True):
-    """How many entries of *part* were removed, and the bytes that this frees."""
-
     part: Part
     count: int
     size: int
 
 
 class Cache(Struct, frozen=True):
-    """One part of the cache, in *folder*."""
-
     part: Part
     folder: Path
 
@@ -134,7 +126,6 @@ class Cache(Struct, frozen=True):
         return RULES[self.part]
 
     def mark(self, path: Path) -> None:
-        """Note that the entry at *path* is used now."""
         with suppress(OSError):  # it may be another user's
             os.utime(path / self.rule.mark if self.rule.mark and path.is_dir() else path)
 
@@ -148,7 +139,6 @@ class Cache(Struct, frozen=True):
         return None
 
     def keep_text(self, name: str, text: str) -> None:
-        """Keep *text* under *name*, with its hash; `OSError` if it cannot be written."""
         path = self.folder / name
         self.make_folder(path.parent)
         with replacing(path) as part:
@@ -368,7 +358,6 @@ def _as_build_error(folder: Path) -> Iterator[None]:
 
 
 def sizes() -> dict[Part, tuple[CacheEntry, ...]]:
-    """The entries of every part of the user's cache."""
     return {part: tuple(Cache.of(part).entries()) for part in RULES}
 
 
@@ -386,7 +375,6 @@ def _is_locked(lock: Path) -> bool:
 
 
 def _files(path: Path) -> Iterable[os.stat_result]:
-    """The status of the file *path*, or of every file below the folder *path*."""
     if not path.is_dir():
         return [path.lstat()]
     return (Path(folder, name).lstat() for folder, _, names in os.walk(path) for name in names)

@@ -38,7 +38,6 @@ class EditedFile(Struct, frozen=True, eq=False):
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return sum(map(len, self.parts))
 
     @property

@@ -19,7 +19,6 @@ _Key = tuple[int, int, int, int]
 
 
 def sha256_of(file: Path) -> str:
-    """The SHA-256 of *file*, without its bytes in memory; `OSError` if it cannot be read."""
     with open_file(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -30,7 +29,6 @@ def key_of(data: object) -> str:
 
 
 def program_digest(program: Path) -> str:
-    """The SHA-256 of the file *program*; empty if it cannot be read."""
     try:
         status = program.stat()
         return _digest(program, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
@@ -94,7 +92,6 @@ class Digests:
         return self._known[key]
 
     def know(self, file: Path, sha256: str) -> None:
-        """Take *sha256* for that of *file*, without reading it."""
         known: Future[str] = Future()
         known.set_result(sha256)
         self._known[_state(file)] = known

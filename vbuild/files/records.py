@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Self
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from vbuild.errors import BinaryError, VbuildError
+from vbuild.errors import BinaryError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -22,15 +22,11 @@ Ident = Annotated[bytes, "16s"]
 
 
 class Packed(Struct, frozen=True):
-    """A fixed-size piece of a file format, whose fields are of the types above.
-
-    *REFUSAL* is the error that a record raises which is cut short.
-    """
+    """A fixed-size piece of a file format, whose fields are of the types above."""
 
     codes: ClassVar[dict[str, str]] = {}
     """How `struct` spells the type of each field."""
     layout: ClassVar[struct.Struct]
-    REFUSAL: ClassVar[type[VbuildError]] = BinaryError
 
     def __init_subclass__(cls) -> None:
         cls.codes = {
@@ -40,9 +36,9 @@ class Packed(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: Buffer, offset: int = 0) -> Self:
-        """Read the record at *offset*; the room's error if it runs past the end."""
+        """Read the record at *offset*; `BinaryError` if it runs past the end."""
         if not 0 <= offset <= len(data) - cls.layout.size:
-            raise cls.REFUSAL(f"{cls.__name__} at {offset:#x} runs past the end, {len(data):#x}")
+            raise BinaryError(f"{cls.__name__} at {offset:#x} runs past the end, {len(data):#x}")
         return cls(*cls.layout.unpack_from(data, offset))
 
     def pack(self) -> bytes:

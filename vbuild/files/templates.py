@@ -27,8 +27,6 @@ _BASE = "vbuild.files"
 
 
 class Written(str):
-    """A text that stands in the file as it is."""
-
     __slots__ = ()
 
 
@@ -90,5 +88,4 @@ def _file(package: str, name: str) -> str:
 
 
 def _source(text: str) -> str:
-    """*text* in a content security policy: its hash."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

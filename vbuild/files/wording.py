@@ -21,7 +21,6 @@ def sized(size: float) -> str:
 
 
 def mb(size: int) -> str:
-    """*size* bytes in MB, 10^6 bytes."""
     return f"{size / _MILLION:.1f}"
 
 
@@ -32,7 +31,6 @@ def percent(part: float, whole: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 entry``, ``2 entries``."""
     many = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number} {noun if number == 1 else many}"
 

@@ -31,7 +31,6 @@ def compressed(data: "Buffer", *, level: int, far: bool = False) -> bytes:
 
 
 def frame_size(data: "Buffer") -> int:
-    """The bytes of the frame that *data* begins with; `ZstdError` if there is none."""
     return zstd.get_frame_size(data)
 
 
@@ -56,7 +55,6 @@ def reading(file: BinaryIO) -> BinaryIO:
 
 
 def first_bytes(frame: "Buffer", size: int, *, window_log: int) -> bytes:
-    """The first *size* bytes in *frame*, or all of them."""
     return zstd.ZstdDecompressor(options={_WINDOW: window_log}).decompress(frame, size)
 
 

@@ -227,7 +227,6 @@ def _check_places(rows: Sequence[tuple[BundleRow, str]], start: int) -> None:
 
 
 def _compressed(data: memoryview, start: int) -> _Compressed:
-    """The compressed bundle at *start* of *data*, which ends with the section."""
     head = CompressedStart.parse(data, start)
     bundle = f"compressed bundle at {start:#x}"
     if (form := _SIZES.get(head.version)) is None:

@@ -26,9 +26,8 @@ import re
 from collections.abc import Callable, Container, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -80,13 +79,15 @@ _BY_NAME, _LOOKED_AT = (".bc", ".dat"), 1 << 22
 TRITON = "entry of Triton's cache"
 
 
-class Folder(Protocol):
-    """The *names* in the folder of a file, and its files' bytes."""
+class Folder(Struct, frozen=True):
+    """The *names* in the folder of a file; *read* gives the bytes of one of them."""
 
-    @property
-    def names(self) -> AbstractSet[str]: ...
+    names: AbstractSet[str]
+    read: Callable[[str], bytes]
 
-    def read(self, name: str) -> bytes: ...
+    @classmethod
+    def on_disk(cls, path: Path) -> Self:
+        return cls({file.name for file in path.iterdir()}, lambda name: read_file(path / name))
 
 
 class Folders:
@@ -99,27 +100,9 @@ class Folders:
             folder, _, name = path.rpartition("/")
             self._names.setdefault(folder, set()).add(name)
 
-    def of(self, path: str) -> "Folder":
-        """The folder of the file at *path*."""
+    def of(self, path: str) -> Folder:
         folder = path.rpartition("/")[0]
-        return _PackageFolder(self._names[folder], lambda name: self._read(f"{folder}/{name}".lstrip("/")))
-
-
-class DiskFolder:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        return frozenset(file.name for file in self._path.iterdir())
-
-    def read(self, name: str) -> bytes:
-        return read_file(self._path / name)
-
-
-class _PackageFolder(NamedTuple):
-    names: AbstractSet[str]
-    read: Callable[[str], bytes]
+        return Folder(self._names[folder], lambda name: self._read(f"{folder}/{name}".lstrip("/")))
 
 
 class DeviceFile(Struct, frozen=True):
@@ -138,7 +121,7 @@ class DeviceFile(Struct, frozen=True):
     others: tuple[GpuOffer, ...] = ()
 
     @classmethod
-    def of(cls, path: str, size: int, head: Head, folder: "Folder | None" = None) -> Self | None:
+    def of(cls, path: str, size: int, head: Head, folder: Folder | None = None) -> Self | None:
         """The GPU code that the file at *path* of *size* bytes is, by its *folder*, else by its *head*; or None."""
         if folder and (file := cls._beside(path, head, folder)):
             return file
@@ -150,7 +133,7 @@ class DeviceFile(Struct, frozen=True):
         return cls._text(path, head(_NOTES)) if path.endswith(_PTX_SUFFIX) else None
 
     @classmethod
-    def _beside(cls, path: str, head: Head, folder: "Folder") -> Self | None:
+    def _beside(cls, path: str, head: Head, folder: Folder) -> Self | None:
         name = path.rpartition("/")[2]
         with suppress(VbuildError):
             if machine := _machine_of(name, folder.names):
@@ -160,7 +143,7 @@ class DeviceFile(Struct, frozen=True):
         return None
 
     @classmethod
-    def _entry(cls, prefix: str, machine: str, folder: "Folder") -> Self | None:
+    def _entry(cls, prefix: str, machine: str, folder: Folder) -> Self | None:
         """The entry of Triton's cache with the file *machine*; None if its JSON has no target."""
         description = f"{machine.rpartition('.')[0]}.json"
         try:
@@ -180,7 +163,7 @@ class DeviceFile(Struct, frozen=True):
         return cls(file.vendor, TRITON, file.code, file.arch, trouble=trouble)
 
     @classmethod
-    def _named(cls, name: str, named: tuple[str, Device, str], head: Head, folder: "Folder") -> Self | None:
+    def _named(cls, name: str, named: tuple[str, Device, str], head: Head, folder: Folder) -> Self | None:
         """The file *name* for the GPU in *named*; None if no file beside it differs in the GPU alone."""
         start, arch, end = named
         beside = (_architecture_in(other) for other in folder.names if other != name)
@@ -286,7 +269,6 @@ def _unframed(frame: memoryview) -> bytes:
 
 
 def may_be_container(path: str, head: Head) -> bool:
-    """By its first bytes."""
     start = head(HEADER)
     if start.startswith(_ZSTD) and path.endswith(_ZSTD_SUFFIX):
         with suppress(zstd.ZstdError):
@@ -295,7 +277,6 @@ def may_be_container(path: str, head: Head) -> bool:
 
 
 def is_named(path: str) -> bool:
-    """Whether its name has one architecture."""
     return _architecture_in(path.rpartition("/")[2]) is not None
 
 
@@ -316,7 +297,6 @@ def _architecture_in(name: str) -> tuple[str, Device, str] | None:
 
 
 def _device(word: str) -> Device | None:
-    """Such as sm_80 or gfx90a."""
     if not (match := _NAMED.fullmatch(word)):
         return None
     if match["number"]:
@@ -342,7 +322,6 @@ def _cubin(flags: int, abi: tuple[int, int], path: str, head: Head) -> Arch | No
 
 
 def _checked(number: int, suffix: str) -> Arch | None:
-    """If a toolkit has it."""
     arch = Arch(number, suffix)
     return arch if arch.toolkits else None
 

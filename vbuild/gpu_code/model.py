@@ -117,7 +117,6 @@ class Container(Struct, frozen=True):
 
     @property
     def smallest(self) -> GpuEntry | None:
-        """What stays if no entry is needed."""
         return min(self.entries, key=lambda entry: entry.size, default=None)
 
     def keeping(self, kept: Collection[GpuEntry], *, written: Writing = verbatim) -> tuple[Part, ...]:
@@ -158,7 +157,6 @@ class DeviceCode(Struct, frozen=True):
 
     @property
     def pinned(self) -> tuple[Container | Blob, ...]:
-        """What cannot change."""
         return (*(container for container in self.containers if not container.movable), *self.blobs)
 
 

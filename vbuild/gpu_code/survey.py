@@ -19,7 +19,9 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vbuild.binary.image import Image, Pointer, Section
+from vbuild.binary.image import Pointer
+from vbuild.elf.image import ElfImage
+from vbuild.elf.image import Section as ElfSection
 from vbuild.elf.records import FileHeader
 from vbuild.errors import BinaryError
 from vbuild.gpu_code import fatbin
@@ -35,7 +37,10 @@ from vbuild.gpu_code.model import (
     GpuEntry,
     Vendor,
 )
+from vbuild.pe.image import PeImage, PeSection
 
+Image = ElfImage | PeImage
+Section = ElfSection | PeSection
 FORMS = (FATBINS, BUNDLES)
 
 _ELF_OF_DEVICE = {190: "bare cubin", 224: "bare code object"}
@@ -195,7 +200,6 @@ class _Sections:
 
 
 def _search(image: Image, section: Section, findings: _Findings) -> None:
-    """Find the fatbins and cubins of a section that is not for them."""
     false: list[int] = []
     fatbins, elves = _Magic(_FATBIN, image, section), _Magic(_ELF64_LITTLE_ENDIAN, image, section)
     at = section.span.start

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from vbuild.binary.outline import Format
 from vbuild.errors import BinaryError
 from vbuild.files.reading import AT_ONCE, open_file
-from vbuild.gpu_code.device_file import HEADER, TRITON, DeviceFile, DiskFolder, is_named
+from vbuild.gpu_code.device_file import HEADER, TRITON, DeviceFile, Folder, is_named
 from vbuild.gpu_code.fatbin import decompressed
 from vbuild.gpu_code.model import Compression, GpuEntry, Vendor
 from vbuild.gpu_code.survey import FORMS, device_code
@@ -235,12 +235,12 @@ def _installed(owner: InstalledDistribution, files: Mapping[str, str], notes: li
     if owner.trouble:
         notes.append(f"{owner}: {owner.trouble}")
     alone: list[GpuCode] = []
-    folders: dict[str, DiskFolder] = {}
+    folders: dict[str, Folder] = {}
     for listed, path in files.items():
         place = path.rpartition("/")[0]
-        folder = folders.get(place) or folders.setdefault(place, DiskFolder(Path(place)))
         try:
             with open_file(path) as file:
+                folder = folders.get(place) or folders.setdefault(place, Folder.on_disk(Path(place)))
                 size = os.fstat(file.fileno()).st_size
                 start = file.read(HEADER)
                 if device_file := DeviceFile.of(listed, size, partial(_first, file.fileno(), start), folder):

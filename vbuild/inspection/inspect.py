@@ -17,7 +17,6 @@ from pathlib import Path, PurePosixPath
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
-from vbuild.binary.image import Image
 from vbuild.binary.outline import BinaryLoading, BinaryOutline, Format
 from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.elf.image import ElfImage
@@ -27,7 +26,7 @@ from vbuild.files.atomic import replacing
 from vbuild.files.records import Buffer
 from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folder, Folders, container_in, may_be_container
 from vbuild.gpu_code.model import Vendor
-from vbuild.gpu_code.survey import device_code
+from vbuild.gpu_code.survey import Image, device_code
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.gpu import arch_order
 from vbuild.inspection.closure import Closure, LinkedLibrary, Node, repeats

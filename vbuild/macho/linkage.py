@@ -23,7 +23,6 @@ _PYTHON = ("libpython", "Python")
 
 
 def is_system(name: str) -> bool:
-    """Whether macOS brings the library *name*."""
     return name.startswith(_SYSTEM)
 
 

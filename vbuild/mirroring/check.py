@@ -24,7 +24,8 @@ from vbuild.sbom.keeping import carries, contradictions
 from vbuild.sbom.statement import PROVENANCE
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.simple_index import VARIANTS, IndexedFile, read_index
+from vbuild.wheel.name import VARIANTS_JSON
+from vbuild.wheel.simple_index import IndexedFile, read_index
 
 Attested = Callable[[Iterable[tuple[str, str, Path]]], Iterable[Finding]]
 
@@ -117,7 +118,7 @@ def _of_files(folder: Path, site: Site) -> Iterator[str]:
         name = path.relative_to(folder).as_posix()
         is_ours = (
             path.name in {"index.html", "index.json"}
-            or path.name.endswith(VARIANTS)
+            or path.name.endswith(VARIANTS_JSON)
             or name.removesuffix(".metadata") in known_names
         )
         if not (path.is_dir() or is_ours):
@@ -151,7 +152,7 @@ def _of_index(folder: Path, site: Site) -> Iterator[str]:
         return
     own_files = {(file.original.project, file.file): file for file in site.files}
     yield from _of_documents(folder, [file for file in own_files.values() if file.cut.label], listed)
-    listed = {key: listed_file for key, listed_file in listed.items() if not listed_file.filename.endswith(VARIANTS)}
+    listed = {key: file for key, file in listed.items() if not file.filename.endswith(VARIANTS_JSON)}
     for key in sorted(own_files.keys() ^ listed.keys()):
         yield f"simple/{'/'.join(key)}: {'is not listed' if key in own_files else 'is listed, and not known'}"
     for key in sorted(own_files.keys() & listed.keys()):
@@ -168,7 +169,7 @@ def _of_documents(
     projects: dict[str, list[Path]] = {}
     for file in labelled:
         projects.setdefault(file.original.project, []).append(folder / file.path)
-    unexplained = {key for key in listed if key[1].endswith(VARIANTS)}
+    unexplained = {key for key in listed if key[1].endswith(VARIANTS_JSON)}
     for project, wheels in projects.items():
         if not all(path.is_file() for path in wheels):
             continue

@@ -228,7 +228,6 @@ def _named(file: LoadedPe) -> tuple[dict[int, Symbol], list[Symbol], str | None]
 
 
 def _symbols(file: LoadedPe) -> Iterator[tuple[int, str]]:
-    """Address and name in mingw's symbol table."""
     coff, data, sections = file.pe.coff, file.pe.data, file.pe.sections
     end = coff.symbols_at + _SYMBOL.size * coff.symbols
     if not coff.symbols_at or coff.symbols > _MOST_ROWS or end > len(data):
@@ -296,7 +295,6 @@ def _pointers(file: LoadedPe, imports: dict[int, str]) -> tuple[tuple[int, int],
 
 
 def _guessed_pointers(file: LoadedPe, imports: dict[int, str]) -> Iterator[tuple[int, int]]:
-    """Every word in data that may be an address."""
     for section in file.pe.sections:
         if section.is_data and section.name not in _NO_CONSTANTS:
             data = file.pe.view(section.span)

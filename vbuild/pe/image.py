@@ -235,7 +235,6 @@ class PeLayout(Struct, frozen=True, eq=False):
         return tuple(section for section in self.sections if section.name == name[:_LONGEST_NAME])
 
     def offset(self, address: int) -> int | None:
-        """The file offset of the byte that is loaded to *address*."""
         index = bisect_right(self.sections, address, key=lambda section: section.addresses.start) - 1
         if index < 0:
             return None
@@ -244,7 +243,6 @@ class PeLayout(Struct, frozen=True, eq=False):
         return offset if offset in section.span else None
 
     def address(self, offset: int) -> int | None:
-        """The address to which the byte at *offset* is loaded."""
         for section in self.sections:
             if offset in section.span:
                 return section.addresses.start + offset - section.span.start
@@ -270,8 +268,6 @@ class PeLayout(Struct, frozen=True, eq=False):
 
 
 class PeImage(PeLayout, frozen=True, eq=False):
-    """A 64-bit PE file with its bytes, which are never copied."""
-
     data: memoryview
 
     @classmethod
@@ -327,7 +323,6 @@ class PeImage(PeLayout, frozen=True, eq=False):
             at += size
 
     def debug_entries(self) -> tuple[tuple[int, DebugEntry], ...]:
-        """The rows of the debug directory by file offset."""
         table = self.table(Directory.DEBUG)
         size = DebugEntry.layout.size
         return tuple((at, DebugEntry.parse(self.data, at)) for at in range(table.start, table.stop - size + 1, size))

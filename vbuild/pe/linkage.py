@@ -44,7 +44,6 @@ _DRIVER = frozenset(
 
 
 def is_system(name: str) -> bool:
-    """Whether Windows or Python brings the DLL *name*."""
     return name.lower() in _SYSTEM or _GIVEN.fullmatch(name.lower()) is not None
 
 

@@ -29,7 +29,6 @@ from vbuild.publishing.model import (
 from vbuild.publishing.releases import OfferedRelease, latest
 from vbuild.variants.document import combine
 from vbuild.verification.model import Finding
-from vbuild.wheel.name import escaped
 
 
 class Variants(Struct, frozen=True):
@@ -47,7 +46,7 @@ class Variants(Struct, frozen=True):
         for offer in offers:
             files += [LinkedFile(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.wheels]
             if documents := [(str(wheel.name), wheel.document) for wheel in offer.variants if wheel.document]:
-                name = f"{escaped(offer.project)}-{offer.version}-variants.json"
+                name = offer.variants[0].name.variants_json
                 files.append(Text(PurePosixPath(name), combine(documents).pack()))
         index = SimpleIndex(PurePosixPath("simple"), tuple(file.target for file in files))
         return PublishPlan(self.name, (*files, index), tuple(self._uses(offers)), tuple(_notes(offers)))

@@ -21,13 +21,13 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.image import Image
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.files.wording import counted
 from vbuild.gpu_code.device_file import SUFFIXES, DeviceFile, Folder, Head, container_in, may_be_container
 from vbuild.gpu_code.model import Compression, Container, Vendor
+from vbuild.gpu_code.survey import Image
 from vbuild.hardware.architectures import Device, GpuTarget
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.gpu import GpuRequest, GpuServed, Service, kept_offers, service
@@ -36,8 +36,8 @@ from vbuild.slimming.library import ContainerDecision, GpuLibrary, LibraryPlan, 
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import Package, is_dist_info, recorded_sha256
-from vbuild.wheel.zip_read import Member
+from vbuild.wheel.licence import Package
+from vbuild.wheel.metadata import is_dist_info, recorded_sha256
 
 _UNTOUCHED = EditedFile.whole(b"")
 _JSON, _PYTHON = ".json", ".py"
@@ -235,7 +235,7 @@ def _served(device: Device, how: Service) -> GpuServed:
 
 
 class OwnLists(Struct, frozen=True):
-    """What the code of a package has of its files: *digests* by the file that has them, and *words* of its lists."""
+    """What a package's code has of its files: *digests* by the file that has them, and *words* of its lists."""
 
     digests: Mapping[str, str]
     words: Mapping[str, str]
@@ -243,7 +243,7 @@ class OwnLists(Struct, frozen=True):
     @classmethod
     def of(cls, package: Package) -> Self:
         code, texts = _texts(package)
-        lists = [(member.path, text) for member, text in texts if _is_named(member.path, code)]
+        lists = [(path, text) for path, text in texts if _is_named(path, code)]
         sources = [*code.items(), *((path, text.encode()) for path, text in lists)]
         return cls(
             {match.decode(): path for path, data in sources for match in _DIGEST.findall(data)},
@@ -269,7 +269,7 @@ class Listing(Struct, frozen=True):
     *is_own* says that the package's code names the list, *is_known* that its own hash is somewhere in the package.
     """
 
-    member: Member
+    path: str
     text: str
     named: Mapping[str, frozenset[str]]
     is_own: bool
@@ -278,9 +278,9 @@ class Listing(Struct, frozen=True):
     def without(self, gone: Collection[str]) -> bytes | None:
         """The list without what names a file in *gone*; None if nobody can say how it would look."""
         words = {word for word, paths in self.named.items() if paths & {*gone}}
-        if self.is_known or self.member.path.endswith(_OTHERS):
+        if self.is_known or self.path.endswith(_OTHERS):
             return None
-        if self.member.path.endswith(_JSON):
+        if self.path.endswith(_JSON):
             return _without_values(self.text, words)
         lines = self.text.splitlines(keepends=True)
         return "".join(line for line in lines if words.isdisjoint(_WORD.findall(line))).encode()
@@ -301,17 +301,17 @@ def with_true_lists(
         named = frozenset[str]().union(*listing.named.values())
         for share in range(shares):
             gone = {path for path in named if share in loose[path].gone} - why_whole.keys()
-            if not gone or listing.member.path in all_gone[share]:
+            if not gone or listing.path in all_gone[share]:
                 continue
             count = counted(len(gone), "file")
             if not listing.is_own:
-                still = f"{listing.member.path} still lists {count} that went"
+                still = f"{listing.path} still lists {count} that went"
                 notes[share].append(f"{still}; left as it is, for another package may know its hash")
             elif (data := listing.without(gone)) is None:
-                why_whole |= dict.fromkeys(gone, f"{listing.member.path} lists it, and cannot be changed with it")
+                why_whole |= dict.fromkeys(gone, f"{listing.path} lists it, and cannot be changed with it")
             else:
-                files[share][listing.member.path] = EditedFile.whole(data)
-                notes[share].append(f"{listing.member.path} no longer lists {count} that went")
+                files[share][listing.path] = EditedFile.whole(data)
+                notes[share].append(f"{listing.path} no longer lists {count} that went")
     plans = tuple(_left_whole(plan, why_whole[plan.member]) if plan.member in why_whole else plan for plan in plans)
     return plans, tuple(files), tuple(map(tuple, notes))
 
@@ -334,27 +334,27 @@ def _listings(wheel: Wheel, loose: Mapping[str, LibraryPlan]) -> tuple[list[List
     in_code = {path: source for source, data in code.items() for path in _with_digests(data, digests)}
     why_whole = {path: f"its SHA-256 is in {source}" for path, source in in_code.items() if path in loose}
     listings = []
-    for member, text in texts:
+    for list_path, text in texts:
         for path in _with_digests(text.encode(), digests):
             # what changes is no longer what the list says
             if path in loose and len(loose[path].gone) < len(loose[path].files):
-                why_whole[path] = f"its SHA-256 is in {member.path}"
-        if named := dict(_named(text, posixpath.dirname(member.path), by_name, loose)):
-            listings.append(Listing(member, text, named, _is_named(member.path, code), member.path in in_code))
+                why_whole[path] = f"its SHA-256 is in {list_path}"
+        if named := dict(_named(text, posixpath.dirname(list_path), by_name, loose)):
+            listings.append(Listing(list_path, text, named, _is_named(list_path, code), list_path in in_code))
     return listings, why_whole
 
 
-def _texts(package: Package) -> tuple[dict[str, bytes], list[tuple[Any, str]]]:
-    """The Python code in *package* by path, and what else of it may be a list."""
+def _texts(package: Package) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
+    """The Python code in *package*, and the texts of it that may be lists, by path."""
     code, texts = {}, []
     for member in package.members:
         if not may_list(member.path, member.size):
             continue
         if member.path.endswith(_PYTHON):
-            code[member.path] = package.read(member)
+            code[member.path] = package.read(member.path)
         else:
             with suppress(UnicodeDecodeError):
-                texts.append((member, package.read(member).decode()))
+                texts.append((member.path, package.read(member.path).decode()))
     return code, texts
 
 
@@ -373,15 +373,15 @@ def _named(
     text: str, folder: str, by_name: Mapping[str, Sequence[str]], loose: Mapping[str, LibraryPlan]
 ) -> Iterator[tuple[str, frozenset[str]]]:
     for word in {*_WORD.findall(text)}:
-        there = [path for path in by_name.get(posixpath.basename(word), ()) if f"/{path}".endswith(f"/{word}")]
+        candidates = [path for path in by_name.get(posixpath.basename(word), ()) if f"/{path}".endswith(f"/{word}")]
         beside = posixpath.normpath(posixpath.join(folder, word))
-        paths = [beside] if beside in there else there
+        paths = [beside] if beside in candidates else candidates
         if paths and all(path in loose for path in paths):
             yield word, frozenset(paths)
 
 
 def _without_values(text: str, words: Collection[str]) -> bytes | None:
-    """The JSON *text* without the entries that have one of *words* as key or value; None if that leaves some."""
+    """The JSON *text* without entries that have one of *words* as key or value; None if that leaves some."""
     try:
         values = json.loads(text)
     except ValueError:
@@ -423,9 +423,9 @@ def still_listed(package: Package, cuts: Iterable[LibraryCut], listed: Mapping[s
     gone = frozenset(name for name in before - after if not name.startswith("PTX"))
     if not gone:
         return
-    texts = [member for member in package.members if member.path.endswith(_TEXTS) and member.size <= _LONGEST_TEXT]
+    texts = [member.path for member in package.members if member.path.endswith(_TEXTS) and member.size <= _LONGEST_TEXT]
     paths = [path for path, names in listed.items() if names & gone]
-    paths += [member.path for member in texts if _listed(package.read(member)) & gone]
+    paths += [path for path in texts if _listed(package.read(path)) & gone]
     if paths:
         more = f" and {counted(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
         where = f"architectures are listed in {paths[0]}{more}, and still with {', '.join(sorted(gone, key=_number))}"

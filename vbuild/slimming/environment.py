@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from vbuild.errors import RepackageError, VariantError, VbuildError
 from vbuild.files.edited import EditedFile
 from vbuild.files.reading import open_file
-from vbuild.gpu_code.device_file import TRITON, DiskFolder, is_named, may_be_container
+from vbuild.gpu_code.device_file import TRITON, Folder, is_named, may_be_container
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.signals import uninterrupted
 from vbuild.slimming.device_files import OwnLists, examined, still_listed, worth_reading
@@ -129,7 +129,7 @@ def slim_environment(
 
 
 class _Run:
-    """One run over an environment: what there is, what a cut would make of it, and the changes."""
+    """One run over an environment: its files, their cuts, and the changes."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _Run:
         self._refused: dict[str, tuple[str | None, tuple[str, ...]]] = {}
         self._listed: dict[str, OwnLists] = {}
         # each is listed once, as it was at first: some have ten thousands of files
-        self._folders: dict[Path, DiskFolder] = {}
+        self._folders: dict[Path, Folder] = {}
         self._files = InstalledFiles(environment.root, self._distributions)
 
     def examined(self, stage: Path | None) -> Generator[_Done]:
@@ -260,8 +260,9 @@ class _Run:
             with open_file(self._root / file.path) as opened:
                 data = memoryview(mmap(opened.fileno(), 0, access=ACCESS_READ))
             parent = (self._root / file.path).parent
-            folder = self._folders.setdefault(parent, DiskFolder(parent))
-            plan = examined(file.path, data, (self._share,), self._cuts, folder)
+            if parent not in self._folders:
+                self._folders[parent] = Folder.on_disk(parent)
+            plan = examined(file.path, data, (self._share,), self._cuts, self._folders[parent])
         except (VbuildError, OSError) as error:
             damage = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
             return _Done(file, why_left=damage.removeprefix(f"{file.path}: "))
@@ -334,16 +335,17 @@ def _is_still(path: Path, status: os.stat_result) -> bool:
 
 def _why_claimed(distribution: InstalledDistribution, share: Share) -> str | None:
     """Why not to narrow the GPUs of *distribution* to *share*: it is a variant that says which it has."""
-    if distribution.is_conda or not (member := distribution.find(f"{distribution.dist_info}/{VARIANT_JSON}")):
+    path = f"{distribution.dist_info}/{VARIANT_JSON}"
+    if distribution.is_conda or not distribution.find(path):
         return None
     with suppress(VariantError):
-        if vendors := share.vendors.intersection(Document.parse(distribution.read(member)).metadata.namespaces):
+        if vendors := share.vendors.intersection(Document.parse(distribution.read(path)).metadata.namespaces):
             return f"a variant for {', '.join(sorted(vendors))} GPUs already; install the one for yours"
     return None
 
 
 def _why_not_theirs(owners: Sequence[Owner], data: memoryview, digest: str) -> str | None:
-    """Why the file *data*, whose SHA-256 is *digest*, is not what its listings say, or None.
+    """Why the file *data*, whose SHA-256 is *digest*, is not as its listings say, or None.
 
     conda changes files after pip has written RECORD, so its own hash decides.
     """
@@ -363,12 +365,12 @@ def _agrees(row: RecordRow, data: memoryview, digest: str) -> bool:
         return False
     if not row.hash or algorithm == "sha256":
         return not row.hash or recorded_sha256(row.hash) == digest
-    known = algorithm in hashlib.algorithms_guaranteed
-    return known and unpadded(hashlib.new(algorithm, data).digest()) == expected.rstrip("=")
+    is_known = algorithm in hashlib.algorithms_guaranteed
+    return is_known and unpadded(hashlib.new(algorithm, data).digest()) == expected.rstrip("=")
 
 
 class InstalledFiles:
-    """The files of *distributions* below *root* that may have GPU code, in *found*; only their first bytes are read.
+    """The files of *distributions* below *root* that may have GPU code, by their first bytes, in *found*.
 
     *sizes* are the bytes of each distribution, by its listing, and *outside* the files of each that lie elsewhere.
     """

@@ -74,7 +74,7 @@ class Listings:
                 owners.append((distribution, listed))
 
     def update(self, changes: Mapping[str, FileRow | None]) -> None:
-        """Write what the files *changes*, by paths from the root, are now into every listing."""
+        """Write the rows of *changes*, by paths from the root, into every listing."""
         # conda lists RECORD, too
         records = self._written(changes, is_conda=False)
         self._written({**changes, **records}, is_conda=True)
@@ -113,7 +113,7 @@ def _rebilled(distribution: InstalledDistribution, rows: dict[str, FileRow | Non
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Replace what *path* holds by *data*, with its mode and owner; `OSError` if that cannot be."""
+    """Replace the contents of *path* by *data*, with its mode and owner; `OSError` if that cannot be."""
     with replacing(path) as part:
         part.write_bytes(data)
         alike(part, path)
@@ -203,7 +203,7 @@ class Backup:
 
 
 class Undone(Struct, frozen=True):
-    """What came back: the *root*, the number of files and their bytes, and what was *left*, with the reason."""
+    """The result of `undo`: the *root*, the number of files and their bytes, and what was *left*, with the reason."""
 
     root: Path
     files: int

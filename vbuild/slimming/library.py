@@ -18,7 +18,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.binary.edits import Replacement, Strip
-from vbuild.binary.image import Image
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
 from vbuild.elf.surgery.cutting import Operation, cut
@@ -27,7 +26,7 @@ from vbuild.errors import BinaryError, RepackageError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE, recompressed, recompressed_size
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
-from vbuild.gpu_code.survey import device_code
+from vbuild.gpu_code.survey import Image, device_code
 from vbuild.hardware.architectures import Arch, Device
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import (
@@ -148,7 +147,7 @@ class GpuLibrary(Struct, frozen=True):
 
     member: str
     data: memoryview
-    image: ElfImage | PeImage | None
+    image: Image | None
     code: DeviceCode
     needed: tuple[str, ...] = ()
     trouble: str | None = None
@@ -159,7 +158,7 @@ class GpuLibrary(Struct, frozen=True):
         """Read the ELF or PE file *data*; damage goes into *trouble* and raises nothing."""
         try:
             if is_64_bit(lambda size: bytes(data[:size])):
-                image: ElfImage | PeImage = PeImage.parse(data)
+                image: Image = PeImage.parse(data)
             else:
                 image = ElfImage.parse(data)
             if not image.sections:
@@ -251,9 +250,9 @@ class GpuLibrary(Struct, frozen=True):
         fatbins = [decision for decision in _chosen_from(decisions) if decision.container.vendor is Vendor.NVIDIA]
         served = (*devices, *_virtual(fatbins, devices))
         # no driver knows a GPU that is newer than its CUDA
-        known = min((toolkits[0] for device in served if (toolkits := device.toolkits)), default=Dotted(0, 0))
+        oldest_cuda = min((toolkits[0] for device in served if (toolkits := device.toolkits)), default=Dotted(0, 0))
         linked = Dotted(cuda_major(self.needed) or 0, 0)
-        return max(known, linked) >= ZSTD_SINCE
+        return max(oldest_cuda, linked) >= ZSTD_SINCE
 
     def _rewrite(self, decisions: Sequence[ContainerDecision], *, zstd: bool, threads: int) -> list[Rewrite]:
         """Return the new bytes of all containers, or nothing if none of them changes.
@@ -303,7 +302,7 @@ class GpuLibrary(Struct, frozen=True):
 
 
 class LibraryPlan(Struct, frozen=True):
-    """What happens to one file: an edited file and an account for each share, and the libraries in its NEEDED.
+    """The fate of one file: an edited file and an account for each share, and the libraries in its NEEDED.
 
     *listed* are the architectures in lists that stand in it as text, *gone* the indices of shares that do not have it.
     """
@@ -320,7 +319,7 @@ class LibraryPlan(Struct, frozen=True):
         return bool(self.gone) or not all(file.is_unchanged for file in self.files)
 
 
-def _operated(image: ElfImage | PeImage, replacements: Sequence[Replacement], cuts: Cuts) -> Operation:
+def _operated(image: Image, replacements: Sequence[Replacement], cuts: Cuts) -> Operation:
     if isinstance(image, PeImage):
         return Operation(pe_cut(image, replacements, strip=cuts.strip))
     return cut(image, replacements, strip=cuts.strip, force=cuts.force)
@@ -363,7 +362,7 @@ def _of_vendor(decisions: Iterable[ContainerDecision], device: Device) -> list[C
 
 
 def names_of(offers: Iterable[GpuOffer]) -> list[str]:
-    """Return what *offers* are for, machine code first, then PTX: ``sm_80``, ``PTX for sm_90``."""
+    """Return the names of *offers*, machine code first, then PTX: ``sm_80``, ``PTX for sm_90``."""
     distinct = frozenset(offers)
     machine, ptx = (
         sorted((offer.arch for offer in distinct if offer.code is code), key=arch_order)
@@ -381,8 +380,8 @@ def _virtual(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) 
     """Return the GPUs M.0 for which every container has PTX: those of *devices*, and those that PTX was made for."""
     made_for = {entry.arch for decision in decisions for entry in decision.kept if entry.code is GpuCodeKind.PTX}
     numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}
-    known = (arch for arch in map(Arch, sorted(numbers)) if arch.toolkits)
-    return tuple(arch for arch in known if all(decision.compiles_for(arch) for decision in decisions))
+    existing = (arch for arch in map(Arch, sorted(numbers)) if arch.toolkits)
+    return tuple(arch for arch in existing if all(decision.compiles_for(arch) for decision in decisions))
 
 
 def cuda_major(needed: Iterable[str], metadata: Metadata | None = None) -> int | None:
@@ -419,9 +418,8 @@ def unmeasured(image: Image, code: DeviceCode) -> frozenset[int]:
 
 
 def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Saving]:
-    """Yield what stripping *image* would save, and compressing *kept*, its movable entries that stay, with zstd.
-
-    Both are estimated from samples.
+    """Yield what stripping *image* would save, and compressing *kept*, its movable entries that stay; both from
+    samples.
     """
     debug = _debug(image) if cuts.strip is Strip.NOTHING else []
     size = sum(map(len, debug))
@@ -455,7 +453,7 @@ def _debug(image: Image) -> list[range]:
     if isinstance(image, PeImage):
         indices = debug_sections(image)
         return [] if indices is None else [*(image.sections[index].raw for index in indices), symbols_of(image)]
-    return [section.span for section in stripped(image, Strip.DEBUG)] if isinstance(image, ElfImage) else []
+    return [section.span for section in stripped(image, Strip.DEBUG)]
 
 
 def _packed(image: Image, spans: Iterable[range]) -> int:

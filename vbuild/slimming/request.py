@@ -18,7 +18,7 @@ _LOWER_BOUND = "cuda_version_lower_bound"
 
 
 class Share(Struct, frozen=True):
-    """One output: *gpus* to keep code for, or None to keep all GPU code; the variant *label*, or None to keep the name.
+    """One output: *gpus* to keep code for, or None for all GPU code; the variant *label*, or None to keep the name.
 
     *document* is the variant.json of a labelled output if it is known before; otherwise it follows from the GPU code.
     """
@@ -33,19 +33,18 @@ class Share(Struct, frozen=True):
         label, equals, gpus = text.partition("=")
         if not (label and equals):
             raise RepackageError(f"no variant {text!r}; expected a label and GPUs, as in sm90=90,90a")
-        asked = GpuList.asked(gpus)
-        share = cls(asked, checked_label(label))
+        gpu_list = GpuList.asked(gpus)
+        share = cls(gpu_list, checked_label(label))
         if len(share.vendors) > 1:
-            what = "installers take such a variant only where there are GPUs of both vendors"
-            raise RepackageError(f"variant {text!r}: {what}; expected one for NVIDIA's and another for AMD's")
-        if modes := [str(target) for target in asked.targets if target.modes]:
-            what = f"no property of a variant says {modes[0].partition(':')[2]}"
-            raise RepackageError(f"variant {text!r}: {what}; expected {modes[0].partition(':')[0]}")
+            reason = "installers take such a variant only where there are GPUs of both vendors"
+            raise RepackageError(f"variant {text!r}: {reason}; expected one for NVIDIA's and another for AMD's")
+        if modes := [str(target) for target in gpu_list.targets if target.modes]:
+            reason = f"no property of a variant says {modes[0].partition(':')[2]}"
+            raise RepackageError(f"variant {text!r}: {reason}; expected {modes[0].partition(':')[0]}")
         return share
 
     @property
     def vendors(self) -> frozenset[Vendor]:
-        """Whose GPUs code is kept for."""
         return frozenset(Vendor.of(device) for device in (self.gpus.every if self.gpus else ()))
 
     @property

@@ -269,7 +269,7 @@ def slim_plan(
 def _sorted_out(
     wheel: Wheel, dropped: Collection[str], shares: Sequence[Share], cuts: Cuts
 ) -> tuple[list[LibraryPlan], list[Member]]:
-    """Return what becomes of the files that are GPU code alone, and the members that have to be inflated.
+    """Return the plans of the files that are GPU code alone, and the members that have to be inflated.
 
     Threads for thousands of small files would only wait for Python's lock.
     """
@@ -328,18 +328,17 @@ class SlimOutput(Struct, frozen=True):
 
     @property
     def properties(self) -> tuple[Property, ...]:
-        """The properties of the variant that slimming makes, or none."""
         return self.document.variants[0].properties if self.document else ()
 
     @property
     def warnings(self) -> Iterator[str]:
         for cut in self.cuts:
             if cut.is_fragile:
-                what = "its program headers were moved by force: GNU strip and objcopy destroy such a file"
-                yield f"{cut.member}: {what}"
+                reason = "its program headers were moved by force: GNU strip and objcopy destroy such a file"
+                yield f"{cut.member}: {reason}"
         if zstd := [cut.member for cut in self.cuts if cut.is_recompressed]:
-            what = f"GPU code is compressed with zstd, which no driver before that of CUDA {ZSTD_SINCE} reads"
-            yield f"{what}: in {', '.join(zstd)}"
+            reason = f"GPU code is compressed with zstd, which no driver before that of CUDA {ZSTD_SINCE} reads"
+            yield f"{reason}: in {', '.join(zstd)}"
         yield from self.notes
 
     def remakes(self, wheel: Wheel, path: str) -> bool:
@@ -389,9 +388,9 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
         )
         if share.label is None:
             if claimed and (same := share.vendors.intersection(claimed.metadata.namespaces)):
-                what = f"is a variant for {min(same).upper()} GPUs already ({wheel.name.variant})"
-                what += f", and would be one for {share.gpus} only"
-                raise RepackageError(f"{what}; give it a label of its own with --variant LABEL={share.gpus}")
+                reason = f"is a variant for {min(same).upper()} GPUs already ({wheel.name.variant})"
+                reason += f", and would be one for {share.gpus} only"
+                raise RepackageError(f"{reason}; give it a label of its own with --variant LABEL={share.gpus}")
             yield output
             continue
         document = share.document or _document(wheel, plan, share, vendors=vendors, claimed=claimed, cuts=output.cuts)

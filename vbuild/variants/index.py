@@ -69,7 +69,7 @@ def index(
             with at(path.name), at(VARIANT_JSON):
                 wheel = Document.of_wheel(name.variant, data)
             if wheel:
-                releases.setdefault(f"{name.release}-variants.json", []).append((str(name), wheel))
+                releases.setdefault(name.variants_json, []).append((str(name), wheel))
         documents = {folder / file: combine(pairs) for file, pairs in sorted(releases.items())}
         packed = {path: document.pack() for path, document in documents.items()}
         changed = {path: data for path, data in packed.items() if not (path.is_file() and read_file(path) == data)}

@@ -196,7 +196,7 @@ def select(
     known = set(BUILT_IN)
     # final releases before pre-releases
     for release in sorted(releases, key=lambda release: (not release.is_prerelease, release), reverse=True):
-        index = f"{WheelName.parse(releases[release][0].name).release}-variants.json"
+        index = WheelName.parse(releases[release][0].name).variants_json
         variants = None
         if file := listed.get(index):
             with at(file.path or file.url):

@@ -17,11 +17,10 @@ from hashlib import blake2b
 from msgspec import Struct, msgpack
 from msgspec.structs import replace as replace_in
 
-from vbuild.binary.code import CodeFile
 from vbuild.dispatch.isa import UNKNOWN, Isa
 from vbuild.dispatch.judge import RUST_HASH, Baseline, Dispatch, Judged, named_rank, scan
 from vbuild.dispatch.reach import Doubt
-from vbuild.elf.code import Elf
+from vbuild.elf.code import CodeFile, Elf
 from vbuild.elf.iced import is_installed
 from vbuild.elf.linkage import at_level, baseline_of, level_of, missing_base, soname_fault
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features, masked_processor

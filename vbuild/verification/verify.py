@@ -24,11 +24,10 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.binary.code import CodeFile
 from vbuild.binary.outline import Format
 from vbuild.dispatch.regions import processes
 from vbuild.elf.catalogue import is_shared_object, platforms_in
-from vbuild.elf.code import Elf
+from vbuild.elf.code import CodeFile, Elf
 from vbuild.elf.image import ElfImage
 from vbuild.elf.linkage import level_of
 from vbuild.elf.records import MAGIC

@@ -56,11 +56,11 @@ _Key = tuple[Path, str]
 _ALGORITHMS = ("sha256", "sha384", "sha512")
 # as flit 0.8 and uv_build 0.8.12 had it; as many base64 digits are no hash of any of them
 _HEXADECIMAL = re.compile(r"[0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128}")
-# bytes of what is read whole, RECORD excepted: a hundred times the longest description there is
+# bytes read whole, except of RECORD: a hundred times the longest known description
 _READ_WHOLE = 1 << 23
-# bytes of entry_points.txt: there are projects with a thousand
+# bytes of entry_points.txt, which has a thousand in some projects
 _LONGEST_POINTS = 1 << 18
-# bytes of a row of RECORD besides its path: the longest hash, a size, commas, quotes, a line end; and a few more
+# bytes of a row of RECORD besides its path: the longest hash, a size, commas, quotes, a line end
 _ROW, _BLANK = 160, 1 << 12
 _SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
 # up to here a member is mapped or kept in memory, and hashed by the thread that inflates it
@@ -75,7 +75,7 @@ _MOST, _FREE = 1 << 34, 4
 _MOST_IN_MEMORY = 1 << 26
 # NVIDIA's METADATA has a licence in it, the RECORD of the largest wheels ten thousand lines
 _LARGEST = 1 << 24
-# wheels that nobody reads just now, and may read again: each takes a descriptor, and memory for its members
+# wheels open for later readers: each takes a descriptor, and memory for its members
 _IDLE, _IDLE_MEMBERS = 100, 100_000
 
 
@@ -106,10 +106,7 @@ def fed(work: Callable[[Chunk], object], chunks: Iterable[Chunk], *, in_thread: 
 
 @contextmanager
 def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryview]:
-    """Map the *chunks*, more than none, from a file in *folder* that nobody else sees and that goes with its views.
-
-    `WheelError` if there is no room for it.
-    """
+    """Map the *chunks*, at least one, from an unnamed file in *folder*; `WheelError` if there is no room for it."""
     try:
         with TemporaryFile(dir=folder) as file:
             for _ in fed(file.write, chunks, in_thread=True):
@@ -127,7 +124,7 @@ def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryvi
 
 
 def forget(data: Buffer) -> None:
-    """Let go of the pages of *data* that were read, if it is mapped: what waits or is done need not be in memory."""
+    """Let go of the pages of *data* that were read, if it is mapped."""
     if isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         data.obj.madvise(mmap.MADV_DONTNEED)
 
@@ -138,9 +135,7 @@ def room_for(folder: Path | None) -> Path | None:
 
 
 class KeptMembers:
-    """What members hold, by wheel and path, in *folder* or in memory, until it is closed; without room it keeps no
-    more.
-    """
+    """The contents of members, by wheel and path, in *folder* or in memory; without room it keeps no more."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -153,7 +148,7 @@ class KeptMembers:
         self._room_in_memory = _MOST_IN_MEMORY
 
     def view(self, key: _Key, size: int, chunks: Callable[[], Iterator[bytes]]) -> memoryview | None:
-        """Return what *key* stands for, its *size* bytes taken from *chunks* the first time; None without room."""
+        """Return the contents of *key*, taken from *chunks* the first time; None without room."""
         return self._views.get(key, lambda: self._kept(size, chunks) if self._has_room(size) else None)
 
     def close(self) -> None:
@@ -186,12 +181,11 @@ class Members:
     def find(self, path: str) -> Member | None:
         return self._by_path.get(path)
 
-    def known(self, member: Member | str) -> Member:
-        """Return *member*, or the one of that path; `WheelError` if there is none."""
-        known = self.find(member) if isinstance(member, str) else member
-        if known is None:
+    def member_at(self, member: Member | str) -> Member:
+        entry = self.find(member) if isinstance(member, str) else member
+        if entry is None:
             raise WheelError(f"{member}: no such member")
-        return known
+        return entry
 
 
 class Wheel(Members):
@@ -225,7 +219,7 @@ class Wheel(Members):
     def verified(
         cls, path: Path, source: ZipReader, *, kept: KeptMembers | None = None, sound: set[str] | None = None
     ) -> Self:
-        """Return the wheel in the archive *source*; `WheelError` if installers refuse it, or do not agree about it."""
+        """Return the wheel in *source*; `WheelError` if installers refuse it, or do not agree about it."""
         name = WheelName.parse(path.name)
         dist_info = _dist_info_in(source)
         check_dist_info(dist_info, name)
@@ -248,15 +242,15 @@ class Wheel(Members):
         return self._text(points, scripts_in, most=_LONGEST_POINTS) if self.find(points) else ()
 
     def read(self, member: Member | str) -> bytes:
-        """Return what *member* holds; `WheelError` as `chunks` has it, or if there is none of that path."""
+        """Return the contents of *member*; `WheelError` as `chunks` has it, or if there is none of that path."""
         return b"".join(self.chunks(member))
 
     def chunks(self, member: Member | str) -> Iterator[Buffer]:
         """The same in chunks of 1 MiB or less; `WheelError` after the last one unless CRC-32 and hash agree."""
         with at(self.path.name):
-            known = self.known(member)
-            if (view := self._view(known)) is None:
-                yield from self._checked(known)
+            entry = self.member_at(member)
+            if (view := self._view(entry)) is None:
+                yield from self._checked(entry)
             else:
                 yield from (view[start : start + CHUNK] for start in range(0, len(view), CHUNK))
                 forget(view)
@@ -264,35 +258,34 @@ class Wheel(Members):
     def head(self, member: Member | str, size: int) -> bytes:
         """Return the first *size* bytes of *member*, or all it has, unchecked; none if it cannot be inflated."""
         with at(self.path.name):
-            return self.source.head(self.known(member), size)
+            return self.source.head(self.member_at(member), size)
 
     @contextmanager
     def mapped(
         self, member: Member | str, *, folder: Path | None = None, to_edit: bool = False
     ) -> Iterator[memoryview]:
-        """Map what *member* holds, checked as `chunks` does, from an unnamed file in *folder* if it is large.
+        """Map the contents of *member*, checked as by `chunks`, from an unnamed file in *folder* if it is large.
 
-        Only the pages looked at take memory. Views of it should be gone by the end of the block: the file takes its
-        room on disk until the last one is. Of one *to_edit*, what stays can be copied into another wheel as it lies in
-        this one.
+        Only the pages looked at take memory; the file takes room on the disk until its last view is gone. Of one
+        *to_edit*, what stays can be copied into another wheel as it lies in this one.
         """
         with ExitStack() as stack:
             with at(self.path.name):
-                known = self.known(member)
-                if (view := self._view(known)) is None:
-                    view = stack.enter_context(self._unpacked(known, folder, to_edit=to_edit))
+                entry = self.member_at(member)
+                if (view := self._view(entry)) is None:
+                    view = stack.enter_context(self._unpacked(entry, folder, to_edit=to_edit))
             yield view
             forget(view)
 
     def learnt(self, member: Member, data: memoryview, learn: Callable[[memoryview], R]) -> R:
-        """Return what *learn* makes of *data*, which *member* holds; it is called once while the wheel is open."""
+        """Return the result of *learn* for *data*, the contents of *member*; it is called once for an open wheel."""
         key = member.path, learn
         if key not in self._learnt:
             self._learnt[key] = learn(data)
         return cast(R, self._learnt[key])
 
     def row(self, member: Member) -> RecordRow:
-        """Return what RECORD says of *member*, a size or a hash that it lacks filled in; RECORD itself has neither."""
+        """Return the row of *member* in RECORD, with a missing size or hash filled in; RECORD itself has neither."""
         if member.path in self._unlisted:
             return RecordRow(member.path)
         return RecordRow(member.path, self._rows[member.path].hash or self._digest(member), member.size)
@@ -312,8 +305,7 @@ class Wheel(Members):
     def check(self, *, stop: Event | None = None) -> None:
         """`WheelError` naming a member that does not match its CRC-32 or its hash in RECORD.
 
-        What has been read to its end is not read again. The largest come first, on all cores; nothing more is read once
-        *stop* is set.
+        Reads on all cores, the largest first, what was not read to its end yet, until *stop* is set.
         """
         left = [member for member in self.members if member.path not in self._sound]
         in_threads(
@@ -377,8 +369,7 @@ class Wheel(Members):
                 raise WheelError(f"{member.path}: {wrong}")
 
     def _text(self, path: str, parse: Callable[[str], T], *, most: int = _READ_WHOLE) -> T:
-        """Parse the member at *path*, compared with RECORD; `WheelError` if it is over *most* bytes."""
-        if (member := self.known(path)).size > most:
+        if (member := self.member_at(path)).size > most:
             raise WheelError(f"{path}: {member.size} bytes, expected {most} at most")
         return parsed(parse, b"".join(self._checked(member)), path)
 
@@ -394,7 +385,7 @@ def open_wheel(
 ) -> Iterator[Wheel]:
     """Open the wheel at *path*; with *check*, the contents of every member are compared with RECORD first.
 
-    What its members hold goes to those *kept*; *sound* are the members that were compared earlier. *is_strict* as in
+    The contents of members go to *kept*; *sound* are the members that were compared earlier. *is_strict* as in
     `ZipReader`. `WheelError` if the archive is damaged or ambiguous, or if RECORD does not list exactly its members.
     """
     with _opened(path) as file:
@@ -443,14 +434,14 @@ def check_wheels(paths: Iterable[Path]) -> None:
 def peek(path: Path, name: str) -> bytes | None:
     """Return the file *name* in the ``.dist-info`` folder of the wheel at *path*, CRC-32 checked; None without one.
 
-    Reads the central directory and that member, nothing else: RECORD is not consulted.
+    Reads the central directory and that member alone, not RECORD.
     """
     with _opened(path) as file:
         return peek_into(file, path.name, name)
 
 
 def peek_into(file: BinaryIO, wheel: str, name: str) -> bytes | None:
-    """As `peek`, for the wheel with the file name *wheel*, which is open as *file*."""
+    """As `peek`, for the wheel called *wheel* that is open as *file*."""
     with at(wheel):
         source = ZipReader(file)
         members = {member.path: member for member in source.members}
@@ -501,14 +492,12 @@ def _disagreement(member: Member, row: RecordRow | None) -> str | None:
 
 
 def whole(source: ZipReader, member: Member, *, most: int = _READ_WHOLE) -> bytes:
-    """Return what *member* of *source* holds, CRC-32 checked; `WheelError` if it is over *most* bytes."""
     if member.size > most:
         raise WheelError(f"{member.path}: {member.size} bytes, expected {most} at most")
     return b"".join(source.inflated(member))
 
 
 def parsed(parse: Callable[[str], T], data: bytes, path: str) -> T:
-    """Parse the text *data*, which lies at *path*; `WheelError` if it is not UTF-8."""
     with at(path):
         try:
             return parse(data.decode())
@@ -534,9 +523,8 @@ def wheels_in(folder: Path) -> tuple[Path, ...]:
 
 
 def files_in(folder: Path, ending: str) -> tuple[Path, ...]:
-    """Return what in *folder* has a name with this *ending*, sorted.
-
-    `WheelError` if the folder cannot be read, which a glob takes for an empty one.
+    """Return the files in *folder* with this *ending*, sorted; `WheelError` if it cannot be read, which a glob takes
+    for empty.
     """
     try:
         return tuple(sorted(path for path in folder.iterdir() if path.name.endswith(ending)))
@@ -545,9 +533,9 @@ def files_in(folder: Path, ending: str) -> tuple[Path, ...]:
 
 
 class Distant(Members):
-    """The wheel called *name* in *file*; `WheelError` if its directory is not sound, or is not a wheel's.
+    """The wheel *name* in *file*; `WheelError` if its directory is not sound, or is not a wheel's.
 
-    Callers compare the bytes they take with RECORD: nothing is checked here but CRC-32.
+    Callers compare the bytes they take with RECORD: only CRC-32 is checked here.
     """
 
     def __init__(self, file: BinaryIO, name: WheelName) -> None:
@@ -564,7 +552,7 @@ class Distant(Members):
         inflated.
         """
         with at(self.name):
-            member = self.known(path)
+            member = self.member_at(path)
             wanted = min(size, member.size)
             head = self.source.head(member, wanted) if wanted else b""
             if len(head) < wanted:
@@ -572,12 +560,12 @@ class Distant(Members):
             return head
 
     def chunks(self, path: str) -> Iterator[bytes]:
-        """Yield what the member at *path* holds; `WheelError` unless size and CRC-32 agree."""
+        """Yield the contents of the member at *path*; `WheelError` unless size and CRC-32 agree."""
         with at(self.name):
-            yield from self.source.inflated(self.known(path))
+            yield from self.source.inflated(self.member_at(path))
 
     def _text(self, file: str, parse: Callable[[str], T]) -> T:
-        member = self.known(f"{self._dist_info}/{file}")
+        member = self.member_at(f"{self._dist_info}/{file}")
         return parsed(parse, whole(self.source, member, most=_LARGEST), member.path)
 
 
@@ -588,7 +576,7 @@ class _Open(Struct, eq=False):
 
 
 class SharedWheels:
-    """The wheels of one run; it *keeps* what members hold if several readers are expected, in *folder*."""
+    """The wheels of one run; it *keeps* the contents of members if several readers are expected, in *folder*."""
 
     def __init__(self, folder: Path | None = None, *, keeps: bool) -> None:
         self._kept = KeptMembers(folder) if keeps else None
@@ -627,9 +615,8 @@ class SharedWheels:
                     self._leave(path, len(opened.wheel.members))
 
     def check(self, paths: Iterable[Path], *, stop: Event | None = None) -> None:
-        """`WheelError` naming a wheel of *paths*, and in it a member, that does not match its CRC-32 or RECORD.
-
-        Nothing more is read once *stop* is set.
+        """`WheelError` naming a wheel of *paths*, and its member, that does not match its CRC-32 or RECORD; ends at
+        *stop*.
         """
         until = stop or Event()
 

@@ -64,8 +64,7 @@ def inflated_stream(
 ) -> Iterator[bytes]:
     """Inflate the deflate stream in *raw*, a chunk at a time; `WheelError` unless it ends with *raw*.
 
-    *stalls* get one for about each *grid*; where none is found, the next is looked for a MiB later. If it *is_strict*,
-    zlib inflates it.
+    *stalls* get one for about each *grid*, or else a MiB later. If it *is_strict*, zlib inflates it.
     """
     inflater = (zlib if is_strict else isal_zlib).decompressobj(-zlib.MAX_WBITS)
     packed = plain = 0
@@ -134,7 +133,7 @@ _FOLLOWING = b"\x01" + _STORED.pack(len(_FOLLOWED), len(_FOLLOWED) ^ _FULL16) + 
 def unfinished(stream: bytes, plain: Buffer) -> bytes | None:
     """Return *stream*, a whole deflate stream of *plain*, as one that ends at a byte and that another may follow.
 
-    None unless it is shown to inflate to *plain*, in steps before it is changed and as far as it is changed after.
+    None unless it is shown to inflate to *plain*, before and after the change.
     """
     view = memoryview(plain)
     for step in _STEPS:
@@ -153,10 +152,7 @@ def flushed(plain: Buffer) -> bytes:
 
 
 def proved(stream: bytes, plain: Buffer, *, behind: Buffer = b"") -> bool:
-    """Whether *stream* inflates to *plain* and to nothing else, and another may follow.
-
-    It may refer to the bytes *behind*, a window of them at most.
-    """
+    """Whether *stream*, which may refer to the bytes *behind*, inflates to *plain* alone, and another may follow."""
     before = b"\x00" + _STORED.pack(len(behind), len(behind) ^ _FULL16) + behind if behind else b""
     # libdeflate passes over what comes after a last block: what follows must be seen to come out
     with suppress(deflate.DeflateError):
@@ -169,16 +165,12 @@ def proved(stream: bytes, plain: Buffer, *, behind: Buffer = b"") -> bool:
 
 
 def synced(stream: bytes, free: int) -> bytes:
-    """Return *stream*, of whose last byte *free* bits are zero and belong to no block, with a block that ends at a
-    byte.
-    """
+    """Return *stream*, whose last *free* bits are zero and of no block, with a block that ends at a byte."""
     # the block's own header is three bits, all zero
     return stream + bytes(free < 3) + _SYNC  # noqa: PLR2004
 
 
 class _Trace(Struct, frozen=True):
-    """What inflating a stream step by step showed of its last blocks."""
-
     stalled: range  # bits of the stream, among which the last header stands before which it yielded nothing
     stalled_at: int  # bytes it had yielded by then
     uneven: range  # bytes of the stream, among which the header of a stored block stands that goes on to the end
@@ -210,7 +202,7 @@ def _traced(stream: bytes, plain: memoryview, step: int) -> _Trace | None:
 
 
 def _last_stall(sizes: Sequence[int]) -> tuple[int, int]:
-    """Return the first of the last steps that yielded nothing in front of one that did, and what came from there on."""
+    """Return the first of the last steps that yielded nothing before one that did, and the bytes from there on."""
     left, stalled, left_then = 0, 0, sum(sizes)
     for number in reversed(range(len(sizes))):
         if left and not sizes[number]:
@@ -222,7 +214,7 @@ def _last_stall(sizes: Sequence[int]) -> tuple[int, int]:
 
 
 def _opened(stream: bytes, plain: memoryview, bits: range, start: int) -> bytes | None:
-    """Return *stream* opened where its last block begins at one of *bits*, and what it holds at *start* of *plain*."""
+    """Return *stream* opened if its last block begins at one of *bits*, with the bytes at *start* of *plain*."""
     first = bits.start // 8
     near = int.from_bytes(stream[first : first + len(bits) // 8 + _LONGEST_HEADER], "little")
     window = plain[max(start - WINDOW, 0) : start]
@@ -244,7 +236,6 @@ def _opened(stream: bytes, plain: memoryview, bits: range, start: int) -> bytes 
 
 
 def begins(block: int, window: memoryview, sample: bytes) -> bool:
-    """Whether *block* is a block that begins with *sample*, behind *window*."""
     inflate = zlib.decompressobj(-zlib.MAX_WBITS, zdict=window)
     with suppress(zlib.error):
         return inflate.decompress(block.to_bytes(-(-block.bit_length() // 8), "little"), len(sample) or 1) == sample
@@ -274,7 +265,6 @@ def _paddings(stream: bytes, bit: int, window: memoryview, plain: memoryview) ->
 
 
 def _ends(inflate: "zlib._Decompress", block: int, *, crc: int, expected: int) -> bool:
-    """Whether *block* ends the stream that *inflate* is in, and all of it from *crc* on has the *expected* CRC-32."""
     with suppress(zlib.error):
         inflated = inflate.decompress(block.to_bytes(-(-block.bit_length() // 8) + len(END), "little"))
         return inflate.eof and isal_zlib.crc32(inflated, crc) == expected
@@ -282,7 +272,7 @@ def _ends(inflate: "zlib._Decompress", block: int, *, crc: int, expected: int) -
 
 
 def _opened_stored(stream: bytes, plain: memoryview, places: range) -> bytes | None:
-    """Return *stream* opened where its last block is stored, and its sizes begin at one of the bytes *places*."""
+    """Return *stream* opened if its last block is stored, and its sizes begin at one of the bytes *places*."""
     for offset in places:
         size = len(stream) - offset - _STORED.size
         if 0 <= size <= _FULL16 and stream[offset : offset + _STORED.size] == _STORED.pack(size, size ^ _FULL16):
@@ -323,7 +313,7 @@ class Blocks:
     def copied(self, first: int, last: int, plain: memoryview) -> bytes | None:
         """Return the bits between two stalls as a stream that ends at a byte and that another may follow.
 
-        It has to stand behind a window of *plain*, which is all that the member holds.
+        It has to stand behind a window of *plain*, the contents of the member.
         """
         with suppress(OSError, ValueError, WheelError):  # the archive may be closed, or a volume gone
             begin, end = self._begin(first, plain), self._begin(last, plain)
@@ -356,14 +346,13 @@ class Blocks:
 
 
 class InflatedFile(mmap):
-    """What a member of an archive holds, and the blocks of the stream that it came from, if they are known."""
+    """The contents of a member, and the blocks of the stream that it came from, if they are known."""
 
     blocks: Blocks | None = None
 
 
 def as_edit(after: memoryview, before: EditedFile) -> EditedFile:
-    """Return *after*, which was made of *before*, as ranges of the same source where it has its bytes at the same
-    place.
+    """Return *after*, made of *before*, as ranges of the same source where it has the same bytes at the same place.
 
     The whole of *after* if no blocks of the source are known, or little is the same: new bytes are held in memory.
     """

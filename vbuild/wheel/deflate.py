@@ -58,7 +58,7 @@ class Codec(StrEnum):
 
 
 class DeflatedPart(Struct, frozen=True):
-    """Consecutive bytes of a file as they were, and what they are in the archive."""
+    """Consecutive bytes of a file, plain and deflated."""
 
     plain: tuple[memoryview, ...]
     data: Buffer
@@ -70,9 +70,9 @@ class DeflatedPart(Struct, frozen=True):
 
 
 class Deflater:
-    """Deflates for one writer or, where it *remembers* pieces, for the writers of a family, each piece once.
+    """Deflates for one writer or, if it *remembers* pieces, for the writers of a family, each piece once.
 
-    What it remembers lies in an unnamed file in *folder* until `forget`. It may be used from several threads.
+    Remembered pieces lie in an unnamed file in *folder* until `forget`. It may be used from several threads.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Deflater:
         return blocks.worth[self.codec]
 
     def _both_sizes(self, blocks: Blocks, plain: memoryview, number: int) -> tuple[int, int]:
-        """Return the bytes of the piece *number* of *blocks* copied, and deflated anew; none if it cannot be copied."""
+        """Return the bytes of the piece *number* of *blocks* copied, and deflated anew; zeros if it cannot be."""
         start, stop = blocks.stalls[number].plain, blocks.stalls[number + 1].plain
         if stop - start > _LONGEST_COPIED or not (copied := blocks.copied(number, number + 1, plain)):
             return 0, 0
@@ -186,7 +186,7 @@ class Deflater:
         return DeflatedPart(cut.plain, data, crc)
 
     def _deflated(self, plain: Buffer, *, is_whole: bool) -> bytes:
-        """Deflate *plain*: the whole of a stream, or what another can follow."""
+        """Deflate *plain*: the whole of a stream, or a part that another can follow."""
         if self.codec is Codec.ISAL:
             fast = isal_zlib.compressobj(_FAST_LEVEL, isal_zlib.DEFLATED, -zlib.MAX_WBITS)
             return fast.compress(plain) + fast.flush(isal_zlib.Z_FINISH if is_whole else isal_zlib.Z_FULL_FLUSH)
@@ -198,19 +198,19 @@ def estimated(file: EditedFile) -> int:
     """Estimate how many bytes *file* takes in an archive, from samples."""
     size, chosen = file.size, []
     step = max(size // _SAMPLES, _SAMPLE)
-    place = wanted = 0
+    offset = wanted = 0
     for buffer in file.buffers():
-        while wanted < place + len(buffer):
-            start = max(wanted - place, 0)
+        while wanted < offset + len(buffer):
+            start = max(wanted - offset, 0)
             chosen.append(bytes(buffer[start : start + _SAMPLE]))
             wanted += step
-        place += len(buffer)
+        offset += len(buffer)
     sample = b"".join(chosen)
     return len(deflate.deflate_compress(sample, _LEVEL)) * size // len(sample) if sample else 0
 
 
 class _Store:
-    """Pieces in an unnamed file by what they are of; each is made once, also where several threads ask for it."""
+    """Pieces in an unnamed file by key; each is made once, also if several threads ask for it."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -226,7 +226,6 @@ class _Store:
             self._sources[id(source)] = source
 
     def given(self, key: _Key, made: Callable[[], bytes]) -> bytes:
-        """Return the piece for *key*, which *made* gives if there is none yet."""
         return self._read(self._spans.get(key, lambda: self._added(made())))
 
     def _read(self, span: range) -> bytes:
@@ -260,9 +259,9 @@ class _Store:
 
 
 class _Cut(Struct, frozen=True):
-    """A piece to be: its bytes and, where they are one range of the source, whose and which.
+    """A piece to be deflated and, if it is one range of the source, whose and which.
 
-    Where it is what lies between two *stalls* of *blocks*, these can be copied.
+    If it lies between two *stalls* of *blocks*, these can be copied.
     """
 
     plain: tuple[memoryview, ...]
@@ -276,10 +275,7 @@ class _Cut(Struct, frozen=True):
 
 
 def _cuts(file: EditedFile, blocks: Blocks | None = None) -> Iterator[_Cut]:
-    """Cut *file* into pieces: a long range alone, cut where its source is a multiple of the grid.
-
-    Where a range has *blocks*, these are cut out of it.
-    """
+    """Cut *file* into pieces: a long range alone, at multiples of the grid in its source; *blocks* are cut out."""
     grid = _GRID if len(file.source) >= _MANY_PIECES else _FINE_GRID
     if file.size <= 2 * _FINE_GRID:
         yield _Cut(tuple(file.buffers()))
@@ -311,7 +307,6 @@ def _long_cuts(file: EditedFile, part: range, grid: int) -> Iterator[_Cut]:
 
 
 def _parts(file: EditedFile, blocks: Blocks | None) -> Iterator[Part | _Cut]:
-    """Yield the parts of *file*, and what of them can be copied from *blocks*."""
     places = [stall.plain for stall in blocks.stalls] if blocks else []
     for part in file.parts:
         if not isinstance(part, range):

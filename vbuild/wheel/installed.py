@@ -37,7 +37,7 @@ _NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)")
 
 
 class FileRow(NamedTuple):
-    """What a listing says of a file: its path from the listing's folder, SHA-256 in hex digits, size in bytes."""
+    """The row of a file in a listing: its path from the listing's folder, SHA-256 in hex digits, size in bytes."""
 
     path: str
     sha256: str
@@ -50,7 +50,7 @@ class OwnedFile(NamedTuple):
 
 
 class InstalledDistribution(Struct, frozen=True, dict=True):
-    """A distribution that is installed: *listing* is the file that lists its files, with paths from *folder*.
+    """An installed distribution: *listing* lists its files, with paths from *folder*.
 
     *trouble* says why its files are not known, and *source* where the code of an editable one is. *texts* are licences
     beside it, by the path that they have in its package.
@@ -90,10 +90,10 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
     def find(self, path: str) -> OwnedFile | None:
         return next((member for member in self.members if member.path == path), None)
 
-    def read(self, member: OwnedFile) -> bytes:
-        """Return what *member* holds, or nothing if it cannot be read."""
+    def read(self, path: str) -> bytes:
+        """Return the contents of its file at *path*, or nothing if it cannot be read."""
         with suppress(OSError):
-            return read_file(dict(self.texts).get(member.path, self.place(member.path)))
+            return read_file(dict(self.texts).get(path, self.place(path)))
         return b""
 
     def metadata(self) -> Metadata:
@@ -136,7 +136,7 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
 
 
 class Environment(Struct, frozen=True):
-    """Packages that one run changes: those in *folders*, and those of the conda *prefixes*, all inside *root*."""
+    """The packages that one run changes: those in *folders* and in the conda *prefixes*, all inside *root*."""
 
     root: Path
     folders: tuple[Path, ...]
@@ -187,7 +187,7 @@ class Environment(Struct, frozen=True):
         return cls(root, tuple(folders), tuple(prefixes))
 
     def distributions(self) -> tuple[InstalledDistribution, ...]:
-        """Everything that is installed, by name; of a package that conda and RECORD list there are two.
+        """Everything that is installed, by name; a package that conda and RECORD list counts twice.
 
         `WheelError` if a folder cannot be read.
         """
@@ -207,9 +207,9 @@ class Environment(Struct, frozen=True):
 
 
 def revised(listing: Path, data: bytes, changes: Mapping[str, FileRow | None]) -> bytes:
-    """Return the bytes of *listing*, now *data*, with the rows of *changes*.
+    """Return *listing*, now *data*, with the rows of *changes*; None removes a row, a new one goes to the end.
 
-    None takes a row out; a row that is not there is put at the end. A row of RECORD without hash keeps having none.
+    A row of RECORD without hash keeps having none.
     """
     with at(listing):
         if listing.suffix == ".json":
@@ -290,7 +290,7 @@ def _conda_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
 
 
 def _editable(file: Path) -> str | None:
-    """Return the URL of the code that an editable distribution runs in place, by its direct_url.json; or None."""
+    """Return the URL of the code that an editable distribution runs in place; or None."""
     try:
         values = json.loads(read_file(file))
         return str(values["url"]) if values["dir_info"]["editable"] else None
@@ -308,7 +308,7 @@ def _text(file: Path) -> str:
 
 
 def _distinct(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """*folders* without the links to others of them: lib64 of a venv leads to lib."""
+    """Folders without links to others of them: lib64 of a venv leads to lib."""
     return tuple(dict.fromkeys(folder.resolve() for folder in folders))
 
 

@@ -20,7 +20,8 @@ from typing import Self
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from vbuild.wheel.metadata import Package
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.installed import InstalledDistribution
 
 _NAME = re.compile(r"(?<![a-z])(?:licen[cs]es?|copying|eula|notices?)(?![a-z])", re.IGNORECASE)
 _FOLDERS = ("licenses", "licences", "license_files", "license", "licence")
@@ -47,6 +48,9 @@ _LARGEST = 1 << 24
 _LONGEST = 300
 
 
+Package = Wheel | InstalledDistribution
+
+
 class Prohibition(Struct, frozen=True):
     """Words that forbid changes: their file, with the line, and whether it *is_own*, of the distribution itself."""
 
@@ -59,7 +63,7 @@ class Prohibition(Struct, frozen=True):
 
 
 class Licence(Struct, frozen=True):
-    """What METADATA says of the licence, and where its texts are: the distribution's own, and those of components."""
+    """The licence by METADATA, and the paths of its texts: the distribution's own, and those of components."""
 
     expression: str | None
     text: str | None
@@ -102,9 +106,9 @@ def prohibitions(wheel: Package) -> Iterator[Prohibition]:
     licence = Licence.of(wheel)
     texts = [(path, _read(wheel, path)) for path in licence.files]
     own = [*texts, (f"{wheel.dist_info}/{_METADATA}", licence.text or "")]
-    found = [prohibition for path, text in own if (prohibition := _forbidden(path, text))]
-    yield from found
-    if licence.proprietary and not found:
+    own_prohibitions = [prohibition for path, text in own if (prohibition := _forbidden(path, text))]
+    yield from own_prohibitions
+    if licence.proprietary and not own_prohibitions:
         yield Prohibition(f"{wheel.dist_info}/{_METADATA}", licence.proprietary)
     is_stated = bool(licence.expression or licence.text or licence.classifiers or licence.files)
     for path in licence.components:
@@ -113,7 +117,6 @@ def prohibitions(wheel: Package) -> Iterator[Prohibition]:
 
 
 def _is_text(path: str, dist_info: str) -> bool:
-    """Whether the member at *path* is called like a licence, or lies in a folder that is."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{dist_info}/") and any(part.lower() in _FOLDERS for part in folder.split("/")):
         return True
@@ -121,7 +124,6 @@ def _is_text(path: str, dist_info: str) -> bool:
 
 
 def _is_own(path: str, wheel: Package, beside: str) -> bool:
-    """Whether the text at *path* is of the distribution itself, whose code all lies in the folder *beside*."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{wheel.dist_info}/"):
         parts = [part for part in folder.split("/")[1:] if part.lower() not in _FOLDERS]
@@ -134,11 +136,10 @@ def _is_own(path: str, wheel: Package, beside: str) -> bool:
 
 def _read(wheel: Package, path: str) -> str:
     member = wheel.find(path)
-    return wheel.read(member).decode(errors="replace") if member and member.size <= _LARGEST else ""
+    return wheel.read(path).decode(errors="replace") if member and member.size <= _LARGEST else ""
 
 
 def _forbidden(path: str, text: str, *, is_own: bool = True) -> Prohibition | None:
-    """Return the first sentence in *text* that forbids modification, from those words to its end."""
     for sentence in _SENTENCE.finditer(text):
         starts = []
         start = sentence.start()

@@ -13,7 +13,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Self
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
@@ -56,7 +56,7 @@ class MetadataHeaders(Struct, frozen=True):
         return next(iter(self.values(name)), None)
 
     def replacing(self, name: str, values: Sequence[str]) -> Self:
-        """Return the headers with *values* under *name*, where the first such field stood, or else last."""
+        """Return the headers with *values* under *name*, in the place of the first such field, or else last."""
         if broken := [value for value in values if len(value.splitlines()) > 1]:
             raise WheelError(f"{name} {broken[0]!r}: expected one line")
         key = name.lower()
@@ -73,10 +73,7 @@ class MetadataHeaders(Struct, frozen=True):
         return type(self)((*fields[:index], *added, *others), rest)
 
     def changing(self, name: str, change: Callable[[str], str]) -> Self:
-        """Return the headers with each field called *name* as *change* makes it, at its place, blanks kept.
-
-        `WheelError` if a value gets another number of lines.
-        """
+        """Return the headers with each field *name* as *change* makes it; `WheelError` for another number of lines."""
         fields = []
         for field, text in self.fields:
             value = text.partition(":")[2].strip()
@@ -132,11 +129,10 @@ class Record(Struct, frozen=True):
         return cls(tuple(rows.values()))
 
     def warnings(self, own: str) -> Iterator[str]:
-        """Yield what `installer` refuses, pip and uv do not, and every rewriting mends; *own* is the path of RECORD
-        itself.
+        """Yield what `installer` refuses and pip and uv do not; every rewriting mends it; *own* is the path of RECORD.
 
         Published wheels have it: catboost's hashes are padded (catboost#2282), the RECORD of whey's first releases does
-        not list itself (whey#14), and tools that add a file to a finished wheel add rows without hashes. And the
+        not list itself (whey#14), and tools that add a file to a finished wheel add rows without hashes. The
         specification lets sizes be left out.
         """
         if all(row.path != own for row in self.rows):
@@ -151,12 +147,11 @@ class Record(Struct, frozen=True):
             yield f"{len(unsized)} files without size, {unsized[0]} first, which installer refuses"
 
     def unhashed(self, own: str) -> str | None:
-        """Count the files of which RECORD has no hash, in words; None if it has one of all but itself."""
+        """Count the files without hash in RECORD, in words; None if it has one of all but itself."""
         bare = [row.path for row in self.rows if not row.hash and row.path not in unlisted(own.partition("/")[0])]
         return f"{len(bare)} files without hash, {bare[0]} first" if bare else None
 
     def __str__(self) -> str:
-        """The rows as CSV with LF line ends, quoted only where needed."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(
             (row.path, row.hash or "", "" if row.size is None else row.size) for row in self.rows
@@ -186,8 +181,6 @@ class _HeaderFile(Struct, frozen=True):
 
 
 class WheelFile(_HeaderFile, frozen=True):
-    """WHEEL: what the archive is, and which machines it is for."""
-
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read the WHEEL file *text*; `WheelError` without the fields PEP 427 requires, or from a later format."""
@@ -198,7 +191,7 @@ class WheelFile(_HeaderFile, frozen=True):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The compatibility tags, each ``python-abi-platform``, expanded or not as written."""
+        """The compatibility tags, each ``python-abi-platform``, as written."""
         return self.headers.values("Tag")
 
     @property
@@ -207,8 +200,6 @@ class WheelFile(_HeaderFile, frozen=True):
 
 
 class Metadata(_HeaderFile, frozen=True):
-    """METADATA: the project's core metadata, long description included."""
-
     @classmethod
     def parse(cls, text: str) -> Self:
         headers = MetadataHeaders.parse(text)
@@ -234,35 +225,8 @@ class Metadata(_HeaderFile, frozen=True):
         return self.headers.values("Requires-Dist")
 
 
-class Package(Protocol):
-    """A wheel, or a distribution that is installed: files, of which those in *dist_info* describe it."""
-
-    @property
-    def dist_info(self) -> str: ...
-
-    @property
-    def members(self) -> Iterable[Any]: ...
-
-    def metadata(self) -> Metadata: ...
-
-    def find(self, path: str) -> Any: ...  # noqa: ANN401 - one of its own members, or None
-
-    def read(self, member: Any) -> bytes: ...  # noqa: ANN401 - one of its own members
-
-
 class Renaming(Struct, frozen=True):
-    """What changes in the wheel *old*, whose ``.dist-info`` folder is *dist_info*, if it becomes the wheel *new*.
-
-        demo-1.0-…-cu126.whl             demo_cu126-1.0-….whl                demo-1.0+cu126-….whl
-        demo-1.0.dist-info/METADATA      demo_cu126-1.0.dist-info/METADATA   Name, Version, demo[all] of its extras
-        demo-1.0.dist-info/variant.json  only if the new name has a label
-        demo-1.0.data/scripts/tool       demo_cu126-1.0.data/scripts/tool
-        demo/__init__.py                 demo/__init__.py                    as all that is imported
-
-    All else stays letter for letter. The writer makes RECORD again; signatures over the old one (PEP 427) are left out.
-    *project* becomes METADATA's Name. If it is None, the Name stays with the same project, and else becomes the new
-    project as package indexes spell it.
-    """
+    """What changes in the wheel *old*, whose ``.dist-info`` folder is *dist_info*, if it becomes the wheel *new*."""
 
     old: WheelName
     new: WheelName
@@ -270,7 +234,7 @@ class Renaming(Struct, frozen=True):
     project: str | None = None
 
     def path(self, path: str) -> str | None:
-        """Where the member *path* is in the new wheel, or None if it has no place there."""
+        """The path of the member *path* in the new wheel, or None if it is left out."""
         folder, slash, rest = path.partition("/")
         if folder == self.dist_info and slash:
             is_stale = path in unlisted(self.dist_info) or (rest == VARIANT_JSON and self.new.variant is None)
@@ -283,7 +247,7 @@ class Renaming(Struct, frozen=True):
         return path
 
     def metadata(self, metadata: Metadata, *, requirement: Callable[[str], str] | None = None) -> Metadata:
-        """The METADATA of the new wheel, where the old one's is *metadata*.
+        """The METADATA of the new wheel, if the old one's is *metadata*.
 
         *requirement* changes each line of Requires-Dist first; then those that name an extra of the project itself
         follow its name. A version is spelled again only if it is another one.
@@ -335,7 +299,7 @@ def is_dist_info(path: str) -> bool:
 
 
 def unlisted(dist_info: str) -> frozenset[str]:
-    """The paths that RECORD of the folder *dist_info* has without hash, or not at all."""
+    """The paths that RECORD in *dist_info* has without hash, or not at all."""
     return frozenset(f"{dist_info}/{name}" for name in _UNLISTED)
 
 

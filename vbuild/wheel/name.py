@@ -20,6 +20,8 @@ from packaging.version import Version
 from vbuild.errors import WheelError, at
 
 _SUFFIX = ".whl"
+VARIANTS_JSON = "-variants.json"
+"""How the names of the files end that list the variants of a release (PEP 825, index-level metadata)."""
 _FEWEST, _MOST = 5, 7
 # names have dozens of tags, and a name of ten kilobytes could stand for a million
 _MOST_TAGS = 1 << 12
@@ -49,7 +51,7 @@ class WheelName(Struct, frozen=True):
     variant: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a part that no wheel may carry, whichever way the name was made: it becomes a path."""
+        """Refuse parts that no wheel may carry: the name becomes a path."""
         for part, title, rule, expected in _CHECKS:
             text = getattr(self, part)
             if text is not None and not rule.fullmatch(text):
@@ -100,6 +102,11 @@ class WheelName(Struct, frozen=True):
         return f"{name.distribution}-{name.version}"
 
     @property
+    def variants_json(self) -> str:
+        """The name of the file that lists the variants of its release."""
+        return f"{self.release}{VARIANTS_JSON}"
+
+    @property
     def dist_info(self) -> str:
         """The ``.dist-info`` folder of a new wheel of this name, spelled as the file: installers refuse another."""
         return f"{self.distribution}-{self.version}.dist-info"
@@ -111,17 +118,16 @@ class WheelName(Struct, frozen=True):
 
     @property
     def tags(self) -> frozenset[Tag]:
-        """Every compatibility tag that the three compressed ones stand for."""
         return parse_tag(f"{self.python}-{self.abi}-{self.platform}")
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """Those machines with CPU levels, ``x86_64`` and ``aarch64``, that its platform tags are for."""
+        """Those of ``x86_64`` and ``aarch64``, which have CPU levels, that its platform tags are for."""
         return tuple(machine for machine in ("x86_64", "aarch64") if re.search(rf"_{machine}(?:\.|$)", self.platform))
 
     @property
     def systems(self) -> frozenset[str]:
-        """Those of linux, windows and macos that its platform tags are for; none for any platform, or others."""
+        """Those of linux, windows and macos that its platform tags are for; none for any platform."""
         starts = {"linux": ("linux", "manylinux", "musllinux"), "windows": ("win",), "macos": ("macosx",)}
         tags = self.platform.split(".")
         return frozenset(name for name, start in starts.items() if any(tag.startswith(start) for tag in tags))

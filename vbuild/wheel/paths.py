@@ -78,8 +78,7 @@ _DATA = re.compile(r"[^/]+-[^/]+\.data/(?P<scheme>[^/]+)/(?P<rest>.+)")
 def scheme_of(path: str) -> tuple[str, str]:
     """Return the installation scheme of the member *path*, and its path in that scheme's folder.
 
-    Installers put members outside of the ``.data`` folder and those in its folder ``platlib`` into site-packages: both
-    count as ``purelib``.
+    Members outside of ``.data`` and those in its folder ``platlib`` go to site-packages: both count as ``purelib``.
     """
     if not (match := _DATA.fullmatch(path)):
         return "purelib", path
@@ -87,7 +86,7 @@ def scheme_of(path: str) -> tuple[str, str]:
 
 
 def installed_path(path: str) -> str | None:
-    """Return where the member *path* is below site-packages, or None if it is a script, a header or data."""
+    """Return the path of the member below site-packages, or None if it is a script, a header or data."""
     scheme, rest = scheme_of(path)
     return rest if scheme == "purelib" else None
 
@@ -98,10 +97,7 @@ _EXACT = ("linux", "manylinux", "musllinux")
 
 
 def check_placing(paths: Iterable[str], dist_info: str, name: WheelName, *, scripts: Collection[str] = ()) -> None:
-    """`WheelError` if installers would put two files at one place, or do not agree on where to put one.
-
-    The files are those at *paths*, and the *scripts* that installers make.
-    """
+    """`WheelError` if installers would put two of *paths* and *scripts* at one place, or do not agree on a place."""
     data = dist_info.removesuffix("dist-info") + "data"
     placed: dict[str, str] = {}
     for path in paths:
@@ -155,7 +151,7 @@ _DEFAULT = "DEFAULT"
 
 
 def scripts_in(text: str) -> tuple[tuple[str, str], ...]:
-    """Return name and function of each script in entry_points.txt, those with windows of their own included.
+    """Return name and function of each script in entry_points.txt, also of gui_scripts.
 
     `WheelError` if installers refuse one, or do not agree about it.
     """

@@ -25,8 +25,7 @@ from packaging.utils import (
 from packaging.version import Version
 
 from vbuild.errors import WheelError
-from vbuild.files.archives import BoundedInfo, bomb, most_unpacked
-from vbuild.files.reading import open_file
+from vbuild.files.reading import BoundedInfo, bomb, most_unpacked, open_file
 
 SUFFIX = ".tar.gz"
 PKG_INFO = "PKG-INFO"
@@ -54,9 +53,9 @@ def release_of(filename: str) -> tuple[NormalizedName, Version]:
 
 @contextmanager
 def reading(sdist: Path | BinaryIO) -> Iterator[tarfile.TarFile]:
-    """Open the archive *sdist*, whose members can be read once, in order; `WheelError` in the block if it is damaged.
+    """Open the archive *sdist*, whose members can be read once, in order.
 
-    So it is if it unpacks to far more than source code does.
+    `WheelError` in the block if it is damaged, or unpacks to far more than source code does.
     """
     try:
         with ExitStack() as stack:
@@ -72,8 +71,6 @@ def reading(sdist: Path | BinaryIO) -> Iterator[tarfile.TarFile]:
 
 
 class _BoundedGzip(gzip.GzipFile):
-    """A gzip file that is read from its start, of *most* bytes uncompressed."""
-
     most: int
 
     def read(self, size: int | None = -1) -> bytes:
@@ -84,12 +81,12 @@ class _BoundedGzip(gzip.GzipFile):
 
 
 def below_top(member: tarfile.TarInfo) -> str:
-    """Return where *member* is in the one folder that an sdist has at its top."""
+    """Return the path of *member* in the one folder that an sdist has at its top."""
     return member.name.removeprefix("./").partition("/")[2]
 
 
 def read_files(sdist: Path, *wanted: str) -> dict[str, bytes]:
-    """Return those of the files *wanted*, by their paths below the top folder, that are there; `WheelError` for damage.
+    """Return those of the files *wanted* that are there, by their paths below the top folder; `WheelError` for damage.
 
     One of more than `LARGEST` bytes counts as not there.
     """
@@ -108,7 +105,7 @@ def read_files(sdist: Path, *wanted: str) -> dict[str, bytes]:
 def write_changed(sdist: Path, target: Path, changed: Mapping[str, bytes]) -> None:
     """Write *sdist* to *target* with the *changed* files, by their paths below the top folder.
 
-    All else is as it was: order, times, modes, and the time in the gzip header. `WheelError` for damage.
+    Order, times, modes, and the time in the gzip header stay. `WheelError` for damage.
     """
     with open_file(sdist) as file:
         seconds = int.from_bytes(file.read(8)[4:], "little")

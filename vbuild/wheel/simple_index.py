@@ -29,11 +29,10 @@ from vbuild.files.hashing import Digests
 from vbuild.files.reading import read_file, read_text
 from vbuild.wheel.archive import files_in, open_wheel, wheels_in
 from vbuild.wheel.metadata import Metadata
-from vbuild.wheel.name import WheelName
+from vbuild.wheel.name import VARIANTS_JSON, WheelName
 from vbuild.wheel.sdist import PKG_INFO, SUFFIX, read_files, release_of
 
 _META = {"api-version": "1.1"}
-VARIANTS = "-variants.json"
 _PAGE = """<!DOCTYPE html>
 <html>
   <head>
@@ -53,7 +52,7 @@ Release = tuple[str, str]
 class IndexedFile(Struct, frozen=True):
     """One file of a project as its page lists it; sizes in bytes, hashes SHA-256 in hex.
 
-    *uploaded* is when the index that it came from got it, as PEP 700 writes times.
+    *uploaded* is its time of upload at the index that it came from, as PEP 700 writes times.
     """
 
     filename: str
@@ -66,7 +65,7 @@ class IndexedFile(Struct, frozen=True):
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
-        """Read the file that a page lists as *data*; `ValueError`, `LookupError` or `TypeError` if that is none of
+        """Read the file that a page lists as *data*; `ValueError`, `LookupError` or `TypeError` if that is not one of
         ours.
         """
         name = str(data["filename"])
@@ -111,23 +110,20 @@ class IndexedFile(Struct, frozen=True):
 def write_simple(folder: Path, out: Path, *, remove: Iterable[str] = ()) -> tuple[str, ...]:
     """Write into *out* the index of the wheels, sdists and variants.json files in *folder*; return all its projects.
 
-    *out* is new, empty, or an earlier index. Each release in *folder* takes the place of the one there, those in
-    *remove* go, as ``demo==1.0`` or ``demo`` for all of a project, and all else stays. Readers of *out* see the old
-    index or the new one, also after this was killed. `WheelError`, and nothing written, if *out* holds something else,
-    a wheel is damaged, or *out* has nothing of what is to be removed.
+    *out* is new, empty, or an earlier index: releases in *folder* replace those there, those in *remove* go, as
+    ``demo==1.0`` or ``demo`` for all of a project, and the rest stays. Readers see the old index or the new one, also
+    after a kill. `WheelError`, and nothing written, if *out* holds something else, a wheel is damaged, or *out* has
+    nothing of what is to be removed.
     """
     with Digests() as digests, turn_for(out):
-        there = read_index(out)
-        gone = {release for text in remove for release in _releases(text, there, out)}
-        files = [*wheels_in(folder), *_sdists(folder), *files_in(folder, VARIANTS)]
-        return _write(files, out, there, gone, digests=digests)
+        indexed = read_index(out)
+        gone = {release for text in remove for release in _releases(text, indexed, out)}
+        files = [*wheels_in(folder), *_sdists(folder), *files_in(folder, VARIANTS_JSON)]
+        return _write(files, out, indexed, gone, digests=digests)
 
 
 def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tuple[str, ...]:
-    """As `write_simple`, for the wheels and variants.json *files* of any folders, into a new or empty *out*.
-
-    *digests* may know them already.
-    """
+    """As `write_simple`, for *files* of any folders, into a new or empty *out*; *digests* may know them already."""
     check_unused(out)
     return _write(files, out, {}, set(), digests=digests)
 
@@ -138,15 +134,15 @@ def check_index(out: Path) -> None:
 
 
 def _write(
-    files: Iterable[Path], out: Path, there: Mapping[str, list[IndexedFile]], gone: set[Release], *, digests: Digests
+    files: Iterable[Path], out: Path, indexed: Mapping[str, list[IndexedFile]], gone: set[Release], *, digests: Digests
 ) -> tuple[str, ...]:
     with completed(out) as index:
-        if there:
+        if indexed:
             shutil.copytree(out, index, symlinks=True, copy_function=_linked, dirs_exist_ok=True)
         new = _all_added(files, index, digests=digests)
         gone |= {(project, file.version) for project, listings in new.items() for file in listings}
         projects = {project: [*listings] for project, listings in new.items()}
-        for project, listings in there.items():
+        for project, listings in indexed.items():
             names = {file.filename for file in new.get(project, ())}
             for file in listings:
                 if (project, file.version) not in gone:
@@ -163,8 +159,7 @@ def _write(
 def fill_index(
     files: Iterable[Path], index: Path, *, digests: Digests, uploaded: Mapping[str, str] | None = None
 ) -> Mapping[str, list[IndexedFile]]:
-    """Make the new folder *index* an index of the wheels, sdists and variants.json *files*; return its projects and
-    files.
+    """Make the new folder *index* an index of the wheels, sdists and variants.json *files*; return its projects.
 
     *uploaded* has the times of upload by file name. `WheelError` if a file cannot be read.
     """
@@ -217,18 +212,18 @@ def read_index(out: Path) -> dict[str, list[IndexedFile]]:
         ) from error
 
 
-def _releases(text: str, there: Mapping[str, list[IndexedFile]], out: Path) -> set[Release]:
+def _releases(text: str, indexed: Mapping[str, list[IndexedFile]], out: Path) -> set[Release]:
     name, _, version = (part.strip() for part in text.partition("=="))
     project = canonicalize_name(name)
-    known = {file.version for file in there.get(project, ())}
+    indexed_versions = {file.version for file in indexed.get(project, ())}
     versions = {
         candidate
-        for candidate in known
+        for candidate in indexed_versions
         if not version or candidate == version or Version(candidate) == _version(text, version)
     }
     if not versions:
         has = ", ".join(
-            f"{name}=={number}" for name, files in there.items() for number in sorted({f.version for f in files})
+            f"{name}=={number}" for name, files in indexed.items() for number in sorted({f.version for f in files})
         )
         raise WheelError(f"{out}: has no {text} to remove; it has {has or 'nothing'}")
     return {(project, number) for number in versions}
@@ -242,7 +237,6 @@ def _version(text: str, version: str) -> Version:
 
 
 def project_link(project: str) -> str:
-    """The link to the page of *project* (PEP 503)."""
     return _link(project, href=f"{project}/")
 
 
@@ -253,7 +247,7 @@ def check_unused(out: Path) -> None:
 
 
 def _added(path: Path, index: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    kinds = {VARIANTS: _add_document, SUFFIX: _add_sdist}
+    kinds = {VARIANTS_JSON: _add_document, SUFFIX: _add_sdist}
     return next((add for end, add in kinds.items() if path.name.endswith(end)), _add_wheel)(
         path, index, digests=digests
     )
@@ -305,7 +299,7 @@ def _version_in(name: str) -> str:
         return str(Version(WheelName.parse(name).version))
     if name.endswith(SUFFIX):
         return str(release_of(name)[1])
-    return str(Version(name.removesuffix(VARIANTS).partition("-")[2]))
+    return str(Version(name.removesuffix(VARIANTS_JSON).partition("-")[2]))
 
 
 def _linked(source: str | Path, target: str | Path) -> Path:
@@ -314,18 +308,18 @@ def _linked(source: str | Path, target: str | Path) -> Path:
 
 
 def _written(path: Path, data: bytes) -> None:
-    """Write *data* to a new file at *path*: an existing one may be that of the earlier index, too."""
+    """Write a new file at *path*: an existing one may be that of the earlier index, too."""
     path.unlink(missing_ok=True)
     path.write_bytes(data)
 
 
 def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    distribution, _, version = path.name.removesuffix(VARIANTS).partition("-")
+    distribution, _, version = path.name.removesuffix(VARIANTS_JSON).partition("-")
     try:
         Version(version)
         data = read_file(path)
     except ValueError as error:
-        raise WheelError(f"{path}: expected a file name like {{name}}-{{version}}{VARIANTS}") from error
+        raise WheelError(f"{path}: expected a file name like {{name}}-{{version}}{VARIANTS_JSON}") from error
     except OSError as error:
         raise WheelError(f"{path}: cannot be read: {error.strerror}") from error
     project = canonicalize_name(distribution)

@@ -62,21 +62,21 @@ class WheelWriter:
             target = path or member.path
             self._place(target, partial(self._copy, wheel, member, target))
 
-    def write(self, place: Member | str, data: Buffer | EditedFile, *, mode: int = _MODE) -> None:
+    def write(self, target: Member | str, data: Buffer | EditedFile, *, mode: int = _MODE) -> None:
         """Put *data* in place of a member, keeping its mode and time, or at a new path, with the permissions *mode*.
 
-        An edited file is hashed and deflated piece by piece, never held as a whole, and may go when this returns.
+        An edited file is hashed and deflated piece by piece, and may go when this returns.
         """
-        path = place.path if isinstance(place, Member) else place
+        path = target.path if isinstance(target, Member) else target
         # the .dist-info folder is written at the end, when the caller's bytes may be others
         file = data if isinstance(data, EditedFile) else EditedFile.whole(memoryview(data).cast("B"))
         own_copy = EditedFile.whole(bytes(file)) if is_dist_info(path) else file
-        self._place(path, partial(self._write, place, own_copy, mode=mode))
+        self._place(path, partial(self._write, target, own_copy, mode=mode))
 
-    def write_after(self, place: Member | str, made: Callable[[tuple[RecordRow, ...]], bytes]) -> None:
-        """Put at *place*, in the ``.dist-info`` folder, what *made* gives for RECORD's rows of all outside of it."""
-        path = place.path if isinstance(place, Member) else place
-        self._place(path, lambda: self._write(place, EditedFile.whole(made(tuple(self._rows)))))
+    def write_after(self, target: Member | str, content: Callable[[tuple[RecordRow, ...]], bytes]) -> None:
+        """Put at *target*, in the ``.dist-info`` folder, the *content* made of RECORD's rows of all outside of it."""
+        path = target.path if isinstance(target, Member) else target
+        self._place(path, lambda: self._write(target, EditedFile.whole(content(tuple(self._rows)))))
 
     def follow(self, wheel: Wheel) -> None:
         """Take time and compression of new members from *wheel*, if it is the first; refuse to write over it."""
@@ -130,8 +130,8 @@ class WheelWriter:
         row = wheel.row(member)
         return RecordRow(path, row.hash, row.size)
 
-    def _write(self, place: Member | str, file: EditedFile, *, mode: int = _MODE) -> RecordRow:
-        path, header = (place.path, place.header) if isinstance(place, Member) else (place, self._new_header(mode))
+    def _write(self, target: Member | str, file: EditedFile, *, mode: int = _MODE) -> RecordRow:
+        path, header = (target.path, target.header) if isinstance(target, Member) else (target, self._new_header(mode))
         digest = self._zip.write(path, file, header, self._deflater)
         return RecordRow(path, f"sha256={unpadded(digest)}", file.size)
 
@@ -159,7 +159,7 @@ class WheelWriter:
 def write_wheel(
     folder: Path, name: WheelName, *, like: Wheel | None = None, deflater: Deflater | None = None
 ) -> Iterator[WheelWriter]:
-    """Yield a writer of the wheel *name* in *folder*; the file is there when the block ends well, else nothing is.
+    """Yield a writer of the wheel *name* in *folder*; the file is there if the block ends well, else nothing is.
 
     New members take time and compression from *like*, or else from the first wheel copied from.
     """
@@ -179,8 +179,8 @@ def write_wheels(
 ) -> Iterator[tuple[WheelWriter, ...]]:
     """Yield writers of the wheels *names*; none of the files is there before all are complete.
 
-    Those *passing* come along as they are, byte for byte. The wheels *checked* are compared with their RECORDs
-    meanwhile: `WheelError`, and no file there, if one of them is damaged.
+    Those *passing* are copied byte for byte. The wheels *checked* are compared with their RECORDs meanwhile:
+    `WheelError`, and no file there, if one of them is damaged.
     """
     source_date_epoch()
     copies = [folder / path.name for path in passing]
@@ -209,8 +209,7 @@ def write_wheels(
 
 @contextmanager
 def _placing(targets: Sequence[Path], folder: Path) -> Iterator[Mapping[Path, Path]]:
-    """Yield for each of *targets* the name of a file to write in *folder*, which takes its place if the block ends
-    well.
+    """Yield for each of *targets* a file to write in *folder*, which takes its place if the block ends well.
 
     Else nothing is left, nor a folder that was not there before.
     """
@@ -237,7 +236,6 @@ def _placing(targets: Sequence[Path], folder: Path) -> Iterator[Mapping[Path, Pa
 
 
 def _put(parts: Mapping[Path, Path]) -> None:
-    """All or none of *parts* become their targets."""
     try:
         for target, part in parts.items():
             with at(target), _writing():
@@ -274,10 +272,9 @@ def edited(
     edits: Mapping[str, Buffer | EditedFile | None],
     verify: bool = False,
 ) -> Path:
-    """Write into *folder* a copy of *wheel* called *name* in which the members that *edits* names hold those bytes.
+    """Write into *folder* a copy of *wheel* called *name* with the *edits* by path; None leaves a member out.
 
-    None leaves a member out; a path that *wheel* does not have becomes a new member. To *verify* is to compare all
-    members of *wheel* with RECORD while they are copied.
+    To *verify* is to compare all members of *wheel* with RECORD while they are copied.
     """
     checked = [wheel] if verify else []
     with write_wheels(folder, [name], like=wheel, checked=checked) as (writer,):
@@ -299,9 +296,9 @@ def passed(wheel: Wheel, folder: Path) -> Path:
 
 
 def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tuple[Path, ...]:
-    """Put the files *wheels*, by their names, into *folder*, all of them or none; *made_from* is their source.
+    """Put the files *wheels*, by their names, into *folder*, all of them or none.
 
-    `WheelError` if they cannot be written there, or one would take the place of what it was made from.
+    `WheelError` if they cannot be written there, or one would take the place of *made_from*, their source.
     """
     with _placing([folder / name for name in wheels], folder) as parts:
         for (target, part), data in zip(parts.items(), wheels.values(), strict=True):
@@ -313,7 +310,6 @@ def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tup
 
 
 def _refuse_folder(target: Path) -> None:
-    """Refuse a folder in the place of a file, before any is written."""
     with at(target), _writing():
         if target.is_dir():
             raise WheelError("cannot be written: Is a directory")

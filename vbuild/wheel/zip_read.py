@@ -23,14 +23,14 @@ from contextlib import suppress
 from enum import IntEnum
 from functools import lru_cache
 from threading import Lock
-from typing import BinaryIO, ClassVar, Self
+from typing import BinaryIO, Self
 
 from isal import isal_zlib
 from msgspec import Struct
 
 from vbuild.errors import WheelError, at
 from vbuild.files import zstd
-from vbuild.files.records import U16, U32, U64, Buffer, Packed
+from vbuild.files.records import U16, U32, U64, Packed
 from vbuild.wheel.blocks import Stall, grid_for, inflated_stream
 from vbuild.wheel.paths import check_path, check_places
 
@@ -38,7 +38,6 @@ FULL16 = 0xFFFF
 FULL32 = 0xFFFFFFFF
 LARGEST_DESCRIPTOR = 24
 
-_SIGNATURE = struct.Struct("<I")
 _LOCAL_SIGNATURE = b"PK\x03\x04"
 # the bytes of a central header that a local header repeats
 _IN_BOTH = slice(6, 32)
@@ -46,16 +45,12 @@ LOCAL_SIZE = 30
 
 
 class ZipMethod(IntEnum):
-    """How a member is compressed: the two ways that every installer reads, and zstd, which uv does and pip does not."""
-
     STORED = 0
     DEFLATED = 8
     ZSTD = 93
 
 
 class ZipFlag(IntEnum):
-    """General purpose bit flags; the ones a wheel may have, and the ones that mean encryption."""
-
     ENCRYPTED = 1 << 0
     OPTION_1 = 1 << 1
     OPTION_2 = 1 << 2
@@ -70,33 +65,14 @@ class Extra(IntEnum):
     UNICODE_PATH = 0x7075
 
 
-class ZipRecord(Packed, frozen=True):
-    """A record that begins with a signature, which is not a field."""
-
-    SIGNATURE: ClassVar[int]
-    REFUSAL = WheelError
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.layout = struct.Struct(cls.layout.format.replace("<", "<4x"))
-
-    @classmethod
-    def parse(cls, data: Buffer, offset: int = 0) -> Self:
-        """Read the record at *offset*; `WheelError` if it is cut short or is not this record."""
-        record = super().parse(data, offset)
-        (signature,) = _SIGNATURE.unpack_from(data, offset)
-        if signature != cls.SIGNATURE:
-            raise WheelError(f"no {cls.__name__} where one should be: signature is {signature:#010x}")
-        return record
-
-    def pack(self) -> bytes:
-        return _SIGNATURE.pack(self.SIGNATURE) + super().pack()[_SIGNATURE.size :]
+CENTRAL, ZIP64_END, LOCATOR, END = 0x02014B50, 0x06064B50, 0x07064B50, 0x06054B50
+"""The signatures that records begin with."""
 
 
-class CentralHeader(ZipRecord, frozen=True):
+class CentralHeader(Packed, frozen=True):
     """The header in the central directory. A local header is its fields from *version_needed* to *extra_length*."""
 
-    SIGNATURE: ClassVar = 0x02014B50
+    signature: U32
     version_made_by: U16
     version_needed: U16
     flags: U16
@@ -119,7 +95,7 @@ class CentralHeader(ZipRecord, frozen=True):
         """Read the local header *data*, with zeros for what only the directory has; `WheelError` if it is none."""
         if len(data) != LOCAL_SIZE or not data.startswith(_LOCAL_SIGNATURE):
             raise WheelError(f"no local header where one should be: it starts with {data[:4]!r}")
-        central = bytearray(_SIGNATURE.pack(cls.SIGNATURE).ljust(cls.layout.size, b"\0"))
+        central = bytearray(CENTRAL.to_bytes(4, "little").ljust(cls.layout.size, b"\0"))
         central[_IN_BOTH] = data[len(_LOCAL_SIGNATURE) :]
         return cls.parse(central)
 
@@ -127,8 +103,8 @@ class CentralHeader(ZipRecord, frozen=True):
         return _LOCAL_SIGNATURE + self.pack()[_IN_BOTH]
 
 
-class Zip64End(ZipRecord, frozen=True):
-    SIGNATURE: ClassVar = 0x06064B50
+class Zip64End(Packed, frozen=True):
+    signature: U32
     record_size: U64
     version_made_by: U16
     version_needed: U16
@@ -140,15 +116,15 @@ class Zip64End(ZipRecord, frozen=True):
     directory_offset: U64
 
 
-class Zip64Locator(ZipRecord, frozen=True):
-    SIGNATURE: ClassVar = 0x07064B50
+class Zip64Locator(Packed, frozen=True):
+    signature: U32
     disk: U32
     end_offset: U64
     disks: U32
 
 
-class End(ZipRecord, frozen=True):
-    SIGNATURE: ClassVar = 0x06054B50
+class End(Packed, frozen=True):
+    signature: U32
     disk: U16
     directory_disk: U16
     entries_here: U16
@@ -185,8 +161,7 @@ def extra_fields(data: bytes) -> dict[int, bytes]:
 def widened(values: tuple[int, ...], fields: dict[int, bytes], *, spare: int = 0) -> tuple[int, ...]:
     """Return 32-bit *values* with each one that is all ones taken from the zip64 extra field, in order.
 
-    `WheelError` if the field has fewer values than that, or more, which readers use differently; *spare* more may be
-    there.
+    `WheelError` if the field has fewer or more values than that, but for *spare*: readers use these differently.
     """
     if Extra.ZIP64 not in fields:
         return values
@@ -200,7 +175,6 @@ def widened(values: tuple[int, ...], fields: dict[int, bytes], *, spare: int = 0
 
 
 def check_unicode_path(fields: dict[int, bytes], name: bytes) -> None:
-    """`WheelError` if a Unicode path extra field among *fields* names another file than *name*."""
     if Extra.UNICODE_PATH in fields and fields[Extra.UNICODE_PATH][5:] != name:
         named = fields[Extra.UNICODE_PATH][5:]
         raise WheelError(f"its Unicode path extra field names it {named!r}, expected {name!r}")
@@ -232,7 +206,7 @@ Read = Callable[[int, int], bytes]
 
 
 class Directory(Struct, frozen=True):
-    """The central directory: how many *entries*, at which *offset*, in how many bytes; and the archive's *comment*."""
+    """The central directory: the number of its *entries*, its place, its bytes, and the archive's *comment*."""
 
     entries: int
     offset: int
@@ -273,7 +247,7 @@ class Directory(Struct, frozen=True):
 
 def _end_in(tail: bytes) -> int:
     """Return where the end record starts in *tail*: the last one whose comment ends with the file."""
-    signature = End.SIGNATURE.to_bytes(4, "little")
+    signature = END.to_bytes(4, "little")
     start = tail.rfind(signature)
     while start >= 0:
         rest = len(tail) - start - End.layout.size
@@ -289,10 +263,12 @@ def _zip64_end(read: Read, end: int) -> tuple[int, tuple[int, int, int], tuple[i
     if start < 0:
         return None
     packed = read(start, Zip64Locator.layout.size)
-    if not packed.startswith(Zip64Locator.SIGNATURE.to_bytes(4, "little")):
+    if not packed.startswith(LOCATOR.to_bytes(4, "little")):
         return None
     locator = Zip64Locator.parse(packed)
     record = Zip64End.parse(read(locator.end_offset, Zip64End.layout.size))
+    if record.signature != ZIP64_END:
+        raise WheelError(f"no Zip64End where one should be: signature is {record.signature:#010x}")
     # record_size counts what follows it: twelve bytes less than the whole
     if locator.end_offset + record.record_size + 12 != start:
         raise WheelError("the zip64 end record is not in front of its locator")
@@ -311,7 +287,6 @@ READ_METHODS = frozenset({ZipMethod.STORED, ZipMethod.DEFLATED, ZipMethod.ZSTD})
 
 
 def _inflated_frame(raw: Iterator[bytes]) -> Iterator[bytes]:
-    """Inflate the zstd frame in *raw*, a chunk at a time; `WheelError` unless it ends with *raw*."""
     try:
         yield from zstd.inflated(raw, CHUNK)
     except zstd.ZstdError as error:
@@ -358,7 +333,7 @@ class Member(Struct, frozen=True):
 
     @property
     def mode(self) -> int:
-        """The Unix mode, file type included; 0 where the archive was made without one."""
+        """The Unix mode, file type included; 0 if the archive was made without one."""
         return self.header.external_attributes >> 16
 
     @property
@@ -374,7 +349,7 @@ _unpacked = lru_cache(maxsize=64)(CentralHeader.parse)
 class ZipReader:
     """The members of the zip archive in *file*; `WheelError` if its directory is not sound, or is over *largest* bytes.
 
-    If it *is_strict*, zlib inflates large members as well: what it refuses no installer takes.
+    If it *is_strict*, zlib inflates large members as well: no installer takes what it refuses.
     """
 
     def __init__(self, file: BinaryIO, *, largest: int = _LARGEST_DIRECTORY, is_strict: bool = False) -> None:
@@ -401,8 +376,8 @@ class ZipReader:
 
     def data_offset(self, member: Member) -> int:
         """Return where the data of *member* begin; `WheelError` if its local header contradicts the central one."""
-        if (known := self._starts.get(member.header_offset)) is not None:
-            return known
+        if (start := self._starts.get(member.header_offset)) is not None:
+            return start
         with at(member.path):
             expected = member.path.encode()
             # one read for all that most local headers are: no extra field
@@ -445,7 +420,7 @@ class ZipReader:
             raise WheelError(f"{gap[0]} are {gap[1]} bytes of no member; expected none")
 
     def _end_of(self, member: Member) -> int:
-        """Return where *member* ends, its data descriptor included; `WheelError` if that lies or is missing."""
+        """Return the end of *member* with its data descriptor; `WheelError` if that lies or is missing."""
         end = self.data_offset(member) + member.compressed_size
         header = member.header
         if not header.flags & ZipFlag.DESCRIPTOR:
@@ -464,16 +439,17 @@ class ZipReader:
         for start in range(offset, offset + size, CHUNK):
             yield self._read_at(start, min(CHUNK, offset + size - start))
 
-    def packed(self, member: Member, place: int, size: int) -> bytes:
-        """Return at most *size* bytes at *place* of what *member* is in the archive; `ValueError` if that is closed."""
+    def packed(self, member: Member, offset: int, size: int) -> bytes:
+        """Return at most *size* packed bytes of *member* from *offset* on; `ValueError` if the archive is closed."""
         if self.file.closed:
             raise ValueError(member.path)
-        return self._read_at(self.data_offset(member) + place, min(size, member.compressed_size - place))
+        return self._read_at(self.data_offset(member) + offset, min(size, member.compressed_size - offset))
 
     def inflated(self, member: Member, *, stalls: list[Stall] | None = None) -> Iterator[bytes]:
-        """Yield what *member* holds, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 are as declared.
+        """Yield the contents of *member*, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 are as
+        declared.
 
-        If it is deflated, *stalls* get what `inflated_stream` finds; then some chunks may be longer.
+        *stalls* get what `inflated_stream` finds; then some chunks may be longer.
         """
         with at(member.path):
             raw = self.raw(self.data_offset(member), member.compressed_size)
@@ -500,7 +476,7 @@ class ZipReader:
                 raise WheelError(f"damaged: CRC-32 is {crc:#010x}, expected {header.crc:#010x}")
 
     def head(self, member: Member, size: int) -> bytes:
-        """Return the first *size* bytes of *member*, less than a chunk; none where they cannot be inflated."""
+        """Return the first *size* bytes of *member*, less than a chunk; none if they cannot be inflated."""
         with at(member.path):
             method = member.header.method
             most = _FRAME_HEAD if method == ZipMethod.ZSTD else _HEAD + size
@@ -537,7 +513,6 @@ class ZipReader:
 
 
 def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member) -> str | None:
-    """Return where the *local* header contradicts the central directory about *member*, or None."""
     central = member.header
     truth = (member.size, member.compressed_size)
     spare = 0 if FULL32 in {local.size, local.compressed_size} else 2
@@ -550,15 +525,15 @@ def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member
     flags, expected = (header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2) for header in (local, central))
     # with a data descriptor the true values come after the data, and here only perhaps
     absent = (0, FULL32) if local.flags & ZipFlag.DESCRIPTOR else ()
-    for field, here, there, but in (
+    for field, stated, expected_value, is_excused in (
         ("flags", f"{flags:#06x}", f"{expected:#06x}", False),
         ("method", local.method, central.method, False),
         ("size", size, member.size, size in absent),
         ("packed size", compressed_size, member.compressed_size, compressed_size in absent),
         ("CRC-32", f"{local.crc:#010x}", f"{central.crc:#010x}", local.crc in absent),
     ):
-        if here != there and not but:
-            return f"{field} {here} in its local header, but {there} in the central directory"
+        if stated != expected_value and not is_excused:
+            return f"{field} {stated} in its local header, but {expected_value} in the central directory"
     return None
 
 
@@ -571,6 +546,8 @@ def _members(directory: bytes, entries: int) -> Iterator[Member]:
         start = offset + CentralHeader.layout.size
         packed = directory[offset:start]
         header = _unpacked(packed)
+        if header.signature != CENTRAL:
+            raise WheelError(f"no CentralHeader where one should be: signature is {header.signature:#010x}")
         middle = start + header.name_length
         end = middle + header.extra_length
         offset = end + header.comment_length
@@ -596,19 +573,16 @@ def _members(directory: bytes, entries: int) -> Iterator[Member]:
 
 
 def _shown(path: str) -> str:
-    """Return *path* for a message: escaped if it cannot be printed, and cut if it is too long."""
     shown = path if path and path.isprintable() else repr(path)
     return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
 
 
 def _check_version(header: CentralHeader) -> None:
-    """`WheelError` if *header* needs a newer version of the format than is known; its upper byte is for systems."""
     if (version := header.version_needed & 0xFF) > _LAST_VERSION:
         raise WheelError(f"needs version {version / 10} of the zip format; {_LAST_VERSION / 10} is the last one known")
 
 
 def _member(path: str, packed: bytes, extra: bytes) -> Member:
-    """Return the member at *path*; `WheelError` if it is nothing that may be in a wheel."""
     header = _unpacked(packed)
     fields = extra_fields(extra) if extra else {}
     size, compressed_size, header_offset = widened((header.size, header.compressed_size, header.header_offset), fields)

@@ -24,8 +24,12 @@ from vbuild.files.records import Buffer
 from vbuild.wheel.deflate import DeflatedPart, Deflater
 from vbuild.wheel.paths import check_path
 from vbuild.wheel.zip_read import (
+    CENTRAL,
+    END,
     FULL16,
     FULL32,
+    LOCATOR,
+    ZIP64_END,
     CentralHeader,
     End,
     Member,
@@ -48,9 +52,10 @@ _PLAIN = frozenset({ZipMethod.STORED, ZipMethod.DEFLATED})
 
 
 def new_header(*, mode: int = 0o644, method: int = ZipMethod.DEFLATED) -> CentralHeader:
-    """Return the header of a new file with these permission bits; sizes and lengths are still to come."""
+    """Return the header of a new file; sizes and lengths are still to come."""
     external = (stat.S_IFREG | mode) << 16
-    return CentralHeader(_UNIX | _VERSION, _VERSION, 0, method, 0, FIRST_DATE, 0, 0, 0, 0, 0, 0, 0, 0, external, 0)
+    version = _UNIX | _VERSION
+    return CentralHeader(CENTRAL, version, _VERSION, 0, method, 0, FIRST_DATE, 0, 0, 0, 0, 0, 0, 0, 0, external, 0)
 
 
 class ZipWriter:
@@ -89,7 +94,6 @@ class ZipWriter:
         return hashing.digest()
 
     def stream(self, path: str, data: "StoredStream", header: CentralHeader) -> None:
-        """Append a stored file at *path* of *data*, with the time and mode of *header*."""
         member = Member(path, data.most, data.most, self._file.tell(), header.pack())
         self._file.write(_header(member, is_local=True))
         crc = size = 0
@@ -113,10 +117,10 @@ class ZipWriter:
         if count >= FULL16 or offset >= FULL32 or size >= FULL32:
             made_by = _UNIX | _ZIP64_VERSION
             rest = Zip64End.layout.size - 12
-            end64 = Zip64End(rest, made_by, _ZIP64_VERSION, 0, 0, count, count, size, offset)
-            self._file.write(end64.pack() + Zip64Locator(0, offset + size, 1).pack())
+            end64 = Zip64End(ZIP64_END, rest, made_by, _ZIP64_VERSION, 0, 0, count, count, size, offset)
+            self._file.write(end64.pack() + Zip64Locator(LOCATOR, 0, offset + size, 1).pack())
         entries = min(count, FULL16)
-        end = End(0, 0, entries, entries, min(size, FULL32), min(offset, FULL32), len(comment))
+        end = End(END, 0, 0, entries, entries, min(size, FULL32), min(offset, FULL32), len(comment))
         self._file.write(end.pack() + comment)
 
 
@@ -190,7 +194,7 @@ class StoredStream(Struct, frozen=True):
 
 
 def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStream | StoredStream]]) -> None:
-    """Write the archive *path*, new or in place of another, of *members* by their names; complete or not at all.
+    """Write the archive *path*, new or in place of another, of *members* by name; complete or not at all.
 
     `WheelError` if it cannot be written, or a name is not a path below the archive's own folder.
     """

@@ -276,9 +276,9 @@ def _same_header(case: _Case) -> None:
 
 def _loads_ascend(case: _Case) -> None:
     loads = [segment for segment in case.after.segments if segment.p_type == SegmentType.LOAD]
-    for one, other in itertools.pairwise(loads):
-        if one.addresses.stop > other.p_vaddr:
-            raise BinaryError(f"PT_LOAD of {other.p_vaddr:#x} behind that of {one.p_vaddr:#x}")
+    for lower, upper in itertools.pairwise(loads):
+        if lower.addresses.stop > upper.p_vaddr:
+            raise BinaryError(f"PT_LOAD of {upper.p_vaddr:#x} behind that of {lower.p_vaddr:#x}")
 
 
 def check_offsets(layout: ElfLayout) -> None:
@@ -289,7 +289,6 @@ def check_offsets(layout: ElfLayout) -> None:
 
 
 def header_table(layout: ElfLayout) -> range:
-    """The file offsets of the program headers."""
     return range(layout.header.e_phoff, layout.header.e_phoff + ROW * layout.header.e_phnum)
 
 
@@ -426,7 +425,6 @@ def _check_hash(case: _Case, old: Section, new: Section) -> None:
 
 
 def _same_memory(case: _Case) -> None:
-    """Every byte that the loader mapped is the same, with the same permissions, but for what was ordered."""
     words, ordered = case.words(), _ordered(case)
     for page in page_sizes(case.before):
         old, new = Memory.of(case.before, page=page), Memory.of(case.after, page=page)
@@ -495,7 +493,6 @@ def _same_segments(case: _Case) -> None:
 
 
 def _placed(segment: ProgramHeader, after: ElfLayout) -> ProgramHeader:
-    """*segment* at the file offset that its address has in *after*."""
     offset = after.offset(segment.p_vaddr) if segment.p_filesz else 0
     return replace(segment, p_offset=segment.p_offset if offset is None else offset)
 

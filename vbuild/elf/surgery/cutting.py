@@ -86,7 +86,6 @@ class _Bed(Struct, frozen=True):
 
     @property
     def shift(self) -> int:
-        """Address minus file offset."""
         return self.section.header.sh_addr - self.section.header.sh_offset
 
     @property
@@ -97,7 +96,6 @@ class _Bed(Struct, frozen=True):
         return range(addresses.start - self.shift, addresses.stop - self.shift)
 
     def holes(self, unit: int, *, shelf: int = 0) -> tuple[range, ...]:
-        """Whole free pages, without *shelf* bytes at the first free address."""
         holes = []
         for number, free in enumerate(self.packing.free):
             start = up(free.start if number else min(free.start + shelf, free.stop), unit)
@@ -176,7 +174,6 @@ def _best(
 
 
 def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], *, force: bool) -> _Plan:
-    """The plan with the most holes that fit."""
     unit = page(image.machine)
     gone = dead(image, unneeded)
     candidates = sorted((bed.in_file(hole) for bed in beds for hole in bed.holes(unit)), key=len, reverse=True)
@@ -217,8 +214,8 @@ def _forced(
     holes = Holes.of([*(bed.in_file(hole) for bed in beds for hole in bed.holes(unit, shelf=shelf)), *gone])
     for bed in beds:
         free = bed.in_file(bed.packing.free[0]) if bed.packing.free else range(0)
-        place = range(free.start, min(free.start + shelf, free.stop))
-        if len(place) == shelf and (table := roomy(image, split(image, holes), holes, shelf=place)):
+        shelf_span = range(free.start, min(free.start + shelf, free.stop))
+        if len(shelf_span) == shelf and (table := roomy(image, split(image, holes), holes, shelf=shelf_span)):
             return _Plan(beds, unneeded, holes, table)
     return None
 
@@ -255,7 +252,6 @@ def _left(span: range, holes: Holes) -> list[range]:
 
 
 def _slid(image: ElfImage, table: SlotTable) -> tuple[dict[int, int], list[Move]]:
-    """The words of PT_DYNAMIC that change, and the moves of sections."""
     if not (slide := table.slide):
         return {}, []
     span, start = slide.span, image.address(slide.span.start)

@@ -133,7 +133,6 @@ class Holes(Struct, frozen=True):
         return old - self._before[index]
 
     def within(self, span: range) -> tuple[range, ...]:
-        """The holes that touch *span*."""
         first = bisect_left([hole.stop for hole in self.spans], span.start + 1)
         return tuple(hole for hole in self.spans[first:] if hole.start < span.stop)
 
@@ -262,11 +261,9 @@ class Bloom(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes up to the buckets."""
         return self.header.layout.size + 8 * len(self.words)
 
     def halved(self) -> Self:
-        """Lets pass all that this one does."""
         middle = len(self.words) // 2
         words = tuple(low | high for low, high in zip(self.words[:middle], self.words[middle:], strict=True))
         header = self.header
@@ -345,8 +342,8 @@ def roomy(
     address, size = image.address(table.start), ROW * len(table.headers)
     if address is None:
         return table
-    place = {"p_offset": table.start, "p_vaddr": address, "p_paddr": address, "p_filesz": size, "p_memsz": size}
-    rows = (replace(header, **place) if header.p_type == SegmentType.PHDR else header for header in table.headers)
+    fields = {"p_offset": table.start, "p_vaddr": address, "p_paddr": address, "p_filesz": size, "p_memsz": size}
+    rows = (replace(header, **fields) if header.p_type == SegmentType.PHDR else header for header in table.headers)
     return replace(table, headers=tuple(rows))
 
 
@@ -395,9 +392,9 @@ def _smaller_hash(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
         return table
     headers = []
     for header in table.headers:
-        place = {"p_offset": header.p_offset + by, "p_vaddr": header.p_vaddr + by, "p_paddr": header.p_paddr + by}
+        fields = {"p_offset": header.p_offset + by, "p_vaddr": header.p_vaddr + by, "p_paddr": header.p_paddr + by}
         is_inside = header.p_offset in span and header.p_filesz and header.p_type != SegmentType.LOAD
-        headers.append(replace(header, **place) if is_inside else header)
+        headers.append(replace(header, **fields) if is_inside else header)
     slide = Slide(span, by, sections[-1], bloom, whole.size)
     return replace(table, room=len(headers), headers=tuple(headers), slide=slide)
 
@@ -432,11 +429,11 @@ def _may_move(image: ElfImage, sections: list[Section]) -> bool:
     ]
     hash_start = sections[-1].span.start
     inside = all(span.start <= segment.span.start and segment.span.stop <= hash_start for segment in touched)
-    known = all(segment.p_type in NOTES for segment in touched)
+    are_notes = all(segment.p_type in NOTES for segment in touched)
     starts = {section.addresses.start for section in sections}
     starting = {value for tag, value in image.dynamic().items() if tag in ADDRESS_TAGS and value in addresses}
     referred = image.pointers([addresses]) or image.exported([addresses])
-    return inside and known and starting <= starts and not referred
+    return inside and are_notes and starting <= starts and not referred
 
 
 def _merged(table: SlotTable, _: ElfImage, holes: Holes) -> SlotTable:
@@ -447,34 +444,36 @@ def _merged(table: SlotTable, _: ElfImage, holes: Holes) -> SlotTable:
         if not pairs:
             break
         # no new executable bytes if possible, or else few
-        one, other = min(pairs, key=lambda pair: _newly_executable(*pair))
+        lower, upper = min(pairs, key=lambda pair: _newly_executable(*pair))
         merged = replace(
-            one,
-            p_flags=one.p_flags | other.p_flags,
-            p_filesz=other.span.stop - one.p_offset,
-            p_memsz=other.addresses.stop - one.p_vaddr,
-            p_align=max(one.p_align, other.p_align),
+            lower,
+            p_flags=lower.p_flags | upper.p_flags,
+            p_filesz=upper.span.stop - lower.p_offset,
+            p_memsz=upper.addresses.stop - lower.p_vaddr,
+            p_align=max(lower.p_align, upper.p_align),
         )
-        headers[headers.index(one)] = merged
-        headers.remove(other)
+        headers[headers.index(lower)] = merged
+        headers.remove(upper)
     return replace(table, headers=tuple(headers)) if len(headers) < len(table.headers) else table
 
 
-def _may_merge(one: ProgramHeader, other: ProgramHeader, holes: Holes) -> bool:
-    is_read_only = not (one.p_flags | other.p_flags) & SegmentFlag.W
-    is_in_line = one.p_vaddr - one.p_offset == other.p_vaddr - other.p_offset and one.span.stop <= other.span.start
+def _may_merge(lower: ProgramHeader, upper: ProgramHeader, holes: Holes) -> bool:
+    is_read_only = not (lower.p_flags | upper.p_flags) & SegmentFlag.W
+    is_in_line = (
+        lower.p_vaddr - lower.p_offset == upper.p_vaddr - upper.p_offset and lower.span.stop <= upper.span.start
+    )
     return (
         is_read_only
         and is_in_line
-        and one.p_filesz == one.p_memsz
-        and not holes.within(range(one.p_offset, other.span.stop))
+        and lower.p_filesz == lower.p_memsz
+        and not holes.within(range(lower.p_offset, upper.span.stop))
     )
 
 
-def _newly_executable(one: ProgramHeader, other: ProgramHeader) -> int:
-    if not (one.p_flags | other.p_flags) & SegmentFlag.X:
+def _newly_executable(lower: ProgramHeader, upper: ProgramHeader) -> int:
+    if not (lower.p_flags | upper.p_flags) & SegmentFlag.X:
         return 0
-    return sum(load.p_filesz for load in (one, other) if not load.p_flags & SegmentFlag.X)
+    return sum(load.p_filesz for load in (lower, upper) if not load.p_flags & SegmentFlag.X)
 
 
 def _reused(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:

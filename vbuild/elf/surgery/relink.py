@@ -138,7 +138,6 @@ def _check(order: Relink) -> None:
 
 
 def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
-    """*data* with *order* carried out on a copy at *path*; None if nothing changes."""
     if order == Relink():
         return None
     before = ElfImage.parse(data)
@@ -303,18 +302,21 @@ class _RelinkCase(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, before: ElfImage, after: ElfImage, order: Relink) -> Self:
-        old = Dynamic.of(before)
+        dynamic = Dynamic.of(before)
         sections = tuple(zip(before.sections, after.sections, strict=False))
-        pairs = ((one.header, other.header) for one, other in sections if one.is_loaded)
-        moved = {one.sh_addr: other.sh_addr for one, other in pairs if one.sh_addr != other.sh_addr}
-        ordered = {old.value(DynamicTag.STRTAB), old.value(DynamicTag.VERNEED)}
+        moved = {
+            old_section.header.sh_addr: new_section.header.sh_addr
+            for old_section, new_section in sections
+            if _has_moved(old_section, new_section)
+        }
+        ordered = {dynamic.value(DynamicTag.STRTAB), dynamic.value(DynamicTag.VERNEED)}
         rewritten = (
             section.index
             for section in before.sections
             if section.header.sh_type == SectionType.DYNAMIC
             or (section.is_loaded and section.header.sh_addr in ordered)
         )
-        return cls(before, after, old, Dynamic.of(after), order, sections, moved, frozenset(rewritten))
+        return cls(before, after, dynamic, Dynamic.of(after), order, sections, moved, frozenset(rewritten))
 
 
 def _differs(case: _RelinkCase, old: range, new: int, words: dict[int, int] | None = None) -> int | None:
@@ -362,7 +364,6 @@ def _same_bytes(case: _RelinkCase) -> None:
 
 
 def _same_memory(case: _RelinkCase) -> None:
-    """Every byte that was loaded is at its address, but for headers and what moved or was rewritten."""
     free = [range(FileHeader.layout.size), header_table(case.before)]
     free += [old.span for old, new in case.sections if old.index in case.rewritten or _has_moved(old, new)]
     free += [old.span for old in case.before.sections if old.is_loaded and old.header.sh_type in _SYMBOLS]

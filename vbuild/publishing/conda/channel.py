@@ -24,10 +24,9 @@ from msgspec import Struct
 
 from vbuild.errors import RepackageError, VbuildError, at
 from vbuild.files import zstd
-from vbuild.files.archives import BoundedInfo
 from vbuild.files.atomic import replacing, turn
 from vbuild.files.hashing import sha256_of
-from vbuild.files.reading import json_object, open_file, read_file
+from vbuild.files.reading import BoundedInfo, json_object, open_file, read_file
 from vbuild.publishing.conda.package import (
     LARGEST,
     LEVEL_PACKAGE,

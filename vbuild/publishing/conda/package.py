@@ -28,10 +28,9 @@ from msgspec import Struct
 
 from vbuild.errors import RepackageError, at
 from vbuild.files import zstd
-from vbuild.files.archives import BoundedInfo
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
-from vbuild.files.reading import json_object
+from vbuild.files.reading import BoundedInfo, json_object
 from vbuild.files.records import Buffer
 from vbuild.hardware.conda import MACHINES
 from vbuild.hardware.cpu import available_cores

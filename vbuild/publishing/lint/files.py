@@ -33,14 +33,12 @@ from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import LIBS, VARIANT_JSON, is_companion, is_dist_info
-from vbuild.wheel.name import WheelName, escaped
+from vbuild.wheel.name import VARIANTS_JSON, WheelName, escaped
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.sdist import LARGEST, PKG_INFO, SUFFIX, below_top, reading, release_of
 from vbuild.wheel.zip_read import READ_METHODS, ZipMethod, ZipReader
 
 T = TypeVar("T")
-
-INDEX = "-variants.json"
 
 # what sdists were before PEP 527 and PEP 625
 _FORMER = re.compile(r"\.(zip|tgz|tar|tar\.(bz2|xz|Z))$", re.ASCII)
@@ -192,7 +190,7 @@ def files_in(place: Path | Iterable[LocatedFile]) -> PublishFolder:
     damaged: list[Finding] = []
     wheels = tuple(_read([file for file in files if file.name.endswith(".whl")], ReadyWheel.read, damaged))
     sources = tuple(_read([file for file in files if file.name.endswith(SUFFIX)], ReadySdist.read, damaged))
-    indexes = tuple(file for file in files if file.name.endswith(INDEX))
+    indexes = tuple(file for file in files if file.name.endswith(VARIANTS_JSON))
     former: list[tuple[str, Version, str]] = []
     for file in files:
         if _FORMER.search(file.name):
@@ -267,7 +265,7 @@ class LintedRelease(Struct, frozen=True):
     @property
     def index_name(self) -> str:
         """The name of the release's variants.json (PEP 825, index-level metadata)."""
-        return f"{self}{INDEX}"
+        return f"{self}{VARIANTS_JSON}"
 
     @property
     def distributions(self) -> tuple[ReadyWheel | ReadySdist, ...]:
@@ -288,7 +286,7 @@ def releases_among(folder: PublishFolder) -> tuple[LintedRelease, ...]:
             version,
             tuple(wheels.get((project, version), ())),
             tuple(sources.get((project, version), ())),
-            indexes.get(f"{escaped(project)}-{version}{INDEX}"),
+            indexes.get(f"{escaped(project)}-{version}{VARIANTS_JSON}"),
             tuple(file for of, number, file in folder.former if (of, number) == (project, Version(version))),
         )
         for project, version in sorted({*wheels, *sources}, key=lambda key: (key[0], Version(key[1]), key[1]))

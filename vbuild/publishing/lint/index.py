@@ -46,7 +46,7 @@ from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import files_in, open_wheel
-from vbuild.wheel.name import WheelName, escaped
+from vbuild.wheel.name import VARIANTS_JSON, WheelName, escaped
 from vbuild.wheel.simple_index import IndexedFile, project_link
 from vbuild.wheel.zip_read import ZipMethod
 
@@ -247,7 +247,7 @@ def is_bare_linux(platform: str) -> bool:
 INDEX = "simple"
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish"
-_LISTED = (".whl", "-variants.json")
+_LISTED = (".whl", VARIANTS_JSON)
 _LINK = re.compile(r"<a [^>]*>[^<]*</a>")
 
 

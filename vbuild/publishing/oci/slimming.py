@@ -27,9 +27,8 @@ from msgspec import Struct
 
 from vbuild.errors import RepackageError, at
 from vbuild.files import zstd
-from vbuild.files.archives import BoundedInfo
 from vbuild.files.atomic import STAGE, linked, settle, settle_names, staging
-from vbuild.files.reading import json_object, open_file, read_file
+from vbuild.files.reading import BoundedInfo, json_object, open_file, read_file
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.oci.model import (
     GZIP_TYPE,
