@@ -216,7 +216,7 @@ def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[Machine
 def _nvidia_drivers(folder: Path, names: Iterable[WheelName]) -> list[Dotted] | None:
     """The CUDA versions that variants ask NVIDIA's driver for, the newest first; None if none asks for a GPU."""
     properties: list[Property] = []
-    for path in {folder / f"{name.release}-variants.json" for name in names}:
+    for path in {folder / name.variants_json for name in names}:
         if path.is_file():
             with at(path.name):
                 variants = Document.parse(read_file(path)).variants
