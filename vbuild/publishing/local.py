@@ -49,7 +49,6 @@ from vbuild.publishing.model import (
     install_commands,
     place_below,
     renamed,
-    renaming,
 )
 from vbuild.publishing.releases import (
     EXACT_OPERATORS,
@@ -270,8 +269,7 @@ def _of_label(offers: Sequence[OfferedRelease], label: str) -> Iterator[LinkedFi
     for wheel in own:
         # as local version, siblings pinned to the same label
         name = structs.replace(wheel.name.normalised().plain(), version=local_version(wheel.name.version, label))
-        metadata = renaming(wheel, name).metadata(wheel.metadata, requirement=partial(_pinned, wheel, label, offers))
-        yield renamed(wheel, name, folder=label, metadata=metadata)
+        yield renamed(wheel, name, folder=label, requirement=partial(_pinned, wheel, label, offers))
     yield from _linked(label, others, offers, own)
 
 

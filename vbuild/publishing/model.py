@@ -16,7 +16,7 @@ not accept relative URLs.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from shlex import quote
@@ -31,7 +31,7 @@ from vbuild.files.hashing import Digests
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
 from vbuild.wheel.archive import SharedWheels
-from vbuild.wheel.metadata import Metadata, Renaming
+from vbuild.wheel.metadata import Renaming
 from vbuild.wheel.name import WheelName
 
 
@@ -183,45 +183,30 @@ class PublishLayout(Protocol):
         """The plan for *offers*; `RepackageError` if these wheels do not fit the layout."""
 
 
-def renaming(wheel: OfferedWheel, name: WheelName, *, project: str | None = None) -> Renaming:
-    """The way from *wheel* to the wheel *name*; *project* as METADATA is to spell it."""
-    return Renaming(wheel.name, name, wheel.dist_info, project)
-
-
 def renamed(
     wheel: OfferedWheel,
     name: WheelName,
     *,
     folder: str = "",
-    project: str | None = None,
-    metadata: Metadata | None = None,
-    changed: Mapping[str, Member | None] | None = None,
+    requirement: Callable[[str], str] = str,
 ) -> NewWheel:
-    """The *wheel* under *name*, in *folder* of a layout.
+    """The *wheel* under *name*, in *folder* of a layout; *requirement* gives each line of Requires-Dist anew.
 
-    *metadata* is its METADATA, else the old wheel's under the new name. *changed* are members that replace those at
-    these paths of the new wheel, or follow at its end; None leaves one out. Members keep the old wheel's order,
-    permissions and times.
+    Members keep the old wheel's order, permissions and times; bills of materials that are too large stay as they are.
     """
-    way = renaming(wheel, name, project=project)
-    described = f"{name.dist_info}/METADATA"
-    text = str(metadata or way.metadata(wheel.metadata)).encode()
-    paths = ((path, row.path) for row in wheel.rows if (path := way.path(row.path)) is not None)
-    members: dict[str, Member | None] = {path: Copied(wheel.path, old, path) for path, old in paths}
-    members |= {described: Put(described, text), **_bills(wheel, way), **(changed or {})}
-    return NewWheel(
-        PurePosixPath(folder), name, wheel.path, tuple(member for member in members.values() if member is not None)
-    )
-
-
-def _bills(wheel: OfferedWheel, way: Renaming) -> dict[str, Member]:
-    """The bills of materials of *wheel* by new path, renamed; too large ones stay as they are."""
-    paths = [row.path for row in wheel.rows if is_bill(row.path) and (row.size or 0) <= LARGEST]
-    if not paths:
-        return {}
-    with wheel.opened() as opened:
-        bills = {way.path(path) or path: renamed_bill(opened.read(path), way.old, way.new) for path in paths}
-    return {path: Put(path, data) for path, data in bills.items()}
+    renaming = Renaming(wheel.name, name, wheel.dist_info)
+    metadata_path = f"{name.dist_info}/METADATA"
+    metadata = renaming.metadata(wheel.metadata, requirement=requirement)
+    paths = ((path, row.path) for row in wheel.rows if (path := renaming.path(row.path)) is not None)
+    members: dict[str, Member] = {path: Copied(wheel.path, old, path) for path, old in paths}
+    members[metadata_path] = Put(metadata_path, str(metadata).encode())
+    bills = [row.path for row in wheel.rows if is_bill(row.path) and (row.size or 0) <= LARGEST]
+    if bills:
+        with wheel.opened() as opened:
+            for old in bills:
+                path = renaming.path(old) or old
+                members[path] = Put(path, renamed_bill(opened.read(old), wheel.name, name))
+    return NewWheel(PurePosixPath(folder), name, wheel.path, tuple(members.values()))
 
 
 # what consumers read if other indexes may have wheels of that name and version

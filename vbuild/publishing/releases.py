@@ -20,14 +20,13 @@ from packaging.version import Version
 
 from vbuild.config.requirements import admits, read_requirement
 from vbuild.errors import RepackageError, at
-from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
 from vbuild.wheel.archive import SharedWheels, Wheel, gathered, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON, Metadata, RecordRow, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
 
-_BASELINES = {"x86_64": "v1", "aarch64": "8a"}
+_MACHINES = ("x86_64", "aarch64")
 
 
 class OfferedWheel(Struct, frozen=True):
@@ -87,14 +86,7 @@ class OfferedWheel(Struct, frozen=True):
     @property
     def machine(self) -> str | None:
         """``x86_64`` or ``aarch64``, as its platform tag says; None for others, and for wheels of any machine."""
-        return next((machine for machine in _BASELINES if self.name.platform.endswith(machine)), None)
-
-    @property
-    def cpu(self) -> Cpu | None:
-        """The processors it is for: the level that its variant names, else the baseline of its machine, if known."""
-        if level := Cpu.of_properties(map(str, self.properties)):
-            return level
-        return Cpu.known(self.machine, _BASELINES[self.machine]) if self.machine else None
+        return next((machine for machine in _MACHINES if self.name.platform.endswith(machine)), None)
 
     @property
     def tag(self) -> tuple[str, str, str]:
@@ -206,6 +198,11 @@ def latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple[
     """The last release of each project, by project: the last with that *label* if there is one."""
     order = sorted(offers, key=lambda offer: (label in offer.labels, Version(offer.version)))
     return tuple(offer for _, offer in sorted({offer.project: offer for offer in order}.items()))
+
+
+def exact_pins(offers: Sequence[OfferedRelease]) -> str:
+    """Requirements of the last release of each project: another index may have a newer one."""
+    return " ".join(f"{offer.project}=={offer.version}" for offer in latest(offers))
 
 
 def labels_of(offers: Sequence[OfferedRelease]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from vbuild.publishing.model import (
     install_commands,
     uv_index_option,
 )
-from vbuild.publishing.releases import OfferedRelease, latest
+from vbuild.publishing.releases import OfferedRelease, exact_pins
 from vbuild.variants.document import combine
 from vbuild.verification.model import Finding
 
@@ -52,22 +52,18 @@ class Variants(Struct, frozen=True):
         return PublishPlan(self.name, (*files, index), tuple(self._uses(offers)), tuple(_notes(offers)))
 
     def _uses(self, offers: Sequence[OfferedRelease]) -> Iterator[ConsumerUse]:
-        known = [offer for offer in offers if not offer.is_companion]
-        if any(offer.variants for offer in known):
+        releases = [offer for offer in offers if not offer.is_companion]
+        if any(offer.variants for offer in releases):
+            option = uv_index_option(self.url)
             yield ConsumerUse(
                 "With uv 0.13.8 or newer, the best variant for the machine:",
-                f"uv pip install --preview-features wheel-variants {uv_index_option(self.url)} {_pins(known)}",
+                f"uv pip install --preview-features wheel-variants {option} {exact_pins(releases)}",
             )
-        if plain := _pins([offer for offer in known if offer.plain]):
+        if plain := exact_pins([offer for offer in releases if offer.plain]):
             yield ConsumerUse(
                 f"With pip, and with uv without that feature, the plain wheel{RIVALS}:",
                 install_commands(plain, url=self.url, has_rivals=True),
             )
-
-
-def _pins(offers: Sequence[OfferedRelease]) -> str:
-    """Exact requirements of the last release of each project: another index may have a newer one."""
-    return " ".join(f"{offer.project}=={offer.version}" for offer in latest(offers))
 
 
 def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
