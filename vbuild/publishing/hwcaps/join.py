@@ -1,7 +1,7 @@
 """Decide which compiled files of several builds become copies for levels, and check that the result is sound.
 
     matched, file by file -> what differs from the next lower level's -> checked -> LevelFamily, one for each file
-    every file at every level -> what it takes from others exists in the copies that are chosen with it
+    every file at every level -> the symbols that it takes exist in the copies that are chosen with it
 
     demo.libs/libx-1a2b3c4d.so.1   demo.libs/libx-5e6f7a8b.so.1   the same library of two builds: the hash is its bytes'
     demo.libs/libx-1a2b3c4d.so.1.2 demo.libs/libx-5e6f7a8b.so.1.3 the same, if no other is called libx.so.1
@@ -10,19 +10,20 @@ A copy is refused for one of these reasons:
 
     kind       the loader chooses among shared libraries of x86-64, not among programs
     SONAME     one for all levels: the loader knows a loaded library by it
-    exports    all of the baseline's, by name and version; more does no harm, since only files of the same build use
-               that. A wheel that was added needs only what somebody may use (`missed`)
+    exports    all of the baseline's, by name and version; only files of the same build use more. A wheel that was
+               added needs only what somebody may use (`missed`)
     code       no instruction above the level, by disassembly
     platform   no library, and no version of a symbol, that the wheel's tags do not promise
 
 All files of the wheels of one release have to fit, or nothing is joined. Of an added wheel the files that fit are
-taken, with what they need; the notes name the rest. Other members have to be the same in every wheel, except for:
+taken, with what they need; the notes name the rest. Other members have to be the same in every wheel, except for
+these, of which the baseline's is taken:
 
-    *.dist-info/RECORD, WHEEL, variant.json, sboms/*   each wheel has its own; the join gets new ones
-    *.dist-info/METADATA                               the same requirements; the baseline's is taken
-    *.pyc with its *.py                                Python makes it again: the baseline's is taken
-    texts, and strings in Python code                  flags of a compiler, absolute paths and the name of a level may
-                                                       differ, as in records of a build: the baseline's is taken
+    *.dist-info/RECORD, WHEEL, variant.json, sboms/*   written anew
+    *.dist-info/METADATA                               with the same requirements
+    *.pyc with its *.py                                Python makes it again
+    texts, and strings in Python code                  flags of a compiler, absolute paths and names of levels may
+                                                       differ, as in records of a build
 """
 
 import io
@@ -30,10 +31,10 @@ import posixpath
 import re
 import tokenize
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from functools import cached_property, partial
+from functools import cached_property
 from re import Pattern
 from typing import Self
 
@@ -51,13 +52,11 @@ from vbuild.process.pool import ProcessPool
 from vbuild.publishing.lint.metadata import shown
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
-from vbuild.splitting.library_mentions import is_pattern, matches_pattern
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Severity
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import is_dist_info, recorded_sha256
 from vbuild.wheel.paths import installed_path
-from vbuild.wheel.zip_read import Member
 
 BASELINE = Cpu("x86_64", "v1")
 
@@ -70,7 +69,7 @@ _SHORT = re.compile(r"(?P<short>.+?\.so(?:\.\d+)?)(?:\.\d+)*")
 
 
 class LevelBuild(Struct, frozen=True, eq=False):
-    """The wheel *offered*, built for *cpu*; one that *is_added* was built elsewhere, and what fits of it is taken."""
+    """The wheel *offered*, built for *cpu*; of one that *is_added*, built elsewhere, what fits is taken."""
 
     cpu: Cpu
     offered: OfferedWheel
@@ -82,10 +81,7 @@ class LevelBuild(Struct, frozen=True, eq=False):
     def of(
         cls, cpu: Cpu, offered: OfferedWheel, wheel: Wheel, *, is_added: bool = False, same: Collection[str | None] = ()
     ) -> Self:
-        """The build whose file *wheel* is open; `RepackageError` if it has copies for levels already.
-
-        Files whose hashes in RECORD are among *same* are not looked into: all wheels of the join have them.
-        """
+        """The build whose file *wheel* is open; files with hashes of *same*, which all builds have, stay unread."""
         seen = _Seen(keeps_code=not cpu.is_baseline, passed=frozenset(filter(None, map(recorded_sha256, same))))
         bundle = WheelReader(seen.look).read(wheel)
         build = cls(cpu, offered, bundle, is_added, seen)
@@ -97,7 +93,7 @@ class LevelBuild(Struct, frozen=True, eq=False):
 
     def __str__(self) -> str:
         name = self.offered.path.name
-        # what was built elsewhere may have the very name of the plain wheel, or of another level's
+        # another wheel may have the same name
         return f"{name} for {self.level}" if self.is_added else name
 
     @property
@@ -108,20 +104,17 @@ class LevelBuild(Struct, frozen=True, eq=False):
     def pieces(self) -> Mapping[str, WheelBinary]:
         return self.bundle.binaries
 
-    def member(self, path: str) -> Member:
-        return self.pieces[path].member
-
     def interface(self, path: str) -> Interface:
         key = self.pieces[path].sha256
         if key not in self._seen.interfaces:
-            with self.bundle.wheel.mapped(self.member(path)) as data, at(self), at(path):
+            with self._mapped(path) as data:
                 self._seen.interfaces[key] = Interface.parse(data)
         return self._seen.interfaces[key]
 
     def digest(self, path: str) -> str:
         key = self.pieces[path].sha256
         if key not in self._seen.digests:
-            with self.bundle.wheel.mapped(self.member(path)) as data, at(self), at(path):
+            with self._mapped(path) as data:
                 self._seen.digests[key] = digest(data)
         return self._seen.digests[key]
 
@@ -129,8 +122,13 @@ class LevelBuild(Struct, frozen=True, eq=False):
         """The code of the compiled file at *path*, which is not kept any longer."""
         if elf := self._seen.elfs.pop(self.pieces[path].sha256, None):
             return elf
-        with self.bundle.wheel.mapped(self.member(path)) as data, at(self), at(path):
+        with self._mapped(path) as data:
             return Elf.parse(data)
+
+    @contextmanager
+    def _mapped(self, path: str) -> Iterator[memoryview]:
+        with self.bundle.wheel.mapped(self.pieces[path].member) as data, at(self), at(path):
+            yield data
 
     def reached(self, path: str) -> tuple[str, ...]:
         """The other files of the wheel that the loader brings in with the one at *path*."""
@@ -145,7 +143,7 @@ class LevelBuild(Struct, frozen=True, eq=False):
 
 
 class _Seen(Struct, frozen=True, eq=False):
-    """What is known of compiled files by SHA-256, without those *passed*: learnt while they are inflated once.
+    """Compiled files by SHA-256, read while they are inflated once, without those *passed*.
 
     It *keeps_code* above the baseline, which is disassembled later.
     """
@@ -186,7 +184,7 @@ class LevelFile(Struct, frozen=True, eq=False):
         """Whether both are one code, whatever the libraries that they need are called."""
         if self.piece.sha256 == other.piece.sha256:
             return True
-        outlines = [copy.piece.loading.outline for copy in (self, other)]
+        outlines = [file.piece.loading.outline for file in (self, other)]
         names = [(outline.soname and plain(outline.soname), *map(plain, outline.needed)) for outline in outlines]
         if names[0] != names[1] or self.interface.checksum != other.interface.checksum:
             return False
@@ -194,7 +192,7 @@ class LevelFile(Struct, frozen=True, eq=False):
 
 
 class Matching(Struct, frozen=True):
-    """Which file of the baseline each of another build is, by installed path; *alone* are those that are none."""
+    """Installed paths of files in another build and in the baseline; *alone* are those that the baseline lacks."""
 
     to_base: Mapping[str, str]
     from_base: Mapping[str, str]
@@ -204,10 +202,10 @@ class Matching(Struct, frozen=True):
     def of(cls, base: LevelBuild, other: LevelBuild) -> Self:
         """The files of *other* matched with those of *base*: by path, without the hash, then by the name alone."""
         matches: dict[str, str] = {path: path for path in other.pieces if path in base.pieces}
-        for naming in (plain, short):
+        for short_name in (plain, short):
             taken = set(matches.values())
-            unmatched = _only(naming, (path for path in other.pieces if path not in matches))
-            base_paths = _only(naming, (path for path in base.pieces if path not in taken))
+            unmatched = _unique(short_name, (path for path in other.pieces if path not in matches))
+            base_paths = _unique(short_name, (path for path in base.pieces if path not in taken))
             matches |= {path: base_paths[name] for name, path in unmatched.items() if name in base_paths}
         return cls(
             matches,
@@ -222,13 +220,12 @@ def short(name: str) -> str:
     return match["short"] if match else plain(name)
 
 
-def _only(naming: Callable[[str], str], paths: Iterable[str]) -> dict[str, str]:
-    """Those of *paths* that have a hash, by folder and *naming*, without those that share a name."""
+def _unique(short_name: Callable[[str], str], paths: Iterable[str]) -> dict[str, str]:
+    """Those of *paths* that have a hash, by folder and *short_name*, without those that share a name."""
     paths_of_name: dict[str, list[str]] = {}
-    for path in paths:
-        if hashed(path):
-            paths_of_name.setdefault(posixpath.join(posixpath.dirname(path), naming(path)), []).append(path)
-    return {name: several[0] for name, several in paths_of_name.items() if len(several) == 1}
+    for path in filter(hashed, paths):
+        paths_of_name.setdefault(posixpath.join(posixpath.dirname(path), short_name(path)), []).append(path)
+    return {name: same[0] for name, same in paths_of_name.items() if len(same) == 1}
 
 
 MOVED = "libvb_"
@@ -240,79 +237,50 @@ _MACHINE = "x86_64"
 class Judge(Struct, frozen=True):
     """Judges copies; functions or paths that *allow* matches may go above the level."""
 
-    allow: Sequence[Pattern[str]] = ()
-    executor: ProcessPool | None = None
+    allow: Sequence[Pattern[str]]
+    executor: ProcessPool | None
 
-    def fault(self, base: LevelFile, copy: LevelFile, *, taken: Container[Versioned] | None = None) -> str | None:
+    def fault(self, base: LevelFile, copy: LevelFile, *, taken: Container[Versioned] | None) -> str | None:
         """What is wrong with *copy*, which replaces *base* on newer processors.
 
         With *taken*, the symbols that the wheel's files take, it may lack what nobody would miss.
         """
-        exports = partial(_exports, taken=taken)
-        checks: tuple[Callable[[LevelFile, LevelFile], str | None], ...] = (
-            _kind,
-            _soname,
-            _modules,
-            exports,
-            self._code,
-        )
-        return next((fault for check in checks if (fault := check(base, copy))), None)
-
-    def common_fault(self, copy: LevelFile) -> str | None:
-        """What is wrong with *copy*, which the baseline lacks, and which every processor must be able to run."""
-        fault = self._judged(copy, BASELINE)
-        return fault and f"only the wheel for {copy.build.cpu} has it, and {fault}"
-
-    def _code(self, base: LevelFile, copy: LevelFile) -> str | None:
-        fault = self._judged(copy, copy.build.cpu)
+        for loading in (base.piece.loading, copy.piece.loading):
+            if loading.outline.machine != _MACHINE:
+                return f"code for {loading.outline.machine}: glibc knows levels of x86-64 only"
+            if loading.is_program or loading.outline.type != "ET_DYN":
+                return "a program, or no shared library: differs between levels, and the loader chooses libraries only"
+        base_soname, soname = (file.piece.loading.outline.soname for file in (base, copy))
+        # tools that bundle put the file's name there, hash and all
+        is_bundled = hashed(base.piece.name) and hashed(copy.piece.name)
+        if not (base_soname and soname and is_bundled and short(base_soname) == short(soname)):
+            plain_names = (soname and plain(soname), base_soname and plain(base_soname))
+            if base_soname != soname and (fault := soname_fault(*plain_names, where="the baseline's")):
+                return fault
+        if modules := {*base.piece.loading.modules} ^ {*copy.piece.loading.modules}:
+            what = f"one of this and the baseline's is the Python module {', '.join(sorted(modules))}"
+            return f"{what}; expected the same modules at all levels"
+        lacking: Sequence[Versioned] = copy.interface.lacking(base.interface)
+        if taken is not None:
+            is_needed = bool(base.build.bundle.graph.consumers(base.path))
+            lacking = missed(lacking, base.piece, taken, is_needed=is_needed)
+        if lacking:
+            return f"exports no {shown(lacking)}, which the baseline's does; expected the same symbols at all levels"
         # what the baseline's code has too, no flag has caused
-        return fault and self._judged(copy, copy.build.cpu, base.build.elf(base.path))
+        fault = self.code_fault(copy, copy.build.cpu)
+        return fault and self.code_fault(copy, copy.build.cpu, base.build.elf(base.path))
 
-    def _judged(self, copy: LevelFile, cpu: Cpu, other: Elf | None = None) -> str | None:
-        claim = Claim(cpu, is_explicit=True)
-        elf = copy.build.elf(copy.path)
+    def code_fault(self, copy: LevelFile, cpu: Cpu, base: Elf | None = None) -> str | None:
+        """What code of *copy* is above the level of *cpu*, and not in *base*."""
         levels = Levels(
-            {copy.path: elf}, claim, baseline=lambda _: other, allow=tuple(self.allow), executor=self.executor
+            {copy.path: copy.build.elf(copy.path)},
+            Claim(cpu, is_explicit=True),
+            baseline=lambda _: base,
+            allow=tuple(self.allow),
+            executor=self.executor,
         )
         all_findings = (finding for _, findings in levels.verdicts() for finding in findings)
         return next((finding.what for finding in all_findings if finding.severity is Severity.ERROR), None)
-
-
-def _kind(base: LevelFile, copy: LevelFile) -> str | None:
-    for file in (base, copy):
-        outline = file.piece.loading.outline
-        if outline.machine != _MACHINE:
-            return f"code for {outline.machine}: glibc knows levels of x86-64 only"
-        if file.piece.loading.is_program or outline.type != "ET_DYN":
-            return "a program, or no shared library: differs between levels, and the loader chooses libraries only"
-    return None
-
-
-def _soname(base: LevelFile, copy: LevelFile) -> str | None:
-    base_soname, soname = (file.piece.loading.outline.soname for file in (base, copy))
-    # tools that bundle put the file's name there, hash and all
-    is_bundled = hashed(base.piece.name) and hashed(copy.piece.name)
-    if base_soname == soname or (base_soname and soname and is_bundled and short(base_soname) == short(soname)):
-        return None
-    return soname_fault(soname and plain(soname), base_soname and plain(base_soname), where="the baseline's")
-
-
-def _modules(base: LevelFile, copy: LevelFile) -> str | None:
-    base_modules, modules = (set(file.piece.loading.modules) for file in (base, copy))
-    if base_modules == modules:
-        return None
-    names = ", ".join(sorted(base_modules ^ modules))
-    return f"one of this and the baseline's is the Python module {names}; expected the same modules at all levels"
-
-
-def _exports(base: LevelFile, copy: LevelFile, *, taken: Container[Versioned] | None) -> str | None:
-    lacking: Sequence[Versioned] = copy.interface.lacking(base.interface)
-    if taken is not None:
-        is_needed = bool(base.build.bundle.graph.consumers(base.path))
-        lacking = missed(lacking, base.piece, taken, is_needed=is_needed)
-    if not lacking:
-        return None
-    return f"exports no {shown(lacking)}, which the baseline's does; expected the same symbols at all levels"
 
 
 def missed(
@@ -330,33 +298,27 @@ def missed(
     return list(lacking)
 
 
-def pattern_fault(copy: LevelFile, place: str) -> str | None:
-    """Who opens libraries by a pattern that matches *place*, too: by its path, and so the baseline's."""
-    for name, files in copy.build.bundle.mentions.items():
-        for file in sorted(files) if is_pattern(name) else ():
-            if matches_pattern(name, place, by=file):
-                return f"{file} opens what {name} finds, by its path: no copy for a level would be chosen"
-    return None
+def with_and_without_versions(interfaces: Iterable[Interface]) -> frozenset[Versioned]:
+    """The symbols that files with *interfaces* take of others, each name with its version and without."""
+    symbols = {symbol for interface in interfaces for symbol in interface.taken}
+    return frozenset({*symbols, *(Versioned(symbol.name) for symbol in symbols)})
 
 
-def platform_fault(copy: LevelFile, platforms: Sequence[PlatformPolicy], *, own: Callable[[str], bool]) -> str | None:
+def platform_fault(copy: LevelFile, platforms: Sequence[PlatformPolicy], *, own: Container[str]) -> str | None:
     """What *copy* needs and a system of *platforms* may lack; the wheel's *own* libraries aside."""
-    promising = [platform for platform in platforms if platform.promises]
     loading = copy.piece.loading
     outside = {
         edge.name
         for edge in copy.build.bundle.graph.needs(copy.path)
-        if edge.provider is None and edge.via is not Via.DRIVER
+        if edge.provider is None and edge.via is not Via.DRIVER and edge.name not in own
     }
-    taken: list[tuple[str, str | None]] = [(name, None) for name in loading.outline.needed]
-    taken += [(needed.library, version) for needed in loading.taken for version in needed.versions]
-    for library, version in taken:
-        if library not in outside or own(library):
-            continue
-        for platform in promising:
-            if not platform.has(library):
+    needs: list[tuple[str, str | None]] = [(name, None) for name in loading.outline.needed]
+    needs += [(needed.library, version) for needed in loading.taken for version in needed.versions]
+    for library, version in needs:
+        for platform in platforms if library in outside else ():
+            if platform.promises and not platform.has(library):
                 return f"needs {library}, which {platform.tag} does not promise"
-            if version and not platform.has_version(version):
+            if platform.promises and version and not platform.has_version(version):
                 return f"needs {version} of {library}, which {platform.tag} does not promise"
     return None
 
@@ -385,28 +347,19 @@ class MemberDifference(Struct, frozen=True):
 
 def differences(base: LevelBuild, other: LevelBuild) -> Iterator[MemberDifference]:
     """The members of *other* that are not compiled files, and differ from *base* by the rules."""
-    ours, theirs = _rest(base), _rest(other)
-    for place, path in theirs.items():
-        if place not in ours:
+    base_members, members = _other_members(base), _other_members(other)
+    for place, path in members.items():
+        if place not in base_members:
             yield MemberDifference(path, f"only the wheel for {other.cpu} has it")
-        elif not _is_same_member(base, ours[place], other, path):
-            yield MemberDifference(path, _saying(base, other, path))
-    for place, path in ours.items():
-        if place not in theirs:
+        elif what := _member_difference(base, base_members[place], other, path):
+            yield MemberDifference(path, what)
+    for place, path in base_members.items():
+        if place not in members:
             yield MemberDifference(path, f"the wheel for {other.cpu} lacks it", is_lack=True)
 
 
-def _saying(base: LevelBuild, other: LevelBuild, path: str) -> str:
-    if path.endswith(".dist-info/METADATA"):
-        for name in _REQUIRING:
-            base_values, values = (build.offered.metadata.headers.values(name) for build in (base, other))
-            if differing := sorted({*base_values} ^ {*values}):
-                return f"{name}: {differing[0]}: in one of the wheels for {base.cpu} and {other.cpu} only"
-    return f"the wheels for {base.cpu} and {other.cpu} differ in it, and no processor's level chooses such a file"
-
-
-def _rest(build: LevelBuild) -> dict[str, str]:
-    """The other members by installed path, without those that each wheel has its own."""
+def _other_members(build: LevelBuild) -> dict[str, str]:
+    """The members that are no libraries, by installed path, without those that each wheel has its own."""
     compiled = {piece.member.path for piece in build.pieces.values()}
     compiled |= {*build.bundle.outside, *build.bundle.damaged}
     members = {}
@@ -419,29 +372,30 @@ def _rest(build: LevelBuild) -> dict[str, str]:
     return members
 
 
-def _is_same_member(base: LevelBuild, ours: str, other: LevelBuild, theirs: str) -> bool:
-    our_rows, their_rows = ({row.path: row for row in build.offered.rows} for build in (base, other))
-    if our_rows[ours].hash == their_rows[theirs].hash:
-        return True
-    if is_dist_info(ours) and ours.endswith("/METADATA"):
-        stated, known = (build.offered.metadata.headers for build in (base, other))
-        return all(sorted(stated.values(name)) == sorted(known.values(name)) for name in _REQUIRING)
-    if ours.endswith(".pyc"):
-        return _CACHED.sub(r"\g<name>.py", ours) in our_rows
-    if not ours.endswith((".py", *_TEXTS)) or max(our_rows[ours].size or 0, their_rows[theirs].size or 0) > _LARGEST:
-        return False
-    return _tells_same(base.bundle.wheel.read(ours), other.bundle.wheel.read(theirs), is_code=ours.endswith(".py"))
+def _member_difference(base: LevelBuild, base_path: str, other: LevelBuild, path: str) -> str | None:
+    base_rows, rows = ({row.path: row for row in build.offered.rows} for build in (base, other))
+    base_row, row = base_rows[base_path], rows[path]
+    if base_row.hash == row.hash:
+        return None
+    if is_dist_info(base_path) and base_path.endswith("/METADATA"):
+        for name in _REQUIRING:
+            base_values, values = (set(build.offered.metadata.headers.values(name)) for build in (base, other))
+            if differing := base_values ^ values:
+                return f"{name}: {min(differing)}: in one of the wheels for {base.cpu} and {other.cpu} only"
+        return None
+    if base_path.endswith(".pyc") and _CACHED.sub(r"\g<name>.py", base_path) in base_rows:
+        return None
+    if base_path.endswith((".py", *_TEXTS)) and max(base_row.size or 0, row.size or 0) <= _LARGEST:
+        content = _without_build_words if base_path.endswith(_TEXTS) else _tokens
+        with suppress(UnicodeDecodeError, tokenize.TokenError, SyntaxError):
+            if content(base.bundle.wheel.read(base_path)) == content(other.bundle.wheel.read(path)):
+                return None
+    return f"the wheels for {base.cpu} and {other.cpu} differ in it, and no processor's level chooses such a file"
 
 
-def _tells_same(one: bytes, other: bytes, *, is_code: bool) -> bool:
-    try:
-        if is_code:
-            return _tokens(one) == _tokens(other)
-        # without what tells of a build, and without the quotes around that
-        first, second = (_BUILD.sub("", data.decode()).replace('"', "").replace("'", "") for data in (one, other))
-    except (UnicodeDecodeError, tokenize.TokenError, SyntaxError):
-        return one == other
-    return first == second
+def _without_build_words(text: bytes) -> str:
+    """The *text* without what tells of a build, and without the quotes around that."""
+    return _BUILD.sub("", text.decode()).replace('"', "").replace("'", "")
 
 
 def _tokens(source: bytes) -> list[tuple[int, str]]:
@@ -459,7 +413,7 @@ OWN_LIBRARY = (Via.OWN, Via.INHERITED)
 class LevelFamily(Struct, frozen=True, eq=False):
     """A compiled file, *base*, and the *copies* for levels above the baseline, the lowest level first.
 
-    One that *is_moved* is opened by its path, and the loader looks nowhere else for it: a stub has to lead to it.
+    The loader looks nowhere else for one that is opened by its path: it *is_moved*, and a stub leads to it.
     """
 
     base: LevelFile
@@ -485,19 +439,27 @@ class Join:
         """What differs between levels, by installed path in the baseline; `RepackageError` if it cannot be joined."""
         for build in self.others:
             self._check(build)
-        copies_of = {path: copies for path in self.base.pieces if (copies := tuple(self._differing(path)))}
+        copies_of = {path: tuple(self._differing(path)) for path in self.base.pieces}
         while dropped := self._unanswered(copies_of):
             gone = {(copy.build, copy.path) for copy in dropped}
-            left = {
+            copies_of = {
                 path: tuple(copy for copy in copies if (copy.build, copy.path) not in gone)
                 for path, copies in copies_of.items()
             }
-            copies_of = {path: copies for path, copies in left.items() if copies}
-        self._note_further(copies_of)
-        return {
+        families = {
             path: LevelFamily(LevelFile(self.base, path), copies, self._is_opened(path))
             for path, copies in copies_of.items()
+            if copies
         }
+        for family in families.values():
+            for copy in family.copies:
+                more = family.base.interface.lacking(copy.interface)
+                if more and not copy.piece.loading.modules:
+                    self.notes.append(
+                        f"{copy}: exports {shown(more)}, which the baseline's does not: for what was built beside it, "
+                        f"on processors of {copy.build.cpu} only"
+                    )
+        return families
 
     @cached_property
     def matchings(self) -> dict[LevelBuild, Matching]:
@@ -512,9 +474,9 @@ class Join:
             return LevelFile(build, edge.provider) if path is None else LevelFile(self.base, path)
         if not build.is_added or edge.via in {Via.PLATFORM, Via.DRIVER}:
             return None
-        # what was linked against a system's library, and never repaired
-        like = [path for path in self.base.pieces if hashed(path) and short(path) == short(edge.name)]
-        return LevelFile(self.base, like[0]) if len(like) == 1 else None
+        # it was linked against a system's library, and never repaired
+        libraries = [path for path in self.base.pieces if hashed(path) and short(path) == short(edge.name)]
+        return LevelFile(self.base, libraries[0]) if len(libraries) == 1 else None
 
     def leads(self, copy: LevelFile) -> Iterator[tuple[Edge, LevelFile]]:
         for edge in copy.build.bundle.graph.needs(copy.path):
@@ -542,9 +504,9 @@ class Join:
         for difference in differences(self.base, build):
             if not (build.is_added and difference.is_lack):
                 self._refuse(build, difference.path, difference.what)
-        own, expected = ({row.path: row.hash for row in checked.offered.rows} for checked in (build, self.base))
+        hashes, base_hashes = ({row.path: row.hash for row in joined.offered.rows} for joined in (build, self.base))
         for path in build.bundle.outside:
-            if own.get(path) != expected.get(path):
+            if hashes.get(path) != base_hashes.get(path):
                 self._refuse(build, path, "differs, and is installed where the loader does not look for libraries")
         for path, what in build.bundle.damaged.items():
             self._refuse(build, path, what)
@@ -560,11 +522,11 @@ class Join:
         """The copies of the baseline's *path* that differ from the next lower level's and can be joined."""
         base = last = LevelFile(self.base, path)
         for build in self.others:
-            own_path = self.matchings[build].from_base.get(path)
-            if own_path is None or last.is_same(copy := LevelFile(build, own_path)):
+            path_in_build = self.matchings[build].from_base.get(path)
+            if path_in_build is None or last.is_same(copy := LevelFile(build, path_in_build)):
                 continue
             if fault := self._fault(base, copy):
-                self._refuse(build, own_path, fault)
+                self._refuse(build, path_in_build, fault)
                 continue
             yield copy
             last = copy
@@ -572,18 +534,17 @@ class Join:
     def _fault(self, base: LevelFile, copy: LevelFile) -> str | None:
         if fault := self.judge.fault(base, copy, taken=self._symbols_taken if copy.build.is_added else None):
             return fault
-        for other in self.further(copy):
-            if fault := self.judge.common_fault(other):
-                return f"needs {other.path}: {fault}"
+        for library in self.further(copy):
+            # every processor must be able to run it
+            if fault := self.judge.code_fault(library, BASELINE):
+                return f"needs {library.path}: only the wheel for {library.build.cpu} has it, and {fault}"
         if copy.build.is_added and (symbol := self._unknown(base, copy)):
             return f"takes {symbol}, which nothing in the wheel gives"
         return None
 
     @cached_property
     def _symbols_taken(self) -> frozenset[Versioned]:
-        """The symbols that the baseline's files take of others, each name with its version and without."""
-        symbols = {symbol for path in self.base.pieces for symbol in self.base.interface(path).taken}
-        return frozenset({*symbols, *(Versioned(symbol.name) for symbol in symbols)})
+        return with_and_without_versions(self.base.interface(path) for path in self.base.pieces)
 
     def _unknown(self, base: LevelFile, copy: LevelFile) -> Versioned | None:
         """A symbol that *copy* takes from a library of the baseline that it was not built with, and that lacks it."""
@@ -591,19 +552,18 @@ class Join:
         guessed = [lead for edge in edges if edge.provider is None and (lead := self.lead(copy, edge))]
         if not guessed or copy.piece.loading.modules:
             return None
-        own = [
-            *guessed,
-            *(LevelFile(self.base, path) for library in guessed for path in self.base.reached(library.path)),
-        ]
-        own += [LevelFile(copy.build, path) for path in copy.build.reached(copy.path)]
-        left = {symbol for symbol in copy.interface.taken - base.interface.taken if symbol.version is None}
-        for library in own:
-            left = {symbol for symbol in left if not library.interface.answers(symbol)}
-        return min(left, key=str, default=None)
+        libraries = [LevelFile(self.base, path) for library in guessed for path in self.base.reached(library.path)]
+        libraries += [*guessed, *(LevelFile(copy.build, path) for path in copy.build.reached(copy.path))]
+        new = (symbol for symbol in copy.interface.taken - base.interface.taken if symbol.version is None)
+        unknown = (symbol for symbol in new if not any(library.interface.answers(symbol) for library in libraries))
+        return min(unknown, key=str, default=None)
 
     def _unanswered(self, copies_of: dict[str, tuple[LevelFile, ...]]) -> set[LevelFile]:
+        """The copies that are dropped since a symbol is taken that the chosen copies do not give."""
         families = {
-            path: LevelFamily(LevelFile(self.base, path), copies, is_moved=False) for path, copies in copies_of.items()
+            path: LevelFamily(LevelFile(self.base, path), copies, is_moved=False)
+            for path, copies in copies_of.items()
+            if copies
         }
         dropped: set[LevelFile] = set()
         for build in self.others:
@@ -614,18 +574,16 @@ class Join:
 
     def _lacking(self, consumer: LevelFile, level: str, families: dict[str, LevelFamily]) -> Iterator[LevelFile]:
         matching = self.matchings.get(consumer.build)
-        pairs = [
-            (LevelFile(consumer.build, path), matching.to_base.get(path) if matching else path)
-            for path in consumer.build.reached(consumer.path)
-        ]
-        if consumer.build is self.base and not any(path in families for _, path in pairs):
+        libraries = [LevelFile(consumer.build, path) for path in consumer.build.reached(consumer.path)]
+        base_paths = [matching.to_base.get(library.path) if matching else library.path for library in libraries]
+        if consumer.build is self.base and families.keys().isdisjoint(base_paths):
             return
         chosen = [
-            own if path is None else families[path].at(level) if path in families else LevelFile(self.base, path)
-            for own, path in pairs
+            library if path is None else families[path].at(level) if path in families else LevelFile(self.base, path)
+            for library, path in zip(libraries, base_paths, strict=True)
         ]
         for symbol in sorted(consumer.interface.taken, key=str):
-            givers = [number for number, (own, _) in enumerate(pairs) if own.interface.answers(symbol)]
+            givers = [number for number, library in enumerate(libraries) if library.interface.answers(symbol)]
             if not givers or any(library.interface.answers(symbol) for library in chosen):
                 continue
             giver = chosen[givers[0]]
@@ -639,17 +597,7 @@ class Join:
         """Whether somebody may open the baseline's *path* by that path, so that no other folder is searched."""
         piece, bundle = self.base.pieces[path], self.base.bundle
         # code and texts that name it may open it by its path
-        naming = {file for file, opened in bundle.opened_by.items() if piece in opened} - {*bundle.outside}
-        if piece.loading.modules or naming - self.base.pieces.keys():
+        openers = {file for file, opened in bundle.opened_by.items() if piece in opened} - {*bundle.outside}
+        if piece.loading.modules or openers - self.base.pieces.keys():
             return True
         return not any(edge.via in OWN_LIBRARY for edge in bundle.graph.consumers(path))
-
-    def _note_further(self, copies_of: dict[str, tuple[LevelFile, ...]]) -> None:
-        for path, copies in copies_of.items():
-            for copy in copies:
-                more = LevelFile(self.base, path).interface.lacking(copy.interface)
-                if more and not copy.piece.loading.modules:
-                    self.notes.append(
-                        f"{copy}: exports {shown(more)}, which the baseline's does not: for what was built beside it, "
-                        f"on processors of {copy.build.cpu} only"
-                    )

@@ -34,7 +34,6 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 """
 
 import hashlib
-import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +45,6 @@ from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
-from packaging.version import Version
 
 from vbuild.binary.linkage import Edge, Via
 from vbuild.dispatch.regions import processes
@@ -77,8 +75,8 @@ from vbuild.publishing.hwcaps.join import (
     LevelFamily,
     LevelFile,
     missed,
-    pattern_fault,
     platform_fault,
+    with_and_without_versions,
 )
 from vbuild.publishing.lint.index import index_problems, layout_problem, wheels_in
 from vbuild.publishing.lint.metadata import shown
@@ -95,8 +93,9 @@ from vbuild.publishing.model import (
     SimpleIndex,
     install_commands,
 )
-from vbuild.publishing.releases import OfferedRelease, OfferedWheel
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel, exact_pins
 from vbuild.splitting.bundle import Bundle, WheelReader
+from vbuild.splitting.library_mentions import is_pattern, matches_pattern
 from vbuild.splitting.patches import rpath_of, rpath_to
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Finding, Severity
@@ -112,7 +111,7 @@ _DIGITS = 8
 def family_members(join: Join, family: LevelFamily) -> Iterator[Member]:
     """What replaces a compiled file of the baseline's wheel: it, or a stub, then its copies, lowest first."""
     base = family.base
-    member = base.build.member(base.path).path
+    member = base.piece.member.path
     root, path, soname = _root(base), base.path, base.piece.loading.outline.soname
     if family.is_moved:
         digest = hashlib.sha256(base.path.encode())
@@ -120,11 +119,16 @@ def family_members(join: Join, family: LevelFamily) -> Iterator[Member]:
             digest.update(f"\n{copy.build.level} {copy.piece.sha256}".encode())
         stem = plain(base.piece.name).partition(".")[0]
         # in the folder of libraries alongside the package, as auditwheel calls it
-        libraries = f"{base.build.offered.name.distribution}.libs"
-        path = f"{libraries}/{MOVED}{stem}-{digest.hexdigest()[:_DIGITS]}.so"
-        folder, name = posixpath.split(path)
-        if fault := pattern_fault(base, path):
-            raise RepackageError(f"{base}: {fault}")
+        folder, name = (
+            f"{base.build.offered.name.distribution}.libs",
+            f"{MOVED}{stem}-{digest.hexdigest()[:_DIGITS]}.so",
+        )
+        path = f"{folder}/{name}"
+        for pattern, files in base.build.bundle.mentions.items():
+            for file in sorted(files) if is_pattern(pattern) else ():
+                if matches_pattern(pattern, path, by=file):
+                    what = f"{file} opens what {pattern} finds, by its path: no copy for a level would be chosen"
+                    raise RepackageError(f"{base}: {what}")
         with at(base):
             stub = loader_stub(name, rpath_to(base.path, folder), soname=soname)
         yield Put(member, stub, mode=_EXECUTABLE)
@@ -143,44 +147,30 @@ def _placed(join: Join, copy: LevelFile, path: str, *, soname: str | None, root:
     folders: dict[str, None] = {}
     for edge, lead in join.leads(copy):
         # by the SONAME where something else has loaded it before
-        known = lead.piece.loading.outline.soname
-        names[edge.name] = known if edge.via is Via.NAME and known else lead.piece.name
+        loaded_name = lead.piece.loading.outline.soname if edge.via is Via.NAME else None
+        names[edge.name] = loaded_name or lead.piece.name
         if edge.via not in {Via.NAME, Via.INHERITED}:
             folders[lead.piece.folder] = None
     # whatever an entry leads to may be there; a folder of the machine it was built on is not
     rpath = rpath_of(path, loading, tuple(folders), alive=(), there=(), written_at=copy.path)
     is_new = rpath != (outline.runpath or outline.rpath)
-    order = Relink(
+    relink = Relink(
         renamed=tuple((old, new) for old, new in names.items() if old != new),
         rpath=rpath if is_new else None,
         is_runpath=is_new and (bool(outline.runpath) or not outline.rpath),
         soname=None if soname == outline.soname else soname,
     )
-    source, member = copy.build.offered.path, copy.build.member(copy.path).path
-    return Copied(source, member, root + path) if order == Relink() else Relinked(source, member, root + path, order)
-
-
-def further_members(join: Join, families: Sequence[LevelFamily]) -> Iterator[Member]:
-    """The files that copies need and the baseline lacks; of equal ones at one path the first is taken.
-
-    `RepackageError` if two differ.
-    """
-    seen: dict[str, LevelFile] = {}
-    for file in (file for family in families for copy in family.copies for file in join.further(copy)):
-        if (first := seen.setdefault(file.path, file)) is file:
-            yield _placed(join, file, file.path, soname=file.piece.loading.outline.soname, root=_root(file))
-        elif not first.is_same(file):
-            raise RepackageError(f"{file}: another library than that of {first.build}, and the plain wheel has none")
+    source, member = copy.build.offered.path, copy.piece.member.path
+    return Copied(source, member, root + path) if relink == Relink() else Relinked(source, member, root + path, relink)
 
 
 def _root(copy: LevelFile) -> str:
-    return copy.build.member(copy.path).path.removesuffix(copy.path)
+    """The folder of a wheel from which *copy* is installed at its path."""
+    return copy.piece.member.path.removesuffix(copy.path)
 
 
 class JoinSet(Struct, frozen=True):
-    """The wheels of one join: the plain one, and the others with their levels, lowest first; *added* are among
-    these.
-    """
+    """The wheels of one join: the plain one, and *others* with levels, lowest first, *added* ones among them."""
 
     base: OfferedWheel
     others: tuple[tuple[Cpu, OfferedWheel], ...]
@@ -195,9 +185,7 @@ class JoinSet(Struct, frozen=True):
         *,
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """The join of *wheels*, which are of one release, and *added* ones; `RepackageError` if they cannot be
-        joined.
-        """
+        """The join of *wheels*, which are of one release, and *added* ones; `RepackageError` if that is impossible."""
         if not wheels:
             raise RepackageError("no wheel to join; expected a plain one, and others for x86-64 levels")
         for wheel in wheels:
@@ -212,9 +200,9 @@ class JoinSet(Struct, frozen=True):
             raise RepackageError(
                 f"{wheels[0].path.name}: found {levels_found} and no plain wheel of this tag; expected one"
             )
-        for several in (base, *([wheel for cpu, wheel in others if cpu.level == level] for level in LEVELS)):
-            if len(several) > 1:
-                names = " and ".join(wheel.path.name for wheel in several)
+        for of_level in (base, *([wheel for cpu, wheel in others if cpu.level == level] for level in LEVELS)):
+            if len(of_level) > 1:
+                names = " and ".join(wheel.path.name for wheel in of_level)
                 raise RepackageError(f"{names}: two wheels of one level; expected one")
         if refused := next((cpu for cpu, _ in added if cpu.machine != "x86_64" or cpu.is_baseline), None):
             raise RepackageError(f"{refused}: no level that glibc has a folder for; expected x86-64-v2, -v3 or -v4")
@@ -228,30 +216,50 @@ class JoinSet(Struct, frozen=True):
         return cls(base[0], ordered, tuple(wheel for _, wheel in added), notes)
 
 
+def _check_alike(like: OfferedWheel, wheel: OfferedWheel) -> None:
+    if (expected := _release(like)) != (release := _release(wheel)):
+        what = f"found {' '.join(release)}; expected {' '.join(expected)}, as {like.path.name} is"
+        raise RepackageError(f"{wheel.path.name}: {what}")
+    if like.tag != wheel.tag:
+        what = f"for {'-'.join(wheel.tag)}; expected {'-'.join(like.tag)}, as {like.path.name} is"
+        raise RepackageError(f"{wheel.path.name}: {what}")
+
+
+def _check_platform(base: OfferedWheel) -> None:
+    platform = base.name.platform
+    if base.machine != "x86_64" or "linux" not in platform:
+        raise RepackageError(
+            f"{base.path.name}: for {platform}; expected Linux on x86_64, where glibc knows CPU levels"
+        )
+    if _without_levels(platform):
+        raise RepackageError(f"{base.path.name}: for {platform}; expected glibc: musl knows no CPU levels")
+
+
 def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, OfferedWheel]]) -> Iterator[JoinSet]:
     if offer.is_companion:
         yield from (JoinSet(wheel, ()) for wheel in offer.wheels)
         return
-    levels: list[OfferedWheel] = []
-    left: list[OfferedWheel] = []
-    for wheel in offer.wheels:
-        (left if wheel.label is not None and _named(wheel) is None else levels).append(wheel)
-    left_out = tuple(f"{wheel.path.name} is not in it: its variant is more than an x86-64 level" for wheel in left)
+    levels = [wheel for wheel in offer.wheels if wheel.label is None or _named(wheel)]
+    left_out = tuple(
+        f"{wheel.path.name} is not in it: its variant is more than an x86-64 level"
+        for wheel in offer.wheels
+        if wheel not in levels
+    )
     for tag in dict.fromkeys(wheel.tag for wheel in levels):
-        same = [wheel for wheel in levels if wheel.tag == tag]
-        plain = [wheel for wheel in same if wheel.label is None]
+        of_tag = [wheel for wheel in levels if wheel.tag == tag]
+        plain = [wheel for wheel in of_tag if wheel.label is None]
         if (where := _without_levels(tag[2])) and len(plain) == 1:
-            notes = (f"{plain[0].path.name} stays as it is: {where} no CPU levels",) if len(same) > 1 else ()
+            notes = (f"{plain[0].path.name} stays as it is: {where} no CPU levels",) if len(of_tag) > 1 else ()
             yield JoinSet(plain[0], (), notes=notes)
             continue
         # the platforms may differ
         fitting = [
             (cpu, wheel)
             for cpu, wheel in added
-            if (_release(wheel), wheel.tag[:2]) == (_release(same[0]), tag[:2])
-            and wheel.machine == same[0].machine == "x86_64"
+            if (_release(wheel), wheel.tag[:2]) == (_release(of_tag[0]), tag[:2])
+            and wheel.machine == of_tag[0].machine == "x86_64"
         ]
-        yield JoinSet.of(same, fitting, notes=left_out)
+        yield JoinSet.of(of_tag, fitting, notes=left_out)
 
 
 def _without_levels(platform: str) -> str | None:
@@ -280,42 +288,23 @@ def _release(wheel: OfferedWheel) -> tuple[str, str]:
     return wheel.name.project, wheel.name.normalised().version
 
 
-def _check_alike(like: OfferedWheel, wheel: OfferedWheel) -> None:
-    if (expected := _release(like)) != (actual := _release(wheel)):
-        what = f"found {' '.join(actual)}; expected {' '.join(expected)}, as {like.path.name} is"
-        raise RepackageError(f"{wheel.path.name}: {what}")
-    if like.tag != wheel.tag:
-        what = f"for {'-'.join(wheel.tag)}; expected {'-'.join(like.tag)}, as {like.path.name} is"
-        raise RepackageError(f"{wheel.path.name}: {what}")
-
-
-def _check_platform(base: OfferedWheel) -> None:
-    platform = base.name.platform
-    if base.machine != "x86_64" or "linux" not in platform:
-        raise RepackageError(
-            f"{base.path.name}: for {platform}; expected Linux on x86_64, where glibc knows CPU levels"
-        )
-    if "musllinux" in platform and "manylinux" not in platform:
-        raise RepackageError(f"{base.path.name}: for {platform}; expected glibc: musl knows no CPU levels")
-
-
 # of one wheel, or over one wheel's RECORD
 _LEFT = ("RECORD", "RECORD.jws", "RECORD.p7s", VARIANT_JSON)
 
 
 @contextmanager
-def opened_join(join_set: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"]:
+def opened_join(join_set: JoinSet, *, allow: Sequence[str] = ()) -> Iterator["JoinedWheel"]:
     if not join_set.others:
         yield JoinedWheel(join_set, None)
         return
     pairs = ((BASELINE, join_set.base), *join_set.others)
     same = frozenset.intersection(*(frozenset(row.hash for row in offered.rows) for _, offered in pairs))
     try:
-        judge = Judge(tuple(map(re.compile, allow)))
+        patterns = tuple(map(re.compile, allow))
     except re.error as error:
         raise RepackageError(f"allow: {error.pattern!r} is not a regular expression: {error}") from error
     with ExitStack() as stack:
-        judge = replace(judge, executor=stack.enter_context(processes()))
+        judge = Judge(patterns, stack.enter_context(processes()))
         wheels = [stack.enter_context(offered.opened()) for _, offered in pairs]
         added = [offered in join_set.added for _, offered in pairs]
         with ThreadPoolExecutor(available_cores()) as pool:
@@ -346,69 +335,74 @@ class JoinedWheel(Struct, frozen=True):
         return tuple(self.join.families.values()) if self.join else ()
 
     def wheel(self) -> NewWheel:
-        base = self.set.base
-        if not self.families:
-            name = base.name.plain()
-            return NewWheel(PurePosixPath(), name, base.path, tuple(self._rest(name)))
         name = self._name()
-        further = further_members(self.join, self.families) if self.join else ()
-        return NewWheel(PurePosixPath(), name, base.path, (*self._rest(name), *further))
+        return NewWheel(PurePosixPath(), name, self.set.base.path, tuple(self._members(name)))
 
-    def _rest(self, name: WheelName) -> Iterator[Member]:
-        base = self.set.base
-        families = self.join.families if self.join else {}
-        for row in base.rows:
-            path = row.path
-            if path in {f"{base.dist_info}/{file}" for file in _LEFT}:
-                continue
-            if self.join and (family := families.get(installed_path(path) or "")):
-                yield from family_members(self.join, family)
+    def _members(self, name: WheelName) -> Iterator[Member]:
+        base, join = self.set.base, self.join
+        families = join.families if join else {}
+        left_out = {f"{base.dist_info}/{file}" for file in _LEFT}
+        for path in (row.path for row in base.rows if row.path not in left_out):
+            if join and (family := families.get(installed_path(path) or "")):
+                yield from family_members(join, family)
             elif path == f"{base.dist_info}/WHEEL" and name != base.name.plain():
                 build, tags = [name.build] if name.build else [], sorted(map(str, name.tags))
                 wheel_file = base.wheel_file.replacing("Build", build).replacing("Tag", tags)
                 yield Put(path, str(wheel_file).encode())
             else:
                 yield Copied(base.path, path, path)
+        # the files that copies need and the baseline lacks; of equal ones at one path the first is taken
+        if not join:
+            return
+        further: dict[str, LevelFile] = {}
+        for file in (file for copy in self._copies for file in join.further(copy)):
+            if (first := further.setdefault(file.path, file)) is file:
+                soname = file.piece.loading.outline.soname
+                yield _placed(join, file, file.path, soname=soname, root=_root(file))
+            elif not first.is_same(file):
+                what = f"another library than that of {first.build}, and the plain wheel has none"
+                raise RepackageError(f"{file}: {what}")
+
+    @property
+    def _copies(self) -> tuple[LevelFile, ...]:
+        return tuple(copy for family in self.families for copy in family.copies)
 
     def _name(self) -> WheelName:
+        """The plain wheel's name; with a build tag if copies are added, or with the tag of the newest that they need.
+
+        `RepackageError` if an added copy needs what no tag of its wheel promises.
+        """
         name = self.set.base.name.plain()
-        if platform := self._newer_platform():
-            return replace(name, platform=platform)
-        if any(copy.build.is_added for family in self.families for copy in family.copies):
+        added = [copy for copy in self._copies if copy.build.is_added]
+        newer: list[tuple[tuple[int, int], str]] = []
+        for copy in added:
+            libraries = {edge.name for edge, _ in self.join.leads(copy)} if self.join else set()
+            if not (fault := platform_fault(copy, platforms_in(self.set.base.name.platform), own=libraries)):
+                continue
+            offered = copy.build.offered
+            platforms = platforms_in(offered.name.platform)
+            glibcs = [platform.glibc for platform in platforms if platform.promises and platform.glibc]
+            if len(glibcs) < len(platforms) or platform_fault(copy, platforms, own=libraries):
+                raise RepackageError(f"{copy}: {fault}; expected a wheel with a tag that does: repair it")
+            newer.append((min(glibcs), offered.name.platform))
+        if newer:
+            return replace(name, platform=max(newer)[1])
+        if added:
             order = name.build_order
             return replace(name, build=str(order[0] + 1 if order else 1))
         return name
 
-    def _newer_platform(self) -> str | None:
-        """The tag of the added wheel that needs the newest system, if the plain wheel's promises too little."""
-        platforms: list[tuple[tuple[int, int], str]] = []
-        for copy in (copy for family in self.families for copy in family.copies if copy.build.is_added):
-            if not (fault := self._platform_fault(copy, self.set.base)):
-                continue
-            offered = copy.build.offered
-            own = platforms_in(offered.name.platform)
-            if not all(platform.promises and platform.glibc for platform in own) or self._platform_fault(copy, offered):
-                what = f"{fault}; expected a wheel with a tag that does: repair it"
-                raise RepackageError(f"{copy}: {what}")
-            platforms.append((min(platform.glibc for platform in own if platform.glibc), offered.name.platform))
-        return max(platforms)[1] if platforms else None
-
-    def _platform_fault(self, copy: LevelFile, offered: OfferedWheel) -> str | None:
-        join = self.join
-        names = {edge.name for edge, _ in join.leads(copy)} if join else set()
-        return platform_fault(copy, platforms_in(offered.name.platform), own=lambda name: name in names)
-
     def notes(self) -> Iterator[str]:
-        if not self.join:
+        if not (join := self.join):
             return
-        join, name = self.join, self._name() if self.families else self.set.base.name.plain()
-        copied: dict[str, list[str]] = {}
+        name = self._name()
+        paths_of: dict[str, list[str]] = {}
         for family in self.families:
             levels = ", ".join(copy.build.level for copy in family.copies)
-            copied.setdefault(levels, []).append(family.base.path)
-        for levels, paths in copied.items():
+            paths_of.setdefault(levels, []).append(family.base.path)
+        for levels, paths in paths_of.items():
             yield f"{name}: copies for {levels} of {shown(paths)}"
-        if same := ", ".join(build.level for build in join.others if not self._taken(build)):
+        if same := ", ".join(build.level for build in join.others if not self._is_taken(build)):
             yield f"{name}: no copies for {same}: the same as the level below"
         if name.build != self.set.base.name.build:
             yield f"{name}: has the build tag {name.build}, by which installers prefer it to the wheel that is out"
@@ -416,16 +410,16 @@ class JoinedWheel(Struct, frozen=True):
             yield f"{name}: needs a newer system than {self.set.base.path.name}, which is for the others: publish both"
         yield from join.notes
 
-    def _taken(self, build: LevelBuild) -> list[str]:
-        return [family.base.path for family in self.families for copy in family.copies if copy.build is build]
+    def _is_taken(self, build: LevelBuild) -> bool:
+        return any(copy.build is build for copy in self._copies)
 
     def check_added(self) -> None:
         """`RepackageError` with the first reason if nothing of an added wheel can be taken."""
         if not self.join:
             return
         for build in self.join.others:
-            # taken first: what is left is known then
-            is_taken = bool(self._taken(build))
+            # this first: notes name what is left out then
+            is_taken = self._is_taken(build)
             begin = f"not taken from {build}: "
             left = [note.removeprefix(begin) for note in self.join.notes if note.startswith(begin)]
             if build.is_added and left and not is_taken:
@@ -433,20 +427,16 @@ class JoinedWheel(Struct, frozen=True):
                 raise RepackageError(f"{build}: nothing of it can be joined: {left[-1]}{more}")
 
 
+_USE = "With pip and with uv, which know nothing of levels; what else is required comes from the index that they have:"
 _OLDER = "glibc before 2.33, and musl, load the baseline's copies: as fast as the plain wheel, no faster"
 _DEBUG = "LD_DEBUG=libs shows which file the loader took; GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2 takes the lower level's"
 
 
 class Hwcaps(Struct, frozen=True):
-    """The layout; *added* wheels, each of a level, are joined as well.
-
-    *url* is where its folder will be served. Functions and paths that *allow* matches may have instructions above their
-    level.
-    """
+    """The layout; *added* wheels, each of a level, are joined as well, and *url* is where its folder will be served."""
 
     added: tuple[tuple[Cpu, Path], ...] = ()
     url: str | None = None
-    allow: tuple[str, ...] = ()
     name: str = "hwcaps"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
@@ -464,23 +454,15 @@ class Hwcaps(Struct, frozen=True):
         outputs: list[LinkedFile | NewWheel] = []
         notes: dict[str, None] = {}
         for join_set in join_sets:
-            with opened_join(join_set, allow=self.allow) as joins:
-                joins.check_added()
-                outputs += joins.outputs()
-                notes |= dict.fromkeys((*join_set.notes, *joins.notes()))
-        files = tuple(output.target for output in outputs)
-        index = SimpleIndex(PurePosixPath("simple"), files)
-        return PublishPlan(self.name, (*outputs, index), tuple(self._uses(offers)), (*notes, _OLDER, _DEBUG))
-
-    def _uses(self, offers: Sequence[OfferedRelease]) -> Iterator[ConsumerUse]:
-        ordered = sorted(offers, key=lambda offer: Version(offer.version))
-        latest = {offer.project: offer.version for offer in ordered if not offer.is_companion}
-        if wanted := " ".join(f"{project}=={version}" for project, version in sorted(latest.items())):
-            yield ConsumerUse(
-                "With pip and with uv, which know nothing of levels; what else is required comes from the index that "
-                "they have:",
-                install_commands(wanted, url=self.url, has_rivals=True),
-            )
+            with opened_join(join_set) as joined_wheel:
+                joined_wheel.check_added()
+                outputs += joined_wheel.outputs()
+                notes |= dict.fromkeys((*join_set.notes, *joined_wheel.notes()))
+        index = SimpleIndex(PurePosixPath("simple"), tuple(output.target for output in outputs))
+        pins = exact_pins([offer for offer in offers if not offer.is_companion])
+        commands = install_commands(pins, url=self.url, has_rivals=True)
+        uses = (ConsumerUse(_USE, commands),) if pins else ()
+        return PublishPlan(self.name, (*outputs, index), uses, (*notes, _OLDER, _DEBUG))
 
 
 def joined(wheels: Sequence[OfferedWheel], *, allow: Sequence[str] = ()) -> NewWheel:
@@ -488,8 +470,7 @@ def joined(wheels: Sequence[OfferedWheel], *, allow: Sequence[str] = ()) -> NewW
 
     `RepackageError` if they do not fit together.
     """
-    join_set = JoinSet.of(wheels)
-    with opened_join(join_set, allow=tuple(allow)) as joined_wheel:
+    with opened_join(JoinSet.of(wheels), allow=allow) as joined_wheel:
         return joined_wheel.wheel()
 
 
@@ -553,26 +534,22 @@ class _WheelCheck:
             symbols = self._interface(path).lacking(self._interface(base.path))
             if lacking := missed(symbols, base, self._taken, is_needed=is_needed):
                 yield path, f"exports no {lacking[0]}, which {base.path} does"
-            yield from self._unfound(path, base.path)
-            yield from self._judged(path, Cpu("x86_64", level), base.path)
+            # the libraries of the wheel that the base finds, and its copy does not
+            edges = {edge.name: edge for edge in self.bundle.graph.needs(path)}
+            for edge in self.bundle.graph.needs(base.path):
+                copy_edge = edges.get(edge.name)
+                if copy_edge and edge.via in OWN_LIBRARY and not _is_found(copy_edge):
+                    yield path, f"{edge.name} is not found from there; {base.path} finds {edge.provider}"
+            for edge in edges.values():
+                if edge.via is Via.MISSING:
+                    yield path, f"{edge.name} is nowhere"
+            yield from self._above(path, Cpu("x86_64", level), base.path)
 
     @cached_property
     def _taken(self) -> frozenset[Versioned]:
-        symbols = {symbol for path in self.bundle.binaries for symbol in self._interface(path).taken}
-        return frozenset({*symbols, *(Versioned(symbol.name) for symbol in symbols)})
+        return with_and_without_versions(map(self._interface, self.bundle.binaries))
 
-    def _unfound(self, path: str, base: str) -> Iterator[tuple[str, str]]:
-        """The libraries of the wheel that the one at *base* finds, and its copy at *path* does not."""
-        edges = {edge.name: edge for edge in self.bundle.graph.needs(path)}
-        for edge in self.bundle.graph.needs(base):
-            own = edges.get(edge.name)
-            if own and edge.via in OWN_LIBRARY and not _is_found(own):
-                yield path, f"{edge.name} is not found from there; {base} finds {edge.provider}"
-        for edge in edges.values():
-            if edge.via is Via.MISSING:
-                yield path, f"{edge.name} is nowhere"
-
-    def _judged(self, path: str, cpu: Cpu, other: str) -> Iterator[tuple[str, str]]:
+    def _above(self, path: str, cpu: Cpu, other: str) -> Iterator[tuple[str, str]]:
         """The code at *path* that is above *cpu*, unless that at *other* has it too."""
         elf = self._elf(other)
         levels = Levels({"code": self._elf(path)}, Claim(cpu, is_explicit=True), baseline=lambda _: elf)
@@ -582,13 +559,11 @@ class _WheelCheck:
     def bases(self) -> Iterator[tuple[str, str]]:
         for path, copy in self._lowest.items():
             level = str(level_of(copy))
-            if self._code(path) == self._code(copy):
-                yield path, f"the same code as its copy for {level}"
-            yield from self._judged(path, Cpu("x86_64", level), copy)
-
-    def _code(self, path: str) -> tuple[str, tuple[str, ...]]:
-        with self.bundle.wheel.mapped(self.bundle.binaries[path].member) as data, at(path):
-            return digest(data), self.bundle.binaries[path].loading.outline.needed
+            needed, copy_needed = (self.bundle.binaries[file].loading.outline.needed for file in (path, copy))
+            with self._mapped(path) as data, self._mapped(copy) as copy_data:
+                if needed == copy_needed and digest(data) == digest(copy_data):
+                    yield path, f"the same code as its copy for {level}"
+            yield from self._above(path, Cpu("x86_64", level), copy)
 
     @cached_property
     def _lowest(self) -> dict[str, str]:
@@ -613,11 +588,11 @@ class _WheelCheck:
     def lost(self) -> Iterator[tuple[str, str]]:
         """The moved libraries that nothing leads to, or that have no copy."""
         # a stub that does not find its library has a finding of its own
-        led = {edge.provider if _is_found(edge) else edge.name for edge in self._leading.values()}
+        led_to = {edge.provider if _is_found(edge) else edge.name for edge in self._leading.values()}
         for path, piece in self.bundle.binaries.items():
             if not piece.name.startswith(MOVED) or GLIBC_HWCAPS in path.split("/"):
                 continue
-            if not {path, piece.name} & led:
+            if led_to.isdisjoint({path, piece.name}):
                 yield path, "no stub leads to it"
             elif path not in self._lowest:
                 yield path, "no copy for any level"
@@ -632,12 +607,17 @@ class _WheelCheck:
         }
 
     def _interface(self, path: str) -> Interface:
-        with self.bundle.wheel.mapped(self.bundle.binaries[path].member) as data, at(path):
+        with self._mapped(path) as data:
             return Interface.parse(data)
 
     def _elf(self, path: str) -> Elf:
-        with self.bundle.wheel.mapped(self.bundle.binaries[path].member) as data, at(path):
+        with self._mapped(path) as data:
             return Elf.parse(data)
+
+    @contextmanager
+    def _mapped(self, path: str) -> Iterator[memoryview]:
+        with self.bundle.wheel.mapped(self.bundle.binaries[path].member) as data, at(path):
+            yield data
 
 
 def _is_found(edge: Edge) -> bool:
