@@ -72,7 +72,7 @@ def test_only_the_gpu_code_and_record_are_others(tmp_path: Path, how: str) -> No
     source = layout(tmp_path / "in", first, tar(PACKAGE), how=how)
     image = slimmed(source, tmp_path / "out")
     assert (image.layers, image.rewritten) == (2, 1)
-    assert image.found.before - image.found.after > len(FAT) // 4
+    assert image.environment.before - image.environment.after > len(FAT) // 4
     if how == "+zstd":
         assert unpacked(tmp_path / "out", how) == []
         return
@@ -187,7 +187,7 @@ def test_files_of_gpu_code_alone_go_from_images_too(tmp_path: Path, below: bool)
     assert after.keys() ^ before.keys() == {f"{SITE}/demo/a.cubin"} | hides
     assert after[f"{SITE}/demo/d.fatbin"][1] == fatbin(entry(arch=90))
     assert "a.cubin" not in after[f"{SITE}/{RECORD}"][1].decode()
-    (left,) = image.found.distributions[0].left
+    (left,) = image.environment.distributions[0].left
     assert (Path(left.path).name, left.why) == ("c.cubin", "demo/sums.txt lists it, which the package reads")
     assert image.rewritten == 1
     again = slimmed(tmp_path / "out", tmp_path / "again")
@@ -206,7 +206,7 @@ def test_files_of_gpu_code_stay_if_their_package_is_of_links(tmp_path: Path) -> 
     linked = loose() | {f"{SITE}/demo/__init__.py": (tarfile.SYMTYPE, "/home/me/.cache/uv/__init__.py")}
     image = slimmed(layout(tmp_path / "in", tar(linked)), tmp_path / "out")
     assert image.rewritten == 0
-    assert {left.why for left in image.found.distributions[0].left} == {
+    assert {left.why for left in image.environment.distributions[0].left} == {
         "a file of GPU code alone, and its package's code or lists, which may name it, are links"
     }
 

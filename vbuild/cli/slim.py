@@ -94,7 +94,7 @@ def _cuts(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _image_lines(image: "SlimmedImage") -> Iterator[str]:
     yield image.ref
-    yield from list(environment_lines(image.found))[1:]
+    yield from list(environment_lines(image.environment))[1:]
     for left in image.linked:
         yield from wrapped(f"  left: {left.path}: {left.why}", indent=4)
     layers = f"{image.rewritten} of {counted(image.layers, 'layer')} new"

@@ -9,39 +9,29 @@ https://github.com/opencontainers/image-spec
 """
 
 import hashlib
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
-from isal import isal_zlib
-
-from vbuild.errors import VbuildError
-from vbuild.files import zstd
-from vbuild.files.reading import open_file
+from vbuild.errors import RepackageError, VbuildError
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.oci.model import (
     DOCUMENT,
-    GZIP_TYPE,
     INDEX_TYPE,
     LABEL,
-    LAYER_TYPE,
+    LAYER_TYPES,
     MANIFEST_TYPE,
     PROPERTIES,
-    ZSTD_TYPE,
     Descriptor,
     ImageFolder,
     Manifest,
     OciPlatform,
+    uncompressed,
 )
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
 from vbuild.verification.model import Finding, Severity
 
 _AGAIN = "lay the wheels out again"
-_CHUNK = 1 << 20
-# what one chunk of 1 MiB may inflate to at a time
-_GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
 def problems(folder: Path) -> Iterator[Finding]:
@@ -67,17 +57,17 @@ class _LayoutCheck:
         except VbuildError as error:
             yield _error(PublishRule.IMAGE, self._path.name, str(error))
             return
+        index = f"{self._path.name}/index.json"
         if not folder.manifests:
-            yield _error(PublishRule.IMAGE, f"{self._path.name}/index.json", "lists nothing")
+            yield _error(PublishRule.IMAGE, index, "lists nothing")
         for ref in sorted({ref for ref in folder.refs if folder.refs.count(ref) > 1}):
-            yield _error(PublishRule.IMAGE, f"{self._path.name}/index.json", f"has several images called {ref}")
+            yield _error(PublishRule.IMAGE, index, f"has several images called {ref}")
         for descriptor in folder.manifests:
             yield from self._descriptor(folder, descriptor)
-        blobs = self._path / "blobs" / "sha256"
-        for blob in sorted(blobs.iterdir()) if blobs.is_dir() else ():
+        for blob in sorted((self._path / "blobs" / "sha256").glob("*")):
             if f"sha256:{blob.name}" not in self._seen:
-                place, what = self._name(f"sha256:{blob.name}"), "nothing in the layout needs it"
-                yield Finding(Severity.WARNING, PublishRule.BLOB, (place,), what, _AGAIN)
+                places, what = (self._name(f"sha256:{blob.name}"),), "nothing in the layout needs it"
+                yield Finding(Severity.WARNING, PublishRule.BLOB, places, what, _AGAIN)
 
     def _descriptor(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[Finding]:
         place = self._name(descriptor.digest)
@@ -98,22 +88,20 @@ class _LayoutCheck:
         for image in images:
             yield from self._descriptor(folder, image)
         for architecture in dict.fromkeys(image.platform.architecture for image in images if image.platform):
-            same = [image for image in images if image.platform and image.platform.architecture == architecture]
+            variants = [image for image in images if image.platform and image.platform.architecture == architecture]
             # clients may take the first that fits
-            plain = [image for image in same if _is_plain(image)]
+            plain = [image for image in variants if _is_plain(image)]
             if not plain:
                 what = f"has no image for plain {architecture}"
                 yield _error(PublishRule.PLAIN, place, what, "publish the plain wheel as well")
-            elif same[0] is not plain[0]:
+            elif variants[0] is not plain[0]:
                 yield _error(PublishRule.PLAIN, place, f"does not list the image for plain {architecture} first")
-            layers = [{layer.digest for layer in folder.manifest(image).layers} for image in same]
+            layers = [{layer.digest for layer in folder.manifest(image).layers} for image in variants]
             if len(layers) > 1 and not set.intersection(*layers):
-                what, advice = (
-                    f"its images of {architecture} have no layer in common",
-                    "lay wheels of one release out together",
-                )
+                what = f"its images of {architecture} have no layer in common"
+                advice = "lay wheels of one release out together"
                 yield Finding(Severity.WARNING, PublishRule.IMAGE, (place,), what, advice)
-        yield from _documented(place, images, annotations)
+        yield from _undocumented(place, images, annotations)
 
     def _manifest(self, folder: ImageFolder, descriptor: Descriptor, manifest: Manifest) -> Iterator[Finding]:
         place = self._name(descriptor.digest)
@@ -132,12 +120,10 @@ class _LayoutCheck:
         for layer, expected in zip(manifest.layers, digests, strict=False):
             if wrong := self._layer(folder, layer, expected):
                 yield _error(PublishRule.BLOB, self._name(layer.digest), wrong)
-        own = OciPlatform(config["architecture"], config.get("variant"), config["os"])
+        platform, listed = OciPlatform.of_config(config), descriptor.platform
         # an image may be listed as what it is, or as less
-        listed = descriptor.platform
-        is_family = listed and (own.os, own.architecture) == (listed.os, listed.architecture)
-        if listed and not (is_family and listed.variant in {None, own.variant}):
-            yield _error(PublishRule.IMAGE, place, f"is listed as {listed}, and its config says {own}")
+        if listed and listed not in {platform, OciPlatform(platform.architecture, None, platform.os)}:
+            yield _error(PublishRule.IMAGE, place, f"is listed as {listed}, and its config says {platform}")
         labels = dict((config.get("config") or {}).get("Labels") or {})
         annotations = dict(descriptor.annotations)
         for name in (PROPERTIES, LABEL) if descriptor.variant else ():
@@ -151,9 +137,15 @@ class _LayoutCheck:
         key = f"{layer.digest} {expected}"
         if key not in self._sound:
             folder.check(layer)
-            actual = _diff_id(folder.blob(layer), layer.media_type)
-            same = actual in {expected, None}
-            self._sound[key] = None if same else f"uncompressed it is {actual}, and the config says {expected}"
+            actual = expected
+            if layer.media_type in LAYER_TYPES:
+                try:
+                    with uncompressed(folder.blob(layer), layer.media_type) as file:
+                        actual = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+                except RepackageError:
+                    actual = "damaged"
+            is_sound = actual == expected
+            self._sound[key] = None if is_sound else f"uncompressed it is {actual}, and the config says {expected}"
         return self._sound[key]
 
     def _name(self, digest: str) -> str:
@@ -167,7 +159,8 @@ def _is_plain(image: Descriptor) -> bool:
     return cpu is not None and cpu.is_baseline and all(line.endswith((":: v1", ":: 8a")) for line in properties)
 
 
-def _documented(place: str, images: Sequence[Descriptor], index_annotations: Mapping[str, str]) -> Iterator[Finding]:
+def _undocumented(place: str, images: Sequence[Descriptor], index_annotations: Mapping[str, str]) -> Iterator[Finding]:
+    """The variants of *images* that the index's variants.json does not list, or that are invalid."""
     for image in images:
         if not image.variant:
             continue
@@ -180,45 +173,6 @@ def _documented(place: str, images: Sequence[Descriptor], index_annotations: Map
                 yield _error(PublishRule.VARIANT, place, what)
         except VbuildError as error:
             yield _error(PublishRule.VARIANT, place, f"{label}: {error}")
-
-
-def _diff_id(blob: Path, media_type: str) -> str | None:
-    """The SHA-256 of the layer in *blob* uncompressed, or None if vbuild cannot uncompress it."""
-    readers: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
-        LAYER_TYPE: _read,
-        GZIP_TYPE: _gunzipped,
-        ZSTD_TYPE: lambda file: _read(zstd.reading(file)),
-    }
-    if media_type not in readers:
-        return None
-    digest = hashlib.sha256()
-    try:
-        with open_file(blob) as file:
-            for chunk in readers[media_type](file):
-                digest.update(chunk)
-    except (isal_zlib.error, zstd.ZstdError, EOFError):  # type: ignore[misc] # isal's stub says it is one
-        return "damaged"
-    return f"sha256:{digest.hexdigest()}"
-
-
-def _read(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK):
-        yield chunk
-
-
-def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
-    inflater = isal_zlib.decompressobj(_GZIP_WINDOW)
-    is_open = False
-    for chunk in _read(file):
-        rest = chunk
-        while rest:
-            yield inflater.decompress(rest, _CHUNK)
-            is_open = not inflater.eof
-            rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-            if inflater.eof:
-                inflater = isal_zlib.decompressobj(_GZIP_WINDOW)
-    if is_open:
-        raise EOFError
 
 
 def _error(rule: PublishRule, place: str, what: str, advice: str = _AGAIN) -> Finding:

@@ -14,19 +14,25 @@ https://github.com/opencontainers/image-spec/blob/main/image-index.md
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 """
 
+import gzip
 import hashlib
+import io
 import re
+import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.config.table import Table
 from vbuild.errors import HardwareError, RecipeError, RepackageError, at
+from vbuild.files import zstd
 from vbuild.files.hashing import sha256_of
-from vbuild.files.reading import json_object, read_file
+from vbuild.files.reading import json_object, open_file, read_file
 from vbuild.hardware.cpu import Cpu
 from vbuild.wheel.metadata import unpadded
 
@@ -36,6 +42,9 @@ CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 GZIP_TYPE, ZSTD_TYPE = f"{LAYER_TYPE}+gzip", f"{LAYER_TYPE}+zstd"
+LAYER_TYPES = (LAYER_TYPE, GZIP_TYPE, ZSTD_TYPE)
+# in a layer an entry of this name hides one of a layer below (image-spec, layer.md)
+WHITEOUT = ".wh."
 REF_NAME = "org.opencontainers.image.ref.name"
 
 # annotations of an image, also labels of its config: a variant's properties, a line each, and its label
@@ -58,6 +67,10 @@ class OciPlatform(Struct, frozen=True):
         """The platform of *cpu*; baselines have no variant, so that clients that ask for none find them."""
         variant = cpu.level if cpu.machine == "x86_64" else f"v{cpu.level.removesuffix('a').removesuffix('.0')}"
         return cls(_ARCHITECTURES[cpu.machine], None if cpu.is_baseline else variant)
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any]) -> Self:
+        return cls(config["architecture"], config.get("variant"), config["os"])
 
     @property
     def cpu(self) -> Cpu | None:
@@ -84,7 +97,7 @@ class OciPlatform(Struct, frozen=True):
 
 
 class Descriptor(Struct, frozen=True):
-    """Names a blob: its media type, its digest as ``sha256:…``, its size in bytes, and annotations."""
+    """Names a blob: media type, digest as ``sha256:…``, size in bytes, and annotations."""
 
     media_type: str
     digest: str
@@ -95,7 +108,7 @@ class Descriptor(Struct, frozen=True):
 
     @property
     def variant(self) -> tuple[str, list[str]] | None:
-        """The label and the properties that its annotations state."""
+        """The label and properties in its annotations."""
         annotations = dict(self.annotations)
         if LABEL not in annotations or PROPERTIES not in annotations:
             return None
@@ -158,11 +171,10 @@ class Base(Struct, frozen=True):
 
 
 class OciImage(Struct, frozen=True):
-    """One image: *layers* are places in the folder's, *annotations* its annotations and labels.
+    """One image: *layers* are indexes into the folder's, *annotations* its annotations and labels.
 
     *listed* is the platform in the family's index, *platform* that in its config: an image that needs more than a
-    platform can say may be listed as less than it is, so that no client takes it by chance. *search* is the folder
-    where Python finds its modules.
+    platform can say may be listed as less, so that no client takes it by chance. Python searches the folder *search*.
     """
 
     ref: str
@@ -221,16 +233,12 @@ class ImageFolder(Struct, frozen=True):
 
     def named(self, ref: str | None) -> Descriptor:
         """What index.json calls *ref*, or its only entry; `RepackageError` if that is not one."""
-        if ref is None:
-            named = self.manifests
-            expected = "one image, or its name behind a colon"
-        else:
-            named = tuple(manifest for manifest in self.manifests if ref_of(manifest) == ref)
-            expected = f"{ref!r}"
-        if len(named) != 1:
+        manifests = [manifest for manifest in self.manifests if ref in {None, ref_of(manifest)}]
+        if len(manifests) != 1:
             names = ", ".join(self.refs) or f"{len(self.manifests)} images without names"
+            expected = "one image, or its name behind a colon" if ref is None else f"{ref!r}"
             raise RepackageError(f"{self.path}: has {names}; expected {expected}")
-        return named[0]
+        return manifests[0]
 
     def blob(self, descriptor: Descriptor) -> Path:
         return self.path / "blobs" / descriptor.digest.replace(":", "/")
@@ -247,7 +255,7 @@ class ImageFolder(Struct, frozen=True):
                 raise RepackageError("its SHA-256 is another: the blob is damaged, copy it again")
 
     def read(self, descriptor: Descriptor) -> bytes:
-        """The small blob, a manifest, index or config, that *descriptor* names, checked."""
+        """The manifest, index or config that *descriptor* names, checked."""
         if descriptor.size > _LARGEST:
             raise RepackageError(
                 f"{self.path}: {descriptor.digest}: {descriptor.size} bytes of JSON, {_LARGEST} at most"
@@ -277,7 +285,6 @@ class ImageFolder(Struct, frozen=True):
     def config(self, descriptor: Descriptor) -> dict[str, Any]:
         """The config that *descriptor* names, with the right types as far as vbuild reads it."""
         with self._parsed(descriptor) as values:
-            # of the types that they should be, as far as vbuild reads them
             table = Table(values)
             table.text("architecture")
             table.text("os")
@@ -293,7 +300,6 @@ class ImageFolder(Struct, frozen=True):
 
     @contextmanager
     def _parsed(self, descriptor: Descriptor) -> Iterator[dict[str, Any]]:
-        """The JSON object that *descriptor* names; errors name its digest."""
         data = self.read(descriptor)
         with at(self.path), _reading(descriptor.digest):
             yield json_object(data, RepackageError)
@@ -304,17 +310,14 @@ class ImageFolder(Struct, frozen=True):
         Manifests in an index without a platform, or of an unknown one (attestations), are not images.
         """
         if descriptor.media_type == INDEX_TYPE:
-            listed, annotations = self.index(descriptor)
-            images = (entry for entry in listed if entry.media_type == MANIFEST_TYPE)
-            return tuple(
-                entry for entry in images if entry.platform and entry.platform.architecture != "unknown"
-            ), annotations
+            entries, annotations = self.index(descriptor)
+            manifests = (entry for entry in entries if entry.media_type == MANIFEST_TYPE)
+            images = (image for image in manifests if image.platform and image.platform.architecture != "unknown")
+            return tuple(images), annotations
         if descriptor.platform:
             return (descriptor,), {}
         config = self.config(self.manifest(descriptor).config)
-        platform = OciPlatform(config["architecture"], config.get("variant"), config["os"])
-        image = Descriptor(descriptor.media_type, descriptor.digest, descriptor.size, platform, descriptor.annotations)
-        return (image,), {}
+        return (replace(descriptor, platform=OciPlatform.of_config(config), artifact_type=None),), {}
 
 
 def folder_and_name(place: Path) -> tuple[Path, str | None]:
@@ -353,16 +356,10 @@ def _descriptor(values: Table) -> Descriptor:
         raise values.refuse("digest", f"{digest!r}; expected sha256: and 64 hexadecimal digits")
     media_type, size, platform = values.text("mediaType"), values.number("size"), None
     if "platform" in values:
-        named = values.handed("platform")
-        platform = OciPlatform(named.text("architecture"), named.optional_text("variant") or None, named.text("os"))
-    return Descriptor(
-        media_type,
-        digest,
-        size,
-        platform,
-        values.pairs("annotations"),
-        values.optional_text("artifactType"),
-    )
+        table = values.handed("platform")
+        platform = OciPlatform(table.text("architecture"), table.optional_text("variant") or None, table.text("os"))
+    annotations, artifact_type = values.pairs("annotations"), values.optional_text("artifactType")
+    return Descriptor(media_type, digest, size, platform, annotations, artifact_type)
 
 
 def _file(path: Path) -> bytes:
@@ -372,6 +369,23 @@ def _file(path: Path) -> bytes:
         return read_file(path)
     except OSError as error:
         raise RepackageError(f"cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def uncompressed(blob: Path, media_type: str) -> Iterator[io.BufferedIOBase]:
+    """The tar archive of the layer in *blob*; `RepackageError` if it is damaged, or of another type."""
+    if media_type not in LAYER_TYPES:
+        raise RepackageError(f"a layer of type {media_type}; expected {', '.join(LAYER_TYPES)}")
+    with ExitStack() as stack:
+        file: Any = stack.enter_context(open_file(blob))
+        if media_type == GZIP_TYPE:
+            file = stack.enter_context(gzip.open(file))
+        elif media_type == ZSTD_TYPE:
+            file = stack.enter_context(zstd.reading(file))
+        try:
+            yield file
+        except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError) as error:
+            raise RepackageError(f"not a layer that can be read: {error}") from error
 
 
 def digest_of(data: bytes) -> str:

@@ -40,11 +40,10 @@ from vbuild.publishing.installing import InstallEnvironment, installed, moment_o
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan
 from vbuild.publishing.oci.model import (
     DOCUMENT,
-    GZIP_TYPE,
     LABEL,
-    LAYER_TYPE,
+    LAYER_TYPES,
     PROPERTIES,
-    ZSTD_TYPE,
+    WHITEOUT,
     Base,
     Descriptor,
     File,
@@ -79,8 +78,8 @@ class ImageGroup(Struct, frozen=True):
     def listed(self, wheel: OfferedWheel) -> OciPlatform:
         """The platform under which an index may list *wheel*, so that no client takes it that cannot run it."""
         cpu = self.cpu(wheel)
-        others = {self.cpu(other) for other in self.wheels if _is_cpu_alone(other)}
-        return OciPlatform.of(cpu if _is_cpu_alone(wheel) or cpu in others else BASELINES[self.machine])
+        is_listed = any(self.cpu(other) == cpu for other in self.wheels if _is_cpu_alone(other))
+        return OciPlatform.of(cpu if is_listed else BASELINES[self.machine])
 
 
 def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageGroup, ...], tuple[OfferedWheel, ...]]:
@@ -102,13 +101,13 @@ def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageG
     is_mixed = any(wheel.machine for wheels in wheels_of_ref.values() for wheel in wheels)
     image_groups = []
     for ref, wheels in sorted(wheels_of_ref.items()):
-        machines_there = [machine for machine in BASELINES if machine in {wheel.machine for wheel in wheels}]
-        if not machines_there and is_mixed:
+        machines_of_ref = [machine for machine in BASELINES if machine in {wheel.machine for wheel in wheels}]
+        if not machines_of_ref and is_mixed:
             continue  # it stands in for a plain wheel in the others' groups
-        for machine in machines_there or machines:
-            mine = [wheel for wheel in wheels if wheel.machine in {machine, None}]
+        for machine in machines_of_ref or machines:
+            fitting = [wheel for wheel in wheels if wheel.machine in {machine, None}]
             with at(f"{offer}: {ref}, {machine}"):
-                image_groups.append(_group(ref, machine, mine, anywhere))
+                image_groups.append(_group(ref, machine, fitting, anywhere))
     return tuple(image_groups), passed
 
 
@@ -122,26 +121,25 @@ def _group(ref: str, machine: str, wheels: Sequence[OfferedWheel], anywhere: Seq
     members = [wheel for wheel in wheels if wheel.machine or wheel.label is not None or not has_own]
     if not any(_is_plain(wheel, machine) for wheel in members):
         members += [wheel for wheel in anywhere if wheel.label is None and "py3" in wheel.name.python.split(".")][:1]
-    labels = [name_of(wheel) for wheel in members]
-    for wheel in members:
-        if labels.count(name_of(wheel)) > 1:
-            twins = ", ".join(other.path.name for other in members if name_of(other) == name_of(wheel))
-            raise RepackageError(f"{twins}: an image each, and nothing to tell them apart by; give one of them")
+    names = [name_of(wheel) for wheel in members]
+    if twin := next((name for name in names if names.count(name) > 1), None):
+        files = ", ".join(wheel.path.name for wheel in members if name_of(wheel) == twin)
+        raise RepackageError(f"{files}: an image each, and nothing to tell them apart by; give one of them")
     if not any(_is_plain(wheel, machine) for wheel in members):
         raise RepackageError(
-            f"has {', '.join(labels)}, and no plain wheel: clients that ask for no variant would find no image; "
+            f"has {', '.join(names)}, and no plain wheel: clients that ask for no variant would find no image; "
             f"give the plain wheel"
         )
-    return ImageGroup(ref, machine, tuple(sorted(members, key=lambda wheel: _order(wheel, machine))))
 
+    def order(wheel: OfferedWheel) -> tuple[int, int, str]:
+        """Plain first, for clients that take the first that fits; accelerators last, the others by falling level."""
+        if wheel.label is None:
+            return 0, 0, ""
+        if _is_plain(wheel, machine):
+            return 1, 0, wheel.label
+        return (2 if _is_cpu_alone(wheel) else 3), -_lowest_cpu(wheel, machine).rank, wheel.label
 
-def _order(wheel: OfferedWheel, machine: str) -> tuple[int, int, str]:
-    """Plain first, for clients that take the first that fits; accelerators last, the others by level from the top."""
-    if wheel.label is None:
-        return 0, 0, ""
-    if _is_plain(wheel, machine):
-        return 1, 0, wheel.label
-    return (2 if _is_cpu_alone(wheel) else 3), -_lowest_cpu(wheel, machine).rank, wheel.label
+    return ImageGroup(ref, machine, tuple(sorted(members, key=order)))
 
 
 def _is_plain(wheel: OfferedWheel, machine: str) -> bool:
@@ -155,13 +153,13 @@ def _is_cpu_alone(wheel: OfferedWheel) -> bool:
 
 def _lowest_cpu(wheel: OfferedWheel, machine: str) -> Cpu:
     with at(wheel.path.name):
-        named = [cpu for prop in wheel.properties if (cpu := Cpu.of_property(str(prop)))]
-    if extras := [str(prop) for prop in wheel.properties if extra_of(str(prop))]:
-        what = f"needs {extras[0]}, and clients choose images by level alone: expected wheels without it"
-        raise RepackageError(f"{wheel.path.name}: {what}")
-    if strange := [cpu for cpu in named if cpu.machine != machine]:
-        raise RepackageError(f"{wheel.path.name}: needs {strange[0].variant_property}, and is for {machine}")
-    return min(named, key=lambda cpu: cpu.rank, default=BASELINES[machine])
+        cpus = [cpu for prop in wheel.properties if (cpu := Cpu.of_property(str(prop)))]
+        if extra := next((str(prop) for prop in wheel.properties if extra_of(str(prop))), None):
+            what = f"needs {extra}, and clients choose images by level alone: expected wheels without it"
+            raise RepackageError(what)
+        if strange := next((cpu for cpu in cpus if cpu.machine != machine), None):
+            raise RepackageError(f"needs {strange.variant_property}, and is for {machine}")
+    return min(cpus, key=lambda cpu: cpu.rank, default=BASELINES[machine])
 
 
 def name_of(wheel: OfferedWheel) -> str:
@@ -170,8 +168,6 @@ def name_of(wheel: OfferedWheel) -> str:
 
 PREFIX = "usr/local"
 _CPYTHON = re.compile(r"cp3(?P<minor>\d+)")
-# names that mean in a layer that a file below is gone (image-spec, layer.md)
-_WHITEOUT = ".wh."
 _EXECUTABLE, _PLAIN = 0o755, 0o644
 # the minor version of Python 3 whose requirements count for a wheel of any Python
 _ANY_MINOR = 11
@@ -199,27 +195,27 @@ def python_for(wheel: OfferedWheel, base: str | None) -> Python | None:
     base_version = re.match(r"3\.(\d+)", base or "")
     if base_version is None:
         return Python(None if is_abi3 else minor, threaded)
-    known = int(base_version[1])
-    if wheel.name.python.startswith("pp") or (known < (minor or 0) if is_abi3 else known != minor):
+    base_minor = int(base_version[1])
+    if wheel.name.python.startswith("pp") or (base_minor < (minor or 0) if is_abi3 else base_minor != minor):
         return None
-    return Python(known, threaded)
+    return Python(base_minor, threaded)
 
 
 def companions_of(wheel: OfferedWheel, companions: Sequence[OfferedWheel], machine: str) -> tuple[OfferedWheel, ...]:
     """Those of *companions* that have to be in an image with *wheel*: what it requires there, and what they do."""
-    here = [
+    fitting = [
         companion
         for companion in companions
         if is_for_linux(companion) and companion.machine in {machine, None} and companion.label in {None, wheel.label}
     ]
-    labelled = {companion.name.release for companion in here if companion.label}
+    labelled = {companion.name.release for companion in fitting if companion.label}
     return required_companions(
-        (wheel,), [companion for companion in here if companion.label or companion.name.release not in labelled]
+        (wheel,), [companion for companion in fitting if companion.label or companion.name.release not in labelled]
     )
 
 
-def lacking(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Python, machine: str) -> Iterator[str]:
-    """The requirements of *wheel* that hold in an image and that none of *companions* meets, without extras.
+def unmet(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Python, machine: str) -> Iterator[str]:
+    """The requirements of *wheel* that apply in an image and that none of *companions* meets, without extras.
 
     `WheelError` for a line that is not a requirement.
     """
@@ -228,10 +224,9 @@ def lacking(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Pyt
         with at(wheel.path.name):
             with at("Requires-Dist"):
                 requirement = checked_requirement(line, WheelError)
-            is_met = any(
-                admits(requirement, companion.name.project, companion.name.version) for companion in companions
-            )
-            if not is_met and applies(requirement, minor, machine=machine):
+            if any(admits(requirement, companion.name.project, companion.name.version) for companion in companions):
+                continue
+            if applies(requirement, minor, machine=machine):
                 yield str(requirement)
 
 
@@ -240,22 +235,19 @@ def files_of(wheels: Sequence[OfferedWheel], python: Python) -> tuple[File, ...]
     owners: dict[str, tuple[File, OfferedWheel]] = {}
     for wheel in wheels:
         for file in _files(wheel, python):
-            known, whose = owners.setdefault(file.path, (file, wheel))
-            if (known.digest, known.mode) != (file.digest, file.mode):
-                name, other_name = whose.path.name, wheel.path.name
-                raise RepackageError(
-                    f"{file.path}: {name} and {other_name} have different files there; expected one of them"
-                )
+            first, owner = owners.setdefault(file.path, (file, wheel))
+            if (first.digest, first.mode) != (file.digest, file.mode):
+                names = f"{owner.path.name} and {wheel.path.name}"
+                raise RepackageError(f"{file.path}: {names} have different files there; expected one of them")
     return tuple(file for _, (file, _) in sorted(owners.items()))
 
 
 def _files(wheel: OfferedWheel, python: Python) -> Iterator[File]:
     with wheel.opened() as opened, at(wheel.path.name):
         for file in installed(opened, python.environment):
-            if any(part.startswith(_WHITEOUT) for part in file.path.split("/")):
-                raise RepackageError(
-                    f"{file.path}: deletes a file in an image; expected no name with {_WHITEOUT} in front"
-                )
+            if any(part.startswith(WHITEOUT) for part in file.path.split("/")):
+                what = f"deletes a file in an image; expected no name with {WHITEOUT} in front"
+                raise RepackageError(f"{file.path}: {what}")
             path, mode = f"{PREFIX}/{file.path}", _EXECUTABLE if file.is_executable else _PLAIN
             if isinstance(file.content, bytes):
                 yield NewFile(path, mode, file.content)
@@ -276,7 +268,6 @@ def layered(images: Mapping[str, Sequence[File]], *, release: str) -> dict[str, 
     }
 
 
-_LAYERS = (LAYER_TYPE, GZIP_TYPE, ZSTD_TYPE)
 _PYTHON = re.compile(r"PYTHON_VERSION=(?P<version>\d+\.\d+[\w.]*)")
 
 
@@ -305,7 +296,7 @@ class BaseFolder(Struct, frozen=True):
         `RepackageError` if there is none for its machine, or a blob of it is missing or damaged.
         """
         linux = ((image, image.platform) for image in self.images if image.platform and image.platform.os == "linux")
-        fitting = [(own.rank, image) for image, platform in linux if (own := platform.cpu) and cpu.runs(own)]
+        fitting = [(level.rank, image) for image, platform in linux if (level := platform.cpu) and cpu.runs(level)]
         if not fitting:
             platforms = ", ".join(str(image.platform) for image in self.images) or "no image"
             raise RepackageError(f"base: {self.place}: has {platforms}; expected an image for {OciPlatform.of(cpu)}")
@@ -314,14 +305,14 @@ class BaseFolder(Struct, frozen=True):
             manifest = self.folder.manifest(image)
             config = self.folder.config(manifest.config)
             for layer in manifest.layers:
-                if layer.media_type not in _LAYERS:
+                if layer.media_type not in LAYER_TYPES:
                     what = f"{layer.media_type}; expected a layer of the OCI's: copy it as one"
                     raise RepackageError(f"{self.place}: {layer.digest}: {what}")
                 self.folder.check(layer)
-        layers, digests = len(manifest.layers), len(config["rootfs"]["diff_ids"])
-        if layers != digests:
-            what = f"{layers} layers and {digests} diff_ids; expected the same number: the base is damaged"
-            raise RepackageError(f"base: {self.place}: {what}")
+            layers, digests = len(manifest.layers), len(config["rootfs"]["diff_ids"])
+            if layers != digests:
+                what = f"{layers} layers and {digests} diff_ids; expected the same number: the base is damaged"
+                raise RepackageError(f"{self.place}: {what}")
         # the official images say which Python they have
         lines = (config.get("config") or {}).get("Env") or ()
         python = next((match["version"] for line in lines if (match := _PYTHON.fullmatch(line))), None)
@@ -371,7 +362,7 @@ class _Release:
         self._layers: dict[Layer, int] = {}
         self._below: dict[str, Base] = {}
         self._notes: list[str] = []
-        self._lacking: dict[str, None] = {}
+        self._unmet: dict[str, None] = {}
         self._families = self._image_families()
 
     def outputs(self) -> Iterator[Output]:
@@ -392,27 +383,27 @@ class _Release:
 
     def uses(self) -> Iterator[ConsumerUse]:
         family = self._families[0]
-        here, name = quote(f"{self._name}:{family.ref}"), self._offer.project
+        index, image = (quote(f"{self._name}:{ref}") for ref in (family.ref, family.images[0].ref))
         tag = re.sub(r"[^\w.-]", "-", f"{self._offer.version}-{family.ref}")
-        yield ConsumerUse(f"The image of {self._offer} that is best for this machine:", f"vbuild select oci:{here}")
-        yield ConsumerUse("What there is, with platforms and annotations:", f"skopeo inspect --raw oci:{here}")
+        yield ConsumerUse(f"The image of {self._offer} that is best for this machine:", f"vbuild select oci:{index}")
+        yield ConsumerUse("What there is, with platforms and annotations:", f"skopeo inspect --raw oci:{index}")
         yield ConsumerUse(
-            "Into a registry, all images at once:", f'skopeo copy --all oci:{here} "docker://$REGISTRY/{name}:{tag}"'
+            "Into a registry, all images at once:",
+            f'skopeo copy --all oci:{index} "docker://$REGISTRY/{self._offer.project}:{tag}"',
         )
-        ref = family.images[0].ref
-        yield ConsumerUse("One image, for podman here:", f"podman pull oci:{quote(f'{self._name}:{ref}')}")
+        yield ConsumerUse("One image, for podman here:", f"podman pull oci:{image}")
 
     def notes(self) -> Iterator[str]:
-        called = (
+        families = (
             f"{family.ref} ({', '.join(image.ref.removeprefix(f'{family.ref}-') for image in family.images)})"
             for family in self._families
         )
         example = f"oci:{self._name}:{self._families[0].images[0].ref}"
-        yield f"{self._name} has {', '.join(called)}; {example} is one image."
+        yield f"{self._name} has {', '.join(families)}; {example} is one image."
         if self._base is None:
             yield f"Without --base images hold no Python: copy their /{PREFIX} into one that does."
-        if self._lacking:
-            yield f"{self._offer} requires {', '.join(self._lacking)}: only the base can bring that."
+        if self._unmet:
+            yield f"{self._offer} requires {', '.join(self._unmet)}: only the base can bring that."
         yield from self._notes
 
     def _image_families(self) -> tuple[ImageFamily, ...]:
@@ -424,14 +415,14 @@ class _Release:
         image_groups, passed = groups(self._offer, machines or tuple(BASELINES))
         for wheel in passed:
             self._notes.append(f"{wheel.path.name} is not for Linux on x86_64 or aarch64, and is in no image")
-        gathered: dict[str, list[OciImage]] = {}
+        images_of_ref: dict[str, list[OciImage]] = {}
         for group in image_groups:
-            several = len({other.machine for other in image_groups if other.ref == group.ref}) > 1
-            if images := self._images(group, several=several):
-                gathered.setdefault(group.ref, []).extend(images)
-        if not gathered:
+            is_for_several = len({other.machine for other in image_groups if other.ref == group.ref}) > 1
+            if images := self._images(group, is_for_several_machines=is_for_several):
+                images_of_ref.setdefault(group.ref, []).extend(images)
+        if not images_of_ref:
             raise RepackageError(f"{self._offer}: no wheel that an image can be made of: {'; '.join(self._notes)}")
-        refs = [*gathered, *(image.ref for images in gathered.values() for image in images)]
+        refs = [*images_of_ref, *(image.ref for images in images_of_ref.values() for image in images)]
         if twice := sorted({ref for ref in refs if refs.count(ref) > 1}):
             raise RepackageError(
                 f"{self._offer}: two images would be called {twice[0]}; give the variant another label"
@@ -443,36 +434,35 @@ class _Release:
             )
         return tuple(
             ImageFamily(ref, tuple(images), self._document_annotation(image_groups, ref))
-            for ref, images in gathered.items()
+            for ref, images in images_of_ref.items()
         )
 
-    def _images(self, group: ImageGroup, *, several: bool) -> list[OciImage]:
+    def _images(self, group: ImageGroup, *, is_for_several_machines: bool) -> list[OciImage]:
         """The images of *group*, whose layers it adds to the release's; none if the base has another Python."""
         version = self._based(group, group.wheels[0])[1]
-        lots = [(wheel, python_for(wheel, version)) for wheel in group.wheels]
-        whole = [(wheel, python) for wheel, python in lots if python]
-        if len(whole) < len(lots):
+        pythons = [(wheel, python) for wheel in group.wheels if (python := python_for(wheel, version))]
+        if len(pythons) < len(group.wheels):
             self._notes.append(f"{group.ref} is left out: the base has Python {version}")
             return []
         files: dict[str, tuple[File, ...]] = {}
-        for wheel, python in whole:
+        for wheel, python in pythons:
             companions = companions_of(wheel, self._companions, group.machine)
-            self._lacking |= dict.fromkeys(lacking(wheel, companions, python, group.machine))
+            self._unmet |= dict.fromkeys(unmet(wheel, companions, python, group.machine))
             files[name_of(wheel)] = files_of((wheel, *companions), python)
         layers = layered(files, release=str(self._offer))
-        ends = f"-{OciPlatform.of(BASELINES[group.machine]).architecture}" if several else ""
+        ending = f"-{OciPlatform.of(BASELINES[group.machine]).architecture}" if is_for_several_machines else ""
         images = []
-        for wheel, python in whole:
-            places = [self._layers.setdefault(layer, len(self._layers)) for layer in layers[name_of(wheel)]]
+        for wheel, python in pythons:
+            numbers = [self._layers.setdefault(layer, len(self._layers)) for layer in layers[name_of(wheel)]]
             annotations: tuple[tuple[str, str], ...] = ()
             if wheel.label is not None:
                 properties = "\n".join(sorted(map(str, wheel.properties)))
                 annotations = (PROPERTIES, properties), (LABEL, wheel.label)
             image = OciImage(
-                ref=f"{group.ref}-{name_of(wheel)}{ends}",
+                ref=f"{group.ref}-{name_of(wheel)}{ending}",
                 listed=group.listed(wheel),
                 platform=OciPlatform.of(group.cpu(wheel)),
-                layers=tuple(places),
+                layers=tuple(numbers),
                 annotations=annotations,
                 search=f"/{PREFIX}/{python.environment.site_packages}",
                 base=self._based(group, wheel)[0],

@@ -11,14 +11,13 @@ is.
 https://github.com/opencontainers/image-spec/blob/main/layer.md
 """
 
-import gzip
 import hashlib
 import os
 import posixpath
 import tarfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -28,19 +27,21 @@ from msgspec import Struct
 from vbuild.errors import RepackageError, at
 from vbuild.files import zstd
 from vbuild.files.atomic import STAGE, linked, settle, settle_names, staging
+from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import BoundedInfo, json_object, open_file, read_file
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.oci.model import (
     GZIP_TYPE,
     INDEX_TYPE,
-    LAYER_TYPE,
     REF_NAME,
+    WHITEOUT,
     ZSTD_TYPE,
     Descriptor,
     ImageFolder,
     digest_of,
     folder_and_name,
     ref_of,
+    uncompressed,
 )
 from vbuild.publishing.oci.writing import GzipMembers, packed_json
 from vbuild.slimming.device_files import is_alone, may_list, worth_reading
@@ -76,9 +77,9 @@ class ImageTree:
     def add(self, archive: tarfile.TarFile, number: int) -> None:
         """Put the layer *archive*, which has that *number*, on top."""
         for entry in archive:
-            path = entry_path(entry.name)
+            path = _entry_path(entry.name)
             folder, _, name = path.rpartition("/")
-            if name == OPAQUE:
+            if name == _OPAQUE:
                 self._remove(folder, below=number)
             elif name.startswith(WHITEOUT):
                 gone = posixpath.join(folder, name.removeprefix(WHITEOUT))
@@ -97,7 +98,7 @@ class ImageTree:
                 if entry.islnk() or entry.issym():
                     self.links.add(path)
                 if entry.islnk():
-                    self._linked |= {path, entry_path(entry.linkname)}
+                    self._linked |= {path, _entry_path(entry.linkname)}
                 elif entry.isreg() and path:
                     self._take(archive, entry, path, number)
 
@@ -119,6 +120,7 @@ class ImageTree:
         return [path for file, path, inode in places if not file.exists() or file.stat().st_ino != inode]
 
     def alone(self) -> Iterator[str]:
+        """The files of GPU code alone."""
         for path in self.owners:
             with open_file(self._root / path) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -174,37 +176,28 @@ def _is_listed(path: str) -> bool:
     return any(part.endswith(_LISTS) for part in path.split("/")[:-1])
 
 
-# an entry of this name hides one of a layer below; this one hides all that a folder had
-WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
+# an entry of this name hides all that a folder had in layers below
+_OPAQUE = f"{WHITEOUT}{WHITEOUT}.opq"
 
-_TYPES = (LAYER_TYPE, GZIP_TYPE, ZSTD_TYPE)
 _ZSTD_LEVEL = 3
 
 
 @contextmanager
-def opened_layer(blob: Path, media_type: str) -> Iterator[tarfile.TarFile]:
-    """The layer *blob*, read from start to end; `RepackageError` if it cannot be read."""
-    if media_type not in _TYPES:
-        raise RepackageError(f"a layer of type {media_type}; expected {', '.join(_TYPES)}")
-    with ExitStack() as stack:
-        file: Any = stack.enter_context(open_file(blob))
-        if media_type == GZIP_TYPE:
-            file = stack.enter_context(gzip.open(file, "rb"))
-        elif media_type == ZSTD_TYPE:
-            file = stack.enter_context(zstd.reading(file))
-        try:
-            yield stack.enter_context(tarfile.open(fileobj=file, mode="r|", tarinfo=BoundedInfo))
-        except (tarfile.TarError, EOFError, gzip.BadGzipFile, zstd.ZstdError) as error:
-            raise RepackageError(f"not a layer that can be read: {error}") from error
+def _opened_layer(blob: Path, media_type: str) -> Iterator[tarfile.TarFile]:
+    with (
+        uncompressed(blob, media_type) as file,
+        tarfile.open(fileobj=file, mode="r|", tarinfo=BoundedInfo) as archive,
+    ):
+        yield archive
 
 
-def entry_path(name: str) -> str:
+def _entry_path(name: str) -> str:
     """Where in the image the entry *name* is; empty for a place outside of it."""
     path = posixpath.normpath(f"/{name}").lstrip("/")
     return "" if ".." in name.split("/") else path
 
 
-class Packing:
+class _LayerWriter:
     """A layer being written: hashed as it is, and compressed into *file* as *media_type* says."""
 
     def __init__(self, file: BinaryIO, media_type: str) -> None:
@@ -238,7 +231,7 @@ OnProgress = Callable[[str, int, int], None]
 class SlimmedImage(Struct, frozen=True, kw_only=True):
     """An image before and after: *packed* are the bytes of its stored layers, *rewritten* of them are new.
 
-    *found* is what became of the packages, *linked* the files that were left for a second name in the image.
+    *environment* is what became of the packages, *linked* the files that were left for a second name in the image.
     """
 
     ref: str
@@ -246,12 +239,12 @@ class SlimmedImage(Struct, frozen=True, kw_only=True):
     packed: int
     rewritten: int
     layers: int
-    found: SlimmedEnvironment
+    environment: SlimmedEnvironment
     linked: tuple[FileLeft, ...] = ()
 
     def data(self) -> dict[str, Any]:
         return {
-            **self.found.data(),
+            **self.environment.data(),
             "environment": self.ref,
             "packed": {"before": self.packed_before, "after": self.packed},
             "layers": {"all": self.layers, "rewritten": self.rewritten},
@@ -414,7 +407,7 @@ class _Layout:
                 packed=sum(layer["size"] for layer in layers),
                 rewritten=rewritten,
                 layers=len(layers),
-                found=slimmed,
+                environment=slimmed,
                 linked=left,
             )
         )
@@ -422,7 +415,7 @@ class _Layout:
 
     def _add(self, layers: Sequence[Descriptor], tree: ImageTree) -> None:
         for number, layer in enumerate(layers):
-            with at(layer.digest), opened_layer(self._layout.blob(layer), layer.media_type) as archive:
+            with at(layer.digest), _opened_layer(self._layout.blob(layer), layer.media_type) as archive:
                 tree.add(archive, number)
 
     def _with_lists(self, environment: Environment, tree: ImageTree, layers: Sequence[Descriptor]) -> frozenset[Path]:
@@ -457,13 +450,13 @@ class _Layout:
         A missing file is left out, or, if layers below have one *hidden* there, replaced by what hides it.
         """
         part = self._stage / "layer"
-        with part.open("wb") as opened, opened_layer(self._layout.blob(layer), layer.media_type) as archive:
-            packing = Packing(opened, layer.media_type)
-            with tarfile.open(fileobj=cast(IO[bytes], packing), mode="w|", format=tarfile.PAX_FORMAT) as new:
+        with part.open("wb") as opened, _opened_layer(self._layout.blob(layer), layer.media_type) as archive:
+            writer = _LayerWriter(opened, layer.media_type)
+            with tarfile.open(fileobj=cast(IO[bytes], writer), mode="w|", format=tarfile.PAX_FORMAT) as new:
                 for entry in archive:
-                    file = files.get(entry_path(entry.name)) if entry.isreg() else None
+                    file = files.get(_entry_path(entry.name)) if entry.isreg() else None
                     if file and not file.exists():
-                        if entry_path(entry.name) in hidden:
+                        if _entry_path(entry.name) in hidden:
                             folder, slash, last = entry.name.rpartition("/")
                             entry.name, entry.size = f"{folder}{slash}{WHITEOUT}{last}", 0
                             entry.pax_headers = {}
@@ -475,16 +468,12 @@ class _Layout:
                             new.addfile(entry, stream)
                     else:
                         new.addfile(entry, cast(IO[bytes], archive.extractfile(entry)) if entry.isreg() else None)
-            packing.finish()
-        digest = hashlib.sha256()
-        with open_file(part) as opened:
-            while chunk := opened.read(_CHUNK):
-                digest.update(chunk)
-        size = part.stat().st_size
-        part.replace(self.blobs / digest.hexdigest())
+            writer.finish()
+        sha256, size = sha256_of(part), part.stat().st_size
+        part.replace(self.blobs / sha256)
         # no annotation: those of some layers are tables of what was in them
-        described = {"mediaType": layer.media_type, "digest": f"sha256:{digest.hexdigest()}", "size": size}
-        return described, f"sha256:{packing.plain.hexdigest()}"
+        descriptor = {"mediaType": layer.media_type, "digest": f"sha256:{sha256}", "size": size}
+        return descriptor, f"sha256:{writer.plain.hexdigest()}"
 
     def _link(self, descriptor: Descriptor) -> None:
         target = self.blobs / descriptor.digest.removeprefix("sha256:")
