@@ -100,7 +100,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = everything(FAT, {"fat/_C.so": fat_library()})
     files[f"{dist_info_of(FAT)}/RECORD"] = record_of(files, dist_info_of(FAT)).encode()
     layout(folder / "layout", tar({f"site-packages/{path}": data for path, data in files.items()}))
-    conda_package(folder / "channel/linux-64", files={"lib/x.so": fat_library()})
+    conda_package(folder / "channel/linux-64", "demo-1.0-h1a2b3c4_3", {"lib/x.so": fat_library()})
     texts: dict[str, bytes | str] = {
         "project/pyproject.toml": '[project]\nname = "demo"\nversion = "1.0"\n',
         "project/setup.py": "from setuptools import setup\nsetup()\n",

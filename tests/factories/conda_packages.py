@@ -1,6 +1,5 @@
-"""Packages for conda in both formats, made with the standard library and zstandard."""
+"""Packages for conda made with the standard library and zstandard."""
 
-import bz2
 import hashlib
 import io
 import json
@@ -19,10 +18,9 @@ Content = bytes | tuple[str, str]
 
 def conda_package(
     folder: Path,
-    stem: str = "demo-1.0-cuda126_h1a2b3c4_3",
-    files: Mapping[str, Content] | None = None,
+    stem: str,
+    files: Mapping[str, Content],
     *,
-    ending: str = ".conda",
     index: Mapping[str, Any] | None = None,
     paths: Any = None,
 ) -> Path:
@@ -30,7 +28,6 @@ def conda_package(
 
     *index* is more of its index.json; *paths* is what paths.json says instead of the truth.
     """
-    files = files or {}
     name, version, build = stem.rsplit("-", 2)
     number = int(build.rpartition("_")[2])
     described = {
@@ -58,10 +55,7 @@ def conda_package(
         ).encode(),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{stem}{ending}"
-    if ending == ".tar.bz2":
-        target.write_bytes(bz2.compress(tarred({**described, **files})))
-        return target
+    target = folder / f"{stem}.conda"
     pack = zstandard.ZstdCompressor().compress
     with zipfile.ZipFile(target, "w") as archive:
         archive.writestr("metadata.json", '{"conda_pkg_format_version": 2}')

@@ -3,7 +3,7 @@
 import tomllib
 
 from vbuild.publishing.conda.package import CondaRecord
-from vbuild.publishing.conda.plan import platforms, system_requirements
+from vbuild.publishing.conda.plan import platforms
 
 ASKED = {"demo": "1.0"}
 CHANNELS = ("https://example.org/conda", "conda-forge")
@@ -49,14 +49,3 @@ def test_machines_that_two_builds_ask_for_alike_are_one_platform() -> None:
     )
     names = [one["name"] for one in tomllib.loads(platforms(builds, ASKED, channels=()))["workspace"]["platforms"]]
     assert names == ["linux-64-sm90-10-0", "linux-64-sm90-9-0", "linux-64-sm80-8-0"]
-
-
-def test_an_earlier_pixi_has_an_environment_for_each_kind() -> None:
-    manifest = tomllib.loads(system_requirements(RECORDS, ASKED, channels=CHANNELS))
-    assert manifest["environments"] == {
-        name: [name] for name in ("linux-64-x86-64-v3", "linux-64-any", "linux-64-plain")
-    }
-    features = manifest["feature"]
-    assert features["linux-64-x86-64-v3"]["system-requirements"]["archspec"] == "x86_64_v3"
-    assert features["linux-64-any"]["system-requirements"] == {"cuda": "11.0"}
-    assert features["linux-64-plain"]["system-requirements"] == {"libc": {"family": "glibc", "version": "2.28"}}

@@ -45,10 +45,10 @@ LEVEL_PACKAGE = "_x86_64-microarch-level"
 
 _METADATA = "metadata.json"
 # bytes of what describes a package: paths.json of a hundred thousand files
-LARGEST = 1 << 25
+_LARGEST = 1 << 25
 _READ = 1 << 20
-# the largest packages have a hundred thousand files; entries of any package, and the most of a small one
-_MOST_ENTRIES, _FEW_ENTRIES = 500_000, 20_000
+# entries of the archive that describes a package: each takes time and memory, and as good as no room if it is empty
+_MOST_ENTRIES = 20_000
 
 
 class OpenCondaPackage(Struct, frozen=True):
@@ -60,14 +60,17 @@ class OpenCondaPackage(Struct, frozen=True):
 
     def information(self) -> dict[str, bytes]:
         """The members of the describing archive, by path; `RepackageError` if it is damaged or too large."""
-        with at(self.described.path):
-            data = b"".join(self.plain(self.described, most=LARGEST))
-            try:
-                with tarfile.open(fileobj=io.BytesIO(data), mode="r:", tarinfo=BoundedInfo) as archive:
-                    entries = counted_entries(archive, packed=self.described.size)
-                    return {entry.name: b"".join(_chunks(archive, entry)) for entry in entries if entry.isfile()}
-            except (tarfile.TarError, EOFError) as error:
-                raise RepackageError(f"damaged: {str(error).splitlines()[0]}") from error
+        members: dict[str, bytes] = {}
+        size = 0
+        with self._opened(self.described) as archive:
+            for number, entry in enumerate(archive):
+                if number == _MOST_ENTRIES:
+                    raise RepackageError(f"more than {_MOST_ENTRIES} entries; expected no more")
+                if (size := size + entry.size) > _LARGEST:
+                    raise RepackageError(f"unpacks to more than {_LARGEST} bytes; expected no more")
+                if entry.isfile():
+                    members[entry.name] = b"".join(_chunks(archive, entry))
+        return members
 
     def index(self) -> dict[str, Any]:
         data = self.information().get("info/index.json", b"")
@@ -80,22 +83,9 @@ class OpenCondaPackage(Struct, frozen=True):
             for entry in archive:
                 yield entry, _chunks(archive, entry)
 
-    def plain(self, member: Member, *, most: int) -> Iterator[bytes]:
-        """The uncompressed archive *member*; `RepackageError` if it is damaged, or over *most* bytes."""
-        stream = zstd.reading(io.BufferedReader(Chunks(self.source.inflated(member))))
-        size = 0
-        try:
-            while chunk := stream.read(_READ):
-                if (size := size + len(chunk)) > most:
-                    raise RepackageError(f"unpacks to more than {most} bytes; expected no more")
-                yield chunk
-        except (zstd.ZstdError, EOFError) as error:
-            raise RepackageError(f"damaged: {error}") from error
-
     @contextmanager
     def _opened(self, member: Member) -> Iterator[tarfile.TarFile]:
-        chunks = io.BufferedReader(Chunks(self.source.inflated(member)))
-        stream = zstd.reading(chunks)
+        stream = zstd.reading(io.BufferedReader(_Chunks(self.source.inflated(member))))
         with at(member.path):
             try:
                 with tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
@@ -103,18 +93,6 @@ class OpenCondaPackage(Struct, frozen=True):
             except (zstd.ZstdError, tarfile.TarError, EOFError) as error:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise RepackageError(f"damaged: {reason}") from error
-
-
-def counted_entries(archive: tarfile.TarFile, *, packed: int) -> Iterator[tarfile.TarInfo]:
-    """The entries of *archive*; `RepackageError` for more than a package of *packed* bytes has.
-
-    Entries that are alike and hold nothing take no room, but each takes time and memory.
-    """
-    most = min(_MOST_ENTRIES, max(_FEW_ENTRIES, packed))
-    for number, entry in enumerate(archive):
-        if number == most:
-            raise RepackageError(f"more than {most} entries; expected no more in a package of its size")
-        yield entry
 
 
 @contextmanager
@@ -130,7 +108,7 @@ def open_package(path: Path) -> Iterator[OpenCondaPackage]:
         yield OpenCondaPackage(source, members[names[1]], members[names[2]])
 
 
-class Chunks(io.RawIOBase):
+class _Chunks(io.RawIOBase):
     """*chunks* as a readable file."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
@@ -307,12 +285,12 @@ class CondaIndex(Struct, frozen=True):
 
 def repodata(subdir: str, packages: Mapping[str, Mapping[str, Any]]) -> bytes:
     """The repodata of the folder *subdir* of a channel, with the records of *packages*, by file name."""
-    newer = {name: record for name, record in packages.items() if name.endswith(".conda")}
+    of_format_1: dict[str, Any] = {}
     return _json(
         {
             "info": {"subdir": subdir},
-            "packages": {name: record for name, record in packages.items() if name not in newer},
-            "packages.conda": newer,
+            "packages": of_format_1,
+            "packages.conda": packages,
             "removed": [],
             "repodata_version": 1,
         }

@@ -45,7 +45,7 @@ contains its own. ``__cuda_arch`` is the lowest capability of all GPUs, without 
 Python and one machine are CEP 20's: clients put the files of ``noarch: python`` where they belong.
 
 pixi solves for the machine that its manifest describes: without a table of what machines have at least it takes the
-plain build everywhere. `platforms` are for pixi 0.71 and later, `system_requirements` for earlier ones.
+plain build everywhere.
 https://packaging.python.org/en/latest/specifications/dependency-specifiers/#environment-markers
 https://docs.conda.io/projects/conda/en/stable/user-guide/concepts/pkg-specs.html#package-match-specifications
 https://github.com/conda/ceps/blob/main/cep-0020.md
@@ -567,11 +567,6 @@ class Conda(Struct, frozen=True):
             platforms(records, versions, channels=(channel, FORGE)),
             "toml",
         )
-        yield ConsumerUse(
-            "With an earlier pixi, which knows no __cuda_arch; pixi run --environment chooses the machine:",
-            system_requirements(records, versions, channels=(channel, FORGE)),
-            "toml",
-        )
 
 
 class _Build(Struct, frozen=True):
@@ -683,8 +678,9 @@ class _Kind(Struct, frozen=True):
 
 
 def platforms(records: Sequence[CondaRecord], versions: Mapping[str, str], *, channels: Sequence[str]) -> str:
-    """The manifest of a workspace with the projects *versions*, by version, for the machines of *records*."""
-    lines = [*_workspace(versions, channels), "platforms = ["]
+    """Return the pixi.toml of a workspace with the projects *versions*, by version, for the machines of *records*."""
+    name = next(iter(versions), "demo")
+    lines = ["[workspace]", f"name = {json.dumps(name)}", f"channels = {json.dumps([*channels])}", "platforms = ["]
     for kind in _kinds(records):
         driver = str(kind.cuda or Dotted(0, 0))
         keys = {
@@ -695,21 +691,8 @@ def platforms(records: Sequence[CondaRecord], versions: Mapping[str, str], *, ch
             "glibc": kind.glibc and str(kind.glibc),
         }
         lines.append(f"  {_inline(keys)},")
-    return "\n".join([*lines, "]", "", *_dependencies(versions)])
-
-
-def system_requirements(records: Sequence[CondaRecord], versions: Mapping[str, str], *, channels: Sequence[str]) -> str:
-    """The same with an environment for each kind of machine, without builds for some GPUs alone."""
-    kinds = [kind for kind in _kinds(records) if not kind.arch]
-    subdirs = list(dict.fromkeys(kind.subdir for kind in kinds))
-    lines = [*_workspace(versions, channels), f"platforms = {json.dumps(subdirs)}", "", *_dependencies(versions)]
-    for kind in kinds:
-        lines += ["", f"[feature.{kind.name}]", f"platforms = {json.dumps([kind.subdir])}"]
-        lines += [f"[feature.{kind.name}.system-requirements]"]
-        lines += [f'archspec = "x86_64_v{kind.level}"'] if kind.level else []
-        lines += [f'cuda = "{kind.cuda}"'] if kind.cuda else []
-        lines += [f'libc = {{ family = "glibc", version = "{kind.glibc}" }}'] if kind.glibc else []
-    return "\n".join([*lines, "", "[environments]", *(f'{kind.name} = ["{kind.name}"]' for kind in kinds)])
+    dependencies = (f'{json.dumps(project)} = "=={version}"' for project, version in versions.items())
+    return "\n".join([*lines, "]", "", "[dependencies]", *dependencies])
 
 
 def _kinds(records: Sequence[CondaRecord]) -> list[_Kind]:
@@ -743,18 +726,6 @@ def _kinds_of(record: CondaRecord) -> Iterator[_Kind]:
 
 def _bounds(versions: str) -> frozenset[Dotted]:
     return frozenset(Dotted.parse(match["version"]) for match in _BOUND.finditer(versions))
-
-
-def _workspace(versions: Mapping[str, str], channels: Sequence[str]) -> list[str]:
-    return [
-        "[workspace]",
-        f"name = {json.dumps(next(iter(versions), 'demo'))}",
-        f"channels = {json.dumps([*channels])}",
-    ]
-
-
-def _dependencies(versions: Mapping[str, str]) -> list[str]:
-    return ["[dependencies]", *(f'{json.dumps(name)} = "=={version}"' for name, version in versions.items())]
 
 
 def _inline(keys: Mapping[str, object]) -> str:
