@@ -46,10 +46,7 @@ class MirrorArtifacts(Struct, frozen=True):
 
 
 def write_artifacts(site_folder: Path, folder: Path) -> MirrorArtifacts:
-    """Write into *folder*, new or an older such layout, an artifact for each machine of the mirror in *site_folder*.
-
-    `RepackageError` if there is no mirror or *folder* has something else, `WheelError` if it cannot be written.
-    """
+    """Write into *folder*, new or an older such layout, an artifact for each machine of the mirror in *site_folder*."""
     site = read_site(site_folder)
     if not site.machines:
         raise RepackageError(f"{site_folder}: no {MIRROR}; expected what `vbuild mirror` wrote")
@@ -77,7 +74,7 @@ def write_artifacts(site_folder: Path, folder: Path) -> MirrorArtifacts:
 
 
 class _Blobs:
-    """The blobs of a layout in the new folder *place*; *size* is their sum, in bytes."""
+    """The blobs of a layout in a new folder; *size* is their sum, in bytes."""
 
     def __init__(self, place: Path) -> None:
         self._place = place

@@ -31,7 +31,7 @@ Attested = Callable[[Iterable[tuple[str, str, Path]]], Iterable[Finding]]
 
 
 class MirrorCheck(Struct, frozen=True):
-    """What is wrong with the mirror in *folder*, a sentence each, and how many of its *files* are changed ones.
+    """What is wrong with the mirror in *folder*, a sentence each, and how many of its *files* are *changed*.
 
     *publishers* says who published each *attested* original, if signatures were checked.
     """
@@ -113,15 +113,11 @@ def _of_files(folder: Path, site: Site) -> Iterator[str]:
                 yield f"{file.path}: cannot be read: {error.strerror}; run vbuild mirror again"
             if file.attestation and not (folder / file.attestation).is_file():
                 yield f"{file.attestation}: is not there"
-    known_names = {file.path for file in site.files}
+    site_names = {file.path for file in site.files}
     for path in sorted((folder / "simple").rglob("*")):
         name = path.relative_to(folder).as_posix()
-        is_ours = (
-            path.name in {"index.html", "index.json"}
-            or path.name.endswith(VARIANTS_JSON)
-            or name.removesuffix(".metadata") in known_names
-        )
-        if not (path.is_dir() or is_ours):
+        is_page = path.name in {"index.html", "index.json"} or path.name.endswith(VARIANTS_JSON)
+        if not (path.is_dir() or is_page or name.removesuffix(".metadata") in site_names):
             yield f"{name}: nobody knows where it comes from; delete it"
 
 
@@ -150,15 +146,17 @@ def _of_index(folder: Path, site: Site) -> Iterator[str]:
     except VbuildError as error:
         yield f"simple: {error}"
         return
-    own_files = {(file.original.project, file.file): file for file in site.files}
-    yield from _of_documents(folder, [file for file in own_files.values() if file.cut.label], listed)
-    listed = {key: file for key, file in listed.items() if not file.filename.endswith(VARIANTS_JSON)}
-    for key in sorted(own_files.keys() ^ listed.keys()):
-        yield f"simple/{'/'.join(key)}: {'is not listed' if key in own_files else 'is listed, and not known'}"
-    for key in sorted(own_files.keys() & listed.keys()):
-        if (listed[key].sha256, listed[key].size) != (own_files[key].sha256, own_files[key].size):
+    files = {(file.original.project, file.file): file for file in site.files}
+    yield from _of_documents(folder, [file for file in files.values() if file.cut.label], listed)
+    listed = {
+        key: listed_file for key, listed_file in listed.items() if not listed_file.filename.endswith(VARIANTS_JSON)
+    }
+    for key in sorted(files.keys() ^ listed.keys()):
+        yield f"simple/{'/'.join(key)}: {'is not listed' if key in files else 'is listed, and not known'}"
+    for key in sorted(files.keys() & listed.keys()):
+        if (listed[key].sha256, listed[key].size) != (files[key].sha256, files[key].size):
             yield f"simple/{'/'.join(key)}: is listed with another hash or size"
-        if f"#sha256={own_files[key].sha256}" not in _text(folder / "simple" / key[0] / "index.html"):
+        if f"#sha256={files[key].sha256}" not in _text(folder / "simple" / key[0] / "index.html"):
             yield f"simple/{key[0]}/index.html: does not have the hash of {key[1]}"
 
 

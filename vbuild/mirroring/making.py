@@ -30,15 +30,13 @@ from vbuild.wheel.archive import open_wheel
 
 # files that are fetched, or are here and wait for their cut
 _AHEAD = 4
-_FOUND = "file.json"
-_LEAST = 1 << 20  # bytes that have come since progress was told last
+_RECORD = "file.json"
+_LEAST = 1 << 20  # bytes between two reports of progress
 
 OnProgress = Callable[[str, int, int], None]
 
 
 class Wanted(Struct, frozen=True):
-    """A file for the site: an *original*, its *cut*, and the *machines* that it is for."""
-
     original: Original
     cut: Cut
     machines: tuple[str, ...] = ()
@@ -58,8 +56,7 @@ def make_all(
     """Make all that is *wanted* in *work*, and yield each as soon as it is complete, in any order.
 
     *store* fetches, and keeps the originals if *keeps_originals*. *on_progress* gets the current file, the bytes
-    fetched, and those to fetch. `FetchError` if a file cannot be fetched, `WheelError` if it is damaged: the next run
-    finds what is complete by then.
+    fetched, and those to fetch. After an error the next run finds what is complete by then.
     """
     waiting = []
     for want in sorted(wanted, key=lambda want: -want.original.size):
@@ -105,7 +102,7 @@ class _Progress:
 
     def __init__(self, total: int, on_progress: OnProgress) -> None:
         self._total = total
-        self._done = self._told = 0
+        self._done = self._reported = 0
         self._on_progress = on_progress
         self._is_stopped = False
 
@@ -116,8 +113,8 @@ class _Progress:
         if self._is_stopped:
             raise FetchError(f"{file}: stopped")
         self._done += count
-        if self._done - self._told > _LEAST:
-            self._told = self._done
+        if self._done - self._reported > _LEAST:
+            self._reported = self._done
             self._on_progress(file, self._done, max(self._total, self._done))
 
 
@@ -142,7 +139,7 @@ def _earlier(work: Path, want: Wanted) -> Made | None:
     """What an earlier run made of it."""
     place = _place(work, want)
     try:
-        file = msgspec.json.decode(read_file(place / _FOUND), type=MirroredFile)
+        file = msgspec.json.decode(read_file(place / _RECORD), type=MirroredFile)
         if sha256_of(place / file.file) != file.sha256:
             return None
     except (OSError, msgspec.DecodeError):
@@ -157,15 +154,15 @@ def _make(work: Path, want: Wanted, fetched: _Fetched) -> Made:
     try:
         place.mkdir(parents=True)
         # under its own name, which says what it is
-        with TemporaryDirectory(dir=work, prefix="named-") as named:
-            source = Path(named, want.original.file)
+        with TemporaryDirectory(dir=work, prefix="named-") as folder:
+            source = Path(folder, want.original.file)
             linked(fetched.path, source)
             file = _cut(source, place, want) if want.original.is_wheel else _whole(source, place, want)
         attestation = place / "attestation"
         if fetched.attestation:
             attestation.write_bytes(fetched.attestation)
             file = replace(file, attestation=f"attestations/{want.original.file}.provenance")
-        with replacing(place / _FOUND) as part:
+        with replacing(place / _RECORD) as part:
             part.write_bytes(msgspec.json.encode(file))
     except OSError as error:
         raise RepackageError(f"{work}: cannot be written: {error.strerror}") from error
@@ -177,56 +174,42 @@ def _cut(source: Path, place: Path, want: Wanted) -> MirroredFile:
     with open_wheel(source) as wheel:
         size = sum(member.size for member in wheel.members)
     packed = source.stat().st_size
-    whole = MirroredFile(
+    uncut = MirroredFile(
         want.original.public(packed), want.original.sha256, packed, size, size, want.cut, want.machines
     )
-    if want.cut.is_nothing:
-        _pass_on(source, place)
-        return replace(whole, has_gpu_code=True)
-    try:
-        (slimmed,) = slim_wheel(
-            source,
-            place,
-            shares=(want.cut.share,),
-            cuts=want.cut.cuts,
-            accept_license=want.cut.licence_accepted,
-        )
-    except RepackageError as error:
-        _pass_on(source, place)
-        why = str(error).removeprefix(f"{source.name}: ")
-        return replace(whole, has_gpu_code=True, why_left=why)
-    path = place / slimmed.name
-    left = dict.fromkeys(library.why_whole for library in slimmed.libraries if library.why_whole)
-    served = {str(gpu.device) for library in slimmed.libraries for gpu in library.served if gpu.machine}
-    return replace(
-        whole,
-        sha256=sha256_of(path),
-        size=path.stat().st_size,
-        installed=slimmed.unpacked,
-        has_gpu_code=bool(slimmed.libraries),
-        why_left="; ".join(left),
-        renamed=path.name if path.name != want.original.file else "",
-        served=tuple(sorted(served)),
-    )
-
-
-def _pass_on(source: Path, place: Path) -> None:
-    """Link the wheel at *source* into the folder *place*; `WheelError` if it is damaged."""
+    why = ""
+    if not want.cut.is_nothing:
+        try:
+            (slimmed,) = slim_wheel(
+                source,
+                place,
+                shares=(want.cut.share,),
+                cuts=want.cut.cuts,
+                accept_license=want.cut.licence_accepted,
+            )
+            path = place / slimmed.name
+            reasons = dict.fromkeys(library.why_whole for library in slimmed.libraries if library.why_whole)
+            served = {str(gpu.device) for library in slimmed.libraries for gpu in library.served if gpu.machine}
+            return replace(
+                uncut,
+                sha256=sha256_of(path),
+                size=path.stat().st_size,
+                installed=slimmed.unpacked,
+                has_gpu_code=bool(slimmed.libraries),
+                why_left="; ".join(reasons),
+                renamed=path.name if path.name != want.original.file else "",
+                served=tuple(sorted(served)),
+            )
+        except RepackageError as error:
+            why = str(error).removeprefix(f"{source.name}: ")
     with open_wheel(source, check=True):
         linked(source, place / source.name)
+    return replace(uncut, has_gpu_code=True, why_left=why)
 
 
 def _whole(source: Path, place: Path, want: Wanted) -> MirroredFile:
     path = linked(source, place / want.original.file)
     size = path.stat().st_size
     why = "an sdist: whoever installs it builds it, with what its pyproject.toml requires"
-    return MirroredFile(
-        want.original.public(size),
-        want.original.sha256,
-        size,
-        size,
-        size,
-        want.cut,
-        want.machines,
-        why_left=why,
-    )
+    sizes = (size, size, size)
+    return MirroredFile(want.original.public(size), want.original.sha256, *sizes, want.cut, want.machines, why_left=why)

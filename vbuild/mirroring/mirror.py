@@ -62,7 +62,6 @@ class Mirrored(Struct, frozen=True):
             yield from install_lines(str(self.folder), machine, url=self.site.url)
 
     def data(self) -> dict[str, Any]:
-        """The result as JSON."""
         return {
             "folder": str(self.folder) if self.folder else None,
             "fetched": self.fetched,
@@ -115,14 +114,13 @@ class _Run(Struct, frozen=True):
         wanted, installs = self._resolve()
         files: list[MirroredFile] = []
         for are_variants in (False, True):
-            for made in self._make(work, self._variants(wanted, files) if are_variants else wanted):
-                made.path.unlink()
-                files.append(made.file)
+            for made_file in self._make(work, self._variants(wanted, files) if are_variants else wanted):
+                made_file.path.unlink()
+                files.append(made_file.file)
         site = self._site(files, installs)
         return Mirrored(None, site, site.files, fetched=len(files))
 
     def write(self, folder: Path) -> Mirrored:
-        """Update the site in *folder*, which no other run writes."""
         before = read_site(folder)
         work = folder.absolute().with_name(f".{folder.absolute().name}.mirror")
         question = self._question()  # while its sources are there
@@ -132,9 +130,10 @@ class _Run(Struct, frozen=True):
         for are_variants in (False, True):  # these are cut from wheels with GPU code, which are known then
             batch = self._variants(wanted, files) if are_variants else wanted
             kept, missing = _kept_files(batch, before, folder)
-            new = {one.file.path: one for one in self._make(work, missing)}
-            files += (*kept, *(one.file for one in new.values()))
-            made |= new
+            files += kept
+            for made_file in self._make(work, missing):
+                files.append(made_file.file)
+                made[made_file.file.path] = made_file
         paths = {file.path for file in files}
         old_files = {file.path: file for file in before.files}
         unused = [replace(file, machines=()) for path, file in old_files.items() if path not in paths]
@@ -157,7 +156,7 @@ class _Run(Struct, frozen=True):
         )
 
     def _resolve(self) -> tuple[tuple[Wanted, ...], Mapping[str, frozenset[str]]]:
-        """What the site is to have, and the names of the files that each machine installs of it."""
+        """The files that the site is to have, and the names of those that each machine installs."""
         with tempfile.TemporaryDirectory(prefix="vbuild-mirror-") as text, supervised():
             resolutions = {}
             for machine in self.machines:
@@ -182,10 +181,9 @@ class _Run(Struct, frozen=True):
         """The variants of the *plain* files, each for those machines that install one and have the same GPUs."""
         plain_wanted = {file.original.file: file for file in wanted}
         variants = []
-        for file in [*plain] if self.request.variants else ():
+        for file in (file for file in plain if self.request.variants and file.is_changed):
             users = [machine for machine in self.machines if machine.name in file.machines]
-            kinds = {machine.gpus for machine in users if machine.gpus}
-            for gpus in sorted(kinds) if file.is_changed else ():
+            for gpus in sorted({machine.gpus for machine in users if machine.gpus}):
                 alike = [machine for machine in users if machine.gpus == gpus]
                 cut = file.cut.variant(alike)
                 if cut.gpus != file.cut.gpus and not {*cut.gpus.split(",")}.isdisjoint(file.served):
@@ -194,45 +192,41 @@ class _Run(Struct, frozen=True):
         return variants
 
     def _make(self, work: Path, wanted: Sequence[Wanted]) -> Iterator[Made]:
-        """All that is *wanted*, made in *work* or left there by an earlier run."""
         if not wanted:
             return
-        store = Store(self.request.originals) if self.request.originals else None
+        originals = self.request.originals
+        store = Store(originals) if originals else None  # which is refused before anything is written
         _claim(work)
-        # variants are made of the same originals
-        keeps = self.request.originals is not None or self.request.variants
         store = store or Store(work / "originals")
-        for made in make_all(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress):
+        # variants are made of the same originals
+        keeps = originals is not None or self.request.variants
+        for made_file in make_all(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress):
             # without a property that says what a variant is for there is none, and the plain wheel serves
-            if made.file.renamed or not made.file.cut.label:
-                yield made
+            if made_file.file.renamed or not made_file.file.cut.label:
+                yield made_file
 
     def _site(
         self,
-        own: Iterable[MirroredFile],
+        files: Iterable[MirroredFile],
         installs: Mapping[str, frozenset[str]],
         *,
         unused: Iterable[MirroredFile] = (),
     ) -> Site:
-        """The site of the files *own*, of which machines install those that *installs* names, and *unused* ones."""
-        files = tuple(sorted((*own, *unused), key=lambda file: file.path))
+        """The site of the *files*, of which machines install those that *installs* names, and *unused* ones."""
+        all_files = tuple(sorted((*files, *unused), key=lambda file: file.path))
         machines = []
         for machine in self.machines:
             # no installer reads a lock with variants
-            paths = tuple(
-                file.path
-                for file in files
-                if file.original.file in installs[machine.name] and not file.cut.label and machine.name in file.machines
-            )
+            plain = (file for file in all_files if machine.name in file.machines and not file.cut.label)
+            paths = tuple(file.path for file in plain if file.original.file in installs[machine.name])
             machines.append(SiteMachine(machine.name, machine.gpus, python_of(machine.machine), paths))
-        return Site(tuple(machines), files, __version__, self.request.url)
+        return Site(tuple(machines), all_files, __version__, self.request.url)
 
     def _question(self) -> dict[str, object]:
         """What the run was called with, without a path of this machine."""
-        names = [Path(source).name if Path(source).exists() else source for source in self.sources]
         return {
             "command": "vbuild mirror",
-            "sources": names,
+            "sources": [Path(source).name if Path(source).exists() else source for source in self.sources],
             "machines": {machine.name: [*machine.gpus] for machine in self.machines},
         }
 
@@ -262,10 +256,12 @@ def _kept_files(wanted: Iterable[Wanted], before: Site, folder: Path) -> tuple[l
     kept, missing = [], []
     old_files: dict[str, list[MirroredFile]] = {}
     for file in before.files:
-        old_files.setdefault(file.original.file, []).append(file)
+        path = folder / file.path
+        if path.is_file() and path.stat().st_size == file.size:
+            old_files.setdefault(file.original.file, []).append(file)
     for want in wanted:
         for old in old_files.get(want.original.file, ()):
-            if old.serves(want.original, want.cut) and _is_there(folder / old.path, old.size):
+            if old.serves(want.original, want.cut):
                 original = want.original.public(old.original.size)
                 kept.append(replace(old, original=original, cut=want.cut, machines=want.machines))
                 break
@@ -274,18 +270,8 @@ def _kept_files(wanted: Iterable[Wanted], before: Site, folder: Path) -> tuple[l
     return kept, missing
 
 
-def _is_there(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
-
-
 class Common(Struct, frozen=True):
-    """What machines that are named by their GPUs have besides, as `Machine.described` reads it.
-
-    Without a *driver* any CUDA is assumed to run.
-    """
+    """What machines that are named by their GPUs have besides; without a *driver* any CUDA is assumed to run."""
 
     cpu: Cpu
     driver: str | None = None
@@ -296,7 +282,7 @@ class Common(Struct, frozen=True):
 def fleet_of(files: Iterable[Path], gpus: Iterable[str], common: Common) -> tuple[FleetMachine, ...]:
     """The machines that *files* describe, called as these are, and one for each list of *gpus* on each Python.
 
-    An empty list is a machine without GPUs, called as its CPU. `HardwareError` for an unknown file, GPU or version.
+    An empty list is a machine without GPUs, called as its CPU.
     """
     described = (FleetMachine(_machine_name(path.stem), machine_at(path)) for path in files)
     return (*described, *(machine for text in gpus for machine in _with(text, common)))
@@ -316,11 +302,10 @@ def _with(gpus: str, common: Common) -> Iterator[FleetMachine]:
         )
         if not common.driver:  # one that runs every CUDA is assumed there
             machine = replace(machine, nvidia=Nvidia(None, machine.nvidia.capabilities))
-        yield FleetMachine(_machine_name(gpus or str(common.cpu), *_told(python, common.pythons)), machine)
-
-
-def _told(python: str | None, pythons: Sequence[str]) -> tuple[str, ...]:
-    return (f"py{python.replace('.', '')}",) if python and len(pythons) > 1 else ()
+        words = [gpus or str(common.cpu)]
+        if python and len(common.pythons) > 1:
+            words.append(f"py{python.replace('.', '')}")
+        yield FleetMachine(_machine_name(*words), machine)
 
 
 def _machine_name(*parts: str) -> str:

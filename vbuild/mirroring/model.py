@@ -48,8 +48,7 @@ class FleetMachine(Struct, frozen=True):
 class Cut(Struct, frozen=True):
     """How to cut one file: keep code for *gpus*, all of it if empty, compressed anew or not.
 
-    *strip* says which symbols go; *drop* has globs of what is left out. With a *label* what is cut becomes a variant
-    wheel.
+    *strip* says which symbols go; *drop* has globs of what is left out. With a *label* it becomes a variant wheel.
     """
 
     gpus: str = ""
@@ -61,7 +60,6 @@ class Cut(Struct, frozen=True):
 
     @classmethod
     def for_machines(cls, machines: Iterable[FleetMachine], request: "MirrorRequest") -> "Cut":
-        """What the *machines* that install a file need of it."""
         several = tuple(machines)
         names = [name for machine in several for name in machine.gpus]
         drivers_allow = bool(names) and all(machine.reads_zstd for machine in several)
@@ -140,9 +138,7 @@ class Original(Struct, frozen=True):
     uploaded: str | None = None
 
     def public(self, size: int) -> "Original":
-        """The original as a site states it: with its *size*, its URL without a login, and no URL for a file of this
-        machine.
-        """
+        """The original as a site states it: its URL without a login, and no URL for a file of this machine."""
         return replace(self, url=public_url(self.url) or "", size=size)
 
     @property
@@ -151,12 +147,11 @@ class Original(Struct, frozen=True):
 
 
 class MirroredFile(Struct, frozen=True):
-    """A file of the site, made of an *original*.
+    """A file of the site, made of an *original*; *installed* and *installed_before* are the sizes of its contents.
 
-    *installed* and *installed_before* are the sizes of its contents. *has_gpu_code* says that another *cut* would give
-    another file, *why_left* why it was not cut although it should be, and *attestation* where the site keeps the
-    original's provenance (PEP 740). *renamed* is its name with a label. *served* are GPUs for which it has machine
-    code.
+    *has_gpu_code* says that another *cut* would give another file, *why_left* why it was not cut although it should be.
+    *attestation* is the path of the original's provenance (PEP 740), *renamed* its name with a label. *served* are GPUs
+    for which it has machine code.
     """
 
     original: Original
@@ -174,7 +169,6 @@ class MirroredFile(Struct, frozen=True):
 
     @property
     def file(self) -> str:
-        """Its name in the site."""
         return self.renamed or self.original.file
 
     @property
@@ -206,7 +200,6 @@ class SiteMachine(Struct, frozen=True):
 
     @property
     def lock(self) -> str:
-        """The name of its lock (PEP 751)."""
         return f"pylock.{self.name}.toml"
 
     @property
@@ -225,8 +218,6 @@ _FILE = {**dict.fromkeys(("original", "sha256", "size", "installed", "installed_
 
 
 class Site(Struct, frozen=True):
-    """All that mirror.json says."""
-
     machines: tuple[SiteMachine, ...] = ()
     files: tuple[MirroredFile, ...] = ()
     vbuild: str = ""

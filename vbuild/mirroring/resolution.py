@@ -35,7 +35,7 @@ from packaging.pylock import (
     PylockValidationError,
     is_valid_pylock_path,
 )
-from packaging.tags import Tag, parse_tag
+from packaging.tags import parse_tag
 
 from vbuild.build.environment import lock_for, run_uv
 from vbuild.config.requirements import is_path, read_requirement, requirement_lines
@@ -65,9 +65,7 @@ def resolved(
 ) -> tuple[Original, ...]:
     """The files that *sources*, files or requirements, resolve to on *machine*, by project; *stage* is an empty folder.
 
-    What has no wheel is built to learn what it requires if *builds*, and else refused. `BuildError`, in uv's words, if
-    they cannot be resolved; `RecipeError` for a file that cannot be read; `RepackageError` if something does not come
-    from an index, or comes in two versions.
+    What has no wheel is built to learn what it requires if *builds*, and else refused.
     """
     files: dict[str, Original] = {}
     for place, pylock, check in _pylocks(sources, machine.machine, stage, builds=builds):
@@ -134,7 +132,7 @@ def _is_file(source: str) -> bool:
 
 
 def _check_options(file: Path, including: frozenset[Path] = frozenset()) -> None:
-    """`RecipeError` for an option in *file*, or in what it includes, that could build something even with --no-build.
+    """Refuse options in *file*, and in what it includes, that could build something even with --no-build.
 
     uv builds an editable folder to learn its name, and what --no-binary names.
     """
@@ -170,7 +168,8 @@ def _read(path: Path) -> Pylock:
 def _selected(pylock: Pylock, place: Path, machine: FleetMachine) -> Iterator[Original]:
     """The files of *pylock*, which is at *place*, that *machine* installs."""
     try:
-        for package, file in pylock.select(environment=_environment(machine.machine), tags=_tags(machine.machine)):
+        tags = [tag for text in machine.machine.tags for tag in parse_tag(text)]
+        for package, file in pylock.select(environment=_environment(machine.machine), tags=tags):
             what = f"{machine.name}: {package.name}"
             if package.version is None or not isinstance(file, PackageWheel | PackageSdist):
                 raise RepackageError(f"{what}: comes from elsewhere than an index; expected a wheel or an sdist there")
@@ -206,12 +205,7 @@ def _time(uploaded: datetime | None) -> str | None:
     return None
 
 
-def _tags(machine: Machine) -> list[Tag]:
-    return [tag for text in machine.tags for tag in parse_tag(text)]
-
-
 def _environment(machine: Machine) -> Environment:
-    """The values of markers on *machine*, a Linux with CPython."""
     return Environment(
         implementation_name="cpython",
         implementation_version=machine.python,
@@ -235,15 +229,19 @@ _INCLUDED = re.compile(r"^\s*(?:-r|--requirement|-c|--constraint)[ \t=]*(\S+)", 
 def local_places(sources: Iterable[str]) -> tuple[Path, ...]:
     """The folders and files that pip's and uv's settings, and the files of requirements among *sources*, name."""
     indexes = Indexes.configured()
-    named = [(text, Path()) for text in filter(None, (indexes.index_url, *indexes.extra_index_urls))]
-    named += [(text, Path()) for text in indexes.find_links]
+    # each with the folder to which a path is relative
+    texts = [(text, Path()) for text in (indexes.index_url, *indexes.extra_index_urls, *indexes.find_links) if text]
     for name in _VARIABLES:
         words = re.split(r"[\s,]+", os.environ.get(name, ""))
-        named += [(word.rpartition("=")[2], Path()) for word in words if word]
+        texts += [(word.rpartition("=")[2], Path()) for word in words if word]
     for source in sources:
         for path, text in requirement_files(Path(source)).items():
-            named += [(option, folder) for option in _OPTIONS.findall(text) for folder in (Path(), path.parent)]
-    return tuple(_paths(named))
+            texts += [(option, folder) for option in _OPTIONS.findall(text) for folder in (Path(), path.parent)]
+    return tuple(
+        path_of(text) if text.lower().startswith("file:") else (folder / text).absolute()
+        for text, folder in texts
+        if "://" not in text or text.lower().startswith("file:")
+    )
 
 
 def requirement_files(path: Path) -> dict[Path, str]:
@@ -252,22 +250,14 @@ def requirement_files(path: Path) -> dict[Path, str]:
     `OSError` for one that cannot be read, such as a FIFO, for which uv would wait for ever.
     """
     texts: dict[Path, str] = {}
-    left = [path]
-    while left:
-        if (file := left.pop()) not in texts:
+    unread = [path]
+    while unread:
+        if (file := unread.pop()) not in texts:
             # uv says what is not there, and knows which variables are in a path
             with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 texts[file] = read_text(file, errors="replace")
-                left += [file.parent / name for name in _INCLUDED.findall(texts[file]) if "://" not in name]
+                unread += [file.parent / name for name in _INCLUDED.findall(texts[file]) if "://" not in name]
     return texts
-
-
-def _paths(named: Iterable[tuple[str, Path]]) -> Iterator[Path]:
-    for text, folder in named:
-        if text.lower().startswith("file:"):
-            yield path_of(text)
-        elif "://" not in text:
-            yield (folder / text).absolute()
 
 
 def path_of(url: str) -> Path:

@@ -12,7 +12,7 @@ Readers see the old site or the new one, never a part of it.
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -40,10 +40,7 @@ _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z)?")
 
 
 def read_site(folder: Path) -> Site:
-    """The site in *folder*, empty if the folder is new or empty.
-
-    `RepackageError` if the folder has something else, or a mirror.json that vbuild did not write.
-    """
+    """The site in *folder*, empty if the folder is new or empty; `RepackageError` if it has something else."""
     path = folder / MIRROR
     try:
         data = read_file(path)
@@ -74,7 +71,7 @@ def write_site(
 ) -> None:
     """Make *folder* the *site*, of the files *made*, by path, and of files of the old site, *before*.
 
-    *asked* is what the run was called with, for the provenance. `WheelError` if it cannot be written.
+    *asked* is what the run was called with, for the provenance.
     """
     old_files = {file.path: file for file in before.files}
     files = {file.path: file for file in site.files}
@@ -90,18 +87,26 @@ def write_site(
             with variant_documents(wheels) as documents:
                 fill_index([*wheels, *documents], new / "simple", digests=digests, uploaded=times)
         for file in site.files:
-            if file.attestation:
-                target = new / file.attestation
+            target = new / file.attestation
+            if file.attestation and not target.exists():
                 target.parent.mkdir(exist_ok=True)
-                if not target.exists():
-                    linked(_attestation(file, folder, made), target)
+                new_file = made.get(file.path)
+                linked((new_file and new_file.attestation) or folder / file.attestation, target)
         for machine in site.machines:
             (new / machine.lock).write_text(lock_of(machine, files, url=site.url), encoding="utf-8")
             (new / machine.constraints).write_text(constraints_of(machine, files), encoding="utf-8")
         (new / MIRROR).write_bytes(site.packed())
         changed = [file for file in site.files if file.is_changed]
-        wheels = [new / file.path for file in changed]
-        (new / PROVENANCE).write_bytes(_statement(wheels, changed, asked))
+        originals = [
+            {
+                "name": file.original.file,
+                **({"uri": file.original.url} if file.original.url else {}),
+                "digest": {"sha256": file.original.sha256},
+            }
+            for file in changed
+        ]
+        provenance = statement([new / file.path for file in changed], earlier=originals, verb="mirror", asked=asked)
+        (new / PROVENANCE).write_bytes(provenance)
 
 
 @contextmanager
@@ -116,24 +121,6 @@ def variant_documents(wheels: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
         for path in labelled:
             (folder / path.name).symlink_to(path.resolve())
         yield tuple(written.path for written in index(folder, verify=False))
-
-
-def _statement(wheels: Sequence[Path], changed: Iterable[MirroredFile], asked: Mapping[str, object]) -> bytes:
-    """The provenance of *wheels*, which were made of the originals of *changed*."""
-    inputs = [
-        {
-            "name": file.original.file,
-            **({"uri": file.original.url} if file.original.url else {}),
-            "digest": {"sha256": file.original.sha256},
-        }
-        for file in changed
-    ]
-    return statement(wheels, earlier=inputs, verb="mirror", asked=asked)
-
-
-def _attestation(file: MirroredFile, folder: Path, made: Mapping[str, Made]) -> Path:
-    new = made.get(file.path)
-    return new.attestation if new and new.attestation else folder / file.attestation
 
 
 def _check(file: MirroredFile) -> None:

@@ -38,13 +38,13 @@ _SLIM = "vbuild slim"
 
 
 def is_bill(path: str) -> bool:
-    """Whether the member at *path* is a bill of materials that is known here: CycloneDX as JSON."""
+    """Whether the member at *path* is a bill of materials in CycloneDX's JSON."""
     parts = path.split("/")
     return len(parts) > 2 and parts[0].endswith(".dist-info") and parts[1] == _FOLDER and path.endswith(_SUFFIX)  # noqa: PLR2004 - folders and file
 
 
 def renamed_bill(data: bytes, old: WheelName, new: WheelName) -> bytes:
-    """Return the bill *data* of the wheel *old* as that of *new*; unchanged if of something else, or unreadable."""
+    """The bill *data* of the wheel *old* as that of *new*; unchanged if of something else, or unreadable."""
     try:
         text = data.decode()
         bill = parsed_json(text)
@@ -55,10 +55,10 @@ def renamed_bill(data: bytes, old: WheelName, new: WheelName) -> bytes:
         file = f"{_FILE}{quote(str(new), safe='')}" if _FILE in reference else ""
         purl = f"pkg:pypi/{quote(new.project, safe='')}@{quote(new.version, safe='')}{file}"
         # only a purl is a reference that follows the name
-        named = purl if reference.startswith(_PURL) else reference
-        values = {"name": new.project, "version": new.version, "purl": purl, "bom-ref": named}
-        after = _replaced(bill, reference, values)
-        lines = json.dumps(after, indent=2 if text.startswith("{\n") else None, ensure_ascii=text.isascii())
+        new_reference = purl if reference.startswith(_PURL) else reference
+        values = {"name": new.project, "version": new.version, "purl": purl, "bom-ref": new_reference}
+        renamed = _replaced(bill, reference, values)
+        lines = json.dumps(renamed, indent=2 if text.startswith("{\n") else None, ensure_ascii=text.isascii())
         return (lines + text[len(text.rstrip("\n")) :]).encode()
     except (ValueError, TypeError, KeyError, RecursionError):  # among them text that is not UTF-8, or cannot become it
         return data
@@ -68,10 +68,10 @@ def _replaced(value: Any, reference: str, values: dict[str, str]) -> Any:  # noq
     """*value* with what *values* has in the component *reference*, wherever that is named."""
     match value:
         case dict():
-            known = {key: _replaced(item, reference, values) for key, item in value.items()}
+            items = {key: _replaced(item, reference, values) for key, item in value.items()}
             if value.get("bom-ref") == reference:
-                known |= {key: text for key, text in values.items() if key in known}
-            return known
+                items |= {key: text for key, text in values.items() if key in items}
+            return items
         case list():
             return [_replaced(item, reference, values) for item in value]
         case _:
@@ -95,7 +95,7 @@ def path_of(dist_info: str) -> str:
 
 
 def bill_of(wheel: Wheel) -> Bill | None:
-    """Return the bill that *wheel* carries; None without one that can be read."""
+    """The bill that *wheel* carries; None without one that can be read."""
     member = wheel.find(path_of(wheel.dist_info))
     return read(wheel.read(member)) if member and member.size <= LARGEST else None
 
@@ -117,7 +117,7 @@ def put(writer: WheelWriter, wheel: Wheel, *, changes: Changes) -> None:
 def revised(
     name: WheelName, rows: Iterable[RecordRow], *, earlier: Sequence[Bill] = (), changes: Changes | None = None
 ) -> bytes:
-    """Return the bill of the wheel *name* whose members are *rows*, as a file: *earlier* bills after *changes*."""
+    """The bill of the wheel *name* whose members are *rows*, as a file: *earlier* bills after *changes*."""
     changes = changes or Changes()
     past = {file.sha256: file for bill in reversed(earlier) for file in bill.files}
     files = []
@@ -129,21 +129,16 @@ def revised(
             steps = (*steps, change)
         gpus = changes.gpus.get(path, before.gpus if before else ())
         files.append(BillFile(path, digest, steps, gpus if steps else ()))
-    there = {(file.path, file.sha256) for file in files}
+    present = {(file.path, file.sha256) for file in files}
     all_gone = (*(library for bill in earlier for library in bill.gone), *changes.gone)
     gone = {(library.path, library.sha256): library for library in all_gone}
+    left = tuple(library for key, library in gone.items() if key not in present)
     makings = dict.fromkeys((*(making for bill in earlier for making in bill.makings), *changes.makings))
-    return packed(
-        replace(
-            Bill.of(name, tool=__version__, makings=makings),
-            files=tuple(files),
-            gone=tuple(library for key, library in gone.items() if key not in there),
-        )
-    )
+    return packed(Bill(name.project, name.version, __version__, tuple(files), left, tuple(makings)))
 
 
 def rehashed(data: bytes, changes: Mapping[str, str | None]) -> bytes:
-    """Return the bill *data* with the SHA-256 of each file in *changes*, without those of None.
+    """The bill *data* with the SHA-256 of each file in *changes*, without those of None.
 
     A hash that the file had before its last change takes that change back.
     """
@@ -176,7 +171,7 @@ def listed(rows: Iterable[RecordRow], *, also: Iterable[str] = ()) -> dict[str, 
 
 
 def contradictions(wheel: Wheel) -> Iterator[str]:
-    """Say in a sentence each what the bill of *wheel* says that is not so."""
+    """Sentences on what the bill of *wheel* says that is not so."""
     if not carries(wheel):
         return
     bill = bill_of(wheel)
@@ -185,17 +180,17 @@ def contradictions(wheel: Wheel) -> Iterator[str]:
         return
     if bill.project != wheel.name.project or not _same(bill.version, wheel.name.version):
         yield f"is of {bill.project} {bill.version}, expected {wheel.name.project} {wheel.name.version}"
-    values = {file.path: file.sha256 for file in bill.files}
-    there = listed((wheel.row(member) for member in wheel.members), also=values)
-    for path in sorted(values.keys() | there.keys()):
-        if path not in there:
+    digests = {file.path: file.sha256 for file in bill.files}
+    recorded = listed((wheel.row(member) for member in wheel.members), also=digests)
+    for path in sorted(digests.keys() | recorded.keys()):
+        if path not in recorded:
             yield f"lists {path}, which is not in the wheel, or has no SHA-256 in RECORD"
-        elif path not in values:
+        elif path not in digests:
             yield f"does not list {path}"
-        elif values[path] != there[path]:
-            yield f"has another hash for {path}: {values[path][:16]}…, but RECORD {there[path][:16]}…"
+        elif digests[path] != recorded[path]:
+            yield f"has another hash for {path}: {digests[path][:16]}…, but RECORD {recorded[path][:16]}…"
     for gone in bill.gone:
-        if there.get(gone.path) == gone.sha256:
+        if recorded.get(gone.path) == gone.sha256:
             yield f"says that {gone.path} has been {gone.fate}, but it is in the wheel"
 
 

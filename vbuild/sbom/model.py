@@ -15,20 +15,16 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from msgspec import Struct
-from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.files.reading import parsed_json
-from vbuild.wheel.name import WheelName
 
 
 class MaterialRole(StrEnum):
-    """What something was to a build."""
-
     SOURCE = "source"
     NATIVE = "native dependency"
     REQUIREMENT = "build requirement"
@@ -61,7 +57,7 @@ class BillFile(Struct, frozen=True):
 
 
 class Gone(Struct, frozen=True):
-    """A library that the wheel had at *path*, called *name*; one that moved is at *target* of the package *purl*.
+    """A library that the wheel had at *path*; one that moved is at *target* of the package *purl*.
 
     *version* is the library's own; *evidence* is what proves that a library is the official one.
     """
@@ -77,10 +73,7 @@ class Gone(Struct, frozen=True):
 
 
 class Material(Struct, frozen=True):
-    """Something that a build took: its name, and what tells it from others of that name.
-
-    *identity* is a hash of vbuild's own where nothing else pins it, of a folder or of a toolkit that was installed.
-    """
+    """Something that a build took; *identity* is a hash of vbuild's own where nothing else pins it, as of a folder."""
 
     role: MaterialRole
     name: str
@@ -112,20 +105,10 @@ class Bill(Struct, frozen=True):
     gone: tuple[Gone, ...] = ()
     makings: tuple[Making, ...] = ()
 
-    @classmethod
-    def of(cls, name: WheelName, *, tool: str, makings: Iterable[Making] = ()) -> Self:
-        return cls(name.project, name.version, tool, makings=tuple(makings))
-
     @property
     def purl(self) -> str:
-        """The package, as the package URL specification spells it.
-
-        The file's name is not in it: a label, or other tags, make no other bill.
-        """
+        """The package's URL, without the file's name: a label, or other tags, make no other bill."""
         return package_url(self.project, self.version)
-
-    def called(self, name: WheelName) -> Self:
-        return replace(self, project=name.project, version=name.version)
 
 
 def package_url(project: str, version: str, *, file: str | None = None) -> str:
@@ -153,14 +136,15 @@ _Json = dict[str, Any]
 
 
 def packed(bill: Bill) -> bytes:
-    """Return *bill* as CycloneDX 1.6; UTF-8, ends with a line break."""
+    """*bill* as CycloneDX 1.6; UTF-8, ends with a line break."""
     parts = [*_parts(bill)]
+    references = [part["bom-ref"] for part in parts]
     # the libraries that moved to a package, by the reference of the package
     moved: dict[str, list[str]] = {}
-    for part in parts:
-        package, gone, _ = part["bom-ref"].rpartition(_GONE)
+    for reference in references:
+        package, gone, _ = reference.rpartition(_GONE)
         if gone:
-            moved.setdefault(package, []).append(part["bom-ref"])
+            moved.setdefault(package, []).append(reference)
     whole = {"type": "library", "bom-ref": bill.purl, "name": bill.project, "version": bill.version}
     document: _Json = {
         "bomFormat": "CycloneDX",
@@ -173,10 +157,7 @@ def packed(bill: Bill) -> bytes:
         "components": parts,
         "dependencies": [
             {"ref": bill.purl, "dependsOn": [part["bom-ref"] for part in parts if part.get("scope") != "excluded"]},
-            *(
-                {"ref": ref, **({"dependsOn": moved[ref]} if ref in moved else {})}
-                for ref in (part["bom-ref"] for part in parts)
-            ),
+            *({"ref": ref, **({"dependsOn": moved[ref]} if ref in moved else {})} for ref in references),
         ],
     }
     if bill.makings:
@@ -186,7 +167,7 @@ def packed(bill: Bill) -> bytes:
 
 
 def read(data: bytes) -> Bill | None:
-    """Return the bill that `packed` made *data* of; None for anything else."""
+    """The bill that `packed` made *data* of; None for anything else."""
     try:
         bill = _read(parsed_json(data))
         packed(bill)  # a lone surrogate can be read, and not be written
@@ -324,7 +305,13 @@ def _read(document: Mapping[str, Any]) -> Bill:
     about = document["metadata"]
     [tool] = [tool["version"] for tool in about["tools"]["components"] if tool["name"] == "vbuild"]
     parts = document["components"]
-    natives = {_key(part): part for part in _materials(parts)}
+    natives = {_key(material): material for material in _materials(parts)}
+    makings = []
+    for formula in document.get("formulation", ()):
+        settings = [(_str(prop["name"]).removeprefix(_PREFIX), _str(prop["value"])) for prop in formula["properties"]]
+        used = (natives[value] for name, value in settings if name == "native")
+        others = tuple((name, value) for name, value in settings if name != "native")
+        makings.append(Making((*_materials(formula["components"]), *used), others))
     return Bill(
         project=_str(about["component"]["name"]),
         version=_str(about["component"]["version"]),
@@ -333,32 +320,24 @@ def _read(document: Mapping[str, Any]) -> Bill:
             _file_of(part) for part in parts if "path" in _own_properties(part) and "fate" not in _own_properties(part)
         ),
         gone=tuple(_gone_of(part) for part in parts if "fate" in _own_properties(part)),
-        makings=tuple(_making_of(formula, natives) for formula in document.get("formulation", ())),
+        makings=tuple(makings),
     )
 
 
 def _materials(parts: Iterable[Mapping[str, Any]]) -> Iterator[Material]:
-    yield from (_material_of(part) for part in parts if "role" in _own_properties(part))
-
-
-def _making_of(formula: Mapping[str, Any], natives: Mapping[str, Material]) -> Making:
-    settings = [(_str(prop["name"]).removeprefix(_PREFIX), _str(prop["value"])) for prop in formula["properties"]]
-    used = (natives[value] for name, value in settings if name == "native")
-    return Making((*_materials(formula["components"]), *used), tuple(pair for pair in settings if pair[0] != "native"))
-
-
-def _material_of(part: Mapping[str, Any]) -> Material:
-    properties = _own_properties(part)
-    return Material(
-        role=MaterialRole(properties["role"]),
-        name=_str(part["name"]),
-        version=_optional(part, "version"),
-        purl=_optional(part, "purl"),
-        sha256=_digest(part) if "hashes" in part else None,
-        url=next((_str(reference["url"]) for reference in part.get("externalReferences", ())), None),
-        commit=properties.get("commit"),
-        identity=properties.get("identity"),
-    )
+    for part in parts:
+        properties = _own_properties(part)
+        if "role" in properties:
+            yield Material(
+                MaterialRole(properties["role"]),
+                _str(part["name"]),
+                version=_optional(part, "version"),
+                purl=_optional(part, "purl"),
+                sha256=_digest(part) if "hashes" in part else None,
+                url=next((_str(reference["url"]) for reference in part.get("externalReferences", ())), None),
+                commit=properties.get("commit"),
+                identity=properties.get("identity"),
+            )
 
 
 def _file_of(part: Mapping[str, Any]) -> BillFile:
@@ -366,16 +345,16 @@ def _file_of(part: Mapping[str, Any]) -> BillFile:
     before = tuple(
         BillChange(_digest(ancestor), _own_properties(ancestor)["changed"], _gpus(ancestor)) for ancestor in ancestors
     )
-    return BillFile(_own_properties(part)["path"], _digest(part), tuple(before), _gpus(part))
+    return BillFile(_own_properties(part)["path"], _digest(part), before, _gpus(part))
 
 
 def _gone_of(part: Mapping[str, Any]) -> Gone:
     properties = _own_properties(part)
     return Gone(
-        path=properties["path"],
-        sha256=_digest(part),
-        name=_str(part["name"]),
-        fate=Treatment(properties["fate"]),
+        properties["path"],
+        _digest(part),
+        _str(part["name"]),
+        Treatment(properties["fate"]),
         purl=_optional(part, "purl"),
         target=properties.get("target"),
         version=_optional(part, "version"),

@@ -55,9 +55,8 @@ def statement(
 ) -> bytes:
     """The statement on *wheels*, which *verb* made of the files *inputs* as *asked*.
 
-    *earlier* are dependencies that statements on what the wheels were made of have, as `dependencies_at` gives them.
-    *platform* is the URI of what did it, by default `build_platform`; empty if nobody knows. `WheelError` if a wheel is
-    damaged.
+    *earlier* are the dependencies that `dependencies_at` gives. *platform* is the URI of what did it, by default
+    `build_platform`; empty if nobody knows.
     """
     dependencies = [_dependency(path.name, sha256=sha256_of(path)) for path in inputs]
     subjects, about = [], []
@@ -115,10 +114,7 @@ def statement(
 def state_each(
     wheels: Iterable[Path], *, inputs: Sequence[Path], verb: str, asked: Mapping[str, Any]
 ) -> tuple[Path, ...]:
-    """Write alongside each of *wheels* a statement on it alone, ``<wheel>.provenance.json``, and return their paths.
-
-    `WheelError` if one cannot be written.
-    """
+    """Write alongside each of *wheels* a statement on it alone, ``<wheel>.provenance.json``, and return their paths."""
     written = []
     for wheel in wheels:
         path = wheel.with_name(f"{wheel.name}.{PROVENANCE}")
@@ -152,7 +148,7 @@ def platform_at(folder: Path) -> str:
 
 
 def dependencies_at(folder: Path) -> tuple[_Json, ...]:
-    """What the statement in *folder* depends on; nothing if there is none that can be read."""
+    """The dependencies that the statement in *folder* names; none if it cannot be read."""
     with suppress(*_UNREADABLE):
         dependencies = _predicate(folder)["buildDefinition"]["resolvedDependencies"]
         return tuple(dependency for dependency in dependencies if _is_dependency(dependency))
@@ -160,7 +156,6 @@ def dependencies_at(folder: Path) -> tuple[_Json, ...]:
 
 
 def _predicate(folder: Path) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """The predicate of the statement in *folder*; one of `_UNREADABLE` if there is none."""
     path = folder / PROVENANCE
     if path.stat().st_size > _LARGEST:
         raise ValueError(path)
@@ -173,7 +168,7 @@ def _dependency(name: str, *, uri: str | None = None, **digest: str | None) -> _
 
 
 def _is_dependency(entry: object) -> bool:
-    """Whether *each* is what `_dependency` makes: nothing else of somebody's file is passed on.
+    """Whether *entry* is what `_dependency` makes: nothing else of somebody's file is passed on.
 
     One of a name alone is none: in-toto wants a URI or a digest.
     """
