@@ -47,7 +47,6 @@ _deadline: ContextVar[_Deadline | None] = ContextVar("_deadline", default=None)
 
 @contextmanager
 def no_deadline_left() -> Iterator[None]:
-    """Remove the deadline however the block ends."""
     try:
         yield
     finally:
@@ -55,7 +54,7 @@ def no_deadline_left() -> Iterator[None]:
 
 
 def begin(request: httpx2.Request) -> None:
-    """Start the deadline of *request*; a hook of a client whose transports are `timed`."""
+    """Start the deadline of *request*; a hook."""
     seconds = _STEPS * ((request.extensions.get("timeout") or {}).get("read") or PATIENCE)
     _deadline.set(_Deadline(seconds, time.monotonic() + seconds))
 
@@ -222,7 +221,7 @@ class _Bounded(httpx2.SyncByteStream):
 
 
 def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Inflate *pieces* of gzip or zlib, at most `_PIECE` at once; raises `httpx2.DecodingError`."""
+    """Inflate *pieces* of gzip or zlib, at most `_PIECE` at once."""
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells gzip from zlib by its head
     try:
         for piece in pieces:

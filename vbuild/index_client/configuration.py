@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -168,15 +169,11 @@ def _stored_listing(key: tuple[object, ...]) -> tuple[str, _States]:
 
 def _store_listing(key: tuple[object, ...], listing: str) -> None:
     """Keep what pip printed for *key* for other processes, of settings those that are read, if that has no secret."""
-    text = "\n".join(line for line in listing.splitlines() if _FILE.fullmatch(line) or _is_read(line))
+    lines = ((line, _LINE.fullmatch(line)) for line in listing.splitlines())
+    text = "\n".join(line for line, match in lines if _FILE.fullmatch(line) or (match and match["key"] in _KEYS))
     if "://" not in text and "@" not in text:
         with suppress(VbuildError, OSError):
             Cache.of(Part.PROBES).keep_text(_name(key), json.dumps([text, _states(text)]))
-
-
-def _is_read(line: str) -> bool:
-    match = _LINE.fullmatch(line)
-    return bool(match and match["key"] in _KEYS)
 
 
 def _name(key: tuple[object, ...]) -> str:
@@ -191,12 +188,11 @@ def _states(listing: str) -> _States:
     """Size and time of each file that pip looked for, None if missing."""
     states: list[tuple[int, int] | None] = []
     for file in _FILE.findall(listing):
-        try:
+        state = None
+        with suppress(OSError):
             status = Path(file).stat()
-        except OSError:
-            states.append(None)
-        else:
-            states.append((status.st_size, status.st_mtime_ns))
+            state = status.st_size, status.st_mtime_ns
+        states.append(state)
     return tuple(states)
 
 
@@ -209,8 +205,8 @@ def _located(text: str) -> str:
 
 
 def venv_command(python: Path | str, folder: Path, *options: str) -> list[str]:
-    own = ("--no-project", "--no-python-downloads", "--python", str(python))
-    return [find_uv_bin(), "venv", *_UV_OPTIONS, *own, *options, str(folder)]
+    fixed = ("--no-project", "--no-python-downloads", "--python", str(python))
+    return [find_uv_bin(), "venv", *_UV_OPTIONS, *fixed, *options, str(folder)]
 
 
 def install_command(python: Path | str, *words: str, builds: bool) -> list[str]:
@@ -242,22 +238,17 @@ def unbuilt(output: str) -> str | None:
 
 def export_command(project: Path, output: Path) -> list[str]:
     """The command that writes what the uv.lock in the folder *project* locks to *output*, without the project."""
-    what = ("--frozen", "--no-default-groups", "--no-emit-project", "--quiet", "--no-header", "--format", "pylock.toml")
-    own = ("--no-python-downloads", "--project", str(project))
-    return [find_uv_bin(), "export", *_UV_OPTIONS, *own, *what, "--output-file", str(output)]
+    words = ("--frozen", "--no-default-groups", "--no-emit-project", "--quiet", "--no-header", "--no-python-downloads")
+    paths = ("--project", str(project), "--output-file", str(output))
+    return [find_uv_bin(), "export", *_UV_OPTIONS, *words, "--format", "pylock.toml", *paths]
 
 
 def clean_command(project: str) -> list[str]:
     return [find_uv_bin(), "cache", "clean", *_UV_OPTIONS, project]
 
 
-def find_command(version: str) -> list[str]:
-    return [find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]
-
-
 def find_python(version: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Ask uv for a process with *environment* where the Python of *version* is; the error output says why there is
-    none.
+    """Ask uv for a process with *environment* where the Python of *version* is; stderr says why there is none.
 
     pyenv's installed ones count, whichever its shims lead to. A .venv in the working folder does not: uv would run its
     Python, which may be a stranger's.
@@ -268,16 +259,14 @@ def find_python(version: str, environment: Mapping[str, str]) -> subprocess.Comp
     installed = sorted(root.glob("versions/*/bin"), key=lambda folder: _numbers(folder.parent.name), reverse=True)
     # a shim of a version that is not chosen only says so, and ends the search
     beyond = [*(folder for folder in path if Path(folder) != root / "shims"), *map(str, installed)]
-    ran = _ran(find_command(version), environment)
+    command = [find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]
+    # uv would take the environment .venv of the current folder, and pyenv the version that a file there says
+    run = partial(subprocess.run, command, cwd=os.sep, capture_output=True, text=True, check=False)
+    ran = run(env=environment)
     if ran.returncode and installed:
-        again = _ran(find_command(version), {**environment, "PATH": os.pathsep.join(beyond)})
+        again = run(env={**environment, "PATH": os.pathsep.join(beyond)})
         return ran if again.returncode else again
     return ran
-
-
-def _ran(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    # uv would take the environment .venv of the current folder, and pyenv the version that a file there says
-    return subprocess.run(command, cwd=os.sep, env=environment, capture_output=True, text=True, check=False)
 
 
 def _numbers(name: str) -> tuple[int, ...]:

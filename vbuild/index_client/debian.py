@@ -7,7 +7,6 @@ Most mirrors are plain HTTP, as apt checks signatures; here the hash shows wheth
 sources.list(5); Debian Policy, 5.6.12
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,13 +15,11 @@ from pathlib import Path
 import httpx2
 from msgspec import Struct
 from unearth import Link
-from unearth.fetchers import PyPIClient
 
-from vbuild.errors import FetchError
-from vbuild.files.atomic import replacing
+from vbuild.errors import FetchError, at
 from vbuild.files.reading import read_text
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.packages import client_of
+from vbuild.index_client.packages import client_of, save
 
 VARIABLE = "VBUILD_DEBIAN_MIRROR"
 _APT = Path("/etc/apt")
@@ -61,10 +58,10 @@ def mirrors(environment: Mapping[str, str] = os.environ, *, apt: Path = _APT) ->
 def fetch_debian(
     name: str, version: str, sha256: str, target: Path, *, indexes: Indexes, known: Iterable[Mirror] | None = None
 ) -> None:
-    """Write the upstream source of *name* in *version* with the hash *sha256* to *target*.
+    """Write the upstream source of *name* in *version* with the hash *sha256* to *target*, from one of the mirrors
+    *known*.
 
-    *known* are the mirrors, by default `mirrors()`; *indexes* have proxy and certificates. Raises `FetchError` if no
-    mirror has it; then nothing is at *target*.
+    *indexes* have proxy and certificates. `FetchError` if no mirror has it; then nothing is at *target*.
     """
     known = tuple(mirrors() if known is None else known)
     what = f"Debian source {name} {version}"
@@ -72,56 +69,32 @@ def fetch_debian(
         raise FetchError(f"{what}: no mirror, as apt has none here; expected the URL of one in {VARIABLE}")
     other_digests: dict[str, str] = {}
     problems: dict[str, None] = {}
-    lost: set[Mirror] = set()
-    with client_of(indexes, lambda _response: None) as client:
-        for mirror, url in (
-            (known_mirror, url) for known_mirror in known for url in known_mirror.places(name, version)
-        ):
-            if mirror in lost:
-                continue
-            try:
-                digest = _saved(client, url, target, what)
-            except httpx2.HTTPError as error:
-                if isinstance(error, httpx2.HTTPStatusError):
-                    reason = f"{error.response.status_code} {error.response.reason_phrase}"
-                else:  # one line, without the URL, which may have a password
-                    reason = (str(error).splitlines() or [type(error).__name__])[0]
-                problems[f"{Link(mirror.url).redacted}: {reason}"] = None
-                if isinstance(error, httpx2.TransportError):  # its other files would fail, too
-                    lost.add(mirror)
-                continue
-            if digest == sha256:
-                return
-            if digest:
+    with client_of(indexes, lambda _response: None) as client, at(what):
+        for mirror in known:
+            shown = Link(mirror.url).redacted
+            for url in mirror.places(name, version):
+                try:
+                    digest = save(client, url, target)
+                except httpx2.HTTPStatusError as error:
+                    if error.response.status_code != httpx2.codes.NOT_FOUND:
+                        problems[f"{shown}: {error.response.status_code} {error.response.reason_phrase}"] = None
+                    continue
+                except httpx2.HTTPError as error:  # one line, without the URL, which may have a password
+                    problems[f"{shown}: {(str(error).splitlines() or [type(error).__name__])[0]}"] = None
+                    if isinstance(error, httpx2.TransportError):  # its other files would fail, too
+                        break
+                    continue
+                if digest == sha256:
+                    return
                 other_digests[url.rpartition("/")[2]] = digest
     target.unlink(missing_ok=True)
     if other_digests:
         files = "; ".join(f"{file} with sha256 {digest}" for file, digest in other_digests.items())
         raise FetchError("; ".join((f"{what}: found {files}; the recipe expects sha256 {sha256}", *problems)))
-    shown = ", ".join(Link(mirror.url).redacted for mirror in known)
-    none = f"{what}: no {name}_{version}.orig.tar.xz, .gz or .bz2 on {shown}"
+    places = ", ".join(Link(mirror.url).redacted for mirror in known)
+    none = f"{what}: no {name}_{version}.orig.tar.xz, .gz or .bz2 on {places}"
     advice = f"expected an upstream version that is there, without epoch and revision, or another mirror in {VARIABLE}"
     raise FetchError("; ".join((none, *problems, advice)))
-
-
-def _saved(client: PyPIClient, url: str, target: Path, what: str) -> str | None:
-    """Write the file at *url* to *target*; returns its SHA-256, or None if the mirror does not have it.
-
-    Raises `httpx2.HTTPError` if the mirror does not answer, and `FetchError` if *target* cannot be written.
-    """
-    digest = hashlib.sha256()
-    try:
-        with client.get_stream(url) as response:
-            if response.status_code == httpx2.codes.NOT_FOUND:
-                return None
-            response.raise_for_status()
-            with replacing(target) as part, part.open("xb") as file:
-                for chunk in response.iter_raw():  # raw, as the file is compressed and its transfer is not
-                    digest.update(chunk)
-                    file.write(chunk)
-    except OSError as error:
-        raise FetchError(f"{what}: {target.parent}: cannot be written: {error.strerror}") from error
-    return digest.hexdigest()
 
 
 def _configured(apt: Path) -> Iterator[tuple[str, tuple[str, ...]]]:

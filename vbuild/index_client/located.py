@@ -26,10 +26,7 @@ from packaging.version import Version
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file of a project on an index, with the SHA-256 that the index states, or None.
-
-    *url* is where the bytes are; it does not count for equality.
-    """
+    """A file of a project at *url*, with the SHA-256 that the index states, or None."""
 
     file: str
     version: Version
@@ -122,10 +119,7 @@ def shown_place(place: str | Path) -> str:
 
 
 def files_at(place: str | Path, project: str) -> tuple[LocatedFile, ...]:
-    """The files at *place*, a folder or the URL of a page of links, by name; of a simple index those of *project*.
-
-    `FetchError` if there is none, or it cannot be read.
-    """
+    """The files at *place*, a folder or the URL of a page of links, by name; of a simple index those of *project*."""
     if isinstance(place, str):
         from vbuild.index_client.pages import links_to_files
 
@@ -140,10 +134,7 @@ def files_at(place: str | Path, project: str) -> tuple[LocatedFile, ...]:
 
 
 def all_files_at(url: str) -> tuple[LocatedFile, ...]:
-    """The files that the page at *url* lists, yanked ones too, by name; of a simple index those of all projects.
-
-    `FetchError` if a page cannot be read, none lists a file, or there are too many projects.
-    """
+    """The files that the page at *url* lists, yanked ones too, by name; of a simple index those of all projects."""
     from vbuild.index_client.pages import all_links_to_files
 
     return _located(shown_place(url), all_links_to_files(url))

@@ -30,7 +30,7 @@ from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import Fetcher, PyPIClient
 from unearth.utils import parse_netloc
 
-from vbuild.errors import FetchError
+from vbuild.errors import FetchError, at
 from vbuild.index_client.bounds import BoundedClient, bound, refuse_ours
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile, Wanted
@@ -60,7 +60,7 @@ class Problems(list[str]):
 def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Iterator[PyPIClient]:
     """An HTTP client that never asks on the terminal, and calls *noted* with every response.
 
-    Raises `FetchError` if pip's configuration has a value that no client can use.
+    `FetchError` if pip's configuration has a value that no client can use.
     """
     with _configured("cert", indexes.cert):
         certificates = indexes.cert, *(os.environ.get(name) for name in _CERTIFICATES)
@@ -97,7 +97,7 @@ _trusting_once = cache(_trusting)  # each time takes 30 ms, for each transport o
 
 
 def _refuse_elsewhere(response: httpx2.Response) -> None:
-    """Raise `httpx2.UnsupportedProtocol` for a redirect to a file of this machine, which the client would read."""
+    """Refuse a redirect to a file of this machine, which the client would read."""
     if response.has_redirect_location:
         scheme = response.headers["Location"].partition(":")[0].strip().lower()
         if scheme == "file":
@@ -105,10 +105,7 @@ def _refuse_elsewhere(response: httpx2.Response) -> None:
 
 
 def finders(client: PyPIClient, indexes: Indexes) -> list[PackageFinder]:
-    """One finder for every place, local ones first, so that an unreachable one does not hide the others.
-
-    Raises `FetchError` if there is no place, or a URL is invalid.
-    """
+    """One finder for every place, local ones first, so that an unreachable one does not hide the others."""
     urls = [] if indexes.no_index else [indexes.index_url, *indexes.extra_index_urls]
     for key, urls_of_key in (("index-url", urls), ("find-links", indexes.find_links)):
         for url in filter(None, urls_of_key):
@@ -130,9 +127,8 @@ def index_urls(client: PyPIClient, indexes: Indexes) -> list[str]:
     """The URLs of the indexes that are asked: pip's default one if none is configured, none with no-index."""
     if indexes.no_index:
         return []
-    return [
-        source["url"] for finder in finders(client, indexes) for source in finder.sources if source["type"] == "index"
-    ]
+    sources = [finder.sources[0] for finder in finders(client, indexes)]
+    return [source["url"] for source in sources if source["type"] == "index"]
 
 
 @contextmanager
@@ -158,9 +154,8 @@ def packages_at(finder: PackageFinder, project: str) -> list[Package]:
 
 
 def stated_sha256(link: Link) -> str | None:
-    """The SHA-256 that an index states for *link*, or None if it states none, or something else.
-
-    It becomes a file name in caches, so it must not be a path.
+    """The SHA-256 that an index states for *link*, or None; it becomes a file name in caches, so it must not be a
+    path.
     """
     try:
         stated = (link.hash_option or {}).get("sha256", [])
@@ -178,8 +173,8 @@ def name_of(finder: PackageFinder) -> str:
 def files_of(project: str, *, indexes: Indexes) -> tuple[ListedFile, ...]:
     """The files of *project* in all places, the newest release first; empty if no place knows the project.
 
-    Of a file that several places have, the first place that states a hash counts. Raises `FetchError` if no place has a
-    file and some could not be asked.
+    Of a file that several places have, the first place that states a hash counts. `FetchError` if no place has a file
+    and some could not be asked.
     """
     problems = Problems()
     files: dict[str, ListedFile] = {}
@@ -209,8 +204,8 @@ def listed_in(packages: Iterable[Package]) -> Iterator[ListedFile]:
 def download(wanted: Wanted, target: Path, *, indexes: Indexes, stop: Event | None = None) -> None:
     """Write the *wanted* file to *target*, and check its hash.
 
-    Files for which an index states another hash are not downloaded. Raises `FetchError` if no index has the file, if
-    the disk is full, and soon after another thread sets *stop*; then nothing is left at *target*.
+    Files for which an index states another hash are not downloaded. `FetchError` if no index has the file, if the disk
+    is full, and soon after another thread sets *stop*; then nothing is left at *target*.
     """
     search = _Search(wanted, stop or Event())
     try:
@@ -224,6 +219,26 @@ def download(wanted: Wanted, target: Path, *, indexes: Indexes, stop: Event | No
         raise
     target.unlink(missing_ok=True)
     raise search.failure()
+
+
+def save(client: PyPIClient, url: str, target: Path, *, stop: Event | None = None) -> str:
+    """Write the file at *url* to *target*; returns its SHA-256.
+
+    `httpx2.HTTPError` if the server does not answer; `FetchError` if *target* cannot be written, or *stop* is set.
+    """
+    digest = hashlib.sha256()
+    try:
+        with client.get_stream(url) as response:
+            response.raise_for_status()
+            with target.open("wb") as file:
+                for chunk in response.iter_raw():  # of any size, so that *stop* is checked often
+                    if stop and stop.is_set():
+                        raise FetchError("stopped")
+                    digest.update(chunk)
+                    file.write(chunk)
+    except OSError as error:
+        raise FetchError(f"{target.parent}: cannot be written: {error.strerror}") from error
+    return digest.hexdigest()
 
 
 @dataclass(slots=True)
@@ -256,23 +271,15 @@ class _Search:
         return sorted(fitting, key=lambda link: not link.filename.endswith(".tar.gz"))
 
     def saved(self, client: PyPIClient, link: Link, target: Path) -> bool:
-        """Write the file at *link* to *target*; return whether it has the hash. `FetchError` if the disk is full."""
-        digest = hashlib.sha256()
+        """Write the file at *link* to *target*; return whether it has the hash."""
         try:
-            with client.get_stream(link.url_without_fragment) as response, target.open("wb") as out:
-                response.raise_for_status()
-                for chunk in response.iter_raw():  # of any size, so that *stop* is checked often
-                    if self.stop.is_set():
-                        raise FetchError(f"{self.wanted}: stopped")
-                    digest.update(chunk)
-                    out.write(chunk)
+            with at(self.wanted):
+                digest = save(client, link.url_without_fragment, target, stop=self.stop)
         except httpx2.HTTPError as error:
             self.problems.append(f"{link.redacted}: {error}")
             return False
-        except OSError as error:
-            raise FetchError(f"{self.wanted}: {target.parent}: cannot be written: {error.strerror}") from error
-        self.others[link.filename] = digest.hexdigest()
-        return digest.hexdigest() == self.wanted.sha256
+        self.others[link.filename] = digest
+        return digest == self.wanted.sha256
 
     def failure(self) -> FetchError:
         file = self.wanted.file
@@ -289,7 +296,7 @@ def download_best(
 ) -> Path | None:
     """The file of *project* with the lowest rank, downloaded into *folder*; None if every rank is None.
 
-    Only files whose hash an index states are considered. `FetchError` if no index can be asked.
+    Only files whose hash an index states are considered.
     """
     files = files_of(project, indexes=indexes)
     ranked = [(place, file) for file in files if file.sha256 and (place := rank(file)) is not None]
@@ -315,8 +322,7 @@ def download_wheel(
 ) -> Path:
     """Download the newest wheel that fits *wanted* and this Python, as pip chooses it, into *folder*.
 
-    *on_note* gets a line that says which before it is downloaded. `FetchError` if the indexes have none, or cannot be
-    asked.
+    *on_note* gets a line that says which before it is downloaded.
     """
     files = files_of(wanted.name, indexes=indexes)
     if not files:

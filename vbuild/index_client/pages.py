@@ -80,10 +80,7 @@ def asking() -> Iterator[PyPIClient]:
 
 
 def fetched(url: str, folder: Path) -> Path:
-    """Download the file at *url* into *folder* under its own name, and compare it with a ``#sha256=`` in the URL.
-
-    `FetchError` if it is not there or has another hash.
-    """
+    """Download the file at *url* into *folder* under its own name, and compare it with a ``#sha256=`` in the URL."""
     shown = checked(url).redacted
     name = unquote(urlsplit(url).path).rpartition("/")[2]
     if not name or name in {".", ".."}:
@@ -104,7 +101,7 @@ def fetched(url: str, folder: Path) -> Path:
 
 
 def read(url: str) -> bytes:
-    """The bytes of the file at *url*, at most 16 MB; `FetchError` if it cannot be read."""
+    """The bytes of the file at *url*, at most 16 MB."""
     data = bytearray()
     with _answer(url) as response:
         for chunk in response.iter_raw():
@@ -116,7 +113,7 @@ def read(url: str) -> bytes:
 
 @contextmanager
 def opened_at(url: str, name: str) -> Iterator[BinaryIO]:
-    """Open the file *name* at *url* for reading; `FetchError` if it cannot be read.
+    """Open the file *name* at *url* for reading.
 
     Only what is read is transferred, or else all of it, to a temporary file, if its server cannot send parts.
     """
@@ -131,10 +128,7 @@ def opened_at(url: str, name: str) -> Iterator[BinaryIO]:
 
 
 def links_to_files(url: str, project: str) -> tuple[Link, ...]:
-    """The files that the page at *url* links to, without yanked ones; of a simple index those of *project*.
-
-    `FetchError` if there is no such page.
-    """
+    """The files that the page at *url* links to, without yanked ones; of a simple index those of *project*."""
     shown = checked(url).redacted
     problems = Problems()
     bare = urlsplit(url)._replace(query="", fragment="").geturl()
@@ -180,10 +174,7 @@ def provenance_of(file: str) -> bytes | None:
 
 
 def all_links_to_files(url: str) -> tuple[Link, ...]:
-    """The files that the page at *url* links to, yanked ones too; of a simple index those of all projects.
-
-    `FetchError` if a page cannot be read, none lists a file, or there are too many projects.
-    """
+    """The files that the page at *url* links to, yanked ones too; of a simple index those of all projects."""
     shown = checked(url).redacted
     with asking() as client:
         page = _page(client, url)
@@ -255,7 +246,6 @@ def _links(page: IndexPage) -> tuple[Link, ...]:
 
 
 def checked(url: str) -> Link:
-    """*url* as a link; `FetchError` if it is not a URL."""
     try:
         httpx2.URL(url)
         urlsplit(url).port  # noqa: B018 - which is when it is checked
@@ -273,10 +263,7 @@ OnBytes = Callable[[int], None]
 
 
 class Store:
-    """Files in *folder* by their SHA-256; `FetchError` if it cannot be made.
-
-    Several threads may use it, each for another file.
-    """
+    """Files in *folder* by their SHA-256; several threads may use it, each for another file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

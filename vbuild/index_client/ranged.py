@@ -105,7 +105,7 @@ class Ranged(io.RawIOBase):
 
 @contextmanager
 def ranged(listed: ListedFile, *, indexes: Indexes) -> Iterator[Ranged]:
-    """The *listed* file, open for reading in parts; raises `FetchError` if it cannot be opened."""
+    """The *listed* file, open for reading in parts."""
     with client_of(indexes, lambda _response: None) as client, opened(client, listed) as file:
         yield file
 
@@ -158,7 +158,6 @@ class _Remote:
 
     @classmethod
     def at(cls, client: PyPIClient, url: str, shown: str) -> "_Remote":
-        """The file at *url*; requests its size."""
         source = cls(client, url, shown)
         source.tail = source._answer(f"-{TAIL}", None) or b""
         if not source.tail:  # the server does not know ranges that count from the end
@@ -179,7 +178,7 @@ class _Remote:
             raise FetchError(f"{self.shown}: {error or type(error).__name__}") from error
 
     def _checked(self, response: httpx2.Response, range_text: str, span: range | None) -> range:
-        """The span in *response*; raises `FetchError` if it is not the one that was requested."""
+        """The span in *response*; `FetchError` if it is not the one that was requested."""
         status = f"{response.status_code} {response.reason_phrase}"
         if response.status_code == httpx2.codes.OK:
             raise FetchError(
