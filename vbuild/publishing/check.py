@@ -44,10 +44,7 @@ _CHECKS: Mapping[str, Callable[[Path], Iterator[Finding]]] = {
 
 
 class Checklist(Struct, frozen=True):
-    """What was found at *place*, a folder or a URL without its password: releases, *files* looked at, and problems.
-
-    Errors come first.
-    """
+    """Releases at *place*, a folder or a URL without its password, how many *files*, and problems, errors first."""
 
     place: str
     releases: tuple[str, ...]
@@ -85,7 +82,7 @@ class Checklist(Struct, frozen=True):
 
 
 def check_layout(folder: Path, layout: str) -> Checklist:
-    """What is wrong with the folder that `vbuild publish` made in that *layout*: *folder*, or the one in it.
+    """What is wrong with *folder*, or the folder in it, that `vbuild publish` made in that *layout*.
 
     `RepackageError` if the folder or the layout does not exist.
     """

@@ -44,7 +44,7 @@ if __name__ == "__main__":
 
 
 class InstallEnvironment(Struct, frozen=True):
-    """What wheels are installed into, by *installer*; *folder* is the name of its Python's folder, ``python3.11``.
+    """What wheels are installed into, by *installer*; *folder* is that of its Python, ``python3.11``.
 
     Without a folder the client puts files where its Python has them. Scripts begin with ``#!`` and *program*; if it
     *has_placeholder*, the client replaces it, so that their hashes do not stay.
@@ -67,11 +67,9 @@ class Script(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The line of entry_points.txt."""
         return f"{self.name} = {self.module}:{self.object}"
 
     def data(self, program: str) -> bytes:
-        """The file that runs it by the Python *program*."""
         root = self.object.partition(".")[0]
         return _PROGRAM.format(program=program, module=self.module, root=root, object=self.object).encode()
 
@@ -88,10 +86,6 @@ class InstalledFile(Struct, frozen=True):
 
 
 def installed(wheel: Wheel, environment: InstallEnvironment) -> tuple[InstalledFile, ...]:
-    """The files of *wheel* in *environment*, sorted by path.
-
-    `RepackageError` if two have one path, a path has no place there, or an entry point is invalid.
-    """
     dropped = {f"{wheel.dist_info}/{name}" for name in _DROPPED}
     files = [_placed(wheel, member, environment) for member in wheel.members if member.path not in dropped]
     scripts = scripts_of(wheel)
@@ -111,7 +105,7 @@ def installed(wheel: Wheel, environment: InstallEnvironment) -> tuple[InstalledF
 
 
 def scripts_of(wheel: Wheel) -> tuple[Script, ...]:
-    """The commands in entry_points.txt of *wheel*, by name; `RepackageError` for what is not an object reference."""
+    """The commands in entry_points.txt of *wheel*, by name."""
     scripts = []
     with at(f"{wheel.dist_info}/entry_points.txt"):
         for name, value in sorted(wheel.scripts):

@@ -88,7 +88,6 @@ _ROW = '      <tr><td><a href="{label}/simple/">{label}</a></td><td>{version}</t
 
 
 def uses(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | None) -> Iterator[ConsumerUse]:
-    """How to get each of *labels*, and the plain wheels; *url* is where the layout's folder will be served."""
     for label, variant in variants_of(offers, labels).items():
         yield ConsumerUse(
             f"{variant}, with pip and with uv; what else is required comes from the index that they have:",
@@ -147,7 +146,7 @@ def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str
 
 
 def _exact_pins(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
-    """The requirements that get the wheels of *label*, and the plain ones of projects that have no such."""
+    """The requirements that get the wheels of *label*, and the plain ones of projects without it."""
     for offer in _latest(offers, label):
         if label in offer.labels or offer.plain:
             version = local_version(offer.version, label) if label in offer.labels else offer.version
@@ -159,7 +158,6 @@ def _latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple
 
 
 def _extra(label: str) -> str:
-    """*label* as the name of an extra and of uv's index."""
     return local_part(label).replace(".", "-")
 
 
@@ -171,7 +169,7 @@ _GLUED = re.compile(r"(?<=[a-z])(?=[0-9])")
 
 
 def local_version(version: str, label: str) -> str:
-    """*version* with *label* as its local part, after one it has; `RepackageError` if that is not valid."""
+    """*version* with *label* as its local part, after one it has."""
     try:
         return str(Version(f"{version}{'.' if Version(version).local else '+'}{label}"))
     except ValueError as error:  # too many digits for an int is one as well
@@ -191,9 +189,7 @@ def local_part(label: str) -> str:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """`RepackageError` for the first of *labels* that cannot have an index of its own, or two that are easily
-    confused.
-    """
+    """`RepackageError` for a label that cannot have an index of its own, and for two that are easily confused."""
     versions = {label: _version(label) for label in labels}
     if PLAIN in versions:
         raise RepackageError(
@@ -229,11 +225,7 @@ class Local(Struct, frozen=True):
     name: str = "local"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """An index per label, and one of the plain wheels if there are some.
-
-        `RepackageError` if a label is not a local version, two would be confused, a wheel requires a release that lacks
-        its label, or wheels of one local version require different things.
-        """
+        """An index per label, and one of the plain wheels if there are some."""
         known = releases_with_variants(offers)
         check_labels(labels_of(known))
         labels = in_order(labels_of(known))

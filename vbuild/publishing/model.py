@@ -97,8 +97,6 @@ class SimpleIndex(Struct, frozen=True):
 
 
 class LayoutOutput(Protocol):
-    """An output of one layout alone, which writes itself."""
-
     @property
     def target(self) -> PurePosixPath:
         """Its path in the layout's folder."""
@@ -117,8 +115,6 @@ Output = LinkedFile | Text | NewWheel | SimpleIndex | LayoutOutput
 
 
 class PublishRule(StrEnum):
-    """What the files that are published must meet."""
-
     ARCHIVE = "archive"
     NAME = "name"
     SIZE = "size"
@@ -152,10 +148,7 @@ class ConsumerUse(Struct, frozen=True):
 
 
 class PublishPlan(Struct, frozen=True):
-    """What to write into the folder called *layout*, in that order, and *notes* for the publisher.
-
-    The writer adds a README of *uses*.
-    """
+    """What to write into the folder called *layout*, in that order, with a README of *uses* and *notes*."""
 
     layout: str
     outputs: tuple[Output, ...]
@@ -173,7 +166,7 @@ class PublishPlan(Struct, frozen=True):
 
 
 class PublishLayout(Protocol):
-    """A way to ship the wheels of a release, with its options; implementations are frozen values."""
+    """A way to ship the wheels of a release, with its options."""
 
     @property
     def name(self) -> str:
@@ -218,10 +211,7 @@ _URL = re.compile(r"[A-Za-z0-9._~:/\[\]@!$&'()*+,;=%-]+")
 
 
 def folder_url(text: str) -> str:
-    """The URL *text* of a folder, without a slash at its end; `RepackageError` if it is not one, or holds a secret.
-
-    Everyone can read it in what is published.
-    """
+    """The URL *text* of a folder, without a slash at its end; `RepackageError` if it is not one, or holds a secret."""
     try:
         parts = urlsplit(text)
         is_named = bool(parts.path if parts.scheme == "file" else parts.hostname)

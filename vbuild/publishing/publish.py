@@ -265,7 +265,6 @@ def _passed_on(plans: Iterable[PublishPlan]) -> Iterator[Path]:
 
 
 def _is_free(path: Path) -> bool:
-    """Whether *path* is missing or an empty folder, and not a link."""
     is_empty = path.is_dir() and not path.is_symlink() and not any(path.iterdir())
     return is_empty or not os.path.lexists(path)
 

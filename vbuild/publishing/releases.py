@@ -30,10 +30,9 @@ _MACHINES = ("x86_64", "aarch64")
 
 
 class OfferedWheel(Struct, frozen=True):
-    """One wheel of a release, closed: its file, its name, what its ``.dist-info`` folder says, and its members.
+    """One wheel of a release, closed; *document* is its variant.json, None for a plain wheel.
 
-    *document* is its variant.json, None for a plain wheel. *rows* are RECORD's in the archive's order, each with hash
-    and size in bytes but for RECORD's own.
+    *rows* are RECORD's in the archive's order, each with hash and size in bytes but for RECORD's own.
     """
 
     path: Path
@@ -48,10 +47,7 @@ class OfferedWheel(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path, *, shared: SharedWheels | None = None) -> Self:
-        """The wheel at *path*, one of those *shared* by several layouts.
-
-        `VbuildError` if it is damaged or contradicts itself.
-        """
+        """The wheel at *path*, one of those *shared* by several layouts."""
         with shared.open(path) if shared else open_wheel(path) as wheel:
             document = f"{wheel.dist_info}/{VARIANT_JSON}"
             with at(wheel.path.name), at(VARIANT_JSON):
@@ -112,7 +108,6 @@ class OfferedRelease(Struct, frozen=True):
 
     @property
     def plain(self) -> tuple[OfferedWheel, ...]:
-        """The wheels that every installer understands."""
         return tuple(wheel for wheel in self.wheels if wheel.label is None)
 
     @property
@@ -121,7 +116,6 @@ class OfferedRelease(Struct, frozen=True):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of its variants, each once, in the order of the file names."""
         return tuple(dict.fromkeys(wheel.label for wheel in self.variants if wheel.label is not None))
 
     def __str__(self) -> str:
@@ -129,10 +123,7 @@ class OfferedRelease(Struct, frozen=True):
 
 
 def releases_at(paths: Sequence[Path], *, shared: SharedWheels | None = None) -> tuple[OfferedRelease, ...]:
-    """The releases whose wheels are at *paths*, files or folders of them, by project and version; opened *shared*.
-
-    `VbuildError` for the first wheel that is damaged, or contradicts itself.
-    """
+    """The releases whose wheels are at *paths*, files or folders of them, by project and version; opened *shared*."""
     wheels_of: dict[tuple[str, Version], list[OfferedWheel]] = {}
     for wheel in (OfferedWheel.of(path, shared=shared) for path in gathered(paths)):
         wheels_of.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
@@ -171,7 +162,6 @@ def sibling_requirements(wheel: OfferedWheel, offers: Sequence[OfferedRelease]) 
 
 
 def sibling_requirement(line: str, offers: Sequence[OfferedRelease]) -> SiblingRequirement | None:
-    """The *line*, read, if it names a project of *offers*."""
     if (requirement := read_requirement(line)) is None or requirement.url:
         return None
     project = canonicalize_name(requirement.name)
@@ -184,7 +174,7 @@ def sibling_requirement(line: str, offers: Sequence[OfferedRelease]) -> SiblingR
 
 
 def releases_with_variants(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
-    """Those of *offers* that have variants; `RepackageError` if there are none."""
+    """Those of *offers* that have variants."""
     with_variants = tuple(offer for offer in offers if offer.variants)
     if not with_variants:
         names = ", ".join(map(str, offers)) or "nothing"

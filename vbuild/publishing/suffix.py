@@ -106,10 +106,7 @@ class Suffix(Struct, frozen=True):
     name: str = "suffix"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """Every variant under its new name, and the rest as it is.
-
-        `RepackageError` if a new name stands for two, or a wheel requires a release that lacks its label.
-        """
+        """Every variant under its new name, and the rest as it is."""
         releases = releases_with_variants(offers)
         names = _new_names(offers)
         check_siblings(offers)
@@ -142,7 +139,6 @@ class Suffix(Struct, frozen=True):
 
 
 def _new_names(offers: Sequence[OfferedRelease]) -> dict[tuple[str, str], str]:
-    """The new name of each project and label; `RepackageError` if one stands for two things."""
     names: dict[tuple[str, str], str] = {}
     taken = {offer.project: f"the project {offer.project}" for offer in offers}
     for project, label in dict.fromkeys((offer.project, label) for offer in offers for label in offer.labels):

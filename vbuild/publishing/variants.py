@@ -38,10 +38,7 @@ class Variants(Struct, frozen=True):
     name: str = "variants"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """Every wheel, a variants.json for each release that has variants, and the index of all of them.
-
-        `VariantError` if two wheels of a release contradict each other.
-        """
+        """Every wheel, a variants.json for each release that has variants, and the index of all of them."""
         files: list[LinkedFile | Text] = []
         for offer in offers:
             files += [LinkedFile(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.wheels]
@@ -76,7 +73,7 @@ def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
 
 
 def problems(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the releases in *folder* and with its index; `RepackageError` if it is empty."""
+    """What is wrong with the releases in *folder* and with its index."""
     files = files_in(folder)
     releases = releases_among(files)
     beside = {release.project for release in releases}

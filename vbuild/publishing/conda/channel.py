@@ -44,10 +44,7 @@ _SUBDIR = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
 
 
 def packages_in(folder: Path) -> tuple[Path, ...]:
-    """The packages in *folder*, and in its folders as a channel has them, sorted, without those of an unfinished run.
-
-    `RepackageError` if one of them cannot be read.
-    """
+    """The packages in *folder*, and in its folders as a channel has them, sorted."""
     try:
         visible = [path for path in folder.iterdir() if not path.name.startswith(".")]
         below = [
@@ -72,8 +69,8 @@ class IndexedSubdir(Struct, frozen=True):
 def index_channel(folder: Path) -> tuple[IndexedSubdir, ...]:
     """Write the repodata of the channel *folder*, of the packages in its folders.
 
-    Each file is the old or the new one. `RepackageError`, and nothing written, if a package is damaged or of the old
-    format, lies in *folder* itself or in the folder of another platform.
+    Each file is the old or the new one. `RepackageError`, and nothing written, if a package is damaged, of the old
+    format, or lies elsewhere than in the folder of its platform.
     """
     with turn(folder):
         subdirs: dict[str, list[Path]] = {NOARCH: []}
@@ -113,7 +110,6 @@ def _listed(packages: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def checked_index(data: bytes, stem: str) -> dict[str, Any]:
-    """``info/index.json`` in *data*; `RepackageError` if it is not of the package called *stem*."""
     with at(_INDEX):
         values = json_object(data, RepackageError)
         texts = {key: values.get(key) for key in ("name", "version", "build", "subdir")}
@@ -134,7 +130,6 @@ def checked_index(data: bytes, stem: str) -> dict[str, Any]:
 
 
 def problems(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the channel *folder*, by its files alone."""
     subdirs = sorted(path.parent for path in folder.glob(f"*/{_REPODATA}"))
     if NOARCH not in {subdir.name for subdir in subdirs}:
         yield _problem(f"{NOARCH}/{_REPODATA}", "is not there, and clients refuse a channel without it")

@@ -52,14 +52,13 @@ _MOST_ENTRIES = 20_000
 
 
 class OpenCondaPackage(Struct, frozen=True):
-    """A package open for reading as *source*, with its two archives: of *files*, and of what is *described*."""
+    """A package open for reading as *source*: the archives of its *files* and of what it is *described* by."""
 
     source: ZipReader
     files: Member
     described: Member
 
     def information(self) -> dict[str, bytes]:
-        """The members of the describing archive, by path; `RepackageError` if it is damaged or too large."""
         members: dict[str, bytes] = {}
         size = 0
         with self._opened(self.described) as archive:
@@ -97,7 +96,6 @@ class OpenCondaPackage(Struct, frozen=True):
 
 @contextmanager
 def open_package(path: Path) -> Iterator[OpenCondaPackage]:
-    """The package at *path*; `VbuildError` if it is damaged or of another format."""
     with open_stored(path) as source:
         stem = path.name.removesuffix(".conda")
         members = {member.path: member for member in source.members}
@@ -109,8 +107,6 @@ def open_package(path: Path) -> Iterator[OpenCondaPackage]:
 
 
 class _Chunks(io.RawIOBase):
-    """*chunks* as a readable file."""
-
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._rest = b""
@@ -134,7 +130,7 @@ def _chunks(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]
 
 
 def listed(path: Path, *, sha256: str) -> dict[str, Any]:
-    """The record in repodata of the package at *path*, whose SHA-256 is *sha256*."""
+    """The record in repodata of the package at *path*."""
     with open_package(path) as package:
         return {**package.index(), "sha256": sha256, "size": path.stat().st_size}
 
@@ -144,7 +140,7 @@ PLACEHOLDER = "/opt/anaconda1anaconda2anaconda3"
 
 
 class Independent(StrEnum):
-    """What a package does not depend on; ``python``: the version of Python, be it for one machine or for all."""
+    """What a package does not depend on: a version of Python, or that and the machine."""
 
     PYTHON = "python"
     GENERIC = "generic"
@@ -153,8 +149,7 @@ class Independent(StrEnum):
 class CondaRecord(Struct, frozen=True):
     """One package; *depends* are conda's match specifications, and the highest *number* of those that fit wins.
 
-    *python* is the Python whose folder its files are in, as ``3.11`` or ``3.13t``, or None if it is independent of it.
-    *label* is its variant's.
+    *python* is the Python whose folder its files are in, as ``3.11`` or ``3.13t``, or None for any.
     """
 
     name: str
@@ -170,12 +165,10 @@ class CondaRecord(Struct, frozen=True):
 
     @property
     def stem(self) -> str:
-        """The name of its file and archives, without endings."""
         return f"{self.name}-{self.version}-{self.build}"
 
     @property
     def target(self) -> PurePosixPath:
-        """Its path in the channel."""
         return PurePosixPath(self.subdir, f"{self.stem}.conda")
 
     def data(self) -> dict[str, Any]:
@@ -209,7 +202,7 @@ _BLOCK = tarfile.BLOCKSIZE
 
 
 class CondaPackage(Struct, frozen=True):
-    """The package *record* at *target*, made of the wheel at *wheel*; without a wheel it holds no files.
+    """The package *record* at *target*, made of the wheel at *wheel*, or without files.
 
     *twin* is an earlier package of the same layout with the same contents, which are compressed once.
     """
@@ -224,14 +217,13 @@ class CondaPackage(Struct, frozen=True):
         return ()
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
-        """Write it into the channel *folder*, where its twin is; `VbuildError` if its wheel is damaged."""
         with ExitStack() as stack:
             write_stored(folder / self.target, self._members(folder, wheels, stack))
 
     def _members(
         self, folder: Path, wheels: SharedWheels, stack: ExitStack
     ) -> Iterator[tuple[str, EditedFile | PassedStream | StoredStream]]:
-        """Its members, by name; what describes the files is known after these. *stack* ends later."""
+        """Its members, by name; what describes the files is known last. *stack* ends later."""
         record = self.record
         wheel = stack.enter_context(wheels.open(self.wheel)) if self.wheel else None
         moment = moment_of([wheel] if wheel else [])
@@ -272,9 +264,9 @@ class CondaIndex(Struct, frozen=True):
     files: tuple[PurePosixPath, ...]
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
-        """Write the index, size and hash of each package into the channel *folder*.
+        """Write the index, size and hash of each package into the channel *folder*, read again from the disk.
 
-        All is read again from the disk. There is no MD5: clients that know SHA-256 ask for none.
+        There is no MD5: clients that know SHA-256 ask for none.
         """
         packages = {path.name: listed(folder / path, sha256=digests.of(folder / path)) for path in sorted(self.files)}
         target = folder / self.target
@@ -284,7 +276,6 @@ class CondaIndex(Struct, frozen=True):
 
 
 def repodata(subdir: str, packages: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """The repodata of the folder *subdir* of a channel, with the records of *packages*, by file name."""
     of_format_1: dict[str, Any] = {}
     return _json(
         {
@@ -325,7 +316,7 @@ def _link(record: CondaRecord, scripts: tuple[str, ...]) -> dict[str, Any]:
 def _tarred(
     wheel: Wheel, files: Iterable[InstalledFile], entries: list[dict[str, Any]], moment: int
 ) -> Iterator[Buffer]:
-    """The tar archive of *files* of *wheel*, in chunks; the entries of paths.json are added to *entries*."""
+    """The tar archive of *files* of *wheel*, in chunks; adds the entries of paths.json to *entries*."""
     for file in files:
         yield _header(file.path, file.size, moment, is_executable=file.is_executable)
         # the chunks of a member are checked against RECORD, whose hash needs no second look then
@@ -360,7 +351,6 @@ def _header(path: str, size: int, moment: int, *, is_executable: bool) -> bytes:
 
 
 def _packed(chunks: Iterable[Buffer]) -> Iterator[bytes]:
-    """*chunks* as one zstd frame, compressed on all cores."""
     first: list[Buffer] = []
     size = 0
     rest = iter(chunks)

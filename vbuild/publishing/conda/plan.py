@@ -94,10 +94,6 @@ _ANY = ".*"
 
 
 def matchspec(specifiers: SpecifierSet) -> str:
-    """*specifiers* in conda's words, empty for any version.
-
-    `RepackageError` for one that has no equivalent: ``===`` with what is not a version.
-    """
     parts = (part for specifier in sorted(specifiers, key=str) for part in _spelled(specifier))
     # lower bounds first, as people write them
     return ",".join(sorted(dict.fromkeys(parts), key=lambda part: not part.startswith(">")))
@@ -127,9 +123,7 @@ def _spelled(specifier: Specifier) -> Iterator[str]:
 
 
 def _bound(version: Version) -> str:
-    """The lower bound of versions from *version* on: 2.0.dev0 comes before all others of 2.0, in conda after its
-    alphas.
-    """
+    """The lower bound of versions from *version* on: 2.0.dev0 comes first in PEP 440, in conda after alphas of 2.0."""
     return _first(version) if version.is_devrelease and version.pre is None else str(version)
 
 
@@ -184,7 +178,7 @@ class CondaNames(Struct, frozen=True):
 def resolved(
     metadata: Metadata, pythons: Iterable[int], *, machine: str, names: CondaNames
 ) -> tuple[DependencyRun, ...]:
-    """What *metadata* requires in each of *pythons* on Linux and *machine*; `RepackageError` if conda cannot say it."""
+    """What *metadata* requires in each of *pythons* on Linux and *machine*."""
     requirements = tuple(_read(metadata))
     admitted = _admitted(metadata, pythons)
     if not admitted:
@@ -204,7 +198,6 @@ def patches_of(metadata: Metadata) -> str:
 
 
 def depends_on_machine(metadata: Metadata) -> bool:
-    """Whether what *metadata* requires differs between operating systems or machines."""
     places = [(system, machine) for system in SYSTEMS for machine in ("x86_64", "aarch64")]
     return any(
         len({applies(requirement, minor, machine=machine, system=system) for system, machine in places}) > 1
@@ -225,7 +218,6 @@ def _read(metadata: Metadata) -> Iterator[Requirement]:
 
 
 def _admitted(metadata: Metadata, pythons: Iterable[int]) -> tuple[int, ...]:
-    """Those of *pythons* of which Requires-Python allows some patch version."""
     try:
         wanted = SpecifierSet(metadata.requires_python or "")
     except InvalidSpecifier as error:
@@ -254,10 +246,7 @@ _CUDA_BOUNDS = {"cuda_version_lower_bound": ">=", "cuda_version_upper_bound": "<
 
 
 def condition(prop: Property) -> tuple[str, str] | None:
-    """The package and version that *prop* needs, or None if every machine has it.
-
-    `RepackageError` for a property that conda cannot ask for.
-    """
+    """The package and version that *prop* needs, or None if every machine has it."""
     match prop.namespace, prop.feature:
         case "x86_64", "level" if prop.value in X86_64_LEVELS:
             level = X86_64_LEVELS.index(prop.value) + 1
@@ -288,7 +277,7 @@ def conditions(alternatives: Sequence[Sequence[Property]]) -> tuple[str, ...]:
 
 
 def _without_parts(bounds: Sequence[str]) -> Iterator[str]:
-    """Those of *bounds*, versions each, that are not part of another: >=8.6,<9 is one of >=8.0,<9."""
+    """The *bounds* that are not part of another: >=8.6,<9 is one of >=8.0,<9."""
     meant = {text: _meant(text) for text in bounds}
     yield from (text for text, own in meant.items() if not any(own < other for other in meant.values()))
 
@@ -348,7 +337,7 @@ class Tags(Struct, frozen=True):
     """What a wheel's tags say: its *subdir* of a channel, the minor versions *pythons* of Python 3, and what it needs.
 
     *word* begins the build string. *python* is the one Python whose folder its files are in, or None for any. *rank* is
-    higher for what installers take first. *glibc* is the minor version of glibc 2.
+    higher for what installers prefer. *glibc* is the minor version of glibc 2.
     """
 
     subdir: str
@@ -360,7 +349,7 @@ class Tags(Struct, frozen=True):
     is_abi3: bool = False
 
     def depends(self, pythons: Sequence[int], patches: str = "") -> tuple[str, ...]:
-        """What a package of these *pythons*, some of its own, needs of Python, with *patches*, and the machine."""
+        """What a package of these *pythons* needs of Python, with *patches*, and of the machine."""
         lower, upper = min(pythons), max(pythons)
         bounds = [f">=3.{lower}" if lower else ">=3"]
         bounds += [f"<3.{upper + 1}.0a0"] if upper < NEWEST else []
@@ -421,7 +410,6 @@ class VariantChoice(Struct, frozen=True):
 
 
 def choices(document: Document) -> tuple[VariantChoice, ...]:
-    """The variants of *document*, the least preferred first; `RepackageError` for a property without equivalent."""
     ordered: list[VariantChoice] = []
     for label, alternatives in _neighbours(list(_placed(document))):
         first = alternatives[0]
@@ -471,7 +459,7 @@ def _neighbours(
 
 
 def _differs_in_one(choice: Sequence[Property], other_choice: Sequence[Property]) -> bool:
-    """Whether two choices for the same features differ in the value of one, and need versions of the same packages."""
+    """Whether two choices differ in the value of one feature, and need versions of the same packages."""
     packages = [{need[0] for need in map(condition, properties) if need} for properties in (choice, other_choice)]
     return (
         packages[0] == packages[1]
@@ -480,7 +468,7 @@ def _differs_in_one(choice: Sequence[Property], other_choice: Sequence[Property]
 
 
 def _everything(document: Document) -> Machine:
-    """A machine with every value that *document* names, each list in the order that all machines have it in."""
+    """A machine with every value that *document* names, in the order that all machines have."""
     values: dict[str, dict[str, set[str]]] = {}
     for prop in (prop for variant in document.variants for prop in variant.properties):
         values.setdefault(prop.namespace, {}).setdefault(prop.feature, set()).add(prop.value)
@@ -514,11 +502,7 @@ class Conda(Struct, frozen=True):
     name: str = "conda"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """Packages for each wheel, packages of CPU levels if one is required, and the channel's indexes.
-
-        `RepackageError` if a property or a requirement has no equivalent in conda, two projects would have one name, or
-        no wheel is for Linux.
-        """
+        """Packages for each wheel, packages of CPU levels if one is required, and the channel's indexes."""
         names = CondaNames(self.names)
         projects: dict[str, str] = {}
         for offer in offers:
@@ -678,7 +662,7 @@ class _Kind(Struct, frozen=True):
 
 
 def platforms(records: Sequence[CondaRecord], versions: Mapping[str, str], *, channels: Sequence[str]) -> str:
-    """Return the pixi.toml of a workspace with the projects *versions*, by version, for the machines of *records*."""
+    """The pixi.toml of a workspace with the projects *versions*, by version, for the machines of *records*."""
     name = next(iter(versions), "demo")
     lines = ["[workspace]", f"name = {json.dumps(name)}", f"channels = {json.dumps([*channels])}", "platforms = ["]
     for kind in _kinds(records):
@@ -710,7 +694,7 @@ def _kinds(records: Sequence[CondaRecord]) -> list[_Kind]:
 
 
 def _kinds_of(record: CondaRecord) -> Iterator[_Kind]:
-    """The machines that *record* is for: with bounds on GPUs, one for each bound, the highest first.
+    """The machines that *record* is for: one for each bound on GPUs, the highest first.
 
     Above the highest the build does not run, so that this kind gets another one.
     """

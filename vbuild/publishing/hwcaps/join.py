@@ -200,7 +200,7 @@ class Matching(Struct, frozen=True):
 
     @classmethod
     def of(cls, base: LevelBuild, other: LevelBuild) -> Self:
-        """The files of *other* matched with those of *base*: by path, without the hash, then by the name alone."""
+        """Matches by path, then without the hash, then by the name alone."""
         matches: dict[str, str] = {path: path for path in other.pieces if path in base.pieces}
         for short_name in (plain, short):
             taken = set(matches.values())
@@ -338,7 +338,7 @@ _BUILD = re.compile(
 
 
 class MemberDifference(Struct, frozen=True):
-    """A member that differs between two wheels, by its path in the other one, or that the other one lacks."""
+    """A member that differs between two wheels, or that the other one lacks."""
 
     path: str
     what: str
@@ -394,12 +394,11 @@ def _member_difference(base: LevelBuild, base_path: str, other: LevelBuild, path
 
 
 def _without_build_words(text: bytes) -> str:
-    """The *text* without what tells of a build, and without the quotes around that."""
     return _BUILD.sub("", text.decode()).replace('"', "").replace("'", "")
 
 
 def _tokens(source: bytes) -> list[tuple[int, str]]:
-    """The tokens of the Python code *source* without comments; its strings without what depends on a build."""
+    """The tokens of *source* without comments; its strings without what depends on a build."""
     return [
         (token.type, _BUILD.sub("", token.string) if token.type == tokenize.STRING else token.string)
         for token in tokenize.tokenize(io.BytesIO(source).readline)
@@ -421,13 +420,12 @@ class LevelFamily(Struct, frozen=True, eq=False):
     is_moved: bool
 
     def at(self, level: str) -> LevelFile:
-        """The copy that processors of *level* load."""
         return [copy for copy in (self.base, *self.copies) if copy.build.level <= level][-1]
 
 
 @dataclass(eq=False)
 class Join:
-    """The build of the baseline and those of levels, lowest first, joined; *notes* name what was left out."""
+    """The builds of the baseline and of levels, lowest first; *notes* name what was left out."""
 
     base: LevelBuild
     others: Sequence[LevelBuild]
@@ -436,7 +434,6 @@ class Join:
 
     @cached_property
     def families(self) -> dict[str, LevelFamily]:
-        """What differs between levels, by installed path in the baseline; `RepackageError` if it cannot be joined."""
         for build in self.others:
             self._check(build)
         copies_of = {path: tuple(self._differing(path)) for path in self.base.pieces}
@@ -559,7 +556,7 @@ class Join:
         return min(unknown, key=str, default=None)
 
     def _unanswered(self, copies_of: dict[str, tuple[LevelFile, ...]]) -> set[LevelFile]:
-        """The copies that are dropped since a symbol is taken that the chosen copies do not give."""
+        """The copies to drop: somebody takes a symbol that the chosen copies do not give."""
         families = {
             path: LevelFamily(LevelFile(self.base, path), copies, is_moved=False)
             for path, copies in copies_of.items()

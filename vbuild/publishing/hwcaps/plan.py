@@ -165,7 +165,6 @@ def _placed(join: Join, copy: LevelFile, path: str, *, soname: str | None, root:
 
 
 def _root(copy: LevelFile) -> str:
-    """The folder of a wheel from which *copy* is installed at its path."""
     return copy.piece.member.path.removesuffix(copy.path)
 
 
@@ -185,7 +184,6 @@ class JoinSet(Struct, frozen=True):
         *,
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """The join of *wheels*, which are of one release, and *added* ones; `RepackageError` if that is impossible."""
         if not wheels:
             raise RepackageError("no wheel to join; expected a plain one, and others for x86-64 levels")
         for wheel in wheels:
@@ -368,10 +366,7 @@ class JoinedWheel(Struct, frozen=True):
         return tuple(copy for family in self.families for copy in family.copies)
 
     def _name(self) -> WheelName:
-        """The plain wheel's name; with a build tag if copies are added, or with the tag of the newest that they need.
-
-        `RepackageError` if an added copy needs what no tag of its wheel promises.
-        """
+        """The plain wheel's name; with a build tag if copies are added, or with the newest tag that they need."""
         name = self.set.base.name.plain()
         added = [copy for copy in self._copies if copy.build.is_added]
         newer: list[tuple[tuple[int, int], str]] = []
@@ -440,7 +435,6 @@ class Hwcaps(Struct, frozen=True):
     name: str = "hwcaps"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """For each tag the join of its wheels; other plain wheels, and those of other releases, as they are."""
         added = [(cpu, OfferedWheel.of(path)) for cpu, path in self.added]
         join_sets = [join_set for offer in offers for join_set in sets(offer, added)]
         taken = {offered.path for join_set in join_sets for _, offered in join_set.others}
@@ -466,10 +460,7 @@ class Hwcaps(Struct, frozen=True):
 
 
 def joined(wheels: Sequence[OfferedWheel], *, allow: Sequence[str] = ()) -> NewWheel:
-    """The join of *wheels*: the plain one and those of x86-64 levels, of one release and one tag.
-
-    `RepackageError` if they do not fit together.
-    """
+    """The join of *wheels*: the plain one and those of x86-64 levels, of one release and one tag."""
     with opened_join(JoinSet.of(wheels), allow=allow) as joined_wheel:
         return joined_wheel.wheel()
 

@@ -52,7 +52,7 @@ from vbuild.wheel.metadata import VARIANT_JSON
 
 
 def metadata_problems(release: LintedRelease, *, beside: Collection[str]) -> Iterator[Finding]:
-    """Where the METADATA of *release* contradict one another; *beside* are the projects of other files here."""
+    """Where METADATA of *release* contradict one another; *beside* are the projects of other files here."""
     for wheel in release.wheels:
         yield from _of_another(wheel, wheel.name.project, wheel.name.version)
     groups: dict[tuple[FileSlot, ...], list[ReadyWheel]] = {}
@@ -130,8 +130,8 @@ def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> It
 def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[Finding]:
     """Differences of wheels for the same Python and machine; the first is a plain one if any is.
 
-    A variant is compared with the plain wheel of its own name if there is one: plain wheels may differ, such as one for
-    an older libc that predates the variants.
+    A variant is compared with the plain wheel of its own name: others may be for an older libc and predate the
+    variants.
     """
     first, *others = wheels
     plain = {wheel.name: wheel for wheel in wheels if wheel.name.variant is None}

@@ -48,12 +48,11 @@ _AT_ONCE = 8  # requests
 
 @dataclass(frozen=True, slots=True)
 class ReadyWheel:
-    """A wheel: its *size* in bytes, for whom it is, its METADATA and variant.json.
+    """A wheel with all that is checked of it; *size* and *unpacked*, the size of all members, are in bytes.
 
-    *unpacked* is the size of all members in bytes, *methods* are the compressions that not every reader can inflate,
-    *lacks* the files that License-File names and the wheel does not have. It *is_companion* if a split made it of other
-    wheels, so that it has no sdist. *installs* are its files by installed path, with RECORD's hash, without its
-    ``.dist-info`` folder.
+    *methods* are the compressions that not every reader can inflate, *lacks* the files that License-File names and the
+    wheel does not have. *installs* are its files by installed path, with RECORD's hash, without its ``.dist-info``
+    folder.
     """
 
     source: LocatedFile
@@ -79,10 +78,6 @@ class ReadyWheel:
 
     @classmethod
     def read(cls, source: LocatedFile) -> Self:
-        """The wheel at *source*; `WheelError` if its name, archive or METADATA is not valid.
-
-        Also if a member of a local file differs from RECORD.
-        """
         with source.opened() as file, at(source.name):
             wheel = Wheel.verified(Path(source.name), ZipReader(file, is_strict=True))
             methods = {member.header.method for member in wheel.members}
@@ -138,7 +133,6 @@ class ReadySdist(Struct, frozen=True):
 
     @classmethod
     def read(cls, source: LocatedFile) -> Self:
-        """The sdist at *source*; `WheelError` or `RepackageError` if its name, archive or PKG-INFO is not valid."""
         project, version = release_of(source.name)
         with source.opened() as file:
             return cls(source, file.seek(0, os.SEEK_END), project, version, *_contents(file))
@@ -165,7 +159,7 @@ def _contents(sdist: BinaryIO) -> tuple[MetadataView, tuple[str, ...]]:
 
 
 class PublishFolder(Struct, frozen=True):
-    """What a folder has to publish, sorted by file; *damaged* could not be read, and *count* is of all files.
+    """What a folder has to publish, sorted by file; *damaged* could not be read.
 
     *indexes* are variants.json files, *former* files named as sdists were, by project and version.
     """
@@ -182,10 +176,7 @@ class PublishFolder(Struct, frozen=True):
 
 
 def files_in(place: Path | Iterable[LocatedFile]) -> PublishFolder:
-    """The files in the folder *place*, or those of a page, that would be published.
-
-    `RepackageError` if there is no such folder, or nothing in it.
-    """
+    """The files of the folder or page *place* that would be published."""
     files = _files_of(place) if isinstance(place, Path) else tuple(place)
     damaged: list[Finding] = []
     wheels = tuple(_read([file for file in files if file.name.endswith(".whl")], ReadyWheel.read, damaged))
@@ -238,10 +229,7 @@ def _read(files: Sequence[LocatedFile], read: Callable[[LocatedFile], T], damage
 
 
 class LintedRelease(Struct, frozen=True):
-    """The files of one release; *version* as PEP 440 normalises it, *index* its variants.json if there is one.
-
-    *former* are files named as its sdist was before PEP 625.
-    """
+    """The files of one release; *index* is its variants.json, *former* sdists named as before PEP 625."""
 
     project: str
     version: str
@@ -259,12 +247,10 @@ class LintedRelease(Struct, frozen=True):
 
     @property
     def plain(self) -> tuple[ReadyWheel, ...]:
-        """The wheels that every installer understands."""
         return tuple(wheel for wheel in self.wheels if wheel.name.variant is None)
 
     @property
     def index_name(self) -> str:
-        """The name of the release's variants.json (PEP 825, index-level metadata)."""
         return f"{self}{VARIANTS_JSON}"
 
     @property
@@ -318,7 +304,6 @@ def _misstated(wheel: ReadyWheel, what: str) -> Finding:
 
 
 def stray_documents(folder: PublishFolder, known: Iterable[LintedRelease]) -> Iterator[Finding]:
-    """The variants.json files without variant wheels among *known*."""
     expected = {release.index_name for release in known if release.variants}
     for file in folder.indexes:
         if file.name not in expected:

@@ -60,10 +60,7 @@ LARGEST_LIMIT = 1024
 
 
 class IndexRules(Struct, frozen=True):
-    """Where the files go: to PyPI, where one may have *limit* MB, or to an index that takes any wheels.
-
-    PyPI's documentation, "Storage limits".
-    """
+    """PyPI, where one file may have *limit* MB (its page "Storage limits"), or an index that takes any wheels."""
 
     is_pypi: bool = False
     limit: int = DEFAULT_LIMIT
@@ -252,7 +249,6 @@ _LINK = re.compile(r"<a [^>]*>[^<]*</a>")
 
 
 def layout_problem(layout: str, rule: PublishRule, place: str, what: str) -> Finding:
-    """The error *what* at *place* in a folder of *layout*, which has to be made again."""
     return Finding(Severity.ERROR, rule, (place,), what, f"{_AGAIN} --layout {layout}")
 
 

@@ -50,7 +50,7 @@ _MANY = 5
 
 
 class MetadataDifference(Struct, frozen=True):
-    """A field that two files of a release state differently: what only the first says, and what only the second."""
+    """A field of which two files have different values: those of the first alone, and those of the second."""
 
     field: str
     lacks: tuple[str, ...]
@@ -106,7 +106,6 @@ class MetadataView(Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def metadata_view(data: bytes) -> MetadataView:
-    """The view of METADATA or PKG-INFO *data*; `WheelError` if it is not UTF-8 or has no name or version."""
     try:
         text = data.decode()
         metadata = Metadata.parse(text)

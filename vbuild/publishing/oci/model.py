@@ -126,10 +126,7 @@ class Descriptor(Struct, frozen=True):
 
 
 class MemberFile(Struct, frozen=True):
-    """The file at *path* of an image that is the member *member* of the wheel at *wheel*.
-
-    *digest* is RECORD's, *size* in bytes, *mode* its permissions.
-    """
+    """The file at *path* of an image that is the member *member* of the wheel at *wheel*; *digest* is RECORD's."""
 
     path: str
     mode: int
@@ -150,7 +147,6 @@ class NewFile(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The hash as RECORD writes it."""
         return f"sha256={unpadded(hashlib.sha256(self.data).digest())}"
 
 
@@ -158,8 +154,6 @@ File = MemberFile | NewFile
 
 
 class Layer(Struct, frozen=True):
-    """Files that come and go together, sorted by path; *what* describes them."""
-
     files: tuple[File, ...]
     what: str
 
@@ -213,7 +207,6 @@ class ImageFolder(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """The image layout at *path*; `RepackageError` if it does not exist, or is of a newer kind."""
         if not (path / "oci-layout").is_file():
             raise RepackageError(
                 f"{path}: no OCI image layout; expected a folder with oci-layout, index.json and blobs"
@@ -232,7 +225,7 @@ class ImageFolder(Struct, frozen=True):
         return tuple(name for name in map(ref_of, self.manifests) if name)
 
     def named(self, ref: str | None) -> Descriptor:
-        """What index.json calls *ref*, or its only entry; `RepackageError` if that is not one."""
+        """What index.json calls *ref*, or its only entry."""
         manifests = [manifest for manifest in self.manifests if ref in {None, ref_of(manifest)}]
         if len(manifests) != 1:
             names = ", ".join(self.refs) or f"{len(self.manifests)} images without names"
@@ -270,7 +263,6 @@ class ImageFolder(Struct, frozen=True):
             return _descriptors(table, "manifests"), dict(table.pairs("annotations"))
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
-        """The manifest that *descriptor* names; `RepackageError` if it is not one of the OCI."""
         if descriptor.media_type != MANIFEST_TYPE:
             raise RepackageError(f"{self.path}: {descriptor.digest}: {descriptor.media_type}; expected {MANIFEST_TYPE}")
         with self._parsed(descriptor) as values:
@@ -338,7 +330,6 @@ def ref_of(descriptor: Descriptor) -> str | None:
 
 @contextmanager
 def _reading(place: str) -> Iterator[None]:
-    """Put *place* in front of errors inside, as `RepackageError`."""
     with at(place):
         try:
             yield
@@ -373,7 +364,7 @@ def _file(path: Path) -> bytes:
 
 @contextmanager
 def uncompressed(blob: Path, media_type: str) -> Iterator[io.BufferedIOBase]:
-    """The tar archive of the layer in *blob*; `RepackageError` if it is damaged, or of another type."""
+    """The tar archive of the layer in *blob*."""
     if media_type not in LAYER_TYPES:
         raise RepackageError(f"a layer of type {media_type}; expected {', '.join(LAYER_TYPES)}")
     with ExitStack() as stack:

@@ -86,7 +86,6 @@ def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageG
     """The groups of *offer*, by Python, then machine, and the wheels in none: not for Linux, or unknown machines.
 
     Wheels for any machine are of those *machines*, or of those that the others of their Python are for.
-    `RepackageError` for two wheels of one label, or if a group has no image for a baseline.
     """
     wheels_of_ref: dict[str, list[OfferedWheel]] = {}
     for wheel in offer.wheels:
@@ -215,10 +214,7 @@ def companions_of(wheel: OfferedWheel, companions: Sequence[OfferedWheel], machi
 
 
 def unmet(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Python, machine: str) -> Iterator[str]:
-    """The requirements of *wheel* that apply in an image and that none of *companions* meets, without extras.
-
-    `WheelError` for a line that is not a requirement.
-    """
+    """The requirements of *wheel* that apply in an image and that none of *companions* meets, without extras."""
     minor = _ANY_MINOR if python.minor is None else python.minor
     for line in wheel.metadata.requires_dist:
         with at(wheel.path.name):
@@ -231,7 +227,6 @@ def unmet(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Pytho
 
 
 def files_of(wheels: Sequence[OfferedWheel], python: Python) -> tuple[File, ...]:
-    """The files of *wheels* in one image; `RepackageError` if two have different ones at one place."""
     owners: dict[str, tuple[File, OfferedWheel]] = {}
     for wheel in wheels:
         for file in _files(wheel, python):
@@ -291,10 +286,7 @@ class BaseFolder(Struct, frozen=True):
         return tuple(dict.fromkeys(image.platform.architecture for image in self.images if image.platform))
 
     def for_cpu(self, cpu: Cpu) -> tuple[Base, str | None]:
-        """The best image for *cpu*, checked, and the version of Python that it says it has.
-
-        `RepackageError` if there is none for its machine, or a blob of it is missing or damaged.
-        """
+        """The best image for *cpu*, checked, and the version of Python that it says it has."""
         linux = ((image, image.platform) for image in self.images if image.platform and image.platform.os == "linux")
         fitting = [(level.rank, image) for image, platform in linux if (level := platform.cpu) and cpu.runs(level)]
         if not fitting:
@@ -325,20 +317,13 @@ _TITLE, _VERSION = "org.opencontainers.image.title", "org.opencontainers.image.v
 
 
 class Oci(Struct, frozen=True):
-    """The layout of container images, on a *base* or on nothing.
-
-    *base* is an OCI image layout on disk, ``DIR`` or ``DIR:name``.
-    """
+    """The layout of container images, on nothing or on *base*, an OCI image layout on disk, ``DIR`` or ``DIR:name``."""
 
     base: Path | None = None
     name: str = "oci"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """An image layout for each release of *offers*; companions go into the images of what needs them.
-
-        `RepackageError` if a base is broken or lacks an architecture, an index would have no plain image, or none is
-        left.
-        """
+        """An image layout for each release of *offers*; companions go into the images of what needs them."""
         base = BaseFolder.of(self.base) if self.base else None
         companions = companion_wheels(offers)
         releases = [_Release(self, offer, companions, base) for offer in offers if not offer.is_companion]

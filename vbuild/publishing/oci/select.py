@@ -66,7 +66,6 @@ class ImageSelection(Struct, frozen=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The digest, then each image, best first, and why it stands there."""
         lines = [self.digest]
         for place, candidate in enumerate(self.ranking, 1):
             called = self._reference(candidate) or f"{candidate.label or ''} {candidate.digest[:19]}".lstrip()
@@ -120,7 +119,7 @@ def select_image(folder: Path, machine: Machine, *, ref: str | None = None) -> I
 
 
 def _only(layout: ImageFolder) -> Descriptor:
-    """The one index of *layout*, or else the one image; `RepackageError` if it has several."""
+    """The one index of *layout*, or else the one image."""
     images = [image for image in layout.manifests if image.artifact_type is None]
     entries = [image for image in images if image.media_type == INDEX_TYPE] or images
     if len(entries) != 1:

@@ -172,7 +172,6 @@ def _folders(path: str) -> tuple[str, ...]:
 
 
 def _is_listed(path: str) -> bool:
-    """Whether the file at *path* says what is installed."""
     return any(part.endswith(_LISTS) for part in path.split("/")[:-1])
 
 
@@ -231,7 +230,7 @@ OnProgress = Callable[[str, int, int], None]
 class SlimmedImage(Struct, frozen=True, kw_only=True):
     """An image before and after: *packed* are the bytes of its stored layers, *rewritten* of them are new.
 
-    *environment* is what became of the packages, *linked* the files that were left for a second name in the image.
+    *linked* are the files that were left for a second name in the image.
     """
 
     ref: str

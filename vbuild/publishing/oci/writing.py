@@ -74,7 +74,7 @@ class WrittenBlob(Struct, frozen=True):
 def write_layer(layer: Layer, blobs: Path, *, moment: int, wheels: SharedWheels) -> WrittenBlob:
     """Write *layer*, all its files as of *moment* and out of *wheels*, into the folder *blobs* under its SHA-256.
 
-    `VbuildError` if a wheel differs from its RECORD. Large members are never held in memory.
+    Large members are never held in memory.
     """
     # folders stand before what is in them
     entries: dict[str, File | None] = {}
@@ -176,9 +176,8 @@ _BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
 class Images(Struct, frozen=True):
-    """An OCI image layout whose index is *target*: *families* of images over *layers*, all with the time *moment*.
-
-    *annotations* are those of every image; *moment* is in seconds since 1970.
+    """An OCI image layout whose index is *target*; *annotations* are those of every image, *moment* in seconds since
+    1970.
     """
 
     target: PurePosixPath
@@ -192,7 +191,7 @@ class Images(Struct, frozen=True):
         return ()
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
-        """Write it into *folder*, but for the blobs of its bases; `VbuildError` if a wheel is damaged."""
+        """Write it into *folder*, but for the blobs of its bases."""
         layout = (folder / self.target).parent
         blobs = layout / "blobs" / "sha256"
         blobs.mkdir(parents=True, exist_ok=True)
@@ -209,8 +208,6 @@ class Images(Struct, frozen=True):
 
 
 class _Writer:
-    """Writes the small blobs of *images*, whose *layers* are written, into the folder *blobs*."""
-
     def __init__(self, images: Images, blobs: Path, layers: Sequence[WrittenBlob]) -> None:
         self._images = images
         self._blobs = blobs
@@ -293,5 +290,4 @@ def _environment(below: Sequence[str], search: str) -> list[str]:
 
 
 def packed_json(values: Mapping[str, Any]) -> bytes:
-    """*values* without spaces."""
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()

@@ -89,7 +89,7 @@ class Redirect(Struct, frozen=True):
     name: str = "redirect"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """An sdist for each release, and its wheels; `RepackageError` without a URL, or if tags cannot choose."""
+        """An sdist for each release, and its wheels."""
         if self.url is None:
             raise RepackageError("no URL: the sdist has to say where the wheels are; give --url URL")
         url = folder_url(self.url)
@@ -234,10 +234,7 @@ _Part = tuple[str, OfferedRelease]
 
 
 def _merged(offers: Sequence[OfferedRelease]) -> dict[OfferedRelease, tuple[_Part, ...]]:
-    """The releases that several of *offers* become, each with these and what they were built against, newest first.
-
-    `RepackageError` if there are none, or if another release has that version already.
-    """
+    """The releases that several of *offers* become, each with these and what they were built against, newest first."""
     parts_of: dict[tuple[str, str], list[_Part]] = {}
     for offer in offers:
         value, version = built_against(offer)
@@ -319,7 +316,7 @@ _WAY = re.compile(r"([a-z0-9][a-z0-9.]*/)?(?P<name>[^/]*)")
 
 
 class _Sdist(Struct, frozen=True):
-    """An sdist as it is: its PKG-INFO, the rows of its wheels.json by file, and the order of its variants, if any.
+    """The parts of an sdist: the rows of its wheels.json by file, and the order of its variants, if any.
 
     *values* are what its wheels were built against, or None.
     """

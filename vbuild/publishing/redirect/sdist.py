@@ -72,10 +72,7 @@ class RedirectChoice(Struct, frozen=True):
 
 
 def release_order(offer: OfferedRelease) -> tuple[RedirectChoice, ...]:
-    """The variants of *offer*, best first, without those of an optional provider, which are off (PEP 850).
-
-    `VariantError` if the documents in its wheels contradict each other.
-    """
+    """The variants of *offer*, best first, without those of an optional provider, which are off (PEP 850)."""
     documents = [(str(wheel.name), wheel.document) for wheel in offer.variants if wheel.document]
     return ranked_choices(combine(documents)) if documents else ()
 
@@ -205,7 +202,6 @@ def check_choice(source: RedirectSource) -> None:
 
 
 def packed(source: RedirectSource) -> bytes:
-    """The bytes of *source*, which `check_choice` accepts."""
     modules = (_BACKEND, *[_HARDWARE][: source.by_hardware], *[_INSTALLED][: bool(source.values)])
     # in this order they take the least room
     members = {
@@ -227,9 +223,7 @@ def packed(source: RedirectSource) -> bytes:
 
 
 def built_against(offer: OfferedRelease) -> tuple[str, str]:
-    """What the version of *offer* names and its wheels require, ``torch2.15`` or nothing, and the version without
-    that.
-    """
+    """What the version of *offer* names and its wheels require, as ``torch2.15``, and the version without that."""
     version = Version(offer.version)
     local = version.local or ""
     names = [name for name, _, _ in _needed_of(offer.wheels[0], local)]
