@@ -22,14 +22,8 @@ from vbuild.publishing.variants import Variants
 from vbuild.variants.stamp import stamped
 
 LINUX = "cp311-cp311-manylinux_2_28_x86_64"
-LAYOUTS = (
-    Local(),
-    Suffix(),
-    Oci(),
-    Conda(),
-    Variants(),
-    Redirect(url="https://example.org/whl"),
-)
+LAYOUTS = (Local(), Suffix(), Oci(), Conda(), Variants(), Redirect(url="https://example.org/whl"))
+EPOCHS = pytest.mark.parametrize("epoch", ["0", "9000000000", str(LATEST)])
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +32,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return releases.release(tmp_path_factory.mktemp("dist"), labels=["x86_64_v3"], tag=LINUX)
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The same with one module, compiled for two levels."""
-    return hwcaps_wheels.hwcaps_release(
-        tmp_path_factory.mktemp("dist"), {level: hwcaps_wheels.package(level) for level in ("v1", "v3")}
-    )
-
-
-@pytest.mark.parametrize("epoch", ["0", "1700000000", "9000000000", str(LATEST)])
+@EPOCHS
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 def test_every_layout_takes_every_time_until_the_year_9999(
     layout: PublishLayout, epoch: str, wheels: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -57,16 +43,14 @@ def test_every_layout_takes_every_time_until_the_year_9999(
 
 
 @needs("gcc")
-@pytest.mark.parametrize("epoch", ["0", "1700000000", "9000000000", str(LATEST)])
-def test_so_does_the_layout_hwcaps(
-    epoch: str, compiled: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
-    publish(compiled, tmp_path, layouts=[Hwcaps()])
+def test_so_does_the_layout_hwcaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(LATEST))
+    packages = {level: hwcaps_wheels.package(level) for level in ("v1", "v3")}
+    publish(hwcaps_wheels.hwcaps_release(tmp_path / "dist", packages), tmp_path, layouts=[Hwcaps()])
     assert check_layout(tmp_path, "hwcaps").problems == ()
 
 
-@pytest.mark.parametrize("epoch", ["0", "1700000000", "9000000000", str(LATEST)])
+@EPOCHS
 def test_so_does_stamp(epoch: str, wheels: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
     assert stamped(wheels[0], tmp_path, variant=variant("x86_64_v2", "x86_64 :: level :: v2")).is_file()

@@ -1,20 +1,15 @@
 """What the layout oci makes of wheels: images, indexes, annotations, and what it refuses."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.factories.images import (
-    images_of,
-    index_of,
-    labelled,
-    laid_out,
-    release,
-)
+from tests.factories.images import images_of, index_of, labelled, laid_out, release
 from tests.factories.tools import needs
 from tests.factories.variants import document, metadata, tiny_wheel, variant, variant_wheel
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.errors import RepackageError, VbuildError, WheelError
+from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.oci.plan import Oci
 from vbuild.publishing.oci.writing import Images
@@ -217,79 +212,81 @@ def test_the_companion_of_a_split_is_in_the_image_of_what_requires_it(tmp_path: 
     assert told(plan) == ()
 
 
-def test_two_different_files_at_one_place_of_an_image_are_refused(tmp_path: Path) -> None:
-    thin = wheel(tmp_path, f"demo-1.0-{LINUX}.whl", {"shared.py": "1"}, metadata="Requires-Dist: demo-libs==7\n")
+def of_level(folder: Path, label: str) -> Path:
+    return labelled(folder, label, "x86_64 :: level :: v3", tag=LINUX)
+
+
+ARM = LINUX.replace("x86_64", "aarch64")
+APART = "an image each, and nothing to tell them apart by; give one of them"
+NAMES = "expected letters and digits with one of ._- between them: give the variant another label"
+BF16 = ("x86_64 :: level :: v4", "x86_64 :: avx512_bf16 :: on")
+REFUSED: list[tuple[Callable[[Path], list[Path]], str]] = [
+    (
+        lambda folder: [
+            wheel(folder, f"demo-1.0-{LINUX}.whl", {"shared.py": "1"}, metadata="Requires-Dist: demo-libs==7\n"),
+            companion(folder, {"shared.py": "2"}),
+        ],
+        (
+            f"usr/local/lib/python3.11/site-packages/shared.py: demo-1.0-{LINUX}.whl and "
+            "demo_libs-7-py3-none-manylinux_2_17_x86_64.whl have different files there; expected one of them"
+        ),
+    ),
+    (
+        lambda folder: [level(folder, "v3"), cuda(folder)],
+        (
+            "demo 1.0: cp311, x86_64: has cu126, x86_64_v3, and no plain wheel: clients that ask for no variant would "
+            "find no image; give the plain wheel"
+        ),
+    ),
+    (
+        lambda folder: [plain(folder), plain(folder, LINUX.replace("2_17", "2_28"))],
+        f"demo 1.0: cp311, x86_64: demo-1.0-{LINUX}.whl, demo-1.0-{LINUX.replace('2_17', '2_28')}.whl: {APART}",
+    ),
+    (
+        lambda folder: [plain(folder), of_level(folder, "plain")],
+        f"demo 1.0: cp311, x86_64: demo-1.0-{LINUX}.whl, demo-1.0-{LINUX}-plain.whl: {APART}",
+    ),
+    (
+        lambda folder: [plain(folder, ARM), level(folder, "v3", ARM)],
+        f"demo 1.0: cp311, aarch64: demo-1.0-{ARM}-x86_64_v3.whl: needs x86_64 :: level :: v3, and is for aarch64",
+    ),
+    (
+        lambda folder: [plain(folder), labelled(folder, "bf16", *BF16, tag=LINUX)],
+        (
+            f"demo 1.0: cp311, x86_64: demo-1.0-{LINUX}-bf16.whl: needs x86_64 :: avx512_bf16 :: on, and clients "
+            "choose images by level alone: expected wheels without it"
+        ),
+    ),
+    (
+        lambda folder: [plain(folder), of_level(folder, "abi3"), plain(folder, LINUX.replace("-cp311", "-abi3"))],
+        "demo 1.0: two images would be called cp311-abi3; give the variant another label",
+    ),
+    (
+        lambda folder: [plain(folder), of_level(folder, "fast__v3")],
+        f"demo 1.0: 'cp311-fast__v3' is not a name of an image; {NAMES}",
+    ),
+    (
+        lambda folder: [plain(folder), of_level(folder, "fast_")],
+        f"demo 1.0: 'cp311-fast_' is not a name of an image; {NAMES}",
+    ),
+    (
+        lambda folder: [plain(folder, "cp311-cp311-win_amd64")],
+        (
+            "demo 1.0: no wheel that an image can be made of: demo-1.0-cp311-cp311-win_amd64.whl is not for Linux on "
+            "x86_64 or aarch64, and is in no image"
+        ),
+    ),
+    (lambda folder: [companion(folder)], "no wheel of a release; expected one that images can be made of"),
+]
+
+
+@pytest.mark.parametrize(("wheels", "message"), REFUSED)
+def test_wheels_that_no_images_can_be_made_of_are_refused(
+    tmp_path: Path, wheels: Callable[[Path], list[Path]], message: str
+) -> None:
     with pytest.raises(RepackageError) as refusal:
-        planned(thin, companion(tmp_path, {"shared.py": "2"}))
-    assert str(refusal.value) == (
-        "usr/local/lib/python3.11/site-packages/shared.py: demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl and "
-        "demo_libs-7-py3-none-manylinux_2_17_x86_64.whl have different files there; expected one of them"
-    )
-
-
-def test_an_index_without_a_plain_image_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RepackageError) as refusal:
-        planned(level(tmp_path, "v3"), cuda(tmp_path))
-    assert str(refusal.value) == (
-        "demo 1.0: cp311, x86_64: has cu126, x86_64_v3, and no plain wheel: clients that ask for no variant would find "
-        "no image; give the plain wheel"
-    )
-
-
-def test_two_wheels_of_one_label_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RepackageError) as refusal:
-        planned(plain(tmp_path), plain(tmp_path, LINUX.replace("2_17", "2_28")))
-    assert str(refusal.value) == (
-        "demo 1.0: cp311, x86_64: demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl, "
-        "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl: an image each, and nothing to tell them apart by; "
-        "give one of them"
-    )
-
-
-def test_a_wheel_whose_properties_are_of_another_machine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RepackageError) as refusal:
-        planned(
-            plain(tmp_path, LINUX.replace("x86_64", "aarch64")),
-            level(tmp_path, "v3", LINUX.replace("x86_64", "aarch64")),
-        )
-    assert str(refusal.value) == (
-        "demo 1.0: cp311, aarch64: demo-1.0-cp311-cp311-manylinux_2_17_aarch64-x86_64_v3.whl: needs "
-        "x86_64 :: level :: v3, and is for aarch64"
-    )
-
-
-def test_a_wheel_for_a_single_feature_is_refused_as_clients_know_levels_only(tmp_path: Path) -> None:
-    properties = ("x86_64 :: level :: v4", "x86_64 :: avx512_bf16 :: on")
-    with pytest.raises(RepackageError) as refusal:
-        planned(plain(tmp_path), labelled(tmp_path, "bf16", *properties, tag=LINUX))
-    assert str(refusal.value).endswith(
-        "demo-1.0-cp311-cp311-manylinux_2_17_x86_64-bf16.whl: needs x86_64 :: avx512_bf16 :: on, and clients choose "
-        "images by level alone: expected wheels without it"
-    )
-
-
-def test_a_variant_that_would_be_called_as_another_image_is_refused(tmp_path: Path) -> None:
-    one = plain(tmp_path)
-    with pytest.raises(RepackageError) as refusal:
-        planned(one, labelled(tmp_path, "plain", "x86_64 :: level :: v3", tag=LINUX))
-    assert str(refusal.value).endswith(": an image each, and nothing to tell them apart by; give one of them")
-    with pytest.raises(RepackageError) as refusal:
-        planned(
-            one,
-            labelled(tmp_path, "abi3", "x86_64 :: level :: v3", tag=LINUX),
-            plain(tmp_path, LINUX.replace("cp311-cp311", "cp311-abi3")),
-        )
-    assert str(refusal.value) == "demo 1.0: two images would be called cp311-abi3; give the variant another label"
-
-
-@pytest.mark.parametrize("label", ["fast__v3", "fast_"])
-def test_a_variant_whose_image_no_client_could_name_is_refused(tmp_path: Path, label: str) -> None:
-    with pytest.raises(RepackageError) as refusal:
-        planned(plain(tmp_path), labelled(tmp_path, label, "x86_64 :: level :: v3", tag=LINUX))
-    assert str(refusal.value) == (
-        f"demo 1.0: 'cp311-{label}' is not a name of an image; expected letters and digits with one of ._- between "
-        "them: give the variant another label"
-    )
+        planned(*wheels(tmp_path))
+    assert str(refusal.value) == message
 
 
 @pytest.mark.parametrize(
@@ -316,27 +313,3 @@ def test_a_companion_of_another_version_is_in_no_image(tmp_path: Path) -> None:
 def test_an_archive_without_times_is_of_1980(tmp_path: Path) -> None:
     layout = laid_out([wheel(tmp_path, f"demo-1.0-{LINUX}.whl", day=(1980, 0, 0, 0, 0, 0))], tmp_path) / "demo-1.0"
     assert images_of(layout, "cp311")[0][2]["created"] == "1980-01-01T00:00:00Z"
-
-
-def test_wheels_for_other_systems_alone_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RepackageError) as refusal:
-        planned(plain(tmp_path, "cp311-cp311-win_amd64"))
-    assert str(refusal.value) == (
-        "demo 1.0: no wheel that an image can be made of: demo-1.0-cp311-cp311-win_amd64.whl is not for Linux on "
-        "x86_64 or aarch64, and is in no image"
-    )
-
-
-def test_companions_alone_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RepackageError) as refusal:
-        planned(companion(tmp_path))
-    assert str(refusal.value) == "no wheel of a release; expected one that images can be made of"
-
-
-@pytest.mark.parametrize("epoch", ["yesterday", "-1", "9" * 12])
-def test_a_source_date_epoch_that_is_no_time_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: str
-) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
-    with pytest.raises(VbuildError, match=f"^SOURCE_DATE_EPOCH is '{epoch}'; expected seconds since 1970"):
-        planned(plain(tmp_path))

@@ -29,7 +29,7 @@ from tests.factories.redirect_installs import (
     unpacked,
 )
 from tests.factories.wheels import wheel
-from vbuild.errors import RepackageError, VbuildError
+from vbuild.errors import RepackageError
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.model import LinkedFile, PublishPlan, Text
 from vbuild.publishing.redirect.plan import PINS, Redirect
@@ -37,13 +37,18 @@ from vbuild.publishing.redirect.sdist import admitted
 from vbuild.publishing.releases import releases_at
 from vbuild.wheel.name import WheelName
 
-EXPECTED = "expected the URL of a folder, https, http or file, as in https://example.org/whl"
 LINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 _PUBLISH = "import sys; from tests.factories.redirect_installs import *; laid_out(Path(sys.argv[1]), Path(sys.argv[2]))"
 
 
 def planned(folder: Path, url: str | None = URL, *, by_hardware: bool = False) -> PublishPlan:
     return Redirect(url, by_hardware=by_hardware).plan(releases_at([folder]))
+
+
+def refused(folder: Path, url: str | None = URL) -> str:
+    with pytest.raises(RepackageError) as refusal:
+        planned(folder, url)
+    return str(refusal.value)
 
 
 def files(plan: PublishPlan) -> dict[str, str]:
@@ -294,23 +299,16 @@ def test_a_time_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("url", "message"),
     [
         (None, "no URL: the sdist has to say where the wheels are; give --url URL"),
-        ("wheels", f"'wheels': {EXPECTED}"),
-        ("https://x.org/y?token=secret", f"'https://x.org/y?token=secret': {EXPECTED}"),
-        ("/srv/wheels", f"'/srv/wheels': {EXPECTED}"),
-        ("https://me:secret@x.org/y", "x.org: a URL with a login, which everyone could read; leave that out"),
+        ("wheels", "'wheels': expected the URL of a folder, https, http or file, as in https://example.org/whl"),
     ],
 )
 def test_urls_that_no_one_could_use_are_refused(tmp_path: Path, url: str | None, message: str) -> None:
-    with pytest.raises(RepackageError) as refusal:
-        planned(release(tmp_path), url)
-    assert str(refusal.value) == message
+    assert refused(release(tmp_path), url) == message
 
 
 def test_variants_alone_are_refused_where_tags_choose(tmp_path: Path) -> None:
     (release(tmp_path, "v3", "v4") / NAME).unlink()
-    with pytest.raises(RepackageError) as refusal:
-        planned(tmp_path)
-    assert str(refusal.value) == (
+    assert refused(tmp_path) == (
         "demo 1.0: only variants (x86_64_v3, x86_64_v4), and tags alone choose; "
         "expected a plain wheel, or --by-hardware"
     )
@@ -322,25 +320,14 @@ def test_variants_alone_are_refused_where_tags_choose(tmp_path: Path) -> None:
 
 def test_wheels_for_other_systems_alone_are_refused(tmp_path: Path) -> None:
     wheel(tmp_path, "demo-1.0-cp311-cp311-win_amd64.whl")
-    with pytest.raises(RepackageError) as refusal:
-        planned(tmp_path)
-    assert str(refusal.value) == (
+    assert refused(tmp_path) == (
         "demo 1.0: no wheel for CPython 3.9 or newer on 64-bit Linux, all that the backend knows; expected one"
     )
 
 
 def test_companions_alone_are_refused(tmp_path: Path) -> None:
     wheel(tmp_path, "demo_libs-1.0-py3-none-any.whl", {"demo_libs-1.0.dist-info/WHEEL": COMPANION})
-    with pytest.raises(RepackageError) as refusal:
-        planned(tmp_path)
-    assert str(refusal.value) == "only companions of a split; expected wheels of the release that they are of, too"
-
-
-@pytest.mark.parametrize("epoch", ["now", "-1", "9" * 12])
-def test_a_time_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: str) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
-    with pytest.raises(VbuildError, match=f"^demo 1.0: SOURCE_DATE_EPOCH is '{epoch}'; expected seconds since 1970"):
-        planned(release(tmp_path))
+    assert refused(tmp_path) == "only companions of a split; expected wheels of the release that they are of, too"
 
 
 @pytest.mark.parametrize(
