@@ -15,7 +15,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import RecordRow
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.write import edited, passed, placed, write_wheel, write_wheels
+from vbuild.wheel.write import copy_wheel, edited, write_wheel, write_wheels
 from vbuild.wheel.zip_read import ZipMethod
 
 NAME = WheelName.parse("demo-1.0-py3-none-any.whl")
@@ -40,11 +40,11 @@ def refused(folder: Path, message: str) -> Iterator[None]:
 
 def test_a_wheel_is_passed_on_byte_for_byte(tmp_path: Path) -> None:
     with open_wheel(wheel(tmp_path, demo="1")) as source:
-        copy = passed(source, tmp_path / "deep" / "out")
+        copy = copy_wheel(source, tmp_path / "deep" / "out")
         assert copy == tmp_path / "deep" / "out" / str(NAME)
         assert copy.read_bytes() == source.path.read_bytes()
         with refused(tmp_path, f"{source.path}: would overwrite the wheel it is made from; choose another folder"):
-            passed(source, tmp_path)
+            copy_wheel(source, tmp_path)
 
 
 def test_a_damaged_wheel_is_not_passed_on(tmp_path: Path) -> None:
@@ -52,20 +52,8 @@ def test_a_damaged_wheel_is_not_passed_on(tmp_path: Path) -> None:
     path = wheel(tmp_path, record=record, files={"demo.py": "1"})
     with open_wheel(path) as source:
         with pytest.raises(WheelError, match=r"demo\.py"):
-            passed(source, tmp_path / "out")
+            copy_wheel(source, tmp_path / "out")
         assert not (tmp_path / "out").exists()
-
-
-def test_files_are_placed_together_or_not_at_all(tmp_path: Path) -> None:
-    source, out = wheel(tmp_path), tmp_path / "out"
-    assert placed({"a.whl": b"1", "b.whl": b"2"}, out, made_from=source) == (out / "a.whl", out / "b.whl")
-    assert {file.name: file.read_bytes() for file in out.iterdir()} == {"a.whl": b"1", "b.whl": b"2"}
-    with refused(tmp_path, f"{source}: would overwrite the wheel it is made from; choose another folder"):
-        placed({"a.whl": b"1", source.name: b"2"}, tmp_path, made_from=source)
-    (out / "c.whl").mkdir()
-    with refused(out, f"{out / 'c.whl'}: cannot be written: Is a directory"):
-        placed({"d.whl": b"1", "c.whl": b"2"}, out, made_from=source)
-    assert (out / "a.whl").read_bytes() == b"1"
 
 
 def test_wheels_are_there_when_all_of_them_are(tmp_path: Path) -> None:

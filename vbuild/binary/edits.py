@@ -26,8 +26,6 @@ _CHUNK = 1 << 20
 
 
 class Strip(StrEnum):
-    """What goes of the parts that the loader does not need."""
-
     NOTHING = "nothing"
     DEBUG = "debug"
     UNNEEDED = "unneeded"
@@ -36,8 +34,8 @@ class Strip(StrEnum):
 class Replacement(Struct, frozen=True):
     """New bytes for the file offsets *span* of one loaded section; they may move within it.
 
-    *parts* are ranges of the same file and new bytes, together no longer than *span*. *pointers* are all words that the
-    loader fills with the address of the span's first byte; they follow it. Without pointers it keeps its first address.
+    *parts* are ranges of the same file and new bytes, no longer than *span*. *pointers* are all words that the loader
+    fills with its first address; they follow it. Without any it stays.
     """
 
     span: range
@@ -106,10 +104,9 @@ def up(number: int, unit: int) -> int:
 
 
 def packed(section: range, pieces: Sequence[Chunk], *, alignment: int, is_padding: Callable[[range], bool]) -> Packing:
-    """New places for the ascending *pieces* of *section*; starts keep the alignment that all had before.
+    """New places for the ascending *pieces* of *section*, aligned as before.
 
-    What no piece claims stays, unless it is shorter than the alignment and *is_padding*. `BinaryError` if pieces
-    overlap or grow.
+    What no piece claims stays, unless it is short *is_padding*. `BinaryError` if pieces overlap or grow.
     """
     unit = _alignment(pieces, alignment)
     cursor = before = section.start
@@ -130,10 +127,7 @@ def packed(section: range, pieces: Sequence[Chunk], *, alignment: int, is_paddin
 
 
 def spread(section: range, pieces: Sequence[Chunk], *, alignment: int, is_padding: Callable[[range], bool]) -> Packing:
-    """New places as `packed` gives them, but pieces may move past what stays, into the smallest gaps first.
-
-    That leaves few large gaps, which need few program headers. `BinaryError` if a piece fits nowhere.
-    """
+    """As `packed`, but pieces may move past what stays, into the smallest gaps: that leaves few large ones."""
     unit = _alignment(pieces, alignment)
     before = start = section.start
     gaps: list[range] = []
@@ -220,7 +214,7 @@ def _parts(size: int, edits: Iterable[Edit]) -> Iterator[Part]:
 
 
 def _gathered(source: memoryview, parts: Iterable[Part]) -> Iterator[Part]:
-    """*parts* with small neighbours copied together: thousands of words are patched in tables of pointers."""
+    """*parts* with small neighbours copied together: thousands of words are patched."""
     small: list[Part] = []
     for part in parts:
         if len(part) < _SMALL:
@@ -239,7 +233,7 @@ def _joined(source: memoryview, parts: list[Part]) -> list[Part]:
 
 
 class Written(Struct, frozen=True, eq=False):
-    """An edited file, read by slices before it is written; a slice is copied only if it crosses parts."""
+    """An edited file, read before it is written; a slice is copied only if it crosses parts."""
 
     edited: EditedFile
     _starts: tuple[int, ...]

@@ -2,7 +2,7 @@
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -25,6 +25,17 @@ class Pointer(Struct, frozen=True):
     place: int
     target: int
     row: int | None = None
+
+
+def outside(span: range, taken: Iterable[range]) -> Iterator[range]:
+    """The parts of *span* that none of the ranges *taken* has."""
+    start = span.start
+    for other in sorted((other for other in taken if other), key=lambda other: other.start):
+        if start < min(other.start, span.stop):
+            yield range(start, min(other.start, span.stop))
+        start = max(start, other.stop)
+    if start < span.stop:
+        yield range(start, span.stop)
 
 
 class Ranges:

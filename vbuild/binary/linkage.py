@@ -54,7 +54,6 @@ class LinkGraph(Struct, frozen=True):
 
     @classmethod
     def of(cls, files: Mapping[str, BinaryLoading], edges: Iterable[Edge], copies: Iterable[str] = ()) -> Self:
-        """The graph of *files* by path, and of *edges*, each file's together."""
         edges = tuple(edges)
         needs: dict[str, list[Edge]] = {}
         consumers: dict[str, list[Edge]] = {}
@@ -74,10 +73,7 @@ class LinkGraph(Struct, frozen=True):
         return self.consumers_of.get(path, ())
 
     def chains(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """The shortest way to the file at *path* from each root, at most five, shortest first.
-
-        A root is a Python module, a program, or what nothing needs.
-        """
+        """The shortest way to *path* from each root, a module, a program, or what nothing needs; at most five."""
         below: dict[str, str | None] = {path: None}
         queue = deque([path])
         while queue:
@@ -96,10 +92,9 @@ class LinkGraph(Struct, frozen=True):
         return tuple(sorted(chains, key=lambda chain: (len(chain), chain))[:_MOST_CHAINS])
 
     def unneeded(self, named: Collection[str]) -> tuple[str, ...]:
-        """The shared libraries, no modules or programs, that nothing needs, or only each other.
+        """The shared libraries that nothing needs, or only each other; those *named* in data count as opened.
 
-        Those called one of *named*, or by a name in the data of another file, count as opened. What only unneeded ones
-        need is not among them until they are gone.
+        What only unneeded ones need is not among them until they are gone.
         """
         opened = frozenset(named)
         mentioned: dict[str, set[str]] = {}

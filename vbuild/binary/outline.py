@@ -37,7 +37,7 @@ class Format(StrEnum):
 
     @classmethod
     def of(cls, path: str, head: Callable[[int], bytes]) -> "Format | None":
-        """The format of the file at *path*, by its first bytes, which *head* gives; None if it is not compiled.
+        """By the first bytes, which *head* gives; None if it is not compiled.
 
         A file that begins with MZ is PE by the second magic, or else, damaged, by its name.
         """

@@ -20,7 +20,7 @@ A platform promises libraries, and how new the symbols are that may be taken:
 
     manylinux_2_28_x86_64 -> libc.so.6, libstdc++.so.6 ...; GLIBC_2.28, GLIBCXX_3.4.24 and older
 
-Those lists are data of the auditwheel package. A newer tag gets the newest list, and its own glibc version (PEP 600).
+Those lists are data of auditwheel. A newer tag gets the newest list, and its own glibc version (PEP 600).
 https://peps.python.org/pep-0600/ and https://peps.python.org/pep-0656/
 """
 
@@ -57,7 +57,7 @@ class Hashed(Struct, frozen=True):
 
 
 def is_shared_object(path: str) -> bool:
-    """Whether *path* is named as a shared library or extension module: ``libx.so.1``, ``_c.so``."""
+    """Whether *path* is named as a shared library or extension module."""
     name = posixpath.basename(path)
     return len(name) <= _LONGEST and _SHARED.search(name) is not None
 
@@ -98,7 +98,7 @@ class Framework(Struct, frozen=True):
 
 
 def by_soname(name: str) -> tuple[CatalogueEntry, ...]:
-    """One library of each CUDA major with this SONAME, the oldest first."""
+    """One library of each CUDA major, the oldest first."""
     return _entries().get(name, ())
 
 
@@ -153,7 +153,6 @@ def framework(name: str) -> Framework | None:
 
 
 def _parts(name: str) -> tuple[str, tuple[int, ...]]:
-    """The part before ``.so`` without a hash, and the version behind."""
     match = _NAME.match(plain(name))
     if not match:
         return name, ()
@@ -174,7 +173,6 @@ def _data() -> dict[str, Any]:
 
 @cache
 def _entries(*, by_stem: bool = False) -> Mapping[str, tuple[CatalogueEntry, ...]]:
-    """The oldest first."""
     pathfinder = frozenset(_data()["pathfinder"])
     by_name: dict[str, list[CatalogueEntry]] = {}
     for package in _data()["package"]:

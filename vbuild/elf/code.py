@@ -107,7 +107,6 @@ class Elf(BinaryOutline, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:
-        """The ELF file *data*; `BinaryError` if it is none or is damaged."""
         with memoryview(data) as view:
             image = ElfImage.read(view)
             dynamic = Dynamic.read(image)
@@ -258,7 +257,7 @@ def _imports(dynamic: Dynamic, symbols: "SymbolTables") -> tuple[Import, ...]:
 def _pointers(
     image: ElfImage, symbols: "SymbolTables"
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, str], ...], frozenset[int]]:
-    """The places that the loader fills: with an address of this file, and of an import; and the resolvers."""
+    """Places filled with addresses of this file, and of imports; and the resolvers."""
     if image.encoding != LITTLE_64 or image.machine not in RELATIVE:
         return (), (), frozenset()
     pointers: list[tuple[int, int]] = []
@@ -405,7 +404,6 @@ def _is_exported(section: int, binding: int, other: int) -> bool:
 
 
 def _of_kind(data: bytes, kind: int) -> bytes:
-    """The entries of functions, 0, of objects, 1, or of anything else, 2."""
     kinds = data[4::_ENTRY].translate(_KINDS)  # the type is in the fifth byte of each
     parts = []
     stop = 0
@@ -490,7 +488,7 @@ def _key(start: object, *parts: Iterable[object]) -> bytes:
 
 
 class KeptSymbols:
-    """The last *most* symbols that were read, by the hash of their source; for several threads."""
+    """The symbols read last, by the hash of their source; for several threads."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -163,10 +163,7 @@ class ElfLayout(Struct, frozen=True):
 
     @classmethod
     def parse(cls, source: Sliceable) -> "ElfLayout":
-        """The headers in *source*, of 64 bits, little-endian.
-
-        `BinaryError` unless everything that they name lies in the file, and no two sections share a byte.
-        """
+        """As `read`, of 64 bits, little-endian; `BinaryError` if parts lie outside the file, or sections overlap."""
         header = _header(source)
         if _encoding(header) != LITTLE_64:
             form = f"class {header.e_ident[4]:#x}, byte order {header.e_ident[5]:#x}"
@@ -211,14 +208,13 @@ class ElfLayout(Struct, frozen=True):
         return tuple(section for section in self.sections if section.name == name)
 
     def load_of(self, addresses: range) -> ProgramHeader | None:
-        """The lowest PT_LOAD segment that has all of *addresses*."""
+        """The lowest PT_LOAD segment with all of *addresses*."""
         for load in self.loads:
             if load.p_vaddr <= addresses.start and addresses.stop <= load.addresses.stop:
                 return load
         return None
 
     def offset(self, address: int) -> int | None:
-        """The file offset of the byte that is loaded to *address*."""
         for segment in self.segments:
             if segment.p_type == SegmentType.LOAD and 0 <= address - segment.p_vaddr < segment.p_filesz:
                 return segment.p_offset + address - segment.p_vaddr

@@ -4,8 +4,7 @@
     .gnu.version_d             the versions that it gives
     .gnu.version_r             the versions that it takes, each from a library
 
-C++ compilers put a copy of a template or an inline function, a weak symbol, into every file that uses it: which are
-left is a matter of inlining, and no promise. They are apart, as *vague*.
+Copies of templates and inline functions are *vague*: which are left is a matter of inlining, and no promise.
 https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html
 https://itanium-cxx-abi.github.io/cxx-abi/abi.html#vague
 """
@@ -101,7 +100,7 @@ class Interface(Struct, frozen=True):
         return symbol in self.given or symbol in self.vague
 
     def lacking(self, other: Self) -> tuple[Versioned, ...]:
-        """The symbols that *other* gives and this does not, without vague ones."""
+        """The symbols that *other* gives and this does not, but vague ones."""
         return tuple(sorted((symbol for symbol in other.given if not self.answers(symbol)), key=str))
 
 

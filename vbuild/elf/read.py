@@ -105,7 +105,7 @@ class Dynamic(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, image: ElfImage) -> Self:
-        """The dynamic table of *image*, to be changed; `BinaryError` if there is none, or none with strings."""
+        """To be changed: `BinaryError` if there is none, or none with strings."""
         count = sum(segment.p_type == SegmentType.DYNAMIC for segment in image.segments)
         if count != 1:
             raise BinaryError(f"{count} PT_DYNAMIC, expected one: statically linked, it loads no library")
@@ -123,7 +123,7 @@ class Dynamic(Struct, frozen=True, eq=False):
 
     @classmethod
     def read(cls, image: ElfImage) -> Self:
-        """The dynamic table of *image*, empty if there is none, and without strings if the file has none."""
+        """Empty if there is none, and without strings if the file has none."""
         size = record_size(DynamicEntry, image.encoding)
         segment = next((segment for segment in image.segments if segment.p_type == SegmentType.DYNAMIC), None)
         start, length = (segment.p_offset, segment.p_filesz) if segment else (0, 0)
@@ -158,7 +158,7 @@ class Dynamic(Struct, frozen=True, eq=False):
         return tuple(texts)
 
     def value(self, tag: int) -> int | None:
-        """The value of the last row with *tag*: of several the loader takes that one."""
+        """Of several rows the loader takes the last."""
         return next((row.value for row in reversed(self.rows) if row.tag == tag), None)
 
     def offset(self, tag: int) -> int | None:
@@ -202,10 +202,7 @@ def version_needs(image: ElfImage, start: int | None) -> Iterator[tuple[VersionN
 
 
 def version_definitions(image: ElfImage, start: int | None) -> Iterator[tuple[VersionDefinition, tuple[int, ...]]]:
-    """The version definitions in the table at *start*, each with the offsets of its names, own name first.
-
-    `BinaryError` as of `version_needs`.
-    """
+    """The version definitions in the table at *start*, each with the offsets of its names, own first."""
     left = _MOST_VERSIONS
     for at, definition in _linked(image, start, VersionDefinition):
         if (left := left - definition.vd_cnt) < 0:

@@ -4,8 +4,7 @@ Work in progress is in a stage, a folder of one run in the folder for the result
 
     dist/.vbuild-x7f3/alive     locked for as long as its run lives, whatever ends it
 
-A run that is killed leaves its stage behind. The next run that writes to the same folder removes it: the lock on its
-file went with the process. A file gets its name only when it is locked, so a living stage never looks dead.
+A run that is killed leaves its stage behind, without its lock: the next run in the same folder removes it.
 
     stage_in, staging        a stage
     replacing, completed     a file, or a folder that others read meanwhile, such as an index, replaced in one step
@@ -13,11 +12,10 @@ file went with the process. A file gets its name only when it is locked, so a li
     locked, turn, turn_for   one process or thread at a time; a lock ends with its process
 
 Runs that write into one folder take turns: the lock is the folder's own, so it leaves no file. Linux lists who holds
-it: a process that is stopped (SIGSTOP, Ctrl-Z) would keep all others waiting until somebody thinks of it.
+it: a process that is stopped (SIGSTOP, Ctrl-Z) would keep all others waiting.
 https://man7.org/linux/man-pages/man5/proc_locks.5.html
 
-Archives take the time of SOURCE_DATE_EPOCH, never of the clock. Commands refuse a value that is not a time before they
-write, and a format that cannot hold one stores the nearest. Build backends see the variable as the user set it.
+Archives take the time of SOURCE_DATE_EPOCH, never of the clock; a format that cannot hold it stores the nearest.
 https://reproducible-builds.org/specs/source-date-epoch/
 """
 
@@ -78,9 +76,8 @@ LATEST = 253402300799
 
 
 def unmade(error: OSError) -> OSError:
-    """*error* of a file or folder that cannot be made, with the name of the folder that takes no new one.
-
-    Some file systems, as /proc, say that a new name does not exist, though its folder does: here a `PermissionError`.
+    """*error* of a file that cannot be made, with the folder that takes no new one; /proc says that a name does not
+    exist.
     """
     if not isinstance(error, FileNotFoundError | NotADirectoryError) or not error.filename:
         return error
@@ -90,9 +87,9 @@ def unmade(error: OSError) -> OSError:
 
 
 def settle(path: Path) -> None:
-    """Wait until the disk has all of *path*, a file, or a folder with all that is in it.
+    """Wait until the disk has all of *path*; after a power cut the new name may have zeros else.
 
-    Without this, a power cut may leave the new name, and zeros. `OSError` if the disk is broken or full.
+    `OSError` if the disk is broken or full.
     """
     if path.is_symlink() or (path.is_dir() and os.name == "nt"):  # Windows opens no folders
         return
@@ -110,7 +107,7 @@ def settle(path: Path) -> None:
 
 
 def settle_names(folder: Path) -> None:
-    """Wait until the disk has the names in *folder*, not what they name."""
+    """Wait until the disk has the names in *folder*."""
     with suppress(OSError):  # all is renamed, and cannot be undone; Windows opens no folders
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -121,10 +118,7 @@ def settle_names(folder: Path) -> None:
 
 @contextmanager
 def stage_in(folder: Path) -> Iterator[Path]:
-    """A new folder in *folder* for work in progress, removed afterwards, as are those of killed runs.
-
-    `OSError` if nothing new can be made in *folder*.
-    """
+    """A new folder in *folder* for work in progress, removed afterwards, as are those of killed runs."""
     # the name before the folder, so that no interrupt comes between
     stage = folder / f"{STAGE}{secrets.token_hex(4)}"
     try:
@@ -172,7 +166,6 @@ def _remove_if_dead(stage: Path) -> None:
 
 
 def _remove_whole(stage: Path) -> None:
-    """Remove *stage*, even while a compiler that is about to end writes there."""
     for _ in range(_TRIES):
         with suppress(OSError):  # CPython 3.11 closes a folder twice if the first time fails
             if _is_emptied(stage):
@@ -183,7 +176,7 @@ def _remove_whole(stage: Path) -> None:
 
 
 def _is_emptied(stage: Path) -> bool:
-    """Empty *stage* but for the file that says whose it is, which goes last; whether that worked."""
+    """Empty *stage* but for the file that says whose it is; whether that worked."""
     for path in stage.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -194,14 +187,14 @@ def _is_emptied(stage: Path) -> bool:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The path of a new file, which takes the place of *path* if the block ends well; else it is removed."""
+    """The path of a new file, which takes the place of *path* if the block ends well."""
     with replacing_all([path]) as parts:
         yield parts[path]
 
 
 @contextmanager
 def replacing_all(paths: Sequence[Path]) -> Iterator[Mapping[Path, Path]]:
-    """For each of *paths*, all in one folder, the path of a new file; all are complete before the first is renamed."""
+    """For each of *paths*, all in one folder, the path of a new file; all are complete before any is renamed."""
     folder = paths[0].parent
     with stage_in(folder) as stage:
         parts = {path: stage / path.name for path in paths}
@@ -214,7 +207,7 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[Mapping[Path, Path]]:
 
 
 def linked(source: Path, target: Path) -> Path:
-    """Make *target* a hard link to *source*, or a copy, and return it; neither may be written to any more."""
+    """Make *target* a hard link to *source*, or a copy; neither may be written to any more."""
     try:
         target.hardlink_to(source)
     except OSError:  # another file system, one without hard links, or too many of them
@@ -224,7 +217,7 @@ def linked(source: Path, target: Path) -> Path:
 
 
 def duplicate(source: Path, target: Path) -> None:
-    """Copy *source* to the new file *target*; file systems that can share the bytes do."""
+    """Copy *source* to the new file *target*, sharing its bytes if possible."""
     with open_file(source) as read, target.open("xb") as written:
         if hasattr(os, "copy_file_range"):
             # not between these two file systems, or the disk is full: writing the rest tells which
@@ -235,9 +228,9 @@ def duplicate(source: Path, target: Path) -> None:
 
 
 def exchange(new: Path, old: Path) -> None:
-    """Exchange the names of the folders *new* and *old*.
+    """Exchange the names of two folders, on Linux in one step.
 
-    On Linux that is one step. Elsewhere a process that is killed in between leaves *old* with ``.old`` after its name.
+    Elsewhere a process that is killed in between leaves *old* with ``.old`` after its name.
     """
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
     if call and not call(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _EXCHANGE):
@@ -251,11 +244,10 @@ def exchange(new: Path, old: Path) -> None:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True, check: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Hold the lock on *path*, a folder, or a file that is made if it is missing, for the block.
+    """Hold the lock on *path*, a folder, or a file that is made if missing, for the block.
 
-    Windows opens no folders: there a temporary file named by the folder's number has the lock. Gives False if another
-    thread or process holds it and *wait* is off. *check* is called between two tries and may raise. `OSError` if the
-    file cannot be opened, or its file system has no locks.
+    Windows opens no folders: a temporary file named by the folder's number has the lock. Gives False if another holds
+    it and *wait* is off. *check* is called between two tries and may raise. `OSError` if the file system has no locks.
     """
     is_instead = os.name == "nt" and path.is_dir()
     if is_instead:
@@ -283,10 +275,9 @@ def locked(path: Path, *, wait: bool = True, check: Callable[[], None] | None = 
 
 @contextmanager
 def turn(folder: Path) -> Iterator[None]:
-    """In the block no other run that takes turns writes into the existing *folder*; blocks may be nested.
+    """In the block no other run that takes turns writes into *folder*; blocks may be nested.
 
-    `BuildError` if the run that writes there is stopped for ten seconds. Without locks, on some network file systems,
-    all go ahead.
+    `BuildError` if the run that writes there is stopped for ten seconds. Without locks all go ahead.
     """
     held: set[tuple[int, int]] = _HELD.__dict__.setdefault("folders", set())
     if _key(folder) in held:
@@ -307,7 +298,7 @@ def _key(folder: Path) -> tuple[int, int]:
 
 
 class _Waiting:
-    """Called between two tries to lock *folder*: says once what it waits for, and gives up on a stopped process."""
+    """Called between two tries: says once what it waits for, and gives up on a stopped process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -374,7 +365,7 @@ def turn_for(out: Path) -> Iterator[None]:
 
 @contextmanager
 def completed(out: Path) -> Iterator[Path]:
-    """A new folder that takes the place of *out* if the block ends well; it may have hard links to files of *out*."""
+    """A new folder that takes the place of *out* if the block ends well; it may link to files of *out*."""
     path = out.absolute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -398,8 +389,7 @@ def completed(out: Path) -> Iterator[Path]:
 def staging(folder: Path) -> Iterator[Path]:
     """A stage in *folder*, by a path without links; a new *folder* is removed again if it stays empty.
 
-    `RecipeError` if it cannot be written to, or if the disk is full or refuses a file during the block; `VbuildError`
-    if SOURCE_DATE_EPOCH is not a time.
+    `RecipeError` if it cannot be written to, or the disk is full; `VbuildError` if SOURCE_DATE_EPOCH is not a time.
     """
     source_date_epoch()
     is_new = not folder.exists()
@@ -427,7 +417,7 @@ def staging(folder: Path) -> Iterator[Path]:
 
 
 def source_date_epoch() -> int | None:
-    """SOURCE_DATE_EPOCH in seconds since 1970, or None if it is not set; `VbuildError` if it is not a time."""
+    """SOURCE_DATE_EPOCH in seconds, or None if it is not set; `VbuildError` if it is not a time."""
     if (text := os.environ.get("SOURCE_DATE_EPOCH")) is None:
         return None
     is_number = text.isascii() and text.isdigit() and len(text) <= len(str(LATEST))

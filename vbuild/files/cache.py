@@ -6,8 +6,8 @@
     vbuild/<part>/.locks/<name>  locked while a process makes the entry of that name
     vbuild/<part>/.….part        an entry that is being made
 
-An entry is renamed when it is complete. Its time is when it was used last. Nothing is flushed to the disk, which takes
-seconds for every large wheel: each part checks the hashes of an entry before it uses it, and makes a damaged one again.
+An entry is renamed when it is complete. Its time is when it was used last. Nothing is flushed to the disk: each part
+checks the hashes of an entry before it uses it, and makes a damaged one again.
 https://bford.info/cachedir/
 """
 
@@ -59,9 +59,8 @@ class Part(StrEnum):
 class PartRule(Struct, frozen=True):
     """What a part of the cache *holds*, and when an entry is removed.
 
-    *entries* are patterns of paths in the part's folder; without one, the folder is one entry. An entry is removed
-    after *days* without use (None: never), and those used longest ago while all take more than *most* bytes, but none
-    that was used within *grace* seconds: a build may use it now.
+    *entries* are patterns of paths; without one, the folder is one entry. An entry is removed after *days* without use
+    (None: never), and the oldest while all take more than *most* bytes, but none that was used within *grace* seconds.
     """
 
     holds: str
@@ -116,7 +115,7 @@ class Cache(Struct, frozen=True):
 
     @classmethod
     def of(cls, part: Part, folder: Path | None = None) -> Self:
-        """The *part* in *folder*, by default in the user's cache; `BuildError` if others can put programs into that."""
+        """The *part* in *folder*; `BuildError` if others can put programs into the user's cache."""
         if folder is None and (why := _strange(cache_folder())):
             raise BuildError(f"{cache_folder()}: {why}; point XDG_CACHE_HOME at a folder of yours")
         return cls(part, folder or cache_folder() / part)
@@ -130,7 +129,7 @@ class Cache(Struct, frozen=True):
             os.utime(path / self.rule.mark if self.rule.mark and path.is_dir() else path)
 
     def text(self, name: str) -> str | None:
-        """The text kept under *name*; None if there is none, or a damaged one."""
+        """None if there is none, or a damaged one."""
         path = self.folder / name
         with suppress(OSError, ValueError):
             text = unsealed(path.read_bytes())
@@ -148,8 +147,8 @@ class Cache(Struct, frozen=True):
     def locked(self, name: str, *, wait: bool = True, check: Callable[[], None] = check_running) -> Iterator[bool]:
         """Hold the lock of the entry *name* for the block, and remove what a killed process left of it.
 
-        Gives False if another holds it and *wait* is off. *check* is called while waiting, and may raise; the default
-        raises `BuildError` when this thread has to stop. `OSError` if nothing can be written here.
+        Gives False if another holds it and *wait* is off. *check* is called while waiting; the default raises
+        `BuildError` when this thread has to stop.
         """
         path, locks = self.folder / name, self.folder / _LOCKS
         self.make_folder(locks)
@@ -169,10 +168,7 @@ class Cache(Struct, frozen=True):
 
     @contextmanager
     def replacing(self, name: str) -> Iterator[Path]:
-        """The path to write the entry *name* to, a file or folder, which is renamed if the block ends well.
-
-        The caller holds the lock of *name*.
-        """
+        """The path to write the entry *name* to, renamed if the block ends well; the caller holds its lock."""
         path = self.folder / name
         self.make_folder(path.parent)
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -186,7 +182,7 @@ class Cache(Struct, frozen=True):
                 remove(part)
 
     def drop(self, path: Path) -> int:
-        """Remove the entry at *path*, for others in one step; gives the bytes that this frees."""
+        """Remove the entry at *path* in one step; gives the bytes that this frees."""
         if not self.rule.entries:  # a part of the cache may be a link to another disk
             path = path.resolve()
         gone = path.with_name(f".{path.name}.{secrets.token_hex(4)}.removed")
@@ -200,7 +196,7 @@ class Cache(Struct, frozen=True):
         return freed
 
     def entries(self) -> Iterator[CacheEntry]:
-        """Every entry, in no order; bytes that entries share on the disk count for the first."""
+        """Every entry; bytes that entries share on the disk count for the first."""
         seen = set[tuple[int, int]]()
         for path in self._paths():
             with suppress(OSError):
@@ -212,7 +208,7 @@ class Cache(Struct, frozen=True):
                 yield CacheEntry(path, size, used)
 
     def sweep(self, *, days: float | None = None, most: int | None = None) -> Removed:
-        """Remove what the rule says, with *days* and *most* instead of its own; entries that are being made stay."""
+        """Remove what the rule says, with *days* and *most* instead of its own, but nothing being made."""
         rule, now, total, count, freed = self.rule, time.time(), 0, 0, self._sweep_remains(DAY)
         days, most = rule.days if days is None else days, rule.most if most is None else most
         if days is None:
@@ -229,10 +225,7 @@ class Cache(Struct, frozen=True):
         return Removed(self.part, count, freed)
 
     def empty(self) -> Removed | None:
-        """Remove every entry, and what killed processes left.
-
-        Gives None, and removes nothing, if an entry is being made. `OSError` if something cannot be removed.
-        """
+        """Remove all; gives None, and removes nothing, if an entry is being made."""
         with ExitStack() as stack:
             is_idle = True
             if self.rule.entries and self.folder.is_dir():
@@ -247,7 +240,7 @@ class Cache(Struct, frozen=True):
         return Removed(self.part, len(entries), freed)
 
     def make_folder(self, folder: Path) -> None:
-        """Make *folder*, in this part, and mark the user's cache as a cache; an `OSError` says what to do."""
+        """Make *folder*, in this part, and mark the user's cache as a cache."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -300,7 +293,7 @@ def cache_folder() -> Path:
 
 
 def _strange(folder: Path) -> str | None:
-    """Why nobody should run programs in *folder*; None if only this user and root can write there."""
+    """Why nobody should run programs in *folder*; or None."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         status = folder.stat()
         if not hasattr(os, "geteuid"):  # Windows has other rules
@@ -313,7 +306,6 @@ def _strange(folder: Path) -> str | None:
 
 
 def sweep_daily() -> None:
-    """Sweep the user's cache once a day; what cannot be removed stays."""
     stamp = cache_folder() / _SWEPT
     with suppress(OSError):
         if (
@@ -327,7 +319,7 @@ def sweep_daily() -> None:
 
 
 def prune(older_than: float | None = None) -> tuple[Removed, ...]:
-    """Remove from the user's cache what the rules say, or what was not used for *older_than* days."""
+    """Remove what the rules say, or what was not used for *older_than* days."""
     removed = []
     for part in RULES:
         cache = Cache.of(part)
@@ -337,7 +329,7 @@ def prune(older_than: float | None = None) -> tuple[Removed, ...]:
 
 
 def clean(parts: Iterable[Part] = RULES) -> tuple[Removed, ...]:
-    """Empty *parts* of the user's cache; `BuildError` if an entry of one is being made."""
+    """`BuildError` if an entry of *parts* is being made."""
     removed = []
     for part in parts:
         cache = Cache.of(part)

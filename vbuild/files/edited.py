@@ -22,14 +22,14 @@ Part = range | bytes
 
 
 class EditedFile(Struct, frozen=True, eq=False):
-    """The bytes of *parts*; a range is one of *source*, in bytes."""
+    """The bytes of *parts*; a range is one of *source*."""
 
     source: memoryview
     parts: tuple[Part, ...]
 
     @classmethod
     def of(cls, source: Buffer, parts: Iterable[Part]) -> Self:
-        """The file of *parts*, without empty ones, and with neighbours joined."""
+        """Without empty parts, and with neighbours joined."""
         return cls(memoryview(source), tuple(_joined(part for part in parts if len(part))))
 
     @classmethod
@@ -42,7 +42,7 @@ class EditedFile(Struct, frozen=True, eq=False):
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether it is all of its source; the bytes are not compared."""
+        """Whether it is all of its source."""
         return self.parts == (range(len(self.source)),) or (not self.parts and not len(self.source))
 
     def buffers(self) -> Iterator[memoryview]:
@@ -70,7 +70,7 @@ def _joined(parts: Iterable[Part]) -> Iterator[Part]:
 
 @dataclass(slots=True, eq=False)
 class Spool:
-    """An unnamed file in *folder* that lives until *stack* closes, and as long as there are views of it."""
+    """An unnamed file in *folder*, while *stack* is open or there are views of it."""
 
     stack: ExitStack
     folder: Path | None
@@ -79,7 +79,7 @@ class Spool:
     _mapped: memoryview = field(default_factory=lambda: memoryview(b""))
 
     def put(self, data: memoryview) -> range:
-        """Append *data* and return its range; `RepackageError` if there is no room for it."""
+        """Append *data*; `RepackageError` if there is no room for it."""
         with _as_repackage_error():
             if not self._file:
                 # unbuffered: else closing would try again to write what could not be written
@@ -93,7 +93,7 @@ class Spool:
         return place
 
     def view(self, place: range) -> memoryview:
-        """What was put at *place*, read-only; all that was put before the first view is mapped at once."""
+        """What was put at *place*; all that was put before the first view is mapped at once."""
         if self._file and place.stop > len(self._mapped):
             with _as_repackage_error():
                 self._mapped = memoryview(mmap(self._file.fileno(), 0, access=ACCESS_READ))

@@ -24,7 +24,7 @@ def sha256_of(file: Path) -> str:
 
 
 def key_of(data: object) -> str:
-    """The SHA-256 of *data* as JSON: equal data has one key, in any process."""
+    """Equal *data* has one key, in any process."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
@@ -43,10 +43,7 @@ def _digest(program: Path, *_state: int) -> str:
 
 
 def program_digests(names: Iterable[str], path: str) -> dict[str, tuple[str, ...]]:
-    """The SHA-256 of all files called one of *names* in the folders of *path*.
-
-    All of a name count: the first may only lead to the next, as ccache's gcc does.
-    """
+    """The SHA-256 of all files called one of *names*: the first may only lead to the next, as ccache's gcc does."""
     folders = [folder for folder in dict.fromkeys(path.split(os.pathsep)) if folder]
     digests = {name: dict.fromkeys(program_digest(Path(folder, name)) for folder in folders) for name in names}
     return {name: tuple(filter(None, of_name)) for name, of_name in digests.items()}
@@ -58,7 +55,7 @@ def sealed(payload: str) -> str:
 
 
 def unsealed(data: bytes) -> str:
-    """What was sealed as *data*; `ValueError` if a bit of it is wrong."""
+    """What was sealed as *data*; `ValueError` if a bit is wrong."""
     try:
         values = json.loads(data)
         payload, stated = values["payload"], values["sha256"]
@@ -71,7 +68,7 @@ def unsealed(data: bytes) -> str:
 
 
 class Digests:
-    """The SHA-256 of files, read on threads; a file with several names is read once, and again if it was written to."""
+    """The SHA-256 of files, read on threads, each once."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(_THREADS)

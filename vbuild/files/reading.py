@@ -1,14 +1,11 @@
 """Files, JSON and archives that somebody else made.
 
 `open_file`, `read_file` and `read_text` take regular files alone, and raise `OSError` with path and reason for others.
-A FIFO has no bytes until somebody writes into it, and a device has no end. Some files of /proc and /sys are regular by
-their mode, but cannot be read, or wait for events; they state no size. What vbuild has written itself may be read
-without these functions.
-https://man7.org/linux/man-pages/man7/fifo.7.html
+A FIFO has no bytes until somebody writes into it, a device has no end, and some files of /proc and /sys, which state no
+size, wait for events.
 
 `json_object` and `parsed_json` refuse JSON with far more values than texts of its size have: Python takes forty times
-the size of a text of tiny values, ``[[],[],...``, in memory. Texts that say something have some twenty characters for
-each comma and each opening bracket, and Python takes about four times their size.
+the size of a text of tiny values, ``[[],[],...``, in memory, and about four times that of real ones.
 https://www.rfc-editor.org/rfc/rfc8259 (section 9: a parser may limit what it accepts)
 
 tarfile reads a member's own bytes in chunks, but a pax header or a long name at once: a gigabyte of zeros in a megabyte
@@ -49,7 +46,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str], *, errors: str = "strict") -> str:
-    """The text, in UTF-8, of the regular file at *path*, with a newline alone at the end of each line."""
+    """In UTF-8, with a newline alone at the end of each line."""
     with io.TextIOWrapper(open_file(path), encoding="utf-8", errors=errors) as file:
         return file.read()
 
@@ -91,10 +88,7 @@ def _refusal(path: str, kind: str) -> OSError:
 
 
 def json_object(text: bytes, refusal: type[VbuildError]) -> dict[str, Any]:
-    """The object in the JSON *text*; a *refusal* says what is wrong with another text.
-
-    An object with a key twice is refused: JSON readers differ on which of the two counts.
-    """
+    """The object in *text*; a *refusal* says what is wrong with others, as a key twice, of which readers differ."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
@@ -122,7 +116,7 @@ def parsed_json(
     number: Callable[[str], Any] | None = None,
     pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None,
 ) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """The value of the JSON *text*; `ValueError` for other texts, deep nesting, and far too many values.
+    """`ValueError` for other texts, deep nesting, and far too many values.
 
     *number* parses numbers with a point or an exponent; then NaN and infinities are refused. *pairs* makes the objects.
     """
@@ -155,7 +149,7 @@ _KEPT_WHOLE = frozenset(
 
 
 def most_unpacked(packed: int) -> int:
-    """The most bytes that an archive of source code, of *packed* bytes, may unpack to."""
+    """Of an archive of source code."""
     return min(max(_SMALL, _RATIO * packed), _LARGEST)
 
 

@@ -22,8 +22,6 @@ Ident = Annotated[bytes, "16s"]
 
 
 class Packed(Struct, frozen=True):
-    """A fixed-size piece of a file format, whose fields are of the types above."""
-
     codes: ClassVar[dict[str, str]] = {}
     """How `struct` spells the type of each field."""
     layout: ClassVar[struct.Struct]
@@ -36,7 +34,7 @@ class Packed(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: Buffer, offset: int = 0) -> Self:
-        """Read the record at *offset*; `BinaryError` if it runs past the end."""
+        """`BinaryError` if it runs past the end."""
         if not 0 <= offset <= len(data) - cls.layout.size:
             raise BinaryError(f"{cls.__name__} at {offset:#x} runs past the end, {len(data):#x}")
         return cls(*cls.layout.unpack_from(data, offset))

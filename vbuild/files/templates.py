@@ -40,7 +40,7 @@ def _environment(package: str, **options: Any) -> "Environment":  # noqa: ANN401
 
 @functools.cache
 def templates(package: str, quote: Callable[[str], str], **options: Any) -> "Environment":  # noqa: ANN401 - as above
-    """The templates in *package*, whose values *quote* makes safe in the file, with jinja's *options*."""
+    """The templates in *package*, whose values *quote* makes safe, with jinja's *options*."""
 
     def quoted(value: object) -> object:
         return value if isinstance(value, Written | int) else quote(str(value))
@@ -64,10 +64,7 @@ def rendered(
     filters: Mapping[str, Callable[..., Any]],
     **values: object,
 ) -> str:
-    """The *template* of the package *room*, rendered with *values*, and with its *styles* and *scripts* inside.
-
-    The template has the places of ``policy``, ``style`` and ``script``, and may use *filters*.
-    """
+    """The *template* of the package *room* with *values*, and with its *styles* and *scripts* inside."""
     from markupsafe import Markup  # noqa: PLC0415 - most commands write no page
 
     style = "".join([_file(_BASE, "base.css"), *(_file(room, name) for name in styles)])

@@ -12,7 +12,7 @@ _PIECE = re.compile(r"\S+?(?:\s+|,(?=\S)|$)")
 
 
 def sized(size: float) -> str:
-    """*size* bytes as 539.1 MB; 1 kB is 1000 bytes."""
+    """As 539.1 MB; 1 kB is 1000 bytes."""
     if size >= 10 * _BILLION:
         return f"{size / _BILLION:.1f} GB"
     if size >= 100 * _THOUSAND:
@@ -25,7 +25,7 @@ def mb(size: int) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """The share of *part* in *whole*; a small one is <1 %, not 0 %."""
+    """A small share is <1 %, not 0 %."""
     share = 100 * part / whole if whole else 0.0
     return "<1 %" if 0 < share < _SMALLEST_SHARE else f"{share:.0f} %"
 
@@ -36,7 +36,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
-    """*text* in lines of 80 columns, indented after the first; words stay whole, so that paths can be copied."""
+    """*text* in lines of 80 columns, indented after the first; words stay whole."""
     begin = " " * (len(text) - len(text.lstrip()))
     line = begin
     for piece in _PIECE.findall(text):

@@ -26,7 +26,7 @@ _WINDOW, _WINDOW_LOG = zstd.DecompressionParameter.window_log_max, 27
 
 
 def compressed(data: "Buffer", *, level: int, far: bool = False) -> bytes:
-    """*data* as one frame that states its size; *far* finds repeats many megabytes apart."""
+    """One frame that states its size; *far* finds repeats many megabytes apart."""
     return zstd.compress(data, options={_LEVEL: level, _FAR: int(far)})
 
 
@@ -34,15 +34,12 @@ def frame_size(data: "Buffer") -> int:
     return zstd.get_frame_size(data)
 
 
-def compressor(level: int, *, threads: int, size: int | None = None) -> zstd.ZstdCompressor:
-    compressor = zstd.ZstdCompressor(options={_LEVEL: level, _WORKERS: _workers(threads)})
-    if size is not None:
-        compressor.set_pledged_input_size(size)
-    return compressor
+def compressor(level: int, *, threads: int) -> zstd.ZstdCompressor:
+    return zstd.ZstdCompressor(options={_LEVEL: level, _WORKERS: _workers(threads)})
 
 
 def most(size: int) -> int:
-    """A bound on the frame of *size* bytes: a header for each block of 1 KiB or more, and one for all."""
+    """A header for each block of 1 KiB or more, and one for all."""
     return size + size // 256 + 1024
 
 

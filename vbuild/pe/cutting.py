@@ -28,6 +28,7 @@ from vbuild.binary.edits import (
     spread,
     up,
 )
+from vbuild.binary.image import outside
 from vbuild.errors import BinaryError, at
 from vbuild.files.edited import EditedFile
 from vbuild.pe.image import CoffHeader, Directory, Machine, PeImage, PeLayout, PeSection, SectionFlag
@@ -59,7 +60,8 @@ def cut(
     _check_end(image)
     spans = [_addresses(image, replacement.span) for replacement in replacements]
     check_followed(replacements, spans, image.pointers(spans), _exported(image))
-    beds = _beds(image, replacements)
+    sections = by_section(replacements, lambda replacement: _section_of(image, replacement.span).index)
+    beds = tuple(_bed(image, image.sections[index], inside) for index, inside in sections.items())
     edited = _checked_sum(image, spliced(image.data, _edits(image, beds, stripped)))
     prove(image, edited, replacements, stripped)
     return edited
@@ -179,11 +181,6 @@ def _addresses(image: PeImage, span: range) -> range:
     section = _section_of(image, span)
     shift = section.addresses.start - section.span.start
     return range(span.start + shift, span.stop + shift)
-
-
-def _beds(image: PeImage, replacements: Sequence[Replacement]) -> tuple[_Bed, ...]:
-    sections = by_section(replacements, lambda replacement: _section_of(image, replacement.span).index)
-    return tuple(_bed(image, image.sections[index], inside) for index, inside in sections.items())
 
 
 def _bed(image: PeImage, section: PeSection, replacements: tuple[Replacement, ...]) -> _Bed:
@@ -319,7 +316,8 @@ def prove(
             if stripped and old.index in stripped:
                 continue
             inside = [move for move in moves if move.old.start in old.addresses]
-            spans = _unclaimed(old, inside)
+            filled = range(old.addresses.start, old.addresses.start + len(old.span))
+            spans = list(outside(filled, [move.old for move in inside]))
             padding = before.padding(spans) if inside else frozenset()
             for span in spans:
                 if span not in padding:
@@ -395,15 +393,6 @@ def _words(
             if written[raw_at : raw_at + entry.size] != before.data[entry.raw_at : entry.raw_at + entry.size]:
                 raise BinaryError(f"debug data at {raw_at:#x}, expected that of {entry.raw_at:#x}")
             yield row + _DEBUG_PLACES, entry.start | raw_at << 32
-
-
-def _unclaimed(section: PeSection, moves: Sequence[_Move]) -> list[range]:
-    """The addresses with bytes in the file that *moves* do not replace."""
-    edges = [section.addresses.start]
-    for move in sorted(moves, key=lambda move: move.old.start):
-        edges += [move.old.start, move.old.stop]
-    edges.append(section.addresses.start + len(section.span))
-    return [range(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
 
 
 def _same_memory(

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from vbuild.binary.image import Pointer, Ranges, Sliceable
 from vbuild.errors import BinaryError
-from vbuild.files.records import U8, U16, U32, U64, Buffer, Packed
+from vbuild.files.records import U8, U16, U32, U64, Buffer, Ident, Packed
 
 _DOS = b"MZ"
 _SIGNATURE = b"PE\0\0"
@@ -80,7 +80,7 @@ class CoffHeader(Packed, frozen=True):
 
 
 class OptionalHeader(Packed, frozen=True):
-    """Up to the data directories."""
+    """Up to the data directories; *process* is how its process begins, from the subsystem to the loader flags."""
 
     magic: U16
     linker_major: U8
@@ -93,23 +93,11 @@ class OptionalHeader(Packed, frozen=True):
     image_base: U64
     section_alignment: U32
     file_alignment: U32
-    os_major: U16
-    os_minor: U16
-    image_major: U16
-    image_minor: U16
-    subsystem_major: U16
-    subsystem_minor: U16
-    version: U32
+    versions: Ident
     image_size: U32
     headers_size: U32
     checksum: U32
-    subsystem: U16
-    dll_characteristics: U16
-    stack_reserve: U64
-    stack_commit: U64
-    heap_reserve: U64
-    heap_commit: U64
-    loader_flags: U32
+    process: Annotated[bytes, "40s"]
     directories: U32
 
 

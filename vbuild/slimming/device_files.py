@@ -1,7 +1,7 @@
 """What each share keeps of a file, above all of one that is nothing but GPU code; and the lists that name such files.
 
-A cubin, a file of PTX or an AMD code object stays if a GPU of the share can run it, and goes otherwise. A file that is
-a fatbin or a bundle is cut as one in a library is, and goes if nothing in it is for these GPUs.
+A cubin, a file of PTX or an AMD code object stays if a GPU of the share can run it. A fatbin or a bundle is cut as one
+in a library is, and goes if nothing in it is for these GPUs.
 
     checksums.txt, manifest.json    which the package's own code names: lose the rows of what went
                                     which it does not name: stay as they are, for another package may know their hash
@@ -68,7 +68,7 @@ def is_alone(path: str, size: int, head: Head) -> bool:
 
 
 def worth_reading(path: str, head: Head) -> bool:
-    """Whether the file at *path* may have GPU code; *head* gives its first bytes."""
+    """Whether the file at *path* may have GPU code, by what *head* gives."""
     is_elf = head(len(MAGIC))[: len(MAGIC)] == MAGIC
     return is_elf or is_64_bit(head) or may_be_container(path, head) or path.endswith(SUFFIXES)
 
@@ -102,7 +102,7 @@ def examined(
 
 
 def file_plan(file: DeviceFile, path: str, size: int, shares: Sequence[Share], cuts: Cuts) -> LibraryPlan:
-    """Return what each of *shares* keeps of the *file* of *size* bytes at *path*: all of it or nothing."""
+    """Return whether each of *shares* keeps the *file* of *size* bytes at *path*."""
     accounts = []
     for share in shares:
         # code of a vendor of whom no GPU is named stays
@@ -176,7 +176,7 @@ def _container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: 
 
 
 def _why_not_gone(container: Container) -> str | None:
-    """Why *container* stays although it names none of the GPUs: it may not say what it is for; or None."""
+    """Why *container* stays although it names none of the GPUs; or None."""
     if container.why_pinned:
         return container.why_pinned
     try:
@@ -188,7 +188,7 @@ def _why_not_gone(container: Container) -> str | None:
 
 
 def together(cuts: Iterable[LibraryCut]) -> Iterator[LibraryCut]:
-    """The *cuts*, with one account for all device files of a kind, whose numbers are added up."""
+    """The *cuts*, with one account for all device files of a kind."""
     groups: dict[tuple[str, str | None], list[LibraryCut]] = defaultdict(list)
     for cut in cuts:
         if cut.alone:
@@ -251,7 +251,6 @@ class OwnLists(Struct, frozen=True):
         )
 
     def why_whole(self, path: str, digest: str) -> str | None:
-        """Why the file at *path* with this SHA-256 has to stay as it is, or None."""
         if source := self.digests.get(digest):
             return f"its SHA-256 is in {source}"
         source = self.words.get(posixpath.basename(path))
@@ -264,9 +263,9 @@ def _is_named(path: str, code: Mapping[str, bytes]) -> bool:
 
 
 class Listing(Struct, frozen=True):
-    """A list in a package that names device files: *named* are the paths that its words lead to.
+    """A list in a package that names device files, at the paths *named*.
 
-    *is_own* says that the package's code names the list, *is_known* that its own hash is somewhere in the package.
+    *is_own* says that the package's code names the list, *is_known* that it has its hash.
     """
 
     path: str
@@ -325,7 +324,7 @@ def _left_whole(plan: LibraryPlan, why: str) -> LibraryPlan:
 
 
 def _listings(wheel: Wheel, loose: Mapping[str, LibraryPlan]) -> tuple[list[Listing], dict[str, str]]:
-    """Return the lists in *wheel* that name *loose* files, and which of these have to stay as they are, and why."""
+    """Return the lists in *wheel* that name *loose* files, and why some of these have to stay as they are."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for member in wheel.members:
         by_name[posixpath.basename(member.path)].append(member.path)
@@ -345,7 +344,7 @@ def _listings(wheel: Wheel, loose: Mapping[str, LibraryPlan]) -> tuple[list[List
 
 
 def _texts(package: Package) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
-    """The Python code in *package*, and the texts of it that may be lists, by path."""
+    """The Python code in *package*, and its texts that may be lists, by path."""
     code, texts = {}, []
     for member in package.members:
         if not may_list(member.path, member.size):
@@ -359,7 +358,7 @@ def _texts(package: Package) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
 
 
 def may_list(path: str, size: int) -> bool:
-    """Whether the file of a package at *path*, of *size* bytes, is code, or may be a list of files."""
+    """Whether the file at *path*, of *size* bytes, is code, or may be a list of files."""
     if is_dist_info(path) or size > _LONGEST:
         return False
     return path.endswith((_PYTHON, _JSON, *_LINES, *_OTHERS)) or "." not in posixpath.basename(path)
@@ -381,7 +380,7 @@ def _named(
 
 
 def _without_values(text: str, words: Collection[str]) -> bytes | None:
-    """The JSON *text* without entries that have one of *words* as key or value; None if that leaves some."""
+    """The JSON *text* without entries that have one of *words* as key or value; None if some are left."""
     try:
         values = json.loads(text)
     except ValueError:
@@ -412,10 +411,7 @@ def _is_entry_of(value: Any, words: Collection[str]) -> bool:  # noqa: ANN401 - 
 
 
 def still_listed(package: Package, cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[str]]) -> Iterator[str]:
-    """Yield a warning if *package* lists the architectures it is for, and *cuts* took some of those.
-
-    *listed* has the architectures in the lists of its libraries, by path.
-    """
+    """Yield a warning if *package* lists architectures of which *cuts* took some; *listed* has those in libraries."""
     before, after = set[str](), set[str]()
     for cut in cuts:
         before.update(cut.gpus_before)

@@ -97,12 +97,11 @@ def slim_environment(
     unread: Collection[Path] = (),
     on_progress: OnProgress = lambda _what, _done, _total: None,
 ) -> SlimmedEnvironment:
-    """Cut what is installed in *environment* down to what *share* keeps, as *cuts* say; with *dry_run* nothing changes.
+    """Cut what is installed in *environment* down to what *share* keeps; with *dry_run* nothing changes.
 
-    *backup* is a folder that keeps the old files, for `undo`. Files that cannot be changed safely stay, with the reason
-    in the result; so do files of GPU code alone of distributions whose listings are *unread*: some of their code, or of
-    the lists that it reads, is missing. *on_progress* is called with the distribution at work, and bytes done and in
-    total.
+    *backup* is a folder for the old files, for `undo`. Files that cannot be changed safely stay, with the reason in the
+    result; so do files of GPU code alone of distributions whose listings are *unread*. *on_progress* is called with the
+    distribution at work, and bytes done and in total.
 
     Raises `RepackageError` if the environment cannot be written to or another run changes it, `RecipeError` if the disk
     is full: every file is then the old or the new one, and listings say which.
@@ -129,8 +128,6 @@ def slim_environment(
 
 
 class _Run:
-    """One run over an environment: its files, their cuts, and the changes."""
-
     def __init__(
         self,
         environment: Environment,
@@ -156,10 +153,10 @@ class _Run:
 
     def examined(self, stage: Path | None) -> Generator[_Done]:
         """Yield what a cut makes of each file, in order, on all cores; new files are in *stage*, if there is one."""
-        total, done = sum(file.status.st_size for file in self._files.found), 0
+        total, done = sum(file.status.st_size for file in self._files.files), 0
         with ThreadPoolExecutor(available_cores()) as pool, ExitStack() as stack:
             stack.callback(pool.shutdown, cancel_futures=True)
-            left = deque(enumerate(self._files.found))
+            left = deque(enumerate(self._files.files))
             sent: deque[Future[_Done]] = deque()
             while left or sent:
                 # new files wait for those in front of them: not for too many, or the disk has all of them twice
@@ -194,7 +191,7 @@ class _Run:
     def _renamed(
         self, done: _Done, stage: Path, journal: Journal, backup: Backup | None, rows: dict[str, FileRow | None]
     ) -> _Done:
-        """Put the new file of *done* in its place, and its row into *rows*; something may have come between."""
+        """Put the new file of *done* in its place, and its row into *rows*."""
         if done.part is None or done.cut is None:
             return done
         for number, path in enumerate(done.file.paths):
@@ -295,7 +292,7 @@ class _Run:
         return _Done(file, cut, part, old, new, listed=plan.listed)
 
     def _why_listed(self, file: InstalledFile, digest: str) -> str | None:
-        """Why a *file* of GPU code alone has to stay as it is: its package would miss it."""
+        """Why its package would miss a *file* of GPU code alone."""
         for owner in file.owners:
             key = str(owner.distribution.listing)
             if key not in self._listed:
@@ -334,7 +331,7 @@ def _is_still(path: Path, status: os.stat_result) -> bool:
 
 
 def _why_claimed(distribution: InstalledDistribution, share: Share) -> str | None:
-    """Why not to narrow the GPUs of *distribution* to *share*: it is a variant that says which it has."""
+    """Why not to narrow the GPUs of *distribution* to *share*: it says which it has."""
     path = f"{distribution.dist_info}/{VARIANT_JSON}"
     if distribution.is_conda or not distribution.find(path):
         return None
@@ -370,9 +367,9 @@ def _agrees(row: RecordRow, data: memoryview, digest: str) -> bool:
 
 
 class InstalledFiles:
-    """The files of *distributions* below *root* that may have GPU code, by their first bytes, in *found*.
+    """The files of *distributions* below *root* that may have GPU code.
 
-    *sizes* are the bytes of each distribution, by its listing, and *outside* the files of each that lie elsewhere.
+    *sizes* are the bytes of each distribution, by its listing, *outside* the files of each that lie elsewhere.
     """
 
     def __init__(self, root: Path, distributions: Iterable[InstalledDistribution]) -> None:
@@ -380,9 +377,9 @@ class InstalledFiles:
         self._inside: dict[str, bool] = {}
         self.sizes: Counter[str] = Counter()
         self.outside: dict[str, list[FileLeft]] = {}
-        self.found = tuple(self._found(distributions))
+        self.files = tuple(self._find(distributions))
 
-    def _found(self, distributions: Iterable[InstalledDistribution]) -> Iterator[InstalledFile]:
+    def _find(self, distributions: Iterable[InstalledDistribution]) -> Iterator[InstalledFile]:
         """Yield the files that may have GPU code, each once, those of one distribution next to each other."""
         by_path: dict[str, list[Owner]] = {}
         for distribution in distributions:
@@ -454,9 +451,9 @@ def _head(file: BinaryIO, size: int) -> bytes:
 
 
 def _running(paths: Iterable[str]) -> dict[tuple[str, int], str]:
-    """Which process has a file mapped: by path and 0, or by name and inode for processes that see other paths.
+    """Which process has a file mapped: by path and 0, or by name and inode.
 
-    A process that has the file by another name, as in an environment that uv has linked it into, keeps that.
+    A process that has the file by another name keeps that.
     """
     wanted = {path.rpartition(os.sep)[2] for path in paths}
     processes: dict[tuple[str, int], str] = {}

@@ -61,12 +61,12 @@ class Listings:
                 self._owners.setdefault(str(distribution.place(row.path)), []).append((distribution, row.path))
 
     def that_list(self, path: str) -> tuple[tuple[str, str], ...]:
-        """The listings that have the file at *path*, each from the root, with its path there."""
+        """Each from the root, with the path of the file there."""
         owners = self._owners.get(str(self._root / path), ())
         return tuple((os.path.relpath(distribution.listing, self._root), listed) for distribution, listed in owners)
 
     def list_again(self, change: FileChange) -> None:
-        """Let the listings that had the file of *change* before it went get a row of it again."""
+        """Let the listings that had the file of *change* get a row of it again."""
         owners = self._owners.setdefault(str(self._root / change.path), [])
         for listing, listed in change.listed:
             distribution = self._by_listing.get(listing)
@@ -80,7 +80,7 @@ class Listings:
         self._written({**changes, **records}, is_conda=True)
 
     def _written(self, changes: Mapping[str, FileRow | None], *, is_conda: bool) -> dict[str, FileRow]:
-        """Write *changes* into listings of one sort; return the rows of these listings and their bills of materials."""
+        """Write *changes* into listings of one sort; return the rows of these and their bills of materials."""
         by_listing: dict[Path, tuple[InstalledDistribution, dict[str, FileRow | None]]] = {}
         for path, now in changes.items():
             for distribution, listed in self._owners.get(str(self._root / path), ()):
@@ -128,13 +128,12 @@ def alike(new: Path, old: Path) -> None:
 
 
 class Journal:
-    """The changes of one run; each is written down in the file *path* before it is made."""
+    """The changes of one run, each written to *path* before it is made."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def left(self) -> tuple[FileChange, ...]:
-        """The changes that an earlier run has written down, and perhaps made."""
         with suppress(OSError):
             return tuple(_changes(read_file(self.path)))
         return ()
@@ -173,7 +172,7 @@ def _one_of(path: Path, change: FileChange) -> str | None:
 
 
 class Backup:
-    """Old files in *folder*, and a list of them whose first line says where they were."""
+    """Old files in *folder*, and a list of them that begins with where they were."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder = folder
@@ -203,7 +202,7 @@ class Backup:
 
 
 class Undone(Struct, frozen=True):
-    """The result of `undo`: the *root*, the number of files and their bytes, and what was *left*, with the reason."""
+    """What `undo` did: number of files and their bytes, and what was *left*, with the reason."""
 
     root: Path
     files: int
@@ -221,10 +220,10 @@ class Undone(Struct, frozen=True):
 
 
 def undo(folder: Path) -> Undone:
-    """Put the files of the backup *folder* back where they were; it goes, unless a file had to be left.
+    """Put the files of the backup *folder* back; it goes, unless a file had to be left.
 
-    A file that was installed again, or changed, since then stays. `RepackageError` if *folder* is not a backup, or its
-    environment is gone or in use by another run.
+    A file that was changed since then stays. `RepackageError` if *folder* is not a backup, or its environment is gone
+    or in use.
     """
     root, changes = backed_up(folder)
     if not root.is_dir():
@@ -245,13 +244,16 @@ def undo(folder: Path) -> Undone:
         listings.update(back)
         journal.finish()
     if not left:
-        discard(folder)
+        (folder / _LIST).unlink()
+        shutil.rmtree(folder / "files", ignore_errors=True)
+        with suppress(OSError):  # something else is in it
+            folder.rmdir()
     return Undone(root, len(back), size, tuple(left))
 
 
 @contextmanager
 def changing(environment: Environment) -> Iterator[tuple[Path, Journal]]:
-    """A stage and a journal on the file system of *environment*, for one run at a time."""
+    """A stage and a journal for one run at a time."""
     places = (environment.root, *environment.folders)
     room = next((folder for folder in places if os.access(folder, os.W_OK | os.X_OK)), None)
     if room is None:
@@ -264,7 +266,7 @@ def changing(environment: Environment) -> Iterator[tuple[Path, Journal]]:
 
 
 def backed_up(folder: Path) -> tuple[Path, tuple[FileChange, ...]]:
-    """The root of the environment whose files *folder* keeps, and the changes; `RepackageError` if it has none."""
+    """The root of the environment and the changes of the backup *folder*; `RepackageError` if it is none."""
     file = folder / _LIST
     if not file.is_file():
         raise RepackageError(f"{folder}: no backup of vbuild slim, which has a file {_LIST}")
@@ -290,13 +292,6 @@ def restored(folder: Path, root: Path, change: FileChange) -> str | None:
     return None
 
 
-def discard(folder: Path) -> None:
-    (folder / _LIST).unlink()
-    shutil.rmtree(folder / "files", ignore_errors=True)
-    with suppress(OSError):  # something else is in it
-        folder.rmdir()
-
-
 def _root_in(file: Path) -> Path:
     first = read_file(file).partition(b"\n")[0]
     with at(file):
@@ -307,7 +302,7 @@ def _root_in(file: Path) -> Path:
 
 
 def _changes(data: bytes) -> Iterator[FileChange]:
-    """The changes in the lines of *data*, without a last line that a killed run did not finish."""
+    """Without a last line that a killed run did not finish."""
     for line in data.splitlines():
         with suppress(ValueError, TypeError):
             values = json.loads(line)

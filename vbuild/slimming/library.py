@@ -88,7 +88,7 @@ class ContainerDecision(Struct, frozen=True):
     def of(cls, container: Container, gpus: GpuList, cuts: Cuts, *, may_shrink: bool = False) -> Self:
         """Keep what *gpus* need of *container*, or all of it if *gpus* has none of its vendor.
 
-        A pinned container keeps the rest as surplus, unless it *may_shrink* in its place.
+        A pinned one keeps the rest as surplus, unless it *may_shrink* in its place.
         """
         requests = gpus.targets if container.vendor is Vendor.AMD else gpus.requests
         if not requests:
@@ -129,10 +129,7 @@ class ContainerDecision(Struct, frozen=True):
 
 
 class Rewrite(Struct, frozen=True):
-    """The new bytes of a container, with the pointers that follow it.
-
-    *damage* says why its code cannot be read: then all of it stays, which is the *decision*, too.
-    """
+    """The new bytes of a container and its pointers; *damage* says why its code cannot be read, and all of it stays."""
 
     decision: ContainerDecision
     replacement: Replacement
@@ -140,7 +137,7 @@ class Rewrite(Struct, frozen=True):
 
 
 class GpuLibrary(Struct, frozen=True):
-    """A library, mapped into memory; *trouble* says why it cannot be read.
+    """A library; *trouble* says why it cannot be read.
 
     *shrinking* are the file offsets of the pinned containers that may become smaller where they are.
     """
@@ -155,7 +152,7 @@ class GpuLibrary(Struct, frozen=True):
 
     @classmethod
     def of(cls, member: str, data: memoryview) -> Self:
-        """Read the ELF or PE file *data*; damage goes into *trouble* and raises nothing."""
+        """Damage goes into *trouble* and raises nothing."""
         try:
             if is_64_bit(lambda size: bytes(data[:size])):
                 image: Image = PeImage.parse(data)
@@ -189,8 +186,12 @@ class GpuLibrary(Struct, frozen=True):
             if decision.container.movable or decision.container.span.start in self.shrinking
         ]
         rewrites = self._rewrite(movable, zstd=bool(cuts.zstd), threads=threads)
+        replacements = [rewrite.replacement for rewrite in rewrites]
         try:
-            operation = _operated(self.image, [rewrite.replacement for rewrite in rewrites], cuts)
+            if isinstance(self.image, PeImage):
+                operation = Operation(pe_cut(self.image, replacements, strip=cuts.strip))
+            else:
+                operation = cut(self.image, replacements, strip=cuts.strip, force=cuts.force)
         except BinaryError as error:
             return self._unchanged(share, cuts, str(error))
         damaged = {rewrite.decision.container.span: rewrite.decision for rewrite in rewrites if rewrite.damage}
@@ -216,9 +217,9 @@ class GpuLibrary(Struct, frozen=True):
     def _decide(
         self, share: Share, cuts: Cuts
     ) -> tuple[tuple[ContainerDecision, ...], dict[Device, str], tuple[str, ...]]:
-        """Return what stays of each container, what there is instead of code for GPUs of *share*, and notes about it.
+        """Return what stays of each container, what there is instead of code for GPUs of *share*, and notes.
 
-        Code for a vendor's GPUs stays whole if it serves none of *share*: it served them no better before.
+        A vendor's code stays whole if it serves none of *share*: it served them no better before.
         """
         if share.gpus is None:
             return tuple(map(ContainerDecision.untouched, self.code.containers)), {}, ()
@@ -241,7 +242,7 @@ class GpuLibrary(Struct, frozen=True):
         )
 
     def _recompresses(self, share: Share, cuts: Cuts, decisions: Sequence[ContainerDecision]) -> bool:
-        """Whether to compress with zstd: the cuts say so, or all who may load the variant have a driver for it."""
+        """Whether to compress with zstd: the cuts say so, or all who load the variant have a driver for it."""
         if cuts.zstd is not None or share.label is None:
             return bool(cuts.zstd)
         if share.document:  # what it claims is known, and has to stay true
@@ -302,9 +303,9 @@ class GpuLibrary(Struct, frozen=True):
 
 
 class LibraryPlan(Struct, frozen=True):
-    """The fate of one file: an edited file and an account for each share, and the libraries in its NEEDED.
+    """The fate of one file: an edited file and an account for each share, and its NEEDED.
 
-    *listed* are the architectures in lists that stand in it as text, *gone* the indices of shares that do not have it.
+    *listed* are architectures that stand in it as text, *gone* the indices of shares without it.
     """
 
     member: str
@@ -317,12 +318,6 @@ class LibraryPlan(Struct, frozen=True):
     @property
     def is_changed(self) -> bool:
         return bool(self.gone) or not all(file.is_unchanged for file in self.files)
-
-
-def _operated(image: Image, replacements: Sequence[Replacement], cuts: Cuts) -> Operation:
-    if isinstance(image, PeImage):
-        return Operation(pe_cut(image, replacements, strip=cuts.strip))
-    return cut(image, replacements, strip=cuts.strip, force=cuts.force)
 
 
 def _needs_zstd(entry: GpuEntry) -> bool:
@@ -346,7 +341,7 @@ def refusal(member: str, why: str) -> str:
 
 
 def _least(container: Container, cuts: Cuts) -> tuple[GpuEntry, ...]:
-    """Return what stays of *container* if no GPU needs any of it: the smallest entry, PTX last under `Ptx.NONE`."""
+    """What stays of *container* if no GPU needs any: the smallest entry, PTX last under `Ptx.NONE`."""
     without_ptx = cuts.ptx is Ptx.NONE
     by_size = sorted(container.entries, key=lambda entry: (without_ptx and entry.code is GpuCodeKind.PTX, entry.size))
     return tuple(by_size[:1])
@@ -362,7 +357,7 @@ def _of_vendor(decisions: Iterable[ContainerDecision], device: Device) -> list[C
 
 
 def names_of(offers: Iterable[GpuOffer]) -> list[str]:
-    """Return the names of *offers*, machine code first, then PTX: ``sm_80``, ``PTX for sm_90``."""
+    """Machine code first, then PTX: ``sm_80``, ``PTX for sm_90``."""
     distinct = frozenset(offers)
     machine, ptx = (
         sorted((offer.arch for offer in distinct if offer.code is code), key=arch_order)
@@ -377,7 +372,7 @@ def _served(decisions: Iterable[ContainerDecision], device: Device) -> GpuServed
 
 
 def _virtual(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) -> tuple[Arch, ...]:
-    """Return the GPUs M.0 for which every container has PTX: those of *devices*, and those that PTX was made for."""
+    """The GPUs M.0 for which every container has PTX."""
     made_for = {entry.arch for decision in decisions for entry in decision.kept if entry.code is GpuCodeKind.PTX}
     numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}
     existing = (arch for arch in map(Arch, sorted(numbers)) if arch.toolkits)
@@ -418,9 +413,7 @@ def unmeasured(image: Image, code: DeviceCode) -> frozenset[int]:
 
 
 def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Saving]:
-    """Yield what stripping *image* would save, and compressing *kept*, its movable entries that stay; both from
-    samples.
-    """
+    """Yield what stripping *image* and compressing *kept*, its movable entries, would save, from samples."""
     debug = _debug(image) if cuts.strip is Strip.NOTHING else []
     size = sum(map(len, debug))
     if size >= _LEAST:

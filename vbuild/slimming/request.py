@@ -49,7 +49,7 @@ class Share(Struct, frozen=True):
 
     @property
     def oldest_driver(self) -> Dotted:
-        """The CUDA version of the oldest driver that the variant asks for, if that is known before; else 0.0."""
+        """The CUDA version of the oldest driver that the variant asks for; 0.0 if that is not known before."""
         properties = self.document.variants[0].properties if self.document else ()
         bounds = (Dotted.parse(prop.value) for prop in properties if prop.feature == _LOWER_BOUND)
         return max(bounds, default=Dotted(0, 0))
@@ -79,7 +79,6 @@ class Cuts(Struct, frozen=True, kw_only=True):
 
     @property
     def more(self) -> bool:
-        """Whether something besides GPUs is asked for."""
         return bool(self.drop) or bool(self.zstd) or self.strip is not Strip.NOTHING
 
     def dropped(self, wheel: Wheel) -> frozenset[str]:
@@ -87,14 +86,14 @@ class Cuts(Struct, frozen=True, kw_only=True):
 
         Raises `RepackageError` if a glob matches a member that a wheel needs.
         """
-        paths = {member.path: glob for member in wheel.members for glob in self.drop if is_named(member.path, glob)}
+        paths = {
+            member.path: glob
+            for member in wheel.members
+            for glob in self.drop
+            # **/*.a should match x.a at the top, too
+            if fnmatchcase(member.path, glob) or fnmatchcase(f"/{member.path}", glob)
+        }
         for path, glob in paths.items():
             if path.startswith(f"{wheel.dist_info}/"):
                 raise RepackageError(f"--drop {glob!r} names {path}, which describes the wheel; expected other members")
         return frozenset(paths)
-
-
-def is_named(path: str, glob: str) -> bool:
-    """Whether *glob* names the file at *path* of a package; ``*`` also crosses slashes."""
-    # **/*.a should match x.a at the top, too
-    return fnmatchcase(path, glob) or fnmatchcase(f"/{path}", glob)

@@ -6,8 +6,7 @@
           -> a writer for each output: cut libraries deflated, all other members' bytes as they are
           -> variant.json, bill of materials and RECORD, and variants.json next to the wheels
 
-The wheels of a family contain the same host code, which is deflated once. The claims of a variant follow from the code
-that remains:
+Host code that a family shares is deflated once. The claims of a variant follow from the code that remains:
 
     nvidia :: sm_arch :: 90_real                     machine code that a GPU of capability 9.0 runs
     nvidia :: sm_arch :: 90_virtual                  PTX that its driver compiles; only for M.0, by the providers
@@ -51,7 +50,7 @@ from vbuild.wheel.deflate import Deflater, estimated
 from vbuild.wheel.licence import Prohibition, prohibitions
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.write import WheelWriter, passed, write_wheels
+from vbuild.wheel.write import WheelWriter, copy_wheel, write_wheels
 from vbuild.wheel.zip_read import Member
 
 # a saving of a smaller part of the wheel is not worth a line
@@ -101,7 +100,7 @@ def slim_wheel(
     accept_license: bool = False,
     on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
-    """Slim the one wheel at *path*, in one pass over it, as `slim` does; no index is written."""
+    """Slim the one wheel at *path*, as `slim` does; no index is written."""
     with open_wheel(path) as wheel, at(path.name):
         if cuts.zstd is None and all(share.label and not share.document for share in shares):
             major = cuda_major((), wheel.metadata())
@@ -159,10 +158,10 @@ def _licence_warning(prohibition: Prohibition) -> str:
 
 
 class SlimPlan(Struct, frozen=True):
-    """What happens to the files of a wheel, and the members that are left out of every share.
+    """What happens to the files of a wheel, and the members that every share loses.
 
-    It *has_others* if compiled files are of formats without GPU code. For each share, *lists* are the lists in it that
-    no longer name what went, and *notes* say what to know of others.
+    It *has_others* if compiled files are of formats without GPU code. *lists* of each share are without what went;
+    *notes* are about others.
     """
 
     libraries: tuple[LibraryPlan, ...]
@@ -204,7 +203,6 @@ class SlimPlan(Struct, frozen=True):
 
     @property
     def needed(self) -> frozenset[str]:
-        """The names in NEEDED of all libraries."""
         return frozenset(name for library in self.libraries for name in library.needed)
 
     def files(self, share: int) -> dict[str, EditedFile]:
@@ -216,7 +214,7 @@ class SlimPlan(Struct, frozen=True):
         return self.dropped.union(library.member for library in self.libraries if share in library.gone)
 
     def cuts(self, share: int) -> tuple[LibraryCut, ...]:
-        """Return accounts for the share with index *share*: with GPU code, changed, or unchanged for a reason."""
+        """Accounts for the share with index *share*."""
         cuts = (library.cuts[share] for library in self.libraries)
         return tuple(
             together(cut for cut in cuts if cut.has_gpu_code or cut.after != cut.before or cut.why_whole or cut.notes)
@@ -235,8 +233,8 @@ def slim_plan(
 ) -> Iterator[SlimPlan]:
     """Decide what to do to *wheel*, inflated in the folder *room*; *on_progress* is called with the bytes examined.
 
-    *on_change* is called as soon as it is known that something changes, and may raise. A library that changes stays
-    mapped from its temporary file while the plan is open.
+    *on_change* is called as soon as it is known that something changes. A library that changes stays mapped while the
+    plan is open.
 
     Raises `RepackageError` if nothing serves a GPU of a share, or a glob names what a wheel needs; `WheelError` if it
     is damaged.
@@ -304,7 +302,7 @@ def _examined(
 
 
 def check_served(cuts: Sequence[LibraryCut]) -> None:
-    """Raise `RepackageError` if none of the files *cuts* serves a GPU of the share, and some have code for others."""
+    """`RepackageError` if none of the files *cuts* serves a GPU of the share, and some have code for others."""
     served = {served.device for cut in cuts for served in cut.served if served.machine or served.jit}
     for cut in cuts:
         lost = [service.device for service in cut.served if service.device not in served] if not cut.after else []
@@ -317,7 +315,7 @@ def check_served(cuts: Sequence[LibraryCut]) -> None:
 
 
 class SlimOutput(Struct, frozen=True):
-    """A wheel to write; *document* is its variant.json if that is new, *gone* are the members that it does not have."""
+    """A wheel to write; *document* is its variant.json if that is new, *gone* what it does not have."""
 
     name: WheelName
     files: dict[str, EditedFile]
@@ -428,7 +426,7 @@ def _document(
 
 
 def nvidia_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tuple[Property, ...]:
-    """Return the properties of the wheel with these libraries for NVIDIA's GPUs; *major* is CUDA's, None if unknown.
+    """The properties of the wheel with these libraries; *major* is CUDA's.
 
     Raises `RepackageError` if no property can say what the wheel is for.
     """
@@ -458,12 +456,9 @@ def _write(
     *,
     on_progress: Callable[[int], None],
 ) -> tuple[Path, ...]:
-    """Write the *outputs* in one pass over *wheel*; an idle plan copies the wheel.
-
-    What was not read yet is compared with RECORD meanwhile.
-    """
+    """Write the *outputs* in one pass over *wheel*; what was not read yet is compared with RECORD meanwhile."""
     if plan.is_idle and not any(output.document for output in outputs):
-        return (passed(wheel, folder),)
+        return (copy_wheel(wheel, folder),)
     with ExitStack() as stack:
         deflater = stack.enter_context(Deflater(folder=folder, remembers=len(outputs) > 1))
         names = [output.name for output in outputs]
@@ -520,7 +515,7 @@ def _results(
 
 
 def _estimated(wheel: Wheel, output: SlimOutput) -> int:
-    """About how many bytes *output* will have: the members that change by samples, the rest as they lie in *wheel*."""
+    """About how many bytes *output* will have."""
     size = wheel.path.stat().st_size
     for member in wheel.members:
         if member.path in output.gone:
@@ -531,7 +526,7 @@ def _estimated(wheel: Wheel, output: SlimOutput) -> int:
 
 
 def _savings(wheel: Wheel, plan: SlimPlan, share: int, output: SlimOutput, packed: int) -> Iterator[Saving]:
-    """Yield what other options would save, if that is at least a twentieth of the *packed* bytes of *output*."""
+    """What other options would save, if that is at least a twentieth of the *packed* bytes."""
     by_option: dict[str, list[Saving]] = {}
     for library in plan.libraries:
         for saving in library.cuts[share].more:

@@ -130,12 +130,12 @@ def forget(data: Buffer) -> None:
 
 
 def room_for(folder: Path | None) -> Path | None:
-    """Return where to unpack what goes to *folder*: there or above, for the system's own folder may be in memory."""
+    """Return where to unpack what goes to *folder*: the system's own may be in memory."""
     return next((parent for parent in (folder, *folder.parents) if parent.is_dir()), None) if folder else None
 
 
 class KeptMembers:
-    """The contents of members, by wheel and path, in *folder* or in memory; without room it keeps no more."""
+    """The contents of members, by wheel and path, in *folder* or in memory, as long as there is room."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -256,7 +256,7 @@ class Wheel(Members):
                 forget(view)
 
     def head(self, member: Member | str, size: int) -> bytes:
-        """Return the first *size* bytes of *member*, or all it has, unchecked; none if it cannot be inflated."""
+        """Return the first *size* bytes of *member*, unchecked; none if it cannot be inflated."""
         with at(self.path.name):
             return self.source.head(self.member_at(member), size)
 
@@ -264,10 +264,9 @@ class Wheel(Members):
     def mapped(
         self, member: Member | str, *, folder: Path | None = None, to_edit: bool = False
     ) -> Iterator[memoryview]:
-        """Map the contents of *member*, checked as by `chunks`, from an unnamed file in *folder* if it is large.
+        """Map *member*, checked as by `chunks`, from an unnamed file in *folder* if it is large.
 
-        Only the pages looked at take memory; the file takes room on the disk until its last view is gone. Of one
-        *to_edit*, what stays can be copied into another wheel as it lies in this one.
+        Only pages looked at take memory. Of one *to_edit*, what stays can be copied into another wheel as it lies here.
         """
         with ExitStack() as stack:
             with at(self.path.name):
@@ -278,7 +277,7 @@ class Wheel(Members):
             forget(view)
 
     def learnt(self, member: Member, data: memoryview, learn: Callable[[memoryview], R]) -> R:
-        """Return the result of *learn* for *data*, the contents of *member*; it is called once for an open wheel."""
+        """Return the result of *learn* for *data*, the contents of *member*; called once for each."""
         key = member.path, learn
         if key not in self._learnt:
             self._learnt[key] = learn(data)
@@ -303,10 +302,7 @@ class Wheel(Members):
         return self._wheel_file
 
     def check(self, *, stop: Event | None = None) -> None:
-        """`WheelError` naming a member that does not match its CRC-32 or its hash in RECORD.
-
-        Reads on all cores, the largest first, what was not read to its end yet, until *stop* is set.
-        """
+        """`WheelError` naming a member that does not match CRC-32 or RECORD; reads on all cores until *stop* is set."""
         left = [member for member in self.members if member.path not in self._sound]
         in_threads(
             partial(self._read_all, stop=stop or Event()), lots_of(left), size=lambda _lot: 1, threads=available_cores()
@@ -383,10 +379,9 @@ def open_wheel(
     sound: set[str] | None = None,
     is_strict: bool = False,
 ) -> Iterator[Wheel]:
-    """Open the wheel at *path*; with *check*, the contents of every member are compared with RECORD first.
+    """Open the wheel at *path*; with *check*, all members but the *sound* ones are compared with RECORD first.
 
-    The contents of members go to *kept*; *sound* are the members that were compared earlier. *is_strict* as in
-    `ZipReader`. `WheelError` if the archive is damaged or ambiguous, or if RECORD does not list exactly its members.
+    Contents go to *kept*. `WheelError` if the archive is damaged or ambiguous, or RECORD lists other members.
     """
     with _opened(path) as file:
         with at(path.name):
@@ -398,7 +393,7 @@ def open_wheel(
 
 
 def lots_of(members: Iterable[Member]) -> list[list[Member]]:
-    """Divide *members* among threads, the largest first: a large one alone, of others many together."""
+    """Divide *members* among threads, the largest first; small ones together."""
     lots: list[list[Member]] = []
     room = 0
     for member in sorted(members, key=lambda member: member.size, reverse=True):
@@ -413,7 +408,7 @@ def lots_of(members: Iterable[Member]) -> list[list[Member]]:
 
 @contextmanager
 def checked_meanwhile(wheels: Sequence[Wheel]) -> Iterator[None]:
-    """Check *wheels* in a thread while the block goes on; after it, `WheelError` as `Wheel.check` has it."""
+    """Check *wheels* in a thread while the block goes on; `WheelError` after it."""
     stop = Event()
     with ThreadPoolExecutor(1) as executor:
         checking = [executor.submit(wheel.check, stop=stop) for wheel in wheels]
@@ -533,10 +528,7 @@ def files_in(folder: Path, ending: str) -> tuple[Path, ...]:
 
 
 class Distant(Members):
-    """The wheel *name* in *file*; `WheelError` if its directory is not sound, or is not a wheel's.
-
-    Callers compare the bytes they take with RECORD: only CRC-32 is checked here.
-    """
+    """The wheel *name* in *file*; its members are checked by CRC-32 only, so callers compare them with RECORD."""
 
     def __init__(self, file: BinaryIO, name: WheelName) -> None:
         self.name = name
@@ -548,9 +540,6 @@ class Distant(Members):
             self.record = self._text("RECORD", Record.parse)
 
     def head(self, path: str, size: int) -> bytes:
-        """Return the first *size* bytes of the member at *path*, or all it has; `WheelError` if they cannot be
-        inflated.
-        """
         with at(self.name):
             member = self.member_at(path)
             wanted = min(size, member.size)
@@ -560,7 +549,7 @@ class Distant(Members):
             return head
 
     def chunks(self, path: str) -> Iterator[bytes]:
-        """Yield the contents of the member at *path*; `WheelError` unless size and CRC-32 agree."""
+        """`WheelError` unless size and CRC-32 agree."""
         with at(self.name):
             yield from self.source.inflated(self.member_at(path))
 
@@ -615,9 +604,7 @@ class SharedWheels:
                     self._leave(path, len(opened.wheel.members))
 
     def check(self, paths: Iterable[Path], *, stop: Event | None = None) -> None:
-        """`WheelError` naming a wheel of *paths*, and its member, that does not match its CRC-32 or RECORD; ends at
-        *stop*.
-        """
+        """`WheelError` naming a wheel of *paths*, and its member, that does not match CRC-32 or RECORD."""
         until = stop or Event()
 
         def check(path: Path) -> None:
@@ -632,7 +619,7 @@ class SharedWheels:
             return _Open(wheel, stack.pop_all())
 
     def _leave(self, path: Path, members: int) -> None:
-        """Keep the wheel at *path* open for the next reader; of too many, close what has waited longest."""
+        """Keep the wheel at *path* open for the next reader; of too many, close the oldest."""
         self._idle_paths[path] = members
         self._idle += members
         while len(self._idle_paths) > _IDLE or self._idle > _IDLE_MEMBERS:

@@ -8,12 +8,10 @@
     … | block | the same block, mark cleared   | a stored block of nothing, which ends at a byte | the next stream …
 
 No field says where a block begins: it is found by inflating bit by bit. No bit of a piece is shifted: empty blocks in
-front of it fill up the byte that it begins in. Every result has been inflated behind what it may refer to, and
-compared; what cannot be shown to be right is None.
+front of it fill up its first byte. Every result has been inflated and compared; what cannot be proved is None.
 
-isal takes codes that leave room for others, which zlib and so pip refuse. zlib takes about a second a GB longer, and
-inflates what is small, and all that `verify` and `check` vouch for. Reading members as gzip files, which isal can, took
-as long and more memory.
+isal takes codes that leave room for others, which zlib and so pip refuse. So zlib, a second a GB slower, inflates what
+is small, and all that `verify` and `check` vouch for.
 https://www.rfc-editor.org/rfc/rfc1951 (section 3.2); opening a stream is the idea of gzjoin.c in zlib's examples
 """
 
@@ -49,7 +47,7 @@ _SLICE = 1 << 16
 
 
 class Stall(Struct, frozen=True):
-    """A step that yielded nothing: it began at byte *packed* of the stream, when *plain* bytes had come out."""
+    """A step that yielded nothing: at byte *packed* of the stream, when *plain* bytes had come out."""
 
     packed: int
     plain: int
@@ -104,7 +102,7 @@ def inflated_stream(
 
 
 def _slices(raw: Iterator[bytes]) -> Iterator[Buffer]:
-    """Cut *raw* at the same places on all machines: how far a codec reads on must not matter."""
+    """Cut *raw* at the same places on all machines."""
     for piece in raw:
         view = memoryview(piece)
         for start in range(0, len(view), _SLICE):
@@ -131,10 +129,7 @@ _FOLLOWING = b"\x01" + _STORED.pack(len(_FOLLOWED), len(_FOLLOWED) ^ _FULL16) + 
 
 
 def unfinished(stream: bytes, plain: Buffer) -> bytes | None:
-    """Return *stream*, a whole deflate stream of *plain*, as one that ends at a byte and that another may follow.
-
-    None unless it is shown to inflate to *plain*, before and after the change.
-    """
+    """Return *stream*, a whole one of *plain*, ending at a byte so that another may follow; None unless proved."""
     view = memoryview(plain)
     for step in _STEPS:
         if not (trace := _traced(stream, view, step)):
@@ -146,7 +141,7 @@ def unfinished(stream: bytes, plain: Buffer) -> bytes | None:
 
 
 def flushed(plain: Buffer) -> bytes:
-    """Return *plain* as a deflate stream that another may follow, by the slow codec that makes one itself."""
+    """Return *plain* as a deflate stream that another may follow, by the slow codec that can make one."""
     codec = zlib.compressobj(_BLOCK_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return codec.compress(plain) + codec.flush(zlib.Z_FULL_FLUSH)
 
@@ -243,10 +238,7 @@ def begins(block: int, window: memoryview, sample: bytes) -> bool:
 
 
 def _paddings(stream: bytes, bit: int, window: memoryview, plain: memoryview) -> Iterator[int]:
-    """Yield how many bits at the end of *stream* say nothing, if its last block begins at *bit* and holds *plain*.
-
-    The block is inflated with its mark cleared and, behind each bit that may be its end, a block that is the end.
-    """
+    """Yield how many bits at the end of *stream* say nothing, if its last block begins at *bit* and holds *plain*."""
     bits = 8 * len(stream) - bit
     block = (int.from_bytes(stream[bit // 8 :], "little") >> bit % 8) - 1
     data = block.to_bytes(-(-bits // 8), "little")
@@ -311,10 +303,7 @@ class Blocks:
         self._begins: dict[int, int | None] = {}
 
     def copied(self, first: int, last: int, plain: memoryview) -> bytes | None:
-        """Return the bits between two stalls as a stream that ends at a byte and that another may follow.
-
-        It has to stand behind a window of *plain*, the contents of the member.
-        """
+        """Return the bits between two stalls as a stream to stand behind a window of *plain*, and before another."""
         with suppress(OSError, ValueError, WheelError):  # the archive may be closed, or a volume gone
             begin, end = self._begin(first, plain), self._begin(last, plain)
             if begin is None or end is None or begin >= end:
@@ -331,7 +320,7 @@ class Blocks:
         return None
 
     def _begin(self, number: int, plain: memoryview) -> int | None:
-        """Return the bit of the stream at which the block begins whose header made the inflater stall."""
+        """The bit at which the block begins whose header made the inflater stall."""
         if number not in self._begins:
             stall = self.stalls[number]
             first = max(stall.packed - _BEFORE, 0)
@@ -346,7 +335,7 @@ class Blocks:
 
 
 class InflatedFile(mmap):
-    """The contents of a member, and the blocks of the stream that it came from, if they are known."""
+    """The contents of a member, and the blocks of its stream, if they are known."""
 
     blocks: Blocks | None = None
 
@@ -385,7 +374,6 @@ def filler(phase: int) -> tuple[int, int]:
 
 
 def _is_header(block: int) -> bool:
-    """Whether *block* may be a header with codes of its own: cheaper than to inflate it."""
     if block & 7 != _DYNAMIC or block >> 3 & 31 > _MOST_CODES or block >> 8 & 31 > _MOST_CODES:
         return False
     lengths = block >> _LENGTHS

@@ -4,8 +4,7 @@
          -> pieces of about 1 MiB -> each copied from the stream it came from
 
 Where a piece ends depends on the file and its source, never on the number of cores: the same file gives the same bytes
-on every machine, and files over one source that share a long range share its pieces. What the source was inflated from
-is copied where it is as small as what would come out here.
+on every machine, and files over one source share pieces. Its stream is copied where that is as small.
 """
 
 import zlib
@@ -58,8 +57,6 @@ class Codec(StrEnum):
 
 
 class DeflatedPart(Struct, frozen=True):
-    """Consecutive bytes of a file, plain and deflated."""
-
     plain: tuple[memoryview, ...]
     data: Buffer
     crc: int  # of *plain*
@@ -70,10 +67,7 @@ class DeflatedPart(Struct, frozen=True):
 
 
 class Deflater:
-    """Deflates for one writer or, if it *remembers* pieces, for the writers of a family, each piece once.
-
-    Remembered pieces lie in an unnamed file in *folder* until `forget`. It may be used from several threads.
-    """
+    """Deflates for one writer or, if it *remembers* pieces in *folder*, for all of a family, each piece once."""
 
     def __init__(
         self,
@@ -99,10 +93,7 @@ class Deflater:
         self.forget()
 
     def pressed(self, file: EditedFile) -> Iterator[DeflatedPart]:
-        """Yield the pieces of *file* in order, whose data together are one deflate stream.
-
-        At most two more than there are threads are held in memory at a time.
-        """
+        """Yield the pieces of *file* in order, whose data together are one deflate stream."""
         if self._store:
             self._store.keep(file.source.obj)
         cuts = self._copying(file) or _cuts(file)
@@ -114,16 +105,15 @@ class Deflater:
         yield DeflatedPart((), END, 0)
 
     def forget(self) -> None:
-        """Drop the pieces remembered: the next member has others."""
         if self._store:
             self._store.clear()
 
     def stop(self) -> None:
-        """End what other threads still read of `pressed`: at its next piece each gets `CancelledError`."""
+        """End what other threads still read of `pressed`, with `CancelledError`."""
         self._is_stopped = True
 
     def _copying(self, file: EditedFile) -> Iterator["_Cut"] | None:
-        """Return the pieces of *file* if many of them can be copied, and are about as small as they would be."""
+        """The pieces of *file* if many of them can be copied, and stay about as small."""
         blocks = file.source.obj.blocks if isinstance(file.source.obj, InflatedFile) else None
         if not blocks or len(blocks.stalls) < _FEW:
             return None
@@ -132,7 +122,7 @@ class Deflater:
         return iter(cuts) if are_many and self._are_dense(blocks, file.source) else None
 
     def _are_dense(self, blocks: Blocks, plain: memoryview) -> bool:
-        """Whether some pieces of *blocks*, of the member *plain*, are about as small as they would be deflated anew."""
+        """Whether pieces of *blocks*, of the member *plain*, are about as small as if deflated anew."""
         if self.codec not in blocks.worth:
             numbers = range(len(blocks.stalls) - 1)
             step = max(len(numbers) // _TRIED, _FEW)
@@ -148,7 +138,7 @@ class Deflater:
         return blocks.worth[self.codec]
 
     def _both_sizes(self, blocks: Blocks, plain: memoryview, number: int) -> tuple[int, int]:
-        """Return the bytes of the piece *number* of *blocks* copied, and deflated anew; zeros if it cannot be."""
+        """The bytes of the piece *number* of *blocks* copied, and deflated anew; zeros if it cannot be."""
         start, stop = blocks.stalls[number].plain, blocks.stalls[number + 1].plain
         if stop - start > _LONGEST_COPIED or not (copied := blocks.copied(number, number + 1, plain)):
             return 0, 0
@@ -182,7 +172,7 @@ class Deflater:
             return DeflatedPart(cut.plain, cut.copied() or self._deflated(plain, is_whole=is_whole), crc)
         # a range of one source is known by its place: its CRC-32 says at no cost whether the source changed meanwhile
         key = (is_whole, cut.blocks is not None, crc, cut.place or sha256(plain).digest())
-        data = self._store.given(key, lambda: cut.copied() or self._deflated(plain, is_whole=is_whole))
+        data = self._store.get(key, lambda: cut.copied() or self._deflated(plain, is_whole=is_whole))
         return DeflatedPart(cut.plain, data, crc)
 
     def _deflated(self, plain: Buffer, *, is_whole: bool) -> bytes:
@@ -195,7 +185,7 @@ class Deflater:
 
 
 def estimated(file: EditedFile) -> int:
-    """Estimate how many bytes *file* takes in an archive, from samples."""
+    """Estimate from samples how many bytes *file* takes in an archive."""
     size, chosen = file.size, []
     step = max(size // _SAMPLES, _SAMPLE)
     offset = wanted = 0
@@ -210,7 +200,7 @@ def estimated(file: EditedFile) -> int:
 
 
 class _Store:
-    """Pieces in an unnamed file by key; each is made once, also if several threads ask for it."""
+    """Pieces in an unnamed file by key, each made once, for several threads."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -225,7 +215,7 @@ class _Store:
         with self._lock:
             self._sources[id(source)] = source
 
-    def given(self, key: _Key, made: Callable[[], bytes]) -> bytes:
+    def get(self, key: _Key, made: Callable[[], bytes]) -> bytes:
         return self._read(self._spans.get(key, lambda: self._added(made())))
 
     def _read(self, span: range) -> bytes:
@@ -275,7 +265,7 @@ class _Cut(Struct, frozen=True):
 
 
 def _cuts(file: EditedFile, blocks: Blocks | None = None) -> Iterator[_Cut]:
-    """Cut *file* into pieces: a long range alone, at multiples of the grid in its source; *blocks* are cut out."""
+    """Cut *file* into pieces: long ranges at multiples of the grid in their source."""
     grid = _GRID if len(file.source) >= _MANY_PIECES else _FINE_GRID
     if file.size <= 2 * _FINE_GRID:
         yield _Cut(tuple(file.buffers()))

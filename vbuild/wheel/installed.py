@@ -16,7 +16,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -83,7 +83,6 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
 
     @cached_property
     def members(self) -> tuple[OwnedFile, ...]:
-        """Its files, and the licences beside it."""
         own = (OwnedFile(row.path, row.size or 0) for row in self.rows)
         return (*own, *(OwnedFile(path, file.stat().st_size) for path, file in self.texts))
 
@@ -91,13 +90,12 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
         return next((member for member in self.members if member.path == path), None)
 
     def read(self, path: str) -> bytes:
-        """Return the contents of its file at *path*, or nothing if it cannot be read."""
+        """Return the contents of its file at *path*; nothing if it cannot be read."""
         with suppress(OSError):
             return read_file(dict(self.texts).get(path, self.place(path)))
         return b""
 
     def metadata(self) -> Metadata:
-        """Its METADATA, or as much of it as conda has."""
         if self.is_conda:
             text = f"Metadata-Version: 2.1\nName: {self.project}\nVersion: {self.version}\n"
             return Metadata.parse(text + (f"License: {self.license}\n" if self.license else ""))
@@ -151,7 +149,10 @@ class Environment(Struct, frozen=True):
         root = path.resolve()
         if all((root / name).is_dir() for name in _OF_A_TREE):
             return cls.under(root)
-        folders = _distinct(folder for pattern in _PACKAGES for folder in root.glob(pattern))
+        folders = tuple(
+            # lib64 of a venv is a link to lib
+            dict.fromkeys(folder.resolve() for pattern in _PACKAGES for folder in root.glob(pattern))
+        )
         if not folders and any(root.glob(f"*{_DIST_INFO}")):
             folders = (root,)
         prefixes = (root,) if (root / _CONDA_META).is_dir() else ()
@@ -164,7 +165,7 @@ class Environment(Struct, frozen=True):
 
     @classmethod
     def under(cls, path: Path) -> Self:
-        """All packages in the tree *path*, on its file system and without following links; `RepackageError` if none."""
+        """All packages in the tree *path*, without following links; `RepackageError` if none."""
         root = path.resolve()
         folders, prefixes = [], []
         if not root.is_dir():
@@ -187,10 +188,7 @@ class Environment(Struct, frozen=True):
         return cls(root, tuple(folders), tuple(prefixes))
 
     def distributions(self) -> tuple[InstalledDistribution, ...]:
-        """Everything that is installed, by name; a package that conda and RECORD list counts twice.
-
-        `WheelError` if a folder cannot be read.
-        """
+        """By name; one that conda and RECORD list counts twice. `WheelError` if a folder cannot be read."""
         infos = (info for folder in self.folders for info in files_in(folder, _DIST_INFO) if info.is_dir())
         metas = (file for prefix in self.prefixes for file in files_in(prefix / _CONDA_META, ".json"))
         installed = [*map(InstalledDistribution.in_folder, infos), *map(InstalledDistribution.in_conda, metas)]
@@ -281,7 +279,7 @@ def _conda_rows(values: Mapping[str, Any]) -> Iterator[RecordRow]:
 
 
 def _conda_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """Yield the licences of a package, which conda leaves in its cache."""
+    """The licences of a package, which conda leaves in its cache."""
     if cached := values.get("extracted_package_dir"):
         folder = Path(cached) / "info" / "licenses"
         for file in sorted(folder.rglob("*")) if folder.is_dir() else ():
@@ -305,11 +303,6 @@ def _text(file: Path) -> str:
         raise WheelError(f"no {file.name} that can be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise WheelError(f"{file.name}: not UTF-8") from error
-
-
-def _distinct(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """Folders without links to others of them: lib64 of a venv leads to lib."""
-    return tuple(dict.fromkeys(folder.resolve() for folder in folders))
 
 
 def _is_on(folder: Path, device: int) -> bool:

@@ -7,9 +7,9 @@
     licenses/third_party/zlib/LICENSE        a component's: in a folder of its own
 
 The distribution's own licence decides; that of a component does if nothing else says what that one is. NVIDIA's SDK
-licence forbids changes (1.2, limitations, 2): you may not copy, sell, […] modify, or create derivative works. Only a
-sentence that names both modification and derivative works counts, because free licences also say "may not copy, modify"
-before "except". A licence that METADATA calls proprietary, without a text, allows nothing.
+licence forbids changes (1.2, limitations, 2): you may not copy, sell, […] modify, or create derivative works. Only both
+words count: free licences also say "may not copy, modify" before "except". A licence that METADATA calls proprietary,
+without a text, allows nothing.
 """
 
 import posixpath
@@ -52,7 +52,7 @@ Package = Wheel | InstalledDistribution
 
 
 class Prohibition(Struct, frozen=True):
-    """Words that forbid changes: their file, with the line, and whether it *is_own*, of the distribution itself."""
+    """Words that forbid changes; *is_own*: in a text of the distribution itself."""
 
     place: str
     sentence: str
@@ -63,7 +63,7 @@ class Prohibition(Struct, frozen=True):
 
 
 class Licence(Struct, frozen=True):
-    """The licence by METADATA, and the paths of its texts: the distribution's own, and those of components."""
+    """The licence by METADATA, and the paths of its texts."""
 
     expression: str | None
     text: str | None
@@ -102,7 +102,7 @@ class Licence(Struct, frozen=True):
 
 
 def prohibitions(wheel: Package) -> Iterator[Prohibition]:
-    """Yield what forbids to modify *wheel*: the first such sentence of each text, or that METADATA says proprietary."""
+    """Yield the first sentence of each text that forbids to modify *wheel*, or that METADATA says proprietary."""
     licence = Licence.of(wheel)
     texts = [(path, _read(wheel, path)) for path in licence.files]
     own = [*texts, (f"{wheel.dist_info}/{_METADATA}", licence.text or "")]

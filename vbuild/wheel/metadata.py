@@ -1,8 +1,7 @@
 """The files of a wheel's ``.dist-info`` folder as values: RECORD, WHEEL and METADATA.
 
-RECORD is written again in one spelling; WHEEL and METADATA keep every letter that is not changed. Both are
-``Name: value`` lines in UTF-8. A line that starts with a blank continues the field above it, and the first line that is
-not a field ends the headers, as in Python's email package, by which installers read them.
+RECORD is written again in one spelling; WHEEL and METADATA keep every letter that is not changed. Both are headers as
+Python's email package reads them, by which installers do.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
 https://packaging.python.org/en/latest/specifications/core-metadata/
@@ -29,14 +28,14 @@ _MOST, _LONGEST = 1 << 14, 1 << 20
 
 
 class MetadataHeaders(Struct, frozen=True):
-    """Fields in the order written, each with its whole text, and everything after them."""
+    """Fields in the order written, and everything after them."""
 
     fields: tuple[tuple[str, str], ...]
     rest: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the headers at the start of *text*, perhaps none; `WheelError` for thousands of them."""
+        """`WheelError` for thousands of fields."""
         fields: list[tuple[str, str]] = []
         end = 0
         while match := _FIELD.match(text, end):
@@ -56,7 +55,7 @@ class MetadataHeaders(Struct, frozen=True):
         return next(iter(self.values(name)), None)
 
     def replacing(self, name: str, values: Sequence[str]) -> Self:
-        """Return the headers with *values* under *name*, in the place of the first such field, or else last."""
+        """With *values* under *name*, in the place of the first such field, or else last."""
         if broken := [value for value in values if len(value.splitlines()) > 1]:
             raise WheelError(f"{name} {broken[0]!r}: expected one line")
         key = name.lower()
@@ -73,7 +72,7 @@ class MetadataHeaders(Struct, frozen=True):
         return type(self)((*fields[:index], *added, *others), rest)
 
     def changing(self, name: str, change: Callable[[str], str]) -> Self:
-        """Return the headers with each field *name* as *change* makes it; `WheelError` for another number of lines."""
+        """With each field *name* as *change* makes it; `WheelError` for another number of lines."""
         fields = []
         for field, text in self.fields:
             value = text.partition(":")[2].strip()
@@ -100,7 +99,7 @@ _UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
 
 class RecordRow(Struct, frozen=True):
-    """One file in RECORD: its path, its hash as ``sha256=…`` in unpadded base64url, its size in bytes."""
+    """One file in RECORD: its hash as ``sha256=…`` in unpadded base64url, its size in bytes."""
 
     path: str
     hash: str | None = None
@@ -234,7 +233,7 @@ class Renaming(Struct, frozen=True):
     project: str | None = None
 
     def path(self, path: str) -> str | None:
-        """The path of the member *path* in the new wheel, or None if it is left out."""
+        """The path in the new wheel; None if it is left out."""
         folder, slash, rest = path.partition("/")
         if folder == self.dist_info and slash:
             is_stale = path in unlisted(self.dist_info) or (rest == VARIANT_JSON and self.new.variant is None)
@@ -249,8 +248,7 @@ class Renaming(Struct, frozen=True):
     def metadata(self, metadata: Metadata, *, requirement: Callable[[str], str] | None = None) -> Metadata:
         """The METADATA of the new wheel, if the old one's is *metadata*.
 
-        *requirement* changes each line of Requires-Dist first; then those that name an extra of the project itself
-        follow its name. A version is spelled again only if it is another one.
+        *requirement* changes each line of Requires-Dist first; then those that name the project itself follow its name.
         """
         stays = self.new.project == self.old.project
         name = self.project or (metadata.name if stays else self.new.project)
@@ -299,7 +297,7 @@ def is_dist_info(path: str) -> bool:
 
 
 def unlisted(dist_info: str) -> frozenset[str]:
-    """The paths that RECORD in *dist_info* has without hash, or not at all."""
+    """The paths that RECORD has without hash, or not at all."""
     return frozenset(f"{dist_info}/{name}" for name in _UNLISTED)
 
 
@@ -341,6 +339,6 @@ LIBS = "-libs"
 
 
 def is_companion(metadata: Metadata, wheel_file: WheelFile) -> bool:
-    """Whether a wheel was made alongside others, by a split, which leaves it as it is."""
+    """Whether a wheel was made by a split, which leaves it as it is."""
     is_ours = wheel_file.headers.value("Generator") == GENERATOR
     return is_ours and canonicalize_name(metadata.name).endswith(LIBS)

@@ -88,16 +88,16 @@ class WheelName(Struct, frozen=True):
         return replace(self, variant=label)
 
     def plain(self) -> Self:
-        """The same wheel without a variant label: the name that every installer understands."""
+        """The same wheel without a variant label, as every installer understands it."""
         return replace(self, variant=None)
 
     def normalised(self) -> Self:
-        """The same wheel with distribution and version in the one spelling that new wheels must use."""
+        """The same wheel, spelled as new wheels must be."""
         return replace(self, distribution=escaped(self.distribution), version=str(Version(self.version)))
 
     @property
     def release(self) -> str:
-        """``{distribution}-{version}``, both normalised: what all wheels of one release have in common."""
+        """``{distribution}-{version}``, both normalised."""
         name = self.normalised()
         return f"{name.distribution}-{name.version}"
 
@@ -113,7 +113,6 @@ class WheelName(Struct, frozen=True):
 
     @property
     def project(self) -> str:
-        """The project as package indexes spell it."""
         return canonicalize_name(self.distribution)
 
     @property
@@ -134,7 +133,7 @@ class WheelName(Struct, frozen=True):
 
     @property
     def build_order(self) -> tuple[int, str] | tuple[()]:
-        """The build tag as it sorts: its leading number, then the rest; a wheel without one comes first."""
+        """The build tag as it sorts: leading number, then the rest."""
         if self.build is None:
             return ()
         digits = re.match(r"\d+", self.build, re.ASCII)
@@ -143,5 +142,5 @@ class WheelName(Struct, frozen=True):
 
 
 def escaped(name: str) -> str:
-    """The project *name* as the first part of a wheel's file name: normalised, dashes written as underscores."""
+    """The project *name* as in file names: normalised, dashes as underscores."""
     return canonicalize_name(name).replace("-", "_")

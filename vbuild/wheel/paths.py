@@ -6,8 +6,7 @@
 
     [console_scripts] demo = demo.cli:main  ->  bin/demo
 
-Some installers read entry_points.txt as Python's configparser does, some line by line: what is the end of a value, a
-comment or a default for all groups to one of them is a line of its own to the other.
+Some installers read entry_points.txt as Python's configparser does, some line by line.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/#the-data-directory
 https://packaging.python.org/en/latest/specifications/entry-points/
 """
@@ -76,17 +75,14 @@ _DATA = re.compile(r"[^/]+-[^/]+\.data/(?P<scheme>[^/]+)/(?P<rest>.+)")
 
 
 def scheme_of(path: str) -> tuple[str, str]:
-    """Return the installation scheme of the member *path*, and its path in that scheme's folder.
-
-    Members outside of ``.data`` and those in its folder ``platlib`` go to site-packages: both count as ``purelib``.
-    """
+    """Return the installation scheme of the member *path*, and its path there; ``platlib`` counts as ``purelib``."""
     if not (match := _DATA.fullmatch(path)):
         return "purelib", path
     return "purelib" if match["scheme"] == "platlib" else match["scheme"], match["rest"]
 
 
 def installed_path(path: str) -> str | None:
-    """Return the path of the member below site-packages, or None if it is a script, a header or data."""
+    """Its path below site-packages; None for a script, a header or data."""
     scheme, rest = scheme_of(path)
     return rest if scheme == "purelib" else None
 
@@ -97,7 +93,7 @@ _EXACT = ("linux", "manylinux", "musllinux")
 
 
 def check_placing(paths: Iterable[str], dist_info: str, name: WheelName, *, scripts: Collection[str] = ()) -> None:
-    """`WheelError` if installers would put two of *paths* and *scripts* at one place, or do not agree on a place."""
+    """`WheelError` if installers would put two of *paths* and *scripts* at one place, or disagree."""
     data = dist_info.removesuffix("dist-info") + "data"
     placed: dict[str, str] = {}
     for path in paths:
@@ -151,10 +147,7 @@ _DEFAULT = "DEFAULT"
 
 
 def scripts_in(text: str) -> tuple[tuple[str, str], ...]:
-    """Return name and function of each script in entry_points.txt, also of gui_scripts.
-
-    `WheelError` if installers refuse one, or do not agree about it.
-    """
+    """Yield name and function of each script; `WheelError` if installers refuse one, or disagree about it."""
     references = []
     for group, name, value in _pairs(text):
         if group not in _SCRIPTS:

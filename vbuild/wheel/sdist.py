@@ -81,15 +81,11 @@ class _BoundedGzip(gzip.GzipFile):
 
 
 def below_top(member: tarfile.TarInfo) -> str:
-    """Return the path of *member* in the one folder that an sdist has at its top."""
     return member.name.removeprefix("./").partition("/")[2]
 
 
 def read_files(sdist: Path, *wanted: str) -> dict[str, bytes]:
-    """Return those of the files *wanted* that are there, by their paths below the top folder; `WheelError` for damage.
-
-    One of more than `LARGEST` bytes counts as not there.
-    """
+    """Return those of *wanted* that are there, at most `LARGEST` bytes each; `WheelError` for damage."""
     files: dict[str, bytes] = {}
     with reading(sdist) as archive:
         for member in archive:
@@ -103,10 +99,7 @@ def read_files(sdist: Path, *wanted: str) -> dict[str, bytes]:
 
 
 def write_changed(sdist: Path, target: Path, changed: Mapping[str, bytes]) -> None:
-    """Write *sdist* to *target* with the *changed* files, by their paths below the top folder.
-
-    Order, times, modes, and the time in the gzip header stay. `WheelError` for damage.
-    """
+    """Write *sdist* to *target* with the *changed* files; order, times and modes stay. `WheelError` for damage."""
     with open_file(sdist) as file:
         seconds = int.from_bytes(file.read(8)[4:], "little")
     with (

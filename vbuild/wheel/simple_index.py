@@ -65,9 +65,7 @@ class IndexedFile(Struct, frozen=True):
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
-        """Read the file that a page lists as *data*; `ValueError`, `LookupError` or `TypeError` if that is not one of
-        ours.
-        """
+        """`ValueError`, `LookupError` or `TypeError` if that is not one of ours."""
         name = str(data["filename"])
         if "/" in name or name in {"", ".", ".."}:
             raise ValueError(f"no file name: {name!r}")
@@ -82,7 +80,7 @@ class IndexedFile(Struct, frozen=True):
         )
 
     def data(self) -> dict[str, Any]:
-        """The file as JSON (PEP 691)."""
+        """As JSON (PEP 691)."""
         data: dict[str, Any] = {
             "filename": self.filename,
             "url": quote(self.filename),
@@ -98,7 +96,7 @@ class IndexedFile(Struct, frozen=True):
         return data
 
     def link(self) -> str:
-        """The file as a link of HTML (PEP 503)."""
+        """As HTML (PEP 503)."""
         attributes = {"href": f"{quote(self.filename)}#sha256={self.sha256}"}
         if self.requires_python:
             attributes["data-requires-python"] = self.requires_python
@@ -123,7 +121,7 @@ def write_simple(folder: Path, out: Path, *, remove: Iterable[str] = ()) -> tupl
 
 
 def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tuple[str, ...]:
-    """As `write_simple`, for *files* of any folders, into a new or empty *out*; *digests* may know them already."""
+    """As `write_simple`, of *files* in any folders, into a new or empty *out*; *digests* may know them."""
     check_unused(out)
     return _write(files, out, {}, set(), digests=digests)
 
@@ -175,8 +173,10 @@ def fill_index(
 
 def _all_added(files: Iterable[Path], index: Path, *, digests: Digests) -> dict[str, list[IndexedFile]]:
     new: dict[str, list[IndexedFile]] = {}
+    kinds = {VARIANTS_JSON: _add_document, SUFFIX: _add_sdist}
     for path in files:
-        project, file = _added(path, index, digests=digests)
+        add = next((add for end, add in kinds.items() if path.name.endswith(end)), _add_wheel)
+        project, file = add(path, index, digests=digests)
         new.setdefault(project, []).append(file)
     return new
 
@@ -193,10 +193,7 @@ def _write_all_pages(index: Path, projects: Mapping[str, list[IndexedFile]]) -> 
 
 
 def read_index(out: Path) -> dict[str, list[IndexedFile]]:
-    """Read the projects of the index in *out* and their files; none if *out* is new or empty.
-
-    `WheelError` if it holds anything else.
-    """
+    """The projects of the index in *out* and their files; `WheelError` if it holds anything else."""
     if not (out / "index.json").is_file():
         check_unused(out)
         return {}
@@ -241,16 +238,8 @@ def project_link(project: str) -> str:
 
 
 def check_unused(out: Path) -> None:
-    """`WheelError` if the place for an index holds something already."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise WheelError(f"{out}: exists and is not an empty folder; choose another one")
-
-
-def _added(path: Path, index: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    kinds = {VARIANTS_JSON: _add_document, SUFFIX: _add_sdist}
-    return next((add for end, add in kinds.items() if path.name.endswith(end)), _add_wheel)(
-        path, index, digests=digests
-    )
 
 
 def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
@@ -294,7 +283,7 @@ def _add_sdist(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Inde
 
 
 def _version_in(name: str) -> str:
-    """The version that a file's *name* states, as pages list it; `ValueError` if it states none."""
+    """As pages list it; `ValueError` if the *name* states none."""
     if name.endswith(".whl"):
         return str(Version(WheelName.parse(name).version))
     if name.endswith(SUFFIX):

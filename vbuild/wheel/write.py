@@ -51,7 +51,7 @@ class WheelWriter:
         self._anonymous_mode: int | None = None
 
     def copy(self, wheel: Wheel, member: Member, *, path: str | None = None) -> None:
-        """Copy *member* of *wheel*, which stays open until the writer is done, as compressed bytes; skip RECORD."""
+        """Copy *member* of *wheel*, which stays open until the writer is done; skip RECORD."""
         if self._anonymous_mode is not None:
             header = new_header(mode=self._anonymous_mode)
             attributes = {"time": header.time, "date": header.date, "external_attributes": header.external_attributes}
@@ -63,9 +63,9 @@ class WheelWriter:
             self._place(target, partial(self._copy, wheel, member, target))
 
     def write(self, target: Member | str, data: Buffer | EditedFile, *, mode: int = _MODE) -> None:
-        """Put *data* in place of a member, keeping its mode and time, or at a new path, with the permissions *mode*.
+        """Put *data* in place of a member, keeping its mode and time, or at a new path with *mode*.
 
-        An edited file is hashed and deflated piece by piece, and may go when this returns.
+        An edited file may go when this returns.
         """
         path = target.path if isinstance(target, Member) else target
         # the .dist-info folder is written at the end, when the caller's bytes may be others
@@ -85,7 +85,7 @@ class WheelWriter:
         self._like = self._like or wheel
 
     def anonymise(self, *, mode: int) -> None:
-        """Give all members no time and the permissions *mode*: nothing shows what was copied from where, or when."""
+        """Give all members no time and the permissions *mode*."""
         self._anonymous_mode = mode
 
     def finish(self) -> None:
@@ -136,7 +136,7 @@ class WheelWriter:
         return RecordRow(path, f"sha256={unpadded(digest)}", file.size)
 
     def _new_header(self, mode: int) -> CentralHeader:
-        """Return a new member's header. Its time is SOURCE_DATE_EPOCH, or that of METADATA in the input, never now."""
+        """A new member's time is SOURCE_DATE_EPOCH, or that of METADATA in the input, never now."""
         if self._anonymous_mode is not None:
             return new_header(mode=self._anonymous_mode)
         header, like = new_header(mode=mode), self._like
@@ -161,7 +161,7 @@ def write_wheel(
 ) -> Iterator[WheelWriter]:
     """Yield a writer of the wheel *name* in *folder*; the file is there if the block ends well, else nothing is.
 
-    New members take time and compression from *like*, or else from the first wheel copied from.
+    New members take time and compression from *like*, or from the first wheel copied from.
     """
     with write_wheels(folder, [name], like=like, deflater=deflater) as (writer,):
         yield writer
@@ -209,12 +209,13 @@ def write_wheels(
 
 @contextmanager
 def _placing(targets: Sequence[Path], folder: Path) -> Iterator[Mapping[Path, Path]]:
-    """Yield for each of *targets* a file to write in *folder*, which takes its place if the block ends well.
-
-    Else nothing is left, nor a folder that was not there before.
-    """
+    """Yield a file to write for each of *targets*; all take their places if the block ends well, else none."""
     if twice := min((target for target, count in Counter(targets).items() if count > 1), default=None):
         raise WheelError(f"{twice}: two wheels of this name would be written; make them apart")
+    for target in targets:
+        with at(target), _writing():
+            if target.is_dir():  # refused before any file is written
+                raise WheelError("cannot be written: Is a directory")
     is_new = not folder.exists()
     with at(folder), _writing():
         folder.mkdir(parents=True, exist_ok=True)
@@ -223,8 +224,6 @@ def _placing(targets: Sequence[Path], folder: Path) -> Iterator[Mapping[Path, Pa
             with at(folder), _writing():
                 stage = stack.enter_context(stage_in(folder))
             parts = {target: stage / target.name for target in targets}
-            for target in targets:
-                _refuse_folder(target)
             yield parts
             _put(parts)
             settle_names(folder)
@@ -274,7 +273,7 @@ def edited(
 ) -> Path:
     """Write into *folder* a copy of *wheel* called *name* with the *edits* by path; None leaves a member out.
 
-    To *verify* is to compare all members of *wheel* with RECORD while they are copied.
+    *verify* compares all members with RECORD meanwhile.
     """
     checked = [wheel] if verify else []
     with write_wheels(folder, [name], like=wheel, checked=checked) as (writer,):
@@ -289,30 +288,10 @@ def edited(
     return writer.path
 
 
-def passed(wheel: Wheel, folder: Path) -> Path:
-    """Write into *folder* the file of *wheel*, compared with RECORD, under its name, and return its path."""
+def copy_wheel(wheel: Wheel, folder: Path) -> Path:
+    """Write into *folder* the file of *wheel*, compared with RECORD."""
     with write_wheels(folder, (), passing=[wheel.path], checked=[wheel]):
         return folder / wheel.path.name
-
-
-def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tuple[Path, ...]:
-    """Put the files *wheels*, by their names, into *folder*, all of them or none.
-
-    `WheelError` if they cannot be written there, or one would take the place of *made_from*, their source.
-    """
-    with _placing([folder / name for name in wheels], folder) as parts:
-        for (target, part), data in zip(parts.items(), wheels.values(), strict=True):
-            with at(target), _writing():
-                _refuse_own(target, made_from)
-                part.write_bytes(data)
-                settle(part)
-    return tuple(parts)
-
-
-def _refuse_folder(target: Path) -> None:
-    with at(target), _writing():
-        if target.is_dir():
-            raise WheelError("cannot be written: Is a directory")
 
 
 def _refuse_own(target: Path, made_from: Path) -> None:

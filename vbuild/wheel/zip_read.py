@@ -142,7 +142,7 @@ _WIDE_DESCRIPTOR = struct.Struct("<IQQ")
 
 
 def extra_fields(data: bytes) -> dict[int, bytes]:
-    """Return the extra fields in *data* by identifier; `WheelError` if one runs past the end or comes twice."""
+    """The extra fields in *data* by identifier; `WheelError` if one runs past the end or comes twice."""
     fields: dict[int, bytes] = {}
     offset = 0
     # fewer than four bytes at the end are padding (zipalign writes them)
@@ -159,9 +159,9 @@ def extra_fields(data: bytes) -> dict[int, bytes]:
 
 
 def widened(values: tuple[int, ...], fields: dict[int, bytes], *, spare: int = 0) -> tuple[int, ...]:
-    """Return 32-bit *values* with each one that is all ones taken from the zip64 extra field, in order.
+    """Return 32-bit *values* with each that is all ones taken from the zip64 extra field, in order.
 
-    `WheelError` if the field has fewer or more values than that, but for *spare*: readers use these differently.
+    `WheelError` if the field has fewer or more, but for *spare*: readers use these differently.
     """
     if Extra.ZIP64 not in fields:
         return values
@@ -214,8 +214,8 @@ class Directory(Struct, frozen=True):
     comment: bytes
 
     @classmethod
-    def found(cls, read: Read, size: int) -> Self:
-        """Find it in the archive of *size* bytes, of which *read* takes offset and size; `WheelError` if in doubt."""
+    def locate(cls, read: Read, size: int) -> Self:
+        """Find it in *size* bytes, of which *read* takes offset and size; `WheelError` if in doubt."""
         tail_size = min(size, End.layout.size + FULL16)
         tail = read(size - tail_size, tail_size)
         start = _end_in(tail)
@@ -246,7 +246,7 @@ class Directory(Struct, frozen=True):
 
 
 def _end_in(tail: bytes) -> int:
-    """Return where the end record starts in *tail*: the last one whose comment ends with the file."""
+    """Where the last end record starts in *tail* whose comment ends with the file."""
     signature = END.to_bytes(4, "little")
     start = tail.rfind(signature)
     while start >= 0:
@@ -333,12 +333,12 @@ class Member(Struct, frozen=True):
 
     @property
     def mode(self) -> int:
-        """The Unix mode, file type included; 0 if the archive was made without one."""
+        """0 if the archive was made without one."""
         return self.header.external_attributes >> 16
 
     @property
     def is_executable(self) -> bool:
-        """Whether installers make the file executable: only regular files, by any of the three bits."""
+        """Whether installers make it executable: regular files, by any of the three bits."""
         return stat.S_ISREG(self.mode) and bool(self.mode & 0o111)
 
 
@@ -361,7 +361,7 @@ class ZipReader:
         with suppress(OSError):  # io.UnsupportedOperation is one
             self._descriptor = file.fileno() if hasattr(os, "pread") else None
         self._size = file.seek(0, os.SEEK_END)
-        directory = Directory.found(self._read_at, self._size)
+        directory = Directory.locate(self._read_at, self._size)
         if directory.size > largest:
             raise WheelError(f"a central directory of {directory.size} bytes, expected {largest} at most")
         self.comment = directory.comment
@@ -440,7 +440,7 @@ class ZipReader:
             yield self._read_at(start, min(CHUNK, offset + size - start))
 
     def packed(self, member: Member, offset: int, size: int) -> bytes:
-        """Return at most *size* packed bytes of *member* from *offset* on; `ValueError` if the archive is closed."""
+        """`ValueError` if the archive is closed."""
         if self.file.closed:
             raise ValueError(member.path)
         return self._read_at(self.data_offset(member) + offset, min(size, member.compressed_size - offset))
@@ -476,7 +476,7 @@ class ZipReader:
                 raise WheelError(f"damaged: CRC-32 is {crc:#010x}, expected {header.crc:#010x}")
 
     def head(self, member: Member, size: int) -> bytes:
-        """Return the first *size* bytes of *member*, less than a chunk; none if they cannot be inflated."""
+        """Return the first *size* bytes of *member*; none if they cannot be inflated."""
         with at(member.path):
             method = member.header.method
             most = _FRAME_HEAD if method == ZipMethod.ZSTD else _HEAD + size

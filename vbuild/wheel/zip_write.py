@@ -52,7 +52,7 @@ _PLAIN = frozenset({ZipMethod.STORED, ZipMethod.DEFLATED})
 
 
 def new_header(*, mode: int = 0o644, method: int = ZipMethod.DEFLATED) -> CentralHeader:
-    """Return the header of a new file; sizes and lengths are still to come."""
+    """Sizes and lengths are still to come."""
     external = (stat.S_IFREG | mode) << 16
     version = _UNIX | _VERSION
     return CentralHeader(CENTRAL, version, _VERSION, 0, method, 0, FIRST_DATE, 0, 0, 0, 0, 0, 0, 0, 0, external, 0)
@@ -66,7 +66,6 @@ class ZipWriter:
         self._entries: list[bytes] = []
 
     def copy(self, source: ZipReader, member: Member, path: str) -> None:
-        """Append *member* of *source* as *path*, its compressed bytes as they are."""
         start = source.data_offset(member)
         placed = Member(path, member.size, member.compressed_size, self._file.tell(), member.packed)
         self._file.write(_header(placed, is_local=True))
@@ -74,7 +73,7 @@ class ZipWriter:
         self._entries.append(_header(placed, is_local=False))
 
     def write(self, path: str, data: EditedFile, header: CentralHeader, deflater: Deflater) -> bytes:
-        """Append a file at *path* that holds *data*, with the time, mode and method of *header*; return its SHA-256."""
+        """Append *data* with the time, mode and method of *header*; return its SHA-256."""
         method = ZipMethod.STORED if header.method == ZipMethod.STORED else ZipMethod.DEFLATED
         flags = header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
         header = replace(header, method=method, flags=flags, version_needed=_VERSION)
@@ -103,7 +102,6 @@ class ZipWriter:
         self._end(replace(member, size=size, compressed_size=size, packed=replace(header, crc=crc).pack()))
 
     def _end(self, member: Member) -> None:
-        """Write the headers of *member*, whose data end here, for the first time or again."""
         end = self._file.tell()
         self._file.seek(member.header_offset)
         self._file.write(_header(member, is_local=True))
@@ -153,12 +151,12 @@ def _header(member: Member, *, is_local: bool) -> bytes:
 
 
 def _longest(size: int) -> int:
-    """More bytes than *size* ones ever deflate to: five for each stored block of 16 KiB, and some for the ends."""
+    """More bytes than *size* ones ever deflate to."""
     return size + size // 1024 + 64
 
 
 def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
-    """Send *size* bytes at *offset* of *source* to *output*, by the kernel alone where it can."""
+    """Send *size* bytes at *offset* of *source*, by the kernel alone where it can."""
     sent = 0
     if size >= _LARGE and hasattr(os, "copy_file_range"):
         output.flush()
@@ -194,10 +192,7 @@ class StoredStream(Struct, frozen=True):
 
 
 def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStream | StoredStream]]) -> None:
-    """Write the archive *path*, new or in place of another, of *members* by name; complete or not at all.
-
-    `WheelError` if it cannot be written, or a name is not a path below the archive's own folder.
-    """
+    """Write the archive *path* of *members* by name, complete or not at all; `WheelError` if it cannot be."""
     try:
         with replacing(path) as part, part.open("xb") as file, Deflater(remembers=False) as deflater:
             writer = ZipWriter(file)
@@ -217,7 +212,7 @@ def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStr
 
 @contextmanager
 def open_stored(path: Path) -> Iterator[ZipReader]:
-    """Open the archive at *path*; `WheelError` if it is damaged, or its members could be read in two ways."""
+    """`WheelError` if it is damaged, or its members could be read in two ways."""
     try:
         file = open_file(path)
     except OSError as error:

@@ -12,9 +12,10 @@ from msgspec import structs
 from tests.factories import elf
 from tests.factories.devices import library, shortened
 from tests.factories.once import once
+from vbuild.binary.image import outside
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import ElfMachine, ProgramHeader, SegmentFlag
-from vbuild.elf.surgery.cut_check import Memory, Stretch, page_sizes, without
+from vbuild.elf.surgery.cut_check import Memory, Stretch, page_sizes
 from vbuild.elf.surgery.cutting import cut
 from vbuild.errors import BinaryError
 
@@ -91,7 +92,7 @@ def test_stretches_ascend_and_cover_all_that_is_loaded(shape: str) -> None:
     found = [each.addresses for each in memory.stretches]
     assert all(one.stop <= other.start for one, other in itertools.pairwise(found))
     for load in image.loads:
-        assert not list(without(load.addresses, [each.addresses for each in memory.within(load.addresses)]))
+        assert not list(outside(load.addresses, [each.addresses for each in memory.within(load.addresses)]))
 
 
 def test_a_later_segment_covers_the_last_page_of_an_earlier_one() -> None:

@@ -1,8 +1,7 @@
 """What must hold of a library that was cut, each invariant a function: read back from the new bytes, not from the plan.
 
-A byte-for-byte comparison costs nothing if the new file takes a range of the old one from its own place. What moved is
-learned from the pointers of the new file: they are followed as the loader would, and must end at the bytes that were
-ordered. Memory is compared page by page, as kernel and loader map it:
+What moved is learned from the pointers of the new file: they are followed as the loader would, and must end at the
+bytes that were ordered. Memory is compared page by page, as kernel and loader map it:
 
     PT_LOAD -> all pages of the file that it touches, over what an earlier one has mapped there
             -> zeros behind its last byte of the file, up to the last page that it has in memory
@@ -22,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.binary.edits import Replacement, Written, up
-from vbuild.binary.image import Pointer
+from vbuild.binary.image import Pointer, outside
 from vbuild.elf.image import WORD, ElfImage, ElfLayout, Section
 from vbuild.elf.records import (
     ADDRESS_TAGS,
@@ -149,16 +148,6 @@ def page_sizes(layout: ElfLayout) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= least) or sizes[:1]
 
 
-def without(span: range, taken: Sequence[range]) -> Iterator[range]:
-    start = span.start
-    for other in sorted((other for other in taken if other), key=lambda other: other.start):
-        if start < min(other.start, span.stop):
-            yield range(start, min(other.start, span.stop))
-        start = max(start, other.stop)
-    if start < span.stop:
-        yield range(start, span.stop)
-
-
 def _mapped(load: ProgramHeader, size: int, page: int) -> Iterator[Stretch]:
     start, end = load.p_vaddr // page * page, load.p_vaddr + load.p_filesz
     first = load.p_offset - (load.p_vaddr - start)
@@ -205,7 +194,7 @@ def prove(
     *,
     without: Sequence[Section] = (),
 ) -> None:
-    """Raise `BinaryError`, naming the invariant, unless *after* is *before* with *replacements* *without* sections."""
+    """`BinaryError`, naming the invariant, unless *after* is *before* with *replacements* *without* sections."""
     written = Written.of(EditedFile.whole(after.data) if isinstance(after, ElfImage) else after)
     with at("the new file can be read"):
         layout = ElfLayout.parse(written)
@@ -402,14 +391,9 @@ def _expected(
 
 def _unclaimed(case: _Case, section: Section) -> list[range]:
     """The addresses of *section* outside of replacements, but for padding."""
-    edges = [section.addresses.start]
-    for move in sorted(case.moves, key=lambda move: move.old.start):
-        if move.old.start in section.addresses:
-            edges += [move.old.start, move.old.stop]
-    edges.append(section.addresses.stop)
     shift = section.header.sh_addr - section.header.sh_offset
-    pairs = zip(edges[::2], edges[1::2], strict=True)
-    return [range(start, stop) for start, stop in pairs if any(case.before.data[start - shift : stop - shift])]
+    rest = outside(section.addresses, [move.old for move in case.moves])
+    return [span for span in rest if any(case.before.data[span.start - shift : span.stop - shift])]
 
 
 def _check_hash(case: _Case, old: Section, new: Section) -> None:
@@ -429,13 +413,13 @@ def _same_memory(case: _Case) -> None:
     for page in page_sizes(case.before):
         old, new = Memory.of(case.before, page=page), Memory.of(case.after, page=page)
         for load in case.before.loads:
-            for addresses in without(load.addresses, ordered):
+            for addresses in outside(load.addresses, ordered):
                 for was in old.within(addresses):
                     _check_memory(case, was, new, words)
         for load in case.after.loads:
             if load.p_flags & SegmentFlag.W:
                 mapped = [stretch.addresses for stretch in old.within(load.addresses)]
-                for addresses in without(load.addresses, mapped):
+                for addresses in outside(load.addresses, mapped):
                     raise BinaryError(f"{addresses.start:#x} to {addresses.stop:#x} is writable, and was not there")
 
 
@@ -474,7 +458,7 @@ def _ordered(case: _Case) -> list[range]:
         ordered += [range(at, at + len(span)) for at, span in zip(starts, spans, strict=True) if at is not None]
     for old, new in case.kept:
         if old.index in case.replaced:
-            ordered += without(old.addresses, _unclaimed(case, old))
+            ordered += outside(old.addresses, _unclaimed(case, old))
         elif old.is_loaded and old.header.sh_addr != new.header.sh_addr:
             ordered += [old.addresses, new.addresses]
     return ordered

@@ -6,8 +6,7 @@
     PT_LOADs split at their holes, room for the new program headers, offsets shifted, pointers led to the new places
     -> an edited file, proved before it is handed out
 
-Addresses stay, and the hole is never mapped. Only the replaced spans have new ones, inside their section, and
-everything that leads there is known or the file is refused.
+Only replaced spans have new addresses, inside their section, and all that leads there is known, or the file is refused.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from vbuild.binary.edits import (
     spread,
     up,
 )
+from vbuild.binary.image import outside
 from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.records import ADDRESS_TAGS, FileHeader, FileType, SectionFlag, SectionHeader, SectionType
 from vbuild.elf.surgery.cut_check import Move, pointer_words, prove, symbol_words
@@ -160,7 +160,7 @@ def _best(
     *,
     force: bool,
 ) -> _Plan:
-    """The plan for *beds*; if program headers lack for all holes, perhaps one with fewer and larger ones."""
+    """The plan for *beds*; with fewer and larger holes if program headers lack."""
     unit = page(image.machine)
     plan = _plan(image, beds, unneeded, force=force)
     wanted = sum(len(hole) for bed in beds for hole in bed.holes(unit))
@@ -225,13 +225,13 @@ def _edits(image: ElfImage, plan: _Plan) -> list[Edit]:
     words: dict[int, int] = {}
     moves: list[Move] = []
     table = plan.table
-    zeros = [gap for section in plan.unneeded for gap in _left(section.span, plan.holes)]
+    zeros = [gap for section in plan.unneeded for gap in outside(section.span, plan.holes.spans)]
     for bed in plan.beds:
         for replacement, move in zip(bed.replacements, bed.moves, strict=True):
             edits.append(Edit(bed.in_file(move.new), replacement.parts))
             words |= pointer_words(image, replacement.pointers, move.new.start)
         moves += bed.moves
-        for gap in (gap for free in bed.packing.free for gap in _left(bed.in_file(free), plan.holes)):
+        for gap in (gap for free in bed.packing.free for gap in outside(bed.in_file(free), plan.holes.spans)):
             is_shelf = table.start in gap  # the table moves there
             zeros += [range(gap.start, table.start), range(table.end, gap.stop)] if is_shelf else [gap]
     edits += (Edit(gap, (bytes(len(gap)),)) for gap in zeros)
@@ -240,15 +240,6 @@ def _edits(image: ElfImage, plan: _Plan) -> list[Edit]:
     words |= symbol_words(image, [*moves, *slid], without=plan.unneeded)
     edits += (Edit(range(at, at + _WORD), (value.to_bytes(_WORD, "little"),)) for at, value in words.items())
     return [*edits, *_header_edits(image, plan)]
-
-
-def _left(span: range, holes: Holes) -> list[range]:
-    edges = [span.start]
-    for hole in holes.within(span):
-        edges += [max(hole.start, span.start), min(hole.stop, span.stop)]
-    edges.append(span.stop)
-    pairs = zip(edges[::2], edges[1::2], strict=True)
-    return [range(start, stop) for start, stop in pairs if start < stop]
 
 
 def _slid(image: ElfImage, table: SlotTable) -> tuple[dict[int, int], list[Move]]:

@@ -5,11 +5,9 @@ Whole pages of what packing leaves free become holes. So do the sections that GN
     DEBUG      .debug_*, .zdebug_*, .gdb_index, .stab*, .line and their relocations
     UNNEEDED   those, .symtab, its .strtab and its index table
 
-Kept at both levels, as by GNU strip: .comment, .gnu.build.attributes, build-id, .gnu_debuglink, and .gnu_debugdata.
 Object files stay whole: linkers need their symbols.
 
-A PT_LOAD with a hole becomes two, and something follows the table of program headers at once. These ways give room, and
-are tried in this order until the table fits:
+A PT_LOAD with a hole becomes two, but something follows the program headers at once. These ways to room are tried:
 
     SLACK     unused bytes behind the table: patchelf leaves some, so do some linkers
     PHDR      PT_PHDR of a library gives its row: only programs need it, and GNU ld puts none into libraries
@@ -22,8 +20,7 @@ The bloom filter of ``.gnu.hash`` can be halved without a look at the names it s
 
     | u32 nbuckets | u32 symoffset | u32 bloom_size | u32 bloom_shift | u64 bloom[bloom_size] | buckets, chains |
 
-A symbol of hash h sets bits in word (h / 64) mod bloom_size, a power of two: so a filter of half as many words is the
-upper half or-ed onto the lower. A miss then costs a look into the chains more often.
+A symbol of hash h sets bits in word (h / 64) mod bloom_size, a power of two: the upper half is or-ed onto the lower.
 https://sourceware.org/legacy-ml/binutils/2006-10/msg00377.html, glibc ``elf/dl-lookup.c``
 """
 
@@ -199,7 +196,7 @@ def _has_code(layout: ElfLayout, piece: ProgramHeader) -> bool:
 
 
 def dead(image: ElfImage, sections: Sequence[Section]) -> tuple[range, ...]:
-    """The holes that unloaded *sections* leave: as large as the alignment of what lies behind allows."""
+    """The holes that unloaded *sections* leave, in the alignment of what lies behind."""
     gone = {section.index for section in sections}
     staying = [(section.span, section.header.sh_addralign) for section in image.sections if section.index not in gone]
     staying += [(load.span, page(image.machine)) for load in image.loads]
@@ -325,10 +322,7 @@ class SlotTable(Struct, frozen=True):
 def roomy(
     image: ElfImage, headers: tuple[ProgramHeader, ...], holes: Holes, *, shelf: range = range(0)
 ) -> SlotTable | None:
-    """A table for *headers* with the offsets of before; None if there is no room for it.
-
-    It may move to the file offsets *shelf* if nothing else helps.
-    """
+    """A table for *headers*, moved to *shelf* if nothing else helps; None without room."""
     if len(headers) > image.header.e_phnum:
         headers = tuple(header for header in headers if header.p_type != SegmentType.NULL)
     table = SlotTable(image.header.e_phoff, image.header.e_phnum, headers)
@@ -359,7 +353,7 @@ def _without_phdr(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
 
 
 def _first_use(image: ElfImage, end: int) -> int:
-    """The file offset of the first use at or behind *end*, or the end of its PT_LOAD."""
+    """The file offset of the first use behind *end*, or the end of its PT_LOAD."""
     uses = [section.span.start for section in image.sections if section.span and section.span.stop > end]
     uses += [
         segment.span.start

@@ -39,7 +39,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.binary.edits import Written
-from vbuild.binary.image import Ranges
+from vbuild.binary.image import Ranges, outside
 from vbuild.elf.image import DynamicRow, ElfImage, Section
 from vbuild.elf.read import Dynamic
 from vbuild.elf.records import (
@@ -61,7 +61,7 @@ from vbuild.elf.records import (
     SegmentType,
     SymbolEntry,
 )
-from vbuild.elf.surgery.cut_check import check_header_table, check_offsets, header_table, without
+from vbuild.elf.surgery.cut_check import check_header_table, check_offsets, header_table
 from vbuild.elf.surgery.holes import NOTES, SLIDING, page
 from vbuild.elf.surgery.tables import check_sections
 from vbuild.errors import BinaryError, BuildError, at
@@ -183,7 +183,6 @@ def _outstanding(dynamic: Dynamic, order: Relink) -> Relink:
 
 
 def _prepared(dynamic: Dynamic, order: Relink) -> Mapping[int, bytes]:
-    """The bytes by file offset with which patchelf edits the file well."""
     image = dynamic.image
     unit = page(image.machine)
     edits = {
@@ -380,7 +379,7 @@ def _same_memory(case: _RelinkCase) -> None:
         ends = new.p_vaddr + new.p_filesz - load.p_vaddr - load.p_filesz, new.p_memsz - new.p_filesz
         if (load.p_memsz > load.p_filesz and ends != (0, load.p_memsz - load.p_filesz)) or ends[0] < 0:
             raise BinaryError(f"PT_LOAD of {load.p_vaddr:#x} has other bytes in the file")
-        for span in without(load.span, free):
+        for span in outside(load.span, free):
             start = new.p_offset + load.p_vaddr + span.start - load.p_offset - new.p_vaddr
             if (offset := _differs(case, span, start)) is not None:
                 raise BinaryError(f"the byte at {offset:#x} of the original is another in memory")
@@ -449,7 +448,7 @@ def _led(segment: ProgramHeader, moved: dict[int, int]) -> ProgramHeader:
 
 
 def _placed(segment: ProgramHeader, after: ElfImage) -> ProgramHeader:
-    """*segment* at the file offset that its address has in *after*; PT_DYNAMIC may be longer."""
+    """*segment* as it lies in *after*; PT_DYNAMIC may be longer."""
     if not segment.p_filesz:
         return replace(segment, p_offset=0)
     free = {"p_filesz": 0, "p_memsz": 0} if segment.p_type == SegmentType.DYNAMIC else {}
@@ -509,7 +508,7 @@ def _rows(table: memoryview) -> Iterator[tuple[int, ...]]:
 
 
 def prove_relinked(before: ElfImage, after: Buffer, order: Relink) -> None:
-    """Raise `BinaryError`, naming the invariant, unless *after* is *before* with *order* carried out."""
+    """`BinaryError`, naming the invariant, unless *after* is *before* with *order* carried out."""
     with at("the new file can be read"):
         image = ElfImage.parse(after)
         case = _RelinkCase.of(before, image, order)

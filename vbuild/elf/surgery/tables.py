@@ -7,8 +7,7 @@
     places of relocations                 nothing that is replaced
     PT_GNU_RELRO                          pages of one PT_LOAD
 
-The loader checks none of that. A number that is too large leads into what lies behind the table, often GPU code,
-without which the library would crash: so it is not cut.
+The loader checks none of that: a number that is too large leads into what lies behind the table, often GPU code.
 """
 
 import struct
@@ -41,7 +40,7 @@ _CALLED = frozenset({12, 13})  # DT_INIT, DT_FINI
 
 
 def check_tables(image: ElfImage, replaced: Sequence[range], *, filled: Collection[int] = ()) -> None:
-    """Raise `BinaryError` unless every table of the loader in *image* ends where it says.
+    """`BinaryError` unless every table of the loader ends where it says.
 
     The loader may not write into the addresses *replaced*; one relocation fills each of *filled*.
     """
