@@ -88,14 +88,6 @@ def test_device_files_are_one_row_that_no_gpu_fails_for(tmp_path: Path) -> None:
     assert found.unserved == ()
 
 
-def test_cuda_libraries_of_several_packages_are_named(tmp_path: Path) -> None:
-    host = shared_object("int a;")
-    place = environment(tmp_path / "env", {"demo.libs/libcudart-1a2b3c4d.so.12.8.90": host})
-    environment(place, {"other/libcudart.so.12": host, "other/libx.so": host}, "other-2.0-py3-none-any.whl")
-    (copies,) = checkup(place, gpus="90").copies
-    assert (copies.name, copies.owners, copies.size) == ("libcudart.so.12", ("demo 1.0", "other 2.0"), 2 * len(host))
-
-
 def test_what_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     place = environment(tmp_path / "env", {"demo/a.so": FAT, "demo/b.so": FAT[:200], "demo/empty.so": b""})
     (place / "demo" / "gone.so").unlink(missing_ok=True)

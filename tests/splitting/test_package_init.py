@@ -69,12 +69,9 @@ def test_private_modules_beside_a_package_are_served_by_the_packages_that_name_t
             "from __future__ import (\n    annotations,\n)  # why\n",
             "from __future__ import (\n    annotations,\n)  # why\n{0}\n",
         ),
-        ('"""ü"""; import os\n', '"""ü"""; {1}; import os\n'),
-        ("\ufeff'x'; import os\n", "\ufeff'x'; {1}; import os\n"),
         ("# one\n@deco\ndef call():\n    pass\n", "# one\n{0}\n@deco\ndef call():\n    pass\n"),
         ("f'{1}'\n'no docstring'\n", "{0}\nf'{{1}}'\n'no docstring'\n"),
         ('x = "\\d\x0c\u2028"\n', '{0}\nx = "\\d\x0c\u2028"\n'),
-        ('"""x"""; \\\nimport os\n', '"""x"""; \\\n{1}; import os\n'),
     ],
     ids=lambda value: repr(value)[:24],
 )
@@ -166,6 +163,14 @@ def test_a_source_that_cannot_be_read_is_refused(source: bytes, refusal: str) ->
 def test_an_encoding_that_is_none_of_text_is_refused() -> None:
     with pytest.raises(RepackageError, match="in no encoding that Python reads: 'rot13' is not a text encoding"):
         hooked(b"# coding: rot13\n")
+
+
+@pytest.mark.parametrize("source", ["'x'; import os\n", "'x'; \\\nimport os\n", "'x' \\\n\nimport os\n"])
+def test_a_first_statement_that_goes_on_is_refused(source: str) -> None:
+    with pytest.raises(
+        RepackageError, match=r"its first statement goes on after line [12]; expected a line of its own"
+    ):
+        with_import(source)
 
 
 def test_a_second_byte_order_mark_is_refused() -> None:

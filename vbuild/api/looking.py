@@ -191,10 +191,10 @@ def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = Non
     With *closure* also which library loads which. *html* is a file to write a page about the wheel to. `WheelError` if
     the wheel cannot be read, `RepackageError` if the page cannot be written.
     """
-    from vbuild.inspection.inspect import compared, save_page
     from vbuild.inspection.inspect import inspect as verb
+    from vbuild.inspection.inspect import save_page
 
-    (contents,) = compared([verb(Path(wheel), closure=closure)])
+    contents = verb(Path(wheel), closure=closure)
     if html:
         save_page(contents, Path(html))
     return contents

@@ -64,9 +64,6 @@ def checkup_lines(checkup: "Checkup") -> Iterator[str]:
         owner = library.owner if len(library.owner) < _OWNER else f"{library.owner[: _OWNER - 2]}…"
         figures = f"{needed or '-'!s:>7}{mb(library.size):>10}{mb(library.saves):>9}"
         yield f"{owner:<{_OWNER}}{cut:<{_PATH}}{states}{figures}".rstrip()
-    for copies in checkup.copies:
-        text = f"{copies.name} is there {len(copies.owners)} times, {mb(copies.size)} MB: {', '.join(copies.owners)}"
-        yield from wrapped(text, indent=4)
     if checkup.saves:
         yield f"vbuild slim to these GPUs saves {mb(checkup.saves)} MB"
     yield from diagnosis_lines(checkup.variants)

@@ -5,7 +5,6 @@
 Paths are those in the wheel; the graph, `vbuild.binary.linkage`, has installed paths.
 """
 
-import dataclasses
 import posixpath
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,7 +13,6 @@ from enum import StrEnum
 from typing import Any, Self
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from vbuild.binary.linkage import LinkGraph, Via
 from vbuild.binary.outline import BinaryLoading, BinaryOutline, Format
@@ -71,7 +69,6 @@ class Node(Struct, frozen=True, kw_only=True):
     needs: tuple[NeededLibrary, ...]
     opens: tuple[str, ...]
     officials: tuple[Official, ...]
-    also_in: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
@@ -131,7 +128,6 @@ class Node(Struct, frozen=True, kw_only=True):
             "defines": {"base": self.loading.base, "versions": self.loading.given},
             "mentioned": self.mentioned,
             "opens": self.opens,
-            "also_in": self.also_in,
         }
 
 
@@ -183,10 +179,6 @@ class Closure:
         return cls(nodes=tuple(nodes), cuda=cuda, _graph=graph, _installed=installed, _members=members)
 
     @property
-    def edges(self) -> tuple[tuple[Node, NeededLibrary], ...]:
-        return tuple((node, need) for node in self.nodes for need in node.needs if need.provider)
-
-    @property
     def unneeded(self) -> tuple[Node, ...]:
         """The libraries that nothing needs and no other file names."""
         idle = {self._members[installed] for installed in self._graph.unneeded(())}
@@ -195,7 +187,7 @@ class Closure:
     @property
     def opened(self) -> dict[str, tuple[str, ...]]:
         """The files that name each library which nothing needs, by the path of the library."""
-        needed = {need.provider for _, need in self.edges}
+        needed = {need.provider for node in self.nodes for need in node.needs}
         unneeded = [node.path for node in self.nodes if node.role is ClosureRole.LIBRARY and node.path not in needed]
         return {path: files for path in unneeded if (files := self.openers(path))}
 
@@ -209,23 +201,10 @@ class Closure:
         chains = self._graph.chains(self._installed[path])
         return tuple(tuple(self._members[step] for step in chain) for chain in chains)
 
-    def with_repeats(self, repeats: Iterable["Repeat"], wheel: str) -> Self:
-        """The same closure, with the other wheels that have a library of *wheel*."""
-        others = {repeat.hash: tuple(name for name in repeat.wheels if name != wheel) for repeat in repeats}
-        nodes = (
-            replace(node, also_in=others.get(node.linked.hash or "", ())) if node.role is ClosureRole.LIBRARY else node
-            for node in self.nodes
-        )
-        return dataclasses.replace(self, nodes=tuple(nodes))
-
     def data(self) -> dict[str, Any]:
         return {
             "cuda": self.cuda,
             "nodes": [node.data() for node in self.nodes],
-            "edges": [
-                {"consumer": node.path, "name": need.name, "via": need.via, "provider": need.provider}
-                for node, need in self.edges
-            ],
             "chains": {node.path: self.chains(node.path) for node in self.nodes if node.role is ClosureRole.LIBRARY},
             "opened": self.opened,
             "unneeded": [node.path for node in self.unneeded],

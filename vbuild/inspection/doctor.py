@@ -13,7 +13,6 @@ import mmap
 import os
 import posixpath
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -45,11 +44,6 @@ _ALONE = (".cubin", ".ptx", ".co", ".hsaco", ".zst")
 _FILE = re.compile(r"\.so(\.[\w.]+)?$|\.(cubin|ptx|co|hsaco)(\.zst)?$|\.(pyd|dll)$", re.IGNORECASE)
 # bytes at the start and the end of a file with its headers; those of sections are at the end
 _HEAD, _TAIL = 1 << 12, 1 << 16
-# CUDA's libraries, also as repair tools rename them: libcudart-1a2b3c4d.so.12
-_CUDA = re.compile(
-    r"(?P<name>lib(?:cudart|cublas(?:Lt)?|cufft|curand|cusolver(?:Mg)?|cusparse(?:Lt)?|cudnn\w*?|nvrtc|nvJitLink|nccl|cupti"
-    r"|cufile|cutensor\w*?|nvshmem_host))(?:-[0-9a-f]{8,16})?\.so(?:\.(?P<major>\d+))?[\d.]*"
-)
 # on Linux and on Windows: cudart64_12.dll, and earlier cudart64_110.dll
 _RUNTIME = re.compile(
     r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(\d+)[\d.]*|(?:cudart|cublas|cublasLt)64_(\d\d)0?\.dll", re.IGNORECASE
@@ -100,17 +94,6 @@ class Examined(Struct, frozen=True):
         }
 
 
-class Copies(Struct, frozen=True):
-    """A library of CUDA that several *owners* have; *size* is the sum in bytes."""
-
-    name: str
-    owners: tuple[str, ...]
-    size: int
-
-    def data(self) -> dict[str, Any]:
-        return {"name": self.name, "owners": list(self.owners), "bytes": self.size}
-
-
 class Checkup(Struct, frozen=True):
     """What was examined, the largest first; *notes* say what could not be read.
 
@@ -118,7 +101,6 @@ class Checkup(Struct, frozen=True):
     """
 
     examined: tuple[Examined, ...]
-    copies: tuple[Copies, ...]
     notes: tuple[str, ...] = ()
     driver: Dotted | None = None
     variants: tuple[Diagnosis, ...] = ()
@@ -140,7 +122,6 @@ class Checkup(Struct, frozen=True):
         return {
             "driver": str(self.driver) if self.driver else None,
             "libraries": [library.data() for library in self.examined],
-            "copies": [copies.data() for copies in self.copies],
             "saves_bytes": self.saves,
             "variants": [diagnosis.data() for diagnosis in self.variants],
             "notes": list(self.notes),
@@ -183,7 +164,7 @@ def checkup(
     examined = (_examined(library, devices) for library in libraries if library.gpu)
     largest_first = sorted(examined, key=lambda library: (-library.size, library.owner, library.path))
     variants = diagnosed_in(folders, machine) if machine else ()
-    return Checkup(tuple(largest_first), tuple(_copies(libraries)), tuple(notes), driver, variants)
+    return Checkup(tuple(largest_first), tuple(notes), driver, variants)
 
 
 def _in_wheel(wheel: Path, notes: list[str]) -> Iterator[_Library]:
@@ -344,18 +325,6 @@ def _oldest_driver(library: _Library, device: Device) -> Dotted | None:
     compiled = (stack.ptx for stack in library.gpu.stacks if stack.ptx and stack.service(device) is Service.JIT)
     versions += filter(None, map(compiles_since, compiled))
     return max(versions, default=None)
-
-
-def _copies(libraries: Iterable[_Library]) -> Iterator[Copies]:
-    by_name: dict[str, list[_Library]] = defaultdict(list)
-    for library in libraries:
-        if match := _CUDA.fullmatch(posixpath.basename(library.path)):
-            by_name[".so.".join(filter(None, match.group("name", "major")))].append(library)
-    for name, copies in sorted(by_name.items()):
-        # two files of one distribution are a link, or meant to be
-        owners = tuple(sorted({library.owner for library in copies}))
-        if len(owners) > 1:
-            yield Copies(name, owners, sum(library.size for library in copies))
 
 
 def shortened_runs(fit: Fitness, driver: Dotted | None) -> str:

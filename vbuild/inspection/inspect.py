@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.binary.outline import BinaryLoading, BinaryOutline, Format
-from vbuild.elf.catalogue import PlatformPolicy
+from vbuild.elf.catalogue import platforms_in
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Loading, Outline
 from vbuild.errors import BinaryError, RepackageError, VariantError, WheelError, at
@@ -29,7 +29,7 @@ from vbuild.gpu_code.model import Vendor
 from vbuild.gpu_code.survey import Image, device_code
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.gpu import arch_order
-from vbuild.inspection.closure import Closure, LinkedLibrary, Node, repeats
+from vbuild.inspection.closure import Closure, LinkedLibrary, Node
 from vbuild.inspection.gpu_code import GpuCode
 from vbuild.inspection.model import Archive, Contents, Damaged, DeviceFiles, Duplicate, LibraryContents, Others
 from vbuild.inspection.page import page
@@ -45,11 +45,7 @@ from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.zip_read import Member
 
-ARCHIVE_MAGIC = b"!<arch>\n"
-_ARCHIVE_SUFFIX = ".a"
-_AR_HEADER = 60
-_AR_END = b"`\n"
-_NO_OBJECTS = (b"/ ", b"// ", b"/SYM64/", b"__.SYMDEF")
+_ARCHIVE, _ARCHIVE_SUFFIX = b"!<arch>\n", ".a"
 
 OUTLINES: Mapping[Format, Callable[[Buffer], BinaryOutline]] = {
     Format.ELF: Outline.parse,
@@ -65,7 +61,7 @@ _LOADINGS: Mapping[Format, Callable[[Buffer], BinaryLoading]] = {
 IMAGES: Mapping[Format, Callable[[memoryview], Image]] = {Format.ELF: ElfImage.parse, Format.PE: PeImage.parse}
 
 Item = LibraryContents | DeviceFiles | Archive | Damaged
-Reader = Callable[[Member, memoryview], Item]
+Reader = Callable[[Member, memoryview], LibraryContents | DeviceFiles]
 Loaded = LinkedLibrary | Damaged | None
 """For the closure: what the loader reads of a library, why that cannot be read, or None if no loader loads it."""
 
@@ -116,17 +112,6 @@ def inspect(wheel: Path, *, closure: bool = False) -> Contents:
         )
 
 
-def compared(several: Sequence[Contents]) -> tuple[Contents, ...]:
-    """*several* contents, whose closures now say which other wheels have each library."""
-    repeated = repeats((contents.wheel, contents.closure) for contents in several if contents.closure)
-    return tuple(
-        dataclasses.replace(contents, closure=contents.closure.with_repeats(repeated, contents.wheel))
-        if contents.closure
-        else contents
-        for contents in several
-    )
-
-
 def save_page(contents: Contents, path: Path) -> None:
     """Write the page of *contents* to *path*, complete or not at all; `RepackageError` if it cannot be written."""
     try:
@@ -140,21 +125,21 @@ def _read_members(wheel: Wheel, *, closure: bool) -> tuple[tuple[Item, Loaded], 
     """The compiled files of *wheel*, the largest first, then its device files; for the *closure*, what is loaded."""
     # one thread finds them: with others at work, each of thousands of small members would wait for Python's lock
     readers: list[tuple[Member, Reader]] = []
-    device_files: list[tuple[Item, Loaded]] = []
+    known: list[tuple[Item, Loaded]] = []
     folders = Folders((member.path for member in wheel.members), wheel.read)
     for member in wheel.members:
         reader = _reader_of(wheel, member, folders.of(member.path))
-        if isinstance(reader, DeviceFiles):
-            device_files.append((reader, None))
+        if isinstance(reader, DeviceFiles | Archive):
+            known.append((reader, None))
         elif reader:
             readers.append((member, reader))
     readers.sort(key=lambda pair: (-pair[0].size, pair[0].path))
     with ThreadPoolExecutor(available_cores()) as threads:
-        return (*threads.map(lambda pair: _read(wheel, *pair, closure=closure), readers), *device_files)
+        return (*threads.map(lambda pair: _read(wheel, *pair, closure=closure), readers), *known)
 
 
-def _reader_of(wheel: Wheel, member: Member, folder: Folder) -> Reader | DeviceFiles | None:
-    """What reads *member*, by the magic it begins with; for device files the result; None for other files."""
+def _reader_of(wheel: Wheel, member: Member, folder: Folder) -> Reader | DeviceFiles | Archive | None:
+    """What reads *member*, by the magic it begins with; the result, if that is enough; None for other files."""
     start = wheel.head(member, HEADER)
 
     def head(size: int) -> bytes:
@@ -164,18 +149,18 @@ def _reader_of(wheel: Wheel, member: Member, folder: Folder) -> Reader | DeviceF
         gpu = GpuCode.alone(file, member.size)
         archs = (file.arch,) if file.is_known else ()
         return DeviceFiles(file.kind, archs, 1, member.size, member.compressed_size, member.path, gpu)
-    if member.size < _SMALLEST:
-        return None
-    if not start:
-        # it cannot be inflated: reading it says why
-        return partial(_library, Format.ELF) if _LIBRARY.search(member.path) else None
+    if member.size < _SMALLEST or not start:
+        # reading one that cannot be inflated says why
+        is_library = member.size >= _SMALLEST and _LIBRARY.search(member.path)
+        return partial(_library, Format.ELF) if is_library else None
     format_ = Format.of(member.path, head)
     is_static = member.path.endswith(_ARCHIVE_SUFFIX)
     if format_ and not is_static:
         return partial(_library, format_)
     if may_be_container(member.path, head):
         return _container
-    return _archive if is_static and (start.startswith(ARCHIVE_MAGIC) or format_ is Format.MACHO) else None
+    is_archive = is_static and (start.startswith(_ARCHIVE) or format_ is Format.MACHO)
+    return Archive(member.path, member.size, member.compressed_size) if is_archive else None
 
 
 def _container(member: Member, data: memoryview) -> DeviceFiles:
@@ -228,12 +213,6 @@ def _damaged(wheel: Wheel, member: Member, error: BinaryError | WheelError) -> D
     return Damaged(member.path, member.size, member.compressed_size, why)
 
 
-def _archive(member: Member, data: memoryview) -> Archive:
-    # a universal2 wheel's has a half for each machine
-    objects = sum(object_count(data[span.start : span.stop]) for span in macho.halves(data))
-    return Archive(member.path, member.size, member.compressed_size, objects)
-
-
 def _library(format_: Format, member: Member, data: memoryview) -> LibraryContents:
     outline = OUTLINES[format_](data)
     gpu = GpuCode()
@@ -246,8 +225,6 @@ def _library(format_: Format, member: Member, data: memoryview) -> LibraryConten
 
 
 def _closure(wheel: Wheel, files: Sequence[LinkedLibrary]) -> Closure:
-    tags = sorted({tag.platform for tag in wheel.name.tags})
-    platforms = [platform for platform in map(PlatformPolicy.parse, tags) if platform]
     dll_folders = {
         posixpath.dirname(installed_path(file.path) or file.path)
         for file in files
@@ -259,7 +236,7 @@ def _closure(wheel: Wheel, files: Sequence[LinkedLibrary]) -> Closure:
         if b"add_dll_directory" in (code := wheel.read(member)):
             added |= {folder for folder in dll_folders if posixpath.basename(folder).encode() in code}
     project = canonicalize_name(wheel.metadata().name)
-    closure = Closure.of(files, platforms=platforms, added=added, project=project)
+    closure = Closure.of(files, platforms=platforms_in(wheel.name.platform), added=added, project=project)
     return dataclasses.replace(closure, named=_naming(wheel, closure.unneeded))
 
 
@@ -333,25 +310,3 @@ def _duplicates(wheel: Wheel) -> tuple[Duplicate, ...]:
             paths = tuple(member.path for member in members)
             duplicates.append(Duplicate(digest, size, extra * size, extra * members[0].compressed_size, paths))
     return tuple(sorted(duplicates, key=lambda duplicate: (-duplicate.wasted, duplicate.paths)))
-
-
-def object_count(data: Buffer) -> int:
-    """The number of object files in the static library *data*; `BinaryError` if it is damaged.
-
-    After the magic is a header of 60 bytes for each file: name 16, time 12, owner 6, group 6, mode 8, size in decimal
-    digits 10, end 2; then the file, padded to an even number. The files called /, // and /SYM64/ (BSD: __.SYMDEF) are
-    the index and the long names. https://man.freebsd.org/cgi/man.cgi?query=ar&sektion=5
-    """
-    if bytes(data[: len(ARCHIVE_MAGIC)]) != ARCHIVE_MAGIC:
-        raise BinaryError("not a static library")
-    offset, count = len(ARCHIVE_MAGIC), 0
-    while offset < len(data):
-        header = bytes(data[offset : offset + _AR_HEADER])
-        size = header[48:58].strip()
-        if len(header) < _AR_HEADER or header[58:] != _AR_END or not size.isdigit():
-            raise BinaryError(f"damaged static library: no header of a file at {offset:#x}")
-        count += not header.startswith(_NO_OBJECTS)
-        offset += _AR_HEADER + int(size) + int(size) % 2
-    if offset > len(data) + 1:
-        raise BinaryError(f"damaged static library: its last file ends at {offset:#x}, past the end, {len(data):#x}")
-    return count

@@ -127,7 +127,6 @@ class Archive(Struct, frozen=True):
     path: str
     size: int = named(name="bytes")
     packed_size: int = named(name="packed_bytes")
-    objects: int
 
 
 class Duplicate(Struct, frozen=True):

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from vbuild.binary.linkage import Via
 from vbuild.binary.outline import BinaryOutline, Format
-from vbuild.elf.catalogue import PlatformPolicy
+from vbuild.elf.catalogue import platforms_in
 from vbuild.files.wording import WIDTH, counted, percent, sized
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import arch_order
@@ -245,8 +245,7 @@ def _findings(contents: Contents) -> Iterator[str]:
         yield from _finding("static", f"{archives}; the largest: {contents.archives[0].path}")
     yield from _finding("bundled", ", ".join(library.name for library in contents.bundled))
     # what the libraries need from outside that the platform of the tags does not promise
-    tags = {tag.rpartition("-")[2] for tag in contents.tags}
-    platforms = [platform for platform in map(PlatformPolicy.parse, tags) if platform]
+    platforms = platforms_in(".".join(tag.rpartition("-")[2] for tag in contents.tags))
     missing = (
         name
         for name in contents.wanted
@@ -435,8 +434,6 @@ def _node_lines(closure: Closure, node: Node, *, whole: bool) -> Iterator[str]:
     if promised := len(node.via(Via.PLATFORM)):
         yield from _labelled("platform", counted(promised, "library"))
     yield from _labelled("may open", _some(node.mentioned, whole=whole))
-    if node.also_in:
-        yield from _labelled("also in", ", ".join(node.also_in) if whole else counted(len(node.also_in), "other wheel"))
     if node.role is not ClosureRole.LIBRARY:
         return
     reasons = [*reasons_of(closure, node, whole=whole)]

@@ -7,30 +7,16 @@
     the same file in several wheels, and all it needs moves     shared
 
 Pools are wheels that get their shared libraries from one -libs wheel, which is installed as a whole: wheels that need
-different libraries, such as those of CPU levels, get different pools. Flavours of which some have much that others do
-not need share what all of them have if that saves more.
+different libraries, such as those of CPU levels, get different pools.
 
-A stub stays where a library was, for all that opens it by its path:
+A stub stays where a library was, for all that opens it by its path (docs/explanation/splitting.md):
 
     demo/libx.so                     stub     NEEDED libx-1a2b3c4d.so    RPATH $ORIGIN/../demo_libs/lib
     demo_libs/lib/libx-1a2b3c4d.so   a second NEEDED $ORIGIN/libx.so     SONAME libx-1a2b3c4d.so
     demo_libs/lib/libx.so            the library, with its own SONAME
 
-dlsym on the handle of a stub searches what it needs, so ctypes, dlopen and import find each symbol. Neither stub has
-the library's SONAME: the loader would take it for the library. There are two because by a name alone the loader might
-take another library that is loaded under it (libz.so.1), or the stub itself, and by a path alone it would not find one
-that was loaded before from elsewhere (`vbuild.splitting.preloads`). The hash is of the library as it was in the wheel.
-The library finds its dependencies by the RPATH of whatever loads it.
-
-What a stub cannot stand for stays where it was:
-
-    the library asks where it is itself            dladdr, dlinfo, dl_iterate_phdr, /proc/self/maps: for what lies there
-    code asks by path whether it is loaded         RTLD_NOLOAD: a loaded library is not its stub
-    the wheel has headers, and it is the package's own    others link with it, and linkers do not look behind a stub
-    musl                                           reads $ORIGIN in RPATH only, and knows libraries by names and paths
-    32 bits, other machines                        no such files are written
-
-glibc, elf/dl-load.c: _dl_map_object; elf/dl-deps.c: expand_dst
+Neither stub has the library's SONAME: the loader would take it for the library. The hash is of the library as it was
+in the wheel. The library finds its dependencies by the RPATH of whatever loads it.
 """
 
 from collections import Counter

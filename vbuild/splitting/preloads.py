@@ -6,19 +6,15 @@
 The wheels of one environment are in different folders in the user site, with --target, in PEX and Bazel, with editable
 installs, and on Fedora, where wheels with Root-Is-Purelib, such as NVIDIA's, are not in lib64.
 
-The module checks whether a library of each wheel is where the RPATHs lead, by the unresolved path that the loader would
-use. If not, it loads all of them, dependencies first: in another place their RPATHs may lead nowhere. A library that is
-needed and not listed is named by the loader's error: libcusparse alone does not find libnvJitLink. The module looks
-among the loaded libraries, at the expected place, in the files of the distribution, and then asks cuda-pathfinder,
-which also knows conda and toolkits, but takes the newest CUDA that it finds.
+If a library of some wheel is not where the RPATHs lead, the module loads all of them, dependencies first. A library
+that is needed and not listed is named by the loader's error: libcusparse alone does not find libnvJitLink. The module
+looks among the loaded libraries, at the expected place, in the files of the distribution, and then asks
+cuda-pathfinder, which also knows conda and toolkits, but takes the newest CUDA that it finds.
 
-RTLD_LOCAL is enough: for a NEEDED name, glibc takes any loaded library with that SONAME, in whatever scope; RTLD_GLOBAL
-would show its symbols to all others. This does not work for a library without SONAME, nor with musl, which knows a
-library that was opened by a path only by that path.
+For a NEEDED name, glibc takes any loaded library with that SONAME; musl does not, nor helps it a library without one.
 
-A library that is nowhere may be in a folder of LD_LIBRARY_PATH, or of an RPATH that a packager wrote. So the module
-then opens a file that needs what left the wheel; if the loader misses a library, an ImportError says what to install.
-The module warns about a library that it finds and cannot load: the loader's later error would not say why.
+A library that is nowhere may be in a folder of LD_LIBRARY_PATH. So the module then opens a file that needs what left
+the wheel; if the loader misses a library, an ImportError says what to install.
 """
 
 import ast
@@ -187,7 +183,7 @@ def with_import(source: str) -> str:
     """The ``__init__.py`` *source* with an import of the package's module before all other statements.
 
     It follows the docstring, comments and ``__future__`` imports, with the line ends of the source. A source that has
-    it is unchanged. `RepackageError` if this Python cannot parse the source.
+    it is unchanged. `RepackageError` if this Python cannot parse the source, or no line of its own is free for it.
     """
     text = source.removeprefix(_BOM)
     body = _parsed(text).body
@@ -207,30 +203,18 @@ def _added(source: str, prelude: Sequence[ast.stmt], rest: Sequence[ast.stmt], s
     lines = [match[0] for match in _LINE.finditer(source)]
     newline = next((end for end in ("\r\n", "\r", "\n") if lines[0].endswith(end)), "\n")
     if prelude:
-        line_number = _end(lines, prelude[-1])
+        line_number = prelude[-1].end_lineno or 0
     elif rest:  # before decorators
         decorators = getattr(rest[0], "decorator_list", ())
         line_number = min([rest[0].lineno, *(decorator.lineno for decorator in decorators)]) - 1
     else:
         line_number = len(lines)
-    if rest and rest[0].lineno <= line_number:
-        number, offset = rest[0].lineno - 1, rest[0].col_offset  # in bytes of UTF-8
-        line = lines[number].encode()
-        shared = b"%s%s; %s" % (line[:offset], statement.encode(), line[offset:])
-        return "".join([*lines[:number], shared.decode(), *lines[number + 1 :]])
     before = "".join(lines[:line_number])
+    if (rest and rest[0].lineno <= line_number) or before.rstrip().endswith("\\"):
+        raise RepackageError(f"its first statement goes on after line {line_number}; expected a line of its own")
     ended = newline if before and not before.endswith(("\r", "\n")) else ""
     gap = newline if prelude and isinstance(prelude[-1], ast.Expr) else ""
     return f"{before}{ended}{gap}{statement}  # noqa: F401{newline}{''.join(lines[line_number:])}"
-
-
-def _end(lines: Sequence[str], statement: ast.stmt) -> int:
-    """The number of *lines* up to the end of *statement*, with lines that backslashes join to it."""
-    plain = (line.rstrip("\r\n") + "\n" for line in lines)
-    tokens = tokenize.generate_tokens(lambda: next(plain, ""))
-    rows = (token.start[0] for token in tokens if token.type == tokenize.NEWLINE)
-    last = statement.end_lineno or 0
-    return next((row for row in rows if row >= last), last)
 
 
 def _parsed(source: str) -> ast.Module:

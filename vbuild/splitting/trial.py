@@ -3,7 +3,7 @@
     wheels for this Python -> an environment -> each command, twice       has to succeed, and to print the same
     split with all doubtful libraries moved -> an environment -> each     the same: what was loaded from its new place
                                                                           may move; what was not loaded stays
-    not the same: half of them, and half of those                         the last one is named, and stays
+    not the same: each after the others that may                          one with which it is not stays
 
 A run is compared by its exit status, what it prints, and which data files of the packages it opens: a library that
 finds its data beside itself no longer opens them. ``LD_DEBUG=files`` shows what is loaded, inotify what is opened.
@@ -94,22 +94,12 @@ class _Trial:
             return
         if not doubtful or (change := self._change(())) is not None:
             raise RepackageError(f"not the same after the split: {change}; --keep leaves libraries out of it")
-        self._halve((), doubtful)
-
-    def _accepted(self, proved: Sequence[str], rest: Sequence[str]) -> Sequence[str]:
-        """*proved*, with which runs are the same, and those of the libraries *rest* that may move as well."""
-        if (change := self._change([*proved, *rest])) is None:
-            return [*proved, *rest]
-        if len(rest) == 1:
-            self.refused[rest[0]] = change
-            return proved
-        return self._halve(proved, rest)
-
-    def _halve(self, proved: Sequence[str], rest: Sequence[str]) -> Sequence[str]:
-        middle = len(rest) // 2
-        for half in filter(None, (rest[:middle], rest[middle:])):
-            proved = self._accepted(proved, half)
-        return proved
+        proved: list[str] = []
+        for digest in doubtful:
+            if (change := self._change([*proved, digest])) is None:
+                proved.append(digest)
+            else:
+                self.refused[digest] = change
 
     def _change(self, moved: Sequence[str]) -> str | None:
         trusted = {digest: RunEvidence(is_harmless=True) for digest in moved}
