@@ -76,11 +76,7 @@ def libs_folder(project: str) -> str:
 
 
 class LibsContents(Struct, frozen=True):
-    """The contents of a -libs wheel; *project* is the one whose wheels share it, or the requested name.
-
-    *files* is a hash in hex by path, *licence* lines of METADATA, *texts* licence texts by path, *requires* its
-    Requires-Dist lines.
-    """
+    """The contents of a -libs wheel; *files* is a hash in hex by path, *licence* lines of METADATA."""
 
     project: str
     files: Mapping[str, str]

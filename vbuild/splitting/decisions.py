@@ -52,7 +52,6 @@ _HEADERS = frozenset({".h", ".hh", ".hpp", ".hxx"})
 
 
 def stub(library: WheelBinary, rpath: str) -> bytes:
-    """The file that stays where *library* was; *rpath* leads from there to its new folder."""
     return loader_stub(
         second_name(library), rpath, machine=_MACHINES[library.loading.outline.machine], is_inherited=True
     )
@@ -159,7 +158,7 @@ class _PoolDraft:
     libraries: dict[Key, WheelBinary]
 
     def accepts(self, libraries: Mapping[Key, WheelBinary]) -> bool:
-        """Whether a wheel with *libraries* fits: neither it nor the others get much that they do not have."""
+        """Whether with *libraries* no wheel gets much that it does not have."""
         union = {**self.libraries, **libraries}
         sizes = {key: library.member.compressed_size for key, library in union.items()}
         foreign = sum(size for key, size in sizes.items() if key not in self.libraries or key not in libraries)
@@ -270,10 +269,7 @@ class DecisionKind(StrEnum):
 
 
 class LibraryDecision(Struct, frozen=True):
-    """What becomes of one library; *reason* says why it is not replaced, or not moved, or what may open its stub.
-
-    One that *can_be_tried* stays for something that a run can show not to matter.
-    """
+    """What becomes of one library, and why; one that *can_be_tried* stays for what a run can show not to matter."""
 
     kind: DecisionKind
     reason: str = ""
@@ -292,13 +288,10 @@ Uneditable = Mapping[tuple[Bundle, str], str]
 
 
 class Decisions(Struct, frozen=True, eq=False):
-    """The decisions about all libraries of each wheel, by path, and the pools of shared libraries."""
-
     by_bundle: Mapping[Bundle, Mapping[str, LibraryDecision]]
     pools: tuple[Pool, ...] = ()
 
     def of(self, bundle: Bundle, path: str) -> LibraryDecision:
-        """The decision about the file at *path*; every file other than a library stays."""
         return self.by_bundle[bundle].get(path) or LibraryDecision(DecisionKind.KEEP)
 
 
@@ -339,8 +332,6 @@ def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uned
 
 @dataclass(slots=True, eq=False)
 class _WheelDecisions:
-    """The decisions about one wheel's libraries so far; *copies* is the number of wheels with each library."""
-
     bundle: Bundle
     request: SplitRequest
     uneditable: Uneditable
@@ -354,7 +345,6 @@ class _WheelDecisions:
     triable: set[str] = field(default_factory=set)
 
     def decide_alone(self) -> None:
-        """Decide all that does not depend on other wheels."""
         for library in self.bundle.libraries:
             if (obstacle := self._obstacle(library)) is not None:
                 self.decided[library.path] = LibraryDecision(DecisionKind.KEEP, obstacle)
@@ -497,7 +487,6 @@ class _WheelDecisions:
             self.decided[path] = LibraryDecision(DecisionKind.KEEP, reason)
 
     def decisions(self, pools: Sequence[Pool]) -> dict[str, LibraryDecision]:
-        """All decisions, with the reason if a library of an official name is not replaced."""
         pool = pool_of(self.bundle, pools)
         decisions = dict(self.decided)
         for path, library in self.movable.items():

@@ -143,11 +143,7 @@ class Unproved(Struct, frozen=True):
 
 
 class Officials:
-    """The official wheels for Linux on *machine*; each question is asked once, also by several threads.
-
-    *store* keeps what wheels contain, by default in the user's cache. Every method raises `FetchError` if no index
-    answers.
-    """
+    """The official wheels for Linux on *machine*; every method raises `FetchError` if no index answers."""
 
     def __init__(
         self, machine: str, *, indexes: Callable[[], Indexes] = Indexes.configured, store: Path | None = None
@@ -552,7 +548,6 @@ def _entries(dynamic: memoryview) -> tuple[tuple[int, int], ...]:
 
 
 def _dynamic(dynamic: memoryview, names: bytes) -> tuple[Counter[tuple[int, int]], list[str]]:
-    """The entries of *dynamic* that may not differ, and the libraries that are needed."""
     entries = _entries(dynamic)
     fixed = Counter((tag, value) for tag, value in entries if tag not in _CHANGED)
     return fixed, [_library(names, value) for tag, value in entries if tag == DynamicTag.NEEDED]

@@ -40,10 +40,7 @@ _MINORS, _PATCHES = 30, 5
 
 
 class LibraryPackage(Struct, frozen=True):
-    """Another package in site-packages that has *library*, and the *folders* where the loader has to search.
-
-    *wheel* is the official release that was read, and *entry* the library in it; both are None for a framework.
-    """
+    """Another package that has *library*, and the *folders* to search; *wheel* and *entry* are None for a framework."""
 
     project: str
     library: str
@@ -109,7 +106,7 @@ def _cuda_major(bundle: Bundle) -> int | None:
 
 
 class RequirementWriter(Struct, frozen=True):
-    """Writes requirements on official wheels as *request* wants them, for wheels of one *machine*."""
+    """Writes requirements on official wheels as *request* wants them."""
 
     request: SplitRequest
     machine: str

@@ -96,9 +96,7 @@ def thin_wheel(
 ) -> OutputWheel | None:
     """The wheel of *bundle* without the libraries that leave it, or None if nothing changes.
 
-    *requires* are lines for its METADATA, *companion* is the -libs wheel that has its shared libraries now, and
-    *new_files* are further files by path. If libraries left or changed, it gets a *bill* of materials; an existing one
-    is updated unless only METADATA changes.
+    If libraries left or changed, it gets a *bill* of materials, or its own is updated.
     """
     wheel = bundle.wheel
     decisions = plan.decisions.by_bundle[bundle]

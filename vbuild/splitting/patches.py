@@ -19,8 +19,7 @@ An entry of DT_RPATH that begins with ``$ORIGIN`` counts from the file's own pla
     $ORIGIN/../../../lib              kept for pkg/_C.so: it leaves site-packages, for an environment's libraries
     $ORIGIN/../$LIB, $PLATFORM        kept as it is: only the loader knows what they stand for
 
-If a file cannot be edited, what it needs stays, and the decisions are made again. Patched files are kept while the plan
-is open: in one temporary file, or, if much can be copied from the wheel, as edits of what that holds.
+If a file cannot be edited, what it needs stays, and the decisions are made again.
 
 Paths are relative to site-packages, as `installed_path` gives them. https://man7.org/linux/man-pages/man8/ld.so.8.html
 """
@@ -65,10 +64,9 @@ _WORKING_DIRECTORY = "counts from the folder that a program is started in"
 
 
 class _RpathEntry(Struct, frozen=True):
-    """One entry of a file's RPATH or RUNPATH: its *text*, the *folder* to which it leads, why it is *dropped* if it is.
+    """One entry of a file's RPATH; *rest* follows ``$ORIGIN`` if there is a token that only the loader knows.
 
-    *rest* follows ``$ORIGIN`` if there is a token that only the loader knows; one that *is_foreign* counts from
-    elsewhere than the file's place.
+    One that *is_foreign* counts from elsewhere than the file's place.
     """
 
     text: str
@@ -106,10 +104,9 @@ def rpath_of(
 ) -> tuple[str, ...]:
     """The whole DT_RPATH of the file at *path*: entries to *first*, its own that stay, entries to *folders*.
 
-    An own entry stays if it leads to one of the folders *alive*, which have libraries, or out of site-packages, or to
-    none of those that had libraries before, if *there* says which: it leads to another project. The entries of a file
-    that moves were *written_at* its old path. Without *cleans*, entries that do not begin with ``$ORIGIN`` stay: some
-    machine may have libraries there.
+    An own entry, *written_at* the old path, stays if it leads to one of the folders *alive*, which have libraries, out
+    of site-packages, or to none *there*, which had libraries before. Without *cleans*, entries that do not begin with
+    ``$ORIGIN`` stay.
     """
     entries = [*_entries(written_at or path, loading, alive, there)]
     # a library of the wheel that was found before one of a foreign folder must still be found before it
@@ -176,8 +173,7 @@ class FilePatch(Struct, frozen=True, eq=False):
 class PatchMaker(Struct, frozen=True, eq=False):
     """Makes the patches that follow from the *decisions*.
 
-    *libs_folders* are the folders of the pools' libraries, and *uneditable* the files that cannot be edited. With
-    *cleans*, RPATHs also lead to libraries that no wheel brings, and entries of the build machine are removed.
+    With *cleans*, RPATHs also lead to libraries that no wheel brings, and entries of the build machine are removed.
     """
 
     decisions: Decisions
@@ -278,8 +274,6 @@ class PatchMaker(Struct, frozen=True, eq=False):
 
 
 class _Destination(Struct, frozen=True, eq=False):
-    """A *binary* of *bundle*, the *path* where it will be, and the folders that have libraries then."""
-
     bundle: Bundle
     binary: WheelBinary
     path: str
@@ -365,7 +359,6 @@ class Patcher:
                     self._failures[_key(patch)] = str(error)
 
     def _keep(self, before: EditedFile, view: memoryview, sha256: str, mapped: ExitStack) -> _KeptFile:
-        """Keep *view*, made of *before*, whose source is *mapped*, for as long as the plan is open."""
         after = as_edit(view, before)
         with self._lock:
             if after.source.obj is not before.source.obj or not self._left:
@@ -388,11 +381,7 @@ def _key(patch: FilePatch) -> _Key:
 
 
 class PatchPlan(Struct, frozen=True, eq=False):
-    """The *decisions*, with the files of every wheel and every pool after their patches.
-
-    *owners* are the projects that the -libs wheels of pools are named after, *libs_folders* the folders of their
-    libraries, *uneditable* the files that could not be patched, and why.
-    """
+    """The *decisions*, with all files after their patches; *owners* are what the -libs wheels are named after."""
 
     decisions: Decisions
     owners: Mapping[Pool, str]
@@ -470,11 +459,7 @@ def libs_owners(pools: Sequence[Pool], request: SplitRequest, *, among: Sequence
 
 
 def libs_owner(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str:
-    """The project that the -libs wheel of *pool* is named after; `RepackageError` if several share it without a name.
-
-    The requested name is for libraries that several projects *among* the wheels share: if each had a version of its
-    own, two of them could not be installed together.
-    """
+    """The project that the -libs wheel of *pool* is named after; `RepackageError` if several share it unnamed."""
     is_for_all = {bundle.wheel.name.project for bundle in among if bundle.binaries} == set(pool.projects)
     if request.libs_project and (is_for_all or len(pool.projects) > 1):
         return request.libs_project.removesuffix(LIBS)
@@ -500,10 +485,7 @@ def _check_versions(folders: Mapping[Pool, str]) -> None:
 
 
 def _check_folder_is_free(pool: Pool, folder: str) -> None:
-    """Refuse a wheel with files in the *folder* of its -libs wheel, or with its name.
-
-    Installers remove the files of an old wheel after they have installed what the new one requires.
-    """
+    """Refuse a wheel with files in the *folder* of its -libs wheel: installers remove an old wheel's files last."""
     project = canonicalize_name(folder.partition("/")[0])
     for bundle in pool.bundles:
         paths = (installed_path(member.path) or "" for member in bundle.wheel.members)

@@ -90,7 +90,6 @@ class MachinePlan(Struct, frozen=True, eq=False):
         )
 
     def names(self, pool: Pool) -> dict[str, frozenset[str]]:
-        """The words by which licences may call each library of the -libs wheel of *pool*, by its file name."""
         packages = {bundle: packages_in(bundle.wheel) for bundle in pool.bundles}
         files = (file.patch for file in self.patches.moving[pool])
         return {patch.binary.name: names_of(patch.binary, packages[patch.bundle]) for patch in files}
@@ -214,16 +213,13 @@ def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _
 
 
 def _family(bundle: Bundle) -> tuple[str, ...]:
-    """The release and the variant of a wheel: all wheels of a family should have one METADATA."""
+    """All wheels of one release and variant should have one METADATA."""
     return bundle.wheel.name.release, bundle.wheel.name.variant or ""
 
 
 @dataclass(frozen=True, eq=False)
 class SplitPlan:
-    """The plans of all *machines* together; *codec* compresses new members; *sources* are sdists of the releases.
-
-    *publications* are the -libs wheels that are there already.
-    """
+    """The plans of all *machines* together; *publications* are the -libs wheels that are there already."""
 
     machines: tuple[MachinePlan, ...]
     codec: Codec

@@ -240,10 +240,7 @@ def _is_prelude(statement: ast.stmt, number: int) -> bool:
 
 
 class PreloadedLibrary(Struct, frozen=True):
-    """A library of another wheel: its installed path, which ends in its SONAME, and the *requirement* that brings it.
-
-    *pathfinder* is its name in cuda-pathfinder.
-    """
+    """A library of another wheel: its installed path, which ends in its SONAME, and what brings it."""
 
     path: str
     requirement: str
@@ -308,8 +305,7 @@ def hooks(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The folders of packages that have to run a preload module for *consumers*, and consumers without one.
 
-    *files* are all installed paths of the wheel, *namespaces* the packages among them that other wheels have, too. A
-    private module outside packages is served by a package that names it in its *sources*, texts by path.
+    A private module outside packages is served by a package that names it in its *sources*, texts by path.
     """
     packages: set[str] = set()
     unserved = []
@@ -340,10 +336,7 @@ def preload_files(
     *,
     closure: Callable[[OfficialWheel], Iterable[OfficialWheel]],
 ) -> PreloadFiles:
-    """The preload modules for the libraries of *bundle* that are in other wheels after *plan*.
-
-    *companion* is the -libs wheel of its shared libraries, *closure* gives an official wheel and all that it requires.
-    """
+    """The preload modules for the libraries of *bundle* that are in other wheels after *plan*."""
     patches = [file.patch for file in plan.staying[bundle]]
     libraries = [*_moved(bundle, plan, companion), *_of_other_packages(patches)]
     roots = [patch.binary.path for patch in patches if patch.relink.rpath is not None and not patch.binary.is_bundled]

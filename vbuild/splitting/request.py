@@ -106,7 +106,7 @@ class SplitRequest:
 
     @classmethod
     def read(cls, table: Table, *, test: str | None = None, test_requires: tuple[str, ...] = ()) -> Self:
-        """Read a recipe's ``[split]`` *table*; *test* is the command that tests wheels, with its *test_requires*."""
+        """Read a recipe's ``[split]`` *table*; *test* is the command that tests wheels."""
         tries_test = table.flag("try-test", default=False)
         if tries_test and test is None:
             raise table.refuse("try-test", "is true; expected test.command, which is what it runs")

@@ -29,9 +29,8 @@ _COMPANION_KEYS = {"name": "wheel", "packed": "packed_bytes", "unpacked": "bytes
 class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "packed": "packed_bytes"}):
     """What became of one library in the *wheels* that had it; *target* is what they require instead.
 
-    *size* and *packed* are of all copies together. *evidence* proves that it is an official library, *reason* says why
-    it stays, is not replaced, or leaves a *stub*. *to_try* has the SHA-256 of each copy if a run may show that it can
-    move.
+    *size* and *packed* are of all copies together. *reason* says why it stays, is not replaced, or leaves a *stub*.
+    *to_try* has the SHA-256 of each copy if a run may show that it can move.
     """
 
     name: str
@@ -127,10 +126,12 @@ class Split(Struct, frozen=True, kw_only=True):
 
     @property
     def before(self) -> int:
+        """Bytes of the wheels given."""
         return sum(wheel.before for wheel in self.wheels)
 
     @property
     def packed(self) -> int | None:
+        """Bytes of all that was written; None if nothing was."""
         sizes = [wheel.packed for wheel in self.wheels] + [companion.packed for companion in self.companions]
         return sum(size for size in sizes if size is not None) if None not in sizes else None
 

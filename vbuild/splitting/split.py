@@ -55,8 +55,7 @@ def split(
 
     Sdists among them state what the wheels of their release require afterwards. Without a folder nothing is written,
     and the packed sizes in the result are None. Wheels whose file names promise nothing are not read, unless
-    *looks_at_all*, which lists what they lack. What is copied is compared with CRC-32 and RECORD, unless *verify* is
-    off. *on_progress* gets what is being done, the bytes done, and the bytes in total.
+    *looks_at_all*. *on_progress* gets what is being done, the bytes done, and the bytes in total.
 
     `RepackageError` if a wheel bundles the driver's libraries, or *request* leaves a choice open; `WheelError` if a
     wheel is damaged; `FetchError` if no index answers. Then nothing is in *folder*.

@@ -44,8 +44,6 @@ Splitter = Callable[[SplitRequest, Path | None], Split]
 
 
 class Run(Struct, frozen=True):
-    """What a *command* did: its exit *status*, its *output*, the data files it *opened*, and what it *loaded*."""
-
     command: str
     status: int
     output: str
@@ -118,7 +116,6 @@ class _Trial:
     def _runs(
         self, thin: Mapping[Path, Path], *, links: tuple[Path, ...] = (), companions: frozenset[str] = frozenset()
     ) -> list[Run]:
-        """Run each command in an environment for each group of wheels, or of the *thin* ones in their place."""
         runs = []
         for group in self.groups:
             first, *others = (thin.get(wheel, wheel) for wheel in group)
@@ -144,11 +141,7 @@ def with_evidence(
     indexes: Callable[[], Indexes],
     on_progress: Callable[[str], None] = lambda _what: None,
 ) -> SplitRequest:
-    """*request* with what its commands show about libraries of *wheels* that may not work where they move.
-
-    `RepackageError` if no wheel is for this Python, a command fails or prints something else each time before the
-    split, or does not do the same after it.
-    """
+    """*request* with what its commands show about libraries of *wheels*; `RepackageError` if they show nothing."""
     names = {wheel: WheelName.parse(wheel.name) for wheel in wheels}
     native = [wheel for wheel, name in names.items() if is_native(name)]
     # not every machine runs a variant, but the plain wheel of its release

@@ -76,6 +76,7 @@ class InstallCheck(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """Whether nothing failed; what could not be tried is in the notes."""
         return not self.failures
 
     @property

@@ -205,6 +205,7 @@ class LevelReport(Struct, frozen=True):
 
     @property
     def crash(self) -> str:
+        """The processor on which an instruction of the wheel first ended a run, and where; empty if none did."""
         run = next((run for run in self.runs if run.illegal), None)
         if run is None:
             return ""

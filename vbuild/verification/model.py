@@ -281,12 +281,13 @@ class Verdict(Struct, frozen=True):
 
     @property
     def _strange(self) -> Finding | None:
-        """The finding on code that was looked at, and has bytes that were not understood."""
+        # code that was looked at, and has bytes that were not understood
         judged = {library.member for library in self.libraries if library.level}
         return next((finding for finding in self._unchecked if not judged.isdisjoint(finding.places)), None)
 
     @property
     def isa(self) -> str:
+        """The result for the instruction sets in a few words."""
         if not any(library.level for library in self.libraries):
             return "not checked" if self.libraries or self._unchecked else "no code"
         if any(
@@ -315,6 +316,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def summary(self) -> str:
+        """The verdict in a sentence, which begins with what is wrong or not shown."""
         counts = self.functions
         if (self.outcome == "not checked" and not self._strange) or (self.failed and self.isa != "failed"):
             return self.outcome
@@ -352,10 +354,12 @@ class Verdict(Struct, frozen=True):
 
     @property
     def levels(self) -> tuple[str, ...]:
+        """The levels for which a library has a copy in a glibc-hwcaps folder, lowest first."""
         return tuple(sorted({level for library in self.libraries if (level := level_of(library.member))}))
 
     @property
     def gpu(self) -> str:
+        """The result for the GPU code in a few words."""
         if not (self.gpus or self.claimed_gpus):
             return "no code"
         rules = {finding.rule for finding in self.findings if finding.is_error}
