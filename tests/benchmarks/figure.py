@@ -37,11 +37,10 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A published wheel, ``NAME==VERSION``, that pip would take for a *python* on a Linux of that *machine*."""
+    """A published wheel, ``NAME==VERSION``, that pip would take for a *python* on a Linux of x86-64."""
 
     requirement: str
     python: str = "3.11"
-    machine: str = "x86_64"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from tests.benchmarks.figure import Broken, Figure, Installed, Made, Measure, Peer, Sample, Setting
-from tests.benchmarks.measuring import MB, ran
+from tests.benchmarks.measuring import ran
 from tests.benchmarks.starting import RECIPES
 
 RECIPE = RECIPES / "lightgbm.toml"
@@ -27,7 +27,7 @@ KEPT = ("sdists", "commits", "toolkits", "zig")  # what is fetched is not part o
 
 
 def builds(folder: Path, vbuild: Installed) -> None:
-    """Write to *folder*/seconds.json what each build takes, in seconds, and the MB of the wheels of both kinds."""
+    """Write to *folder*/seconds.json what each build takes, in seconds."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         here = Path(name)
         cache = _cache(here / "cache")
@@ -49,9 +49,6 @@ def builds(folder: Path, vbuild: Installed) -> None:
 
         found = {"plain": seconds(fat, "plain"), "rest": seconds(fat), "again": seconds(fat)}
         found |= {"separate": seconds(separate, *GROUPS)}
-        for kind in ("fat", "separate"):
-            sizes = (next((here / kind).glob(f"*-{label}.whl")).stat().st_size for label in GROUPS)
-            found[f"{kind} size"] = sum(sizes) / MB
     (folder / "seconds.json").write_text(json.dumps(found | {"whole": found["plain"] + found["rest"]}))
 
 
@@ -64,20 +61,11 @@ def figures() -> Iterator[Figure]:
         ("fat", release, "whole", ("its build for all GPUs alone", "plain"), 1.10, None),
         ("separate", "the same", "whole", ("a build for each group", "separate"), None, None),
         ("again", "the same again, nothing changed", "again", None, None, 2.0),
-        (
-            "size",
-            "its four slimmed wheels",
-            "fat size",
-            ("wheels built for their groups alone", "separate size"),
-            1.02,
-            None,
-        ),
     ):
         yield Figure(
             name=name,
             what=what,
             measure=_noted(ours),
-            unit="MB" if name == "size" else "s",
             peer=Peer(peer[0], _noted(peer[1])) if peer else None,
             reach=reach,
             limit=limit,

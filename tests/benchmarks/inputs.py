@@ -24,6 +24,9 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from tests.benchmarks.figure import Broken, Figure, Input, Installed, Made, Unavailable, Wheel
 
+_NAMES = (*(f"manylinux_2_{minor}" for minor in range(39, 4, -1)), "manylinux2014", "manylinux2010", "manylinux1")
+PLATFORMS = [f"{name}_x86_64" for name in _NAMES]
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -87,7 +90,7 @@ def fetched(wheel: Wheel, folder: Path) -> Path:
     if not (found := _lying_in(folder, wheel)):
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
         tags = ["--python-version", wheel.python]
-        tags += [word for one in _platforms(wheel.machine) for word in ("--platform", one)]
+        tags += [word for one in PLATFORMS for word in ("--platform", one)]
         command = [*pip, *tags, "--dest", str(folder), wheel.requirement]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode or not (found := _lying_in(folder, wheel)):
@@ -95,19 +98,12 @@ def fetched(wheel: Wheel, folder: Path) -> Path:
     return found
 
 
-def _platforms(machine: str) -> list[str]:
-    legacy = ("2014", "2010", "1") if machine == "x86_64" else ("2014",)
-    names = [*(f"manylinux_2_{minor}" for minor in range(39, 4, -1)), *(f"manylinux{one}" for one in legacy)]
-    return [f"{name}_{machine}" for name in names]
-
-
 def _lying_in(folder: Path, wheel: Wheel) -> Path | None:
     name, _, version = wheel.requirement.partition("==")
     major, minor = map(int, wheel.python.split("."))
-    platforms = _platforms(wheel.machine)
     tags = {
-        *cpython_tags((major, minor), platforms=platforms),
-        *compatible_tags((major, minor), f"cp{major}{minor}", platforms),
+        *cpython_tags((major, minor), platforms=PLATFORMS),
+        *compatible_tags((major, minor), f"cp{major}{minor}", PLATFORMS),
     }
     for path in sorted(folder.glob("*.whl")):
         project, found, _, its_tags = parse_wheel_filename(path.name)

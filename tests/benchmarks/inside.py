@@ -11,7 +11,6 @@ import time
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 MB = 10**6
 CHUNK = 1 << 20
@@ -75,12 +74,6 @@ def copied(wheel: str) -> None:
             writer.copy(source, member)
 
 
-def indexed(folder: str) -> None:
-    from vbuild.variants.index import index
-
-    index(Path(folder))
-
-
 def digested(folder: str) -> None:
     """Print the seconds in which the digest of *folder* is there, without those for imports."""
     from vbuild.build.source import digest
@@ -89,16 +82,6 @@ def digested(folder: str) -> None:
     start = time.perf_counter()
     digest(Folder(Path(folder)))
     print(time.perf_counter() - start)
-
-
-def scanned(library: str) -> None:
-    """Disassemble with all cores, from reading the file to the result."""
-    from vbuild.dispatch.isa import Isa
-    from vbuild.dispatch.regions import processes
-    from vbuild.elf.code import Elf
-
-    with processes() as executor:
-        Isa.scan(Elf.parse(Path(library).read_bytes()), executor)
 
 
 def scan_speed(library: str) -> None:
@@ -113,33 +96,6 @@ def scan_speed(library: str) -> None:
         scan(elf)
         seconds.append(time.process_time() - start)
     print(elf.code_size / MB / min(seconds))
-
-
-def scan_clock(library: str, cores: str) -> None:
-    """Print the seconds by the clock of a disassembly with one core, or with all."""
-    from vbuild.dispatch.isa import Isa
-    from vbuild.dispatch.regions import processes
-    from vbuild.elf.code import Elf
-
-    elf = Elf.parse(Path(library).read_bytes())
-    with processes() as executor:
-        given: Any = executor if cores == "all" else None
-        Isa.scan(elf, given)  # the processes are there for every library of a wheel
-        start = time.perf_counter()
-        Isa.scan(elf, given)
-        print(time.perf_counter() - start)
-
-
-def proof_speed(library: str) -> None:
-    """Print the MB of code in a second that a core disassembles and shows to run tested or untested."""
-    from vbuild.dispatch.isa import Isa
-    from vbuild.dispatch.judge import Dispatch
-    from vbuild.elf.code import Elf
-
-    elf = Elf.parse(Path(library).read_bytes())
-    start = time.process_time()
-    Dispatch({library: (elf, Isa.scan(elf))}).judged(library, 0)
-    print(elf.code_size / MB / (time.process_time() - start))
 
 
 if __name__ == "__main__":

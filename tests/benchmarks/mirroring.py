@@ -1,4 +1,4 @@
-"""A mirror of wheels that are here already: what it adds to slimming them, and how it grows with their number."""
+"""A mirror of a wheel that is here already: what it adds to slimming it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +8,7 @@ from tests.benchmarks.inputs import ran
 from tests.benchmarks.measuring import Command, timed, vbuild
 from tests.benchmarks.wheels import XGBOOST
 from tests.factories.mirrors import lock_of
-from tests.factories.wheels import wheel
 
-WHEELS = 2000
 GPUS = ("--gpu", "H100")
 
 
@@ -25,15 +23,8 @@ def write_site(folder: Path, vbuild: Installed, source: Path) -> None:
     ran(vbuild.vbuild, "mirror", folder / "pylock.toml", "-o", folder / "site", *GPUS)
 
 
-def write_wheels(folder: Path, count: int) -> None:
-    """So many wheels, and their lock."""
-    names = (f"demo{number}-1.0-py3-none-any.whl" for number in range(count))
-    lock_of(folder / "pylock.toml", *[wheel(folder / "wheels", name, {"demo.py": name}) for name in names])
-
-
 LOCK = Made(write_lock, others=(XGBOOST,))
 SITE = Made(write_site, others=(XGBOOST,), by_vbuild=True)
-HALF, MANY = (Made(write_wheels, (count,)) for count in (WHEELS // 2, WHEELS))
 
 
 def figures() -> Iterator[Figure]:
@@ -51,15 +42,6 @@ def figures() -> Iterator[Figure]:
         measure=timed(again),
         limit=3,
         inputs=(SITE,),
-    )
-    yield Figure(
-        name="wheels",
-        what=f"mirror {WHEELS:,} small wheels",
-        measure=timed(mirroring(MANY)),
-        peer=Peer("half of them", timed(mirroring(HALF)), (HALF,)),
-        reach=2.1,
-        memory=500,
-        inputs=(MANY,),
     )
 
 

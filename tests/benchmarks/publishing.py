@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.benchmarks.figure import Figure, Installed, Made, Peer, Setting
 from tests.benchmarks.inputs import ran
-from tests.benchmarks.measuring import Command, timed
+from tests.benchmarks.measuring import timed
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.cli.options import LAYOUTS
@@ -86,52 +86,37 @@ def _gcc(command: Sequence[str | Path], source: str) -> None:
 RELEASE = Made(release)
 
 
-def site(folder: Path, vbuild: Installed, *given: str | Path) -> None:
-    """A site in *folder*, and the list of its files that are no links, as *folder*/files.
-
-    *given* are the layouts, and last the folder of the release.
-    """
-    *layouts, made = given
-    command = [
-        str(vbuild.vbuild),
-        *_arguments(Path(made), list(map(str, layouts))),
-        "-o",
-        str(folder / "site"),
-        "--json",
-    ]
-    laid = json.loads(ran(*command))
+def site(folder: Path, vbuild: Installed, made: Path) -> None:
+    """The release in *made*, laid out in *folder*, and the list of its files that are no links, as *folder*/files."""
+    laid = json.loads(ran(vbuild.vbuild, *_arguments(made), "-o", folder / "site", "--json"))
     files = [Path(one["folder"]) / file["path"] for one in laid for file in one["files"] if not file["linked"]]
     (folder / "files").write_text("".join(f"{file}\n" for file in files))
 
 
+SITE = Made(site, others=(RELEASE,), by_vbuild=True)
+
+
 def figures() -> Iterator[Figure]:
-    for layouts in (LAYOUTS, *((layout,) for layout in LAYOUTS)):
-        whole = layouts == LAYOUTS
-        written = Made(site, layouts, others=(RELEASE,), by_vbuild=True)
-        yield Figure(
-            name="layouts" if whole else layouts[0],
-            what="publish four wheels of 130 MB in all layouts" if whole else f"in `{layouts[0]}` alone",
-            measure=timed(_publishing(layouts)),
-            peer=Peer("`cp` of the files written, cached", timed(_copying(written)), (written,)),
-            reach=REACH if whole else None,
-            pairs=5 if whole else 3,
-            inputs=(RELEASE,),
-            tools=("gcc",),
-        )
+    yield Figure(
+        name="layouts",
+        what="publish four wheels of 130 MB in all layouts",
+        measure=timed(_publishing),
+        peer=Peer("`cp` of the files written, cached", timed(_copying), (SITE,)),
+        reach=REACH,
+        inputs=(RELEASE,),
+        tools=("gcc",),
+    )
 
 
-def _publishing(layouts: Sequence[str]) -> Command:
-    def command(setting: Setting) -> Sequence[str | Path]:
-        return [setting.vbuild.vbuild, *_arguments(setting.inputs[RELEASE], layouts), "-o", "site"]
-
-    return command
+def _publishing(setting: Setting) -> Sequence[str | Path]:
+    return [setting.vbuild.vbuild, *_arguments(setting.inputs[RELEASE]), "-o", "site"]
 
 
-def _arguments(made: Path, layouts: Sequence[str]) -> Sequence[str | Path]:
-    return ["publish", made / "dist", *(word for layout in layouts for word in ("--layout", layout)), "--url", URL]
+def _arguments(made: Path) -> Sequence[str | Path]:
+    return ["publish", made / "dist", *(word for layout in LAYOUTS for word in ("--layout", layout)), "--url", URL]
 
 
-def _copying(site: Made) -> Command:
+def _copying(setting: Setting) -> Sequence[str | Path]:
     # one name for each, as the folders have some in common
     script = 'n=0; while read -r f; do n=$((n+1)); cp "$f" "$n"; done < "$1"'
-    return lambda setting: ["sh", "-euc", script, "sh", setting.inputs[site] / "files"]
+    return ["sh", "-euc", script, "sh", setting.inputs[SITE] / "files"]

@@ -11,8 +11,6 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15")
 MUMAX = tuple(Wheel("mumaxplus==1.2.2", python) for python in PYTHONS)
 # of Python and its modules, seconds
 START = 0.3
-# that Python's start and its modules outweigh: releases of many small files that are edited, and of few
-SMALL = ("h5py==3.16.0", "shapely==2.2.0", "psycopg2-binary==2.9.13")
 
 
 def figures() -> Iterator[Figure]:
@@ -47,18 +45,6 @@ def figures() -> Iterator[Figure]:
             reach=3,
             start=START,
             inputs=(wheel,),
-        )
-    for requirement in SMALL:
-        wheels = tuple(Wheel(requirement, python) for python in PYTHONS[1:4])
-        project, _, version = requirement.partition("==")
-        yield Figure(
-            name=project,
-            what=f"split {project} {version}, three wheels",
-            measure=timed(splitting(wheels)),
-            peer=Peer("decompressing their members once", timed(inside("inflated", *wheels))),
-            reach=2,
-            start=START,
-            inputs=wheels,
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.figure import Comparison, Figure, Peer, Result, Sample
 from tests.benchmarks.page import PAGE, TEMPLATE, page, rendered
-from tests.benchmarks.registry import SECTIONS, named, registered
+from tests.benchmarks.registry import SECTIONS, registered
 from tests.benchmarks.results import RESULTS, Environment, Results
 
 OLD = Environment("2026-11-20", "0.1.0", "3.11.7", "12.2.0", 2, "x86-64-v4", is_shared=False)
@@ -42,12 +42,6 @@ def test_every_section_has_its_place_on_the_page() -> None:
     assert sorted(places) == sorted(SECTIONS)
 
 
-def test_figures_have_names_of_modules_and_patterns() -> None:
-    assert {one.name.partition(".")[0] for one in named(["slimming", "stubs.open"])} == {"slimming", "stubs"}
-    assert [one.name for one in named(["load.zip64-s*"])] == ["load.zip64-stamp", "load.zip64-slim"]
-    assert len(named([])) == len([*registered()])
-
-
 def test_a_name_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["slimming", "slimmer"]) == 2
     assert capsys.readouterr().err == "slimmer: no figure has this name; --list prints all\n"
@@ -67,13 +61,6 @@ def test_a_run_replaces_its_own_results_and_leaves_the_others() -> None:
     # newest first, and nothing of a run of which no result is left
     assert results.environments == (NEW, OLD)
     assert results.having("b", Result(4), NEW).environments == (NEW,)
-
-
-def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
-    results = Results().having("a", Result(1, 2, 0.5, 0.4, 0.6, 30), OLD)
-    results.save(tmp_path / "results.json")
-    assert Results.load(tmp_path / "results.json") == results
-    assert Results.load(tmp_path / "none.json") == Results()
 
 
 def test_the_page_says_of_each_figure_what_and_when() -> None:
