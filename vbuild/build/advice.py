@@ -170,7 +170,7 @@ _SPELLING = re.compile(r"^lib|(?<=[a-z])[-_.\d]*$")
 
 
 def _libraries() -> Iterator[tuple[str, str]]:
-    """The names of libraries, as `dependency_package` spells them, with the Debian package of each."""
+    """The names of libraries, as `dependency_package` spells them, with their Debian packages."""
     yield from ((name.lower(), package) for name, package in _PROGRAMS.items())
     for header, package in _PACKAGES.items():
         yield _SPELLING.sub("", package.removesuffix("-dev")), package
@@ -236,12 +236,12 @@ def project_of(module: str) -> str:
 
 
 def is_known(project: str) -> bool:
-    """Whether many builds take *project*, so that its name is not free."""
+    """Whether many builds take it, so that its name is not free."""
     return project in _SAME_NAME or project in _PROJECTS.values() or project in frameworks()
 
 
 def is_of_cuda(header: str) -> bool:
-    """Whether *header* is of the CUDA driver or runtime, or of a library of the toolkit that is more than headers."""
+    """Whether *header* is CUDA's, or of a toolkit library that is more than headers."""
     return header.startswith(("cuda.h", "cuda_", "cudaGL", "cudaEGL")) or toolkit_library(header) not in {
         None,
         "cccl",
@@ -250,7 +250,6 @@ def is_of_cuda(header: str) -> bool:
 
 
 def debian_package(header: str) -> str | None:
-    """The Debian package that has *header*, or None if no library in our table has it."""
     for name, package in _PACKAGES.items():
         if header == name or (name.endswith("/") and header.startswith(name)):
             return package
@@ -258,12 +257,12 @@ def debian_package(header: str) -> str | None:
 
 
 def toolkit_library(header: str) -> str | None:
-    """The name in ``matrix.cuda[].libraries`` of the CUDA library that *header* belongs to, or None."""
+    """Its name in ``matrix.cuda[].libraries``, or None."""
     return next((library for start, library in _TOOLKIT_HEADERS.items() if header.startswith(start)), None)
 
 
 def dependency_package(name: str) -> str | None:
-    """The Debian package of the library that pkg-config or CMake call *name*, as in ``libpng16``, or None."""
+    """The Debian package of what pkg-config or CMake call *name*, as in ``libpng16``, or None."""
     plain = name.lower()
     spellings = dict.fromkeys((plain, plain.removeprefix("lib"), _SPELLING.sub("", plain)))
     return next((package for spelling in spellings if (package := _BY_LIBRARY.get(spelling))), None)
@@ -347,7 +346,6 @@ def missing_module(log: str) -> str:
 
 
 def missing_header(log: str) -> str | None:
-    """What to do about the header that a compiler misses, or None."""
     if not (match := _NO_HEADER.search(log)):
         return None
     header = match["header"]
@@ -384,7 +382,6 @@ def _older_cuda(log: str) -> str | None:
 
 
 def missing_source(log: str) -> str | None:
-    """What to do about a source, library or program that the *log* of a build misses, or None."""
     return _not_fetched(log) or _not_in_sdist(log) or _not_installed(log)
 
 
@@ -441,10 +438,9 @@ def _line(library: str) -> str:
 
 
 def looked_in_vain(log: str, programs: Iterable[str] = (), libraries: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
-    """What a build looked for, did not find and went on without, each once with what to do about it.
+    """What a build did not find and went on without, each once with what to do about it.
 
-    Of the *programs* and *libraries* that it was seen to look for, only those are named that projects commonly
-    want.
+    Of *programs* and *libraries* only those count that projects commonly want.
     """
     for name in dict.fromkeys((*libraries, *_named(_TRIED, log))):
         if _line(name):
@@ -459,6 +455,5 @@ def _named(pattern: re.Pattern[str], log: str) -> list[str]:
 
 
 def first_of_nvcc(log: str) -> str | None:
-    """The first error of nvcc's own front end in *log*, or None."""
     match = _OF_NVCC.search(log)
     return match["error"] if match else None

@@ -118,9 +118,7 @@ def _without_code(wheel: Path) -> str:
 def agreement(
     commands: Iterable[Command], libraries: Mapping[str, Fatbins], archs: GpuList, *, mode: Archs = Archs.INTERSECT
 ) -> Agreement:
-    """How the *libraries* of a wheel, counts of fatbins by path and offers, agree with *archs*, by the *commands*
-    of the log.
-    """
+    """How *libraries*, counts of fatbins by path and offers, agree with *archs*, by the *commands* of the log."""
     own = [command for command in commands if not is_trial(command.sources)]
     if not archs.requests:
         return Agreement(tuple(_unasked(own)) if any(libraries.values()) else ())
@@ -166,7 +164,6 @@ def _unasked(commands: Iterable[Command]) -> Iterator[Shortfall]:
 
 
 def unused_globs(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str, ...]:
-    """The globs of *files* that match no source of *commands*, trials of build systems apart."""
     sources = {source for command in commands if not is_trial(command.sources) for source in command.sources}
     # the log has the paths of a project's own files from its folder on
     paths = [source if source.startswith("/") else f"/{source}" for source in sorted(sources)]
@@ -191,9 +188,9 @@ def _shape(offers: Iterable[GpuOffer]) -> frozenset[tuple[GpuCodeKind, Device]]:
 
 
 def _older(fatbins: Fatbins, archs: GpuList, *, is_own: bool) -> tuple[tuple[str, ...], bool] | None:
-    """What *fatbins* that no command made lack, and whether that fails the build; None if they lack nothing.
+    """What *fatbins* that no command made lack, if anything, and whether that fails the build.
 
-    The project's own code, *is_own*, has to serve each request; other code fails if some GPU gets nothing at all.
+    The project's *own* code has to serve each request; other code fails if some GPU gets nothing at all.
     """
     unserved = [
         device for device in archs.devices if all(service(offers, device) is Service.NONE for offers in fatbins)

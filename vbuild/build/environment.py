@@ -61,8 +61,6 @@ _FILES = "vbuild-files.json"
 
 
 class BuildEnvironment(Struct, frozen=True):
-    """A Python to run a backend with, and the folder of its packages' programs."""
-
     python: Path
     scripts: Path
 
@@ -77,7 +75,6 @@ class BuildEnvironment(Struct, frozen=True):
 
     @property
     def materials(self) -> tuple[Material, ...]:
-        """Its packages for a bill of materials, with the file that each was installed from, if known."""
         file = self.scripts.parent / _FILES
         files = json.loads(file.read_bytes()) if file.is_file() else {}
         materials = []
@@ -98,8 +95,7 @@ class BuildEnvironment(Struct, frozen=True):
 class Environments:
     """The build environments of one run, in *folder*; *configuration* gives uv's variables for its indexes.
 
-    uv sees the variables that installers may see, and those *asked* for. With *cache*, environments are there, for
-    other runs too: no build may change them. *own* is the folder of those of this run alone.
+    With *cache*, environments are there, for other runs too: no build may change them. *own* is this run's folder.
     """
 
     def __init__(
@@ -128,10 +124,7 @@ class Environments:
         return self.folder / _digest([str(interpreter.path)])
 
     def having(self, requirements: Collection[str], interpreter: Interpreter) -> BuildEnvironment:
-        """The environment of *interpreter* with *requirements*, made at the first call.
-
-        `BuildError` if the requirements cannot be installed, `RecipeError` if a binding lock lacks them.
-        """
+        """The environment of *interpreter* with *requirements*, made at the first call."""
         locked = self._lock.packages(requirements, interpreter.kind) if self._lock and requirements else None
         # with a lock, what hooks ask for later is in the first environment already
         wanted = self.place(interpreter) / _digest(requirements if locked is None else locked)
@@ -237,9 +230,9 @@ def resolved_lines(
     environment: Mapping[str, str],
     builds: bool = True,
 ) -> tuple[str, ...]:
-    """The packages that *requirements* resolve to with *interpreter*, each as a line of a lock, with hashes.
+    """*requirements*, resolved for *interpreter*, each as a line of a lock, with hashes.
 
-    uv builds packages without a wheel to ask them, unless *builds* is false. `BuildError` if nothing fits.
+    uv builds packages without a wheel to ask them, unless *builds* is false.
     """
     if not requirements:
         return ()
@@ -257,7 +250,7 @@ def _compiled(
     log: Path,
     environment: Mapping[str, str],
 ) -> str:
-    """The file *output*, whose name says the format, that uv writes when it resolves *requirements*."""
+    """The file *output*, whose name says the format, that uv resolves *requirements* into."""
     with tempfile.TemporaryDirectory(prefix="vbuild-requires-") as folder:
         wanted, result = Path(folder, "wanted.txt"), Path(folder, output)
         wanted.write_text(requirement_lines(sorted(requirements), BuildError), encoding="utf-8")
@@ -276,9 +269,7 @@ def _files(
     log: Path,
     variables: Mapping[str, str],
 ) -> dict[str, tuple[str | None, str]]:
-    """The files that the packages of *lines* were installed from, with their SHA-256, by ``name==version``, as far
-    as tags tell.
-    """
+    """The files that the packages of *lines* were installed from, with their SHA-256, as far as tags tell."""
     try:
         options = ("--format", "pylock.toml")
         bare = [line.partition(" --hash=")[0] for line in lines]
@@ -332,10 +323,7 @@ def _state(folder: Path) -> Iterator[tuple[str, list[int]]]:
 
 
 def _changed(folder: Path) -> tuple[str, ...] | None:
-    """The files in *folder* that are not as they were made.
-
-    None if it is not whole, or was moved: its scripts name its path.
-    """
+    """The files in *folder* that are not as they were made; None if it is not whole, or was moved."""
     try:
         stamp = json.loads((folder / _STAMP).read_bytes())
         recorded, there = stamp["files"], dict(_state(folder))
@@ -378,7 +366,7 @@ def _digest(lines: Collection[str]) -> str:
 def lock_for(machine: Machine, files: Iterable[Path], stage: Path, *, builds: bool) -> Path:
     """The lock of the requirements in *files* for *machine*, in the folder *stage*.
 
-    `BuildError` if nothing fits, or, unless *builds*, if something would have to be built.
+    `BuildError` if nothing fits, or if something would have to be built, and nothing *builds*.
     """
     lock, log = stage / "pylock.toml", stage / "log"
     options = ["--quiet", "--no-header", "--format=pylock.toml", "--no-python-downloads"]
@@ -390,7 +378,6 @@ def lock_for(machine: Machine, files: Iterable[Path], stage: Path, *, builds: bo
 
 
 def run_uv(command: Iterable[str], log: Path, *, name: str) -> None:
-    """Run a *command* of uv with the configured indexes; `BuildError` calls it *name*."""
     environment = {**for_installers(os.environ, ()), **Indexes.configured().environment()}
     try:
         run([*command], log=log, environment=environment, name=name, is_kept=False)

@@ -57,11 +57,10 @@ _NATIVE = "-march=native"
 
 
 class Built(Struct, frozen=True):
-    """A wheel as its backend left it, and how many *seconds* that took.
+    """A wheel as its backend left it.
 
-    *commands* are nvcc's, *calls* those of other compilers, *failed* the ones that failed. *pins* are requirements
-    that follow from what it was built against, *traces* would give its build away, *materials* are the compilers
-    and packages that were used.
+    *commands* are nvcc's, *calls* those of other compilers. *pins* are requirements that follow from what it was
+    built against, *traces* would give its build away, *materials* are the compilers and packages that were used.
     """
 
     wheel: Path
@@ -114,8 +113,7 @@ def build_wheel(
 ) -> Built:
     """Build *job* in the tree *project*, which is used up; the wheel and the compiler wrappers go into *folder*.
 
-    The build system starts so many *processes*, or as many as it likes for 0. `BuildError` if a step fails, with
-    the place and the last lines of *log*.
+    The build system starts so many *processes*, or as many as it likes for 0.
     """
     start, began = time.perf_counter(), time.time()
     shell = _shell(job, project, folder, log=log, environments=environments, cache=cache)
@@ -178,7 +176,6 @@ def begin(job: Job, project: Path, environments: Environments) -> None:
 
 
 def required(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> frozenset[str]:
-    """What the build of *job* requires of the package index; nothing if it is not isolated."""
     shell = _shell(job, project, folder, log=log, environments=environments, cache=None)
     with _explained(job, shell.wrappers, log), _refused():
         _, requirements = _with_requirements(job, shell, environments)
@@ -242,10 +239,7 @@ def _with_requirements(job: Job, shell: _Shell, environments: Environments) -> t
 
 
 def _within(shell: _Shell, job: Job, environment: BuildEnvironment) -> _Shell:
-    """*shell* in *environment*, for CUDA with the headers that required packages bring, as torch does.
-
-    The toolkit's own come first, as nvcc and projects name their folder.
-    """
+    """*shell* in *environment*, for CUDA with the headers that required packages bring, as torch does."""
     if job.toolkit:
         check_cuda(environment, job.toolkit.version)
     headers = [str(folder) for folder in environment.cuda_headers] if job.toolkit else []

@@ -71,10 +71,9 @@ _LIST = "import importlib.metadata as m; print(*sorted(f'{d.name}=={d.version}' 
 
 
 class BuildKeys(Struct, frozen=True):
-    """The key of a build, 64 hex digits: *whole* with all that it may find on this machine, *bare* without.
+    """The key of a build: *whole* with all that it may find on this machine, *bare* without.
 
-    Programs are looked for on *path*; other variables lead to *folders*. *rust* is apart, as most builds do not
-    look for Rust.
+    Variables lead to *folders*. *rust* is apart, as most builds do not look for Rust.
     """
 
     whole: str
@@ -94,8 +93,7 @@ def build_keys(
 ) -> BuildKeys:
     """The keys of the build *job* of *source*, a `source.digest`, whose wheel is repaired by *repair*.
 
-    *searched* is `searched_files`, or its answer in this run. `BuildError` if a patch cannot be read, or a Python
-    without isolation cannot list its packages.
+    *searched* is `searched_files`, or its answer in this run.
     """
     settings, compilers, interpreter = job.settings, job.compilers, job.interpreter
     known = {**counted(environment, settings.pass_env), **dict(job.target.env)}
@@ -162,13 +160,12 @@ def rust_key(compilers: Compilers, variables: Mapping[str, str], plan: FlagPlan)
 
 
 def counted(environment: Mapping[str, str], asked: Collection[str]) -> dict[str, str]:
-    """The variables that tell builds in *environment* apart: not known noise that nobody has *asked* for."""
+    """The variables that tell builds apart: not known noise that nobody has *asked* for."""
     seen = passed(environment, asked)
     return ambient(seen) | {name: text for name, text in seen.items() if is_asked(name, asked)}
 
 
 def locked(lock: Lock | None, interpreter: Interpreter) -> dict[str, Any] | None:
-    """The packages that *lock* has for *interpreter*, and whether others could come as well."""
     if lock is None:
         return None
     packages = [list(locked_for.packages) for locked_for in lock.requirements if locked_for.python == interpreter.kind]
@@ -202,7 +199,6 @@ def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes
 
 @functools.cache
 def ourselves() -> str:
-    """A key of vbuild: its version, its own files, and the tools it builds with."""
     package = Path(vbuild.__file__).parent
     files = [(str(path.relative_to(package)), file_digest(path)) for path in sorted(package.rglob("*.py"))]
     return key_of([vbuild.__version__, files, [_version(tool) for tool in _TOOLS]])
@@ -255,10 +251,7 @@ def folders_of(environment: Mapping[str, str], names: Iterable[str] = (*_PATHS, 
 
 
 def searched_files(headers: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> str:
-    """A digest of the names, sizes and times of the files in which compilers and linkers look for something.
-
-    One run asks once, as it takes tenths of a second.
-    """
+    """A digest of the names, sizes and times of the files in which compilers and linkers look for something."""
     linked = [*_present(_LIBRARIES), *libraries]
     whole = [*_present((*_HEADERS, *_OWN_PARTS, *_FOUND)), *headers]
     whole += [f"{folder}/{name}" for folder in linked for name in _BESIDE]

@@ -59,18 +59,13 @@ _SERIES = re.compile(r"\d+\.\d+")
 
 
 class AskedAxes(Struct, frozen=True):
-    """The axes of the command line; empty ones are not asked for."""
-
     cpus: tuple[Cpu, ...] = ()
     gpus: GpuList | None = None
     toolkits: tuple[Dotted, ...] = ()
     pythons: tuple[str, ...] = ()
 
     def keys(self) -> dict[str, Any]:
-        """The same as keys of ``[matrix]``.
-
-        `RecipeError` for several toolkits with GPUs, as nothing tells their wheels apart.
-        """
+        """The same as keys of ``[matrix]``."""
         if self.gpus and len(self.toolkits) > 1:
             raise RecipeError("--toolkit: several; expected one with --cuda, or none for code without kernels")
         keys: dict[str, Any] = {"cpu": [str(cpu) for cpu in self.cpus]} if self.cpus else {}
@@ -99,10 +94,7 @@ class ProjectRecipe(Struct, frozen=True):
 
 
 def project_recipe(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None) -> ProjectRecipe:
-    """The recipe for *source*, a path or the name of a project on *indexes*, along *axes*.
-
-    `RecipeError` if the source is none of the above, `FetchError` if no index has it.
-    """
+    """The recipe for *source*, a path or the name of a project on *indexes*, along *axes*."""
     path = Path(checked_source(str(source))).expanduser()
     if path.is_dir() or path.name.endswith(_RECIPE) or path.name in PROJECT_FILES:
         return _recipe_of_files(project_file(path) if path.is_dir() else path, axes)
@@ -125,7 +117,7 @@ def project_recipe(source: str | Path, axes: AskedAxes, *, indexes: Indexes | No
 
 
 def checked_source(source: str) -> str:
-    """*source*; `RecipeError` if it is empty, as an unset variable of a script is: the path "" is this folder."""
+    """*source*; `RecipeError` if it is empty, as an unset variable is: the path "" is this folder."""
     if not source.strip():
         raise RecipeError("no source is named; expected a recipe, a folder, an sdist, or a name, as in mmh3==5.3.1")
     return source
@@ -178,7 +170,7 @@ def _matrix_or_default(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[d
 
 
 def _matrix_keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keys for *axes*, with the toolkit that fits the build requirements of *survey*, and notes."""
+    """The keys for *axes*, with the toolkit that fits the build requirements, and notes."""
     notes: tuple[str, ...] = ()
     if axes.gpus and not axes.toolkits:
         of_requirements = _cuda_of_requirements((*survey.lines, *survey.imported), axes.pythons) if survey else None
@@ -196,10 +188,7 @@ def _matrix_keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[st
 
 
 def _with_python(axes: AskedAxes, survey: ProjectSurvey) -> tuple[AskedAxes, tuple[str, ...]]:
-    """*axes* with a Python of this machine that the project takes, if it refuses the one that runs vbuild.
-
-    And a note.
-    """
+    """*axes* with a Python of this machine that the project takes, if it refuses the one that runs vbuild."""
     here = sys.version_info
     if axes.pythons or takes_python(survey.requires_python, here[:3]):
         return axes, ()
@@ -213,7 +202,7 @@ def _with_python(axes: AskedAxes, survey: ProjectSurvey) -> tuple[AskedAxes, tup
 
 
 def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tuple[Dotted, str] | None:
-    """The CUDA toolkit that comes with what *lines* require, and the package that says so, or None."""
+    """The CUDA toolkit that *lines* require, and the package that says so."""
     if not lines:
         return None
     with suppress(BuildError), tempfile.TemporaryDirectory() as folder:  # the build says what cannot be installed
@@ -346,10 +335,7 @@ class WrittenRecipe(Struct, frozen=True):
 
 
 def init(source: str | Path, axes: AskedAxes, *, file: Path | None = None) -> WrittenRecipe:
-    """Write a recipe for *source* along *axes* into *file*, by default as above.
-
-    `RecipeError`, and nothing written, if there is a recipe already.
-    """
+    """Write a recipe for *source* along *axes* into *file*; never over one that is there."""
     project = project_recipe(source, axes)
     recipe = project.recipe
     if project.draft is None:
@@ -371,7 +357,6 @@ def init(source: str | Path, axes: AskedAxes, *, file: Path | None = None) -> Wr
 
 
 def _source(recipe: Recipe, file: Path) -> tuple[DraftKey, ...]:
-    """The name and the ``[source]`` of *recipe*, with paths relative to *file*."""
     keys: tuple[tuple[str, str], ...]
     match recipe.source:
         case Sdist(file=None) as sdist:

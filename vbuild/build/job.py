@@ -65,7 +65,7 @@ def job_variables(processes: int, environment: Mapping[str, str]) -> dict[str, s
 
 
 def available_memory() -> int:
-    """The free bytes of memory of the machine, or of the container's share."""
+    """The free bytes of the machine, or of the container's share."""
     free = [available - used for limit, usage in _LIMITS if (available := _number(limit)) and (used := _number(usage))]
     lines = (line.split() for line in _text(_MEMORY).splitlines() if line.startswith("MemAvailable:"))
     free += [int(kilobytes) * 1024 for _, kilobytes, *_ in lines]
@@ -91,7 +91,7 @@ class Job(Struct, frozen=True):
     """A wheel to build, with everything about this machine that the build depends on.
 
     *reached* are variables that lead to the native dependencies in *prefixes*. The build sees the user's variables
-    *passed*, and *held_back* others not. *watch* notes what it looks for.
+    *passed*, and *held_back* others not.
     """
 
     target: Target
@@ -108,7 +108,6 @@ class Job(Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A licence that is new here, and why a compiler was taken."""
         licence = self.toolkit.licence if self.toolkit and self.toolkit.is_new else ""
         return tuple(note for note in (licence, self.compilers.why) if note)
 
@@ -137,11 +136,7 @@ def build_job(
     toolkits: Callable[[ToolkitSpec], Toolkit] = provided_toolkit,
     supply: Supply = FETCHED,
 ) -> Job:
-    """The job of building *target* from *project*; nothing is built, installed or written.
-
-    `BuildError` if this machine lacks the interpreter, a compiler or the toolkit, or the toolkit does not take the
-    compiler.
-    """
+    """The job of building *target* from *project*; nothing is built, installed or written."""
     if not hasattr(os, "uname"):
         raise BuildError(f"wheels are built on Linux, and this is {sys.platform}")
     # the newest release of each series: that of a value is what the wheel is held to

@@ -88,8 +88,7 @@ class KeptFlags(Struct, frozen=True):
     def following(self, rules: WrapperRules, above: CodeAbove, *, is_sure: bool = False) -> NextRules | None:
         """The *rules* without the flags that put code *above* the level, as `next_rules`.
 
-        If the proof leaves open who runs such code, only flags of nearly all commands go: no author chooses
-        their code at run time, and with them the wheel is refused.
+        If the proof leaves open who runs such code, only flags of nearly all commands go.
         """
         if above.functions:
             return self.next_rules(rules, above.functions, is_sure=is_sure)
@@ -104,8 +103,7 @@ class KeptFlags(Struct, frozen=True):
     def next_rules(self, rules: WrapperRules, above: Collection[str], *, is_sure: bool = False) -> NextRules | None:
         """The *rules* without the flags that put the functions *above* the level; None if none could have.
 
-        Unless it has to be *is_sure*, all files lose such flags if nobody can tell whose a function is:
-        stripped libraries have no names, nor have some objects of link-time optimisation.
+        Unless it has to be *is_sure*, all files lose such flags if nobody can tell whose a function is.
         """
         names_above = {_plain(name) for name in above}
         owners = [file for file in self.files if not file.functions.isdisjoint(names_above)]
@@ -127,7 +125,7 @@ class KeptFlags(Struct, frozen=True):
 
 
 def is_for_single_files(override: Override) -> bool:
-    """Whether *override* kept flags because they are for single files, not because a rule says so."""
+    """Whether flags are kept because they are for single files, not because a rule says so."""
     return bool(override.kept) and SINGLE_FILE in dict(override.why).values()
 
 

@@ -94,7 +94,7 @@ _TRIPLETS = {"x86_64": "x86_64-pc-linux-gnu", "aarch64": "aarch64-unknown-linux-
 
 
 class BuildStep(Struct, frozen=True):
-    """A native dependency to be built by *plan* into *prefix*, against those *before*; *source* is its digest."""
+    """A native dependency to be built by *plan* into *prefix*, against those *before*."""
 
     native: Native
     source: str
@@ -125,10 +125,7 @@ def label_of(native: Native, cpu: Cpu) -> str:
 def commands(
     step: BuildStep, tree: Path, destination: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """What is run in *tree* to install *step* below *destination*, each command with variables of its own.
-
-    `BuildError` if the tree has not what the build system starts from.
-    """
+    """What is run in *tree* to install *step* below *destination*, each command with variables of its own."""
     prefix, arguments, jobs = step.configured, step.native.arguments_for(step.plan.cpu), str(available_cores())
     own = {"PREFIX": prefix, "DESTDIR": str(destination), "JOBS": jobs}
     for line in step.native.before_build:
@@ -179,10 +176,7 @@ _PROGRAMS = ("bin", "sbin")
 
 
 def relocated(destination: Path, *, configured: str, kept: Path, log: Path) -> Path:
-    """The tree below *destination*, *configured* for another place, changed to be used at *kept*.
-
-    `BuildError` if it is empty, or a file of it is damaged.
-    """
+    """The tree below *destination*, *configured* for another place, changed to be used at *kept*."""
     folder = Path(f"{destination}{configured}")
     paths = [*_below(folder)]
     if not any(path.is_file() for path in paths):
@@ -372,7 +366,6 @@ class NativeBuilder:
         self._built = OncePerKey[str, None](keeps_errors=True)
 
     def steps(self, cpu: Cpu) -> tuple[BuildStep, ...]:
-        """The steps for wheels for *cpu*; `BuildError` if this machine cannot take them."""
         lowest = baseline(cpu.machine)
         with self._lock:
             for level in (lowest, cpu):
@@ -489,22 +482,17 @@ class NativeBuilder:
         return "; ".join(differences)
 
     def variables(self, cpu: Cpu, before: Mapping[str, str], *, is_zig: bool) -> dict[str, str]:
-        """The variables that lead the build of a wheel for *cpu* to the prefixes of its steps."""
         prefixes = [step.prefix for step in self.steps(cpu)]
         return variables(prefixes, before, runs=self._runs(cpu), is_zig=is_zig)
 
     def build(
         self, prefixes: Sequence[Prefix], *, cache: Ccache | None = None, on_progress: OnProgress = lambda _text: None
     ) -> None:
-        """Build those of *prefixes* that are not there; *on_progress* is called with each.
-
-        `BuildError` or `FetchError` if one cannot be; its log is kept.
-        """
+        """Build those of *prefixes* that are not there; the log of one that fails is kept."""
         for prefix in prefixes:
             self._built.get(prefix.key, partial(self._ensure, self._known[prefix], cache, on_progress))
 
     def _ensure(self, step: BuildStep, cache: Ccache | None, on_progress: OnProgress) -> None:
-        """Build *step*, and what it is built against, unless it is in the cache."""
         settings, log = self._settings, self._settings.logs / f"{step.label}.log"
         if settings.cache.has(step.prefix):
             log.unlink(missing_ok=True)  # an earlier run's, that was killed
@@ -537,7 +525,7 @@ class NativeBuilder:
         return self._digests[native.name]
 
     def _build(self, step: BuildStep, tree: Path, folder: Path, log: Path, cache: Ccache | None) -> None:
-        """Build *step* in *tree*, which is used up, and keep what it installs; *folder* is for files in between."""
+        """Build *step* in *tree*, which is used up; *folder* is for files in between."""
         settings, requires = self._settings, step.native.requires
         log.unlink(missing_ok=True)  # an earlier run's
         watch = Watch.over(folder / "watch", step.compilers) if settings.looked else None

@@ -84,7 +84,6 @@ class BuildBackend(StrEnum):
 
     @classmethod
     def named(cls, build_backend: str) -> Self:
-        """The backend of a ``build-backend`` key (PEP 517): a module and maybe an object in it."""
         module, _, rest = build_backend.partition(":")[0].partition(".")
         if module == "scikit_build_core" and rest.startswith("setuptools"):
             return cls("other")  # setuptools' config settings, CMake's reading of the environment
@@ -110,8 +109,7 @@ class WrapperRules(Struct, frozen=True):
 
     The project's own flags that choose instructions stay or go as *flags*, an `OwnFlags`, says, but for sources
     that a glob in *keep* or *strip* matches. The *implied* ones, which the level has anyway, stay. ``auto`` takes
-    out what is for the building machine, the *steering* ones, and those of sources in *leaking*. *dropped* are
-    linker arguments that no wheel may carry. *zig* has zig's target.
+    out the *steering* ones and those of sources in *leaking*. No wheel may carry the linker arguments *dropped*.
     """
 
     compile: tuple[str, ...] = ()
@@ -128,16 +126,12 @@ class WrapperRules(Struct, frozen=True):
 
 
 class CudaPlan(Struct, frozen=True):
-    """The variables, config settings and rules of nvcc's wrapper that make a build one for GPUs."""
-
     environment: Env
     config_settings: Settings
     rules: CudaRules
 
 
 class FlagPlan(Struct, frozen=True):
-    """Everything that makes a build one for a CPU level, and with *cuda* for GPUs."""
-
     cpu: Cpu
     backend: BuildBackend
     environment: Env
@@ -158,8 +152,8 @@ def flag_plan(
     flags: FlagRules = FlagRules(),
     cuda: CudaPlan | None = None,
 ) -> FlagPlan:
-    """The plan that adds *cpu*, and *cuda* of the same, to *environment* and to the recipe's *env*, *config_settings*
-    and rules for the project's own *flags*; nothing of theirs is lost.
+    """What adds *cpu*, and *cuda*, to *environment* and to the recipe's *env*, *config_settings* and rules for the
+    project's own *flags*; nothing of theirs is lost.
     """
     common = level_rules(cpu, flags)
     compile_flags = (f"-mcpu={zig_cpu(cpu)}",) if compilers.zig_target else common.compile
@@ -302,7 +296,7 @@ def cross_plan(
 ) -> FlagPlan:
     """*plan* with what a build for another machine than *interpreter*'s needs.
 
-    Without *writes* it only names the files.
+    Without *writes* files are only named.
     """
     machine, here = plan.cpu.machine, os.uname().machine
     if machine == here:
@@ -424,10 +418,7 @@ class HostChoice(Struct, frozen=True):
 
 
 def host_of(compilers: Compilers, environment: Mapping[str, str]) -> HostChoice | None:
-    """Nvcc's host compiler: that of *environment*'s NVCC_CCBIN or ``-ccbin``, or *compilers*.
-
-    None if the one that is named cannot be asked: nvcc will report why.
-    """
+    """Nvcc's host compiler: NVCC_CCBIN's, that of ``-ccbin``, or *compilers*; None if it cannot be asked."""
     call = Call.parse([word for name in _FLAGS for word in _words(name, environment)])
     if call.has("-allow-unsupported-compiler", "--allow-unsupported-compiler"):
         return None

@@ -75,7 +75,7 @@ def libraries(prefixes: Sequence[Prefix], before: Mapping[str, str]) -> dict[str
 
 
 def left_to_compilers(prefixes: Sequence[Prefix], environment: Mapping[str, str]) -> dict[str, str]:
-    """What compilers see instead of what `variables` made of *environment*: they load libraries themselves.
+    """What compilers see instead of what `variables` made of *environment*.
 
     gcc would take a libmpfr that was just built instead of its own.
     """

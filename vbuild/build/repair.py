@@ -53,10 +53,7 @@ def repaired(
     prefixes: Sequence[Prefix] = (),
     pass_env: Collection[str] = (),
 ) -> Path:
-    """The portable wheel of *wheel* in *into*, or a copy of *wheel* if there is nothing to repair.
-
-    `BuildError`, with the last lines of *log*, if it cannot be repaired; nothing is in *into* then.
-    """
+    """The portable wheel of *wheel* in *into*, or a copy of *wheel* if there is nothing to repair."""
     settings = settings or Repair()
     into.mkdir(parents=True, exist_ok=True)
     platforms = WheelName.parse(wheel.name).platform.split(".")
@@ -223,7 +220,6 @@ def _settings(recipe: Path | None) -> tuple[Repair, tuple[str, ...]]:
 
 @contextmanager
 def _log() -> Iterator[Path]:
-    """A log that is kept only if the block fails: the error names it."""
     number, name = tempfile.mkstemp(prefix="vbuild-repair-", suffix=".log")
     os.close(number)
     yield Path(name)

@@ -47,8 +47,7 @@ class Unreproducible(Struct, frozen=True):
 
 
 class BuildTraces(Struct, frozen=True):
-    """What gives a build away: its *folders*, each with what binaries have in its place, and the *days* that it
-    took.
+    """What gives a build away: its *folders*, each with what binaries have in its place, and the *days* it took.
 
     The first folder counts that a path is in. Names below *temporary* are new in every build.
     """
@@ -59,7 +58,6 @@ class BuildTraces(Struct, frozen=True):
 
     @classmethod
     def of(cls, folders: Iterable[tuple[Path | None, str]], temporary: str | None, start: float) -> Self:
-        """The traces of a build from *start*, in seconds since the epoch, until now."""
         there = [(path, name) for path, name in folders if path and path.parts]
         paths = {str(form): name for path, name in there for form in (path.absolute(), path.resolve())}
         moments = (time.gmtime(start), time.localtime(start), time.gmtime(), time.localtime())
@@ -93,9 +91,7 @@ _DAY = "has the day of its build"
 
 
 def without_folders(wheel: Path, folder: Path, traces: BuildTraces) -> Path:
-    """*wheel*, in *folder*, with names instead of the folders of *traces* in bills of materials, as maturin's has
-    them.
-    """
+    """*wheel*, in *folder*, with names instead of folders in bills of materials, as maturin's has them."""
     with open_wheel(wheel) as source:
         edits: dict[str, bytes] = {}
         for member in source.members:
@@ -112,10 +108,7 @@ def without_folders(wheel: Path, folder: Path, traces: BuildTraces) -> Path:
 def not_reproducible(
     wheel: Path, traces: BuildTraces, source: Path, *, has_gpu_code: bool
 ) -> tuple[Unreproducible, ...]:
-    """The files of *wheel* that have one of *traces*, with the first reason.
-
-    A day that the tree *source* has is none.
-    """
+    """The files of *wheel* that have one of *traces*, with the first reason; a day that *source* has is none."""
     patterns = tuple(traces.patterns())
     with open_wheel(wheel) as opened:
         record = f"{opened.dist_info}/RECORD"
@@ -151,7 +144,6 @@ def _why(data: Buffer, patterns: Iterable[tuple[re.Pattern[bytes], str]], source
 
 
 def _gpu_code(library: memoryview) -> Iterator[bytes]:
-    """NVIDIA's compressed code in *library*, as far as it can be read."""
     try:
         entries = [entry for one in device_code(ElfImage.parse(library)).containers for entry in one.entries]
     except BinaryError:

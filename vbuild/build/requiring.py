@@ -52,7 +52,7 @@ def outside_libraries(wheel: Path) -> tuple[str, ...]:
 
 
 def pins(environment: BuildEnvironment, asked: Mapping[str, str]) -> dict[str, str]:
-    """What a wheel built in *environment* may require: a specifier for each project *asked* for, and each framework."""
+    """A specifier for each project *asked* for, and each framework."""
     packages = environment.packages
     specifiers = {}
     for project in (*asked, *(each for each in frameworks() if each not in asked)):
@@ -62,7 +62,6 @@ def pins(environment: BuildEnvironment, asked: Mapping[str, str]) -> dict[str, s
 
 
 def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
-    """`BuildError` for a framework in *environment* without CUDA, or for another major version than *toolkit*'s."""
     for project in frameworks():
         file = environment.site / project / "version.py"
         match = _CUDA.search(read_text(file, errors="replace")) if file.is_file() else None
@@ -77,11 +76,9 @@ def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
 
 
 def with_requirements(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[str, str]) -> Path:
-    """*wheel* in *folder*, with requirements by *pins*, and with what was *asked* for in its version; itself if
-    nothing changes.
+    """*wheel* in *folder*, with requirements by *pins*, and with what was *asked* for in its version; or itself.
 
-    It also requires the frameworks whose libraries it needs. `BuildError` if its own requirements exclude what it
-    was built against.
+    It also requires the frameworks whose libraries it needs. `BuildError` if its own requirements exclude these.
     """
     projects = {owner.project for name in outside_libraries(wheel) if (owner := framework(name))}
     with open_wheel(wheel) as source:
@@ -116,7 +113,7 @@ def with_requirements(wheel: Path, folder: Path, *, pins: Mapping[str, str], ask
 def for_platform(wheel: Path, folder: Path) -> Path:
     """*wheel*, in *folder*, named for Linux if its backend called it one for any machine; else *wheel* itself.
 
-    That is so of wheels with libraries for ctypes, which setup.py hands on as data.
+    That is so of wheels with libraries for ctypes.
     """
     with open_wheel(wheel) as source:
         if source.name.platform != "any":

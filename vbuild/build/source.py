@@ -70,7 +70,6 @@ def checkout(url: str, commit: str, *, folder: Path) -> None:
 
 
 def _is_clean(folder: Path, commit: str) -> bool:
-    """Whether *folder* is a checkout of *commit*, with nothing changed, added or damaged."""
     try:
         head = _git(folder, "rev-parse", "--verify", "HEAD").strip()
         # a project may ask for its submodules to be passed over
@@ -83,7 +82,7 @@ def _is_clean(folder: Path, commit: str) -> bool:
 
 
 def _tracked(folder: Path) -> list[str] | None:
-    """The files below *folder* that git tracks or would offer to add, or None outside of a checkout."""
+    """The files that git tracks or would offer to add, or None outside of a checkout."""
     try:
         tracked = _git(folder, "ls-files", "-z", "--cached", "--recurse-submodules").split("\0")
         added = _git(folder, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
@@ -94,7 +93,7 @@ def _tracked(folder: Path) -> list[str] | None:
 
 
 def _clone_history(folder: Path, target: Path) -> None:
-    """Give the empty folder *target* the history of the checkout *folder*: projects take their version from tags."""
+    """Give *target* the history of the checkout *folder*: projects take their version from tags."""
     if (folder / ".git").exists() and _has_commit(folder):
         _git(folder, "clone", "--quiet", "--no-checkout", "--no-recurse-submodules", "--", str(folder), str(target))
         _git(target, "reset", "--quiet")
@@ -195,8 +194,7 @@ class _Member(Struct, frozen=True):
 def unpack(archive: Path, folder: Path) -> Path:
     """The top folder of *archive*, unpacked into *folder*.
 
-    `BuildError` if it is damaged, reaches outside, or unpacks to far more than source code does; what is in
-    *folder* then has no use.
+    `BuildError` if it is damaged, reaches outside, or unpacks to far more than source code does.
     """
     try:
         with open_file(archive) as file:
@@ -361,10 +359,7 @@ def unpacked(
     patches: Iterable[Path] = (),
     without: Path | None = None,
 ) -> Path:
-    """The project folder of a fresh copy of *archive* in *folder*, as `copied` makes it.
-
-    `BuildError` without a project.
-    """
+    """The project folder of a fresh copy of *archive* in *folder*, as `copied` makes it."""
     project = copied(archive, folder, subdirectory=subdirectory, patches=patches, without=without)
     if not any((project / name).is_file() for name in PROJECT_FILES):
         where = f"subdirectory {subdirectory!r}" if subdirectory else "top folder"
@@ -398,9 +393,7 @@ def copied(
 
 
 def digest(source: NativeSource, *, without: Path | None = None) -> str:
-    """The hash that pins *source*, or a SHA-256 of all that a build takes from it: names, modes, contents, history,
-    not times.
-    """
+    """The hash that pins *source*, or that of all that a build takes from it: names, modes, contents, history."""
     match source:
         case Sdist():
             return f"sdist {source.sha256} {source.subdirectory}"
@@ -451,7 +444,7 @@ def _content(path: str) -> tuple[int, bytes]:
 
 
 def _copied(source: Path, target: Path, without: Path | None) -> Path:
-    """Copy what belongs to the project in *source*: of a git checkout what git would take, else all but caches."""
+    """Copy what belongs to the project: of a git checkout what git would take, else all but caches."""
     names = _listed(source, without)
     if names is None:
         ignored = _not_sources(target.parent, without)
@@ -484,7 +477,6 @@ def _settled(mode: int) -> int:
 
 
 def _listed(folder: Path, without: Path | None) -> list[str] | None:
-    """What git would take of *folder*, or None outside of a checkout."""
     if (names := _tracked(folder)) is None:
         return None
     left_out = (f"{os.path.relpath(without.resolve(), folder.resolve())}/",) if without else ()
@@ -493,7 +485,6 @@ def _listed(folder: Path, without: Path | None) -> list[str] | None:
 
 
 def _not_sources(*excluded: Path | None) -> Callable[[str, list[str]], set[str]]:
-    """For `shutil.copytree`: what is not part of a project, and the folders *excluded*."""
     left_out = {path.resolve() for path in excluded if path}
 
     def found(folder: str, names: list[str]) -> set[str]:
@@ -514,7 +505,6 @@ _LEVEL = 3  # at which reading and the network are slower than compressing
 
 
 def pack_tree(tree: Path, file: Path) -> None:
-    """Write the folder *tree* to *file*, under its name; `BuildError` if it cannot be."""
     try:
         with (
             file.open("wb") as raw,
@@ -527,7 +517,6 @@ def pack_tree(tree: Path, file: Path) -> None:
 
 
 def unpack_tree(file: Path, folder: Path) -> Path:
-    """The tree that was packed into *file*, in *folder*; `BuildError` if it cannot be written there."""
     try:
         with (
             open_file(file) as raw,

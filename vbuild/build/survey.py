@@ -88,8 +88,8 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     """What the files of a project say.
 
     *requires* are the projects that its build requirements, the *lines*, name, and *imported* those that they lack.
-    *module* is what users import, or "" if that is not certain. *libraries* are the CUDA toolkit's. *switches* are
-    variables that make it build here what it would download, or leave to Python.
+    *module* is what users import, if that is certain. *switches* are variables that make it build here what it
+    would download, or leave to Python.
     """
 
     requires: tuple[str, ...] = ()
@@ -110,7 +110,6 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
 
     @property
     def only_calls_cuda(self) -> bool:
-        """Whether it needs the toolkit's libraries, and compiles no code for GPUs."""
         return self.calls_cuda and not self.has_kernels
 
     @property
@@ -201,7 +200,6 @@ def _files(project: Path) -> Iterator[Path]:
 
 
 def _text(path: Path) -> str:
-    """The text of a source; "" for a link, data, and what cannot be read."""
     try:
         if path.is_symlink() or path.stat().st_size > _LARGEST:
             return ""
@@ -211,9 +209,7 @@ def _text(path: Path) -> str:
 
 
 def _stated(project: Path) -> tuple[tuple[str, ...], bool]:
-    """The build requirements in pyproject.toml, and whether hatchling has hooks that run on demand only, as for
-    mypyc.
-    """
+    """The build requirements in pyproject.toml, and whether hatchling has hooks on demand only, as for mypyc."""
     file = project / "pyproject.toml"
     try:
         table = Table.load(file) if file.is_file() else Table({})
@@ -235,8 +231,8 @@ def _at(table: object, *keys: str) -> Mapping[str, object]:
 def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
     """The known projects that setup.py imports at its top, and that *requires* lacks.
 
-    Of frameworks also what a handler of errors imports: some projects handle a missing torch themselves. Unknown
-    projects are left to the user: anyone can register a free name, and the build would run their code.
+    Of frameworks also what a handler of errors imports. Unknown projects are left to the user: anyone can register
+    a free name, and the build would run their code.
     """
     try:
         tree = ast.parse(_text(project / "setup.py"))
@@ -265,7 +261,6 @@ def _brings(required: str, needed: str) -> bool:
 
 
 def _module(project: Path, name: str) -> str:
-    """The module that users of *name* import, if its files leave no doubt."""
     plain = canonicalize_name(name).replace("-", "_")
     places = [project, *(project / folder for folder in _PLACES)]
     for file in (*project.glob("*.egg-info/top_level.txt"), *project.glob("*/*.egg-info/top_level.txt")):
@@ -286,7 +281,7 @@ def _module(project: Path, name: str) -> str:
 
 
 class DraftKey(Struct, frozen=True):
-    """One key of a recipe: its *table*, "" for the top, and a *comment*; one that *is_offered* is commented out."""
+    """A key of a recipe; one that *is_offered* is commented out."""
 
     table: str
     key: str
@@ -308,7 +303,6 @@ class RecipeDraft(Struct, frozen=True):
     keys: tuple[DraftKey, ...]
 
     def values(self) -> dict[str, Any]:
-        """What a reader of recipes gets: tables of keys by their names, and the keys of the top."""
         tables: dict[str, Any] = {}
         for key in self.keys:
             if not key.is_offered:
@@ -316,7 +310,6 @@ class RecipeDraft(Struct, frozen=True):
         return tables
 
     def text(self, prefix: str = "") -> str:
-        """The same as TOML, each table with *prefix* in front of its name."""
         lines: list[str] = []
         table = ""
         for key in self.keys:

@@ -44,10 +44,7 @@ class WheelTrial(Struct, frozen=True):
     pass_env: tuple[str, ...] = ()
 
     def run(self, wheel: Path, folder: Path, log: Path) -> TrialResult:
-        """Test *wheel* in the new *folder*; `BuildError`, with the last lines of *log*, if it fails.
-
-        A wheel for another CPU, or for a level above this machine's, is not tested.
-        """
+        """Test *wheel* in the new *folder*; one for another CPU, or a level above this machine's, is not tested."""
         folder.mkdir(parents=True)
         is_above = self.machine is None or not self.machine.runs(self.cpu)
         result = TrialResult.NONE if self.check.command is None else TrialResult.NOT_RUN if is_above else None

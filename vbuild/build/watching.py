@@ -68,10 +68,7 @@ class Made(Struct, frozen=True):
 
 
 class Compiled(Struct, frozen=True):
-    """The sources that a build has compiled around the wrappers; *flagged* are those with an -march of their own.
-
-    *linked* are the files that linkers have made, of these and of others.
-    """
+    """The sources that a build has compiled around the wrappers; *flagged* have an -march of their own."""
 
     around: frozenset[Path]
     flagged: frozenset[Path]
@@ -202,7 +199,7 @@ def _path(folder: str, name: str) -> Path:
 
 
 def _code(data: bytes) -> bytes:
-    """A digest of the machine code in the library *data*, which stripping does not change; empty without code.
+    """A digest of the machine code in *data*, which stripping does not change; empty without code.
 
     Of its sections: some linkers put the headers, which stripping changes, in one segment with the code.
     """
@@ -278,11 +275,9 @@ class Watch(Struct, frozen=True):
     def looked(
         self, path: str, folders: Iterable[str], *, stage: Path, project: Path, rust: str = ""
     ) -> "Looked | None":
-        """What the build of *project*, with its own files in *stage*, looked for: programs on *path*, and in
-        *folders*.
+        """What the build of *project*, with its own files in *stage*, looked for on *path* and in *folders*.
 
-        None if that is not known: no program was watched, or one was not, or a file was changed since the build
-        began.
+        None if that is not known: a program was not watched, or a file was changed since the build began.
         """
         if not (self.folder / _LOG).is_file():
             return None
@@ -319,8 +314,8 @@ class Watch(Struct, frozen=True):
         """The sources in *project* that were compiled without flags of a level, as no wrapper started the
         compiler.
 
-        They are listed by the module of *wheel* that was linked with their objects, or whose symbols name them;
-        ``""`` if nobody knows. *compiled* are the sources of the compiler wrappers.
+        They are listed by the module of *wheel* that has them, or by ``""`` if nobody knows. *compiled* are the
+        sources of the compiler wrappers.
         """
         seen = Compiled.of_log(self.folder / _COMMANDS)
         within, named = project.resolve(), {Path(source).name for source in compiled}
@@ -353,9 +348,8 @@ class Watch(Struct, frozen=True):
 class Looked(Struct, frozen=True):
     """What a build has looked for, and what was there.
 
-    *files* have their SHA-256, or a word for what they are; *programs* those of all of the name on PATH. Of
-    *listed* folders the names count that are made of *words*. *rust* is the key of Rust, of a build that looked for
-    it.
+    *files* have their SHA-256, or a word for what they are. Of *listed* folders the names count that are made of
+    *words*. *rust* is the key of Rust, of a build that looked for it.
     """
 
     files: dict[str, str]
@@ -365,7 +359,6 @@ class Looked(Struct, frozen=True):
     rust: str = ""
 
     def now(self, path: str, rust: str = "") -> Self:
-        """The same places as they are now, with programs on *path*; *rust* is Rust's key."""
         words = frozenset(self.words)
         return type(self)(
             {file: _state(file) for file in self.files},
@@ -393,10 +386,7 @@ def _remembered(compiler: str) -> bytes:
 
 
 def _library(compiler: str) -> bytes:
-    """The library as *compiler* makes it, for a build in `_FOLDER`.
-
-    Empty if programs of this machine do not start with it.
-    """
+    """What *compiler* makes for a build in `_FOLDER`; empty if programs of this machine do not start with it."""
     words = [f'-D{name}="{_FOLDER}/{file}"' for name, file in _PLACES.items()]
     made = [compiler, "-shared", "-fPIC", "-O2", "-w", "-fno-builtin", f"-DSIZE={_SIZE}ul", *words]
     with TemporaryDirectory() as folder:

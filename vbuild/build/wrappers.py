@@ -52,7 +52,6 @@ class Ccache(Struct, frozen=True):
     variables: Mapping[str, str]
 
     def prefix(self, command: tuple[str, ...]) -> tuple[str, ...]:
-        """What to put before the compiler *command*; nothing if it would not help, or is done already."""
         # zig cc has a cache of its own; and a distribution may have a folder of links to ccache
         if len(command) != 1 or Path(command[0]).resolve().name in NAMES:
             return ()
@@ -62,8 +61,7 @@ class Ccache(Struct, frozen=True):
 def ccache(setting: str, base: Path, environment: Mapping[str, str]) -> Ccache | None:
     """The ccache for builds in the folder *base*, which is new for every run; None without one.
 
-    ``auto`` is the one on PATH, unless CC or CXX name a cache, or it cannot write. `BuildError` if it is asked for
-    by name and cannot be used.
+    ``auto`` is the one on PATH, unless CC or CXX name a cache, or it cannot write.
     """
     own = f"{environment.get('CC', '')} {environment.get('CXX', '')}".split()
     if setting == "none" or (setting == "auto" and any(Path(word).name in NAMES for word in own)):
@@ -128,9 +126,8 @@ _SEARCHED = {
 class Override(Struct, frozen=True):
     """A compiler command with flags of the project's own that choose instructions: *removed*, or *kept*.
 
-    *why* has the reason for each, as `vbuild.toolchain.compiler_program` calls it. *added* are flags of ours that
-    it lacked. One with *refused* flags only asks whether the compiler takes them: it does not. *object* is what
-    *kept* flags made.
+    *added* are flags of ours that it lacked. One with *refused* flags only asks whether the compiler takes them: it
+    does not. *object* is what *kept* flags made.
     """
 
     program: str
@@ -150,8 +147,7 @@ class Override(Struct, frozen=True):
 class FailedCall(Struct, frozen=True):
     """A call of a compiler that failed: its *arguments*, the line that says why, and how its source begins.
 
-    *removed* are flags of the project's own. Without *arguments* it is a program or library that was looked for in
-    vain.
+    Without *arguments* it is a program or library that was looked for in vain.
     """
 
     program: str
@@ -177,19 +173,19 @@ class FailedCall(Struct, frozen=True):
 
     @property
     def is_telling(self) -> bool:
-        """Whether it lacked something that this machine may have: a header, a library, an instruction."""
+        """Whether it lacked something that this machine may have."""
         return not self.arguments or any(words in self.error for words in _LACKING)
 
 
 class CompilerCall(Struct, frozen=True):
-    """A call of the compiler *program*, and the absolute paths of the *sources* that it compiled."""
+    """A call of a compiler, and the absolute paths of what it compiled."""
 
     program: str
     sources: tuple[str, ...]
 
 
 class CompilerWrappers(Struct, frozen=True):
-    """The compiler wrappers in *folder*, and the log of what they change; *cuda* is the CUDA_HOME with nvcc's."""
+    """The compiler wrappers in *folder*; *cuda* is the CUDA_HOME with nvcc's."""
 
     folder: Path
     log: Path
@@ -219,7 +215,6 @@ class CompilerWrappers(Struct, frozen=True):
         return compiler_calls(self.folder / _CALLS)
 
     def compilers(self, compilers: Compilers, path: str) -> tuple[Material, ...]:
-        """Those of *compilers* on *path* that were called to compile or to link, with their SHA-256."""
         files = {name: _behind_cache(name, Path(command[0]), path) for name, command in compilers.programs}
         return compilers_in(self.folder / _CALLS, files)
 
@@ -228,9 +223,7 @@ class CompilerWrappers(Struct, frozen=True):
 
 
 class BuildFolders(Struct, frozen=True):
-    """The folders whose paths become relative in binaries: the tree, native dependencies, environments, Python's
-    headers.
-    """
+    """The folders whose paths become relative in binaries."""
 
     source: Path
     prefixes: tuple[Prefix, ...] = ()
@@ -248,10 +241,7 @@ def install_wrappers(
     cuda: CudaRules | None = None,
     cache: Ccache | None = None,
 ) -> CompilerWrappers:
-    """Put into *folder* a wrapper for every compiler, by *rules*, and one for nvcc, by *cuda*.
-
-    A RUSTC_WRAPPER of *environment* stays in use.
-    """
+    """Put into *folder* a wrapper for every compiler, by *rules*, and one for nvcc, by *cuda*."""
     toolkit = cuda.nvcc.parents[1] if cuda else None
     if cuda and cuda.archs.requests:
         check_nvcc(cuda.nvcc)
@@ -310,7 +300,6 @@ def install_wrappers(
 
 
 def _rpaths(toolkit: Path) -> Iterator[str]:
-    """The linker arguments that make libraries look into *toolkit*, as setuptools and scripts write them."""
     for option in ("-Wl,-rpath,", "-Wl,-rpath=", "-Wl,-R", "-R"):
         for folder in ("lib64", "lib"):
             words = f"{option}{toolkit / folder}"
@@ -332,10 +321,7 @@ def compiler_calls(log: Path) -> tuple[CompilerCall, ...]:
 
 
 def compilers_in(log: Path, files: Mapping[str, Path] | None = None) -> tuple[Material, ...]:
-    """The compilers that the *log* of calls shows to compile or link, with the SHA-256 of their *files*.
-
-    Not those only tried out.
-    """
+    """The compilers that the *log* shows to compile or link, not only tried out; with the SHA-256 of their *files*."""
     calls = (*compiler_calls(log), *compiler_calls(log.with_name(compiler_program.LINKS)))
     compilers = []
     for name in sorted({call.program for call in calls if not is_trial(call.sources)}):
@@ -378,10 +364,9 @@ def _logged(log: Path, kind: type[T]) -> Iterable[T]:
 
 
 def with_known_sources(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
-    """*found* with sources outside of *project* by the part of their paths that rules and people know.
+    """*found* with sources outside of *project* by the end of their paths that a path in it has, too.
 
-    A project may copy its files to another folder below /tmp each time: the longest end stays that a path in the
-    tree has, too.
+    A project may copy its files to another folder below /tmp each time.
     """
     ends: dict[str, list[tuple[str, ...]]] = {}
     away = {PurePath(source) for override in found for source in override.sources if source.startswith("/")}

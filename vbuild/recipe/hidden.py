@@ -43,7 +43,7 @@ def too_short(
     environment: Mapping[str, str] = os.environ,
     asked: Iterable[str] | None = None,
 ) -> Iterator[str]:
-    """A line for each secret, by its name, that is too short to be hidden, in settings and in what is *asked* for."""
+    """A line for each secret that is too short to be hidden, in settings and in what is *asked* for."""
     asked = tuple(recipe.build.pass_env if asked is None else asked)
     passed_on = ((name, text) for name, text in environment.items() if is_asked(name, asked))
     named = dict.fromkeys(

@@ -79,10 +79,7 @@ class Lock(Struct, frozen=True):
         return json.dumps(data, indent=1, sort_keys=True) + "\n"
 
     def packages(self, requirements: Collection[str], python: str) -> tuple[str, ...] | None:
-        """What to install for *requirements* on *python*, or None if they are not listed.
-
-        `RecipeError` if the lock is binding.
-        """
+        """What to install for *requirements* on *python*, or None if they are not listed."""
         listed = [requirement for requirement in self.requirements if requirement.python == python]
         for requirement in listed:
             if set(requirements) <= set(requirement.requires):

@@ -41,7 +41,7 @@ _ZSTD = frozenset({Compress.SIZE, Compress.BALANCE})
 
 
 class GpuGroup(Struct, frozen=True):
-    """The GPUs of one variant wheel, under its label; *place* is where the recipe says so."""
+    """The GPUs of one variant wheel, under its label."""
 
     label: str
     gpus: GpuList
@@ -178,7 +178,7 @@ class Plain(StrEnum):
 
 
 class AxisValue(Struct, frozen=True):
-    """One value of a free axis: the properties of its wheels, and what their build is given."""
+    """A value of a free axis: the properties of its wheels, and what their build is given."""
 
     name: str
     properties: tuple[str, ...] = ()

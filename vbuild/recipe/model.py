@@ -134,8 +134,6 @@ def compared_with(text: str, folder: Path) -> str | Path:
 
 
 class Repair(Struct, frozen=True):
-    """How a built wheel becomes portable: by auditwheel, by a *command*, or not at all; with a *bill* of materials."""
-
     command: str | None = None
     skip: bool = False
     exclude: tuple[str, ...] = ()
@@ -181,7 +179,7 @@ class Check(Struct, frozen=True):
 
 
 class Bench(Struct, frozen=True):
-    """A command or script that prints how long something takes with the installed wheel.
+    """What prints how long something takes with the installed wheel.
 
     Every wheel for *python* runs it so many *rounds*. A level that surely brings less than *min_gain*, a part of 1,
     is left out.
@@ -247,10 +245,7 @@ class Recipe:
 
     @classmethod
     def load(cls, path: Path, asked: Keys = MappingProxyType({})) -> Self:
-        """The recipe at *path*: a recipe file, a ``pyproject.toml``, or the folder of a project.
-
-        *asked* tables replace keys.
-        """
+        """The recipe at *path*: a file, or the folder of a project; *asked* tables replace keys."""
         path = project_file(path) if path.is_dir() else path
         is_project = path.name in PROJECT_FILES
         table = Table({}) if path.name == "setup.py" else Table.load(path)
@@ -266,7 +261,7 @@ class Recipe:
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:
-        """Every wheel to build, by Python, each Python's plain wheel first; `RecipeError` if two would be one."""
+        """Every wheel to build, by Python, each Python's plain wheel first."""
         return tuple(
             replace(
                 target,
@@ -277,7 +272,7 @@ class Recipe:
         )
 
     def chosen(self, *, only: Collection[str] = (), pythons: Collection[str] = ()) -> tuple[Target, ...]:
-        """The targets called as in *only*, for those of *pythons*; all if one is empty; `RecipeError` for others."""
+        """The targets called as in *only*, for those of *pythons*; all if one is empty."""
         labels = dict.fromkeys(map(str, self.targets))
         for label in only:
             if label not in labels:
@@ -389,7 +384,6 @@ def lock_file(recipe: Path) -> Path:
 
 
 def _stated(source: Folder | Git) -> tuple[str | None, Table | None]:
-    """The name and the ``[variant]`` table of the project in *source*, as far as known before it is fetched."""
     if isinstance(source, Git):
         return None, None
     folder = source.path / source.subdirectory

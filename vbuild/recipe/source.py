@@ -125,7 +125,7 @@ def sdist_file(path: Path, subdirectory: str = "") -> Sdist:
 
 
 def _older_name(file: str) -> tuple[str, Version]:
-    """The name and version of an sdist as it was packed before PEP 625: also a .tar.bz2, .tar.xz or .tgz."""
+    """The name and version of an sdist as it was packed before PEP 625."""
     match = _SDIST_FILE.fullmatch(file)
     try:
         if match:
@@ -143,9 +143,7 @@ def project_file(folder: Path) -> Path:
 
 
 def project_name(folder: Path) -> str | None:
-    """The name of the project in *folder*, as far as it is written there literally: in ``[project]``, or as before
-    that.
-    """
+    """The name of the project in *folder*, as far as it is written there literally."""
     pyproject = folder / "pyproject.toml"
     if pyproject.is_file() and (name := Table.load(pyproject).handed("project", optional=True).optional_text("name")):
         return name

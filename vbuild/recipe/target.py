@@ -33,10 +33,10 @@ _Build = tuple[ToolkitSpec | str | None, ...]
 
 
 class Target(Struct, frozen=True):
-    """One wheel: for one Python, running on *cpu* and all above it, under *label*, or plain if that is None.
+    """A wheel: for one Python, running on *cpu* and all above it, under *label*, or plain if that is None.
 
-    It is what a build with *cuda* leaves for *gpus*, or all of it if that is None. *requires* are the projects that
-    it is built against, with the version that the matrix has.
+    It is what a build with *cuda* leaves for *gpus*, or all of it. *requires* are the projects that it is built
+    against, with the version that the matrix has.
     """
 
     label: str | None
@@ -123,10 +123,7 @@ class _Point(Struct, frozen=True):
 def evaluated(
     matrix: Matrix, drafts: Iterable[Draft] = (), *, compress: Compress = Compress.DEFAULT
 ) -> tuple[Target, ...]:
-    """Every wheel of *matrix* and of the project's own *drafts*, by Python, each Python's plain one first.
-
-    Drafts for another machine cannot be built here and are left out.
-    """
+    """Every wheel of *matrix* and of the project's own *drafts*, by Python, each Python's plain one first."""
     base = matrix.lowest or baseline(matrix.cpus[0].machine if matrix.cpus else None)
     points = _points(matrix, base)
     mine = [draft for draft in drafts if draft.cpu is None or draft.cpu.machine == base.machine]

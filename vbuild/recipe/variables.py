@@ -173,10 +173,7 @@ def passed(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[st
 
 
 def for_installers(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
-    """What uv and pip see of *environment*: what the project's code does, and their own settings with their logins.
-
-    The build of a requirement without a wheel sees it, too: installers hand their environment on.
-    """
+    """What uv and pip see of *environment*: what the project's code does, and their own settings with their logins."""
     own = {
         name: text
         for name, text in environment.items()

@@ -105,7 +105,7 @@ class RewrittenCommand:
 
 
 def rewritten_command(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
-    """The arguments of a C, C++ or Fortran compiler, by the *rules* of `vbuild.build.plan.WrapperRules`."""
+    """The arguments of a C, C++ or Fortran compiler, by *rules* of `vbuild.build.plan.WrapperRules`."""
     arguments = _expanded(arguments)
     sources, assembles = _sources(arguments)
     result = RewrittenCommand((), sources)
@@ -221,7 +221,6 @@ def _codegen_kept(value: str, rules: "Rules") -> tuple[str, list[str]]:
 
 
 def chooses_instructions(flag: str) -> bool:
-    """Whether *flag* of a compiler chooses the instructions that it may use."""
     return flag.startswith(_CHOOSES)
 
 
@@ -250,8 +249,7 @@ def _takes_value(word: str) -> bool:
 def _sources(arguments: "Sequence[str]") -> tuple[list[str], bool]:
     """The files a command compiles, and whether all of them are assembly.
 
-    Assembly keeps its flags: its instructions are the author's choice anyway, and on Arm flags say what the
-    assembler accepts.
+    Assembly keeps its flags: on Arm they say what the assembler accepts.
     """
     sources: list[str] = []
     language = ""
@@ -377,7 +375,7 @@ def _log(settings: "dict[str, Any]", entry: "dict[str, Any]") -> None:
 def _ended(command: "list[str]") -> "tuple[int, bytes]":
     """The status of *command*, and what it wrote to standard error, which is passed on.
 
-    That goes to a file first: a daemon that it starts, such as a cache's, may hold a pipe open forever.
+    That goes to a file first: a daemon that it starts may hold a pipe open forever.
     """
     errors = os.memfd_create("errors")
     process = os.posix_spawnp(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, errors, 2)])
@@ -393,7 +391,7 @@ def _ended(command: "list[str]") -> "tuple[int, bytes]":
 
 
 def _note_failure(settings: "dict[str, Any]", name: str, result: RewrittenCommand, errors: str) -> None:
-    """Log why a command failed, and how its source begins, which is gone afterwards if it only asked something."""
+    """Log why a command failed, and how its source begins, which may be gone afterwards."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     telling = [line for line in lines if any(word in line for word in _ERRORS)]
     try:
@@ -430,9 +428,9 @@ def _is_device_pass(arguments: "Sequence[str]") -> bool:
 
 
 def _map_lines(preprocessed: str, mapping: "Sequence[str]") -> None:
-    """Have the file *preprocessed* name its sources as binaries do: nvcc writes those names into GPU code.
+    """Have *preprocessed* name its sources as binaries do: nvcc writes those names into GPU code.
 
-    It has no option for that, and puts a relative name behind the folder that it runs in, so all begin with /.
+    It puts a relative name behind the folder that it runs in, so all begin with /.
     """
     import re
 
@@ -474,10 +472,7 @@ def _count(
 
 
 def _keep_answer(folder: str, name: str, command: "list[str]", *, is_zig: bool) -> None:
-    """Keep in *folder* what the compiler *name* says of itself, at its first call.
-
-    Only here it is known: rustup takes another rustc in another folder, and a container is gone afterwards.
-    """
+    """Keep in *folder* what the compiler *name* says of itself, at its first call: only here it is known."""
     answer = os.path.join(folder, name)
     if os.access(answer, os.F_OK):
         return

@@ -95,7 +95,7 @@ def write_wrappers(
 
 
 def is_wrapper(nvcc: bytes) -> bool:
-    """Whether the program that begins with the bytes *nvcc* is a wrapper of vbuild, which would start itself again."""
+    """Whether the program that begins with *nvcc* is a wrapper of vbuild, which would start itself again."""
     return _NVCC.encode() in nvcc
 
 

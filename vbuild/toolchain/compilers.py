@@ -67,9 +67,8 @@ class Rust(Struct, frozen=True):
 class Compilers(Struct, frozen=True):
     """The C compiler of a build with its C++ partner, and the Rust compiler if there is one.
 
-    *c* and *cxx* are commands with a bare name on PATH; *programs* are all compiler names on PATH with the commands
-    behind them, which need *variables*. *marks_levels*: the linker knows ``-z x86-64-v3``. *why* says why zig was
-    taken if nobody asked for it.
+    *c* and *cxx* are commands with a bare name; *programs* are all compilers on PATH with the commands behind them,
+    which need *variables*. *marks_levels*: the linker knows ``-z x86-64-v3``. *why* says why zig was taken.
     """
 
     family: CompilerFamily
@@ -173,7 +172,6 @@ def _partner(name: str, interpreter: Interpreter) -> str:
 
 
 def known_macros(compiler: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
-    """The macros that identify *compiler*; `BuildError` if it is neither gcc nor clang."""
     command = [*compiler, *QUESTION]
 
     def ask() -> dict[str, int]:
@@ -227,7 +225,6 @@ def _marks_levels(compiler: Path, environment: Mapping[str, str]) -> bool:
 
 
 def found_rust(environment: Mapping[str, str]) -> Rust | None:
-    """The Rust on *environment*'s PATH, or None if that lacks rustc or cargo."""
     rustc, cargo = (shutil.which(name, path=environment.get("PATH")) for name in ("rustc", "cargo"))
     if rustc is None or cargo is None:  # without cargo, maturin would ask for a package that downloads Rust
         return None
@@ -247,7 +244,7 @@ def cargo_home(environment: Mapping[str, str]) -> Path:
 
 
 def behind_rustup(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """The files that decide which compilers rustup's ``rustc``, one program for all of them, stands for."""
+    """The files that decide which compilers rustup's ``rustc`` stands for."""
     home = Path(environment.get("RUSTUP_HOME") or Path(environment.get("HOME", "/"), ".rustup"))
     patterns = ("update-hashes/*", "toolchains/*/bin/rustc")
     return (home / "settings.toml", *(file for pattern in patterns for file in sorted(home.glob(pattern))))
@@ -286,7 +283,7 @@ def provided_zig(
     machine: str | None = None,
     on_progress: OnProgress = silently,
 ) -> Path:
-    """The zig executable for *machine*, by default this one; fetched and unpacked unless *store* has it."""
+    """The zig executable for *machine*, fetched and unpacked unless *store* has it."""
     pin = _zig_pin(machine or platform.machine())
     try:
         folder = ToolkitCache.at(store).component(
@@ -320,8 +317,7 @@ def build_compilers(
 ) -> Compilers:
     """The compilers that *host* asks for, to build for *cpu*; *zig* is called if they are zig's.
 
-    `BuildError` if there is none, or zig cannot build for that machine or glibc. Without *writes* what zig needs in
-    the user's cache need not be there.
+    Without *writes* what zig needs in the user's cache need not be there.
     """
     of_zig = partial(_zig_compilers, zig, cpu, interpreter=interpreter, environment=environment, writes=writes)
     if host.compiler is HostCompiler.ZIG:
@@ -383,10 +379,7 @@ def zig_cpu(cpu: Cpu) -> str:
 
 
 def _headers(interpreter: Interpreter, machine: str, *, writes: bool) -> tuple[str, ...]:
-    """The option for pyconfig.h's part in Debian's folder for each machine, where zig does not look.
-
-    The folder around it is the system's, whose headers are of another C library.
-    """
+    """The option for pyconfig.h's part in Debian's folder for each machine, where zig does not look."""
     own = interpreter.include.parent / interpreter.multiarch / interpreter.include.name
     if not interpreter.multiarch or not (own / "pyconfig.h").is_file():
         return ()

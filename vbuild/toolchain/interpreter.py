@@ -62,7 +62,7 @@ _NOISE_PREFIXES = (
 
 
 class Interpreter(Struct, frozen=True):
-    """A Python, and the commands and flags that its sysconfig hands to extension builds."""
+    """A Python, and what its sysconfig hands to extension builds."""
 
     path: Path
     implementation: str
@@ -79,7 +79,7 @@ class Interpreter(Struct, frozen=True):
 
     @classmethod
     def found(cls, python: str, environment: Mapping[str, str]) -> Self:
-        """The interpreter *python*, a version or a path; `BuildError` if this machine has none. None is downloaded."""
+        """The interpreter *python*, a version or a path; none is downloaded."""
         if python in {"", sys.executable}:
             return cls.at(Path(sys.executable), environment)
         ran = find_python(python, environment)
@@ -118,7 +118,7 @@ class Interpreter(Struct, frozen=True):
 
     @property
     def rpaths(self) -> tuple[str, ...]:
-        """The linker arguments that name this interpreter's own folders, which no wheel may carry."""
+        """The linker arguments that name its own folders, which no wheel may carry."""
         words = [*self.ldflags.split(), *self.ldshared.split()]
         return tuple(dict.fromkeys(word for word in words if word.startswith(("-Wl,-rpath,", "-Wl,-R"))))
 
@@ -165,9 +165,9 @@ def remembered(
     also: Iterable[Path] = (),
     memory: Path | None = None,
 ) -> T:
-    """What `ask` gives, a value as JSON takes it; or what it gave for the same *question* to the same *program*.
+    """What *ask* gives, or gave for the same *question* to the same *program*, as JSON takes it.
 
-    The answer depends on the files *also*, too. What `ask` raises is not remembered.
+    The answer depends on the files *also*, too.
     """
     key = key_of(
         [

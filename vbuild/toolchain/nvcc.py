@@ -64,9 +64,7 @@ _MAPPED = "-Xcompiler=-DVBUILD_MAPPED_LINES"
 
 @dataclass(frozen=True, slots=True)
 class HostCompiler:
-    """How host code is compiled: the wrappers' *rules*, where their compilers really are, and the flags that map
-    folders.
-    """
+    """How host code is compiled: the wrappers' *rules*, where their compilers really are, and what maps folders."""
 
     rules: dict[str, tuple[str, ...]]
     compilers: Mapping[str, str]
@@ -83,8 +81,7 @@ class HostCompiler:
 class RewrittenNvcc:
     """A command's new *words*, the line for the log, and which host flags came out, went in, or are refused.
 
-    With *keeps*, host code keeps the project's own flags, so that no compiler wrapper may stand before its
-    compiler.
+    With *keeps*, host code keeps the project's own flags: no compiler wrapper may stand before its compiler.
     """
 
     words: tuple[str, ...]
@@ -201,10 +198,7 @@ def _without(option: Option, removed: frozenset[str]) -> tuple[str, ...]:
 
 
 def _host_compiler(given: str, host: HostCompiler, *, is_wrapper: bool) -> tuple[str, ...]:
-    """The options for the host compiler *given*: its wrapper or the program itself.
-
-    torch hands CC on, flags and all, which nvcc takes for a file's name.
-    """
+    """The options for the host compiler *given*: its wrapper or the program itself."""
     if not given:
         return ()
     words = [given] if Path(given).exists() else given.split()
@@ -233,7 +227,7 @@ def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
 
 
 def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: HostCompiler) -> Iterator[str]:
-    """The options that name what is compiled after the project's own files, if *call* compiles one, of *paths*."""
+    """What names files in between after the project's own files, if *call* compiles one, of *paths*."""
     if not paths or not tells_apart(paths) or not all(path.endswith(".cu") for path in paths):
         return
     name = compiler_program.mapped(paths[0], host.mapping)
@@ -254,9 +248,7 @@ def tells_apart(paths: Sequence[str]) -> bool:
 
 
 def _relative(source: str, mapping: Sequence[str]) -> str:
-    """The path of *source* from this folder on, by which GPU code with line numbers is called, if *mapping* has
-    both in one.
-    """
+    """The path of *source* from this folder on, if *mapping* has both in one."""
     here, there = (compiler_program.mapped(os.path.join(path, ""), mapping) for path in (os.getcwd(), absolute(source)))  # noqa: PTH109, PTH118 - as above
     is_one_folder = bool(here and there) and str(here).partition("/")[0] == str(there).partition("/")[0]
     return os.path.relpath(source) if os.path.isabs(source) and is_one_folder else source  # noqa: PTH117 - the same
@@ -273,7 +265,6 @@ _HERE = "/proc/self/cwd"  # the folder of any process: compilers take it from PW
 
 
 def main() -> NoReturn:
-    """Run nvcc as the settings in the folder of the compiler wrappers say, which is the first argument."""
     folder, words = sys.argv[1], sys.argv[2:]
     settings = marshal.loads(Path(folder, compiler_program.SETTINGS).read_bytes())  # noqa: S302 - vbuild wrote it there itself
     program = settings["nvcc"]["command"]
@@ -320,10 +311,10 @@ def main() -> NoReturn:
 def side_by_side(
     command: Command, folder: Path, environment: dict[str, str], program: Sequence[str]
 ) -> tuple[str, ...]:
-    """The words that let nvcc use what is left of the processes of the build, if *command* is for several GPUs.
+    """The words that let nvcc use what is left of the build's processes, if *command* is for several GPUs.
 
-    Each is the lock of a file in *folder*, which nvcc and its children keep as long as they run. For a compiler
-    cache in *program* they are variables of *environment* instead.
+    Each is the lock of a file in *folder*, kept as long as nvcc and its children run. For a compiler cache they are
+    variables of *environment* instead.
     """
     asked = environment.get(compiler_program.THREADS, "")
     most = min(int(asked) if asked.isdigit() else 0, len(command.ours))
@@ -353,8 +344,8 @@ def side_by_side(
 def _started(program: Sequence[str], call: Call, folder: str, source: str) -> Sequence[str]:
     """How *program*, which may begin with a compiler cache, is started for *call* in the tree *source*.
 
-    An image that nvlink makes names the folders of libraries, which nvcc finds by the path that it is called by:
-    for links, which no cache keeps, that leads over *folder*, and is the same everywhere.
+    An image that nvlink makes names the folders of libraries, by the path that nvcc is called by: for links, that
+    leads over *folder*, and is the same everywhere.
     """
     if call.output not in LINKS or os.path.commonpath([source, os.getcwd()]) != source:  # noqa: PTH109 - as above
         return program
@@ -363,9 +354,7 @@ def _started(program: Sequence[str], call: Call, folder: str, source: str) -> Se
 
 
 def _kept_in(call: Call, folder: Path) -> tuple[str, ...]:
-    """The words that take the process number out of the names of files in between, if *call* also links: symbol
-    tables have one.
-    """
+    """What takes the process number out of names of files in between if *call* also links: symbol tables have one."""
     is_link = call.output is NvccOutput.LIBRARY and bool(call.sources) and tells_apart(call.sources)
     if not is_link or call.has("-keep", "-keep-dir", "-save-temps", "-objtemp", "-dryrun"):
         return ()

@@ -176,13 +176,11 @@ class Call:
 
     @property
     def output(self) -> NvccOutput:
-        """What it makes, a library or program if no option says otherwise."""
         stages = (_STAGES[option.name] for option in self.flat if option.name in _STAGES)
         return next(stages, NvccOutput.LIBRARY)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The absolute paths of what it makes, as far as they are known."""
         named_file = self.values("-o")
         folder = Path((*self.values("-odir"), "")[0])
         if named_file or self.output is not NvccOutput.OBJECT:
@@ -255,7 +253,6 @@ class Codegen:
 
     @property
     def offer(self) -> GpuOffer:
-        """What it offers to a GPU; what is for the device linker is neither machine code nor PTX."""
         match = _matched(self.code)
         return GpuOffer(_KINDS[match["kind"]], Arch(int(match["number"]), match["suffix"]))
 
@@ -368,9 +365,8 @@ def spelled(codegens: Iterable[Codegen]) -> list[str]:
 class CudaRules:
     """What the nvcc wrapper does to a command; *nvcc* is the program it then runs.
 
-    *aliases* are lists that stand for the request, in the words of a tool that has none for all of it. Of *files*,
-    the first that matches counts. *append* is put behind each compile, and *host* is the host compiler of commands
-    that name none. *seeds*: the random part of names is of the object's path.
+    *aliases* are lists that stand for the request, in the words of a tool. Of *files*, the first that matches
+    counts. *append* is put behind each compile, and *host* is the host compiler of commands that name none.
     """
 
     nvcc: Path
@@ -408,12 +404,10 @@ class CudaRules:
         )
 
     def rule(self, paths: Iterable[str]) -> FileRule | None:
-        """The rule for a command that compiles the files at the absolute *paths*."""
         files = tuple(paths)
         return next((rule for rule in self.files if any(matches(path, rule.glob) for path in files)), None)
 
     def decided(self, theirs: Sequence[Codegen], rule: FileRule | None, *, defers: bool) -> tuple[Codegen, ...]:
-        """The list of a command that has *theirs*, by *rule*, or by the rule for all."""
         archs = rule.archs if rule else self.mode
         if isinstance(archs, GpuList):
             return requested(archs, defers=defers)
@@ -446,8 +440,7 @@ _TRIAL_FILE = re.compile(r"(?:conftest|_configtest|CMake\w+Compiler(?:ABI|Id))(?
 class Command:
     """A command that passed the wrapper: the list of codes that it had, *theirs*, and the one it ran with, *ours*.
 
-    *rule* tells how that came about, and *is_ruled* that it is the recipe's rule for this file. An empty *theirs*
-    is no list, or none that says anything.
+    *rule* tells how that came about, and *is_ruled* that it is the recipe's for this file.
     """
 
     sources: tuple[str, ...]
@@ -492,10 +485,7 @@ def is_excused(command: Command) -> bool:
 
 
 def missing(command: Command, offers: Sequence[GpuOffer], archs: GpuList) -> tuple[str, ...]:
-    """What *archs* asks for and a fatbin of *command* with *offers* lacks, in nvcc's words.
-
-    The device linker leaves PTX behind.
-    """
+    """What *archs* asks for and a fatbin of *command* with *offers* lacks, in nvcc's words."""
     is_linked = command.output in LINKS and not any(offer.code is GpuCodeKind.PTX for offer in offers)
     wanted = (want for request in archs for want in wants(request) if not (is_linked and want.code is GpuCodeKind.PTX))
     return lacking([offers], wanted)

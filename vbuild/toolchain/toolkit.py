@@ -56,8 +56,7 @@ class ToolkitPin(Struct, frozen=True, order=True):
 class Toolkit(Struct, frozen=True):
     """A CUDA toolkit in the folder *root*, a ``CUDA_HOME``; *pins* are what it was laid out from, if it was.
 
-    A build with it depends on *identity*, 64 hex digits. *is_new*: it was laid out just now, so its licence is
-    pointed out.
+    A build with it depends on *identity*. *is_new*: it was laid out just now, so its licence is pointed out.
     """
 
     version: Dotted
@@ -178,10 +177,7 @@ _SHOWN = 5
 
 
 def pin_of_index(projects: tuple[str, ...], version: Version, machine: str, *, indexes: Indexes) -> ToolkitPin:
-    """The wheel of *version* for Linux on *machine*, of the first of *projects* that the package index has.
-
-    `BuildError`, with what is there, if it has none, or states no hash for it.
-    """
+    """The wheel of *version* for Linux on *machine*, of the first of *projects* that the package index has."""
     from vbuild.index_client.packages import files_of
 
     for project in projects:
@@ -241,10 +237,6 @@ def resolved_pins(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[Toolkit
 
 
 def release_of(spec: ToolkitSpec, *, instead: Iterable[str] = ()) -> ToolkitRelease:
-    """The release of CUDA that *spec* names.
-
-    `BuildError`, with what there is, if the package index lacks it or its nvcc.
-    """
     version = spec.version
     there = {each: release for each, release in releases().items() if release.compiles or not spec.has_kernels}
     if release := there.get(version):
@@ -265,7 +257,6 @@ def identity_of(version: Dotted, pins: Iterable[ToolkitPin]) -> str:
 
 
 def _library(library: ToolkitLibrary, release: ToolkitRelease, machine: str, ask: Ask) -> Iterator[ToolkitPin]:
-    """The wheels of *library*: its own by its version, and what it needs of the toolkit as pinned."""
     projects = release.projects(library.name)
     if not projects and library.version is None:
         raise BuildError(
@@ -421,7 +412,7 @@ def passed_over(spec: ToolkitSpec, environment: Mapping[str, str]) -> tuple[str,
 
 
 def toolkit_folders(environment: Mapping[str, str], version: Dotted | None = None) -> Iterator[Path]:
-    """Where toolkits may be, the most deliberate first; of those in the usual place, that of *version* or all."""
+    """Where toolkits may be, the most deliberate first."""
     yield from (Path(environment[name]) for name in VARIABLES if environment.get(name))
     yield from [_USUAL / f"cuda-{version}"] if version else sorted(_USUAL.glob("cuda-*.*"))
     yield _USUAL / "cuda"
@@ -435,7 +426,6 @@ def installed(environment: Mapping[str, str]) -> tuple[Installed, ...]:
 
 
 def _state(root: Path) -> Iterator[str]:
-    """Every file of the toolkit in *root*, as far as is known without reading it."""
     homes = (root, *sorted(root.glob("targets/*")))
     pending = [os.fspath(home / name) for home in homes for name in reversed(_FOLDERS)][::-1]
     top, seen = len(os.fspath(root)) + 1, set[tuple[int, int]]()

@@ -108,7 +108,6 @@ AGAIN = 7 * 86400  # seconds after which files are hashed again that nothing has
 
 
 def write_stamp(folder: Path, stamp: Mapping[str, Any]) -> None:
-    """Put the *stamp* with what is there into *folder*, which is complete."""
     contents = {path: _digest(folder / path) for path in sorted(_paths(folder))}
     size = sum(os.lstat(folder / path).st_size for path in contents)
     (folder / SEEN).write_text(_state(folder, contents), encoding="utf-8")
@@ -177,10 +176,7 @@ _SHARED = "nvidia"
 
 
 def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, release: str) -> None:
-    """Make *root*, a new folder, the CUDA_HOME of the unpacked *components*, for Linux on *machine*.
-
-    `BuildError` if two components have different files of one name, or one has nothing for a toolkit.
-    """
+    """Make *root*, a new folder, the CUDA_HOME of the unpacked *components*, for Linux on *machine*."""
     root.mkdir()
     placed: dict[str, ToolkitPin] = {}
     for pin, folder in sorted(components.items()):
@@ -263,8 +259,6 @@ def silently(_step: str) -> None:
 
 
 class ToolkitCache(Struct, frozen=True):
-    """The cache in *folder*; all of it raises `BuildError` if nothing can be written there."""
-
     folder: Path
 
     @classmethod
@@ -321,10 +315,7 @@ class ToolkitCache(Struct, frozen=True):
         on_progress: OnProgress = silently,
         stop: threading.Event | None = None,
     ) -> Path:
-        """The folder of the unpacked wheel of *pin*, fetched from *places* unless it is there.
-
-        `FetchError` or `BuildError` soon after somebody has set *stop*.
-        """
+        """The folder of the unpacked wheel of *pin*; it ends soon after somebody has set *stop*."""
         folder, stop = self.component_folder(pin), stop or threading.Event()
 
         def make(part: Path) -> None:
@@ -355,7 +346,6 @@ class ToolkitCache(Struct, frozen=True):
         return None
 
     def remembered(self, name: str, ask: Callable[[], ToolkitPin]) -> ToolkitPin:
-        """The pin kept under *name*, or what *ask* gives, which is kept."""
         if known := self.pin(name):
             return known
         pin = ask()
@@ -365,7 +355,7 @@ class ToolkitCache(Struct, frozen=True):
 
     @contextmanager
     def locked(self, name: str, *, stop: threading.Event | None = None) -> Iterator[None]:
-        """Hold the lock of the entry *name* for the block; `BuildError` if *stop* is set meanwhile."""
+        """Hold the lock of the entry *name*; `BuildError` if *stop* is set meanwhile."""
 
         def check() -> None:
             if stop and stop.is_set():
@@ -426,7 +416,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 class KeptToolkit(Struct, frozen=True):
-    """A toolkit of the cache: its size in bytes, with what it shares with others, and when it was last *used*."""
+    """A toolkit of the cache: its size with what it shares with others, and when it was last *used*."""
 
     version: Dotted
     root: Path
@@ -451,10 +441,7 @@ def kept_in(store: ToolkitCache) -> tuple[KeptToolkit, ...]:
 
 
 def prune(store: ToolkitCache) -> tuple[tuple[KeptToolkit, ...], int]:
-    """Remove all that *store* has, and what killed processes left; returns the toolkits of it, and bytes.
-
-    `BuildError` if a process is making a toolkit now.
-    """
+    """Remove all that *store* has, and what killed processes left; returns the toolkits of it, and bytes."""
     toolkits = kept_in(store)
     removed = store.cache.empty()
     if removed is None:

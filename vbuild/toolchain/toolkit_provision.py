@@ -60,7 +60,7 @@ def foreseen_toolkit(
     environment: Mapping[str, str] = os.environ,
     on_progress: OnProgress = silently,  # noqa: ARG001 - nothing takes time here
 ) -> Toolkit:
-    """What `provided_toolkit` would give, without fetching anything: a toolkit that is not kept has no folder yet."""
+    """What `provided_toolkit` would give, without fetching: it may have no folder yet."""
     toolkit = _installed(spec, environment) or _kept(spec, ToolkitCache.at(store))
     return toolkit or Toolkit(spec.version, Path(f"CUDA-{spec}"), identity="")
 
@@ -93,10 +93,7 @@ def packaged(
 
 
 def kept_toolkit(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
-    """The toolkit of the package index if it is in *store* already.
-
-    Else `BuildError`, which says how to get it there.
-    """
+    """The toolkit of the package index in *store*; `BuildError` says how to get it there."""
     if toolkit := _kept(spec, ToolkitCache.at(store)):
         return toolkit
     command = shlex.join(("vbuild", "toolkit", "install", str(spec), *spec.libraries))

@@ -46,9 +46,7 @@ _ZIGS_FEATURES = {"fp16": "fullfp16", "simd": "neon", "fp": "fp_armv8"}
 
 
 def command_for(command: "Sequence[str]", arguments: "Sequence[str]", *, target: str) -> "Sequence[str]":
-    """The zig *command* for *arguments*: questions about the compiler go to the clang inside, which knows no glibc
-    in *target*.
-    """
+    """The zig *command* for *arguments*: questions about the compiler go to the clang inside, which knows no glibc."""
     if not any(word.startswith(_QUESTIONS) for word in arguments) and list(arguments) != ["-v"]:
         return command
     return [f"{word.partition('-gnu.')[0]}-gnu" if word == target else word for word in command]

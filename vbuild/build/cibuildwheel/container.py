@@ -169,7 +169,6 @@ def _minor(name: str) -> int:
 
 
 def _fast(python: str) -> str:
-    """The program behind *python*, which may be a script, or "" if it is slow or does not run."""
     try:
         ran = subprocess.run([python, "-I", "-S", "-c", _ASK], capture_output=True, text=True, check=False)
     except OSError:

@@ -70,8 +70,7 @@ def _named(options: Any) -> Iterator[str]:  # noqa: ANN401 - whatever TOML holds
 class WrapperRecord(Struct, frozen=True):
     """What the compiler wrappers recorded of a build.
 
-    *started* is when they were put there, in seconds since the epoch, or None. *objects* is a folder of what
-    commands with kept flags made.
+    *started* is when they were put there. *objects* is a folder of what commands with kept flags made.
     """
 
     overrides: tuple[Override, ...] = ()
@@ -177,7 +176,6 @@ class ContainerRunner(Struct, frozen=True):
     echo: Echo | None = None
 
     def made(self, run: CibuildwheelRun) -> ContainerResult:
-        """The result of *run*; if it fails, with the wheels that it finished before."""
         self.setup.add(run)
         output, log = self.folder / "wheels" / run.name, self.folder / "logs" / f"{run.name}.log"
         scratch = self.folder / "scratch"
@@ -244,7 +242,6 @@ def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Pa
 
 
 def _is_of(tags: Iterable[Tag], identifier: str) -> bool:
-    """Whether a wheel with *tags* is for the Python of *identifier* alone."""
     python, is_free, platform = _parted(identifier)
     interpreter = f"graalpy{python[2:]}" if python.startswith("gp") else python
     return any(
@@ -257,7 +254,6 @@ def _is_of(tags: Iterable[Tag], identifier: str) -> bool:
 
 
 def _runs_on(tags: Iterable[Tag], identifier: str) -> bool:
-    """Whether a wheel with *tags* is for several Pythons, that of *identifier* among them."""
     python, is_free, platform = _parted(identifier)
     return any(
         _is_on(tag, platform)

@@ -179,7 +179,6 @@ def _words(text: str) -> list[str]:
 
 
 def _shown(words: Sequence[str]) -> str:
-    """The command of *words* as the project has it, without what vbuild put in front."""
     match words:
         case ["sh", "-c", command]:
             theirs = " ".join(_TRAP.sub("", command, count=1).split())
@@ -265,7 +264,6 @@ class Arguments(Struct, frozen=True):
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """The project's options, or none if they cannot be read: cibuildwheel says why."""
         with suppress(OSError, ValueError, AttributeError):
             options = tomllib.loads(read_text(self.options)).get("tool", {}).get("cibuildwheel", {})
             return options if isinstance(options, Mapping) else {}

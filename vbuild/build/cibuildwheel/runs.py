@@ -137,7 +137,7 @@ def _escaped(text: str) -> str:
 
 
 def _unless_set(name: str, command: str) -> str:
-    """What *command* prints, unless *name* has a value already: the project's knobs stay as they are."""
+    """What *command* prints, unless *name* has a value already."""
     return f""""$(sh -c 'printenv {name} | grep . || {command}')\""""
 
 
@@ -148,8 +148,6 @@ class InheritanceRule(StrEnum):
 
 
 class Inheritance(Struct):
-    """The *given* variables of cibuildwheel, the *rules* of CIBW_INHERIT, and *variables* with a new value."""
-
     given: Mapping[str, str]
     rules: dict[str, InheritanceRule]
     variables: dict[str, str] = field(default_factory=dict)
@@ -170,7 +168,7 @@ class Inheritance(Struct):
         return any(_variable(name) in self.given for name in (option, f"{option}-{_LINUX}"))
 
     def add(self, option: str, value: str, join: Join, *, is_first: bool = False) -> None:
-        """Put *value* behind the project's and the user's values of *option*, or before them if it *is_first*."""
+        """Put *value* behind all values of *option*, or before them if it *is_first*."""
         front, back, is_new = "", "", False
         for name in (option, f"{option}-{_LINUX}"):
             text = self.given.get(_variable(name))
@@ -202,19 +200,16 @@ class Inheritance(Struct):
 
 
 def joined(separator: str) -> Join:
-    """How cibuildwheel joins two values of an option that is a list."""
     return lambda before, after: separator.join(text for text in (before, after) if text)
 
 
 def tables_joined(before: str, after: str) -> str:
-    """How cibuildwheel joins two tables of settings: a later key replaces the earlier's."""
     if not (before and after):
         return before or after
     return written({**_table(before), **_table(after)}.items())
 
 
 def written(settings: Iterable[tuple[str, Setting]]) -> str:
-    """Config settings in one line: arrays once for each of their values."""
     pairs = ((key, text) for key, value in settings for text in ((value,) if isinstance(value, str) else value))
     return " ".join(f"{key}={shlex.quote(text)}" for key, text in pairs)
 
@@ -261,8 +256,8 @@ _LEVELS = "--disable-isa-ext-check"
 class CibuildwheelRun(Struct, frozen=True):
     """A run for the *targets* of one build and these *identifiers*.
 
-    *plan* and *toolkit* are None if nothing of vbuild's is put into the container. *repair* is what the wrapper of
-    auditwheel adds, and *number* counts runs with these targets.
+    It has no *plan* if nothing of vbuild's is put into the container. *repair* is what the wrapper of auditwheel
+    adds.
     """
 
     targets: tuple[Target, ...]
@@ -316,7 +311,7 @@ class RunContext(Struct, frozen=True):
 def runs(
     recipe: Recipe, targets: Sequence[Target], identifiers: Sequence[str], context: RunContext
 ) -> tuple[CibuildwheelRun, ...]:
-    """The runs that make *targets*, those of one Python, for *identifiers*; `BuildError` if there is none."""
+    """The runs that make *targets*, those of one Python, for *identifiers*."""
     if not identifiers:
         raise BuildError(
             f"{recipe.file}: cibuildwheel selects nothing; expected some: look at CIBW_BUILD, CIBW_SKIP, CIBW_ARCHS"
