@@ -1,20 +1,15 @@
 """The content key of a build: any one input changed changes it, and nothing else does."""
 
 import functools
-import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
@@ -349,37 +344,8 @@ def test_the_key_is_the_same_in_another_process_folder_and_order(tmp_path: Path)
     assert len(keys) == 1
 
 
-class _Enum(Enum):
-    ONE = 1
-
-
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text()
-    | st.sampled_from(BuildBackend)
-    | st.builds(Path, st.just("a")),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@pytest.mark.nightly
-@given(VALUES, VALUES)
-def test_canonical_forms_are_json_and_tell_values_apart(one: object, other: object) -> None:
-    forms = [json.dumps(canonical(value), sort_keys=True) for value in (one, other)]
-    assert (forms[0] == forms[1]) == (repr(one) == repr(other) or _same(one, other))
-
-
-def _same(one: object, other: object) -> bool:
-    """Whether two values are one to a build: as Python compares them, but True is not 1."""
-    return one == other and str(one).lower() == str(other).lower()
-
-
 def test_what_has_no_canonical_form_is_a_mistake_of_vbuild() -> None:
-    assert canonical(frozenset({"b", "a"})) == {"frozenset": ["a", "b"]}
-    assert canonical(MappingProxyType({"b": _Enum.ONE})) == {"mappingproxy": [["b", {"_Enum": "ONE"}]]}
+    assert canonical([frozenset({"b", "a"}), Path("c"), BuildBackend.OTHER]) == [["a", "b"], "c", "other"]
     with pytest.raises(TypeError, match=r"^object has no canonical form$"):
         canonical(object())
 

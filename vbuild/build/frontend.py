@@ -8,7 +8,7 @@ https://peps.python.org/pep-0517/
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -75,30 +75,21 @@ class Built(Struct, frozen=True):
 
     def record(self, project: Path) -> dict[str, Any]:
         """All but the wheel as JSON, with paths below *project* relative."""
-        data = {name: to_builtins(getattr(self, name)) for name in _RECORDED}
         top = f"{project.resolve()}/"
-        sources = [[source.removeprefix(top) for source in call.sources] for call in self.calls]
-        return {**data, "calls": [[call.program, files] for call, files in zip(self.calls, sources, strict=True)]}
+        built = self._with_sources(lambda source: source.removeprefix(top))
+        record: dict[str, Any] = to_builtins(built, enc_hook=str)
+        del record["wheel"]
+        return record
 
     @classmethod
     def of_record(cls, wheel: Path, record: Mapping[str, Any], project: Path) -> Self:
         """The *wheel* of another run, as if it had been built in the tree *project*."""
         top = project.resolve()
-        calls = (CompilerCall(program, tuple(str(top / file) for file in files)) for program, files in record["calls"])
-        return cls(
-            wheel,
-            convert(record["overrides"], tuple[Override, ...]),
-            convert(record["commands"], tuple[Command, ...]),
-            record["seconds"],
-            tuple(calls),
-            convert(record["failed"], tuple[FailedCall, ...]),
-            convert(record["pins"], tuple[tuple[str, str], ...]),
-            convert(record["traces"], BuildTraces),
-            convert(record["materials"], tuple[Material, ...]),
-        )
+        built = convert({**record, "wheel": str(wheel)}, cls, dec_hook=lambda kind, text: kind(text))
+        return built._with_sources(lambda source: str(top / source))  # noqa: SLF001 - of the same class
 
-
-_RECORDED = ("overrides", "commands", "seconds", "failed", "pins", "traces", "materials")
+    def _with_sources(self, place: Callable[[str], str]) -> Self:
+        return replace(self, calls=tuple(replace(call, sources=tuple(map(place, call.sources))) for call in self.calls))
 
 
 def build_wheel(

@@ -22,13 +22,11 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
-from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 import vbuild
@@ -173,28 +171,14 @@ def locked(lock: Lock | None, interpreter: Interpreter) -> dict[str, Any] | None
 
 
 def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes
-    """*value* as JSON takes it, different for different values."""
-    kind = type(value).__name__
-    match value:
-        case Enum():
-            form: Any = {kind: value.name}
-        case None | bool() | int() | float() | str():
-            form = value
-        case Path():
-            form = {kind: str(value)}
-        case list() | tuple():
-            form = [canonical(item) for item in value]
-        case set() | frozenset():
-            form = {kind: sorted((canonical(item) for item in value), key=key_of)}
-        case Mapping():
-            form = {kind: [[canonical(key), canonical(item)] for key, item in sorted(value.items())]}
-        case Struct():
-            form = {kind: {name: canonical(getattr(value, name)) for name in value.__struct_fields__}}
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            form = {kind: {field.name: canonical(getattr(value, field.name)) for field in fields(value)}}
-        case _:
-            raise TypeError(f"{kind} has no canonical form")
-    return form
+    """*value* as JSON takes it, different for different values of one type."""
+    return to_builtins(value, enc_hook=_as_text, order="deterministic")
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no canonical form")
 
 
 @functools.cache
