@@ -27,7 +27,6 @@ from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 
 from vbuild.build.environment import resolved_lines
-from vbuild.build.job import takes_python
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.survey import DraftKey, ProjectSurvey, RecipeDraft, drafted, surveyed
 from vbuild.config.requirements import is_path
@@ -54,7 +53,6 @@ _AXES = frozenset({"cpu", "cuda", "requires", "axes"})
 _SHOWN = 5
 # the packages whose version is that of the toolkit; cuda-toolkit requires the others since CUDA 13
 _TOOLKITS = frozenset({"cuda-toolkit", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11"})
-_OLDEST_PYTHON, _NEWER_PYTHONS = 6, 5  # minor versions that may be installed
 _SERIES = re.compile(r"\d+\.\d+")
 
 
@@ -109,10 +107,9 @@ def project_recipe(source: str | Path, axes: AskedAxes, *, indexes: Indexes | No
         survey = surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name)
     if is_pure:
         _check_compiled(survey, sdist.name)
-    axes, fitting = _with_python(axes, survey)
     matrix, chosen = _matrix_or_default(axes, survey)
     draft = drafted(survey, matrix)
-    notes = (*notes, *fitting, *chosen, *_recipe_notes(survey, matrix))
+    notes = (*notes, *chosen, *_recipe_notes(survey, matrix))
     return ProjectRecipe(Recipe.of_sdist(sdist, path, draft.values()), notes, draft=draft)
 
 
@@ -132,9 +129,7 @@ def _recipe_of_files(path: Path, axes: AskedAxes) -> ProjectRecipe:
     if is_drafted or (axes.gpus and path.name in PROJECT_FILES):
         with at(path):
             survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
-    axes, fitting = _with_python(axes, survey) if survey and is_drafted else (axes, ())
     keys, notes = _matrix_keys(axes, survey) if has_axes else _matrix_or_default(axes, survey)
-    notes = (*fitting, *notes)
     draft = None
     if is_drafted and survey:
         draft, notes = drafted(survey, keys), (*notes, *_recipe_notes(survey, keys))
@@ -185,20 +180,6 @@ def _matrix_keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[st
         axes = replace(axes, gpus=None)
         notes = (*notes, "it calls CUDA's libraries and has no kernels: one wheel for all GPUs")
     return axes.keys(), notes
-
-
-def _with_python(axes: AskedAxes, survey: ProjectSurvey) -> tuple[AskedAxes, tuple[str, ...]]:
-    """*axes* with a Python of this machine that the project takes, if it refuses the one that runs vbuild."""
-    here = sys.version_info
-    if axes.pythons or takes_python(survey.requires_python, here[:3]):
-        return axes, ()
-    minors = sorted(range(_OLDEST_PYTHON, here.minor + _NEWER_PYTHONS), key=lambda minor: abs(minor - here.minor))
-    for version in (f"3.{minor}" for minor in minors):
-        with suppress(BuildError):
-            if takes_python(survey.requires_python, Interpreter.found(version, os.environ).version):
-                note = f"Python {version}: the project wants {survey.requires_python}; --python takes another"
-                return replace(axes, pythons=(version,)), (note,)
-    return axes, ()
 
 
 def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tuple[Dotted, str] | None:
@@ -303,7 +284,7 @@ def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ..
         default=None,
     )
     if best is None:
-        raise FetchError(f"{wanted}: {_why_no_sdist(wanted, files, sdists)}")
+        raise FetchError(f"{wanted}: {_why_no_sdist(sdists)}")
     if best.sha256 is None:
         raise FetchError(f"{best.file}: the index states no sha256 for it; download it, and build the file")
     sdist = Sdist(wanted.name, best.version, best.sha256)
@@ -314,16 +295,11 @@ def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ..
     return sdist, tuple(notes), all(file.endswith("-any.whl") for file in wheels)
 
 
-def _why_no_sdist(wanted: Requirement, files: Iterable[ListedFile], sdists: Iterable[ListedFile]) -> str:
-    built = {file.version for file in files if file.is_wheel} & set(
-        wanted.specifier.filter({file.version for file in files})
-    )
+def _why_no_sdist(sdists: Iterable[ListedFile]) -> str:
     there = ", ".join(map(str, sorted({file.version for file in sdists}, reverse=True)[:_SHOWN]))
     if not there:
         return "has no sdist, only wheels; expected its source, as [source] git or path in a recipe"
-    if built:
-        return f"{max(built)} has wheels and no sdist; there are sdists of {there}"
-    return f"no such version, or yanked; there are sdists of {there}"
+    return f"no such sdist, or yanked; there are sdists of {there}"
 
 
 class WrittenRecipe(Struct, frozen=True):

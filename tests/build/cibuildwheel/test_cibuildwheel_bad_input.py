@@ -1,7 +1,6 @@
 """What `vbuild cibuildwheel` refuses, and what it keeps where a part of it fails; most of it without a container."""
 
 import os
-import re
 import subprocess
 import sys
 import venv
@@ -160,21 +159,6 @@ def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.nightly
-@needs_podman
-def test_an_image_without_the_python_is_one_line(tmp_path: Path) -> None:
-    source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
-    release = failures(source, CIBW_BUILD="cp312-manylinux_x86_64")
-    assert release.products == ()
-    image = re.search(r"localhost/[\w:-]+", release.failures[0].error)
-    assert image
-    reason = (
-        f"'/opt/python/cp312-cp312/bin/python' executable doesn't exist in image '{image[0]}' to build "
-        f"'cp312-manylinux_x86_64'; choose an image that has it, or leave it out with CIBW_SKIP"
-    )
-    assert [failure.error for failure in release.failures] == [reason, reason]
-
-
 BROKEN = f"#ifdef __AVX2__\n#error no AVX2, please\n#endif\n{KERNEL}"
 
 
@@ -224,19 +208,6 @@ def test_a_level_whose_compiler_is_called_by_its_path_is_no_level(tmp_path: Path
         "so nothing shows that its code is for x86-64-v3: the project calls one by its path, or has put another "
         "folder first on PATH"
     )
-
-
-@pytest.mark.nightly
-@needs_podman
-def test_what_keeps_the_wrappers_out_is_told_in_their_words(tmp_path: Path) -> None:
-    source = project(
-        tmp_path / "project",
-        "[tool.cibuildwheel.container-engine]\nname = 'podman'\ndisable-host-mount = true\n" + TWO_LEVELS,
-    )
-    with inside(source):
-        del os.environ["CIBW_CONTAINER_ENGINE"]
-        release = cibuildwheel(tmp_path / "dist", variants=["plain"])
-    assert errors(release)[0].startswith(f"{IDENTIFIER}: /host/")
 
 
 NOT_PUT = (

@@ -154,7 +154,7 @@ b
 def test_what_went_well_is_no_reason(mark: str, end: str, error: str, before: str) -> None:
     journal = Journal.parse(TEST_FAILED.format(mark=mark, end=end, error=error, before=before))
     assert (journal.reason, journal.explains) == ("sh -c 'echo \"a b\"; exit 3' failed with code 3", False)
-    assert (journal.step, journal.printed) == ("Testing wheel", "a\nb\n* Building wheel...")
+    assert journal.step == "Testing wheel"
 
 
 def test_an_engine_is_the_reason_only_where_its_own_command_failed() -> None:
@@ -180,12 +180,7 @@ def test_before_build_is_told_as_the_project_has_it(theirs: str, shown: str, tmp
     command = options_of(tmp_path, dict(runs_of(tmp_path)[-1].variables)).before_build
     echoed = f"Running before_build...\n\n    + {shlex.join(['sh', '-c', command])}\nsaid\n"
     journal = Journal.parse(f"{echoed}cibuildwheel: error: Command {['sh', '-c', command]} failed with code 7. \n")
-    assert (journal.reason, journal.printed) == (f"{shown} failed with code 7", "said")
-
-
-def test_names_that_are_different_each_time_are_left_out() -> None:
-    said = "gcc -I/tmp/build-env-1s10xw38/include -o /tmp/tmpab12cd34/a.o /tmp/tmp.lcOrUjV1uS /tmp/something"
-    assert Journal.parse(said).printed == "gcc -I/tmp/build-env-…/include -o /tmp/tmp…/a.o /tmp/tmp.… /tmp/something"
+    assert journal.reason == f"{shown} failed with code 7"
 
 
 def test_the_end_of_a_log_is_told_only_where_the_reason_is_not_all_there_is_to_know() -> None:

@@ -68,14 +68,10 @@ _HAS_TEST = re.compile(r"^  test_command:(?: \S|\s*\n    )", re.MULTILINE)
 _ERROR = re.compile(
     r"^(?:::error::cibuildwheel:|cibuildwheel: error:)\s*(?P<text>\S.*?)\s*(?=^\s*$|\Z)", re.MULTILINE | re.DOTALL
 )
-_STEP_ENDS = re.compile(
-    r"^(?:\s*(?:✕|failed) [\d.]+s|::endgroup::.*|##\[endgroup\].*|travis_fold:end:.*)\n", re.MULTILINE
-)
 _TRACEBACK = re.compile(
     r"^Traceback \(most recent call last\):\n(?P<frames>(?:(?: .*)?\n)+)(?P<text>\S.*)", re.MULTILINE
 )
-_ECHO = re.compile(r"^    \+ (?P<command>.*)", re.MULTILINE)
-_RANDOM = re.compile(r"(?P<kind>/tmp/(?:(?:[a-z]+-)+|tmp\.?))\w{8,10}\b")  # different each time, and gone
+_ECHO = "\n    + "  # a command follows
 _OURS = re.compile(r"^vbuild: (?P<text>.+)$", re.MULTILINE)
 _ENGINES = frozenset({"docker", "podman"})
 _ENGINE = re.compile(r"^(?:Error(?: response from daemon)?|\S*docker|podman): (?P<text>.+)$", re.MULTILINE)
@@ -117,7 +113,6 @@ class Journal(Struct, frozen=True):
     has_test: bool = False
     explains: bool = False
     step: str = ""
-    printed: str = ""
 
     @classmethod
     def parse(cls, log: str) -> Self:
@@ -136,18 +131,7 @@ class Journal(Struct, frozen=True):
         for step in _STEP.finditer(text):
             name, output = step["name"], text[step.end() :]
         reason, explains = _reason(name, output)
-        printed = _RANDOM.sub(r"\g<kind>…", _of_last_command(_STEP_ENDS.sub("", _ERROR.sub("", output))))
-        return cls(at_work, frozenset(tested), reason, bool(_HAS_TEST.search(text)), explains, name, printed)
-
-
-def _of_last_command(output: str) -> str:
-    echo = next(reversed([*_ECHO.finditer(output)]), None)
-    lines = output[echo.start("command") :].splitlines() if echo else []
-    for count in range(1, len(lines) + 1):  # the command may have several lines
-        with suppress(ValueError):  # a quotation is open
-            shlex.split("\n".join(lines[:count]))
-            return "\n".join(lines[count:]).strip("\n")
-    return "\n".join(lines[1:] if lines else output.splitlines()).strip("\n")
+        return cls(at_work, frozenset(tested), reason, bool(_HAS_TEST.search(text)), explains, name)
 
 
 def _reason(step: str, output: str) -> tuple[str, bool]:
@@ -436,9 +420,10 @@ def _echoed(log: Path, echo: Echo | None) -> Iterator[None]:
 
 
 def failed(error: BuildError, journal: Journal) -> BuildError:
-    """*error* with the reason in *journal*, and what the last step printed unless the reason explains it."""
+    """*error* with the reason in *journal*, and what the last command printed unless the reason explains it."""
     first, _, end = str(error).partition(", which ends:\n")
     identifier = f"{journal.at_work}: " if journal.at_work else ""
     reason = journal.reason or first.partition(";")[0]
-    last = "" if journal.explains else Journal.parse(end).printed
+    _, echo, printed = _ERROR.sub("", _COLOUR.sub("", f"\n{end}")).rpartition(_ECHO)
+    last = "" if journal.explains else (printed.partition("\n")[2] if echo else printed).strip("\n")
     return BuildError(f"{identifier}{reason}" + (f"; the last it said:\n{last}" if last else ""))
