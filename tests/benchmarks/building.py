@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.benchmarks.figure import Figure, Made, Peer
 from tests.benchmarks.measuring import shell, timed, vbuild
-from vbuild.build.source import fetched, unpacked
+from vbuild.build.source import fetched_source, unpacked
 from vbuild.recipe.model import Recipe
 
 LEVELS = "1 2 3 4"
@@ -18,7 +18,7 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "annoy.toml"
 
 
 def source(folder: Path) -> None:
-    unpacked(fetched(Recipe.load(RECIPE).source), folder / "unpacked").rename(folder / "tree")
+    unpacked(fetched_source(Recipe.load(RECIPE).source), folder / "unpacked").rename(folder / "tree")
 
 
 def figures() -> Iterator[Figure]:

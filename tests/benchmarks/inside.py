@@ -76,11 +76,11 @@ def copied(wheel: str) -> None:
 
 def digested(folder: str) -> None:
     """Print the seconds in which the digest of *folder* is there, without those for imports."""
-    from vbuild.build.source import digest
+    from vbuild.build.source import source_digest
     from vbuild.recipe.source import Folder
 
     start = time.perf_counter()
-    digest(Folder(Path(folder)))
+    source_digest(Folder(Path(folder)))
     print(time.perf_counter() - start)
 
 

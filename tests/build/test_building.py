@@ -22,7 +22,7 @@ from tests.factories.native_libraries import (
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.native import NativeCache
-from vbuild.build.prefixes import Prefix, variables
+from vbuild.build.prefixes import Prefix, prefix_variables
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 
@@ -79,7 +79,7 @@ def _check_usable(folder: Path, prefix: Prefix) -> None:
     assert not list(prefix.folder.rglob("*.la"))
     for link in prefix.folder.rglob("*"):
         assert not link.is_symlink() or not os.fspath(link.readlink()).startswith("/")
-    environment = {**os.environ, **variables([prefix], os.environ, runs=True)}
+    environment = {**os.environ, **prefix_variables([prefix], os.environ, runs=True)}
     command = ["pkg-config", "--cflags", "--libs", "depth"]
     flags = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
     assert "-ldepth" in flags

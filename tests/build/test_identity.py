@@ -21,7 +21,7 @@ from vbuild.build import identity
 from vbuild.build.identity import BuildKeys, Searched, build_keys, canonical, searched_files
 from vbuild.build.job import Job
 from vbuild.build.plan import BuildBackend, FlagPlan, WrapperRules
-from vbuild.build.source import digest, unpacked
+from vbuild.build.source import source_digest, unpacked
 from vbuild.build.watching import Looked
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
@@ -352,8 +352,8 @@ def test_what_has_no_canonical_form_is_a_mistake_of_vbuild() -> None:
 
 def test_pinned_sources_are_their_pins(tmp_path: Path) -> None:
     sdist = Sdist("demo", Version("1.0"), HASH, "python")
-    assert digest(sdist) == f"sdist {HASH} python"
-    assert digest(Git(str(tmp_path), "a" * 40)) == f"git {'a' * 40} "
+    assert source_digest(sdist) == f"sdist {HASH} python"
+    assert source_digest(Git(str(tmp_path), "a" * 40)) == f"git {'a' * 40} "
 
 
 PROJECT = {"pyproject.toml": "[project]\n", "src/a.c": "int a;\n", "src/b.c": "int b;\n"}
@@ -388,21 +388,21 @@ DIFFERENT: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("change", DIFFERENT.values(), ids=DIFFERENT)
 def test_a_changed_folder_has_another_digest(change: Callable[[Path], object], checkout: bool, tmp_path: Path) -> None:  # noqa: FBT001 - pytest's
     source = project(tmp_path / "demo", checkout=checkout)
-    before = digest(source)
+    before = source_digest(source)
     change(source.path)
-    assert digest(source) != before
+    assert source_digest(source) != before
 
 
 @pytest.mark.parametrize("checkout", [False, True], ids=["folder", "checkout"])
 def test_times_caches_stages_and_results_do_not_count(checkout: bool, tmp_path: Path) -> None:  # noqa: FBT001 - pytest's
     source = project(tmp_path / "demo", checkout=checkout)
     dist = source.path / "dist"
-    before = digest(source, without=dist)
+    before = source_digest(source, without=dist)
     os.utime(source.path / "src/a.c", (1, 1))
     tree(source.path, {".vbuild-x1/a": "", "dist/demo-1.0-py3-none-any.whl": "x", "dist/logs/a.log": ""})
     if not checkout:
         tree(source.path, {".git/index": "x", "src/__pycache__/a.pyc": "x", "venv/pyvenv.cfg": "", "venv/a": ""})
-    assert digest(source, without=dist) == before
+    assert source_digest(source, without=dist) == before
     copy = unpacked(source.path, tmp_path / "copy", without=dist)
     assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*") if ".git" not in path.parts) == [
         "pyproject.toml",
@@ -415,16 +415,16 @@ def test_times_caches_stages_and_results_do_not_count(checkout: bool, tmp_path: 
 def test_the_digest_of_a_copy_is_that_of_the_folder(tmp_path: Path) -> None:
     source = project(tmp_path / "demo", checkout=False)
     copy = unpacked(source.path, tmp_path / "copy")
-    assert digest(Folder(copy)) == digest(source)
+    assert source_digest(Folder(copy)) == source_digest(source)
 
 
 def test_history_that_a_version_may_come_from_counts(tmp_path: Path) -> None:
     source = project(tmp_path / "demo", checkout=True)
-    before = digest(source)
+    before = source_digest(source)
     _git(source.path, "tag", "v2")
-    tagged = digest(source)
+    tagged = source_digest(source)
     _git(source.path, "commit", "-q", "--allow-empty", "-m", "second")
-    assert len({before, tagged, digest(source)}) == 3
+    assert len({before, tagged, source_digest(source)}) == 3
 
 
 def test_a_file_that_cannot_be_read_is_one_line() -> None:
@@ -436,16 +436,16 @@ def test_a_file_that_cannot_be_read_is_one_line() -> None:
         os.seteuid(user or 65534)
         try:
             with pytest.raises(BuildError, match=r"^/.*/src/a\.c: cannot be read: Permission denied$"):
-                digest(source)
+                source_digest(source)
         finally:
             os.seteuid(user)
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     source = project(tmp_path / "demo", checkout=False)
-    before = digest(source)
+    before = source_digest(source)
     os.mkfifo(source.path / "pipe")
-    assert digest(source) != before
+    assert source_digest(source) != before
 
 
 def _settled(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

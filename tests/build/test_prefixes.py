@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from vbuild.build.prefixes import Prefix, left_to_compilers, libraries, mapping, variables
+from vbuild.build.prefixes import Prefix, left_to_compilers, prefix_libraries, prefix_maps, prefix_variables
 from vbuild.hardware.cpu import Cpu
 
 V3 = Cpu.parse("x86-64-v3")
@@ -11,15 +11,15 @@ GMP, FLINT = (Prefix(name, "0" * 64, Path("/cache") / name, V3, f"{name} 1.0 by 
 
 
 def test_without_prefixes_nothing_is_said() -> None:
-    assert variables((), {"PATH": "/bin", "LDFLAGS": "-s"}, runs=True) == {}
-    assert libraries((), {"LD_LIBRARY_PATH": "/lib"}) == {}
+    assert prefix_variables((), {"PATH": "/bin", "LDFLAGS": "-s"}, runs=True) == {}
+    assert prefix_libraries((), {"LD_LIBRARY_PATH": "/lib"}) == {}
     assert left_to_compilers((), {"LD_LIBRARY_PATH": "/lib"}) == {}
-    assert mapping(()) == ()
+    assert prefix_maps(()) == ()
 
 
 def test_each_variable_has_the_prefixes_before_what_it_had() -> None:
     before = {"PATH": "/bin", "CPATH": "/own", "LDFLAGS": "-s"}
-    assert variables((GMP, FLINT), before, runs=True) == {
+    assert prefix_variables((GMP, FLINT), before, runs=True) == {
         "PKG_CONFIG_PATH": ":".join(
             f"/cache/{name}/{folder}/pkgconfig" for name in ("gmp", "flint") for folder in ("lib", "lib64", "share")
         ),
@@ -34,26 +34,28 @@ def test_each_variable_has_the_prefixes_before_what_it_had() -> None:
 
 
 def test_programs_here_load_no_library_that_this_machine_cannot_run() -> None:
-    assert "LD_LIBRARY_PATH" not in variables((GMP,), {}, runs=False)
-    assert libraries((GMP,), {"LD_LIBRARY_PATH": "/own"}) == {"LD_LIBRARY_PATH": "/cache/gmp/lib:/cache/gmp/lib64:/own"}
+    assert "LD_LIBRARY_PATH" not in prefix_variables((GMP,), {}, runs=False)
+    assert prefix_libraries((GMP,), {"LD_LIBRARY_PATH": "/own"}) == {
+        "LD_LIBRARY_PATH": "/cache/gmp/lib:/cache/gmp/lib64:/own"
+    }
 
 
 def test_zig_is_told_by_flags() -> None:
-    assert variables((GMP,), {}, runs=True, is_zig=True)["LDFLAGS"] == "-L/cache/gmp/lib -L/cache/gmp/lib64"
+    assert prefix_variables((GMP,), {}, runs=True, is_zig=True)["LDFLAGS"] == "-L/cache/gmp/lib -L/cache/gmp/lib64"
 
 
 def test_without_a_path_the_systems_own_stays() -> None:
-    assert variables((GMP,), {}, runs=True)["PATH"] == f"/cache/gmp/bin:{os.defpath}"
+    assert prefix_variables((GMP,), {}, runs=True)["PATH"] == f"/cache/gmp/bin:{os.defpath}"
 
 
 def test_compilers_load_what_they_would_without() -> None:
     for own in ({"LD_LIBRARY_PATH": "/own:/other"}, {}):
-        found = variables((GMP, FLINT), own, runs=True)
+        found = prefix_variables((GMP, FLINT), own, runs=True)
         assert left_to_compilers((GMP, FLINT), found) == {"LD_LIBRARY_PATH": own.get("LD_LIBRARY_PATH", "")}
 
 
 def test_paths_in_binaries_say_the_name_alone() -> None:
-    assert mapping((GMP,)) == ("-ffile-prefix-map=/cache/gmp=native/gmp",)
+    assert prefix_maps((GMP,)) == ("-ffile-prefix-map=/cache/gmp=native/gmp",)
 
 
 def test_a_prefix_says_what_it_is() -> None:

@@ -9,7 +9,7 @@ from tests.factories.projects import tree
 from tests.factories.sources import index, sdist, sha256
 from tests.factories.toolkits import installed
 from vbuild.build.init import AskedAxes, ProjectRecipe, fitting_toolkit, project_recipe
-from vbuild.build.source import fetched
+from vbuild.build.source import fetched_source
 from vbuild.cli.matrix import job_lines
 from vbuild.errors import BuildError, VbuildError
 from vbuild.hardware.driver import Dotted
@@ -94,10 +94,10 @@ def test_an_sdist_is_built_as_it_lies_there(tmp_path: Path) -> None:
     assert labels(project) == ["plain", "x86_64_v2", "x86_64_v4"]
     assert {target.python for target in project.recipe.targets} == {"3.12"}
     assert (str(project.recipe.source), project.recipe.file, project.notes) == ("demo==1.0", file, ())
-    assert fetched(project.recipe.source) == file
+    assert fetched_source(project.recipe.source) == file
     file.write_bytes(b"")
     with pytest.raises(BuildError, match="changed; expected sha256"):
-        fetched(project.recipe.source)
+        fetched_source(project.recipe.source)
 
 
 @pytest.mark.parametrize(

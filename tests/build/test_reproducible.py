@@ -18,7 +18,7 @@ from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.environment import Environments
 from vbuild.build.plan import BuildBackend, flag_plan
-from vbuild.build.source import copied, digest
+from vbuild.build.source import copied, source_digest
 from vbuild.build.wrappers import BuildFolders, CompilerWrappers, install_wrappers
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
@@ -227,7 +227,7 @@ def test_a_folder_is_the_same_source_whoever_has_checked_it_out(tmp_path: Path, 
             subprocess.run(["git", "init", "--quiet", str(project)], check=True)
         copy = copied(project, tmp_path / name / "copy")
         kept = [(copy / file).stat().st_mode & 0o777 for file in ("setup.py", "configure")]
-        found.append((digest(Folder(project)), kept))
+        found.append((source_digest(Folder(project)), kept))
     assert [kept for _, kept in found] == [[0o644, 0o755]] * 3
     assert len({seen for seen, _ in found}) == 1
 

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from tests.factories.sources import PROJECT, index, member, pinned, sdist, served
 from tests.factories.tools import needs
-from vbuild.build.source import fetched, unpacked
+from vbuild.build.source import fetched_source, unpacked
 from vbuild.errors import BuildError, FetchError
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.source import Folder, Git, Sdist
@@ -37,7 +37,7 @@ def _cached(cache: Path) -> list[str]:
 def test_an_sdist_comes_from_an_index_that_speaks_html_only(tmp_path: Path) -> None:
     archive = sdist(tmp_path)
     with served(index(tmp_path / "simple", archive)) as url:
-        path = fetched(pinned(archive), tmp_path / "cache", indexes=_only(url))
+        path = fetched_source(pinned(archive), tmp_path / "cache", indexes=_only(url))
     assert path.read_bytes() == archive.read_bytes()
     assert _cached(tmp_path / "cache") == [pinned(archive).sha256]
 
@@ -47,21 +47,23 @@ def test_an_sdist_comes_from_a_folder_of_files_and_from_a_local_index(tmp_path: 
     links = Indexes(no_index=True, find_links=((tmp_path / "files").as_uri(),))
     local = _only(index(tmp_path / "simple", archive).as_uri())
     for number, indexes in enumerate((links, local)):
-        assert fetched(pinned(archive), tmp_path / str(number), indexes=indexes).is_file()
+        assert fetched_source(pinned(archive), tmp_path / str(number), indexes=indexes).is_file()
 
 
 def test_a_cached_sdist_needs_no_index(tmp_path: Path) -> None:
     archive = sdist(tmp_path)
-    first = fetched(pinned(archive), tmp_path / "cache", indexes=_only(index(tmp_path / "simple", archive).as_uri()))
-    assert fetched(pinned(archive), tmp_path / "cache", indexes=NOWHERE) == first
+    first = fetched_source(
+        pinned(archive), tmp_path / "cache", indexes=_only(index(tmp_path / "simple", archive).as_uri())
+    )
+    assert fetched_source(pinned(archive), tmp_path / "cache", indexes=NOWHERE) == first
 
 
 def test_a_damaged_cache_entry_is_fetched_again(tmp_path: Path) -> None:
     archive = sdist(tmp_path)
     indexes = _only(index(tmp_path / "simple", archive).as_uri())
-    path = fetched(pinned(archive), tmp_path / "cache", indexes=indexes)
+    path = fetched_source(pinned(archive), tmp_path / "cache", indexes=indexes)
     path.write_bytes(b"damaged")
-    assert fetched(pinned(archive), tmp_path / "cache", indexes=indexes).read_bytes() == archive.read_bytes()
+    assert fetched_source(pinned(archive), tmp_path / "cache", indexes=indexes).read_bytes() == archive.read_bytes()
 
 
 @pytest.mark.parametrize("stated", [None, ""])
@@ -70,7 +72,7 @@ def test_another_hash_is_refused_and_nothing_is_cached(tmp_path: Path, stated: s
     wanted = replace(pinned(archive), sha256="0" * 64)
     indexes = _only(index(tmp_path / "simple", archive, stated=stated).as_uri())
     with pytest.raises(FetchError) as refused:
-        fetched(wanted, tmp_path / "cache", indexes=indexes)
+        fetched_source(wanted, tmp_path / "cache", indexes=indexes)
     assert str(refused.value) == (
         f"demo==1.0: found demo-1.0.tar.gz with sha256 {pinned(archive).sha256}; the recipe expects sha256 {'0' * 64}"
     )
@@ -83,7 +85,7 @@ def test_a_file_that_is_not_what_its_index_states_is_refused(tmp_path: Path) -> 
     with pytest.raises(
         FetchError, match=f"found demo-1.0.tar.gz with sha256 {pinned(other).sha256}; the recipe expects"
     ):
-        fetched(pinned(archive), tmp_path / "cache", indexes=indexes)
+        fetched_source(pinned(archive), tmp_path / "cache", indexes=indexes)
     assert _cached(tmp_path / "cache") == []
 
 
@@ -94,21 +96,21 @@ def test_a_password_comes_from_the_url_or_netrc_and_is_never_shown(
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
     with served(index(tmp_path / "simple", archive), login="me:secret") as url:
         inside = _only(url.replace("//", "//me:secret@"))
-        assert fetched(pinned(archive), tmp_path / "one", indexes=inside).is_file()
+        assert fetched_source(pinned(archive), tmp_path / "one", indexes=inside).is_file()
         with pytest.raises(FetchError, match="401 Unauthorized") as refused:
-            fetched(pinned(archive), tmp_path / "two", indexes=_only(url.replace("//", "//me:wrong-secret@")))
+            fetched_source(pinned(archive), tmp_path / "two", indexes=_only(url.replace("//", "//me:wrong-secret@")))
         assert "secret" not in str(refused.value)
         monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-        assert fetched(pinned(archive), tmp_path / "three", indexes=_only(url)).is_file()
+        assert fetched_source(pinned(archive), tmp_path / "three", indexes=_only(url)).is_file()
 
 
 @pytest.mark.network
 def test_a_real_sdist_is_fetched_through_the_configuration_of_pip(tmp_path: Path) -> None:
-    tree = unpacked(fetched(ANNOY, tmp_path / "cache"), tmp_path / "tree")
+    tree = unpacked(fetched_source(ANNOY, tmp_path / "cache"), tmp_path / "tree")
     assert tree.name == "annoy-1.17.3"
     assert "-march=native" in (tree / "setup.py").read_text()
     with pytest.raises(FetchError, match=r"found annoy-1\.17\.3\.tar\.gz with sha256 9cbfebef"):
-        fetched(replace(ANNOY, sha256="f" * 64), tmp_path / "cache")
+        fetched_source(replace(ANNOY, sha256="f" * 64), tmp_path / "cache")
     assert _cached(tmp_path / "cache") == [ANNOY.sha256]
 
 
@@ -284,9 +286,9 @@ def _repository(folder: Path) -> str:
 def test_a_commit_is_fetched_once_and_copied_with_its_history(tmp_path: Path) -> None:
     commit = _repository(tmp_path / "repository")
     source = Git(str(tmp_path / "repository"), commit)
-    cached = fetched(source, tmp_path / "cache")
+    cached = fetched_source(source, tmp_path / "cache")
     (tmp_path / "repository").rename(tmp_path / "gone")
-    assert fetched(source, tmp_path / "cache") == cached
+    assert fetched_source(source, tmp_path / "cache") == cached
     tree = unpacked(cached, tmp_path / "tree")
     assert (tree / "demo.py").read_text() == PROJECT["demo.py"]
     assert _git(tree, "rev-parse", "HEAD") == commit
@@ -296,9 +298,9 @@ def test_a_commit_is_fetched_once_and_copied_with_its_history(tmp_path: Path) ->
 @GIT
 def test_a_changed_checkout_in_the_cache_is_fetched_again(tmp_path: Path) -> None:
     source = Git(str(tmp_path / "repository"), _repository(tmp_path / "repository"))
-    cached = fetched(source, tmp_path / "cache")
+    cached = fetched_source(source, tmp_path / "cache")
     (cached / "demo.py").write_text("changed")
-    assert (fetched(source, tmp_path / "cache") / "demo.py").read_text() == PROJECT["demo.py"]
+    assert (fetched_source(source, tmp_path / "cache") / "demo.py").read_text() == PROJECT["demo.py"]
 
 
 @GIT
@@ -310,7 +312,7 @@ def test_a_submodule_that_names_a_folder_of_this_machine_is_refused(tmp_path: Pa
     _git(tmp_path / "repository", "commit", "--quiet", "-m", "second")
     source = Git(str(tmp_path / "repository"), _git(tmp_path / "repository", "rev-parse", "HEAD"))
     with pytest.raises(BuildError, match="git submodule: "):
-        fetched(source, tmp_path / "cache")
+        fetched_source(source, tmp_path / "cache")
     assert _cached(tmp_path / "cache") == []
 
 
@@ -319,7 +321,7 @@ def test_a_commit_that_is_not_there_leaves_nothing_in_the_cache(tmp_path: Path) 
     _repository(tmp_path / "repository")
     source = Git(str(tmp_path / "repository"), "0" * 40)
     with pytest.raises(BuildError, match="repository@000000000000: git checkout: "):
-        fetched(source, tmp_path / "cache")
+        fetched_source(source, tmp_path / "cache")
     assert _cached(tmp_path / "cache") == []
 
 
@@ -334,7 +336,7 @@ def test_a_checkout_is_copied_as_git_sees_it(tmp_path: Path) -> None:
     (folder / "dist/.vbuild-x/work").write_text("in progress")
     (folder / ".gitignore").unlink()
     (folder / ".gitignore").write_text("*.log\n")
-    tree = unpacked(fetched(Folder(folder)), tmp_path / "tree")
+    tree = unpacked(fetched_source(Folder(folder)), tmp_path / "tree")
     assert sorted(path.name for path in tree.iterdir()) == [".git", ".gitignore", "demo.py", "new.py", "pyproject.toml"]
     assert (tree / "demo.py").read_text() == "changed"
     assert _git(tree, "describe", "--tags", "--dirty") == "v1.0-dirty"
@@ -345,7 +347,7 @@ def test_a_checkout_without_commits_is_copied_without_history(tmp_path: Path) ->
     (tmp_path / "project").mkdir()
     _git(tmp_path / "project", "init", "--quiet")
     (tmp_path / "project" / "setup.py").write_text("")
-    tree = unpacked(fetched(Folder(tmp_path / "project")), tmp_path / "tree")
+    tree = unpacked(fetched_source(Folder(tmp_path / "project")), tmp_path / "tree")
     assert [path.name for path in tree.iterdir()] == ["setup.py"]
 
 
@@ -354,7 +356,7 @@ def test_a_folder_is_copied_without_caches_and_environments(tmp_path: Path) -> N
     for name in ("setup.py", "src/x.c", "__pycache__/x.pyc", ".venv/pyvenv.cfg", ".hg/store", "dist/.vbuild-x/y"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("")
-    tree = unpacked(fetched(Folder(folder)), folder / "work")
+    tree = unpacked(fetched_source(Folder(folder)), folder / "work")
     assert sorted(str(path.relative_to(tree)) for path in tree.rglob("*")) == [
         *("dist", "setup.py", "src", "src/x.c"),
     ]
@@ -362,4 +364,4 @@ def test_a_folder_is_copied_without_caches_and_environments(tmp_path: Path) -> N
 
 def test_a_folder_that_is_gone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="gone: no such folder"):
-        fetched(Folder(tmp_path / "gone"))
+        fetched_source(Folder(tmp_path / "gone"))

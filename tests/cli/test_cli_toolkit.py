@@ -15,7 +15,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import releases
 from vbuild.toolchain.toolkit_cache import ToolkitCache
-from vbuild.toolchain.toolkit_provision import packaged
+from vbuild.toolchain.toolkit_provision import packaged_toolkit
 
 VERSION = Dotted(13, 0)
 NEWEST = str(max(releases()))
@@ -31,7 +31,7 @@ def _linked(source: str, target: str) -> None:
 
 def stocked(folder: Path) -> Workdir:
     """A workdir whose cache has the components of CUDA 13.0, and no toolkit."""
-    workdir, kept = Workdir.at(folder, shared=()), packaged(ToolkitSpec(VERSION))
+    workdir, kept = Workdir.at(folder, shared=()), packaged_toolkit(ToolkitSpec(VERSION))
     components = kept.root.parent / "components"
     names = [path.name for pin in kept.pins for path in components.glob(f"{pin.project}-{pin.version}-*")]
     for name in names:

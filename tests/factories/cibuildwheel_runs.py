@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, runs
+from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, planned_runs
 from vbuild.build.plan import BuildBackend
 from vbuild.config.table import Env
 from vbuild.hardware.cpu import Cpu
@@ -62,7 +62,7 @@ def runs_for(
     """The runs for the variants *only* of *project*, all where that is empty, for *identifiers*."""
     recipe = Recipe.load(project)
     targets = recipe.chosen(only=only, pythons=recipe.matrix.pythons[:1])
-    return runs(recipe, targets, identifiers, RunContext(machine, environment, KIT, backend, _toolkit))
+    return planned_runs(recipe, targets, identifiers, RunContext(machine, environment, KIT, backend, _toolkit))
 
 
 def _toolkit(_target: Target) -> Toolkit:

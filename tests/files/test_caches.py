@@ -14,7 +14,7 @@ from tests.factories.toolkits import component, core, laid_out, places
 from vbuild.build import plan
 from vbuild.build.native import NativeCache, OwnFlagsRecord
 from vbuild.build.prefixes import Prefix
-from vbuild.build.source import fetched
+from vbuild.build.source import fetched_source
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.source import Git
@@ -222,7 +222,7 @@ def test_a_flipped_bit_in_an_sdist_is_fetched_again(tmp_path: Path) -> None:
 
         def take() -> tuple[Contents, int]:
             before = _inode(tmp_path / "cache/sdists")
-            fetched(pinned(archive), tmp_path / "cache", indexes=Indexes(index_url=url))
+            fetched_source(pinned(archive), tmp_path / "cache", indexes=Indexes(index_url=url))
             if _inode(tmp_path / "cache/sdists") != before:
                 asked()
             return contents(tmp_path / "cache"), asked.times
@@ -265,7 +265,7 @@ def test_a_flipped_bit_in_a_checkout_is_fetched_again(
 
     def take() -> tuple[Contents, int]:
         before = _inode(tmp_path / "cache/commits")
-        tree = fetched(source, tmp_path / "cache")
+        tree = fetched_source(source, tmp_path / "cache")
         if _inode(tmp_path / "cache/commits") != before:
             asked()
         return contents(tree), asked.times

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.sources import index, pinned, sdist, served
-from vbuild.build.source import fetched
+from vbuild.build.source import fetched_source
 from vbuild.errors import FetchError
 from vbuild.index_client import configuration
 from vbuild.index_client.configuration import Indexes, find_python
@@ -153,7 +153,9 @@ def test_a_proxy_is_used(tmp_path: Path) -> None:
         served(tmp_path) as proxy,
         pytest.raises(FetchError, match=r"no sdist of this version on http://nowhere\.example"),
     ):
-        fetched(pinned(archive), tmp_path / "cache", indexes=Indexes(index_url="http://nowhere.example", proxy=proxy))
+        fetched_source(
+            pinned(archive), tmp_path / "cache", indexes=Indexes(index_url="http://nowhere.example", proxy=proxy)
+        )
 
 
 @pytest.mark.nightly

@@ -14,7 +14,7 @@ from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel
 from vbuild.build.job import build_job
 from vbuild.build.repair import repaired
-from vbuild.build.source import fetched, unpacked
+from vbuild.build.source import fetched_source, unpacked
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Recipe
@@ -37,7 +37,7 @@ def built(name: str, level: str, folder: Path, environments: Environments) -> Bu
     """The project of the recipe *name*, built for *level* as that recipe says."""
     recipe = Recipe.load(RECIPES / f"{name}.toml")
     target = next(target for target in recipe.targets if target.cpu == Cpu.known("x86_64", level))
-    project = unpacked(fetched(recipe.source), folder / "tree", patches=recipe.build.patches)
+    project = unpacked(fetched_source(recipe.source), folder / "tree", patches=recipe.build.patches)
     job = build_job(project, target, recipe.build)
     return build_wheel(job, project, folder / "work", log=folder / "build.log", environments=environments)
 

@@ -17,7 +17,7 @@ from tests.factories.hwcaps_wheels import LOADER, MASKS, environment, flags, lev
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.workdir import VBUILD
-from vbuild.build.source import fetched
+from vbuild.build.source import fetched_source
 from vbuild.elf.linkage import level_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.check import check_layout
@@ -55,7 +55,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rust(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Rust module's sources, and the crates that it needs."""
     folder = tmp_path_factory.mktemp("rust")
-    sdist = fetched(Recipe.load(ROOT / "recipes" / "orjson.toml").source)
+    sdist = fetched_source(Recipe.load(ROOT / "recipes" / "orjson.toml").source)
     subprocess.run(["tar", "-xzf", sdist, "-C", folder], check=True)
     [crates] = folder.glob("*/include/cargo")
     shutil.copytree(KINDS / "rust", folder / "project")

@@ -15,7 +15,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import Installed, Toolkit, releases
-from vbuild.toolchain.toolkit_provision import install, packaged, path, provided_toolkit, prune
+from vbuild.toolchain.toolkit_provision import install, packaged_toolkit, path, provided_toolkit, prune
 
 pytestmark = [pytest.mark.nightly, pytest.mark.network, needs("gcc", "g++")]
 
@@ -46,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _toolkit(store: Path, version: Dotted, *libraries: str) -> Toolkit:
-    return packaged(ToolkitSpec(version, libraries=libraries), store=store)
+    return packaged_toolkit(ToolkitSpec(version, libraries=libraries), store=store)
 
 
 def _compiled(toolkit: Toolkit, folder: Path, text: str, *flags: str) -> Path:
@@ -90,7 +90,7 @@ def test_a_toolkit_in_the_cache_is_there_in_milliseconds_without_an_index(store:
     seconds = []
     for _ in range(3):
         begin = time.perf_counter()
-        again = packaged(ToolkitSpec(NEWEST), store=store, indexes=Indexes(no_index=True))
+        again = packaged_toolkit(ToolkitSpec(NEWEST), store=store, indexes=Indexes(no_index=True))
         seconds.append(time.perf_counter() - begin)
     assert min(seconds) < 0.05
     assert (again.root, again.identity, again.is_new) == (known.root, known.identity, False)
@@ -113,7 +113,7 @@ def test_libraries_of_and_beside_the_toolkit_link(store: Path, tmp_path: Path) -
     assert "libnccl.so.2" in needed
     assert (toolkit.root / "licenses/nvidia-nccl-cu13/License.txt").is_file()
     # asked once: the second time no index is needed
-    assert packaged(
+    assert packaged_toolkit(
         ToolkitSpec(FIRST, libraries=("cublas", "nccl==2.28.9")), store=store, indexes=Indexes(no_index=True)
     ) == Toolkit(toolkit.version, toolkit.root, toolkit.identity, toolkit.pins)
 

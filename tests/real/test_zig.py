@@ -18,7 +18,7 @@ from vbuild.build.environment import Environments
 from vbuild.build.frontend import build_wheel
 from vbuild.build.job import Job, build_job
 from vbuild.build.repair import repaired
-from vbuild.build.source import fetched, unpacked
+from vbuild.build.source import fetched_source, unpacked
 from vbuild.build.trial import TrialResult, WheelTrial
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
@@ -53,7 +53,7 @@ def built(
     """The project of the recipe *name*, built for *cpu* by *host*'s compiler, repaired and verified."""
     recipe = Recipe.load(RECIPES / f"{name}.toml")
     target = replace(recipe.targets[0], cpu=Cpu.parse(cpu), label="zig")
-    project = unpacked(fetched(recipe.source), folder / "tree", patches=recipe.build.patches)
+    project = unpacked(fetched_source(recipe.source), folder / "tree", patches=recipe.build.patches)
     job = build_job(project, target, replace(recipe.build, host=HostSettings(host)))
     log = folder / "build.log"
     result = build_wheel(job, project, folder / "work", log=log, environments=environments)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tests.factories.projects import KERNEL, c_project, setuptools_project, tree
 from tests.factories.tools import needs
 from tests.factories.variants import document, variant, variant_wheel
-from vbuild.build.source import fetched
+from vbuild.build.source import fetched_source
 from vbuild.cli.render import release_lines
 from vbuild.errors import VariantError, VbuildError
 from vbuild.recipe.model import Recipe
@@ -384,7 +384,7 @@ def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
 def test_a_hash_of_another_release_is_refused(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "recipes/annoy.toml").read_text()
     tree(tmp_path, {"demo.toml": text.replace("annoy==1.17.3", "annoy==1.17.4")})
-    fetched(Recipe.load(Path(__file__).parents[2] / "recipes/annoy.toml").source)  # into the cache, by its hash
+    fetched_source(Recipe.load(Path(__file__).parents[2] / "recipes/annoy.toml").source)  # into the cache, by its hash
     said = refusal(tmp_path / "demo.toml", tmp_path / "dist")
     assert said == "DIR/demo.toml: source.sdist: sha256 is of annoy==1.17.3, expected annoy==1.17.4"
 

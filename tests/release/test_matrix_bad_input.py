@@ -19,7 +19,7 @@ from tests.factories.workdir import Workdir, file_digests, refusal, without_inst
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import releases
-from vbuild.toolchain.toolkit_provision import packaged
+from vbuild.toolchain.toolkit_provision import packaged_toolkit
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")
 
@@ -148,7 +148,7 @@ def test_a_host_compiler_that_nvcc_does_not_take_is_refused(workdir: Workdir, ho
 @needs("gcc", "g++")
 @pytest.mark.parametrize("how", ["CUDA_HOME", "PATH"])
 def test_a_wrapper_of_nvcc_in_the_place_of_a_toolkit_is_refused(workdir: Workdir, how: str) -> None:
-    wrappers = Build(workdir.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).wrappers
+    wrappers = Build(workdir.folder / "other", "80", home=packaged_toolkit(ToolkitSpec(Dotted(13, 0))).root).wrappers
     variables = {"CUDA_HOME": str(wrappers.cuda)}
     if how == "PATH":
         workdir = without_installed_toolkits(workdir)
@@ -164,7 +164,7 @@ def test_a_wrapper_of_nvcc_in_the_place_of_a_toolkit_is_refused(workdir: Workdir
 @pytest.mark.network
 @needs("gcc", "g++")
 def test_wrappers_of_another_build_on_path_are_passed_over(workdir: Workdir) -> None:
-    wrappers = Build(workdir.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).wrappers
+    wrappers = Build(workdir.folder / "other", "80", home=packaged_toolkit(ToolkitSpec(Dotted(13, 0))).root).wrappers
     with_recipe(workdir, 'cpu = ["x86-64"]\n' + gpus('{ sm80 = "80" }'))
     ran = workdir.vbuild("matrix", "demo.toml", "-o", "out", PATH=f"{wrappers.folder}{os.pathsep}{os.environ['PATH']}")
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -17,7 +17,7 @@ from tests.factories.workdir import VBUILD, Workdir, on_small_disk, refusal, sta
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import releases
-from vbuild.toolchain.toolkit_provision import packaged, provided_toolkit
+from vbuild.toolchain.toolkit_provision import packaged_toolkit, provided_toolkit
 
 pytestmark = [
     pytest.mark.network,
@@ -135,7 +135,7 @@ def test_a_toolkit_for_which_there_is_no_room_leaves_nothing_half_made(tmp_path:
 @pytest.mark.nightly
 def test_a_disk_that_is_full_while_a_toolkit_is_laid_out_leaves_nothing_of_it(tmp_path: Path) -> None:
     workdir = Workdir.at(tmp_path)
-    kept = packaged(ToolkitSpec(Dotted(13, 0)))
+    kept = packaged_toolkit(ToolkitSpec(Dotted(13, 0)))
     components, disk = kept.root.parent / "components", tmp_path / "small"
     links = f"mkdir -p vbuild/toolkits/components && ln -s {components}/nvidia-* vbuild/toolkits/components"
     command = (*VBUILD, "toolkit", "install", "13.0")

@@ -26,7 +26,7 @@ from tests.factories.sources import index, sdist, sha256
 from tests.factories.toolkits import component, places
 from tests.factories.wheels import wheel
 from vbuild.build.environment import Environments
-from vbuild.build.source import fetched
+from vbuild.build.source import fetched_source
 from vbuild.errors import VbuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.debian import VARIABLE
@@ -50,14 +50,14 @@ class Offer:
 def _sdist(folder: Path, kept: Path) -> Offer:
     archive = sdist(folder / "files")
     there = Indexes(index_url=index(folder / "simple", archive, stated="").as_uri())
-    return Offer(archive, lambda: fetched(Sdist("demo", Version("1.0"), PIN), kept, indexes=there))
+    return Offer(archive, lambda: fetched_source(Sdist("demo", Version("1.0"), PIN), kept, indexes=there))
 
 
 def _debian(folder: Path, kept: Path) -> Offer:
     archive = folder / "pool/main/g/gmp/gmp_6.3.0.orig.tar.xz"
     archive.parent.mkdir(parents=True)
     archive.write_text("gmp")
-    return Offer(archive, lambda: fetched(Debian("gmp", "6.3.0", PIN), kept, indexes=Indexes(no_index=True)))
+    return Offer(archive, lambda: fetched_source(Debian("gmp", "6.3.0", PIN), kept, indexes=Indexes(no_index=True)))
 
 
 def _toolkit(folder: Path, kept: Path) -> Offer:

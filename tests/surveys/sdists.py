@@ -25,7 +25,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from vbuild.build.source import fetched
+from vbuild.build.source import fetched_source
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import files_of
 from vbuild.recipe.model import Recipe
@@ -313,7 +313,7 @@ against = "index"
 def backend(recipe: Path) -> str:
     """The backend of the project of *recipe*, and what else of importance it builds with."""
     source = Recipe.load(recipe).source
-    with tarfile.open(fetched(source)) as archive:
+    with tarfile.open(fetched_source(source)) as archive:
         top = min(archive.getnames(), key=len).partition("/")[0]
         has_settings = f"{top}/pyproject.toml" in archive.getnames()
         settings = archive.extractfile(f"{top}/pyproject.toml") if has_settings else None

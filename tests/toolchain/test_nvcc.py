@@ -11,7 +11,7 @@ from tests.factories.plans import rules
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.compiling import Archs, FileRule
 from vbuild.toolchain.compiler_program import THREADS
-from vbuild.toolchain.nvcc import HostCompiler, RewrittenNvcc, rewritten, side_by_side
+from vbuild.toolchain.nvcc import HostCompiler, RewrittenNvcc, rewritten_nvcc, side_by_side
 from vbuild.toolchain.nvcc_commands import Call, Command, CudaRules, NvccOutput
 
 HOST = HostCompiler(rules("v3"), {"g++": "/usr/bin/g++", "gcc": "/usr/bin/gcc"})
@@ -24,7 +24,7 @@ def cuda(archs: str = "80,90", mode: Archs = Archs.INTERSECT, **more: object) ->
 
 
 def run(command: str, settings: CudaRules | None = None, **more: object) -> RewrittenNvcc:
-    return rewritten(shlex.split(command), settings or cuda(), HOST, **more)  # type: ignore[arg-type]
+    return rewritten_nvcc(shlex.split(command), settings or cuda(), HOST, **more)  # type: ignore[arg-type]
 
 
 def lists(command: str, settings: CudaRules | None = None) -> tuple[str, str]:
@@ -62,10 +62,10 @@ def test_names_in_the_object_are_of_paths_below_the_folder_of_the_build(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     host = HostCompiler(rules("v3"), {}, (f"-ffile-prefix-map={tmp_path}=.",))
-    found = rewritten(shlex.split(command), cuda(mode=Archs.KEEP, seeds=True), host).words
+    found = rewritten_nvcc(shlex.split(command), cuda(mode=Archs.KEEP, seeds=True), host).words
     options = ("-Xcudafe=", "-objtemp", "-frandom-seed=./")
     assert [word for word in found if word.startswith(options)] == named.split()
-    without = rewritten(shlex.split(command), cuda(mode=Archs.KEEP), host).words
+    without = rewritten_nvcc(shlex.split(command), cuda(mode=Archs.KEEP), host).words
     assert [word for word in found if word not in without] == [w for w in named.split() if w.startswith(options[2])]
 
 
@@ -118,7 +118,7 @@ def test_a_list_is_understood_in_every_spelling(options: str) -> None:
 )
 def test_a_list_that_nvcc_refuses_is_left_to_nvcc(options: str) -> None:
     words = shlex.split(f"-c a.cu {options}")
-    assert rewritten(words, cuda(mode=Archs.REPLACE), HOST).words == (*words, *OURS)
+    assert rewritten_nvcc(words, cuda(mode=Archs.REPLACE), HOST).words == (*words, *OURS)
 
 
 # request, their list, what is kept of it
@@ -167,7 +167,7 @@ def test_of_their_list_stays_what_the_request_needs(request_: str, theirs: str, 
 
 def test_a_list_that_is_right_stays_in_its_own_words() -> None:
     words = ("-c", "a.cu", "--generate-code=arch=compute_80,code=[sm_80]", "-arch=sm_90")
-    assert rewritten(words, cuda("80,90+ptx"), HOST).words == (*words, *OURS)
+    assert rewritten_nvcc(words, cuda("80,90+ptx"), HOST).words == (*words, *OURS)
 
 
 @pytest.mark.parametrize("options", ["", "-arch=native", "-arch=all", "--gpu-architecture=all-major", "-arch native"])
@@ -219,7 +219,7 @@ def test_a_file_for_several_gpus_uses_the_processes_that_are_left(tmp_path: Path
 @pytest.mark.parametrize("options", ["", "-arch=native", "-arch=sm_60"])
 def test_keeping_leaves_the_list(options: str) -> None:
     words = ("-c", "a.cu", *options.split())
-    assert rewritten(words, cuda(mode=Archs.KEEP), HOST).words == (*words, *OURS)
+    assert rewritten_nvcc(words, cuda(mode=Archs.KEEP), HOST).words == (*words, *OURS)
 
 
 def test_a_rule_for_a_file_counts_before_the_one_for_all() -> None:
@@ -288,7 +288,7 @@ def test_machine_code_left_to_the_device_linker_is_asked_for_without_the_option_
         "-gencode=arch=compute_90,code=[lto_90]",
     )
     words = ("-dlto", "-shared", "a.cu", "-arch=sm_70")
-    assert rewritten(words, cuda(mode=Archs.REPLACE), HOST).words == (*words, *OURS)
+    assert rewritten_nvcc(words, cuda(mode=Archs.REPLACE), HOST).words == (*words, *OURS)
     assert lists(f"-dc a.cu {_gencodes('70,80').replace('code=sm', 'code=lto')}", cuda("86"))[1] == "lto_80"
 
 
@@ -330,10 +330,10 @@ def test_host_flags_that_choose_instructions_are_taken_out(options: str) -> None
 
 def test_files_whose_flags_the_recipe_keeps_keep_them_and_their_compiler() -> None:
     host = HostCompiler(rules("v3", keep=("simd/*.cu",)), HOST.compilers)
-    found = rewritten(("-c", "simd/a.cu", "-Xcompiler=-mavx512f,-march=native"), cuda(mode=Archs.KEEP), host)
+    found = rewritten_nvcc(("-c", "simd/a.cu", "-Xcompiler=-mavx512f,-march=native"), cuda(mode=Archs.KEEP), host)
     assert found.words == (*OURS, "-c", "simd/a.cu", "-Xcompiler=-mavx512f")
     assert found.keeps
-    assert not rewritten(("-c", "a.cu"), cuda(), host).keeps
+    assert not rewritten_nvcc(("-c", "a.cu"), cuda(), host).keeps
 
 
 def test_a_question_whether_the_host_compiler_takes_a_flag_is_answered(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_the_recipes_options_take_the_place_of_the_projects() -> None:
 def test_a_mapping_that_nvcc_would_split_is_left_to_the_wrapper_of_the_host_compiler() -> None:
     for mapping, words in (("-fx=/a=.", ("-Xcompiler", "-fx=/a=.")), ("-fx=/a b=.", ()), ("-fx=/a,b=.", ())):
         host = HostCompiler(rules("v3"), {}, (mapping,))
-        assert rewritten(("-c", "a.cu"), cuda(mode=Archs.KEEP), host).words == ("-c", "a.cu", *OURS, *words)
+        assert rewritten_nvcc(("-c", "a.cu"), cuda(mode=Archs.KEEP), host).words == ("-c", "a.cu", *OURS, *words)
 
 
 def test_what_a_command_reads_and_makes() -> None:

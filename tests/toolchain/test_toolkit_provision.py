@@ -13,13 +13,13 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import ToolkitPin
 from vbuild.toolchain.toolkit_cache import ToolkitCache
-from vbuild.toolchain.toolkit_provision import foreseen_toolkit, packaged, provided_toolkit
+from vbuild.toolchain.toolkit_provision import foreseen_toolkit, packaged_toolkit, provided_toolkit
 
 
 def test_a_toolkit_that_no_index_has_is_named_with_the_places(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FetchError, match=r"^nvidia-cuda-(\w+)==13\.0\.\d+: no nvidia_cuda_\1-.*\.whl on file:"):
-        packaged(ToolkitSpec(Dotted(13, 0)), store=tmp_path / "store", indexes=places(tmp_path / "empty"))
+        packaged_toolkit(ToolkitSpec(Dotted(13, 0)), store=tmp_path / "store", indexes=places(tmp_path / "empty"))
 
 
 def test_an_installed_toolkit_without_a_library_gives_way_to_the_index(tmp_path: Path) -> None:

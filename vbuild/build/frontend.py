@@ -160,13 +160,15 @@ def _folders(job: Job, shell: "_Shell", environments: Environments) -> Iterator[
     yield cargo_home(shell.variables), "cargo"
 
 
-def begin(job: Job, project: Path, environments: Environments) -> None:
+def begin_environment(job: Job, project: Path, environments: Environments) -> None:
     if job.settings.isolation:
         requirements = ProjectBuilder(project).build_system_requires | set(job.settings.requires)
         environments.having(requirements, job.interpreter)
 
 
-def required(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> frozenset[str]:
+def required_packages(
+    job: Job, project: Path, folder: Path, *, log: Path, environments: Environments
+) -> frozenset[str]:
     shell = _shell(job, project, folder, log=log, environments=environments, cache=None)
     with _explained(job, shell.wrappers, log), _refused():
         _, requirements = _with_requirements(job, shell, environments)

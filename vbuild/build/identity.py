@@ -89,7 +89,7 @@ def build_keys(
     environment: Mapping[str, str] = os.environ,
     searched: "Searched | None" = None,
 ) -> BuildKeys:
-    """The keys of the build *job* of *source*, a `source.digest`, whose wheel is repaired by *repair*.
+    """The keys of the build *job* of *source*, a `source_digest`, whose wheel is repaired by *repair*.
 
     *searched* is `searched_files`, or its answer in this run.
     """

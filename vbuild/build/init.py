@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 
 from vbuild.build.environment import resolved_lines
-from vbuild.build.source import fetched, unpacked
+from vbuild.build.source import fetched_source, unpacked
 from vbuild.build.survey import DraftKey, ProjectSurvey, RecipeDraft, drafted, surveyed
 from vbuild.config.requirements import is_path
 from vbuild.config.table import Table
@@ -104,7 +104,7 @@ def project_recipe(source: str | Path, axes: AskedAxes, *, indexes: Indexes | No
         path = Path(source)
         sdist, notes, is_pure = _newest(_requirement(str(source)), indexes or Indexes.configured())
     with tempfile.TemporaryDirectory() as folder:
-        survey = surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name)
+        survey = surveyed(unpacked(fetched_source(sdist, indexes=indexes), Path(folder)), sdist.name)
     if is_pure:
         _check_compiled(survey, sdist.name)
     matrix, chosen = _matrix_or_default(axes, survey)

@@ -52,8 +52,8 @@ from vbuild.build.identity import (
 )
 from vbuild.build.kept_flags import KeptFlags
 from vbuild.build.plan import BuildBackend, FlagPlan, WrapperRules, flag_plan
-from vbuild.build.prefixes import Prefix, variables
-from vbuild.build.source import copied, digest, fetched
+from vbuild.build.prefixes import Prefix, prefix_variables
+from vbuild.build.source import copied, fetched_source, source_digest
 from vbuild.build.watching import Looked, Watch
 from vbuild.build.wrappers import BuildFolders, Ccache, Override, install_wrappers, with_known_sources
 from vbuild.config.requirements import required_project
@@ -122,7 +122,7 @@ def label_of(native: Native, cpu: Cpu) -> str:
     return f"native-{native.name}-{cpu.label}" if native.per_level else f"native-{native.name}"
 
 
-def commands(
+def step_commands(
     step: BuildStep, tree: Path, destination: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[list[str], dict[str, str]]]:
     """What is run in *tree* to install *step* below *destination*, each command with variables of its own."""
@@ -446,7 +446,9 @@ class NativeBuilder:
         if native.system not in {NativeSystem.CMAKE, NativeSystem.MESON}:  # these get the option for a release
             for name in {"CFLAGS", "CXXFLAGS", "FFLAGS"} & planned_variables.keys():
                 planned_variables[name] = f"{_OPTIMISATION} {planned_variables[name]}"
-        planned_variables |= variables(before, environment, runs=self._runs(cpu), is_zig=bool(compilers.zig_target))
+        planned_variables |= prefix_variables(
+            before, environment, runs=self._runs(cpu), is_zig=bool(compilers.zig_target)
+        )
         # the interpreter's own folders have no part in this, and would tell the builds of two Pythons apart
         rules = self._learned.get(label_of(native, cpu), replace(plan.wrapper_rules, dropped=()))
         environment_of_plan = tuple(sorted(planned_variables.items()))
@@ -483,7 +485,7 @@ class NativeBuilder:
 
     def variables(self, cpu: Cpu, before: Mapping[str, str], *, is_zig: bool) -> dict[str, str]:
         prefixes = [step.prefix for step in self.steps(cpu)]
-        return variables(prefixes, before, runs=self._runs(cpu), is_zig=is_zig)
+        return prefix_variables(prefixes, before, runs=self._runs(cpu), is_zig=is_zig)
 
     def build(
         self, prefixes: Sequence[Prefix], *, cache: Ccache | None = None, on_progress: OnProgress = lambda _text: None
@@ -511,9 +513,9 @@ class NativeBuilder:
         """A fresh copy of the source of *step*; `BuildError` if it is no longer what the key stands for."""
         native, without = step.native, self._settings.exclude
         below = native.source.subdirectory
-        archive = fetched(native.source)
+        archive = fetched_source(native.source)
         tree = copied(archive, folder / "source", subdirectory=below, patches=native.patches, without=without)
-        if digest(native.source, without=without) != step.source:
+        if source_digest(native.source, without=without) != step.source:
             raise BuildError(f"{native.source}: edited while it was copied; expected it to stay as it is for a moment")
         if not tree.is_dir():
             raise BuildError(f"{native.source}: no folder {below!r} in it; expected that of source.subdirectory")
@@ -521,7 +523,7 @@ class NativeBuilder:
 
     def _digest(self, native: Native) -> str:
         if native.name not in self._digests:
-            self._digests[native.name] = digest(native.source, without=self._settings.exclude)
+            self._digests[native.name] = source_digest(native.source, without=self._settings.exclude)
         return self._digests[native.name]
 
     def _build(self, step: BuildStep, tree: Path, folder: Path, log: Path, cache: Ccache | None) -> None:
@@ -546,7 +548,7 @@ class NativeBuilder:
         environment |= wrappers.environment(environment)
         destination = folder / "root"
         try:
-            for command, own in commands(step, tree, destination, environment):
+            for command, own in step_commands(step, tree, destination, environment):
                 run(command, log=log, cwd=tree, environment={**environment, **own})
             installed = relocated(destination, configured=step.configured, kept=step.prefix.folder, log=log)
         except (BuildError, BinaryError) as error:

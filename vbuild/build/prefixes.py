@@ -44,7 +44,7 @@ class Prefix:
         return {**about, "key": self.key, "prefix": str(self.folder)}
 
 
-def variables(
+def prefix_variables(
     prefixes: Sequence[Prefix], before: Mapping[str, str], *, runs: bool, is_zig: bool = False
 ) -> dict[str, str]:
     """The variables that lead a build to *prefixes*, in front of what *before* has in them.
@@ -69,13 +69,13 @@ def variables(
     return leading
 
 
-def libraries(prefixes: Sequence[Prefix], before: Mapping[str, str]) -> dict[str, str]:
+def prefix_libraries(prefixes: Sequence[Prefix], before: Mapping[str, str]) -> dict[str, str]:
     """The variable by which auditwheel finds the libraries of *prefixes*."""
     return {LIBRARIES: _joined(_below(prefixes, _FOLDERS), before.get(LIBRARIES, ""))} if prefixes else {}
 
 
 def left_to_compilers(prefixes: Sequence[Prefix], environment: Mapping[str, str]) -> dict[str, str]:
-    """What compilers see instead of what `variables` made of *environment*.
+    """What compilers see instead of what `prefix_variables` made of *environment*.
 
     gcc would take a libmpfr that was just built instead of its own.
     """
@@ -86,7 +86,7 @@ def left_to_compilers(prefixes: Sequence[Prefix], environment: Mapping[str, str]
     return {LIBRARIES: os.pathsep.join(folder for folder in folders if folder not in mine)}
 
 
-def mapping(prefixes: Sequence[Prefix]) -> tuple[str, ...]:
+def prefix_maps(prefixes: Sequence[Prefix]) -> tuple[str, ...]:
     return tuple(f"-ffile-prefix-map={prefix.folder}=native/{prefix.name}" for prefix in prefixes)
 
 

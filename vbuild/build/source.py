@@ -301,7 +301,7 @@ def _write(member: _Member, path: Path, size: int, *, most: int) -> int:
 _NOT_SOURCES = frozenset({".git", ".hg", ".svn", ".bzr", "__pycache__"})
 
 
-def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes | None = None) -> Path:
+def fetched_source(source: NativeSource, cache: Path | None = None, *, indexes: Indexes | None = None) -> Path:
     """The archive or folder of *source* on this machine; fetched once into *cache*, by default the user's."""
     if isinstance(source, Folder):
         if not source.path.is_dir():
@@ -392,7 +392,7 @@ def copied(
     return tree / subdirectory
 
 
-def digest(source: NativeSource, *, without: Path | None = None) -> str:
+def source_digest(source: NativeSource, *, without: Path | None = None) -> str:
     """The hash that pins *source*, or that of all that a build takes from it: names, modes, contents, history."""
     match source:
         case Sdist():

@@ -31,8 +31,7 @@ from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from vbuild.build.plan import WrapperRules
-from vbuild.build.prefixes import Prefix, left_to_compilers
-from vbuild.build.prefixes import mapping as prefix_mapping
+from vbuild.build.prefixes import Prefix, left_to_compilers, prefix_maps
 from vbuild.build.watching import MARK, PRELOAD
 from vbuild.errors import BuildError
 from vbuild.files.hashing import program_digest
@@ -255,7 +254,7 @@ def install_wrappers(
     mapping = (
         f"-ffile-prefix-map={wrappers.source}=.",
         *(f"-ffile-prefix-map={path.absolute()}={name}" for path, name in named if path),
-        *prefix_mapping(build.prefixes),
+        *prefix_maps(build.prefixes),
     )
     programs = {name: (*(cache.prefix(command) if cache else ()), *command) for name, command in compilers.programs}
     if compilers.rust:

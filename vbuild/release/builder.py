@@ -30,7 +30,7 @@ from vbuild.build.native import NativeBuilder, NativeCache, NativeSettings
 from vbuild.build.repair import repaired
 from vbuild.build.reproducible import Unreproducible, not_reproducible, without_folders
 from vbuild.build.requiring import for_platform, with_requirements
-from vbuild.build.source import digest, fetched, unpacked
+from vbuild.build.source import fetched_source, source_digest, unpacked
 from vbuild.build.watching import Watch
 from vbuild.build.wrappers import Ccache, FailedCall, Override, ccache, with_known_sources
 from vbuild.dispatch.reach import Doubt
@@ -165,7 +165,7 @@ class Builder(Struct, frozen=True):
     @classmethod
     def opened(cls, context: ReleaseContext) -> Self:
         recipe, folder, stage = context.recipe, context.folder, context.stage
-        archive = fetched(recipe.source)
+        archive = fetched_source(recipe.source)
         project = tree_of(recipe, archive, stage / "look", exclude=folder)
         check_identity(recipe, project)
         builder = cls.sharing(context, archive, project, partial(digest_of, recipe, folder))
@@ -462,7 +462,7 @@ def tree_of(recipe: Recipe, archive: Path, folder: Path, *, exclude: Path) -> Pa
 
 def digest_of(recipe: Recipe, exclude: Path) -> str:
     """What is built of *recipe* now: its project's name, and its source; the folder *exclude* is not part of it."""
-    return f"{recipe.name} {digest(recipe.source, without=exclude)}"
+    return f"{recipe.name} {source_digest(recipe.source, without=exclude)}"
 
 
 def check_identity(recipe: Recipe, project: Path) -> None:

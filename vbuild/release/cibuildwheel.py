@@ -31,11 +31,11 @@ from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Container
 from vbuild.build.cibuildwheel.runs import (
     CibuildwheelRun,
     RunContext,
-    again,
+    ignored_keys,
     inside,
     machine_of,
-    runs,
-    unheard,
+    planned_runs,
+    run_again,
 )
 from vbuild.build.job import recognised
 from vbuild.build.kept_flags import is_for_single_files
@@ -122,7 +122,7 @@ def cibuildwheel(
         containers = Containers.made(words, os.environ, outside / "engine")
         setup = ContainerSetup.made(outside / "kit")
         run_context = _run_context(words, setup.inside, FETCHED, on_progress)
-        plan = runs(recipe, targets, identifiers, run_context)
+        plan = planned_runs(recipe, targets, identifiers, run_context)
         runner = ContainerRunner(engine, words, os.environ, outside, setup, containers, echo)
         with staging(folder) as stage:
             context = replace(context, stage=stage)
@@ -131,7 +131,7 @@ def cibuildwheel(
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
             short = too_short(recipe, targets, asked=passed_on(words, os.environ))
             notes = [
-                *unheard(recipe),
+                *ignored_keys(recipe),
                 *licences,
                 *_omitted(targets, identifiers),
                 *short,
@@ -158,7 +158,7 @@ def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) ->
     check_recipe(recipe, targets)
     run_context = _run_context(words, _FORESEEN_SETUP, FORESEEN, lambda _target, _step: None)
     with _hiding(words), hiding_secrets(recipe, targets):
-        return masked_in(runs(recipe, targets, identifiers, run_context))
+        return masked_in(planned_runs(recipe, targets, identifiers, run_context))
 
 
 def _hiding(words: Arguments) -> AbstractContextManager[None]:
@@ -229,7 +229,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
             rules, identifiers, what = following
             for target in run.targets:
                 self.context.on_progress(target, "building again")
-            last = again(self.context.recipe, last, rules, identifiers, self.run_context)
+            last = run_again(self.context.recipe, last, rules, identifiers, self.run_context)
             other = runner.made(last)
             if other.error:
                 self.retries.append(f"{run}: does not build without {what}: {str(other.error).splitlines()[0]}")

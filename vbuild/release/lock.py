@@ -29,9 +29,9 @@ from packaging.version import Version
 
 import vbuild
 from vbuild.build.environment import lock_for, resolved_lines
-from vbuild.build.frontend import required
+from vbuild.build.frontend import required_packages
 from vbuild.build.job import Job
-from vbuild.build.source import digest
+from vbuild.build.source import source_digest
 from vbuild.config.requirements import asked_project, requirement_lines
 from vbuild.config.table import toml
 from vbuild.errors import BuildError, FetchError, RecipeError, VariantError, VbuildError, WheelError, at
@@ -120,7 +120,7 @@ def _requirements(builder: Builder, jobs: Iterable[Job], on_progress: Callable[[
         folder = builder.context.stage / "asking" / slug(job.target)
         project = builder.tree(folder / "tree")
         with at(builder.context.recipe.name):
-            requires = required(job, project, folder, log=folder / "log", environments=builder.environments)
+            requires = required_packages(job, project, folder, log=folder / "log", environments=builder.environments)
         wanted[kind, tuple(sorted(requires))] = job.interpreter
     own = Interpreter.at(Path(sys.executable), os.environ)
     for native in builder.context.recipe.natives:
@@ -178,7 +178,7 @@ def recipe_hash(recipe: Recipe) -> str:
 
 def pinned(source: NativeSource) -> str:
     """The hash of *source*; a folder has none, as nothing of it is fetched."""
-    return "folder" if isinstance(source, Folder) else digest(source).strip()
+    return "folder" if isinstance(source, Folder) else source_digest(source).strip()
 
 
 def natives(recipe: Recipe) -> Hashes:

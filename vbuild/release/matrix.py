@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from vbuild.build.frontend import begin as begin_build
+from vbuild.build.frontend import begin_environment as begin_build
 from vbuild.build.identity import build_keys
 from vbuild.build.init import AskedAxes, project_recipe
 from vbuild.build.job import Job, build_shares

@@ -33,7 +33,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vbuild.build.job import Job
-from vbuild.build.source import TREE_SUFFIX, fetched, pack_tree, unpacked
+from vbuild.build.source import TREE_SUFFIX, fetched_source, pack_tree, unpacked
 from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, VbuildError
 from vbuild.files.atomic import LOGS
@@ -300,7 +300,7 @@ def _for_build(target: Target, workers: Sequence[Needs]) -> Needs:
 def _packed(context: ReleaseContext) -> tuple[Path, str]:
     recipe, folder, look = context.recipe, context.folder, context.stage / "look"
     digest = digest_of(recipe, folder)
-    project = tree_of(recipe, fetched(recipe.source), look, exclude=folder)
+    project = tree_of(recipe, fetched_source(recipe.source), look, exclude=folder)
     check_identity(recipe, project)
     if digest_of(recipe, folder) != digest:
         raise BuildError(f"{recipe.source}: edited while it was packed; expected it to stay as it is for that moment")

@@ -92,7 +92,7 @@ class RewrittenNvcc:
     keeps: bool = False
 
 
-def rewritten(
+def rewritten_nvcc(
     words: Sequence[str], rules: CudaRules, host: HostCompiler, *, log: Iterable[Command] = (), ccbin: str = ""
 ) -> RewrittenNvcc:
     """What becomes of the command *words*; the commands in *log* made the objects that it may link."""
@@ -279,7 +279,7 @@ def main() -> NoReturn:
     log = Path(settings["nvcc"]["log"])
     host = HostCompiler(settings["rules"], settings["nvcc"]["compilers"], settings["nvcc"]["mapping"])
     rules = CudaRules.of_data(settings["nvcc"]["rules"])
-    result = rewritten(call, rules, host, log=logged(log), ccbin=environment.get(_HOST, ""))
+    result = rewritten_nvcc(call, rules, host, log=logged(log), ccbin=environment.get(_HOST, ""))
     _record(result, settings, is_question="-dryrun" in words or "--dryrun" in words)
     if result.refused:
         raise SystemExit(f"nvcc: error: unrecognized command-line option '{result.refused[0]}' (kept out by vbuild)")

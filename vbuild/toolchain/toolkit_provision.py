@@ -50,7 +50,9 @@ def provided_toolkit(
     on_progress: OnProgress = silently,
 ) -> Toolkit:
     """The toolkit that *spec* asks for, fetched into *store*, by default the user's, if it has to be."""
-    return _installed(spec, environment) or packaged(spec, store=store, indexes=indexes, on_progress=on_progress)
+    return _installed(spec, environment) or packaged_toolkit(
+        spec, store=store, indexes=indexes, on_progress=on_progress
+    )
 
 
 def foreseen_toolkit(
@@ -65,7 +67,7 @@ def foreseen_toolkit(
     return toolkit or Toolkit(spec.version, Path(f"CUDA-{spec}"), identity="")
 
 
-def packaged(
+def packaged_toolkit(
     spec: ToolkitSpec, *, store: Path | None = None, indexes: Indexes | None = None, on_progress: OnProgress = silently
 ) -> Toolkit:
     """The toolkit of the package index that *spec* asks for, whatever is installed."""
@@ -214,7 +216,7 @@ def install(
     version: str, libraries: Iterable[str] = (), *, store: Path | None = None, on_progress: OnProgress = silently
 ) -> Provision:
     """The toolkit *version* of the package index with *libraries*, fetched unless it is kept."""
-    provision = Provision(packaged(_spec(version, libraries), store=store, on_progress=on_progress))
+    provision = Provision(packaged_toolkit(_spec(version, libraries), store=store, on_progress=on_progress))
     sweep_daily()
     return provision
 

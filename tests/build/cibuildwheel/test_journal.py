@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.cibuildwheel_runs import LEVELS, described, options_of, runs_of
-from vbuild.build.cibuildwheel.program import Journal, failed
+from vbuild.build.cibuildwheel.program import Journal, explained_failure
 from vbuild.errors import BuildError
 
 BUILT = """
@@ -186,10 +186,10 @@ def test_before_build_is_told_as_the_project_has_it(theirs: str, shown: str, tmp
 def test_the_end_of_a_log_is_told_only_where_the_reason_is_not_all_there_is_to_know() -> None:
     log = "Building wheel...\n\n    + python -m build\nno memory\ncibuildwheel: error: {} failed with code 1. \n"
     error = BuildError(f"cibuildwheel failed with status 1; its log is a.log, which ends:\n{log}")
-    assert str(failed(error, Journal.parse(log.format("Command ['python']")))) == (
+    assert str(explained_failure(error, Journal.parse(log.format("Command ['python']")))) == (
         "python failed with code 1; the last it said:\nno memory"
     )
-    assert str(failed(error, Journal.parse(log.format("All of it")))) == "All of it failed with code 1"
+    assert str(explained_failure(error, Journal.parse(log.format("All of it")))) == "All of it failed with code 1"
     assert str(
-        failed(BuildError("cibuildwheel was ended by SIGKILL; its log is a.log, which is empty"), Journal())
+        explained_failure(BuildError("cibuildwheel was ended by SIGKILL; its log is a.log, which is empty"), Journal())
     ) == ("cibuildwheel was ended by SIGKILL")

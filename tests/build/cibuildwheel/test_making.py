@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.projects import tree
-from vbuild.build.cibuildwheel.making import assigned, passed_on
+from vbuild.build.cibuildwheel.making import passed_on, wheels_by_identifier
 from vbuild.build.cibuildwheel.program import Arguments
 from vbuild.errors import BuildError
 
@@ -19,7 +19,7 @@ IDENTIFIERS = (
 def of(*tags: str, among: tuple[str, ...] = IDENTIFIERS) -> dict[str, str]:
     """The tags of wheels by identifier."""
     wheels = [Path(f"demo-1.0-{tag}.whl") for tag in tags]
-    found = assigned(wheels, among)
+    found = wheels_by_identifier(wheels, among)
     return {identifier: wheel.stem.removeprefix("demo-1.0-") for identifier, wheel in found.items()}
 
 
@@ -67,7 +67,7 @@ def test_a_wheel_that_was_not_asked_for_is_refused(tag: str) -> None:
 
 def test_what_is_no_wheel_is_refused() -> None:
     with pytest.raises(BuildError, match=r"^cibuildwheel made 'demo\.whl': not a wheel's file name: 1 parts"):
-        assigned([Path("demo.whl")], IDENTIFIERS)
+        wheels_by_identifier([Path("demo.whl")], IDENTIFIERS)
 
 
 def test_what_options_pass_on_into_containers_counts_wherever_they_say_so(tmp_path: Path) -> None:

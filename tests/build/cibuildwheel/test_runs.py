@@ -25,7 +25,7 @@ from tests.factories.cibuildwheel_runs import (
     with_vbuild,
 )
 from vbuild.build.cibuildwheel import runs as places
-from vbuild.build.cibuildwheel.runs import unheard
+from vbuild.build.cibuildwheel.runs import ignored_keys
 from vbuild.build.plan import BuildBackend
 from vbuild.cli.cibuildwheel import run_lines
 from vbuild.errors import BuildError
@@ -282,7 +282,7 @@ command = "true"
 """,
     ).joinpath("fix.patch").touch()
     (tmp_path / "vbuild.lock").touch()
-    assert unheard(Recipe.load(tmp_path)) == (
+    assert ignored_keys(Recipe.load(tmp_path)) == (
         "build.patches: has no effect with cibuildwheel; apply them in before-all",
         "build.requires: has no effect with cibuildwheel; name them in build-system.requires",
         "build.isolation: has no effect with cibuildwheel; that is build-frontend's",
@@ -294,7 +294,7 @@ command = "true"
         "test.command: has no effect with cibuildwheel but in the emulator; its own test-command counts",
     )
     (tmp_path / "vbuild.lock").unlink()
-    assert unheard(Recipe.load(described(tmp_path, LEVELS))) == ()
+    assert ignored_keys(Recipe.load(described(tmp_path, LEVELS))) == ()
 
 
 def test_a_run_is_described_in_lines(tmp_path: Path) -> None:

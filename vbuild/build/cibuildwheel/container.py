@@ -61,7 +61,7 @@ exec auditwheel "$@"
 def main(run: Path, environment: dict[str, str]) -> None:
     settings = json.loads((run / "settings.json").read_text(encoding="utf-8"))
     if _CHOSEN not in environment:
-        python = chosen(environment.get("PATH", os.defpath))
+        python = wrapper_python(environment.get("PATH", os.defpath))
         os.execve(python, [python, "-I", "-S", "-B", *sys.argv], {**environment, _CHOSEN: python})  # noqa: S606
     if environment.get("PATH", "").split(os.pathsep)[0] != settings["wrappers"]:
         raise SystemExit(f"{SAID}{LOST}")
@@ -93,7 +93,7 @@ def put_wrappers(settings: dict[str, Any], logs: Path, environment: dict[str, st
         words = [Path(word).name for word in environment.get("CC", "").split()]
         named = [compilers[name] for name in (*words, *_FIRST) if name in compilers]
         first = (named or list(compilers.values()))[0]
-        check(first, settings)
+        check_compiler(first, settings)
         marking = compiler_wrapper.marking(str(first), settings["cpu"], str(logs / "empty.so"))
         if rules["link"] and subprocess.run(marking, capture_output=True, check=False).returncode:
             rules["link"] = ()
@@ -139,7 +139,7 @@ def put_wrappers(settings: dict[str, Any], logs: Path, environment: dict[str, st
         (folder / "auditwheel").chmod(0o755)
 
 
-def check(compiler: Path, settings: dict[str, Any]) -> None:
+def check_compiler(compiler: Path, settings: dict[str, Any]) -> None:
     from vbuild.toolchain import compiler_wrapper  # noqa: PLC0415 - as above
 
     ran = subprocess.run([str(compiler), *compiler_wrapper.QUESTION], capture_output=True, text=True, check=False)
@@ -154,7 +154,7 @@ def check(compiler: Path, settings: dict[str, Any]) -> None:
         )
 
 
-def chosen(path: str) -> str:
+def wrapper_python(path: str) -> str:
     """The Python that compiler wrappers run on: a fast one of the image, or the one that runs this."""
     folders = sorted((minor, folder) for folder in Path(_PYTHONS).glob("cp3*") if (minor := _minor(folder.name)))
     named = [str(folder / "bin" / "python") for minor, folder in folders if minor >= _PREFERRED[1]]

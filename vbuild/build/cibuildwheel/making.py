@@ -25,7 +25,15 @@ from msgspec.structs import replace
 from packaging.tags import Tag
 
 import vbuild
-from vbuild.build.cibuildwheel.program import BEFORE_BUILD, Arguments, Cibuildwheel, Containers, Echo, Journal, failed
+from vbuild.build.cibuildwheel.program import (
+    BEFORE_BUILD,
+    Arguments,
+    Cibuildwheel,
+    Containers,
+    Echo,
+    Journal,
+    explained_failure,
+)
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, inside
 from vbuild.build.kept_flags import KeptFlags
 from vbuild.build.trial import TrialResult
@@ -203,10 +211,12 @@ class ContainerRunner(Struct, frozen=True):
             record = records.get(journal.at_work)
             # behind before-build, and yet without compiler wrappers
             is_unwrapped = run.plan and journal.step not in _BEFORE and record and not record.started
-            failure = BuildError(f"{journal.at_work}: {NOT_PUT}") if is_unwrapped else failed(failure, journal)
+            failure = (
+                BuildError(f"{journal.at_work}: {NOT_PUT}") if is_unwrapped else explained_failure(failure, journal)
+            )
         wheels: dict[str, Path] = {}
         try:
-            wheels = assigned(sorted(output.glob("*.whl")), run.identifiers)
+            wheels = wheels_by_identifier(sorted(output.glob("*.whl")), run.identifiers)
         except BuildError as error:
             failure = failure or error
         lengths = _seconds([records[identifier].started for identifier in run.identifiers], start, end)
@@ -224,7 +234,7 @@ class ContainerRunner(Struct, frozen=True):
         return ContainerResult(run, log, builds, failure, journal.at_work)
 
 
-def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:
+def wheels_by_identifier(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:
     """*wheels* by the identifier that each was built for, in order; `BuildError` for a wheel that is for none."""
     by_identifier: dict[str, Path] = {}
     for wheel in wheels:

@@ -419,7 +419,7 @@ def _echoed(log: Path, echo: Echo | None) -> Iterator[None]:
         thread.join()
 
 
-def failed(error: BuildError, journal: Journal) -> BuildError:
+def explained_failure(error: BuildError, journal: Journal) -> BuildError:
     """*error* with the reason in *journal*, and what the last command printed unless the reason explains it."""
     first, _, end = str(error).partition(", which ends:\n")
     identifier = f"{journal.at_work}: " if journal.at_work else ""

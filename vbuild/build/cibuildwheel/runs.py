@@ -308,7 +308,7 @@ class RunContext(Struct, frozen=True):
     toolkit: Callable[[Target], Toolkit]
 
 
-def runs(
+def planned_runs(
     recipe: Recipe, targets: Sequence[Target], identifiers: Sequence[str], context: RunContext
 ) -> tuple[CibuildwheelRun, ...]:
     """The runs that make *targets*, those of one Python, for *identifiers*."""
@@ -337,7 +337,7 @@ def runs(
     return tuple(planned_runs)
 
 
-def again(
+def run_again(
     recipe: Recipe, run: CibuildwheelRun, rules: WrapperRules, identifiers: Sequence[str], context: RunContext
 ) -> CibuildwheelRun:
     number = run.number + 1
@@ -349,7 +349,7 @@ def machine_of(identifier: str) -> str:
     return identifier.partition("linux_")[2]
 
 
-def unheard(recipe: Recipe) -> tuple[str, ...]:
+def ignored_keys(recipe: Recipe) -> tuple[str, ...]:
     build, lock = recipe.build, lock_file(recipe.file)
     keys = {
         "build.patches": (build.patches, "apply them in before-all"),
