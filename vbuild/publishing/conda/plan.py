@@ -73,7 +73,6 @@ from vbuild.hardware.architectures import ARCHITECTURES, Arch
 from vbuild.hardware.conda import MACHINES, x86_64_cpus
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.hardware.driver import Dotted
-from vbuild.hardware.machine import Machine
 from vbuild.publishing.conda.package import (
     LEVEL_PACKAGE,
     NOARCH,
@@ -85,8 +84,7 @@ from vbuild.publishing.conda.package import (
 from vbuild.publishing.model import ConsumerUse, PublishPlan
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.variants.document import Document, combine
-from vbuild.variants.model import Property, Variant
-from vbuild.variants.select import ranked
+from vbuild.variants.model import Property
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 
@@ -164,15 +162,13 @@ class CondaNames(Struct, frozen=True):
         for project, name in self.pairs:
             if not _CONDA_NAME.fullmatch(name):
                 raise RepackageError(f"{project}={name}: no name of a conda package; expected a-z, 0-9, _, . and -")
-        known: dict[str, str] = {}
-        for project, name in self.pairs:
-            if known.setdefault(canonicalize_name(project), name) != name:
-                before = known[canonicalize_name(project)]
-                raise RepackageError(f"{project}={name}: it is called {before} already; expected one name for it")
+            if (first := self.of(project)) != name:
+                raise RepackageError(f"{project}={name}: it is called {first} already; expected one name for it")
 
     def of(self, project: str) -> str:
-        name = canonicalize_name(project)
-        return {canonicalize_name(known): called for known, called in self.pairs}.get(name, name)
+        """The first name that *project* has; without one it is called as on PyPI."""
+        normalised = canonicalize_name(project)
+        return next((name for other, name in self.pairs if canonicalize_name(other) == normalised), normalised)
 
 
 def resolved(
@@ -180,10 +176,23 @@ def resolved(
 ) -> tuple[DependencyRun, ...]:
     """What *metadata* requires in each of *pythons* on Linux and *machine*."""
     requirements = tuple(_read(metadata))
-    admitted = _admitted(metadata, pythons)
-    if not admitted:
+    try:
+        wanted = SpecifierSet(metadata.requires_python or "")
+    except InvalidSpecifier as error:
+        raise RepackageError(f"Requires-Python {metadata.requires_python!r}: expected version specifiers") from error
+    depends_of: list[tuple[int, tuple[str, ...]]] = []
+    for minor in pythons:
+        # some patch version is enough
+        if any(wanted.contains(f"3.{minor}.{patch}", prereleases=True) for patch in range(_LAST_PATCH + 1)):
+            specifiers: dict[str, SpecifierSet] = {}
+            for requirement in requirements:
+                if applies(requirement, minor, machine=machine):
+                    name = names.of(requirement.name)
+                    specifiers[name] = specifiers.get(name, SpecifierSet()) & requirement.specifier
+            specs = (f"{name} {matchspec(several)}".rstrip() for name, several in sorted(specifiers.items()))
+            depends_of.append((minor, tuple(specs)))
+    if not depends_of:
         raise RepackageError(f"Requires-Python is {metadata.requires_python}; expected one that some Python 3 fits")
-    depends_of = [(minor, _match_specifications(requirements, minor, machine, names)) for minor in admitted]
     # a gap between two Pythons ends a run as well
     runs = groupby(enumerate(depends_of), lambda pair: (pair[1][1], pair[1][0] - pair[0]))
     return tuple(DependencyRun(tuple(minor for _, (minor, _) in run), depends) for (depends, _), run in runs)
@@ -215,29 +224,6 @@ def _read(metadata: Metadata) -> Iterator[Requirement]:
                 raise RepackageError("conda has no equivalent of a URL; expected a version")
             matchspec(requirement.specifier)
         yield requirement
-
-
-def _admitted(metadata: Metadata, pythons: Iterable[int]) -> tuple[int, ...]:
-    try:
-        wanted = SpecifierSet(metadata.requires_python or "")
-    except InvalidSpecifier as error:
-        raise RepackageError(f"Requires-Python {metadata.requires_python!r}: expected version specifiers") from error
-    return tuple(
-        minor
-        for minor in pythons
-        if any(wanted.contains(f"3.{minor}.{patch}", prereleases=True) for patch in range(_LAST_PATCH + 1))
-    )
-
-
-def _match_specifications(
-    requirements: Sequence[Requirement], minor: int, machine: str, names: CondaNames
-) -> tuple[str, ...]:
-    wanted: dict[str, SpecifierSet] = {}
-    for requirement in requirements:
-        if applies(requirement, minor, machine=machine):
-            name = names.of(requirement.name)
-            wanted[name] = wanted.get(name, SpecifierSet()) & requirement.specifier
-    return tuple(f"{name} {matchspec(specifiers)}".rstrip() for name, specifiers in sorted(wanted.items()))
 
 
 _SM_ARCH = re.compile(r"(?P<number>\d{2,3})(?P<letter>[af])?_(?P<kind>real|virtual)", re.ASCII)
@@ -399,6 +385,8 @@ def _place(platform: str) -> tuple[str, int | None] | None:
 
 STEP = 100
 _NULL, _GPU = 50, 200
+# what needs less comes after what needs the same and more
+_LAST = (1 << 30, "", 0)
 
 
 class VariantChoice(Struct, frozen=True):
@@ -424,24 +412,28 @@ def choices(document: Document) -> tuple[VariantChoice, ...]:
 
 def _placed(document: Document) -> Iterator[tuple[str, tuple[Property, ...]]]:
     """Each variant with each choice of one value a feature, the least preferred first."""
+    values: dict[tuple[str, str], set[str]] = {}
     for variant in document.variants:
         with at(f"variant {variant.label!r}"):
             for prop in variant.properties:
                 condition(prop)
-    singles: dict[str, tuple[str, tuple[Property, ...]]] = {}
-    for variant in document.variants:
-        features = [[Property(f.namespace, f.name, value) for value in f.values] for f in variant.features]
-        for properties in product(*features):
-            singles[f"single{len(singles)}"] = variant.label, properties
-    machine = _everything(document)
-    order = []
-    for name, (label, properties) in singles.items():
-        alone = replace(document, variants=(Variant(name if properties else label, properties),))
-        [ranking] = ranked(alone, machine)
-        order.append((ranking.key[:2], label, properties))
+                values.setdefault((prop.namespace, prop.feature), set()).add(prop.value)
+    # the order that all machines have, which have some of the values
+    best_first = {feature: sorted(names, key=_rank, reverse=True) for feature, names in values.items()}
+
+    def place(prop: Property) -> tuple[int, str, int]:
+        values = best_first[prop.namespace, prop.feature]
+        return document.metadata.namespaces.index(prop.namespace), prop.feature, values.index(prop.value)
+
+    order = [
+        ((*sorted(map(place, properties)), _LAST), variant.label, properties)
+        for variant in document.variants
+        for properties in product(
+            *([Property(f.namespace, f.name, value) for value in f.values] for f in variant.features)
+        )
+    ]
     # of equal ones the first label is taken
-    order.sort(key=lambda item: (item[0], item[1]), reverse=True)
-    return ((label, properties) for _, label, properties in order)
+    return ((label, properties) for _, label, properties in sorted(order, reverse=True))
 
 
 def _neighbours(
@@ -465,19 +457,6 @@ def _differs_in_one(choice: Sequence[Property], other_choice: Sequence[Property]
         packages[0] == packages[1]
         and sum(value != other_value for value, other_value in zip(choice, other_choice, strict=True)) == 1
     )
-
-
-def _everything(document: Document) -> Machine:
-    """A machine with every value that *document* names, in the order that all machines have."""
-    values: dict[str, dict[str, set[str]]] = {}
-    for prop in (prop for variant in document.variants for prop in variant.properties):
-        values.setdefault(prop.namespace, {}).setdefault(prop.feature, set()).add(prop.value)
-    supported = []
-    for namespace, features in values.items():
-        # by name, as the provider of the namespace has them
-        ordered = tuple((name, tuple(sorted(features[name], key=_rank, reverse=True))) for name in sorted(features))
-        supported.append((namespace, ordered))
-    return Machine("3", (), supported=tuple(supported))
 
 
 def _rank(value: str) -> tuple[bool, Dotted, int]:
@@ -576,12 +555,12 @@ def _packages(offer: OfferedRelease, names: CondaNames) -> Iterator[CondaPackage
     for wheel in offer.wheels:
         # without tags it is for another system, or another Python
         if tags := tags_of(wheel.name):
-            own = [choice for choice in variant_choices if choice.label == wheel.label] if wheel.label else [_PLAIN]
-            builds += [_Build(wheel, tags, choice) for choice in own]
+            choices_of_label = [choice for choice in (_PLAIN, *variant_choices) if choice.label == (wheel.label or "")]
+            builds += [_Build(wheel, tags, choice) for choice in choices_of_label]
     firsts: dict[Path, PurePosixPath] = {}
     numbers: dict[_Build, int] = {}
     for build in sorted(builds, key=lambda build: build.kind):
-        numbers[build] = max((numbers[other] + 1 for other in numbers if other.is_before(build)), default=0)
+        numbers[build] = max((number + 1 for other, number in numbers.items() if other.is_before(build)), default=0)
     for build in builds:
         path = build.wheel.path
         with at(path.name):
@@ -601,7 +580,9 @@ def _records(build: _Build, offer: OfferedRelease, names: CondaNames, *, number:
     for subdir in subdirs:
         runs = resolved(metadata, tags.pythons, machine=MACHINES.get(subdir, "x86_64"), names=names)
         for run in runs:
-            word = tags.word if len(runs) == 1 else f"{tags.word}_{_span(run)}"
+            first, last = run.pythons[0], run.pythons[-1]
+            span = f"3{first}on" if last == NEWEST else f"3{first}" if first == last else f"3{first}to3{last}"
+            word = tags.word if len(runs) == 1 else f"{tags.word}_{span}"
             parts = (word, *filter(None, [build.wheel.label]), str(number))
             yield CondaRecord(
                 name=names.of(offer.project),
@@ -617,17 +598,10 @@ def _records(build: _Build, offer: OfferedRelease, names: CondaNames, *, number:
             )
 
 
-def _span(run: DependencyRun) -> str:
-    first, last = run.pythons[0], run.pythons[-1]
-    if last == NEWEST:
-        return f"3{first}on"
-    return f"3{first}" if first == last else f"3{first}to3{last}"
-
-
 def _notes(offers: Sequence[OfferedRelease], packages: Sequence[CondaPackage], names: CondaNames) -> Iterator[str]:
     wheels = [wheel for offer in offers for wheel in offer.wheels]
-    if left := [wheel.path.name for wheel in wheels if not tags_of(wheel.name)]:
-        yield f"Not for CPython on Linux with glibc, and left out: {', '.join(left)}."
+    if left_out := [wheel.path.name for wheel in wheels if not tags_of(wheel.name)]:
+        yield f"Not for CPython on Linux with glibc, and left out: {', '.join(left_out)}."
     if extras := sorted({extra for wheel in wheels for extra in wheel.metadata.headers.values("Provides-Extra")}):
         yield f"Extras are left out, for conda has none: {', '.join(extras)}."
     if lone := [str(offer) for offer in offers if offer.variants and not offer.plain]:
@@ -640,8 +614,8 @@ def _notes(offers: Sequence[OfferedRelease], packages: Sequence[CondaPackage], n
         yield "Builds for some GPUs need a client that knows __cuda_arch (CEP 46); others pass them over."
     if "_python_abi3_support" in required:
         yield f"Wheels of the stable ABI need cpython and _python_abi3_support, which {FORGE} has (CEP 20)."
-    own = {*_NEEDS, *(record.name for record in records), *(called for _, called in names.pairs)}
-    if unmapped := sorted(name for name in required - own if not name.startswith("__")):
+    mapped = {*_NEEDS, *(record.name for record in records), *(name for _, name in names.pairs)}
+    if unmapped := sorted(name for name in required - mapped if not name.startswith("__")):
         yield f"Required by the names they have on PyPI: {', '.join(unmapped)}; map those that {FORGE} calls otherwise."
 
 
@@ -684,9 +658,9 @@ def _kinds(records: Sequence[CondaRecord]) -> list[_Kind]:
     kinds_by_name: dict[str, _Kind] = {}
     for record in sorted(records, key=lambda record: -record.number):
         for kind in _kinds_of(record):
-            known = kinds_by_name.setdefault(kind.name, kind)
-            newest = max(filter(None, (known.glibc, kind.glibc)), default=None)
-            kinds_by_name[kind.name] = replace(known, glibc=newest)
+            first = kinds_by_name.setdefault(kind.name, kind)
+            newest = max(filter(None, (first.glibc, kind.glibc)), default=None)
+            kinds_by_name[kind.name] = replace(first, glibc=newest)
     best: dict[_Kind, _Kind] = {}
     for kind in kinds_by_name.values():
         best.setdefault(replace(kind, name=""), kind)
