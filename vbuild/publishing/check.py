@@ -1,10 +1,8 @@
 """`vbuild check`: find everything that keeps the files of a folder from being published.
 
-Nothing is changed.
-
-    folder, page of links, simple index -> wheels, sdists, variants.json -> releases
-                                        -> what an index refuses, what confuses installers
-    folder that `vbuild publish` made, layout -> what is wrong with it
+folder, page of links, simple index -> wheels, sdists, variants.json -> releases
+                                    -> what an index refuses, what confuses installers
+folder that `vbuild publish` made, layout -> what is wrong with it
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -82,10 +80,7 @@ class Checklist(Struct, frozen=True):
 
 
 def check_layout(folder: Path, layout: str) -> Checklist:
-    """What is wrong with *folder*, or the folder in it, that `vbuild publish` made in that *layout*.
-
-    `RepackageError` if the folder or the layout does not exist.
-    """
+    """What is wrong with *folder*, or the folder in it, that `vbuild publish` made in that *layout*."""
     layout_folder = folder / layout if (folder / layout).is_dir() else folder
     if not layout_folder.is_dir():
         raise RepackageError(f"{folder}: no such folder; expected one that vbuild publish --layout {layout} made")
@@ -100,9 +95,9 @@ def check(place: Path | str, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) 
     """What is wrong with the releases at *place*: for any index, or with *pypi* for that one.
 
     *place* is a folder, or the URL of a page of links or a simple index, of which all projects are checked. One file
-    may have *limit* MB of 1024 x 1024 bytes; PyPI raises a project's on request. Wheels in a folder are compared with
-    RECORD; of those on a server only what is read. `RepackageError` if there is no such folder, nothing in it to
-    publish, or a limit that PyPI never grants; `FetchError` if there is no such page, or nothing on it.
+    may have *limit* MB of 1024 x 1024 bytes. Wheels in a folder are compared with RECORD; of those on a server only
+    what is read. `RepackageError` if there is nothing to publish, or a limit that PyPI never grants; `FetchError` if
+    there is no such page.
     """
     terms = IndexRules(is_pypi=pypi, limit=limit)
     with connected(place):

@@ -47,7 +47,7 @@ class InstallEnvironment(Struct, frozen=True):
     """What wheels are installed into, by *installer*; *folder* is that of its Python, ``python3.11``.
 
     Without a folder the client puts files where its Python has them. Scripts begin with ``#!`` and *program*; if it
-    *has_placeholder*, the client replaces it, so that their hashes do not stay.
+    *has_placeholder*, the client replaces it, so that hashes do not stay.
     """
 
     installer: str
@@ -105,7 +105,6 @@ def installed(wheel: Wheel, environment: InstallEnvironment) -> tuple[InstalledF
 
 
 def scripts_of(wheel: Wheel) -> tuple[Script, ...]:
-    """The commands in entry_points.txt of *wheel*, by name."""
     scripts = []
     with at(f"{wheel.dist_info}/entry_points.txt"):
         for name, value in sorted(wheel.scripts):

@@ -8,9 +8,8 @@
     cu126, cu1210: refused            compared as text 1210 comes first
 
 One index of all labels would not work: a request without ``+label`` takes the last local version in PEP 440's order,
-whatever the machine. Each index also has what its wheels need of the same publication: companions, siblings, and
-releases without variants. uv reads the METADATA of one wheel for all of a version, so the wheels of a label must
-require the same. ``==1.0+label`` is never found anywhere else: PyPI does not accept local versions.
+whatever the machine. Each index also has the companions, siblings, and releases without variants that its wheels need.
+uv reads the METADATA of one wheel for all of a version, so the wheels of a label must require the same.
 https://packaging.python.org/en/latest/specifications/version-specifiers/#local-version-identifiers
 https://docs.astral.sh/uv/concepts/indexes/#pinning-a-package-to-an-index
 
@@ -219,13 +218,12 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 class Local(Struct, frozen=True):
-    """One simple index per label, of wheels whose local version says it; *url* is where the folder will be served."""
+    """One simple index per label, of wheels whose local version says it."""
 
     url: str | None = None
     name: str = "local"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """An index per label, and one of the plain wheels if there are some."""
         known = releases_with_variants(offers)
         check_labels(labels_of(known))
         labels = in_order(labels_of(known))
@@ -375,7 +373,6 @@ def _checked_index(wheels: Sequence[OfferedWheel], label: str, labels: Sequence[
 
 
 def _pins(wheel: OfferedWheel, wheels: Sequence[OfferedWheel], label: str) -> Iterator[Finding]:
-    """The requirements of *wheel* for siblings that are not pinned to *label*, or that are missing."""
     varied = {other.name.project for other in wheels if _ends(other.name.version, label)} - {wheel.name.project}
     for line in wheel.metadata.requires_dist:
         requirement = read_requirement(line)

@@ -2,10 +2,8 @@
 
     Layout, with its options -> plan(offers) -> PublishPlan: outputs, consumers' commands, notes
 
-A plan is a value: nothing is written before `vbuild.publishing.publish` carries it out. `renamed` plans a wheel of a
-release under another name: members keep their compressed bytes.
-
-Consumers' commands, from a layout's folder, or from the URL where it is served:
+A plan is a value: `vbuild.publishing.publish` carries it out. Consumers' commands, from a layout's folder, or from the
+URL where it is served:
 
     https://example.org/whl/local    pip install --extra-index-url …/x86_64_v3/simple    uv pip install --index …
     the folder                       pip install --find-links x86_64_v3                  uv pip install --index ./…
@@ -56,8 +54,6 @@ class Copied(Struct, frozen=True):
 
 
 class Relinked(Struct, frozen=True):
-    """The ELF file that is *member* of the wheel at *wheel*, changed as *order* says, at *path*."""
-
     wheel: Path
     member: str
     path: str
@@ -74,9 +70,8 @@ Member = Copied | Relinked | Put
 
 
 class NewWheel(Struct, frozen=True):
-    """The wheel *name*, in *folder* of the layout's, made of *members* in that order; RECORD is the writer's.
-
-    New members take time and compression from the wheel at *like*.
+    """The wheel *name*, in *folder* of the layout's, made of *members* in that order; new ones compress as in
+    *like*.
     """
 
     folder: PurePosixPath
@@ -90,8 +85,6 @@ class NewWheel(Struct, frozen=True):
 
 
 class SimpleIndex(Struct, frozen=True):
-    """A static simple index at *target* of *files*, wheels and variants.json written before it."""
-
     target: PurePosixPath
     files: tuple[PurePosixPath, ...]
 
@@ -137,10 +130,7 @@ class PublishRule(StrEnum):
 
 
 class ConsumerUse(Struct, frozen=True):
-    """How a consumer gets it: *what* in a sentence, and the *text* to copy, in *language*: sh, toml, text.
-
-    Shell commands work as they are in the layout's folder if no URL was given.
-    """
+    """How a consumer gets it: *what* in a sentence, and the *text* to copy, in *language*: sh, toml, text."""
 
     what: str
     text: str
@@ -185,7 +175,7 @@ def renamed(
 ) -> NewWheel:
     """The *wheel* under *name*, in *folder* of a layout; *requirement* gives each line of Requires-Dist anew.
 
-    Members keep the old wheel's order, permissions and times; bills of materials that are too large stay as they are.
+    Bills of materials that are too large stay as they are.
     """
     renaming = Renaming(wheel.name, name, wheel.dist_info)
     metadata_path = f"{name.dist_info}/METADATA"
@@ -233,10 +223,10 @@ def place_below(url: str | None, path: PurePosixPath | str) -> str:
 
 
 def install_commands(wanted: str, *, url: str | None, folder: str = ".", has_rivals: bool = False) -> str:
-    """The commands by which pip and uv install *wanted* from *folder*, which has wheels and their index, ``simple``.
+    """The commands by which pip and uv install *wanted* from *folder*, which has wheels and their index.
 
-    With *has_rivals* other indexes may have wheels of that name and version, too: of wheels that pip cannot tell apart
-    it takes the last index's, and those of a folder after all indexes'.
+    With *has_rivals* other indexes may have wheels of that name and version: of wheels that pip cannot tell apart it
+    takes the last index's, and those of a folder after all indexes'.
     """
     if url:
         of_pip = f"--extra-index-url {_index(url, folder)}"

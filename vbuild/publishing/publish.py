@@ -2,8 +2,7 @@
 
     wheels -> releases -> Layout.plan -> PublishPlan -> files and a README, each layout in a folder of its own
 
-All layouts are planned before the first file is written, and become visible together. Only this module and outputs of
-one layout write files.
+All layouts are planned before the first file is written, and become visible together.
 """
 
 import os
@@ -81,7 +80,7 @@ def written(
     """Carry out *plan* in *folder*, which is new and on the file system of the results; returns its files, by path.
 
     Plans that share *digests* hash common files once, and those that share *wheels* inflate members once. `VbuildError`
-    if an output cannot be made, or *stop* is set before the last one; the caller then removes *folder*.
+    if an output cannot be made, or *stop* is set; the caller then removes *folder*.
     """
     folder.mkdir(parents=True)
     known: set[tuple[int, int]] = set()
@@ -188,8 +187,6 @@ def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, fold
 
 
 class PublishedLayout(Struct, frozen=True):
-    """A layout's *plan*, and the *files* in *folder*, which is None if nothing was to be written."""
-
     plan: PublishPlan
     folder: Path | None
     files: tuple[WrittenFile, ...]
@@ -216,7 +213,7 @@ def publish(
     """Lay the wheels at *paths*, files or folders of them, out in each of *layouts*: ``folder/<layout>``.
 
     Without *folder* only the plans are made. `VbuildError`, and nothing written, if a wheel differs from its RECORD,
-    wheels do not belong together or fit a layout, or a layout's folder exists and is not empty.
+    wheels do not belong together or fit a layout, or a layout's folder is not empty.
     """
     # with one layout there is nobody to keep for what members hold
     with SharedWheels(room_for(folder), keeps=len(layouts) > 1) as wheels:

@@ -30,10 +30,7 @@ _MACHINES = ("x86_64", "aarch64")
 
 
 class OfferedWheel(Struct, frozen=True):
-    """One wheel of a release, closed; *document* is its variant.json, None for a plain wheel.
-
-    *rows* are RECORD's in the archive's order, each with hash and size in bytes but for RECORD's own.
-    """
+    """One wheel of a release, closed; *rows* are RECORD's in the archive's order."""
 
     path: Path
     name: WheelName
@@ -123,7 +120,6 @@ class OfferedRelease(Struct, frozen=True):
 
 
 def releases_at(paths: Sequence[Path], *, shared: SharedWheels | None = None) -> tuple[OfferedRelease, ...]:
-    """The releases whose wheels are at *paths*, files or folders of them, by project and version; opened *shared*."""
     wheels_of: dict[tuple[str, Version], list[OfferedWheel]] = {}
     for wheel in (OfferedWheel.of(path, shared=shared) for path in gathered(paths)):
         wheels_of.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
@@ -142,8 +138,7 @@ EXACT_OPERATORS = frozenset({"==", "~=", "==="})
 class SiblingRequirement(Struct, frozen=True):
     """A *line* of Requires-Dist that names a *project* with *releases* that are published, oldest first.
 
-    *admitted* are those that the line admits. It *is_tied* if it asks for one release, or compatible ones, and not for
-    any newer one.
+    *admitted* are those that the line admits. It *is_tied* if it asks for one release, or compatible ones.
     """
 
     line: str
@@ -155,7 +150,7 @@ class SiblingRequirement(Struct, frozen=True):
 
 
 def sibling_requirements(wheel: OfferedWheel, offers: Sequence[OfferedRelease]) -> Iterator[SiblingRequirement]:
-    """The lines of *wheel* that name other projects of *offers*, in its order."""
+    """The lines of *wheel* that name other projects of *offers*."""
     for line in wheel.metadata.requires_dist:
         if (need := sibling_requirement(line, offers)) and need.project != wheel.name.project:
             yield need
@@ -174,7 +169,6 @@ def sibling_requirement(line: str, offers: Sequence[OfferedRelease]) -> SiblingR
 
 
 def releases_with_variants(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
-    """Those of *offers* that have variants."""
     with_variants = tuple(offer for offer in offers if offer.variants)
     if not with_variants:
         names = ", ".join(map(str, offers)) or "nothing"

@@ -100,13 +100,10 @@ _MODULES = (b"metadata", b"pkg_resources")
 
 
 class Suffix(Struct, frozen=True):
-    """Variants as projects of their own, in one index, which will be served at *url*."""
-
     url: str | None = None
     name: str = "suffix"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """Every variant under its new name, and the rest as it is."""
         releases = releases_with_variants(offers)
         names = _new_names(offers)
         check_siblings(offers)

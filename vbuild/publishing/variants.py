@@ -3,8 +3,8 @@
     variants/demo-1.0-…-x86_64_v3.whl, demo-1.0-….whl, demo-1.0-variants.json
     variants/simple/demo/…                                the same files, hard links
 
-Each release has a variants.json of its own. The check of a folder compares labels, variants.json, METADATA and the
-index: without a variants.json that agrees with the wheels, installers do not see variants.
+The check of a folder compares labels, variants.json, METADATA and the index: without a variants.json that agrees with
+the wheels, installers do not see variants.
 https://peps.python.org/pep-0825/#index-level-metadata
 """
 
@@ -32,13 +32,10 @@ from vbuild.verification.model import Finding
 
 
 class Variants(Struct, frozen=True):
-    """The layout; *url* is where its folder will be served."""
-
     url: str | None = None
     name: str = "variants"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """Every wheel, a variants.json for each release that has variants, and the index of all of them."""
         files: list[LinkedFile | Text] = []
         for offer in offers:
             files += [LinkedFile(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.wheels]
@@ -73,7 +70,6 @@ def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
 
 
 def problems(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the releases in *folder* and with its index."""
     files = files_in(folder)
     releases = releases_among(files)
     beside = {release.project for release in releases}

@@ -69,8 +69,8 @@ class IndexedSubdir(Struct, frozen=True):
 def index_channel(folder: Path) -> tuple[IndexedSubdir, ...]:
     """Write the repodata of the channel *folder*, of the packages in its folders.
 
-    Each file is the old or the new one. `RepackageError`, and nothing written, if a package is damaged, of the old
-    format, or lies elsewhere than in the folder of its platform.
+    `RepackageError`, and nothing written, if a package is damaged, of the old format, or lies elsewhere than in the
+    folder of its platform.
     """
     with turn(folder):
         subdirs: dict[str, list[Path]] = {NOARCH: []}
@@ -192,7 +192,7 @@ def _package(path: Path, place: str, record: Mapping[str, Any]) -> Iterator[Find
 
 
 def _contents(package: OpenCondaPackage) -> Iterator[str]:
-    """Where the files of *package* differ from its paths.json; size and hash of a symbolic link are None."""
+    """Where the files of *package* differ from its paths.json; symbolic links have no size and hash."""
     try:
         entries = json.loads(package.information()["info/paths.json"])["paths"]
         listed_files: dict[str, tuple[int, str] | None] = {

@@ -52,8 +52,6 @@ _MOST_ENTRIES = 20_000
 
 
 class OpenCondaPackage(Struct, frozen=True):
-    """A package open for reading as *source*: the archives of its *files* and of what it is *described* by."""
-
     source: ZipReader
     files: Member
     described: Member
@@ -77,7 +75,7 @@ class OpenCondaPackage(Struct, frozen=True):
             return json_object(data, RepackageError)
 
     def entries(self) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
-        """The entries of the archive of files, with the chunks of each, to be read before the next one."""
+        """The entries of the archive of files, each with its chunks, to be read before the next one."""
         with self._opened(self.files) as archive:
             for entry in archive:
                 yield entry, _chunks(archive, entry)
@@ -204,7 +202,7 @@ _BLOCK = tarfile.BLOCKSIZE
 class CondaPackage(Struct, frozen=True):
     """The package *record* at *target*, made of the wheel at *wheel*, or without files.
 
-    *twin* is an earlier package of the same layout with the same contents, which are compressed once.
+    *twin* is an earlier package of the layout with the same contents, which are compressed once.
     """
 
     target: PurePosixPath
@@ -264,10 +262,7 @@ class CondaIndex(Struct, frozen=True):
     files: tuple[PurePosixPath, ...]
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
-        """Write the index, size and hash of each package into the channel *folder*, read again from the disk.
-
-        There is no MD5: clients that know SHA-256 ask for none.
-        """
+        """Write the index of the packages on the disk, without MD5: clients that know SHA-256 ask for none."""
         packages = {path.name: listed(folder / path, sha256=digests.of(folder / path)) for path in sorted(self.files)}
         target = folder / self.target
         data = repodata(target.parent.name, packages)
@@ -316,7 +311,7 @@ def _link(record: CondaRecord, scripts: tuple[str, ...]) -> dict[str, Any]:
 def _tarred(
     wheel: Wheel, files: Iterable[InstalledFile], entries: list[dict[str, Any]], moment: int
 ) -> Iterator[Buffer]:
-    """The tar archive of *files* of *wheel*, in chunks; adds the entries of paths.json to *entries*."""
+    """The tar archive of *files*, in chunks; adds the entries of paths.json to *entries*."""
     for file in files:
         yield _header(file.path, file.size, moment, is_executable=file.is_executable)
         # the chunks of a member are checked against RECORD, whose hash needs no second look then

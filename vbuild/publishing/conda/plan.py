@@ -10,9 +10,8 @@ Of the builds that fit, solvers take the highest build number:
 
     plain 0 < null 50 < v2 200 < v3 300 < v4 400 < CUDA 500 < CUDA with v3 600
 
-A hundred per CPU level, two hundred for a GPU, more if PEP 825's order requires it: numbers stay the same when a
-release gets more levels. All machines share the numbers, so each value of a feature with several values has a place of
-its own; neighbours become one package, others a package each.
+Numbers stay the same when a release gets more levels. All machines share them, so each value of a feature with several
+values has a place of its own; neighbours become one package, others a package each.
 
 Requirements: markers are evaluated, extras dropped, names mapped. All else comes from another channel.
 
@@ -22,8 +21,8 @@ Requirements: markers are evaluated, extras dropped, names mapped. All else come
     ==1.4.*    1.4.*                            !=1.4.*    !=1.4.*
     <2         <2a0                             ==1.0, ===1.0    ==1.0    >=2.dev0    >=2a0
 
-A package for several Pythons cannot require something on some of them, so each run of Pythons with the same
-requirements gets a package. A marker on the patch version counts if it applies to any patch version. PEP 440 keeps
+A package cannot require something on some Pythons only, so each run of Pythons with the same requirements gets one. A
+marker on the patch version counts if it applies to any patch version. PEP 440 keeps
 pre-releases of 2 out of ``<2``; conda sorts them before 2, so the bound is put before them. Conda's ``>1.7`` admits
 1.7.post1, too, and its ``==1.0`` ignores 1.0+local, which conda packages do not have.
 
@@ -31,9 +30,7 @@ Properties and tags become what the solver can ask of a machine:
 
     x86_64 :: level :: v3                          _x86_64-microarch-level >=3
     nvidia :: cuda_version_lower_bound :: 12.6     __cuda >=12.6
-    nvidia :: cuda_version_upper_bound :: 13       __cuda <13
-    nvidia :: sm_arch :: 90_real                   __cuda_arch >=9.0,<10
-    nvidia :: sm_arch :: 90_virtual                __cuda_arch >=9.0
+    nvidia :: sm_arch :: 90_real, 90_virtual       __cuda_arch >=9.0,<10, __cuda_arch >=9.0
     cp311-cp311-manylinux_2_28_x86_64    linux-64   python >=3.11,<3.12.0a0, python_abi 3.11.* *_cp311
     cp39-abi3-manylinux_2_17_x86_64      linux-64   python, cpython >=3.9, _python_abi3_support 1.*; noarch: python
     py3-none-manylinux_2_17_x86_64       linux-64   python >=3; noarch: python, as its code does not need one Python
@@ -322,8 +319,8 @@ _SUBDIRS = {machine: subdir for subdir, machine in MACHINES.items()}
 class Tags(Struct, frozen=True):
     """What a wheel's tags say: its *subdir* of a channel, the minor versions *pythons* of Python 3, and what it needs.
 
-    *word* begins the build string. *python* is the one Python whose folder its files are in, or None for any. *rank* is
-    higher for what installers prefer. *glibc* is the minor version of glibc 2.
+    *word* begins the build string. *python* is the one Python whose folder its files are in. *rank* is higher for what
+    installers prefer. *glibc* is the minor version of glibc 2.
     """
 
     subdir: str
@@ -371,7 +368,6 @@ def tags_of(name: WheelName) -> Tags | None:
 
 
 def _place(platform: str) -> tuple[str, int | None] | None:
-    """The folder of a channel for the tag *platform*, and the glibc it needs, or None if there is none."""
     if platform == "any":
         return NOARCH, None
     platforms = [match for match in map(_PLATFORM.fullmatch, platform.split(".")) if match]
@@ -474,14 +470,13 @@ _NEEDS = {"python", "python_abi", "cpython", "_python_abi3_support", LEVEL_PACKA
 
 
 class Conda(Struct, frozen=True):
-    """The layout; *url* is where its folder will be served, *names* are conda's names of projects."""
+    """The layout; *names* are conda's names of projects."""
 
     url: str | None = None
     names: tuple[tuple[str, str], ...] = ()
     name: str = "conda"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """Packages for each wheel, packages of CPU levels if one is required, and the channel's indexes."""
         names = CondaNames(self.names)
         projects: dict[str, str] = {}
         for offer in offers:
@@ -636,7 +631,7 @@ class _Kind(Struct, frozen=True):
 
 
 def platforms(records: Sequence[CondaRecord], versions: Mapping[str, str], *, channels: Sequence[str]) -> str:
-    """The pixi.toml of a workspace with the projects *versions*, by version, for the machines of *records*."""
+    """The pixi.toml of a workspace with the projects *versions* for the machines of *records*."""
     name = next(iter(versions), "demo")
     lines = ["[workspace]", f"name = {json.dumps(name)}", f"channels = {json.dumps([*channels])}", "platforms = ["]
     for kind in _kinds(records):
@@ -654,7 +649,7 @@ def platforms(records: Sequence[CondaRecord], versions: Mapping[str, str], *, ch
 
 
 def _kinds(records: Sequence[CondaRecord]) -> list[_Kind]:
-    """The kinds of machines, the most preferred first, each once; of builds of one label the newest glibc counts."""
+    """The kinds of machines, the most preferred first; of builds of one label the newest glibc counts."""
     kinds_by_name: dict[str, _Kind] = {}
     for record in sorted(records, key=lambda record: -record.number):
         for kind in _kinds_of(record):
@@ -668,10 +663,7 @@ def _kinds(records: Sequence[CondaRecord]) -> list[_Kind]:
 
 
 def _kinds_of(record: CondaRecord) -> Iterator[_Kind]:
-    """The machines that *record* is for: one for each bound on GPUs, the highest first.
-
-    Above the highest the build does not run, so that this kind gets another one.
-    """
+    """The machines that *record* is for: one for each bound on GPUs, the highest first, above which it does not run."""
     versions_of = {name: versions for name, _, versions in (text.partition(" ") for text in record.depends)}
     subdir = "linux-64" if record.subdir == NOARCH else record.subdir
     level, cuda, glibc = (min(_bounds(versions_of.get(name, "")), default=None) for name in _ASKED)

@@ -221,7 +221,7 @@ def short(name: str) -> str:
 
 
 def _unique(short_name: Callable[[str], str], paths: Iterable[str]) -> dict[str, str]:
-    """Those of *paths* that have a hash, by folder and *short_name*, without those that share a name."""
+    """The *paths* that have a hash, by folder and *short_name*, without those that share a name."""
     paths_of_name: dict[str, list[str]] = {}
     for path in filter(hashed, paths):
         paths_of_name.setdefault(posixpath.join(posixpath.dirname(path), short_name(path)), []).append(path)
@@ -271,7 +271,6 @@ class Judge(Struct, frozen=True):
         return fault and self.code_fault(copy, copy.build.cpu, base.build.elf(base.path))
 
     def code_fault(self, copy: LevelFile, cpu: Cpu, base: Elf | None = None) -> str | None:
-        """What code of *copy* is above the level of *cpu*, and not in *base*."""
         levels = Levels(
             {copy.path: copy.build.elf(copy.path)},
             Claim(cpu, is_explicit=True),
@@ -299,7 +298,6 @@ def missed(
 
 
 def with_and_without_versions(interfaces: Iterable[Interface]) -> frozenset[Versioned]:
-    """The symbols that files with *interfaces* take of others, each name with its version and without."""
     symbols = {symbol for interface in interfaces for symbol in interface.taken}
     return frozenset({*symbols, *(Versioned(symbol.name) for symbol in symbols)})
 
@@ -346,7 +344,6 @@ class MemberDifference(Struct, frozen=True):
 
 
 def differences(base: LevelBuild, other: LevelBuild) -> Iterator[MemberDifference]:
-    """The members of *other* that are not compiled files, and differ from *base* by the rules."""
     base_members, members = _other_members(base), _other_members(other)
     for place, path in members.items():
         if place not in base_members:
@@ -434,6 +431,7 @@ class Join:
 
     @cached_property
     def families(self) -> dict[str, LevelFamily]:
+        """What differs between levels, by installed path in the baseline."""
         for build in self.others:
             self._check(build)
         copies_of = {path: tuple(self._differing(path)) for path in self.base.pieces}

@@ -5,12 +5,11 @@
     demo.libs/libvb__c-1a2b3c4d.so                      what every x86-64 processor runs, glibc before 2.33, and musl
     demo.libs/glibc-hwcaps/x86-64-v3/libvb__c-…so       what processors of level v3 run
 
-    release -> JoinSet, one for each tag: the plain wheel, other levels' lowest first, and what is added
-    JoinSet -> JoinedWheel -> NewWheel: members, name, size and notes
+    release -> JoinSet, one for each tag -> JoinedWheel -> NewWheel
 
-Files that are the same at two levels exist once. If a wheel that was built elsewhere is added to a published one, the
-join gets a build tag, by which installers prefer it; if its copies need a newer system than the old wheel's tags
-promise, it gets the tag of the wheel that they are from, and the old wheel stays.
+Files that are the same at two levels exist once. A published wheel to which one is added gets a build tag, by which
+installers prefer it; if its copies need a newer system than its tags promise, it gets the tag of the wheel that they
+are from, and the old wheel stays.
 
     demo.libs/libx.so                       stays; its copies in glibc-hwcaps/x86-64-vN/ have its name and SONAME,
                                             whatever hash theirs had
@@ -169,7 +168,7 @@ def _root(copy: LevelFile) -> str:
 
 
 class JoinSet(Struct, frozen=True):
-    """The wheels of one join: the plain one, and *others* with levels, lowest first, *added* ones among them."""
+    """The plain wheel, and *others* with levels, lowest first, *added* ones among them."""
 
     base: OfferedWheel
     others: tuple[tuple[Cpu, OfferedWheel], ...]
@@ -319,7 +318,7 @@ class JoinedWheel(Struct, frozen=True):
     join: Join | None
 
     def outputs(self) -> Iterator[LinkedFile | NewWheel]:
-        """The joined wheel, and the plain one as it is if there is nothing to join, or for older systems."""
+        """The joined wheel, and the plain one if there is nothing to join, or for older systems."""
         base = self.set.base
         wheel = self.wheel()
         is_same = not self.families
@@ -409,7 +408,7 @@ class JoinedWheel(Struct, frozen=True):
         return any(copy.build is build for copy in self._copies)
 
     def check_added(self) -> None:
-        """`RepackageError` with the first reason if nothing of an added wheel can be taken."""
+        """Refuse an added wheel of which nothing can be taken."""
         if not self.join:
             return
         for build in self.join.others:
@@ -428,7 +427,7 @@ _DEBUG = "LD_DEBUG=libs shows which file the loader took; GLIBC_TUNABLES=glibc.c
 
 
 class Hwcaps(Struct, frozen=True):
-    """The layout; *added* wheels, each of a level, are joined as well, and *url* is where its folder will be served."""
+    """The layout; *added* wheels, each of a level, are joined as well."""
 
     added: tuple[tuple[Cpu, Path], ...] = ()
     url: str | None = None
@@ -460,7 +459,6 @@ class Hwcaps(Struct, frozen=True):
 
 
 def joined(wheels: Sequence[OfferedWheel], *, allow: Sequence[str] = ()) -> NewWheel:
-    """The join of *wheels*: the plain one and those of x86-64 levels, of one release and one tag."""
     with opened_join(JoinSet.of(wheels), allow=allow) as joined_wheel:
         return joined_wheel.wheel()
 
@@ -577,7 +575,6 @@ class _WheelCheck:
                 yield path, f"leads to the module {modules[0]}; expected {name}"
 
     def lost(self) -> Iterator[tuple[str, str]]:
-        """The moved libraries that nothing leads to, or that have no copy."""
         # a stub that does not find its library has a finding of its own
         led_to = {edge.provider if _is_found(edge) else edge.name for edge in self._leading.values()}
         for path, piece in self.bundle.binaries.items():

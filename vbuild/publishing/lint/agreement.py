@@ -15,10 +15,9 @@ https://docs.astral.sh/uv/reference/internals/resolver/#metadata-consistency
     every variant has a plain wheel: pip, and uv without a preview flag, see no other
     a label that exists for one Python exists for all
 
-Distributions that install the same files collide, and no installer notices: the last one's files are used, and after
-either is uninstalled the other is listed without its files. Files of one project are alternatives: installers have one
-at a time. An ``__init__.py`` that is the same in both is how packages of several distributions were made before PEP
-420, and is not reported.
+Distributions of several projects that install the same files collide, and no installer notices: the last one's files
+are used, and after either is uninstalled the other is listed without its files. An ``__init__.py`` that is the same in
+both is not reported: so packages of several distributions were made before PEP 420.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -84,7 +83,7 @@ def _misleads(first: ReadyWheel, other: ReadyWheel) -> bool:
 
 
 def _applying(wheel: ReadyWheel, system: str, machine_name: str, minor: int) -> set[str]:
-    """What *wheel* requires there, without markers; lines that cannot be read or decided are another rule's."""
+    """What *wheel* requires there, without markers; lines that cannot be read are another rule's."""
     lines = set()
     for requirement in filter(None, map(read_requirement, wheel.metadata.requires)):
         with suppress(WheelError):
@@ -95,7 +94,6 @@ def _applying(wheel: ReadyWheel, system: str, machine_name: str, minor: int) -> 
 
 
 def sdist_problems(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
-    """Whether there is one sdist, named by PEP 625, with the metadata of the wheels."""
     if not (release.sources or release.former) and not all(wheel.is_companion for wheel in release.wheels):
         what = "there is no sdist: users without a matching wheel, and users who build from source, cannot install it"
         advice = "put it next to the wheels: python -m build --sdist, or uv build --sdist"
@@ -130,8 +128,7 @@ def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> It
 def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[Finding]:
     """Differences of wheels for the same Python and machine; the first is a plain one if any is.
 
-    A variant is compared with the plain wheel of its own name: others may be for an older libc and predate the
-    variants.
+    A variant is compared with the plain wheel of its own name: others may be for an older libc and predate it.
     """
     first, *others = wheels
     plain = {wheel.name: wheel for wheel in wheels if wheel.name.variant is None}

@@ -6,8 +6,7 @@
     *.zip, *.tgz, ...  by name only: an sdist in a form of earlier years, if it is called after a release
 
 Of files behind a page of links only METADATA and variant.json are transferred; METADATA and Requires-Python that the
-page states are compared with them. Everything else in a folder is ignored. Requirements of wheels that `vbuild split`
-made are recognised by their name and one version: ``Requires-Dist: demo-libs==1.0``.
+page states are compared with them.
 """
 
 import contextlib
@@ -50,9 +49,8 @@ _AT_ONCE = 8  # requests
 class ReadyWheel:
     """A wheel with all that is checked of it; *size* and *unpacked*, the size of all members, are in bytes.
 
-    *methods* are the compressions that not every reader can inflate, *lacks* the files that License-File names and the
-    wheel does not have. *installs* are its files by installed path, with RECORD's hash, without its ``.dist-info``
-    folder.
+    *methods* are the compressions that not every reader can inflate, *lacks* the files that License-File names in vain.
+    *installs* are its files by installed path, with RECORD's hash, without its ``.dist-info`` folder.
     """
 
     source: LocatedFile
@@ -115,10 +113,7 @@ def _installs(wheel: Wheel) -> Iterator[tuple[str, str]]:
 
 
 class ReadySdist(Struct, frozen=True):
-    """An sdist: its *size* in bytes, project and version in its file name, and its PKG-INFO.
-
-    *lacks* are the files that License-File names and the sdist does not have.
-    """
+    """An sdist, its *size* in bytes; *lacks* are files that License-File names in vain."""
 
     source: LocatedFile
     size: int
@@ -159,10 +154,7 @@ def _contents(sdist: BinaryIO) -> tuple[MetadataView, tuple[str, ...]]:
 
 
 class PublishFolder(Struct, frozen=True):
-    """What a folder has to publish, sorted by file; *damaged* could not be read.
-
-    *indexes* are variants.json files, *former* files named as sdists were, by project and version.
-    """
+    """What a folder has to publish; *damaged* could not be read, *former* are files named as sdists were."""
 
     wheels: tuple[ReadyWheel, ...]
     sources: tuple[ReadySdist, ...]
@@ -176,7 +168,6 @@ class PublishFolder(Struct, frozen=True):
 
 
 def files_in(place: Path | Iterable[LocatedFile]) -> PublishFolder:
-    """The files of the folder or page *place* that would be published."""
     files = _files_of(place) if isinstance(place, Path) else tuple(place)
     damaged: list[Finding] = []
     wheels = tuple(_read([file for file in files if file.name.endswith(".whl")], ReadyWheel.read, damaged))

@@ -8,17 +8,8 @@
     requirements, also of Python, that cannot be read, or that are URLs; License-File without the file (PEP 639)
     invalid metadata
 
-Other indexes take most of it. `twine check` says whether the description renders. PyPI takes these platform tags:
-
-    any, win32, win_amd64, win_arm64                                     as they are
-    manylinux1_, manylinux2010_, manylinux2014_, manylinux_X_Y_          glibc (PEP 513, 571, 599, 600)
-    musllinux_X_Y_                                                       musl (PEP 656)
-    macosx_10_Y_, macosx_X_0_ from X = 11 on                             two ways to count versions
-    ios_X_Y_ARCH_DEVICE, android_X_ARCH, pyemscripten_X_Y_wasm32         PEP 730, 738, 783
-    linux_armv6l, linux_armv7l                                           no other linux_: it does not name a libc
-
-Everything that a static index lists is compared with the files: simple/index.json and index.html, and the same of each
-project, with URL, SHA-256, size, Requires-Python, METADATA's SHA-256; wheels next to the index = those in it.
+Other indexes take most of it. All that a static index lists is compared with the files: the pages of projects, with
+URL, SHA-256, size, Requires-Python, METADATA's SHA-256; wheels next to the index = those in it.
 
 PyPI's documentation, "Storage limits" and "Archives", and warehouse/forklift/legacy.py and warehouse/utils/wheel.py of
 https://github.com/pypi/warehouse.
@@ -101,7 +92,6 @@ def refusals(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
 
 
 def totals(releases: Iterable[LintedRelease], terms: IndexRules) -> Iterator[Finding]:
-    """The projects whose files here alone exceed PyPI's limit for a project."""
     sizes: dict[str, int] = {}
     for release in releases:
         sizes[release.project] = sizes.get(release.project, 0) + sum(file.size for file in release.distributions)
@@ -207,6 +197,7 @@ def _kinds(release: LintedRelease) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, PublishRule.VARIANT, labelled, what, advice)
 
 
+# PEP 513, 571, 599, 600 (glibc), 656 (musl), 730, 738, 783; macOS counts 10.Y, and from 11 on X.0
 _AS_THEY_ARE = frozenset({"any", "win32", "win_amd64", "win_arm64", "win_ia64", "linux_armv6l", "linux_armv7l"})
 _JOINT = "x86_64|i686|aarch64|armv7l|ppc64le|s390x|riscv64"
 _MAC = "ppc|ppc64|i386|x86_64|arm64|intel|fat|fat3|fat64|universal|universal2"
@@ -226,7 +217,6 @@ _BARE_LINUX = "linux_"
 
 
 def is_taken(platform: str) -> bool:
-    """Whether PyPI takes wheels with this platform tag, one of those that dots join."""
     return platform in _AS_THEY_ARE or _TAKEN.fullmatch(platform) is not None
 
 
@@ -263,7 +253,6 @@ def wheels_in(folder: Path, wheels: list[OfferedWheel]) -> Iterator[Finding]:
 
 
 def index_problems(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the index in *folder*/simple of the wheels and variants.json files in *folder*."""
     simple = folder / INDEX
     if not simple.is_dir():
         yield _wrong(simple, "there is no index here")
@@ -312,7 +301,6 @@ def _project(folder: Path, beside: Mapping[str, Path]) -> Iterator[Finding]:
 
 
 def _indexed(path: Path) -> tuple[IndexedFile, bytes | None]:
-    """How an index lists the file at *path*, and METADATA of a wheel that can be read."""
     metadata = requires_python = None
     with suppress(VbuildError):
         if path.suffix == ".whl":

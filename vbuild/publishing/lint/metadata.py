@@ -1,9 +1,8 @@
 """What the METADATA of a wheel, or the PKG-INFO of an sdist, says, and which Pythons and machines a wheel is for.
 
-Spelling does not count: the order of repeated fields, blanks, and how a requirement is written. The description counts
-by its hash. PyPI refuses what packaging.metadata does, and by a few rules of its own. Requirements are checked each
-with its line. Not checked are unknown fields, which are not sent, and License-File before version 2.4, which
-setuptools wrote for years and twine leaves out.
+Spelling does not count: the order of repeated fields, blanks, and how a requirement is written. PyPI refuses what
+packaging.metadata does, and by a few rules of its own. Not checked are unknown fields, which are not sent, and
+License-File before version 2.4, which setuptools wrote for years and twine leaves out.
 
 A slot is an interpreter, an ABI and a kind of machine, whatever the version of its system. A v3 wheel for
 ``cp312-cp312-manylinux_2_28_x86_64`` has its plain wheel in one for ``manylinux_2_17_x86_64`` and in one for
@@ -74,9 +73,9 @@ def shown(names: Sequence[object], most: int = 3) -> str:
 class MetadataView(Struct, frozen=True):
     """What a file says of its release; *dynamic* are the fields that may differ from file to file, in lower case.
 
-    *is_static* says that all other fields of an sdist are those of its wheels too. *unreadable* are fields that today's
-    installers cannot read, with value and reason, *direct* lines of Requires-Dist that are URLs, *licenses* files that
-    must exist, and *refused* is what PyPI refuses apart from requirements.
+    *is_static* says that all other fields of an sdist are those of its wheels too. *unreadable* are fields that
+    installers cannot read, with value and reason, *direct* requirements that are URLs, *licenses* files that must
+    exist, and *refused* is what PyPI refuses apart from requirements.
     """
 
     name: str
@@ -147,7 +146,7 @@ def metadata_view(data: bytes) -> MetadataView:
 
 
 def spelled_value(name: str, value: str) -> str:
-    """*value* of the field *name*, in lower case, in the one spelling in which views compare it."""
+    """*value* in the one spelling in which views compare it."""
     match name:
         case "requires-dist":
             return spelled(value)
@@ -291,5 +290,4 @@ def slots(name: WheelName) -> tuple[FileSlot, ...]:
 
 
 def covers(offered: tuple[FileSlot, ...], wanted: tuple[FileSlot, ...]) -> bool:
-    """Whether a wheel for *offered* can stand in for one for *wanted*."""
     return all(any(offer.serves(slot) for offer in offered) for slot in wanted)

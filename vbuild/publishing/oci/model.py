@@ -126,8 +126,6 @@ class Descriptor(Struct, frozen=True):
 
 
 class MemberFile(Struct, frozen=True):
-    """The file at *path* of an image that is the member *member* of the wheel at *wheel*; *digest* is RECORD's."""
-
     path: str
     mode: int
     size: int
@@ -168,7 +166,7 @@ class OciImage(Struct, frozen=True):
     """One image: *layers* are indexes into the folder's, *annotations* its annotations and labels.
 
     *listed* is the platform in the family's index, *platform* that in its config: an image that needs more than a
-    platform can say may be listed as less, so that no client takes it by chance. Python searches the folder *search*.
+    platform can say may be listed as less, so that no client takes it by chance. Python searches *search*.
     """
 
     ref: str
@@ -225,7 +223,6 @@ class ImageFolder(Struct, frozen=True):
         return tuple(name for name in map(ref_of, self.manifests) if name)
 
     def named(self, ref: str | None) -> Descriptor:
-        """What index.json calls *ref*, or its only entry."""
         manifests = [manifest for manifest in self.manifests if ref in {None, ref_of(manifest)}]
         if len(manifests) != 1:
             names = ", ".join(self.refs) or f"{len(self.manifests)} images without names"
@@ -248,7 +245,6 @@ class ImageFolder(Struct, frozen=True):
                 raise RepackageError("its SHA-256 is another: the blob is damaged, copy it again")
 
     def read(self, descriptor: Descriptor) -> bytes:
-        """The manifest, index or config that *descriptor* names, checked."""
         if descriptor.size > _LARGEST:
             raise RepackageError(
                 f"{self.path}: {descriptor.digest}: {descriptor.size} bytes of JSON, {_LARGEST} at most"
@@ -257,7 +253,6 @@ class ImageFolder(Struct, frozen=True):
         return read_file(self.blob(descriptor))
 
     def index(self, descriptor: Descriptor) -> tuple[tuple[Descriptor, ...], Mapping[str, str]]:
-        """The entries of the index that *descriptor* names, and its annotations."""
         with self._parsed(descriptor) as values:
             table = Table(values)
             return _descriptors(table, "manifests"), dict(table.pairs("annotations"))

@@ -8,11 +8,10 @@ the first that fits. Then come those that differ by CPU level, by ``platform.var
 cannot name an accelerator, so annotations do; an image that needs one is listed under its level only after one that
 needs none, so that no client takes it for its level. musllinux has indexes of its own: no platform names a C library.
 
-    demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl      cp311, x86_64     the image that every machine can run
-    demo-1.0-cp311-…_x86_64-x86_64_v3.whl               cp311, x86_64     linux/amd64/v3
-    demo-1.0-cp311-…_aarch64.whl                        cp311, aarch64    linux/arm64
-    demo-1.0-cp312-…                                    cp312             another index
-    demo-1.0-cp311-…whl, demo_libs-0.3-…whl     usr/local/lib/python3.11/site-packages/…, usr/local/bin/…
+    demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl      cp311             linux/amd64
+    demo-1.0-cp311-…_x86_64-x86_64_v3.whl               cp311             linux/amd64/v3
+    demo-1.0-cp312-…                                    another index
+    demo-1.0-cp311-…whl, demo_libs-0.3-…whl             usr/local/lib/python3.11/site-packages/…, usr/local/bin/…
 
 A wheel for one minor version of CPython goes to that version's site-packages, as in Python's official images. One for
 several (abi3, py3) goes there as well if the base names its Python, else to lib/python3. Images set PYTHONPATH, so that
@@ -83,7 +82,7 @@ class ImageGroup(Struct, frozen=True):
 
 
 def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageGroup, ...], tuple[OfferedWheel, ...]]:
-    """The groups of *offer*, by Python, then machine, and the wheels in none: not for Linux, or unknown machines.
+    """The groups of *offer*, by Python, then machine, and the wheels in none.
 
     Wheels for any machine are of those *machines*, or of those that the others of their Python are for.
     """
@@ -173,8 +172,6 @@ _ANY_MINOR = 11
 
 
 class Python(Struct, frozen=True):
-    """The Python of an image: its minor version, or None for any, and whether it is free-threaded."""
-
     minor: int | None = None
     is_threaded: bool = False
 
@@ -267,8 +264,6 @@ _PYTHON = re.compile(r"PYTHON_VERSION=(?P<version>\d+\.\d+[\w.]*)")
 
 
 class BaseFolder(Struct, frozen=True):
-    """The images of one name in an image layout, each for a platform."""
-
     place: str
     folder: ImageFolder
     images: tuple[Descriptor, ...]
@@ -317,7 +312,7 @@ _TITLE, _VERSION = "org.opencontainers.image.title", "org.opencontainers.image.v
 
 
 class Oci(Struct, frozen=True):
-    """The layout of container images, on nothing or on *base*, an OCI image layout on disk, ``DIR`` or ``DIR:name``."""
+    """The layout; *base* is an OCI image layout on disk, ``DIR`` or ``DIR:name``."""
 
     base: Path | None = None
     name: str = "oci"

@@ -48,8 +48,6 @@ class ImageCandidate(Struct, frozen=True):
 
 
 class ImageSelection(Struct, frozen=True):
-    """The image that a machine gets of *folder*, the name *ref* of its index, and every image, best first."""
-
     folder: Path
     ref: str | None
     image: ImageCandidate
@@ -119,7 +117,6 @@ def select_image(folder: Path, machine: Machine, *, ref: str | None = None) -> I
 
 
 def _only(layout: ImageFolder) -> Descriptor:
-    """The one index of *layout*, or else the one image."""
     images = [image for image in layout.manifests if image.artifact_type is None]
     entries = [image for image in images if image.media_type == INDEX_TYPE] or images
     if len(entries) != 1:

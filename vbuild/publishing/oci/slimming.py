@@ -6,8 +6,7 @@
                             -> the layers they come from, every other entry as it was
                             -> config with the new diff_ids, manifest, index
 
-A file that a later layer hides stays. Layers in which nothing changes are linked. The layout that is read stays as it
-is.
+A file that a later layer hides stays. Layers in which nothing changes are linked.
 https://github.com/opencontainers/image-spec/blob/main/layer.md
 """
 
@@ -75,7 +74,6 @@ class ImageTree:
         self._linked: set[str] = set()
 
     def add(self, archive: tarfile.TarFile, number: int) -> None:
-        """Put the layer *archive*, which has that *number*, on top."""
         for entry in archive:
             path = _entry_path(entry.name)
             folder, _, name = path.rpartition("/")
@@ -300,8 +298,6 @@ def _is_free(output: Path) -> bool:
 
 
 class _Layout:
-    """Writes what is new of a layout into the folder *stage*."""
-
     def __init__(
         self,
         layout: ImageFolder,

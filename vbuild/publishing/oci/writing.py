@@ -9,9 +9,8 @@ Layers are tar archives that reuse the compressed bytes of wheels:
     tar headers, padding, small files   deflated, gathered into gzip members of about 1 MiB
     a large member of a wheel           a gzip member of its own, around the member's deflate stream as it is
 
-A gzip file is any number of members in a row (RFC 1952, 2.2), and the zip archive has a member's CRC-32 and size.
-Everything is inflated once on the way, compared with RECORD, and hashed for the diff_id. The same files give the same
-bytes: no clock, no user, no owner; folders stand before their contents; JSON is compact, in the specification's order.
+A gzip file is any number of members in a row (RFC 1952, 2.2). Everything is inflated once on the way, compared with
+RECORD, and hashed for the diff_id. The same files give the same bytes: no clock, no user, no owner.
 https://github.com/opencontainers/image-spec/blob/main/config.md
 https://github.com/opencontainers/image-spec/blob/main/manifest.md
 https://github.com/opencontainers/image-spec/blob/main/layer.md
@@ -72,10 +71,7 @@ class WrittenBlob(Struct, frozen=True):
 
 
 def write_layer(layer: Layer, blobs: Path, *, moment: int, wheels: SharedWheels) -> WrittenBlob:
-    """Write *layer*, all its files as of *moment* and out of *wheels*, into the folder *blobs* under its SHA-256.
-
-    Large members are never held in memory.
-    """
+    """Write *layer*, all its files as of *moment*, into the folder *blobs* under its SHA-256."""
     # folders stand before what is in them
     entries: dict[str, File | None] = {}
     for file in layer.files:
@@ -139,8 +135,6 @@ def _take(wheel: Wheel, file: MemberFile, gzip: "GzipMembers", tar: "hashlib._Ha
 
 
 class GzipMembers:
-    """A gzip file being written, and the SHA-256 of what is in it so far."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._gathered = bytearray()
@@ -176,9 +170,7 @@ _BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
 class Images(Struct, frozen=True):
-    """An OCI image layout whose index is *target*; *annotations* are those of every image, *moment* in seconds since
-    1970.
-    """
+    """An OCI image layout whose index is *target*; *moment* is in seconds since 1970."""
 
     target: PurePosixPath
     layers: tuple[Layer, ...]
@@ -191,7 +183,6 @@ class Images(Struct, frozen=True):
         return ()
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
-        """Write it into *folder*, but for the blobs of its bases."""
         layout = (folder / self.target).parent
         blobs = layout / "blobs" / "sha256"
         blobs.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,8 @@
     redirect/wheels/demo-1.0-…-v3.whl       the other wheels under their own names: to be served
     redirect/requirements.txt               the sdist, and what lies next to it, pinned by hash: and so the wheels
 
-It is for wheels that are too large for an index. Every installer builds sdists (PEP 517), so every installer gets the
-wheel. By default tags alone choose it: the caches of pip and uv do not know machines.
+Every installer builds sdists (PEP 517), so every installer gets the wheel, however large. By default tags alone choose
+it: the caches of pip and uv do not know machines.
 
 Wheels whose versions say what they were built against (``matrix.requires``) can share an sdist that goes by what is
 installed. Installers take no wheel of another version than its sdist's, so these wheels get that:
@@ -80,7 +80,7 @@ class Redirect(Struct, frozen=True):
     """Sdists that hand over the wheels in the layout's folder, which will be served at *url*.
 
     With *by_hardware* CPU and GPU choose among the variants, with *by_installed* what is installed among wheels that
-    were built against several versions of it, at the risk of caches that know neither.
+    were built against several versions of it: caches know neither.
     """
 
     url: str | None = None
@@ -89,7 +89,6 @@ class Redirect(Struct, frozen=True):
     name: str = "redirect"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """An sdist for each release, and its wheels."""
         if self.url is None:
             raise RepackageError("no URL: the sdist has to say where the wheels are; give --url URL")
         url = folder_url(self.url)
@@ -316,10 +315,7 @@ _WAY = re.compile(r"([a-z0-9][a-z0-9.]*/)?(?P<name>[^/]*)")
 
 
 class _Sdist(Struct, frozen=True):
-    """The parts of an sdist: the rows of its wheels.json by file, and the order of its variants, if any.
-
-    *values* are what its wheels were built against, or None.
-    """
+    """The parts of an sdist; *values* are what its wheels were built against."""
 
     path: Path
     pkg_info: bytes
@@ -357,7 +353,6 @@ class _Sdist(Struct, frozen=True):
 
 
 def problems(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the sdists in *folder*, and with the wheels in its folder ``wheels``."""
     paths = files_in(folder, ".tar.gz")
     if not paths:
         yield _problem(PublishRule.SDIST, folder.name, "has no sdist")

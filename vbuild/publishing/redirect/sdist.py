@@ -8,8 +8,7 @@
     demo-1.0/wheels.json            every wheel that the backend hands over: file, size, sha256, tags, Pythons
 
 The same wheels give the same bytes: no clock, no owner, one order. A machine gets the first variant that it supports,
-in one order for all machines. Which of two is better depends on the machine only if one has several values of a
-feature: such a variant is listed once for each. The order of values is that of `vbuild.variants.providers`.
+in one order for all machines: a variant with several values of a feature is listed once for each.
 https://packaging.python.org/en/latest/specifications/source-distribution-format/
 https://peps.python.org/pep-0825/#variant-ordering
 """
@@ -248,7 +247,6 @@ def is_handed_over(wheel: OfferedWheel) -> bool:
 
 
 def differing(wheels: tuple[OfferedWheel, ...]) -> tuple[str, ...]:
-    """The fields, in lower case and sorted, in which the METADATA of *wheels* differ."""
     names = {name for wheel in wheels for name, _ in wheel.metadata.headers.fields} - _OWN - _lowered(left_out(wheels))
     return tuple(sorted(name for name in names if len({wheel.metadata.headers.values(name) for wheel in wheels}) > 1))
 
@@ -347,10 +345,7 @@ def _table(source: RedirectSource) -> str:
 
 
 def row_of(wheel: OfferedWheel, *, has_value: bool = False) -> dict[str, Any]:
-    """The row of *wheel* in wheels.json, without the fields that wheels disagree about.
-
-    If it *has_value*, its folder is named after what it was built against.
-    """
+    """The row of *wheel* in wheels.json, without the fields that wheels disagree about."""
     row: dict[str, Any] = {
         "file": wheel.path.name,
         "size": wheel.size,
@@ -366,7 +361,7 @@ def row_of(wheel: OfferedWheel, *, has_value: bool = False) -> dict[str, Any]:
 
 
 def tags_of(wheel: OfferedWheel) -> Iterator[str]:
-    """The tags of *wheel*, expanded and sorted, the platforms of PEPs 513, 571 and 599 as PEP 600 calls them."""
+    """The tags of *wheel*, the platforms of PEPs 513, 571 and 599 as PEP 600 calls them."""
     tags = {
         (tag.interpreter, tag.abi, _LEGACY_TAG.sub(lambda legacy: _LEGACY[legacy[0]], tag.platform))
         for tag in wheel.name.tags
