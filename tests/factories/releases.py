@@ -67,3 +67,10 @@ def companion(folder: Path, project: str = "demo-libs", version: str = "0.187650
 def offered(*paths: Path) -> tuple[OfferedRelease, ...]:
     """The releases whose wheels are at *paths*."""
     return releases_at(paths)
+
+
+def commands(site: Path, use: str = "") -> list[str]:
+    """The shell commands in README of the layout at *site*, from *use* on the first that are given for it."""
+    blocks = (site / "README.md").read_text().partition(f"\n{use}")[2].split("```sh\n")[1:]
+    lines = [block.partition("\n```")[0].splitlines() for block in blocks]
+    return lines[0] if use else [line for block in lines for line in block]

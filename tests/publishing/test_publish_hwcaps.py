@@ -142,12 +142,6 @@ def test_a_variant_that_asks_for_more_is_said_to_be_left(dist: Path, tmp_path: P
     assert [output.target.name for output in laid.plan.outputs][:-1] == [NAME]
 
 
-def test_the_same_bytes_come_out_of_the_same_bytes(dist: Path, site: Path, tmp_path: Path) -> None:
-    wheels = sorted(dist.glob("*.whl"), reverse=True)
-    publish(wheels, tmp_path / "again", layouts=[Hwcaps()])
-    assert (tmp_path / "again" / "hwcaps" / NAME).read_bytes() == (site / NAME).read_bytes()
-
-
 @pytest.mark.nightly
 def test_a_wheel_that_is_out_is_upgraded_on_the_command_line(dist: Path, tmp_path: Path) -> None:
     other = hwcaps_wheel(

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.releases import TOOL, V3, V4, companion, release
+from tests.factories.releases import TOOL, V3, V4, commands, companion, release
 from tests.factories.virtual_environments import VirtualEnvironment, serving_folder
 from tests.factories.wheels import contents
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.local import Local
-from vbuild.publishing.model import ConsumerUse
 from vbuild.publishing.publish import publish
 
 THREE, FOUR = "1.0+x86.64.v3", "1.0+x86.64.v4"
@@ -43,11 +42,6 @@ def address(site: Path) -> Iterator[str]:
 def asking(tmp_path_factory: pytest.TempPathFactory) -> VirtualEnvironment:
     """Somebody who only asks what would be installed."""
     return VirtualEnvironment.at(tmp_path_factory.mktemp("asking") / "home")
-
-
-@pytest.fixture
-def venv(tmp_path: Path) -> VirtualEnvironment:
-    return VirtualEnvironment.at(tmp_path / "home")
 
 
 # indexes, request, what pip and what uv takes: pip looks into all indexes, uv into the first that has the project
@@ -103,12 +97,6 @@ def taken_by_uv(venv: VirtualEnvironment, places: list[str], request: str) -> st
         assert "No solution found" in ran.stderr or "there is no version" in ran.stderr, ran.stderr
         return None
     return ran.stdout.strip().partition("==")[2]
-
-
-def commands(site: Path, what: str) -> list[str]:
-    """The shell commands in README for *what*."""
-    text = (site / "README.md").read_text().partition(f"\n{what}")[2]
-    return text.partition("```sh\n")[2].partition("\n```")[0].splitlines()
 
 
 @pytest.mark.sampled("uv")
@@ -194,10 +182,3 @@ def test_twine_accepts_the_wheels_and_two_runs_give_the_same_bytes(site: Path, t
     publish([site.parent.parent / "dist"], tmp_path / "again", layouts=[Local()])
     for path in (path for path in site.rglob("*") if path.is_file()):
         assert (tmp_path / "again" / "local" / path.relative_to(site)).read_bytes() == path.read_bytes()
-
-
-def test_uses_are_what_readme_says(site: Path) -> None:
-    [laid] = publish([site.parent.parent / "dist"], None, layouts=[Local()])
-    assert all(
-        isinstance(use, ConsumerUse) and use.text.strip() in (site / "README.md").read_text() for use in laid.plan.uses
-    )

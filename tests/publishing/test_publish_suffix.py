@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.extensions import MODULE, library
-from tests.factories.releases import V3, V4, release
+from tests.factories.releases import V3, V4, commands, release
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.virtual_environments import VirtualEnvironment, serving_folder
@@ -40,11 +40,6 @@ def site(dist: Path) -> Path:
     return dist.parent / "site" / "suffix"
 
 
-@pytest.fixture
-def venv(tmp_path: Path) -> VirtualEnvironment:
-    return VirtualEnvironment.at(tmp_path / "home")
-
-
 def installs(venv: VirtualEnvironment, tool: str, site: Path, *asked: str) -> None:
     places = f"--extra-index-url file://{site}/simple" if tool == "pip" else f"--index file://{site}/simple"
     venv.runs(f"{tool} install {places} {' '.join(asked)}")
@@ -52,12 +47,6 @@ def installs(venv: VirtualEnvironment, tool: str, site: Path, *asked: str) -> No
 
 def removes(venv: VirtualEnvironment, tool: str, *projects: str) -> None:
     venv.runs(f"{tool} uninstall {'--yes' if tool == 'pip' else ''} {' '.join(projects)}")
-
-
-def commands(site: Path, what: str) -> list[str]:
-    """The shell commands in README for *what*."""
-    text = (site / "README.md").read_text().partition(f"\n{what}")[2]
-    return text.partition("```sh\n")[2].partition("\n```")[0].splitlines()
 
 
 @pytest.mark.nightly

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.clients import masked
-from tests.factories.releases import V3, companion, release
+from tests.factories.releases import V3, commands, companion, release
 from tests.factories.virtual_environments import VirtualEnvironment, serving_folder
 from vbuild.publishing.local import Local
 from vbuild.publishing.model import PublishLayout
@@ -15,23 +15,12 @@ from vbuild.publishing.variants import Variants
 
 
 @pytest.fixture
-def venv(tmp_path: Path) -> VirtualEnvironment:
-    return VirtualEnvironment.at(tmp_path / "home")
-
-
-@pytest.fixture
 def dist(tmp_path: Path) -> Path:
     """Two releases of demo, the last of which requires a companion."""
     release(tmp_path / "dist", version="0.9")
     release(tmp_path / "dist", metadata="Requires-Dist: demo-libs==0.187650320598251\n", labels=[V3])
     companion(tmp_path / "dist")
     return tmp_path / "dist"
-
-
-def commands(site: Path) -> list[str]:
-    """The shell commands in README: uv's for the best variant, and pip's and uv's for the plain wheel."""
-    blocks = (site / "README.md").read_text().split("```sh\n")[1:]
-    return [line for block in blocks for line in block.partition("\n```")[0].splitlines()]
 
 
 @pytest.mark.sampled(1)

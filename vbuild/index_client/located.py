@@ -9,19 +9,18 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct
+from packaging.version import Version
 
 from vbuild.errors import FetchError
 from vbuild.files.reading import open_file, read_file
 
 if TYPE_CHECKING:
     from unearth import Link
-from dataclasses import dataclass, field
-
-from packaging.version import Version
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Every wheel is opened once, for METADATA, WHEEL, RECORD and variant.json.
     demo 1.0, cu126:          Requires-Dist: demo-libs==0.187  a companion, which is the same for all variants
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
@@ -189,7 +189,7 @@ def exact_pins(offers: Sequence[OfferedRelease]) -> str:
     return " ".join(f"{offer.project}=={offer.version}" for offer in latest(offers))
 
 
-def labels_of(offers: Sequence[OfferedRelease]) -> tuple[str, ...]:
+def labels_of(offers: Iterable[OfferedRelease]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(label for offer in offers for label in offer.labels))
 
 

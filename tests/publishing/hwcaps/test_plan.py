@@ -1,7 +1,6 @@
 """Wheels of CPU levels joined into one: where the copies go, and which of them glibc loads on which processor."""
 
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import pytest
 from tests.factories.deflate_streams import pieces_of, with_words
 from tests.factories.extensions import library
 from tests.factories.hwcaps_wheels import (
-    LOADER,
     MASKS,
     NAME,
-    environment,
     hwcaps_release,
     hwcaps_wheel,
     join,
@@ -111,24 +108,10 @@ def test_the_loader_takes_the_copy_of_the_processor(site: Path, level: str) -> N
 
 
 @here
-@pytest.mark.parametrize("level", ["v3", "v1"])
-def test_the_loader_takes_it_by_its_own_mask(site: Path, level: str) -> None:
-    mask = {"v3": "x86-64-v3:x86-64-v2", "v1": ""}[level]
-    assert program_output(site, before=(LOADER, "--glibc-hwcaps-mask", mask)) == level
-
-
-@here
 @needs("qemu-x86_64")
 @pytest.mark.parametrize(("cpu", "level"), [("Haswell", "v3"), ("Nehalem", "v1")])
 def test_a_processor_of_another_time_takes_its_own(site: Path, cpu: str, level: str) -> None:
     assert program_output(site, before=("qemu-x86_64", "-cpu", cpu)) == level
-
-
-@here
-def test_the_loader_says_which_file_it_took(site: Path) -> None:
-    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(site)!r}); import demo"]
-    run = subprocess.run(command, env=environment("v3", LD_DEBUG="libs"), capture_output=True, text=True, check=True)
-    assert f"calling init: {site}/demo/../demo.libs/glibc-hwcaps/x86-64-v3/libvb__c-" in run.stderr
 
 
 @here

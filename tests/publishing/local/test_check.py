@@ -26,10 +26,6 @@ def said(site: Path) -> Iterator[str]:
     return (f"{problem.place}: {problem.what}" for problem in problems(site))
 
 
-def test_a_folder_as_it_was_published_has_no_problems(site: Path) -> None:
-    assert [*said(site)] == []
-
-
 def test_releases_with_different_labels_have_no_problems(tmp_path: Path) -> None:
     release(tmp_path / "dist", labels=[V3])
     release(tmp_path / "dist", version="1.1", labels=[V4])

@@ -172,12 +172,6 @@ def said(site: Path) -> Iterator[str]:
     return (str(problem).partition(";")[0] for problem in problems(site) if problem.rule != PublishRule.INDEX)
 
 
-def test_a_folder_as_it_was_published_has_no_problems(tmp_path: Path) -> None:
-    release(tmp_path / "dist", metadata=EXTRAS)
-    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix()])
-    assert [*problems(tmp_path / "site" / "suffix")] == []
-
-
 def test_wheels_that_bring_others_with_the_same_files_are_found(tmp_path: Path) -> None:
     release(tmp_path, labels=[])
     release(tmp_path, "vision", labels=[V3], metadata="Requires-Dist: demo==0.9\nRequires-Dist: unknown line ==\n")

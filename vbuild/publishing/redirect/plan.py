@@ -24,7 +24,7 @@ The check of a folder:
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from shlex import quote as quoted
@@ -107,16 +107,15 @@ class Redirect(Struct, frozen=True):
         gone = {offer for parts in merged.values() for _, offer in parts}
         offers = sorted({*merged, *offers} - gone, key=lambda offer: (offer.project, Version(offer.version)))
         releases = [offer for offer in offers if not offer.is_companion]
-        sdists: dict[str, Text | MergedSdist] = {}
+        sdists: dict[OfferedRelease, Text | MergedSdist] = {}
         for offer in releases:
             with at(offer):
-                sdists[str(offer)] = self._sdist(offer, f"{url}/{WHEELS}", merged.get(offer, ()))
-        pins = RedirectPins(tuple(_pin(offer, sdists.get(str(offer))) for offer in _newest(offers)))
+                sdists[offer] = self._sdist(offer, f"{url}/{WHEELS}", merged.get(offer, ()))
+        pins = RedirectPins(tuple(_pin(offer, sdists.get(offer)) for offer in _newest(offers)))
         wheels = (output for offer in offers for output in _wheels(offer, merged.get(offer, ())))
         late = [sdist for sdist in sdists.values() if isinstance(sdist, MergedSdist)]
         outputs = (*(sdist for sdist in sdists.values() if isinstance(sdist, Text)), *wheels, *late, pins)
-        newest = _newest(releases)
-        uses = _uses(newest, [sdists[str(offer)] for offer in newest], url)
+        uses = _uses({offer: sdists[offer] for offer in _newest(releases)}, url)
         gone_too = (f"{name} is in none of it: {_LOST}" for name in sorted(wheel.path.name for wheel in lost))
         return PublishPlan(self.name, outputs, tuple(uses), (*self._notes(releases), *gone_too))
 
@@ -160,10 +159,8 @@ class Redirect(Struct, frozen=True):
             yield f"{names}: tags alone choose, so variants are taken only where VBUILD_SELECT names a label."
 
 
-def _uses(
-    releases: Sequence[OfferedRelease], sdists: "Sequence[Text | MergedSdist]", url: str
-) -> Iterator[ConsumerUse]:
-    names = " ".join(offer.project for offer in releases)
+def _uses(sdists: "Mapping[OfferedRelease, Text | MergedSdist]", url: str) -> Iterator[ConsumerUse]:
+    names = " ".join(offer.project for offer in sdists)
     # whatever the folder is called; the backend, which runs elsewhere, needs a whole path
     links = "--no-index --find-links ."
     local = f'VBUILD_FIND_LINKS="$PWD/{WHEELS}" '
@@ -176,27 +173,27 @@ def _uses(
         "All from this folder, without network:",
         f"{local}pip install {links} {names}\n{local}uv pip install --offline {links} {names}",
     )
-    if labels := labels_of(releases):
-        having = " ".join(offer.project for offer in releases if labels[0] in offer.labels)
+    if labels := labels_of(sdists):
+        having = " ".join(offer.project for offer in sdists if labels[0] in offer.labels)
         yield ConsumerUse(
             f"A variant of {', '.join(labels)}; caches do not know which one was asked for:",
             _both(f"--no-cache-dir {links} {having}", f"VBUILD_SELECT={labels[0]} {local}"),
         )
-    for sdist in (output for output in sdists if isinstance(output, MergedSdist)):
-        project, value = sdist.source.offer.project, sdist.source.values[-1]
-        commands = _both(f"--no-cache-dir {links} {project}", f"VBUILD_SELECT=+{value} {local}")
-        yield ConsumerUse(f"The build of {project} against {value}, whatever is installed:", commands)
+    for offer, sdist in sdists.items():
+        if isinstance(sdist, MergedSdist):
+            value = sdist.source.values[-1]
+            commands = _both(f"--no-cache-dir {links} {offer.project}", f"VBUILD_SELECT=+{value} {local}")
+            yield ConsumerUse(f"The build of {offer.project} against {value}, whatever is installed:", commands)
     yield ConsumerUse(
         "Pinned by hash: that of the sdist, which holds those of the wheels:",
         _both(f"--require-hashes {links} -r {PINS}"),
     )
     # with the name: uv takes the hash for a part of a file:// URL that stands alone
     pinned = (
-        f"{offer.project} @ {url}/{quote(str(sdist.target))}{_fragment(sdist)}"
-        for offer, sdist in zip(releases, sdists, strict=True)
+        f"{offer.project} @ {url}/{quote(str(sdist.target))}{_fragment(sdist)}" for offer, sdist in sdists.items()
     )
     yield ConsumerUse("From where this folder is served:", _both(" ".join(map(quoted, pinned))))
-    if having := " ".join(offer.project for offer in releases if any(map(is_handed_over, offer.plain))):
+    if having := " ".join(offer.project for offer in sdists if any(map(is_handed_over, offer.plain))):
         # a variant would lie there under the name of the plain wheel, for every machine
         command = "VBUILD_SELECT=plain pip wheel --no-cache-dir" if labels else "pip wheel"
         yield ConsumerUse(
