@@ -74,14 +74,6 @@ def module(*needs: str, rpath: str | None = None, runpath: str | None = None) ->
 TREES = {
     "DT_RPATH is inherited": (
         {
-            "m/mod.so": module("libone.so", rpath="$ORIGIN/libs:$ORIGIN/deep"),
-            "m/libs/libone.so": library("libtwo.so", soname="libone.so"),
-            "m/deep/libtwo.so": library(soname="libtwo.so"),
-        },
-        {"libone.so": Via.OWN, "libtwo.so": Via.INHERITED},
-    ),
-    "DT_RPATH is inherited over two files": (
-        {
             "m/mod.so": module("libone.so", rpath="$ORIGIN/libs"),
             "m/libs/libone.so": library("libtwo.so", soname="libone.so"),
             "m/libs/libtwo.so": library("libthree.so", soname="libtwo.so"),
@@ -128,14 +120,6 @@ TREES = {
             "m/libs/libone.so": library(soname="libone.so"),
         },
         {"libone.so": Via.NAME},
-    ),
-    "two that need each other": (
-        {
-            "m/mod.so": module("libone.so", rpath="$ORIGIN/libs"),
-            "m/libs/libone.so": library("libtwo.so", soname="libone.so"),
-            "m/libs/libtwo.so": library("libone.so", soname="libtwo.so"),
-        },
-        {"libone.so": Via.OWN, "libtwo.so": Via.INHERITED},
     ),
     "the same SONAME twice": (
         {

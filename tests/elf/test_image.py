@@ -9,10 +9,11 @@ from elftools.elf.relocation import RelocationSection, RelrRelocationSection
 from msgspec import structs
 
 from tests.factories import elf
+from tests.factories.damage import Sound
 from tests.factories.devices import AARCH64, library
 from vbuild.binary.image import Pointer, Ranges
 from vbuild.elf.image import ElfImage
-from vbuild.elf.records import ElfMachine, FileHeader, ProgramHeader, SectionHeader, SegmentType
+from vbuild.elf.records import ElfMachine, ProgramHeader, SectionHeader, SegmentType
 from vbuild.errors import BinaryError
 
 DATA = library()
@@ -137,25 +138,13 @@ def test_ranges_know_what_is_in_one_of_them(ranges: list[range], inside: list[in
     assert not any(number in found for number in outside)
 
 
-HEADER, ROW, SECTION = FileHeader.layout.size, ProgramHeader.layout.size, SectionHeader.layout.size
-
-
-def patched(at: int, data: bytes) -> bytes:
-    return DATA[:at] + data + DATA[at + len(data) :]
+ROW, SECTION = ProgramHeader.layout.size, SectionHeader.layout.size
+SOUND = Sound(DATA)
+patched, with_section, with_segment = SOUND.patched, SOUND.with_section, SOUND.with_segment
 
 
 def with_header(**fields: int | bytes) -> bytes:
     return patched(0, structs.replace(IMAGE.header, **fields).pack())
-
-
-def with_section(number: int, **fields: int) -> bytes:
-    return patched(
-        IMAGE.header.e_shoff + number * SECTION, structs.replace(IMAGE.sections[number].header, **fields).pack()
-    )
-
-
-def with_segment(number: int, **fields: int) -> bytes:
-    return patched(IMAGE.header.e_phoff + number * ROW, structs.replace(IMAGE.segments[number], **fields).pack())
 
 
 SIZE, SECTIONS = len(DATA), len(IMAGE.sections)
@@ -195,19 +184,19 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
         ),
     ),
     "section past the end": (
-        lambda: with_section(TEXT.index, sh_size=SIZE),
+        lambda: with_section(".text", sh_size=SIZE),
         f"section {TEXT.index} at {TEXT.span.start:#x}, {SIZE:#x} bytes long, runs past the end, {SIZE:#x}",
     ),
     "exabytes": (
-        lambda: with_section(TEXT.index, sh_size=(1 << 64) - 1),
+        lambda: with_section(".text", sh_size=(1 << 64) - 1),
         f"section {TEXT.index} at {TEXT.span.start:#x}, 0xffffffffffffffff bytes long, runs past the end, {SIZE:#x}",
     ),
     "address of no process": (
-        lambda: with_section(TEXT.index, sh_addr=(1 << 64) - 1),
+        lambda: with_section(".text", sh_addr=(1 << 64) - 1),
         f"section {TEXT.index} is loaded to 0xffffffffffffffff, {len(TEXT.span):#x} bytes, which no process has",
     ),
     "sections over each other": (
-        lambda: with_section(TEXT.index, sh_offset=BEFORE.span[-1]),
+        lambda: with_section(".text", sh_offset=BEFORE.span[-1]),
         (
             f"section {BEFORE.index} {BEFORE.name} and section {TEXT.index} .text "
             f"overlap in the file at {BEFORE.span[-1]:#x}"
@@ -218,7 +207,7 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
         f"section names in section {SECTIONS}, expected one below {SECTIONS}",
     ),
     "name past the names": (
-        lambda: with_section(TEXT.index, sh_name=len(NAMES.span)),
+        lambda: with_section(".text", sh_name=len(NAMES.span)),
         f"section name at {len(NAMES.span):#x} runs past its table, {len(NAMES.span):#x}",
     ),
     "segment past the end": (

@@ -284,12 +284,6 @@ def test_a_changed_byte_gives_no_other_error(place: int, byte: int) -> None:
         Loading.parse(damaged)
 
 
-@given(end=st.integers(0, len(SMALL)))
-def test_a_file_cut_short_gives_no_other_error(end: int) -> None:
-    with suppress(BinaryError):
-        Loading.parse(SMALL[:end])
-
-
 @pytest.mark.parametrize("is_stripped", [False, True], ids=["sections", "no sections"])
 def test_what_asks_for_its_own_place_is_told_by_functions_and_files(*, is_stripped: bool) -> None:
     asks = (

@@ -45,9 +45,9 @@ FAULTS = {
         "slim", f"{_ELF}holes", "return replace(table, headers=tuple(rows))", "return table",
     ),
     "half of the filter": ("slim", f"{_ELF}holes", "low | high for low", "low for low"),
-    "merged without rights": ("slim", f"{_ELF}holes", "p_flags=one.p_flags | other.p_flags", "p_flags=one.p_flags"),
+    "merged without rights": ("slim", f"{_ELF}holes", "p_flags=lower.p_flags | upper.p_flags", "p_flags=lower.p_flags"),
     "merged and cut off": (
-        "slim", f"{_ELF}holes", "p_memsz=other.addresses.stop - one.p_vaddr", "p_memsz=other.p_memsz",
+        "slim", f"{_ELF}holes", "p_memsz=upper.addresses.stop - lower.p_vaddr", "p_memsz=upper.p_memsz",
     ),
     "addends that stay": ("slim", f"{_ELF}cut_check", "words[pointer.row + _ADDEND] = address", "pass"),
     "words that stay": ("slim", f"{_ELF}cut_check", "if word == pointer.target:", "if False:"),

@@ -32,6 +32,12 @@ def shown(code: DeviceCode) -> list[str]:
     return [f"{one.section} {','.join(str(entry.arch) for entry in one.entries)}" for one in code.containers]
 
 
+def placed(section: str, data: bytes, *, before: str = "") -> str:
+    """Assembler for *data* in *section*."""
+    lines = "\n".join(f".byte {byte}" for byte in data)
+    return f".section {section}\n{before}{lines}\n"
+
+
 def reasons(code: DeviceCode) -> list[str | None]:
     return [one.why_pinned for one in code.containers]
 
@@ -70,47 +76,37 @@ def test_relocatable_code_is_found_in_its_own_section() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "expected"),
+    ("data", "why", "in_place"),
     [
-        (device_library(*TWO, wrapped=[1]), ["no wrapper points to it", None]),
-        (device_library(*TWO, wrapped=[0, 1, 1]), [None, "2 wrappers point to it"]),
-        (device_library(*TWO, more=FAR_POINTER), ["the loader fills 1 more pointers into it", None]),
-        (device_library(*TWO, more=NEAR_POINTER), ["the loader fills 1 more pointers into it", None]),
+        (device_library(*TWO, wrapped=[1]), ["no wrapper points to it", None], [False, True]),
+        (device_library(*TWO, wrapped=[0, 1, 1]), [None, "2 wrappers point to it"], [True, True]),
+        (device_library(*TWO, more=FAR_POINTER), ["the loader fills 1 more pointers into it", None], [False, True]),
+        (device_library(*TWO, more=NEAR_POINTER), ["the loader fills 1 more pointers into it", None], [True, True]),
         (
             device_library(*TWO, more=FAR_POINTER.replace("c0", "c1")),
             [None, "the loader fills 1 more pointers into it"],
+            [True, False],
         ),
         (
             device_library(fatbin(entry(), entry(0x200)), TWO[1]),
             ["holds an entry of kind 0x200, which is not known", None],
+            [False, True],
+        ),
+        (
+            device_library(bundle({HOST: b"", GFX942: b"code"}), section=".hip_fatbin", wrapper=HIP, align=4096),
+            [None],
+            [False],
         ),
     ],
 )  # fmt: skip
-def test_a_container_that_others_could_find_or_that_is_not_known_is_pinned(
-    data: bytes, expected: list[str | None]
+def test_a_container_that_others_could_find_or_that_is_not_known_is_pinned_and_some_may_shrink_in_place(
+    data: bytes, why: list[str | None], in_place: list[bool]
 ) -> None:
     code = surveyed(data)
-    assert reasons(code) == expected
-    assert [one.movable for one in code.containers] == [reason is None for reason in expected]
+    assert reasons(code) == why
+    assert [one.movable for one in code.containers] == [reason is None for reason in why]
     assert code.pinned == tuple(one for one in code.containers if one.why_pinned)
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (device_library(*TWO), [True, True]),
-        (device_library(*TWO, wrapped=[1]), [False, True]),
-        (device_library(*TWO, wrapped=[0, 1, 1]), [True, True]),
-        (device_library(*TWO, more=NEAR_POINTER), [True, True]),
-        (device_library(*TWO, more=FAR_POINTER), [False, True]),
-        (device_library(fatbin(entry(), entry(0x200)), TWO[1]), [False, True]),
-        (device_library(bundle({HOST: b"", GFX942: b"code"}), section=".hip_fatbin", wrapper=HIP, align=4096), [False]),
-    ],
-)
-def test_a_fatbin_to_whose_start_alone_something_leads_may_become_smaller_in_place(
-    data: bytes, expected: list[bool]
-) -> None:
-    assert [one.in_place for one in surveyed(data).containers] == expected
+    assert [one.in_place for one in code.containers] == in_place
 
 
 def test_bytes_that_are_no_zeros_are_no_padding() -> None:
@@ -172,7 +168,6 @@ def test_a_damaged_container_is_left_alone_and_those_around_it_are_not(flags: tu
     assert [one.address for one in code.containers] == [image.address(one.span.start) for one in code.containers]
     (blob,) = code.blobs
     assert (blob.section, len(blob.span), blob.what) == (".nv_fatbin", len(broken), "damaged or unknown fatbin")
-    assert blob.what == "damaged or unknown fatbin"
     (note,) = code.notes
     assert note == (
         f".nv_fatbin: fatbin entry at {blob.span.start + 16:#x} has version 0x102; only 0x101 is known"
@@ -195,8 +190,8 @@ def test_a_container_that_runs_past_its_section_is_named() -> None:
 
 
 def test_fatbins_elsewhere_are_found_and_stay() -> None:
-    words = "\n".join(f".byte {byte}" for byte in TWO[0])
-    data = device_library(TWO[1], more=f'.section .ldata,"aw"\n.long 7\n.balign 8\n{words}\n', flags=ELSEWHERE)
+    more = placed('.ldata,"aw"', TWO[0], before=".long 7\n.balign 8\n")
+    data = device_library(TWO[1], more=more, flags=ELSEWHERE)
     image, code = ElfImage.parse(data), surveyed(data)
     assert sorted(shown(code)) == [".ldata sm_80,sm_90", ".nv_fatbin sm_90"]
     (pinned,) = code.pinned
@@ -217,8 +212,7 @@ def test_the_magic_alone_is_no_fatbin() -> None:
 def test_a_cubin_without_a_container_is_counted_and_another_elf_file_is_not() -> None:
     bare = cubin(80, 64)
     host = shared_object("int one;")[:64]
-    lines = "\n".join(f".byte {byte}" for byte in bare + host + TWO[0])
-    code = surveyed(device_library(TWO[1], more=f'.section .rodata,"a"\n{lines}\n'))
+    code = surveyed(device_library(TWO[1], more=placed('.rodata,"a"', bare + host + TWO[0])))
     (blob,) = code.blobs
     assert sorted(shown(code)) == [".nv_fatbin sm_90", ".rodata sm_80,sm_90"]
     assert (blob.section, blob.what) == (".rodata", "bare cubin")
@@ -234,15 +228,9 @@ def test_a_cubin_without_a_container_is_counted_and_another_elf_file_is_not() ->
 )
 def test_a_cubin_without_a_container_ends_with_its_tables_or_its_section(fields: dict[str, int], size: int) -> None:
     bare = replace(FileHeader.parse(cubin(80)), **fields).pack().ljust(256, b"\1")
-    lines = "\n".join(f".byte {byte}" for byte in bare)
-    data = device_library(TWO[1], more=f'.section .rodata,"a"\n{lines}\n')
+    data = device_library(TWO[1], more=placed('.rodata,"a"', bare))
     (blob,) = surveyed(data).blobs
     assert data[blob.span.start : blob.span.stop] == bare[:size]
-
-
-def test_a_library_has_gpu_code_that_is_known_or_not() -> None:
-    assert surveyed(device_library(*TWO))
-    assert surveyed(device_library(fatbin(entry(version=0x102))))
 
 
 def test_more_notes_than_anybody_reads_are_counted() -> None:
@@ -263,14 +251,12 @@ def test_more_pieces_than_a_library_has_are_damage() -> None:
 
 
 def test_what_is_found_is_in_the_order_of_the_file() -> None:
-    lines = "\n".join(f".byte {byte}" for byte in cubin(80))
-    code = surveyed(device_library(fatbin(entry(version=0x102)), more=f'.section .rodata,"a"\n{lines}\n'))
+    code = surveyed(device_library(fatbin(entry(version=0x102)), more=placed('.rodata,"a"', cubin(80))))
     assert [blob.section for blob in code.blobs] == [".rodata", ".nv_fatbin"]
 
 
 def test_cubins_inside_fatbins_are_not_counted_twice() -> None:
-    lines = "\n".join(f".byte {byte}" for byte in TWO[0])
-    assert surveyed(device_library(more=f'.section .rodata,"a"\n{lines}\n')).blobs == ()
+    assert surveyed(device_library(more=placed('.rodata,"a"', TWO[0]))).blobs == ()
 
 
 def test_a_library_without_gpu_code_has_none() -> None:
@@ -306,8 +292,8 @@ def test_a_bundle_that_another_one_follows_without_a_wrapper_stays() -> None:
 
 
 def test_a_bundle_does_not_follow_what_is_in_another_section() -> None:
-    words = "\n".join(f".byte {byte}" for byte in bundle({HOST: b"", GFX942: b"code"}))
-    code = surveyed(device_library(TWO[0], more=f'.section .hip_fatbin,"a"\n.balign 4096\n{words}\n'))
+    more = placed('.hip_fatbin,"a"', bundle({HOST: b"", GFX942: b"code"}), before=".balign 4096\n")
+    code = surveyed(device_library(TWO[0], more=more))
     assert sorted(zip(shown(code), map(str, reasons(code)), strict=True)) == [
         (".hip_fatbin host,gfx942", "no wrapper points to it"),
         (".nv_fatbin sm_80,sm_90", "None"),
@@ -337,12 +323,10 @@ def test_the_smallest_entry_is_the_first_of_the_fewest_bytes() -> None:
 
 @pytest.mark.parametrize("strange", [fatbin(), fatbin(entry(0x200))], ids=["empty", "of a kind that is not known"])
 def test_what_may_be_a_fatbin_elsewhere_is_only_taken_for_one_that_is_known(strange: bytes) -> None:
-    lines = "\n".join(f".byte {byte}" for byte in strange)
-    code = surveyed(device_library(TWO[1], more=f'.section .rodata,"a"\n{lines}\n'))
+    code = surveyed(device_library(TWO[1], more=placed('.rodata,"a"', strange)))
     assert shown(code) == [".nv_fatbin sm_90"]
     assert len(code.notes) == 1
 
 
 def test_an_elf_header_that_is_cut_short_is_no_cubin() -> None:
-    lines = "\n".join(f".byte {byte}" for byte in cubin(80)[:20])
-    assert surveyed(device_library(TWO[1], more=f'.section .rodata,"a"\n{lines}\n')).blobs == ()
+    assert surveyed(device_library(TWO[1], more=placed('.rodata,"a"', cubin(80)[:20]))).blobs == ()

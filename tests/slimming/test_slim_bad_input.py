@@ -259,7 +259,6 @@ def test_inspect_and_verify_say_what_they_see(tmp_path: Path, what: str) -> None
     verdict.data()
 
 
-REPEATED = ".byte " + ",".join(map(str, entry(arch=90, code=b"")))
 EMPTY = ".byte " + ",".join(map(str, fatbin()))
 CUBIN = ".byte " + ",".join(map(str, cubin(90, 64)))
 BOMBS = {

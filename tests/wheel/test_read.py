@@ -25,7 +25,6 @@ from vbuild.wheel.write import edited
 
 NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"
-PAYLOAD = b"x = 1\n" * 100
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

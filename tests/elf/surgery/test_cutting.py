@@ -102,11 +102,6 @@ def test_binutils_and_elfutils_find_nothing_to_complain_of(shape: str) -> None:
         assert elf.complaints("eu-elflint", small, "--gnu-ld") <= elf.complaints("eu-elflint", data, "--gnu-ld")
 
 
-def test_packed_relocations_are_words_that_lead_to_the_new_places() -> None:
-    image = ElfImage.parse(library(*BFD_RELR))
-    assert {pointer.row for blob in blobs(image) for pointer in blob.pointers} == {None}
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.skipif(not AARCH64.is_there, reason="needs a cross compiler for aarch64 and qemu")
 @pytest.mark.parametrize("toolchain", [AARCH64, AARCH64_LARGE_PAGES], ids=["4 KB pages", "64 KB pages"])
@@ -250,14 +245,6 @@ class TestRefusals:
         [pointer] = blobs(self.image)[0].pointers
         start = self.image.address(self.blob.span.start)
         assert self.refused(order) == f"pointer to {pointer.target:#x} for what begins at {start:#x}"
-
-    def test_a_pointer_into_the_middle(self) -> None:
-        one, other = blobs(self.image)[:2]
-        both = Replacement(range(one.span.start, other.span.stop), (bytes(8),), one.pointers)
-        [pointer] = other.pointers
-        assert self.refused(both) == (
-            f"the word at {pointer.place:#x} leads to {pointer.target:#x}, which would move away"
-        )
 
     def test_code(self) -> None:
         section = self.image.section(".text")

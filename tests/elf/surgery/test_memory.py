@@ -157,13 +157,3 @@ def test_pages_are_those_of_the_machine_up_to_the_alignment(machine: int, align:
     load = structs.replace(image.loads[0], p_align=align)
     header = structs.replace(image.header, e_machine=machine)
     assert page_sizes(structs.replace(image, header=header, segments=(load,))) == sizes
-
-
-def test_zeros_behind_what_is_cut_are_still_there() -> None:
-    image = ElfImage.parse(SHAPES["writable"])
-    after = ElfImage.parse(bytes(cut(image, shortened(image)).edited))
-    loads = [load for load in after.loads if load.p_flags & SegmentFlag.W]
-    assert len(loads) > len([load for load in image.loads if load.p_flags & SegmentFlag.W])
-    zeros = image.section(".bss")
-    assert zeros
-    assert loads[-1].addresses.stop == zeros.addresses.stop

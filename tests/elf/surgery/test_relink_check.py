@@ -105,11 +105,11 @@ BROKEN: dict[str, tuple[str, Callable[[], bytes]]] = {
     "size of a table": ("the sections are the same", lambda: with_section(".gnu.version", sh_size=2)),
     "crooked table": (
         "the sections are the same",
-        lambda: with_section(".dynstr", sh_addr=section_address(".dynstr") + 8),
+        lambda: with_section(".dynstr", sh_addr=address(".dynstr", IMAGE) + 8),
     ),
     "uneven table": (
         "the sections are the same",
-        lambda: with_section(".dynsym", sh_addr=section_address(".dynsym") + 4),
+        lambda: with_section(".dynsym", sh_addr=address(".dynsym", IMAGE) + 4),
     ),
     "flags": ("the other dynamic entries are the same", lambda: with_row(12, d_val=64)),
     "SONAME": ("SONAME is as ordered", moved_soname),
@@ -184,18 +184,6 @@ BROKEN: dict[str, tuple[str, Callable[[], bytes]]] = {
 }
 
 
-def section_address(name: str) -> int:
-    section = IMAGE.section(name)
-    assert section is not None
-    return section.header.sh_addr
-
-
-def section_place(name: str) -> int:
-    section = IMAGE.section(name)
-    assert section is not None
-    return section.span.start
-
-
 def test_what_was_relinked_is_proved() -> None:
     prove_relinked(BEFORE, AFTER, ORDER)
 
@@ -213,8 +201,8 @@ def before(at: int, data: bytes) -> bytes:
     return whole[:at] + data + whole[at + len(data) :]
 
 
-def address(name: str) -> int:
-    section = BEFORE.section(name)
+def address(name: str, image: ElfImage = BEFORE) -> int:
+    section = image.section(name)
     assert section is not None
     return section.header.sh_addr
 
