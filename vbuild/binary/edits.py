@@ -59,10 +59,10 @@ def by_section(
 def check_followed(
     replacements: Sequence[Replacement], spans: Sequence[range], pointers: Iterable[Pointer], exported: Iterable[int]
 ) -> None:
-    """Raise `BinaryError` if more leads to the replaced bytes than the pointers that will follow them.
+    """`BinaryError` if more leads to the replaced bytes than the pointers that will follow them.
 
-    *spans* are the addresses of *replacements*, *pointers* all words of the file that lead into these, and *exported*
-    the addresses that other files look for by name.
+    *spans* are the addresses of *replacements*, *pointers* all words that lead into these, *exported* addresses that
+    other files know.
     """
     known = {pointer.place: pointer for replacement in replacements for pointer in replacement.pointers}
     starts = set()
@@ -194,7 +194,7 @@ class Edit(Struct, frozen=True):
 def spliced(source: Buffer, edits: Iterable[Edit]) -> EditedFile:
     """*source* with *edits*; `BinaryError` if two edits want the same bytes."""
     view = memoryview(source)
-    # an empty edit may be at any place that a header says: no zeros are put up to there
+    # an empty edit may be at any place
     edits = [edit for edit in edits if edit.span or any(map(len, edit.parts))]
     return EditedFile.of(view, _gathered(view, _parts(len(view), edits)))
 
@@ -276,7 +276,7 @@ class Written(Struct, frozen=True, eq=False):
             if not (own and isinstance(piece, range) and piece.start == cursor):
                 if (different := _difference(self._bytes(piece), original, cursor, words)) is not None:
                     return different
-            # the bytes are the original's own: only the expected words can be others
+            # only the expected words can be others
             elif unmet := [
                 at
                 for at in words

@@ -18,7 +18,7 @@ _ELF_MAGIC = b"\x7fELF"
 # 32 and 64 bits, of either byte order
 _THIN = frozenset({b"\xfe\xed\xfa\xce", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xcf\xfa\xed\xfe"})
 _FAT = frozenset({b"\xca\xfe\xba\xbe", b"\xca\xfe\xba\xbf"})
-# a Java class begins like a fat Mach-O file, and has the number of its format, 45 or more, where that has its count
+# a Java class begins like a fat Mach-O file, with 45 or more for the count
 _MOST_HALVES = 44
 # where MZ files say the offset of their PE header, which linkers put right behind the program for DOS
 _PE_PLACE = struct.Struct("<60xI")
@@ -82,10 +82,10 @@ class PlainSection(Struct, frozen=True):
 
 
 class BinaryOutline(Struct, frozen=True, kw_only=True):
-    """A compiled file without its contents: who it is, what it wants from the loader, and where its bytes are.
+    """A compiled file without its contents.
 
-    *delayed* of *needed* are loaded when they are first called, *weak* ones may be missing. *exports* is None for ELF
-    files. The *halves* of a universal2 file are whole files.
+    *delayed* of *needed* are loaded when first called, *weak* ones may be missing. *exports* is None for ELF files. The
+    *halves* of a universal2 file are whole files.
     """
 
     format: Format = Format.ELF
@@ -175,9 +175,8 @@ class LoadedName(Struct, frozen=True):
 class BinaryLoading(Struct, frozen=True, kw_only=True):
     """A compiled file as the loader sees it; symbols have versions in ELF files only.
 
-    *base* is the SONAME in the version definitions, which stays when a tool changes the SONAME. *modules* are the names
-    of Python modules, without ``PyInit_``. *mentioned* are file names of libraries in its data that it does not NEED.
-    *own_place* are the functions and files by which it may find out where it is.
+    *base* is the SONAME in the version definitions. *modules* are Python modules. *mentioned* are libraries in its data
+    that it does not NEED. *own_place* is how it may find out where it is.
     """
 
     outline: BinaryOutline
@@ -192,9 +191,9 @@ class BinaryLoading(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def reading_with_lief() -> Iterator[ModuleType]:
-    """The module lief for a block that reads headers; its errors there, and its absence, are a `BinaryError`.
+    """The module lief for a block; its errors there, and its absence, are a `BinaryError`.
 
-    It is imported when the first PE or Mach-O file is read: that takes 0.5 s. Some machines have no wheel of it.
+    Its import takes 0.5 s, and some machines have no wheel of it.
     """
     try:
         import lief  # noqa: PLC0415

@@ -46,7 +46,7 @@ _HASHED = re.compile(
 _HASHED_DLL = re.compile(r"(?P<stem>[^/]+)-(?P<digest>[0-9a-f]{32})(?P<rest>\.dll)", re.ASCII)
 # how the name of a shared library, or of a module, ends
 _SHARED = re.compile(r"\.so(\.[\w.]+)?$")
-_LONGEST = 255  # bytes, NAME_MAX: matching takes the square of the length
+_LONGEST = 255  # bytes, NAME_MAX
 
 
 class Hashed(Struct, frozen=True):
@@ -103,10 +103,7 @@ def by_soname(name: str) -> tuple[CatalogueEntry, ...]:
 
 
 def by_stem(name: str) -> tuple[CatalogueEntry, ...]:
-    """The libraries of every CUDA major that the file *name* may be, by what stands before ``.so``.
-
-    The nearest version comes first: libcufft.so.11 for ``libcufft.so.11.2.1.3``.
-    """
+    """The libraries of every CUDA major that the file *name* may be, the nearest version first."""
     stem, number = _parts(name)
     return tuple(
         sorted(_entries(by_stem=True).get(stem, ()), key=lambda entry: _distance(number, _parts(entry.soname)[1]))
@@ -127,7 +124,7 @@ def is_official(project: str) -> bool:
 
 
 def cuda_of(names: Iterable[str]) -> int | None:
-    """The one CUDA major to which all *names*, SONAMEs or file names, can belong."""
+    """The one CUDA major of all *names*."""
     left: set[int] | None = None
     for name in names:
         # by the SONAME, or by the first number of a file name such as libx.so.11.2.1
@@ -236,7 +233,7 @@ class PlatformPolicy(Struct, frozen=True):
         return bool(self.libraries)
 
     def has(self, library: str) -> bool:
-        """Whether every system of this platform, Python or the loader brings the *library*."""
+        """Whether this platform, Python or the loader brings the *library*."""
         return library in self.libraries or bool(_LOADER.fullmatch(library) or _PYTHON.fullmatch(library))
 
     def has_version(self, version: str) -> bool:

@@ -6,7 +6,7 @@
     .gnu.version, DT_VERNEED         the versions of the symbols it takes from other libraries
     .rela.dyn, .relr.dyn             pointers to functions and objects in data
 
-Libraries of the wheels of one family, slimmed for other GPUs, have the same symbols: the last that were read are kept.
+The symbols read last are kept: libraries slimmed for other GPUs have the same.
 https://gabi.xinuos.com/ and the psABI supplement, https://gitlab.com/x86-psABIs/x86-64-ABI
 https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/ehframechpt.html
 """
@@ -195,7 +195,7 @@ def _code_in_data(image: ElfImage, code: Sequence[CodeSection], functions: Seque
         return
     low = min(section.addresses.start for section in sections)
     high = max(section.addresses.stop for section in sections)
-    # where such a branch seems to be, by the start of the function: bytes of another instruction may look like one
+    # bytes of another instruction may look like one
     seeming: dict[int, set[int]] = {}
     targets: set[int] = set()
     for piece in code:
@@ -300,7 +300,7 @@ _Table = tuple[bool, bytes, bytes]
 
 
 def symbols_of(image: ElfImage, code: tuple[CodeSection, ...]) -> "SymbolTables":
-    """The symbols of *image*, with functions in its *code* only; `BinaryError` if a table is damaged."""
+    """The symbols of *image*, with functions in its *code*; `BinaryError` if a table is damaged."""
     if image.encoding != LITTLE_64 or image.header.e_type not in {FileType.DYN, FileType.EXEC}:
         return SymbolTables((), (), ())
     tables = []
@@ -336,7 +336,7 @@ class _Row(Struct, frozen=True):
 
 
 class SymbolTables(Struct, frozen=True):
-    """Functions and objects by address; what ``.dynsym`` does not define, by number, and what it does, by address."""
+    """Functions and objects by address; what ``.dynsym`` does not define, by number, and what it does."""
 
     functions: tuple[Symbol, ...]
     objects: tuple[Symbol, ...]
@@ -352,7 +352,7 @@ class SymbolTables(Struct, frozen=True):
             [(is_dynamic, _of_kind(data, kind), names) for is_dynamic, data, names in tables] for kind in range(3)
         )
         inside = Ranges(code)
-        # not kept: labels stand in front of GPU code, too, which is elsewhere in each wheel of a family
+        # labels stand in front of GPU code, too, which is elsewhere in each wheel of a family
         labels = _merged(
             row
             for row in _rows(others)

@@ -61,7 +61,7 @@ _ENCODINGS = {
     for size, bits in ((CLASS_32, 32), (CLASS_64, 64))
     for order, code in ((LITTLE_ENDIAN, "<"), (BIG_ENDIAN, ">"))
 }
-# plain numbers: of a flag of an enumeration, & takes ten times as long, and files have many sections
+# plain numbers: & of an enumeration takes ten times as long
 _ALLOC, _EXECINSTR = int(SectionFlag.ALLOC), int(SectionFlag.EXECINSTR)
 _WITHOUT_BYTES = frozenset({int(SectionType.NOBITS), int(SectionType.NULL)})
 _LONGEST_NAMES = 1 << 24
@@ -74,10 +74,7 @@ _DEBUG = (".debug_", ".zdebug_", ".gnu.debuglto_", ".gdb_index", ".stab")
 
 
 class StringTable:
-    """The strings of a table; `BinaryError` if those that are read are together far longer than the table.
-
-    Symbols may share a string, or its end: ten thousand names of a file of a megabyte could take gigabytes.
-    """
+    """The strings of a table; `BinaryError` if those read are together far longer than it, as strings may overlap."""
 
     def __init__(self, table: bytes, *, what: str = "symbol name") -> None:
         self._table, self._what = table, what
@@ -150,7 +147,6 @@ class ElfLayout(Struct, frozen=True):
             names = first.sh_link if names == SHN_XINDEX else names
         segments = _segments(source, header, segment_count)
         sections = _named(source, _sections(source, header, section_count), names)
-        # pieces that lie over one another so often that reading each would never end
         sizes = (section.header.sh_size for section in sections if section.header.sh_type != SectionType.NOBITS)
         loaded = (segment.p_filesz for segment in segments if segment.p_type == SegmentType.LOAD)
         if (total := max(sum(sizes), sum(loaded))) > 2 * len(source):
@@ -377,7 +373,7 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         segment = next((segment for segment in self.segments if segment.p_type == SegmentType.DYNAMIC), None)
         if segment is None:
             return ()
-        # it goes by the address alone; of separate debug information nothing is loaded
+        # of separate debug information nothing is loaded
         if (loaded := self.offset(segment.p_vaddr)) not in {None, segment.p_offset}:
             raise BinaryError(
                 f"PT_DYNAMIC is at {segment.p_offset:#x}, and loaded from {loaded:#x}; expected one place"
@@ -391,7 +387,7 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         return tuple(rows)
 
     def pointers(self, ranges: Sequence[range]) -> tuple[Pointer, ...]:
-        """Every word that the loader fills with an address in one of *ranges*, RELATIVE in RELA and RELR alike.
+        """Every word that the loader fills with an address in one of *ranges*.
 
         `BinaryError` if the relocations of the machine are not known, or a table is damaged.
         """
@@ -420,7 +416,6 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
             raise BinaryError(f"relocations of {size:#x} bytes each, expected {Relocation.layout.size:#x}")
         for table in self.relocation_tables(dynamic):
             low, high = wanted.low, wanted.high
-            # a million rows: look at the addend alone until it may be a wanted one
             addends = enumerate(_ADDENDS.iter_unpack(self.view(table)))
             for number in [number for number, (addend,) in addends if low <= addend < high]:
                 at = table.start + number * Relocation.layout.size
@@ -429,7 +424,7 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
                     yield Pointer(row.r_offset, row.r_addend, at)
 
     def relocation_tables(self, dynamic: dict[int, int]) -> tuple[range, range]:
-        """The file offsets of the RELA tables of *dynamic*; DT_RELA may include DT_JMPREL, so no row is in both."""
+        """The file offsets of the RELA tables of *dynamic*, where no row is in both."""
         size = Relocation.layout.size
         rows = self._table(dynamic, DynamicTag.RELA, DynamicTag.RELASZ, size)
         calls = self._table(dynamic, DynamicTag.JMPREL, DynamicTag.PLTRELSZ, size)
@@ -454,7 +449,7 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         return self._table(dynamic, DynamicTag.RELR, DynamicTag.RELRSZ, WORD.size)
 
     def relr_places(self, table: range) -> Iterator[int]:
-        """The addresses that the RELR *table* lists; `BinaryError` unless they rise, which bounds a damaged one."""
+        """The addresses that the RELR *table* lists; `BinaryError` unless they rise."""
         end = max((segment.addresses.stop for segment in self.loads if segment.p_flags & SegmentFlag.W), default=0)
         base = last = 0
         whole = table[: len(table) // WORD.size * WORD.size]

@@ -39,7 +39,7 @@ from vbuild.files.records import Buffer
 _OF_LINKERS = frozenset({"_init", "_fini", "_edata", "_end", "__bss_start"})
 # how C++ and Rust spell the names that a compiler chose
 _MANGLED = ("_Z", "_R")
-# names of other libraries, or of the build, which a tool that renames libraries changes; it moves what grows
+# what a tool that renames libraries changes, or moves
 _NAMING = frozenset({SectionType.STRTAB, SectionType.DYNAMIC, SectionType.NOTE, SectionType.GNU_VERNEED})
 _MOVING = frozenset(
     {SectionType.DYNSYM, SectionType.HASH, SectionType.GNU_HASH, SectionType.GNU_VERSYM, SectionType.GNU_VERDEF}
@@ -105,7 +105,7 @@ class Interface(Struct, frozen=True):
 
 
 def digest(data: Buffer) -> str:
-    """The SHA-256, in hexadecimal digits, of what is loaded of the ELF file *data*, without library names and notes.
+    """The SHA-256 of what is loaded of the ELF file *data*, without library names and notes.
 
     `BinaryError` as of `Interface.parse`.
     """
@@ -143,7 +143,7 @@ class _Tables:
                 continue
             number = int.from_bytes(numbers[2 * index : 2 * index + 2], "little")
             symbol = Versioned(names.at(name), self._versions.get(number & VERSION_NUMBER))
-            # linkers give each version a symbol, and older ones starts and ends: nobody takes those
+            # linkers' own: nobody takes those
             if symbol.name == symbol.version or symbol.name in _OF_LINKERS:
                 continue
             is_weak = binding in {STB_WEAK, STB_GNU_UNIQUE}

@@ -53,7 +53,7 @@ from vbuild.hardware.cpu import X86_64_LEVELS
 
 R = TypeVar("R", bound=Packed)
 
-# .gnu.version numbers versions with 15 bits: a file that has more is damaged, and may take hours to read
+# .gnu.version numbers versions with 15 bits
 _MOST_VERSIONS = 0x8000
 _VERSION_TAGS = ((DynamicTag.VERNEED, DynamicTag.VERNEEDNUM), (DynamicTag.VERDEF, DynamicTag.VERDEFNUM))
 _NUMBERED = "which .gnu.version cannot number"
@@ -78,7 +78,7 @@ _ISA_NEEDED, _ISA_USED = 0xC0008002, 0xC0010002
 # GPU code of hundreds of MB, and unwind tables
 _WITHOUT_TEXT = frozenset({".nv_fatbin", "__nv_relfatbin", ".hip_fatbin", ".eh_frame", ".eh_frame_hdr", ".interp"})
 _SUFFIX = re.compile(rb"\.so")
-# what does not begin with lib is a library's name only if it is all of a string, or the last part of a path
+# without lib in front a name is all of a string, or the last part of a path
 _LIBRARY = re.compile(rb"(?<![\w.+-])lib[\w.+-]*?\.so(?:\.\w+)*(?![\w+-])|(?<![^\0/])\w[\w.+-]*?\.so(?:\.\w+)*(?=\0)")
 _LONGEST = 255  # bytes, NAME_MAX
 # by these a library finds out where it is, its own path in the process among others
@@ -189,9 +189,9 @@ class Dynamic(Struct, frozen=True, eq=False):
 
 
 def version_needs(image: ElfImage, start: int | None) -> Iterator[tuple[VersionNeed, tuple[VersionNeedEntry, ...]]]:
-    """The version requirements in the table at the file offset *start*, if any, each with its versions.
+    """The version requirements in the table at *start*, each with its versions.
 
-    `BinaryError` if they run past the end of the file, or there are more than can be numbered.
+    `BinaryError` if they run past the end of the file, or are more than can be numbered.
     """
     left = _MOST_VERSIONS
     for at, need in _linked(image, start, VersionNeed):
@@ -256,7 +256,7 @@ class Loading(BinaryLoading, frozen=True, kw_only=True):
                     strict=True,
                 )
             )
-            # libc.so.6 and libcap.so.2 have an interpreter as well: they can be run, but they are libraries by SONAME
+            # libc.so.6 can be run, but is a library by SONAME
             has_interpreter = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
             along = (path for value in _texts(dynamic, *_OPENED_ALONG) for path in value.split(":"))
             mentioned, place_files = _in_constants(dynamic)
@@ -363,7 +363,7 @@ def _modules_and_place_functions(dynamic: Dynamic) -> tuple[tuple[str, ...], lis
 
 
 def _dynamic_symbols(dynamic: Dynamic) -> Iterator[tuple[int, ...]]:
-    """The rows of the table of dynamic symbols; without section headers, of all up to the next table."""
+    """The rows of the table; without section headers, all up to the next table."""
     image = dynamic.image
     if (start := dynamic.offset(DynamicTag.SYMTAB)) is None:
         return iter(())
@@ -391,7 +391,7 @@ def _in_constants(dynamic: Dynamic) -> tuple[set[str], list[str]]:
 
 
 def _constants(dynamic: Dynamic) -> Iterator[range]:
-    """The file offsets of data that may be constants; without section headers of all that is mapped but dynstr."""
+    """The file offsets of data that may be constants."""
     image, strings = dynamic.image, dynamic.strings
     for section in image.sections:
         flags = section.header.sh_flags & (SectionFlag.ALLOC | SectionFlag.EXECINSTR)

@@ -12,9 +12,9 @@
     .dynstr           the strings of .dynamic
     .dynamic          NEEDED, RUNPATH or RPATH, and SONAME if the library had one
 
-dlsym finds everything in its dependency, ``PyInit_…`` as well. That is NEEDED by name, so the loader looks for it in
-the folders of glibc-hwcaps, as it does not for what is opened by a path. PT_LOAD is writable because glibc before 2.35
-writes into .dynamic; without PT_GNU_STACK the stack would be executable.
+dlsym finds everything in its dependency, which is NEEDED by name, so that the loader looks for it in the folders of
+glibc-hwcaps. PT_LOAD is writable because glibc before 2.35 writes into .dynamic; without PT_GNU_STACK the stack could
+be run.
 https://gabi.xinuos.com/elf/08-dynamic.html ; https://sourceware.org/gnu-gabi/program-loading-and-dynamic-linking.txt
 """
 

@@ -39,7 +39,7 @@ from vbuild.errors import BuildError, RecipeError, VbuildError, WheelError, refu
 from vbuild.files.reading import open_file
 from vbuild.process.signals import uninterrupted
 
-# of file systems without locks: some network ones
+# of file systems without locks
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 # of file systems that need no fsync
@@ -48,10 +48,10 @@ _UNSYNCED = NO_LOCKS | {errno.EINVAL, errno.EROFS, errno.EBADF}
 # of renameat2(2)
 _HERE, _EXCHANGE = -100, 2
 
-# bytes that one system call copies, so that Ctrl-C does not wait long, and that Python copies
+# bytes that one system call copies, and Python
 _AT_ONCE, _BUFFER = 1 << 30, 1 << 20
 
-_PAUSE = 0.05  # seconds between two tries: a thread that waits in the system hears no Ctrl-C
+_PAUSE = 0.05  # seconds between two tries: one that waits in the system hears no Ctrl-C
 
 STAGE = ".vbuild-"
 """How the names of stages begin: such a folder in a project is not part of it."""
@@ -159,7 +159,7 @@ def _remove_if_dead(stage: Path) -> None:
     with file:
         if not lock_descriptor(file.fileno(), blocking=False):  # its run lives
             return
-        # a compiler that outlived its run may still write there; then the next run tries again
+        # a compiler that outlived its run may still write there
         is_empty = _is_emptied(stage)
     if is_empty:  # Windows removes no open file
         shutil.rmtree(stage, ignore_errors=True)
@@ -210,7 +210,7 @@ def linked(source: Path, target: Path) -> Path:
     """Make *target* a hard link to *source*, or a copy; neither may be written to any more."""
     try:
         target.hardlink_to(source)
-    except OSError:  # another file system, one without hard links, or too many of them
+    except OSError:
         duplicate(source, target)
         shutil.copystat(source, target)
     return target
@@ -220,7 +220,7 @@ def duplicate(source: Path, target: Path) -> None:
     """Copy *source* to the new file *target*, sharing its bytes if possible."""
     with open_file(source) as read, target.open("xb") as written:
         if hasattr(os, "copy_file_range"):
-            # not between these two file systems, or the disk is full: writing the rest tells which
+            # writing the rest tells why
             with suppress(OSError):
                 while os.copy_file_range(read.fileno(), written.fileno(), _AT_ONCE):
                     pass
@@ -400,7 +400,6 @@ def staging(folder: Path) -> Iterator[Path]:
                 stage = stack.enter_context(stage_in(folder))
             except OSError as error:
                 raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
-            # the flags that hide the folder from what compilers write name the resolved one
             yield stage.resolve()
     except OSError as error:
         if error.errno in _FULL:

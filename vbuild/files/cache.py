@@ -82,7 +82,7 @@ RULES = {
     Part.SDISTS: PartRule("source archives"),
     Part.COMMITS: PartRule("git checkouts"),
     Part.ENVIRONMENTS: PartRule("build environments", ("[!.]*/[!.]*",), mark=".vbuild-environment"),
-    # a shell that has the CUDA_HOME of `vbuild toolkit path` does not mark it as used
+    # a shell with its CUDA_HOME does not mark it as used
     Part.TOOLKITS: PartRule(
         "CUDA toolkits, and zig",
         ("cuda-*", "components/[!.]*", "pins/*.json"),

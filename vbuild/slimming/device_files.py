@@ -53,7 +53,7 @@ _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 # as torch has it for torch.cuda.get_arch_list(): sm_75 sm_80 compute_90
 _NAMES = {b"sm_": rb"sm_\d{2,3}[af]?", b"gfx": rb"gfx[0-9a-f]{3,4}"}
 _NAME = re.compile(b"|".join(_NAMES.values()))
-# by what a list begins with: a search for fixed letters is quick, and most files have none of them
+# by what a list begins with
 _ARCHITECTURES = {
     start: re.compile(rb"%s(?:[ ,;|'\"]{1,4}(?:%s|compute_\d{2,3}[af]?))+" % (first, _NAME.pattern))
     for start, first in _NAMES.items()
@@ -108,7 +108,7 @@ def file_plan(file: DeviceFile, path: str, size: int, shares: Sequence[Share], c
         # code of a vendor of whom no GPU is named stays
         requests = _requests(share, file.vendor)
         kept = [kept_offers([file.offer, *file.others], request, ptx=cuts.ptx) for request in requests]
-        # of files for several GPUs all stay for one that none is for: it may be given any
+        # for a GPU that none is for all stay: it may be given any
         stays = not requests or any(0 in places or (file.others and not places) for places in kept)
         services = [(device, service([file.offer], device)) for device in _devices(share, file.vendor)]
         names = tuple(names_of([file.offer]))
@@ -180,7 +180,6 @@ def _why_not_gone(container: Container) -> str | None:
     if container.why_pinned:
         return container.why_pinned
     try:
-        # reads what is compressed to its end, and compares it with its hash
         container.keeping(frozenset())
     except BinaryError as error:
         return str(error)
@@ -288,7 +287,7 @@ class Listing(Struct, frozen=True):
 def with_true_lists(
     wheel: Wheel, plans: Sequence[LibraryPlan], shares: int
 ) -> tuple[tuple[LibraryPlan, ...], tuple[dict[str, EditedFile], ...], tuple[tuple[str, ...], ...]]:
-    """*plans* without what lists would miss; the new lists of each share, and what to say about the others."""
+    """*plans* without what lists would miss; each share's new lists, and what to say about others."""
     loose = {plan.member: plan for plan in plans if plan.is_changed and any(cut.alone for cut in plan.cuts)}
     if not loose:
         return tuple(plans), ({},) * shares, ((),) * shares
@@ -404,7 +403,7 @@ def _pruned(value: Any, words: Collection[str]) -> Any:  # noqa: ANN401 - of JSO
 
 
 def _is_entry_of(value: Any, words: Collection[str]) -> bool:  # noqa: ANN401 - of JSON
-    """Whether *value* is about one file alone: its name, or an object that has its name."""
+    """Whether *value* is a file's name, or an object that has it."""
     if isinstance(value, dict):
         return any(isinstance(item, str) and item in words for item in value.values())
     return isinstance(value, str) and value in words

@@ -5,7 +5,7 @@
                 -> a reason to leave it: a licence, a link, another owner, a process, RECORD that says something else
                 -> a new file beside it, and a rename; then RECORD and conda-meta
 
-A file with several names on the disk loses only the names that are in the environment: uv's cache keeps its own.
+A file loses only its names that are in the environment: uv's cache keeps its own.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ class Owner(Struct, frozen=True):
 
 
 class InstalledFile(Struct, frozen=True):
-    """A regular file of an environment: its *paths* from the root, if it has several names, and who owns it."""
+    """A regular file of an environment: its *paths* from the root, and who owns it."""
 
     paths: tuple[str, ...]
     status: os.stat_result
@@ -68,7 +68,7 @@ class InstalledFile(Struct, frozen=True):
 
 
 class _Done(Struct, frozen=True):
-    """What a cut of *file* came to; *part* is the new file, or None if the old one stays.
+    """What a cut of *file* came to: the new file *part* if it changes.
 
     Without a SHA-256 of the *new* file the old one is removed. *listed* are architectures that it names.
     """
@@ -147,7 +147,7 @@ class _Run:
         self.listings = Listings(environment, self._distributions)
         self._refused: dict[str, tuple[str | None, tuple[str, ...]]] = {}
         self._listed: dict[str, OwnLists] = {}
-        # each is listed once, as it was at first: some have ten thousands of files
+        # listed once: some have ten thousands of files
         self._folders: dict[Path, Folder] = {}
         self._files = InstalledFiles(environment.root, self._distributions)
 
@@ -159,7 +159,7 @@ class _Run:
             left = deque(enumerate(self._files.files))
             sent: deque[Future[_Done]] = deque()
             while left or sent:
-                # new files wait for those in front of them: not for too many, or the disk has all of them twice
+                # not for too many, or the disk has all of them twice
                 while left and len(sent) < 2 * available_cores():
                     number, file = left.popleft()
                     sent.append(pool.submit(self._cut, file, stage / f"part-{number}" if stage else None))

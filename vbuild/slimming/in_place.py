@@ -6,7 +6,7 @@
     rename                the old file is gone; any other name of it stays
     RECORD, conda-meta    and the bill of materials get true rows again
 
-A run that is killed leaves its journal. The next run sees by it which files are new, and sets their rows.
+By the journal of a killed run the next one sets the rows of new files.
 """
 
 import json
@@ -33,7 +33,7 @@ _LIST = "vbuild-slim.jsonl"
 
 
 class FileChange(Struct, frozen=True):
-    """A file that changes: *path* from the environment's root, SHA-256 and size before and after; None if it goes.
+    """A file that changes: SHA-256 and size before and after; None if it goes.
 
     *kept* is what the backup calls the old file. *listed* has, for one that goes, each listing and its path there.
     """
@@ -191,7 +191,7 @@ class Backup:
             raise RepackageError(f"{folder}: has a backup of {recorded_root}; expected a folder of its own for {root}")
 
     def keep(self, old: Path, change: FileChange) -> FileChange:
-        """Keep *old*, by a second name where the file system can, and write *change* down."""
+        """Keep *old*, by a second name where possible, and write *change* down."""
         recorded = replace(change, kept=change.old)
         target = self.folder / "files" / change.old
         if not target.exists():
@@ -275,7 +275,7 @@ def backed_up(folder: Path) -> tuple[Path, tuple[FileChange, ...]]:
 
 
 def restored(folder: Path, root: Path, change: FileChange) -> str | None:
-    """Put the old file of *change* back; return why not, if something else has its name."""
+    """Put the old file of *change* back; return why not."""
     path, old_file = root / change.path, folder / "files" / str(change.kept)
     if path.is_symlink() or not path.parent.is_dir():
         return "is not what slimming left there"

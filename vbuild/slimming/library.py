@@ -5,7 +5,7 @@
                    -> Rewrite: the container's new bytes, compressed again if the cuts say so
                    -> surgery on the file -> EditedFile, LibraryCut
 
-What cannot be read or cut safely stays as it is, byte for byte, and the account says why.
+What cannot be read or cut safely stays as it is, and the account says why.
 """
 
 import re
@@ -52,7 +52,7 @@ from vbuild.wheel.metadata import Metadata
 # libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
 _SONAMES = (
     re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?"),
-    # as Windows has them: cudart64_110.dll, cublas64_12.dll, nvrtc64_120_0.dll
+    # Windows's: cudart64_110.dll, cublas64_12.dll, nvrtc64_120_0.dll
     re.compile(r"(?:cudart|nvrtc|cublas|cublasLt)64_(?P<major>[0-9]{2})0?(?:_0)?\.dll", re.IGNORECASE),
 )
 # the packages of CUDA 12 have its number in their names; those of CUDA 13 only in the version that is required
@@ -60,19 +60,19 @@ _REQUIREMENTS = (
     re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>[0-9]{1,2})\b", re.IGNORECASE),
     re.compile(r"(?:nvidia-cuda-runtime|cuda-toolkit)(?:\[[^]]*\])? *\(?== *(?P<major>[0-9]{1,2})\.", re.IGNORECASE),
 )
-# pinned containers that are checked for a size, the largest: each means a search through all code and data
+# the largest pinned containers, whose size is searched for in all code and data
 _MOST_PINNED = 32
 # bytes of debug data or GPU code that are worth a word, and the time that a sample takes
 _LEAST = 1 << 16
 _SAMPLES = 4
-# bytes of a sample: of GPU code, which zstd compresses slowly, and of what deflate compresses
+# bytes of a sample: for zstd, and for deflate
 _CODE, _LYING = 1 << 19, 1 << 20
 
 
 class ContainerDecision(Struct, frozen=True):
-    """The entries of a container that stay; it *serves* if one of them is for a GPU of the share.
+    """The entries of a container that stay; it *serves* if one is for a GPU of the share.
 
-    *surplus* are entries that no GPU needs, and that stay because the container cannot be cut.
+    *surplus* are entries that no GPU needs, of a container that cannot be cut.
     """
 
     container: Container
@@ -262,7 +262,7 @@ class GpuLibrary(Struct, frozen=True):
         """
         rewritten = partial(ContainerDecision.rewritten, data=self.data, zstd=zstd)
         if zstd:
-            # compressing takes most of the time, and Python's lock is not held for it
+            # Python's lock is not held while compressing
             with ThreadPoolExecutor(threads) as pool:
                 return list(pool.map(rewritten, decisions))
         return list(map(rewritten, decisions)) if any(decision.is_cut for decision in decisions) else []
@@ -321,14 +321,14 @@ class LibraryPlan(Struct, frozen=True):
 
 
 def _needs_zstd(entry: GpuEntry) -> bool:
-    """Whether only newer drivers of NVIDIA read *entry*; AMD's runtime reads zstd since there are bundles of it."""
+    """Whether only newer drivers of NVIDIA read *entry*; AMD's runtime always reads zstd."""
     return entry.vendor is Vendor.NVIDIA and entry.compression is Compression.ZSTD
 
 
 def _lacking(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) -> Iterator[tuple[Device, str]]:
-    """Yield those of *devices* that nothing serves although there is code for GPUs of the vendor, and what there is."""
+    """Yield those of *devices* that nothing serves although there is code of the vendor, and what there is."""
     for device in devices:
-        # code that only other libraries read, or that is empty, was never for a GPU
+        # was never for a GPU
         chosen = [decision for decision in _of_vendor(_chosen_from(decisions), device) if decision.is_for_gpus]
         if chosen and all(decision.service(device) is Service.NONE for decision in chosen):
             names = ", ".join(names_of(entry.offer for decision in chosen for entry in decision.container.entries))
@@ -426,7 +426,7 @@ def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Sav
     size = sum(entry.size for entry in plain)
     if cuts.zstd or size < _LEAST:
         return
-    # the largest and some between: what is small does not count, and what is alike lies together
+    # the largest and some between
     samples = sorted(plain, key=lambda entry: entry.size, reverse=True)[:: max(len(plain) // _SAMPLES, 1)][:_SAMPLES]
     try:
         after = sum(recompressed_size(image.data, entry, sample=_CODE) for entry in samples)

@@ -18,9 +18,9 @@ _LOWER_BOUND = "cuda_version_lower_bound"
 
 
 class Share(Struct, frozen=True):
-    """One output: *gpus* to keep code for, or None for all GPU code; the variant *label*, or None to keep the name.
+    """One output: *gpus* to keep code for, or None for all; the variant *label*, or None to keep the name.
 
-    *document* is the variant.json of a labelled output if it is known before; otherwise it follows from the GPU code.
+    *document* is the variant.json if it is known before.
     """
 
     gpus: GpuList | None = None

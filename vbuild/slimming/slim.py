@@ -72,13 +72,12 @@ def slim(
 ) -> tuple[Slimmed, ...]:
     """Write into *folder* what *shares* keep of the wheels at *paths*, which may be folders of wheels.
 
-    Without a folder nothing is written, and packed sizes are estimated. A share without a label keeps the wheel's name;
-    those with one become variant wheels, with a variants.json for each release. A wheel without GPU code is copied
-    unchanged, unless *cuts* strip or drop something. What is copied is compared with CRC-32 and RECORD. *on_progress*
-    is called with the name of the current wheel, the bytes done, and the bytes in total.
+    Without a folder nothing is written, and packed sizes are estimated. Shares with a label become variant wheels, with
+    a variants.json for each release. A wheel without GPU code is copied unchanged, unless *cuts* strip or drop
+    something. *on_progress* is called with the name of the current wheel, the bytes done, and the bytes in total.
 
     Raises `RepackageError` if nothing in a wheel serves a GPU of a share, or a licence forbids the change, and
-    `WheelError` if a wheel is damaged: then no part of that wheel is in *folder*.
+    `WheelError` if a wheel is damaged: then no part of it is in *folder*.
     """
     cuts = cuts or Cuts()
     _check_shares(shares, cuts)
@@ -106,7 +105,7 @@ def slim_wheel(
             major = cuda_major((), wheel.metadata())
             if major is not None and Dotted(major, 0) >= ZSTD_SINCE:  # its variants need such a driver anyway
                 cuts = replace(cuts, zstd=True)
-        # bytes examined and bytes written together, so every member counts twice
+        # bytes examined and bytes written
         done, total = 0, 2 * sum(member.size for member in wheel.members)
 
         def advance(size: int) -> None:
@@ -267,10 +266,7 @@ def slim_plan(
 def _sorted_out(
     wheel: Wheel, dropped: Collection[str], shares: Sequence[Share], cuts: Cuts
 ) -> tuple[list[LibraryPlan], list[Member]]:
-    """Return the plans of the files that are GPU code alone, and the members that have to be inflated.
-
-    Threads for thousands of small files would only wait for Python's lock.
-    """
+    """Return the plans of files of GPU code alone, and the members that have to be inflated."""
     plans, to_inflate = [], []
     folders = Folders((member.path for member in wheel.members), wheel.read)
     for member in wheel.members:
@@ -378,7 +374,7 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
         yield SlimOutput(wheel.name, plan.files(0), plan.cuts(0), gone=plan.gone(0))
         return
     labels: dict[tuple[Property, ...], str] = {}
-    # the variants of a release have one order of namespaces (PEP 825, consistency)
+    # one order in a release (PEP 825, consistency)
     vendors = tuple(vendor for vendor in Vendor if any(vendor in share.vendors for share in shares))
     for number, share in enumerate(shares):
         output = SlimOutput(
@@ -406,7 +402,7 @@ def _document(
     claimed: Document | None,
     cuts: tuple[LibraryCut, ...],
 ) -> Document:
-    """Return the variant.json of *share*: claims about other hardware stay, those of the *vendors* come first."""
+    """Return the variant.json of *share*: claims about other hardware stay, the *vendors*' come first."""
     served = [served for cut in cuts for served in cut.served]
     if not served:
         names = ", ".join(dict.fromkeys(gpu for cut in cuts for gpu in cut.gpus))
@@ -431,7 +427,7 @@ def nvidia_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tuple
     Raises `RepackageError` if no property can say what the wheel is for.
     """
     with_code = tuple(cut for cut in cuts if any(isinstance(served.device, Arch) for served in cut.served))
-    # GPUs that run machine code of some library: what single fatbins lack, they lacked before
+    # what single fatbins lack, they lacked before
     served = {served.device for cut in with_code for served in cut.served if served.machine}
     real = {device.number for device in served if isinstance(device, Arch)}
     # GPUs of a new major that PTX of every library serves
@@ -464,7 +460,7 @@ def _write(
         names = [output.name for output in outputs]
         writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater, checked=[wheel]))
         pool = stack.enter_context(ThreadPoolExecutor(available_cores()))
-        stack.callback(deflater.stop)  # before the pool waits for what an interrupt left at work
+        stack.callback(deflater.stop)  # before the pool waits for what an interrupt left
         for member in wheel.members:
             changed = []
             for output, writer in zip(outputs, writers, strict=True):

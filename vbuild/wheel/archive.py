@@ -5,7 +5,6 @@
     SharedWheels.open(path) -> the same Wheel for several readers, whose members are inflated once
     Distant(file, name)     -> a wheel on a server: its directory, METADATA, RECORD, and what somebody reads of the rest
 
-Only this room opens zip archives; `vbuild.wheel.write` makes new ones.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
 
@@ -54,18 +53,18 @@ _Key = tuple[Path, str]
 
 # PEP 427: SHA-256 or better
 _ALGORITHMS = ("sha256", "sha384", "sha512")
-# as flit 0.8 and uv_build 0.8.12 had it; as many base64 digits are no hash of any of them
+# as flit 0.8 and uv_build 0.8.12 had it
 _HEXADECIMAL = re.compile(r"[0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128}")
-# bytes read whole, except of RECORD: a hundred times the longest known description
+# bytes read whole, except of RECORD
 _READ_WHOLE = 1 << 23
-# bytes of entry_points.txt, which has a thousand in some projects
+# bytes of entry_points.txt
 _LONGEST_POINTS = 1 << 18
 # bytes of a row of RECORD besides its path: the longest hash, a size, commas, quotes, a line end
 _ROW, _BLANK = 160, 1 << 12
 _SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
-# up to here a member is mapped or kept in memory, and hashed by the thread that inflates it
+# up to here a member is kept in memory, and hashed by the thread that inflates it
 _SMALL = 1 << 20
-# bytes of members that one thread takes at a time, and what each of them counts at least
+# bytes of members that one thread takes at a time, and of each at least
 _LOT, _SMALLEST = 1 << 23, 1 << 13
 # lots of chunks that wait for a thread, and bytes of one: with a single lot the two threads would wait for each other,
 # and to hand over each chunk by itself takes as long as to hash it
@@ -73,14 +72,14 @@ _AHEAD, _FED = 4, 1 << 20
 # bytes on the disk at most, and the part of the free ones; bytes in memory
 _MOST, _FREE = 1 << 34, 4
 _MOST_IN_MEMORY = 1 << 26
-# NVIDIA's METADATA has a licence in it, the RECORD of the largest wheels ten thousand lines
+# NVIDIA's METADATA has a licence in it, the largest RECORDs ten thousand lines
 _LARGEST = 1 << 24
-# wheels open for later readers: each takes a descriptor, and memory for its members
+# wheels open for later readers
 _IDLE, _IDLE_MEMBERS = 100, 100_000
 
 
 def fed(work: Callable[[Chunk], object], chunks: Iterable[Chunk], *, in_thread: bool = False) -> Iterator[Chunk]:
-    """Yield the *chunks*, each after *work* on it; or *in_thread*, while another thread does the work in order."""
+    """Yield the *chunks*, each after *work* on it, perhaps *in_thread*."""
     if not in_thread:
         for chunk in chunks:
             work(chunk)
@@ -106,7 +105,7 @@ def fed(work: Callable[[Chunk], object], chunks: Iterable[Chunk], *, in_thread: 
 
 @contextmanager
 def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryview]:
-    """Map the *chunks*, at least one, from an unnamed file in *folder*; `WheelError` if there is no room for it."""
+    """Map the *chunks* from an unnamed file in *folder*; `WheelError` if there is no room."""
     try:
         with TemporaryFile(dir=folder) as file:
             for _ in fed(file.write, chunks, in_thread=True):
@@ -142,7 +141,6 @@ class KeptMembers:
         self._stack = ExitStack()
         self._views = OncePerKey[_Key, memoryview | None]()
         self._lock = Lock()
-        # systems that do not say how much is free have no such function
         free = shutil.disk_usage(folder or gettempdir()).free if hasattr(shutil, "disk_usage") else _MOST
         self._room = min(free // _FREE, _MOST)
         self._room_in_memory = _MOST_IN_MEMORY
@@ -189,7 +187,7 @@ class Members:
 
 
 class Wheel(Members):
-    """A wheel open for reading, whose archive is sound and whose RECORD lists exactly its members: see `verified`."""
+    """A wheel open for reading, which is `verified`."""
 
     def __init__(
         self,
@@ -242,7 +240,7 @@ class Wheel(Members):
         return self._text(points, scripts_in, most=_LONGEST_POINTS) if self.find(points) else ()
 
     def read(self, member: Member | str) -> bytes:
-        """Return the contents of *member*; `WheelError` as `chunks` has it, or if there is none of that path."""
+        """Return the contents of *member*; `WheelError` as of `chunks`, or if there is none of that path."""
         return b"".join(self.chunks(member))
 
     def chunks(self, member: Member | str) -> Iterator[Buffer]:
@@ -284,7 +282,7 @@ class Wheel(Members):
         return cast(R, self._learnt[key])
 
     def row(self, member: Member) -> RecordRow:
-        """Return the row of *member* in RECORD, with a missing size or hash filled in; RECORD itself has neither."""
+        """Return the row of *member* in RECORD, with a missing size or hash filled in."""
         if member.path in self._unlisted:
             return RecordRow(member.path)
         return RecordRow(member.path, self._rows[member.path].hash or self._digest(member), member.size)
@@ -427,10 +425,7 @@ def check_wheels(paths: Iterable[Path]) -> None:
 
 
 def peek(path: Path, name: str) -> bytes | None:
-    """Return the file *name* in the ``.dist-info`` folder of the wheel at *path*, CRC-32 checked; None without one.
-
-    Reads the central directory and that member alone, not RECORD.
-    """
+    """Return the file *name* in the ``.dist-info`` folder of the wheel at *path*, CRC-32 checked; None without one."""
     with _opened(path) as file:
         return peek_into(file, path.name, name)
 
@@ -464,7 +459,6 @@ def _dist_info_in(source: ZipReader) -> str:
 
 
 def _record_in(source: ZipReader, dist_info: str) -> Record:
-    """Read RECORD; it may write every character of a path twice, and no more."""
     path = f"{dist_info}/RECORD"
     if not (record := next((member for member in source.members if member.path == path), None)):
         raise WheelError(f"no RECORD in {dist_info}")
@@ -478,7 +472,7 @@ def _disagreement(member: Member, row: RecordRow | None) -> str | None:
     algorithm, _, digest = (row.hash or "").partition("=")
     if _HEXADECIMAL.fullmatch(digest):
         return "its hash in RECORD is in hexadecimal digits, expected base64url (PEP 427)"
-    # without one it is as good as its CRC-32: pip and uv install it, and `Record.warnings` names it
+    # pip and uv install it, and `Record.warnings` names it
     if row.hash and algorithm not in _ALGORITHMS:
         return f"its hash in RECORD is {row.hash!r}, expected {', '.join(_ALGORITHMS)}"
     if row.size not in {None, member.size}:
@@ -565,7 +559,7 @@ class _Open(Struct, eq=False):
 
 
 class SharedWheels:
-    """The wheels of one run; it *keeps* the contents of members if several readers are expected, in *folder*."""
+    """The wheels of one run; it *keeps* contents of members in *folder* if several readers are expected."""
 
     def __init__(self, folder: Path | None = None, *, keeps: bool) -> None:
         self._kept = KeptMembers(folder) if keeps else None

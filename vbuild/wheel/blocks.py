@@ -34,13 +34,13 @@ from vbuild.errors import WheelError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.files.records import Buffer
 
-STEP = 32  # bytes of the stream that are inflated at a time where the end of a block is looked for
+STEP = 32  # bytes of the stream inflated at a time where a block's end is looked for
 
 # bytes that come out between two searches for a block
 _GRID = 1 << 20
-# the same in the largest libraries, of so many bytes: there the search took more than copying saved
+# the same in the largest libraries, of so many bytes
 _MANY, _WIDE_GRID = 1 << 28, 1 << 22
-# bytes that come out at a time: larger chunks would be taken from the system, and given back, each time
+# bytes that come out at a time
 _CHUNK = 1 << 18
 # bytes of the stream that are inflated at a time elsewhere
 _SLICE = 1 << 16
@@ -60,7 +60,7 @@ def grid_for(size: int) -> int:
 def inflated_stream(
     raw: Iterator[bytes], stalls: list[Stall] | None = None, *, grid: int = _GRID, is_strict: bool = False
 ) -> Iterator[bytes]:
-    """Inflate the deflate stream in *raw*, a chunk at a time; `WheelError` unless it ends with *raw*.
+    """Inflate *raw*, a chunk at a time; `WheelError` unless the stream ends with it.
 
     *stalls* get one for about each *grid*, or else a MiB later. If it *is_strict*, zlib inflates it.
     """
@@ -71,7 +71,6 @@ def inflated_stream(
         for piece in _slices(raw):
             rest, read = piece, 0
             if stalls is not None and plain >= wanted:
-                # some hundred steps: no line of Python runs in any of them
                 steps = map(inflater.decompress, iter(partial(io.BytesIO(rest).read, STEP), b""))
                 pieces = list(takewhile(bool, steps))
                 read, yielded = len(pieces) * STEP, sum(map(len, pieces))
@@ -81,7 +80,7 @@ def inflated_stream(
                     if not inflater.eof:
                         stalls.append(Stall(packed + read, plain))
                     read += STEP
-                # what did not become shorter is stored, and stored blocks do not stall
+                # stored blocks do not stall
                 if read < len(rest) or yielded <= len(rest) or plain >= wanted + _LONGEST_BLOCK:
                     step = grid if read < len(rest) else min(grid, _GRID)
                     wanted = plain - plain % step + step
@@ -114,7 +113,7 @@ WINDOW = 1 << 15  # bytes that a block may refer back to
 
 # libdeflate ends a block after 300,000 bytes, or 5,000 later where that is the end
 _LONGEST_BLOCK = 305_000
-# bytes inflated at a time; the header of a block, twice that long or longer, shows as a step that yields nothing
+# bytes inflated at a time; the longer header of a block shows as a step that yields nothing
 _STEPS = (32, 8)
 # the first three bits of a block that is the last one: with fixed codes, with codes of its own
 _LAST_BLOCKS = (0b011, 0b101)
@@ -147,9 +146,9 @@ def flushed(plain: Buffer) -> bytes:
 
 
 def proved(stream: bytes, plain: Buffer, *, behind: Buffer = b"") -> bool:
-    """Whether *stream*, which may refer to the bytes *behind*, inflates to *plain* alone, and another may follow."""
+    """Whether *stream*, behind the bytes *behind*, inflates to *plain* alone, and another may follow."""
     before = b"\x00" + _STORED.pack(len(behind), len(behind) ^ _FULL16) + behind if behind else b""
-    # libdeflate passes over what comes after a last block: what follows must be seen to come out
+    # libdeflate passes over what comes after a last block
     with suppress(deflate.DeflateError):
         inflated = deflate.deflate_decompress(
             b"".join((before, stream, _FOLLOWING)), len(behind) + len(plain) + len(_FOLLOWED)
@@ -160,15 +159,15 @@ def proved(stream: bytes, plain: Buffer, *, behind: Buffer = b"") -> bool:
 
 
 def synced(stream: bytes, free: int) -> bytes:
-    """Return *stream*, whose last *free* bits are zero and of no block, with a block that ends at a byte."""
+    """Return *stream*, whose last *free* bits are of no block, with a block that ends at a byte."""
     # the block's own header is three bits, all zero
     return stream + bytes(free < 3) + _SYNC  # noqa: PLR2004
 
 
 class _Trace(Struct, frozen=True):
-    stalled: range  # bits of the stream, among which the last header stands before which it yielded nothing
+    stalled: range  # bits of the stream, among which the last header stands
     stalled_at: int  # bytes it had yielded by then
-    uneven: range  # bytes of the stream, among which the header of a stored block stands that goes on to the end
+    uneven: range  # bytes of the stream, among which the header of a last stored block stands
 
 
 def _traced(stream: bytes, plain: memoryview, step: int) -> _Trace | None:
@@ -178,7 +177,6 @@ def _traced(stream: bytes, plain: memoryview, step: int) -> _Trace | None:
     try:
         if len(plain) > _LONGEST_BLOCK:
             body, rest = inflate.decompress(stream, len(plain) - _LONGEST_BLOCK), inflate.unconsumed_tail
-        # some thousand steps: no line of Python runs in any of them
         pieces = list(map(inflate.decompress, iter(partial(BytesIO(rest).read, step), b"")))
     except isal_zlib.error:  # type: ignore[misc] # its stub says that this class is an exception
         return None
@@ -225,7 +223,6 @@ def _opened(stream: bytes, plain: memoryview, bits: range, start: int) -> bytes 
     bit, padding = ending
     opened = bytearray(stream)
     opened[bit // 8] ^= 1 << bit % 8
-    # readers pass over what is in them where it is the end
     opened[-1] &= 0xFF >> padding
     return synced(bytes(opened), padding)
 
@@ -268,7 +265,7 @@ def _opened_stored(stream: bytes, plain: memoryview, places: range) -> bytes | N
     for offset in places:
         size = len(stream) - offset - _STORED.size
         if 0 <= size <= _FULL16 and stream[offset : offset + _STORED.size] == _STORED.pack(size, size ^ _FULL16):
-            # its mark, two zero bits for stored, and zero bits up to the byte where the sizes begin
+            # its mark, two zero bits for stored, and zero bits up to a byte
             head = stream[:offset].rstrip(b"\x00")
             mark = 1 << head[-1].bit_length() - 1 if head else 0
             opened = head[:-1] + bytes([head[-1] ^ mark]) + stream[len(head) :] if mark else b""
@@ -276,7 +273,7 @@ def _opened_stored(stream: bytes, plain: memoryview, places: range) -> bytes | N
     return None
 
 
-# the code that ends the block before is up to two bytes long and yields nothing; the inflater reads some bytes ahead
+# the code that ends the block before yields nothing, and the inflater reads ahead
 _BEFORE, _AFTER = STEP + 2, 3
 _LONGEST_HEADER = 512
 # what of a block has to come out as it did

@@ -34,18 +34,18 @@ from vbuild.process.threads import OncePerKey
 from vbuild.wheel.blocks import END, WINDOW, Blocks, InflatedFile, flushed, unfinished
 
 _GRID, _FINE_GRID = 1 << 22, 1 << 20
-# from here on a source is cut on the wide grid: there are pieces for all cores then
+# from here on a source is cut on the wide grid
 _MANY_PIECES = 1 << 24
 # pieces in flight take memory
 _MOST = 8
 _LEVEL, _FAST_LEVEL = 6, 2
-# fewer pieces than this are not copied: trying one both ways costs what copying saves
+# fewer pieces are not copied: trying one both ways costs as much
 _FEW = 8
-# of so many parts one piece each is tried, the first time in their middle, until it is clear; one in _FEW at most
+# of so many parts one piece each is tried, until it is clear; one in _FEW at most
 _TRIED, _SIXTHS, _CLEAR = 4, (3, 1, 5), 0.002
 # how long a piece that is copied may be, and how much larger than what it replaces
 _LONGEST_COPIED, _MOST_COPIED = 3 << 21, 1.005
-# how many places of a file an estimate looks at, and how many bytes at each: as many as a deflate window holds
+# places of a file that an estimate looks at, and bytes at each
 _SAMPLES, _SAMPLE = 32, 1 << 15
 
 _Key = tuple[bool, bool, int, tuple[int, int, int] | bytes]
@@ -142,7 +142,6 @@ class Deflater:
         start, stop = blocks.stalls[number].plain, blocks.stalls[number + 1].plain
         if stop - start > _LONGEST_COPIED or not (copied := blocks.copied(number, number + 1, plain)):
             return 0, 0
-        # on the wide grid most of a piece may refer to what stands before it, too
         behind = max(start - WINDOW, 0) if len(plain) >= _MANY_PIECES else start
         sizes = (len(self._deflated(plain[behind:end], is_whole=True)) for end in (start, stop))
         return len(copied), -next(sizes) + next(sizes)
@@ -170,7 +169,7 @@ class Deflater:
         crc = isal_zlib.crc32(plain)
         if not self._store:
             return DeflatedPart(cut.plain, cut.copied() or self._deflated(plain, is_whole=is_whole), crc)
-        # a range of one source is known by its place: its CRC-32 says at no cost whether the source changed meanwhile
+        # its CRC-32 says whether the source changed meanwhile
         key = (is_whole, cut.blocks is not None, crc, cut.place or sha256(plain).digest())
         data = self._store.get(key, lambda: cut.copied() or self._deflated(plain, is_whole=is_whole))
         return DeflatedPart(cut.plain, data, crc)
@@ -240,7 +239,7 @@ class _Store:
     def clear(self) -> None:
         with self._lock:
             if self._file:
-                # what had no room has none now either; the caller that needed it got the error
+                # who needed it got the error
                 with suppress(OSError):
                     self._file.close()
             self._file, self._end = None, 0

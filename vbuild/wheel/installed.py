@@ -7,7 +7,6 @@
     demo-1.0.dist-info/sboms/…        the bill of materials that vbuild writes
     conda-meta/demo-1.0-py312_0.json  paths_data: sha256_in_prefix, size_in_bytes; paths from the prefix
 
-A listing that is written again changes in the rows that are named, and keeps everything else.
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/
 """
 

@@ -36,7 +36,7 @@ _SILENT = frozenset(
 )
 _TEXTS = ("", ".lib", ".lesser", ".txt", ".md", ".rst", ".pdf", ".html", ".rtf")
 _SENTENCE = re.compile(r"[^.;]+")
-# searched one after the other, each once: a licence is untrusted text, and one pattern for all could take hours
+# one after the other, each once: one pattern for all could take hours
 _FORBIDS = tuple(
     re.compile(words, re.IGNORECASE)
     for words in (r"\b(?:may|must|shall)\s+not\b", r"\bmodif(?:y|ies)\b", r"\bderivative\s+works\b")
@@ -75,7 +75,7 @@ class Licence(Struct, frozen=True):
     def of(cls, wheel: Package) -> Self:
         headers = wheel.metadata().headers
         paths = [member.path for member in wheel.members]
-        # what is installed may have programs and files elsewhere: ../../../bin/demo, /etc/demo
+        # what is installed may have files elsewhere: ../../../bin/demo
         inside = (path for path in paths if not path.startswith(("/", "../")))
         folders = [posixpath.dirname(path) for path in inside if ".dist-info/" not in path]
         beside = posixpath.commonpath(folders) if folders else ""
@@ -96,7 +96,7 @@ class Licence(Struct, frozen=True):
 
     @property
     def proprietary(self) -> str | None:
-        """The words of METADATA that call it so, even if other fields do not; or None."""
+        """The words of METADATA that call it so; or None."""
         named = (self.expression, next(iter((self.text or "").splitlines()), ""), *self.classifiers)
         return next((text for text in named if text and _PROPRIETARY.search(text)), None)
 

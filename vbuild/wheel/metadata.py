@@ -21,9 +21,9 @@ from packaging.version import Version
 from vbuild.errors import WheelError
 from vbuild.wheel.name import WheelName
 
-# possessive: of a million further lines none is ever given back, and to remember them takes a hundred bytes for each
+# possessive: to remember a million lines takes a hundred bytes for each
 _FIELD = re.compile(r"(?P<name>[!-9;-~]+):[^\n]*\n?(?:[ \t][^\n]*\n?)*+")
-# fields, and characters of them; no project comes near
+# fields, and characters of them
 _MOST, _LONGEST = 1 << 14, 1 << 20
 
 
@@ -67,7 +67,7 @@ class MetadataHeaders(Struct, frozen=True):
         index = places[0] if places else len(fields)
         added = [(key, f"{name}: {value}{newline}") for value in values]
         others = [field for field in fields[index:] if field[0] != key]
-        # text in front of which no field stood must not become the continuation of one
+        # else that text would continue the field
         rest = newline + self.rest if self.rest.startswith((" ", "\t")) else self.rest
         return type(self)((*fields[:index], *added, *others), rest)
 
@@ -130,9 +130,8 @@ class Record(Struct, frozen=True):
     def warnings(self, own: str) -> Iterator[str]:
         """Yield what `installer` refuses and pip and uv do not; every rewriting mends it; *own* is the path of RECORD.
 
-        Published wheels have it: catboost's hashes are padded (catboost#2282), the RECORD of whey's first releases does
-        not list itself (whey#14), and tools that add a file to a finished wheel add rows without hashes. The
-        specification lets sizes be left out.
+        Published wheels have it: padded hashes (catboost#2282), a RECORD that does not list itself (whey#14), rows
+        without hashes.
         """
         if all(row.path != own for row in self.rows):
             yield f"does not list itself, which installer refuses; expected the row '{own},,'"

@@ -2,7 +2,7 @@
 
     {distribution}-{version}(-{build})?-{python}-{abi}-{platform}(-{variant label})?.whl
 
-A Python tag may not start with a digit and a build tag must: that tells the two kinds of six-part names apart.
+A build tag starts with a digit and a Python tag does not: that tells the two kinds of six-part names apart.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/#file-name-convention
 https://peps.python.org/pep-0825/
 """

@@ -22,7 +22,7 @@ from vbuild.wheel.metadata import MetadataHeaders
 from vbuild.wheel.name import WheelName
 
 _DRIVE = re.compile(r"[A-Za-z]:")
-# control, format, surrogate and private characters, line and paragraph separators; uv installs none of them
+# control, format, surrogate and private characters, separators of lines and paragraphs
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 # bytes: NAME_MAX of Linux, PATH_MAX of macOS
 _LONGEST_PART = 255
@@ -136,7 +136,7 @@ def _place(path: str, data: str) -> str:
 
 
 _SCRIPTS = ("console_scripts", "gui_scripts")
-# no installer but pip takes blanks, and none a NUL; Windows takes backslash and colon for parts of a path
+# Windows takes backslash and colon for parts of a path
 _NAME = re.compile(r"(?!\.+$)[^\s\0/\\:\[\]]+")
 _GROUP = re.compile(r"\[(?P<name>[^\[\]]+)\]")
 _FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*(\s*\[[^\[\]]*\w[^\[\]]*\])?")
@@ -193,10 +193,9 @@ def _pairs(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def check_eggs(paths: Iterable[str], read: Callable[[str], str]) -> None:
-    """`WheelError` unless each ``.egg-info`` that *paths* put next to the package has a version; *read* gives texts.
+    """`WheelError` unless each ``.egg-info`` of older tools among *paths* has a version; *read* gives texts.
 
-    Older tools wrote demo.egg-info/PKG-INFO, or the file demo.egg-info. Without its Version, pip fails after it
-    installed everything.
+    Without it, pip fails after it installed everything.
     """
     eggs: dict[str, str] = {}
     for path in paths:

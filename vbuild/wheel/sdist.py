@@ -42,7 +42,7 @@ def release_of(filename: str) -> tuple[NormalizedName, Version]:
     """Return the project and the version in the *filename* of an sdist; `WheelError` if it is none."""
     try:
         name, version = parse_sdist_filename(filename)
-        # packaging takes any characters; the name becomes a path, and a part of pages
+        # the name becomes a path, and a part of pages
         canonicalize_name(name, validate=True)
     except (InvalidSdistFilename, InvalidName) as error:
         raise WheelError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error

@@ -3,8 +3,7 @@
     write_wheel(folder, name) -> WheelWriter.copy, .write -> one new archive, visible when complete
     write_wheels(folder, names) -> several, all of them or none
 
-RECORD is never edited: the writer makes it from what passed through. Several writers may be fed from one open wheel,
-with one `Deflater` that deflates what they share once.
+RECORD is never edited: the writer makes it from what passed through. Several writers may share one `Deflater`.
 """
 
 import time
@@ -68,7 +67,7 @@ class WheelWriter:
         An edited file may go when this returns.
         """
         path = target.path if isinstance(target, Member) else target
-        # the .dist-info folder is written at the end, when the caller's bytes may be others
+        # the caller's bytes may be others when it is written
         file = data if isinstance(data, EditedFile) else EditedFile.whole(memoryview(data).cast("B"))
         own_copy = EditedFile.whole(bytes(file)) if is_dist_info(path) else file
         self._place(path, partial(self._write, target, own_copy, mode=mode))
@@ -145,7 +144,7 @@ class WheelWriter:
             other = neighbour.header
             header = replace(header, time=other.time, date=other.date, method=other.method)
         if (epoch := source_date_epoch()) is not None:
-            # in UTC, the nearest that the fields of a zip archive can say, from 1980 to 2107
+            # in UTC, the nearest that a zip archive can say
             moment = time.gmtime(min(max(epoch, OLDEST), _DOS_LATEST))
             header = replace(
                 header,
@@ -179,8 +178,8 @@ def write_wheels(
 ) -> Iterator[tuple[WheelWriter, ...]]:
     """Yield writers of the wheels *names*; none of the files is there before all are complete.
 
-    Those *passing* are copied byte for byte. The wheels *checked* are compared with their RECORDs meanwhile:
-    `WheelError`, and no file there, if one of them is damaged.
+    Those *passing* are copied byte for byte; those *checked* are compared with RECORD meanwhile: `WheelError`, and no
+    file there, if one is damaged.
     """
     source_date_epoch()
     copies = [folder / path.name for path in passing]
@@ -241,7 +240,7 @@ def _put(parts: Mapping[Path, Path]) -> None:
                 part.replace(target)
     except BaseException:
         with uninterrupted():
-            # an interrupt may come between any two steps: a part that is gone is at its target
+            # a part that is gone is at its target
             for target in (target for target, part in parts.items() if not part.exists()):
                 with suppress(OSError):  # the first error is the one to tell
                     target.unlink(missing_ok=True)

@@ -8,8 +8,7 @@
 A value that does not fit its field is all ones there and stands in the header's zip64 extra field instead.
 
 Refused is what two installers could read differently: bytes in front of the archive, two ends, members that overlap, a
-local header that contradicts the central directory, a name given twice. So is what has no place in a wheel: links,
-encryption, paths that leave the folder they are unpacked into.
+local header that contradicts the directory, a name given twice. So are links, encryption, and paths that lead out.
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (section 4.3)
 """
 
@@ -70,7 +69,7 @@ CENTRAL, ZIP64_END, LOCATOR, END = 0x02014B50, 0x06064B50, 0x07064B50, 0x06054B5
 
 
 class CentralHeader(Packed, frozen=True):
-    """The header in the central directory. A local header is its fields from *version_needed* to *extra_length*."""
+    """A local header is its fields from *version_needed* to *extra_length*."""
 
     signature: U32
     version_made_by: U16
@@ -181,10 +180,10 @@ def check_unicode_path(fields: dict[int, bytes], name: bytes) -> None:
 
 
 def descriptors(values: tuple[int, int, int], *, is_wide: bool) -> tuple[bytes, ...]:
-    """Return what may stand behind data whose CRC-32, packed size and size are *values*: with a signature, or without.
+    """What may stand behind data whose CRC-32, packed size and size are *values*, with a signature or without.
 
-    Nothing may where the sizes need 64 bits and the local header has no zip64 extra field, which makes it *is_wide*. A
-    CRC-32 that is the signature itself cannot do without one.
+    Nothing may where the sizes need 64 bits and the local header does not make it *is_wide*. A CRC-32 that is the
+    signature itself cannot do without one.
     """
     if not is_wide and max(values) > FULL32:
         return ()
@@ -293,12 +292,12 @@ def _inflated_frame(raw: Iterator[bytes]) -> Iterator[bytes]:
         raise WheelError(f"damaged: its zstd frame is broken: {error}") from error
 
 
-# bytes, more than a block of zstd, of 128 KiB at most, takes with its header and that of its frame
+# bytes, more than a block of zstd takes with headers
 _FRAME_HEAD = 1 << 18
-# bytes, more than the codes of a deflate block take, which stand before its first byte (RFC 1951, 3.2.7: 290 at most)
+# bytes, more than the codes of a deflate block take (RFC 1951, 3.2.7: 290 at most)
 _HEAD = 1 << 9
 
-# bytes of members that zlib inflates in any case: it takes no longer with them
+# bytes of members that zlib inflates in any case
 _STRICT = 1 << 20
 
 _ENCRYPTED = ZipFlag.ENCRYPTED | ZipFlag.STRONGLY_ENCRYPTED | ZipFlag.MASKED
@@ -316,10 +315,7 @@ _LONGEST_SHOWN = 160
 
 
 class Member(Struct, frozen=True):
-    """One file of an archive; sizes are bytes, inflated and as they lie in the archive.
-
-    Its central header is kept *packed*: of a million members the numbers in it would take three times as much.
-    """
+    """One file of an archive; its central header stays *packed*, which takes a third of the memory."""
 
     path: str
     size: int
@@ -342,12 +338,11 @@ class Member(Struct, frozen=True):
         return stat.S_ISREG(self.mode) and bool(self.mode & 0o111)
 
 
-# a caller that asks for a member's header asks for it several times
 _unpacked = lru_cache(maxsize=64)(CentralHeader.parse)
 
 
 class ZipReader:
-    """The members of the zip archive in *file*; `WheelError` if its directory is not sound, or is over *largest* bytes.
+    """The members of *file*; `WheelError` if its directory is not sound, or is over *largest* bytes.
 
     If it *is_strict*, zlib inflates large members as well: no installer takes what it refuses.
     """
@@ -370,7 +365,7 @@ class ZipReader:
         check_places(member.path for member in everything)
         self.members = tuple(member for member in everything if not member.path.endswith("/"))
         self._starts: dict[int, int] = {}
-        # offsets of members whose local header has a zip64 extra field, and whose descriptor has twice the size
+        # offsets of members whose descriptor has twice the size
         self._wide: set[int] = set()
         self.folders = tuple(member for member in everything if member.path.endswith("/"))
 
@@ -517,7 +512,7 @@ def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member
     truth = (member.size, member.compressed_size)
     spare = 0 if FULL32 in {local.size, local.compressed_size} else 2
     size, compressed_size = widened((local.size, local.compressed_size), fields, spare=spare)
-    # Python's own zipfile, until 3.11.4, has zeros in both places where a descriptor follows
+    # zipfile, until 3.11.4, has zeros in both places
     allowed = {truth, (FULL32, FULL32), (0, 0)} if local.flags & ZipFlag.DESCRIPTOR else {truth, (FULL32, FULL32)}
     if spare and (wide := widened((FULL32, FULL32), fields)) not in allowed:
         return f"sizes {wide} in the zip64 extra field of its local header, but {size, compressed_size} in the header"
@@ -555,7 +550,7 @@ def _members(directory: bytes, entries: int) -> Iterator[Member]:
             raise WheelError("truncated: an entry of the central directory runs past its end")
         name, is_utf8 = directory[start:middle], header.flags & ZipFlag.UTF8
         try:
-            # without the flag Python reads code page 437, others what they like
+            # without the flag each reader takes another code page
             path = name.decode("utf-8" if is_utf8 else "ascii")
         except UnicodeDecodeError as error:
             missing = "" if is_utf8 else ", or has no flag that says so"

@@ -45,7 +45,7 @@ FIRST_DATE = 1 << 5 | 1  # 1980-01-01, the first day a zip archive can say
 
 _UNIX = 3 << 8
 _VERSION, _ZIP64_VERSION = 20, 45
-# from here on a system call that lets the kernel copy is cheaper than reading and writing
+# from here on the kernel copies faster
 _LARGE = 1 << 16
 _AT_ONCE = 1 << 26
 _PLAIN = frozenset({ZipMethod.STORED, ZipMethod.DEFLATED})
@@ -133,7 +133,7 @@ def _header(member: Member, *, is_local: bool) -> bytes:
         wide = values[:2] if is_large else ()
     extra = zip64_extra(wide)
     size, compressed_size, header_offset = (FULL32 if value in wide else min(value, FULL32) for value in values)
-    # the version that the compression needs, if it is not one of the two that everyone knows
+    # the version that the compression needs
     version = _ZIP64_VERSION if is_large or extra else _VERSION
     options = header.flags & (ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
     new = replace(

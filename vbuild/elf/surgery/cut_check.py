@@ -54,7 +54,7 @@ class Move(Struct, frozen=True):
 
 
 def pointer_words(image: ElfImage, pointers: Sequence[Pointer], address: int) -> dict[int, int]:
-    """The words to be written, by file offset, so that *pointers* lead to *address*."""
+    """The words to be written so that *pointers* lead to *address*."""
     words = {}
     for pointer in pointers:
         offset = image.offset(pointer.place)
@@ -70,9 +70,9 @@ def pointer_words(image: ElfImage, pointers: Sequence[Pointer], address: int) ->
 
 
 def symbol_words(image: ElfImage, moves: Sequence[Move], *, without: Sequence[Section] = ()) -> dict[int, int]:
-    """The words to be written, by file offset, so that ``.symtab`` knows of *moves* and of the sections *without*.
+    """The words to be written so that ``.symtab`` knows of *moves* and of the sections *without*.
 
-    The symbol of a section that goes becomes one of no file, as GNU ld writes them, which every tool ignores.
+    The symbol of one that goes becomes one of no file, as with GNU ld.
     """
     by_start = {move.old.start: move for move in moves}
     gone = {section.index for section in without}
@@ -169,8 +169,7 @@ def _beside(stretch: Stretch, taken: range) -> Iterator[Stretch]:
 class _Case(Struct, frozen=True):
     """The file before and after, and what was ordered.
 
-    *gone* are the indices of the sections dropped, *replaced* of those with replacements. *words* returns the only
-    words that may differ, by their old file offset, and what they must be.
+    *gone* and *replaced* are indices of sections. *words* are the only words that may differ, by their old file offset.
     """
 
     before: ElfImage
@@ -447,7 +446,7 @@ def _check_memory(case: _Case, was: Stretch, new: Memory, words: dict[int, int])
 
 
 def _ordered(case: _Case) -> list[range]:
-    """The addresses at which something else may be: headers, what gave room for them, and what was replaced."""
+    """The addresses at which something else may be."""
     ordered = []
     for layout in (case.before, case.after):
         header = layout.header

@@ -182,7 +182,7 @@ def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...]
         largest = candidates[:count]
         holes = Holes.of([*largest, *gone])
         table = roomy(image, split(image, holes), holes)
-        # what goes does so even without a hole: a library for some GPUs has code for no others
+        # what goes does so even without a hole
         cut_beds = tuple(
             bed for bed in beds if bed.is_changed or any(hole.start in bed.section.span for hole in largest)
         )
@@ -298,7 +298,7 @@ def _table_edit(image: ElfImage, table: SlotTable, holes: Holes) -> Edit:
 
 
 def _section_headers(image: ElfImage, plan: _Plan) -> list[SectionHeader]:
-    """The section headers of the new file: those gone become SHT_NULL, so that no index has to change.
+    """Those gone become SHT_NULL, so that no index has to change.
 
     A section with a hole in its middle needs two; the second is put at the end.
     """

@@ -135,7 +135,7 @@ class Holes(Struct, frozen=True):
 
 
 def split(layout: ElfLayout, holes: Holes) -> tuple[ProgramHeader, ...]:
-    """The program headers with each PT_LOAD cut at its *holes*, with the offsets of before.
+    """The program headers with each PT_LOAD cut at its *holes*.
 
     A piece without code is no longer executable, if it may be read. `BinaryError` if a hole is neither inside one
     PT_LOAD nor outside all segments.
@@ -152,7 +152,7 @@ def split(layout: ElfLayout, holes: Holes) -> tuple[ProgramHeader, ...]:
                 raise BinaryError(f"hole at {inner[0].start:#x} in a segment of type {segment.p_type:#x}")
             headers.append(segment)
             continue
-        # offsets behind a hole agree with their addresses in pages, not in the 2 MB a linker had chosen
+        # offsets behind a hole agree with their addresses in pages
         aligned = replace(segment, p_align=min(segment.p_align, unit)) if is_moved else segment
         headers += _pieces(aligned, inner, layout) if inner else [aligned]
     return tuple(headers)
@@ -221,7 +221,7 @@ def dead(image: ElfImage, sections: Sequence[Section]) -> tuple[range, ...]:
 
 ROW = ProgramHeader.layout.size
 
-# what lies between the program headers and .gnu.hash can move: only PT_DYNAMIC says where it is
+# only PT_DYNAMIC says where it is
 SLIDING = frozenset(
     {
         SectionType.NOTE,
@@ -289,9 +289,9 @@ class PointerSlot(Enum):
 
 
 class Slide(Struct, frozen=True):
-    """The file offsets *span*, from the first note to the end of ``.gnu.hash``, move up by *by* bytes.
+    """The file offsets *span*, up to the end of ``.gnu.hash``, move up by *by* bytes.
 
-    *bloom* is the new head of ``.gnu.hash``, and *old_head* the bytes of the old one.
+    *bloom* is its new head, *old_head* the old one's bytes.
     """
 
     span: range

@@ -2,10 +2,9 @@
 
     edited file -> temporary file, prepared for patchelf -> one call of patchelf -> corrected -> mapped and checked
 
-patchelf 0.19 aligns what it appends as the PT_LOADs are, to 2 MB in what GNU ld linked until 2018, and leaves megabytes
-of zeros: so they say one page while it works. It makes two RPATHs of an RPATH and a RUNPATH: so one of them goes first.
-It moves .dynamic for a new row: so a new RPATH or SONAME gets one that GNU ld left free. It sorts the sections, and
-knows them by their names, which may be the same: so it gets ``--no-sort``.
+patchelf 0.19 aligns what it appends as the PT_LOADs are, perhaps to 2 MB: so they say one page while it works. It makes
+two RPATHs of an RPATH and a RUNPATH: so one of them goes first. It moves .dynamic for a new row: so RPATH and SONAME
+get one that GNU ld left free. It sorts the sections by their names, which may be the same: so it gets ``--no-sort``.
 
 What must hold of its result is a function each:
 
@@ -13,7 +12,6 @@ What must hold of its result is a function each:
     .dynsym, .gnu.hash, notes, .interp   may move, for longer program headers: only the loader looks for them
     everything else in memory            the same byte at the same address
 
-It puts behind the end of the file the tables that grow, and those that its longer program headers push away.
 A file that cannot be edited is a `BinaryError`, a machine on which nothing can be edited a `BuildError`.
 https://github.com/NixOS/patchelf ; https://gabi.xinuos.com/elf/07-pheader.html, 08-dynamic.html, glibc elf/dl-load.c
 """
@@ -68,12 +66,12 @@ from vbuild.errors import BinaryError, BuildError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
 
-# errors and signals that end a program because the machine lacks something, not because of its input
+# errors and signals of a machine that lacks something
 _SHORT_OF = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EROFS)
 _ENDED_BY = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGXFSZ", "SIGXCPU")}  # Windows has one
 _SYMBOL = SymbolEntry.layout
 _SYMBOLS = frozenset({SectionType.DYNSYM, SectionType.SYMTAB})
-# in addition to those that a cut moves: only PT_DYNAMIC says where they are
+# only PT_DYNAMIC says where they are
 _MOVABLE = SLIDING | {SectionType.STRTAB, SectionType.DYNAMIC, SectionType.RELA, SectionType.RELR}
 _GROWING = frozenset({SectionType.STRTAB, SectionType.DYNAMIC})
 _LED = frozenset({SegmentType.DYNAMIC, SegmentType.INTERP})
@@ -286,8 +284,8 @@ def _writing() -> Iterator[None]:
 class _RelinkCase(Struct, frozen=True, eq=False):
     """The file before and after, and what was ordered.
 
-    *sections* are those before and after, *moved* new addresses by old ones. Of the sections *rewritten*, by index,
-    some bytes are ordered.
+    *sections* are those before and after, *moved* new addresses by old ones. Of the sections *rewritten* some bytes are
+    ordered.
     """
 
     before: ElfImage
@@ -477,7 +475,7 @@ def _covered(span: range, spans: list[range]) -> bool:
 
 
 def _nothing_leads_to_moved(case: _RelinkCase) -> None:
-    """Only rows of PT_DYNAMIC, segments that follow, and symbols of sections lead to what moved, to its start."""
+    """Only PT_DYNAMIC, segments that follow, and symbols of sections lead to what moved."""
     moved = case.moved
     ranges = [old.addresses for old, new in case.sections if _has_moved(old, new)]
     inside = Ranges(ranges)
@@ -588,7 +586,7 @@ def _same_requirements(case: _RelinkCase) -> None:
 
 
 def _same_strings(case: _RelinkCase) -> None:
-    """Every string in use but the RPATH is the same; older patchelf fills that with X, even if it is shared."""
+    """Every string in use but the RPATH is the same; older patchelf fills that with X."""
     old, new = case.old, case.new
     first = _differs(case, old.strings, new.strings.start)
     if first is None:

@@ -49,7 +49,6 @@ def check_tables(image: ElfImage, replaced: Sequence[range], *, filled: Collecti
     if not tables:
         return
     for segment in tables:
-        # the loader reads at the address, where the page may have other rows
         if image.offset(segment.p_vaddr) is None:
             raise BinaryError(f"PT_DYNAMIC at address {segment.p_vaddr:#x}, which no PT_LOAD fills")
     dynamic = Dynamic.of(image)
@@ -64,10 +63,7 @@ def check_tables(image: ElfImage, replaced: Sequence[range], *, filled: Collecti
 
 
 def check_sections(dynamic: Dynamic) -> None:
-    """Raise `BinaryError` unless sections have all of the tables that may move: hashes, names and versions.
-
-    The loader looks at no section, but a table is moved as its section says.
-    """
+    """`BinaryError` unless sections have all of the tables that may move, as a table is moved by its section."""
     count = _count(_symbols(dynamic))
     for kind, tag, check in _HASHES:
         if (address := dynamic.value(tag)) is not None:
@@ -117,7 +113,7 @@ def _check_relro(image: ElfImage) -> None:
 
 
 def _check_rows(dynamic: Dynamic, replaced: Sequence[range]) -> None:
-    """Each tag comes once, as of several the loader takes the last, and no table lies in what is replaced."""
+    """Each tag comes once, and no table lies in what is replaced."""
     tags = Counter(row.tag for row in dynamic.rows if row.tag not in STRING_TAGS)
     for tag, count in tags.items():
         if count > 1:
