@@ -8,9 +8,9 @@ import pytest
 from tests.factories.browser import Tags, browsed
 from tests.factories.reports import bench_data, choice, entry, failure, finding, override, report
 from tests.factories.tools import needs
-from vbuild.release.report import Report
-from vbuild.release.report_page import (
+from vbuild.release.report import (
     Mood,
+    Report,
     failures,
     gauges,
     groups,

@@ -15,8 +15,7 @@ from tests.factories.reports import choice, data, entry, failure, finding, overr
 from vbuild.build.trial import TrialResult
 from vbuild.errors import RecipeError
 from vbuild.release.model import Product
-from vbuild.release.report import FORMAT, Report, check, schema
-from vbuild.release.report_page import page
+from vbuild.release.report import FORMAT, Report, check, page, schema
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.verification.model import Severity, VerifyRule
 

@@ -194,13 +194,12 @@ def attestations_of(*, publisher: str | None, trust_root: Path | None, fetch: bo
     try:
         from vbuild.verification.attestations import AttestationRequest
     except ImportError as error:
-        what = f"attestations: {error.name} is not installed: pip install 'vbuild-wheels[attestations]'"
-        raise WheelError(what) from error
-    if not fetch:
-        return AttestationRequest(trust_root, publisher)
+        raise WheelError(
+            f"attestations: {error.name} is not installed: pip install 'vbuild-wheels[attestations]'"
+        ) from error
     from vbuild.index_client.pages import provenance_of
 
-    return AttestationRequest(trust_root, publisher, provenance_of)
+    return AttestationRequest(trust_root, publisher, provenance_of if fetch else None)
 
 
 def fetch_of(*, fetch: bool) -> "Fetch | None":

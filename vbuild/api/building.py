@@ -86,8 +86,8 @@ def matrix(request: MatrixRequest) -> "ReleaseResult":
     """
     from vbuild.release.matrix import matrix as verb
 
-    folder, settings = Path(request.output_dir), matrix_request(request)
-    return verb(str(request.source), folder, settings, on_progress=request.on_progress)
+    settings = matrix_request(request)
+    return verb(str(request.source), Path(request.output_dir), settings, on_progress=request.on_progress)
 
 
 def init(

@@ -8,6 +8,7 @@ from vbuild.api.arguments import (
     attestations_of,
     fetch_of,
     gpus_of,
+    level_named,
     machine_of,
     path_of,
     paths_of,
@@ -108,12 +109,11 @@ def verify(
     whether a promise is broken. `WheelError` if the wheel cannot be read, `FetchError` if no index answers. Nothing is
     written.
     """
-    from vbuild.hardware.cpu import Cpu
     from vbuild.verification.verify import verify as verb
 
     verdict = verb(
         Path(wheel),
-        cpu=value_of(cpu, Cpu.parse),
+        cpu=value_of(cpu, level_named),
         baseline=path_of(baseline),
         allow=texts_of(allow),
         fetch=fetch_of(fetch=fetch),
@@ -144,18 +144,16 @@ def run_levels(
     ``failures`` of the result say what does not work, ``untried`` which levels this machine cannot run. `WheelError` if
     the wheel cannot be installed.
     """
-    from vbuild.hardware.cpu import Cpu
     from vbuild.recipe.model import Check
-    from vbuild.verification.level_runs import LevelSettings
-    from vbuild.verification.level_runs import run_levels as verb
+    from vbuild.verification import level_runs
 
-    settings = LevelSettings(
+    settings = level_runs.LevelSettings(
         check=Check(command=test),
-        cpu=value_of(cpu, Cpu.parse),
+        cpu=value_of(cpu, level_named),
         builds=allow_builds,
         processors=texts_of(processors),
     )
-    return verb(Path(wheel), settings, on_progress=on_progress or silent)
+    return level_runs.run_levels(Path(wheel), settings, on_progress=on_progress or silent)
 
 
 def bench(
@@ -177,12 +175,11 @@ def bench(
     """
     from vbuild.recipe.model import Bench
     from vbuild.recipe.spelling import requirement
-    from vbuild.verification.bench import bench as verb
-    from vbuild.verification.bench import wheels_to_compare
+    from vbuild.verification import bench as timing
 
     settings = Bench(script=Path(script), requires=tuple(map(requirement, texts_of(requires))), rounds=rounds)
-    several = wheels_to_compare(paths_of(wheels))
-    return verb(several, settings, builds=allow_builds, on_progress=on_progress or silent)
+    compared = timing.wheels_to_compare(paths_of(wheels))
+    return timing.bench(compared, settings, builds=allow_builds, on_progress=on_progress or silent)
 
 
 def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = None) -> "Contents":
@@ -191,10 +188,9 @@ def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = Non
     With *closure* also which library loads which. *html* is a file to write a page about the wheel to. `WheelError` if
     the wheel cannot be read, `RepackageError` if the page cannot be written.
     """
-    from vbuild.inspection.inspect import inspect as verb
-    from vbuild.inspection.inspect import save_page
+    from vbuild.inspection import inspect as inspection
 
-    contents = verb(Path(wheel), closure=closure)
+    contents = inspection.inspect(Path(wheel), closure=closure)
     if html:
-        save_page(contents, Path(html))
+        inspection.save_page(contents, Path(html))
     return contents

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vbuild.api import Layout
-from vbuild.api.arguments import attestations_of, layout_of, path_of, paths_of, places_of, texts_of
+from vbuild.api.arguments import attestations_of, layout_of, level_named, path_of, paths_of, places_of, texts_of
 from vbuild.api.request import (
     DROP,
     PROGRESS,
@@ -125,12 +125,11 @@ def check(place: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layou
     RECORD. ``failed`` of the result says whether there are errors. `RepackageError` if there is no such folder or
     nothing in it to publish, `FetchError` if there is no such page. Nothing is written.
     """
-    from vbuild.publishing.check import check as verb
-    from vbuild.publishing.check import check_layout
+    from vbuild.publishing import check as checking
 
     if layout:
-        return check_layout(Path(place), layout)
-    return verb(places_of(place)[0], pypi=pypi, limit=limit)
+        return checking.check_layout(Path(place), layout)
+    return checking.check(places_of(place)[0], pypi=pypi, limit=limit)
 
 
 @dataclass(frozen=True)
@@ -185,18 +184,16 @@ def mirror(request: MirrorRequest) -> "Mirrored":
     is something else: a site that was there is then as it was.
     """
     from vbuild.binary.edits import Strip
-    from vbuild.hardware.cpu import Cpu
+    from vbuild.mirroring import mirror as mirroring
     from vbuild.mirroring import model
-    from vbuild.mirroring.mirror import Common, fleet_of
-    from vbuild.mirroring.mirror import mirror as verb
     from vbuild.publishing.model import folder_url
 
     sources, url = request.sources, request.url
-    common = Common(Cpu.parse("x86-64"), request.driver, "2.28", texts_of(request.pythons))
-    return verb(
+    common = mirroring.Common(level_named("v1"), request.driver, "2.28", texts_of(request.pythons))
+    return mirroring.mirror(
         [str(source) for source in ([sources] if isinstance(sources, str | PathLike) else sources)],
         path_of(request.output_dir),
-        fleet_of(paths_of(request.machines), texts_of(request.gpus), common),
+        mirroring.fleet_of(paths_of(request.machines), texts_of(request.gpus), common),
         model.MirrorRequest(
             recompress=request.recompress,
             strip=Strip(request.strip or Strip.NOTHING),

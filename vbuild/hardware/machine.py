@@ -103,9 +103,16 @@ class Machine(Struct, frozen=True):
                 capabilities = tuple(map(Dotted.parse, keys.texts("capabilities", ())))
         cpu = None if table.optional_text("cpu") is None else table.parsed("cpu", Cpu.parse)
         python = table.parsed("python", _version)
+        if "glibc" in table:
+            for key in ("platforms", "tags"):
+                if key in table:
+                    raise table.refuse(key, "would have no effect, as glibc stands for the tags of CPython with it")
+            tags = linux_tags(python, cpu.machine if cpu else platform.machine(), table.parsed("glibc", _glibc))
+        else:
+            tags = tuple(_expanded(table))
         machine = cls(
             python=python,
-            tags=_short_tags(table, python, cpu) if "glibc" in table else tuple(_expanded(table)),
+            tags=tags,
             cpu=cpu,
             nvidia=Nvidia(driver, capabilities),
             supported=tuple(_supported(table)),
@@ -220,14 +227,6 @@ def glibc_platforms(machine: str, glibc: int) -> list[str]:
         if alias := _LEGACY.get(minor):
             platforms.append(f"{alias}_{machine}")
     return [*platforms, f"linux_{machine}"]
-
-
-def _short_tags(table: Table, python: str, cpu: Cpu | None) -> tuple[str, ...]:
-    for key in ("platforms", "tags"):
-        if key in table:
-            raise table.refuse(key, "would have no effect, as glibc stands for the tags of CPython with it")
-    minor = table.parsed("glibc", _glibc)
-    return linux_tags(python, cpu.machine if cpu else platform.machine(), minor)
 
 
 def cpu_here() -> Cpu | None:

@@ -31,8 +31,7 @@ from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine, glibc_platforms
 from vbuild.recipe.target import Target
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult
-from vbuild.release.report import REPORT, MachineChoice
-from vbuild.release.report_page import PAGE, page
+from vbuild.release.report import PAGE, REPORT, MachineChoice, page
 from vbuild.sbom.statement import PROVENANCE, build_platform, dependencies_at, platform_at, statement
 from vbuild.variants.document import Document
 from vbuild.variants.index import Indexed, index
