@@ -74,35 +74,21 @@ def test_a_build_is_an_earlier_one_where_that_finds_what_it_found_then(store: Bu
     assert store.key(keys) == "one" != store.key(replace(keys, whole="two"))
 
 
-def _shortened(folder: Path) -> None:
-    (folder / NAME).write_text("a whe")
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "cut short": lambda folder: (folder / NAME).write_text("a whe"),
+    "emptied by a power failure": lambda folder: [path.write_text("") for path in folder.iterdir()],
+    "no wheel": lambda folder: (folder / NAME).unlink(),
+    "no entry": lambda folder: (folder / "entry.json").unlink(),
+    "another record": lambda folder: (folder / "entry.json").write_text(
+        (folder / "entry.json").read_text().replace("1.5", "2.5")
+    ),
+    "no object": lambda folder: (folder / "entry.json").write_text("[]"),
+}
 
 
-def _emptied(folder: Path) -> None:  # what a power failure leaves
-    (folder / NAME).write_text("")
-    (folder / "entry.json").write_text("")
-
-
-def _without_wheel(folder: Path) -> None:
-    (folder / NAME).unlink()
-
-
-def _without_entry(folder: Path) -> None:
-    (folder / "entry.json").unlink()
-
-
-def _changed_record(folder: Path) -> None:
-    file = folder / "entry.json"
-    file.write_text(file.read_text().replace("1.5", "2.5"))
-
-
-def _no_object(folder: Path) -> None:
-    (folder / "entry.json").write_text("[]")
-
-
-@pytest.mark.parametrize("damage", [_shortened, _emptied, _without_wheel, _without_entry, _changed_record, _no_object])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_entry_is_dropped_and_can_be_kept_again(
-    damage: Callable[[Path], None], store: BuildCache, tmp_path: Path
+    damage: Callable[[Path], object], store: BuildCache, tmp_path: Path
 ) -> None:
     store.keep(BuildKind.BUILD, KEY, wheel(tmp_path / "made"), RECORD)
     damage(entry(store))

@@ -13,7 +13,7 @@ from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.pythons import other_python
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, poked
-from tests.release.test_matrix_parts import LIKE_THE_BASELINE
+from tests.release.test_matrix_parts import LIKE_THE_BASELINE, NOT_EMULATED
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import recipe as bundling
 from vbuild.build.init import AskedAxes
@@ -144,7 +144,7 @@ def test_collecting_into_the_same_folder_again_changes_nothing(parted: tuple[Pat
 
 @pytest.mark.nightly
 def test_levels_are_held_against_the_plain_wheel_wherever_it_was_built(tmp_path: Path) -> None:
-    source = recipe(tmp_path, kernel=LIKE_THE_BASELINE)
+    source = recipe(tmp_path, NOT_EMULATED, kernel=LIKE_THE_BASELINE)
     plain, v2 = (part(source, tmp_path / label, label) for label in ("plain", "x86_64_v2"))
     both = collect([v2, plain], tmp_path / "both")
     assert (titles(both), both.failures) == ([None, "x86_64_v2"], ())

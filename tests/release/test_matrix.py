@@ -402,12 +402,6 @@ def test_a_wheel_of_another_project_is_a_failure(tmp_path: Path) -> None:
     assert failure.error.endswith(": not of other, which the recipe builds")
 
 
-def test_a_namespace_without_provider_is_refused_before_anything_is_built(tmp_path: Path) -> None:
-    text = '[matrix.axes.npu.atom]\nproperties = ["rebellions :: arch :: atom_max"]\n'
-    said = refusal(recipe(tmp_path, text), tmp_path / "dist")
-    assert said == "DIR/demo.toml: no provider of rebellions; give static-properties or requires (PEP 850)"
-
-
 @pytest.mark.parametrize("compiler", ["nowhere-gcc", "/nowhere/gcc"])
 def test_a_missing_compiler_is_refused_before_anything_is_built(
     compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

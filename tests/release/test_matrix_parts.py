@@ -16,6 +16,8 @@ from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, jobs_of, matrix
 
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n'
+# where dot is an illegal instruction
+NOT_EMULATED = "[test]\nemulate = 'never'\n"
 
 # the plain build has dot as well, and never calls it; that is what excuses the v2 build, which does
 LIKE_THE_BASELINE = """
@@ -85,7 +87,7 @@ def test_a_python_that_the_recipe_does_not_have_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.nightly
 def test_a_part_does_not_judge_what_only_the_baseline_explains(tmp_path: Path) -> None:
-    source = recipe(tmp_path, LEVELS, kernel=LIKE_THE_BASELINE)
+    source = recipe(tmp_path, f"{LEVELS}{NOT_EMULATED}", kernel=LIKE_THE_BASELINE)
     whole = matrix(source, tmp_path / "whole", store=BuildCache(tmp_path / "others"))
     assert not whole.failures
     store = BuildCache(tmp_path / "store")
@@ -101,7 +103,7 @@ def test_a_part_does_not_judge_what_only_the_baseline_explains(tmp_path: Path) -
 
 @pytest.mark.nightly
 def test_a_part_that_is_not_proved_is_not_kept_as_proved(tmp_path: Path) -> None:
-    source = recipe(tmp_path, LEVELS, kernel=LIKE_THE_BASELINE)
+    source = recipe(tmp_path, f"{LEVELS}{NOT_EMULATED}", kernel=LIKE_THE_BASELINE)
     store = BuildCache(tmp_path / "store")
     for folder, is_built in (("first", True), ("again", False)):
         [product] = matrix(

@@ -83,7 +83,7 @@ def test_a_level_that_brings_too_little_is_left_out_and_named(tmp_path: Path) ->
         "  work 2.00x, rest 2.00x",
         "  stays: reaches 3% over plain",
     ]
-    assert all(len(line) <= WIDTH for line in lines)
+    assert all(len(line) <= WIDTH or " " not in line.strip() for line in lines)
     (report,) = json.loads((tmp_path / "dist" / "report.json").read_text())["bench"]
     assert (report["min_gain"], [one["left_out"] for one in report["wheels"]]) == (0.03, [False, True, False])
     assert "left out, as it does not reach 3% over plain" in (tmp_path / "dist" / "report.html").read_text()
@@ -123,7 +123,7 @@ def test_the_plain_wheel_is_joined_of_the_levels_that_stay(tmp_path: Path) -> No
     text = BENCH + 'min-gain = "3%"\n'
     release = released(tmp_path, 'plain = "hwcaps"\n' + text)
     assert not release.failures
-    assert release.notes == (f"{release.products[0].wheel.name}: joined of v1, v3",)
+    assert release.notes[-1] == f"{release.products[0].wheel.name}: joined of v1, v3"
 
 
 @pytest.mark.nightly
