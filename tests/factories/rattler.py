@@ -6,7 +6,6 @@ python rattlers.py < questions.json > answers.json, one answer a question, each 
     install    the same, and prefix               -> the same
     matches    specs, versions                    -> [[true, ...], ...]: which version each spec allows
     index      folder                             -> what it writes as repodata, by subdir
-    detect     nothing                            -> ["__archspec=1=zen4", ...], as pixi tells them of this machine
 """
 
 import asyncio
@@ -68,11 +67,6 @@ def _named(records: Any) -> list[str] | None:
     return sorted(f"{record.name.normalized} {record.version} {record.build}" for record in records)
 
 
-def _spelled(package: Any) -> str:
-    generic = package.into_generic()
-    return f"{generic.name.normalized}={generic.version}={generic.build_string}"
-
-
 def _repodata(folder: Path) -> dict[str, Any]:
     return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/repodata.json")}
 
@@ -96,8 +90,6 @@ async def _answered(kind: str, keys: dict[str, Any]) -> Any:
         case "index":
             await index_fs(Path(keys["folder"]), force=True)
             return _repodata(Path(keys["folder"]))
-        case "detect":
-            return [_spelled(package) for package in rattler.VirtualPackage.detect()]
         case _:
             raise ValueError(kind)
 

@@ -26,7 +26,6 @@ from tests.fuzz.target import Target, folder, written
 from tests.fuzz.values import html_changed, json_changed, toml_changed
 from vbuild.config.table import Table
 from vbuild.errors import VbuildError
-from vbuild.hardware.conda import machine_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.machine import Machine
@@ -147,10 +146,6 @@ def _read_report(data: bytes) -> None:
     assert report.size >= 0, "a release of fewer bytes than none"
 
 
-def _read_machine(data: bytes) -> None:
-    machine_of(data.decode(errors="replace"))
-
-
 def _read_machine_file(data: bytes) -> None:
     """*data* as the machine.toml that select and lock take."""
     machine = Machine.parse(data.decode(errors="replace"))
@@ -236,18 +231,6 @@ def _images() -> Iterator[bytes]:
     ).encode()
 
 
-def _machines() -> Iterator[bytes]:
-    packages = [
-        ["__archspec", "1", "zen4"],
-        ["__cuda", "12.8", "0"],
-        ["__glibc", "2.36", "0"],
-        ["__linux", "6.1", "0"],
-        ["__cuda_arch", "9.0", "0"],
-    ]
-    yield json.dumps({"virtual_pkgs": packages, "platform": "linux-64", "python_version": "3.11.7.final.0"}).encode()
-    yield json.dumps({"virtual_packages": ["=".join(each) for each in packages], "platform": "linux-64"}).encode()
-
-
 def _machine_files() -> Iterator[bytes]:
     cpu = Cpu.parse("x86-64-v3")
     yield str(Machine.described(cpu, [Dotted(9, 0), Dotted(8, 6)], driver="570", glibc="2.28", python="3.12")).encode()
@@ -292,7 +275,6 @@ TARGETS = (
     Target("index", _read_page, _pages, _HTML_WORDS, html_changed, ("vbuild.index_client", "vbuild.files")),
     Target("oci", _read_image, _images, _JSON_WORDS, json_changed, ("vbuild.publishing.oci", "vbuild.files")),
     Target("report", _read_report, _reports, _JSON_WORDS, json_changed),
-    Target("machine", _read_machine, _machines, _JSON_WORDS, json_changed),
     Target(
         "machine-file",
         _read_machine_file,

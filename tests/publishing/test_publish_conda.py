@@ -17,8 +17,6 @@ from tests.factories.published_wheels import Published, PublishedWheels
 from tests.factories.rattler import Question, rattler_answer, rattler_answers
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.hardware.conda import machine_of
-from vbuild.hardware.machine import Machine
 from vbuild.publishing.conda.channel import problems
 from vbuild.publishing.conda.plan import Conda
 from vbuild.publishing.publish import publish
@@ -110,15 +108,6 @@ def test_five_cpus_with_three_drivers_get_the_right_build(channels: tuple[Path, 
     found = [next(one for one in answered if one.startswith("demo ")) for answered in rattler_answers(questions)]
     assert [build.split()[2].rpartition("_")[0] for build in found] == [build for *_, build in expected]
     assert len(found) == 15
-
-
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="conda's name for the machine is another one")
-def test_a_machine_is_the_same_by_its_virtual_packages() -> None:
-    detected = rattler_answer("detect")
-    found = machine_of(json.dumps({"platform": "linux-64", "virtual_packages": detected}))
-    here = Machine.here()
-    assert (found.cpu, found.nvidia.driver) == (here.cpu, here.nvidia.driver)
-    assert {tag for tag in here.tags if "cp3" in tag and "manylinux" in tag} <= {*found.tags}
 
 
 def test_a_machine_with_an_older_glibc_gets_nothing(channels: tuple[Path, list[str]]) -> None:

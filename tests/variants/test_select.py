@@ -1,4 +1,3 @@
-import json
 import re
 import zipfile
 from pathlib import Path
@@ -51,21 +50,10 @@ def test_a_machine_gets_the_best_variant_that_it_supports(release: Path, cpu: st
     assert select("demo", [release], machine=machine(cpu)).wheel.name == expected
 
 
-@pytest.mark.parametrize("name", ["info.json", "info"])
-def test_a_machine_is_described_in_toml_or_in_what_conda_says(release: Path, name: str) -> None:
-    virtual = [["__archspec", "1", "zen2"], ["__glibc", "2.36", "0"]]
-    (release / name).write_text("\n" + json.dumps({"platform": "linux-64", "virtual_packages": virtual}))
-    described = machine_at(release / name)
-    assert select("demo", [release], machine=described).name.variant == "x86_64_v3"
-    save_machine(described, release / "machine.toml")
-    assert machine_at(release / "machine.toml") == described
-
-
-@pytest.mark.parametrize(("name", "message"), [("info.json", "not JSON"), ("machine.toml", "Expected '='")])
-def test_a_machine_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path, name: str, message: str) -> None:
-    (tmp_path / name).write_text("nothing")
-    with pytest.raises(VbuildError, match=f"{re.escape(str(tmp_path / name))}: .*{message}"):
-        machine_at(tmp_path / name)
+def test_a_machine_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "machine.toml").write_text("nothing")
+    with pytest.raises(VbuildError, match=f"{re.escape(str(tmp_path / 'machine.toml'))}: .*Expected '='"):
+        machine_at(tmp_path / "machine.toml")
 
 
 def test_the_ranking_says_why(release: Path) -> None:

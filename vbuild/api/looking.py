@@ -40,9 +40,9 @@ def select(
 ) -> "Selection":
     """Returns the wheel of project *name* at the places *find_links* that a machine gets, and the ranking of all.
 
-    A place is a folder, or the URL of a page of links or of a simple index. *machine* is a machine.toml, an info JSON
-    of conda or pixi, or a `Machine`; this machine if it is None. `VariantError` if no wheel fits, `HardwareError` if
-    the machine's file is wrong, `FetchError` for a place that cannot be read. Nothing is written.
+    A place is a folder, or the URL of a page of links or of a simple index. *machine* is a machine.toml, or a
+    `Machine`; this machine if it is None. `VariantError` if no wheel fits, `HardwareError` if the machine's file is
+    wrong, `FetchError` for a place that cannot be read. Nothing is written.
     """
     from vbuild.variants.select import select as verb
 

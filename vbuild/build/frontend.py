@@ -160,12 +160,6 @@ def _folders(job: Job, shell: "_Shell", environments: Environments) -> Iterator[
     yield cargo_home(shell.variables), "cargo"
 
 
-def begin_environment(job: Job, project: Path, environments: Environments) -> None:
-    if job.settings.isolation:
-        requirements = ProjectBuilder(project).build_system_requires | set(job.settings.requires)
-        environments.having(requirements, job.interpreter)
-
-
 def required_packages(
     job: Job, project: Path, folder: Path, *, log: Path, environments: Environments
 ) -> frozenset[str]:

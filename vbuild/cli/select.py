@@ -27,7 +27,7 @@ _IMAGES = "oci:"
     type=options.WHEEL,
     metavar="FILE",
     multiple=True,
-    help="Choose for the machine in this TOML file, or in an info JSON of conda or pixi. Repeatable.",
+    help="Choose for the machine in this TOML file. Repeatable.",
 )
 @click.option(
     "--cpu",

@@ -58,9 +58,6 @@ class BuildCache(Struct, frozen=True):
     root: Path = field(default_factory=lambda: Cache.of(Part.BUILDS).folder)
     fresh: bool = False
 
-    def has(self, kind: BuildKind, key: str) -> bool:
-        return not self.fresh and (self.root / kind / key).is_dir()
-
     def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:
         """The entry under *key*, its wheel put into the folder *into*, or None if there is nothing whole.
 

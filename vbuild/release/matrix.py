@@ -16,7 +16,6 @@ import dataclasses
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,13 +24,11 @@ from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from vbuild.build.frontend import begin_environment as begin_build
 from vbuild.build.identity import build_keys
 from vbuild.build.init import AskedAxes, project_recipe
 from vbuild.build.job import Job, build_shares
 from vbuild.build.trial import TrialResult
-from vbuild.build.watching import library_of
-from vbuild.errors import RecipeError, VbuildError, at
+from vbuild.errors import RecipeError, at
 from vbuild.files.atomic import staging
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import files_of
@@ -43,7 +40,7 @@ from vbuild.recipe.model import AGAINST, Recipe, lock_file
 from vbuild.recipe.source import same_project
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of
-from vbuild.release.cache import BuildCache, BuildKind, product_key
+from vbuild.release.cache import BuildCache, product_key
 from vbuild.release.finishing import emulator_name, finished, finished_before, slimmed, tested_again
 from vbuild.release.levels import HwcapsMerge, benched, check_chosen
 from vbuild.release.lock import locked
@@ -66,8 +63,6 @@ if TYPE_CHECKING:
     from vbuild.splitting.results import Split
 
 _SHOWN = 5
-# begin one environment and one library: with more of them the first build would wait for the others
-_PREPARING = 2
 
 
 class MatrixRequest(Struct, frozen=True, kw_only=True):
@@ -214,21 +209,12 @@ def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
     Each build is made once, whatever the number of wheels from it.
     """
     builder = Builder.opened(context)
-    build_jobs = [builder.job_of(target) for target in context.targets]
-    with _preparing(builder) as begin:
-        if context.cache is None or context.cache.fresh:
-            begin(build_jobs)
-        wheels = planned_wheels(builder, build_jobs)
-        outcomes: dict[PlannedWheel, Product | Failure] = {
-            wheel: product for wheel in wheels if (product := finished_before(builder, wheel))
-        }
-        if missing := [wheel for wheel in wheels if wheel not in outcomes]:
-            begin(
-                wheel.job
-                for wheel in missing
-                if not (context.cache and context.cache.has(BuildKind.BUILD, wheel.build))
-            )
-            outcomes.update(zip(missing, _built_and_finished(builder, missing, wheels, jobs=jobs), strict=True))
+    wheels = planned_wheels(builder, [builder.job_of(target) for target in context.targets])
+    outcomes: dict[PlannedWheel, Product | Failure] = {
+        wheel: product for wheel in wheels if (product := finished_before(builder, wheel))
+    }
+    if missing := [wheel for wheel in wheels if wheel not in outcomes]:
+        outcomes.update(zip(missing, _built_and_finished(builder, missing, wheels, jobs=jobs), strict=True))
     # by the target of the outcome: a wheel that was compiled separately has another than it was planned with
     interpreters = {outcomes[wheel].target: wheel.job.interpreter for wheel in wheels}
 
@@ -238,31 +224,6 @@ def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
     builder.notes[:0] = [note for wheel in wheels for note in wheel.job.notes]
     by_target = {wheel.target: outcomes[wheel] for wheel in wheels}
     return ReleaseWheels([by_target[target] for target in context.targets], test_again, interpreter_of, builder.notes)
-
-
-@contextmanager
-def _preparing(builder: Builder) -> Iterator[Callable[[Iterable[Job]], None]]:
-    """Yield what begins, on threads, what builds wait for: their environments, and the library of watches.
-
-    The builds find what is there, and wait for what is being made. They meet errors again.
-    """
-
-    def environment(job: Job) -> None:
-        with suppress(VbuildError):
-            begin_build(job, builder.project, builder.environments)
-
-    with ThreadPoolExecutor(_PREPARING) as executor, supervised():
-
-        def begin(jobs: Iterable[Job]) -> None:
-            for job in jobs:
-                executor.submit(environment, job)
-                if builder.context.cache:
-                    executor.submit(library_of, job.compilers)
-
-        try:
-            yield begin
-        finally:
-            executor.shutdown(wait=False, cancel_futures=True)
 
 
 def planned_wheels(builder: Builder, jobs: Sequence[Job]) -> tuple[PlannedWheel, ...]:

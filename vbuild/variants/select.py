@@ -26,7 +26,6 @@ from vbuild.config.requirements import asked_project
 from vbuild.errors import HardwareError, VariantError, WheelError, at, meant, reason_of
 from vbuild.files.atomic import replacing
 from vbuild.files.reading import read_text
-from vbuild.hardware.conda import machine_of
 from vbuild.hardware.cpu import extra_of
 from vbuild.hardware.machine import Features, Machine
 from vbuild.index_client.located import LocatedFile, files_at
@@ -224,18 +223,13 @@ def _check_policy(machine: Machine, known: Collection[str]) -> None:
 
 
 def machine_at(path: Path) -> Machine:
-    """The machine that the file at *path* describes, in TOML, or in the JSON of conda or pixi.
-
-    `HardwareError` names the file, and the key that is wrong.
-    """
+    """The machine that the TOML file at *path* describes; `HardwareError` names the file, and the key that is wrong."""
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise HardwareError(f"{path}: cannot be read: {reason_of(error)}") from error
     with at(path):
-        # no TOML begins with a brace
-        is_json = path.suffix == ".json" or text.lstrip().startswith("{")
-        return machine_of(text) if is_json else Machine.parse(text)
+        return Machine.parse(text)
 
 
 def save_machine(machine: Machine, path: Path) -> None:
