@@ -41,7 +41,7 @@ def test_code_above_the_level_that_was_allowed_and_runs_fails_and_is_named(tmp_p
 @needs("qemu-x86_64")
 def test_a_wheel_without_a_test_is_imported_as_its_level(tmp_path: Path) -> None:
     release = released(tmp_path, "", KERNEL)
-    assert next(line for line in release_lines(release) if line.startswith("plain")).endswith(" imported, as v1")
+    assert next(line for line in release_lines(release) if line.startswith("plain")).endswith(" imported as v1")
 
 
 @pytest.mark.nightly

@@ -143,7 +143,7 @@ def _tested(product: "Product") -> str:
         return str(product.trial)
     if run.is_tested and product.trial == "not run":
         return f"passed as {run.level}"  # for another machine than this one
-    return f"{product.trial if run.is_tested else 'imported'}, as {run.level}"
+    return f"{product.trial}, as {run.level}" if run.is_tested else f"imported as {run.level}"
 
 
 def _built(product: "Product", before: set[tuple[str, ...]]) -> str:
