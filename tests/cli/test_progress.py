@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vbuild.cli.progress import progress
+from vbuild.cli.terminal import progress
 from vbuild.recipe.spelling import baseline
 from vbuild.recipe.target import Target
 
@@ -18,7 +18,7 @@ PLAIN = Target(None, "3.12", baseline("x86_64"))
 ON_TERMINAL = """
 import select, sys
 from pathlib import Path
-from vbuild.cli.progress import progress
+from vbuild.cli.terminal import progress
 from vbuild.recipe.target import Target
 from vbuild.recipe.spelling import baseline
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 import vbuild
-from vbuild.cli import options
-from vbuild.cli.progress import progress
+from vbuild.cli import options, terminal
 from vbuild.cli.render import show_release
 
 
@@ -21,6 +20,6 @@ def collect(parts: tuple[Path, ...], folder: Path, *, recipe: Path | None) -> No
 
     PARTS are folders that 'vbuild matrix --part' wrote, or folders of these. Every wheel is verified again.
     """
-    with progress(folder) as on_progress:
+    with terminal.progress(folder) as on_progress:
         release = vbuild.collect(parts, folder, recipe=recipe, on_progress=on_progress)
     show_release(release)

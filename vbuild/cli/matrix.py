@@ -9,7 +9,6 @@ import click
 
 import vbuild
 from vbuild.cli import options, terminal
-from vbuild.cli.progress import progress
 from vbuild.cli.render import show_release
 from vbuild.files.wording import wrapped
 
@@ -73,7 +72,7 @@ def matrix(
         terminal.show([job.data() for job in jobs], job_lines(jobs), as_json=as_json)
     else:
         folder = folder or _FOLDER
-        with progress(folder, quiet=as_json, verbose=verbose) as on_progress:
+        with terminal.progress(folder, quiet=as_json, verbose=verbose) as on_progress:
             release = vbuild.matrix(source, folder, **given, on_progress=on_progress, on_note=terminal.note)
         show_release(release, as_json=as_json)
 

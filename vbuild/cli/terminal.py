@@ -4,18 +4,32 @@ Anybody chooses the names in a wheel, and what a build says. So no line from her
 
     ::error::, ::add-mask::     GitHub, at the beginning of a line; groups of lines stay those of cibuildwheel
     ##[, ##vso[, ##teamcity[    GitHub, Azure Pipelines, TeamCity, anywhere
+
+How a release comes along is one line that changes on a terminal, and a line per step elsewhere:
+
+    1:42  3 of 6  x86_64_v3: building  kernel.cpp          a terminal
+    [  102 s] x86_64_v3: building                          CI, where the variable CI is set
+    x86_64_v3 | g++ -O3 -c kernel.cpp                      the logs of builds as they grow, with --verbose
 """
 
 import json
+import os
 import re
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vbuild.errors import VbuildError
+from vbuild.files.reading import open_file
+
+if TYPE_CHECKING:
+    from vbuild.recipe.target import Target
 
 _TO_GITHUB = re.compile(r"^(\s*):(?=:)(?!:(?:end)?group::)")
 _TO_OTHERS = re.compile(r"##(?=(?:\w+)?\[)")
@@ -23,6 +37,11 @@ _TO_OTHERS = re.compile(r"##(?=(?:\w+)?\[)")
 _COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
 # bytes of a line that has no end yet
 _LONGEST = 1 << 16
+_PAUSE = 0.5  # seconds between two looks at the logs
+_ENDS = frozenset({"done", "failed", "kept"})
+_SOURCE = re.compile(r"[\w./+-]+\.(?:c|cc|cpp|cxx|c\+\+|cu|f90|f|rs|pyx|m|S|asm)(?=[\s'\"]|$)")
+_COUNTED = re.compile(r"^\s*\[\s*(\d+/\d+|\d+%)\]")
+_TAIL = 4096  # bytes
 
 
 class Refusal(click.ClickException):
@@ -96,15 +115,15 @@ def passing_on() -> Iterator[Callable[[bytes], None]]:
 def _spoken(line: str) -> str:
     """A *line* of a command's output: with its colours, and nothing else that speaks to a terminal or a CI system."""
     parts = _COLOUR.split(line.rstrip("\r"))
-    return _mute("".join(part if place % 2 else _shown(part) for place, part in enumerate(parts)))
+    return _mute("".join(part if place % 2 else _visible(part) for place, part in enumerate(parts)))
 
 
 def _printable(line: str) -> str:
     """*line* without characters that control a terminal, and without commands to CI systems."""
-    return _mute(_shown(line, blanks=" "))
+    return _mute(_visible(line, blanks=" "))
 
 
-def _shown(text: str, *, blanks: str = " \t") -> str:
+def _visible(text: str, *, blanks: str = " \t") -> str:
     return "".join(
         letter if letter.isprintable() or letter in blanks else "\N{REPLACEMENT CHARACTER}" for letter in text
     )
@@ -145,3 +164,123 @@ def _plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(_printable(text))
+
+
+class _Logs:
+    def __init__(self, folder: Path) -> None:
+        from vbuild.files.atomic import LOGS
+
+        self.folder = folder / LOGS
+        # what is there already is of an earlier run
+        self._read = {file: file.stat().st_size for file in self._files()}
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.log"))
+
+    def grown(self) -> Iterator[tuple[str, str]]:
+        """The name of the log and the text of each whole line that came since the last call."""
+        for file in self._files():
+            done = self._read.get(file, 0)
+            try:
+                with open_file(file) as log:
+                    # a log that begins anew is shorter
+                    start = log.seek(done if file.stat().st_size >= done else 0)
+                    whole, end, _ = log.read().rpartition(b"\n")
+            except OSError:  # removed in the meantime
+                continue
+            self._read[file] = start + len(whole) + len(end)
+            yield from ((file.stem, line) for line in whole.decode(errors="replace").splitlines())
+
+    def compiled(self) -> str:
+        """The file that the youngest log says is being compiled, with its number of all if there is one; or ""."""
+        try:
+            youngest = max(self._files(), key=lambda file: file.stat().st_mtime, default=None)
+            if youngest is None:
+                return ""
+            with open_file(youngest) as log:
+                log.seek(max(0, youngest.stat().st_size - _TAIL))
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        for line in reversed(lines):
+            if sources := _SOURCE.findall(line):
+                number = f"{match[1]} " if (match := _COUNTED.match(line)) else ""
+                return f"{number}{Path(sources[-1]).name}"
+        return ""
+
+
+class _Steps:
+    """The step that each target is at, the number of those at their end, and the seconds since the start."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+        self.at: dict[str, str] = {}
+
+    @property
+    def seconds(self) -> int:
+        return int(time.monotonic() - self.start)
+
+    def label_of(self, log: str) -> str:
+        """The target whose log is called *log*, else what the log begins with."""
+        labels = [label for label in self.at if f"-{label}-" in f"{log}-"]
+        return max(labels, key=len, default=log.partition("-")[0])
+
+    def line(self, compiled: str) -> str:
+        """All in one line."""
+        ended = sum(step in _ENDS for step in self.at.values())
+        at_work = [f"{label}: {step}" for label, step in self.at.items() if step.endswith("ing") and step != "waiting"]
+        begun = at_work or [step for step in list(self.at.values())[-1:] if step != "waiting"]
+        work = ", ".join(begun) or ("preparing" if self.at else "fetching the source")
+        count = f"{ended} of {len(self.at)}  " if self.at else ""
+        file = f"  {compiled}" if compiled and "building" in work else ""
+        return f"{self.seconds // 60}:{self.seconds % 60:02}  {count}{work}{file}"
+
+
+@contextmanager
+def progress(folder: Path, *, quiet: bool = False, verbose: bool = False) -> Iterator[Callable[["Target", str], None]]:
+    """Show which target is at which step of a release into *folder*, as above; nothing if it is to be *quiet*."""
+    steps, is_terminal = _Steps(), sys.stderr.isatty()
+
+    def show_step(target: "Target", step: str) -> None:
+        is_new = steps.at.get(str(target)) != step
+        steps.at[str(target)] = step
+        if is_new and step != "waiting" and not quiet and not is_terminal and (verbose or os.environ.get("CI")):
+            note(f"[{steps.seconds:>5} s] {target}: {step}")
+
+    if quiet or not (is_terminal or verbose):
+        yield show_step
+        return
+    with _watched(steps, _Logs(folder), is_terminal=is_terminal, verbose=verbose):
+        yield show_step
+
+
+@contextmanager
+def _watched(steps: _Steps, logs: _Logs, *, is_terminal: bool, verbose: bool) -> Iterator[None]:
+    from rich.console import Console
+
+    console, ended = Console(stderr=True), threading.Event()
+    line = console.status("") if is_terminal else None
+
+    def look() -> None:
+        if verbose:
+            for log, text in logs.grown():
+                note(f"{steps.label_of(log)} | {text}")
+        if line:
+            line.update(steps.line(logs.compiled()))
+
+    def watch() -> None:
+        while not ended.wait(_PAUSE):
+            look()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if line:
+        line.start()
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+        look()
+        if line:
+            line.stop()

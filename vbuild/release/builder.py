@@ -2,8 +2,6 @@
 
     target -> job -> built -> repaired -> without paths of this machine -> with a bill of materials
 
-The cache is asked for a build before anything is compiled.
-
 A bill says what was seen, and the same on every machine that builds the same: what pins the source, the compilers that
 ran, the packages that were installed, and flags without paths. A project folder has no hash: nothing pins it.
 """
@@ -62,7 +60,6 @@ from vbuild.verification.other_builds import likely_cause
 from vbuild.verification.verify import fatbins, verify
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata
-from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import edited
 
 # how often a target is built, at most, until no flag of the project's own puts code above the level
@@ -97,8 +94,7 @@ class PlannedWheel(Struct, frozen=True):
 class RepairedWheel(Struct, frozen=True):
     """The portable wheel of a build, still plain; *seconds* of the build.
 
-    *overrides* and *lists* are what the compiler wrappers changed, *failed* the compiler calls that failed. The files
-    *not_reproducible* would have other bytes if they were built elsewhere.
+    *overrides* and *lists* are what the compiler wrappers changed, *failed* the compiler calls that failed.
     """
 
     wheel: Path
@@ -143,8 +139,7 @@ class Builder(Struct, frozen=True):
     """Builds the targets of a release, and has what their builds share.
 
     *archive* is the source as it was fetched, and *project* a tree of it to read. *digest* names what is built, and
-    *digest_now* what would be built now: a source folder may be edited meanwhile. A build may start so many
-    *processes*, or any number if that is 0. *searched* lists, once, the files in which compilers look.
+    *digest_now* what would be built now: a source folder may be edited meanwhile. 0 *processes* are any number of them.
     """
 
     context: ReleaseContext
@@ -295,8 +290,7 @@ class Builder(Struct, frozen=True):
         wheel, built, job = compiled.wheel, compiled.built, compiled.job
         self._note_idle_flags(built)
         self._check_wrapped(job, compiled)
-        if not same_project(WheelName.parse(wheel.name).distribution, recipe.name):
-            raise BuildError(f"{wheel.name}: not of {recipe.name}, which the recipe builds")
+        self.context.check_project(wheel)
         if target.cuda:
             self._check_gpu_code(built, target.cuda.archs, log)
         wheel = without_folders(wheel, folder / "without-folders", built.traces)

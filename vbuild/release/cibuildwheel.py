@@ -2,8 +2,7 @@
 
     [tool.vbuild] -> builds -> a run of cibuildwheel each -> the steps of `vbuild.release.matrix` from slimming on
 
-Inside cibuildwheel all wheels are plain; they become variants on the host, once all of them are there. A run that fails
-leaves the others: their wheels are finished and written, and the release says what is missing.
+Inside cibuildwheel all wheels are plain; they become variants on the host, once all of them are there.
 """
 
 import os
@@ -49,7 +48,6 @@ from vbuild.hardware.machine import cpu_here
 from vbuild.process.masking import hiding, masked_in
 from vbuild.recipe.hidden import hiding_secrets, of_settings, of_variables, too_short
 from vbuild.recipe.model import Recipe
-from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.builder import (
@@ -78,7 +76,6 @@ from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.toolchain.toolkit_provision import FETCHED, FORESEEN, Supply
 from vbuild.verification.verify import fatbins
-from vbuild.wheel.name import WheelName
 
 _RETESTED = "split: cibuildwheel has tested the wheels as they were before"
 _FORESEEN_SETUP = PurePosixPath("/host/tmp/vbuild-kit")
@@ -294,6 +291,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
     ) -> Iterator[Product | Failure]:
         targets = [_of(target, identifier) for target in result.run.targets]
         try:
+            self.context.check_project(build.wheel)
             _check(result.run, build, self.context.recipe)
             differing = _not_reproducible(result.run, build, self.context.recipe)
             build = self._billed(result.run, targets[0], build)
@@ -376,8 +374,6 @@ def _of(target: Target, identifier: str) -> Target:
 
 
 def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
-    if not same_project(WheelName.parse(build.wheel.name).distribution, recipe.name):
-        raise BuildError(f"{build.wheel.name}: not of {recipe.name}, which the recipe builds")
     if run.plan and build.record.started is None:
         raise BuildError(f"{build.wheel.name}: {NOT_PUT}")
     if run.plan and not run.cpu.is_baseline and not build.record.calls:

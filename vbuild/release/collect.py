@@ -240,7 +240,6 @@ class _WheelClaims(Struct, frozen=True):
 
     @classmethod
     def by_name(cls, name: WheelName, *, machine: str | None = None) -> Self:
-        """What *name* alone claims; a wheel for any machine counts as one for *machine*, or x86-64."""
         named = (known for known in MACHINES if any(tag.endswith(known) for tag in name.platform.split(".")))
         return cls(name, baseline(next(named, machine or MACHINES[0])))
 
@@ -438,7 +437,7 @@ def _target_key(target: Target) -> tuple[object, ...]:
 
 
 def parts_at(paths: Sequence[Path], *, output: Path) -> tuple[ReleasePart, ...]:
-    """The parts at *paths* and below, behind links too; that in *output*, the folder for results, only if it is given.
+    """The parts at *paths* and below; that in *output*, the folder for results, only if it is given.
 
     `RecipeError` for a path that is missing or cannot be read, and if the results would replace a part.
     """
@@ -512,7 +511,7 @@ def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str
 def wheels_of(parts: Iterable[ReleasePart], project: str) -> tuple[tuple[PartWheel, ...], tuple[Failure, ...]]:
     """Each wheel of *parts* once, and failures of those of further Pythons that would overwrite one of them.
 
-    `RecipeError` if two wheels of one name and Python differ, or if those of *project* are of several versions.
+    `RecipeError` if two wheels of one name and Python differ, or if *project* has several versions.
     """
     wheels: dict[str, PartWheel] = {}
     twins: dict[tuple[str, str], Failure] = {}

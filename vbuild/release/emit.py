@@ -3,16 +3,14 @@
     recipe -> targets -> those of one build -> JobPart -> Jobs -> github   a workflow: matrices of builds, then collect
                                                               -> json     the parts and their commands
 
-Each part is one command, ``vbuild matrix SOURCE --only LABEL … --part``; all parts together are all targets, each of
-them once. The last job collects what was built, also where builds failed. Jobs start in the repository's top folder.
+Each part is one command, ``vbuild matrix SOURCE --only LABEL … --part``. The last job collects what was built, also
+where builds failed. Jobs start in the repository's top folder.
 
 - A matrix generates at most 256 jobs, and a file of more than 500 KB starts none:
   https://docs.github.com/en/actions/reference/limits
-- ``actions/download-artifact`` sees the first artifacts of a run alone, 100 or 600 of 1243, so GitHub's own command,
-  which turns the pages, fetches them: https://github.com/actions/download-artifact/issues/363, /441
-- It fails if no build came to an end. The job goes on: collecting says what is missing.
+- ``actions/download-artifact`` sees the first artifacts of a run alone, 100 or 600 of 1243; GitHub's own command turns
+  the pages: https://github.com/actions/download-artifact/issues/363, /441. It fails if no build came to an end.
 - An artifact of a run that is run again has to be overwritten: https://github.com/actions/upload-artifact/issues/478
-- A job may take six hours on GitHub's own runners.
 """
 
 import hashlib
@@ -75,8 +73,8 @@ class CiSystem(StrEnum):
 class JobPart(Struct, frozen=True):
     """One job of a release: one build, and all wheels that are cut from it.
 
-    *name* is unique, also if case does not count. *labels* are what ``--only`` takes, *python* what ``--python`` takes,
-    or None if the recipe has one Python. *version* is that Python's, or None if the recipe gives a path or nothing.
+    *name* is unique, also if case does not count. *python* is what ``--python`` takes, or None if the recipe has one
+    Python. *version* is that Python's, or None if the recipe gives a path or nothing.
     """
 
     name: str
@@ -96,8 +94,8 @@ class JobPart(Struct, frozen=True):
 class Jobs(Struct, frozen=True):
     """The *parts* of a release as jobs, into *parts_folder*, collected in *folder*.
 
-    *source* is a path from the working folder. *options* are those of every ``vbuild matrix``. *python* is the version
-    that runs vbuild, and builds if the recipe names none.
+    *source* is a path from the working folder. *python* is the version that runs vbuild, and builds if the recipe names
+    none.
     """
 
     name: str
@@ -144,8 +142,8 @@ class Jobs(Struct, frozen=True):
 def emitted(source: Path, system: CiSystem, *, options: Sequence[str] = ()) -> str:
     """The file that makes the release of the recipe or project at *source* on *system*, run in this working folder.
 
-    Jobs install what the variable ``VBUILD_WHEELS`` names. *options* are given to every ``vbuild matrix``. `BuildError`
-    if the jobs would not find the recipe, or if the file would be too large.
+    *options* are given to every ``vbuild matrix``. `BuildError` if the jobs would not find the recipe, or if the file
+    would be too large.
     """
     jobs = Jobs.of(source, options)
     if system is CiSystem.GITHUB:

@@ -1,7 +1,5 @@
 """From a portable wheel to a finished one: cut to its GPUs, stamped, verified, tested, and emulated.
 
-    portable wheel -> slimmed -> stamped -> verified -> tested -> emulated -> Product, or at any step a Failure
-
 On a machine with more than the wheel's CPU level has, a test that passes says nothing of code above the level. In an
 emulator of the level such code ends the process by SIGILL.
 """
@@ -87,9 +85,8 @@ def slimmed_to_gpus(
 ) -> Mapping[Target, Path]:
     """The variant wheels of *targets*, cut in one pass from the *wheel* of their build, that of the target *first*.
 
-    `RepackageError` if it has no GPU code, or two of *targets* get the same. What each library serves is for `vbuild
-    verify` to judge: some are for some GPUs only. If they *may_be_built* alone, those are left out that would keep code
-    for others, as it cannot be cut.
+    `RepackageError` if it has no GPU code, or two of *targets* get the same. If they *may_be_built* alone, those are
+    left out that would keep code for others, as it cannot be cut.
     """
     if not targets:
         return {}
@@ -223,7 +220,6 @@ def _product(
 
 
 def stamped(context: ReleaseContext, target: Target, wheel: Path) -> Path:
-    """*wheel* as the variant wheel of *target*, or as it is for the plain one."""
     folder, variant = context.place("finished", target), context.family.variant(target)
     if variant is None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -242,9 +238,8 @@ def verified(
 ) -> Verdict:
     """The verdict on *wheel*, compared with the build *baseline*; *failed* compiler calls may explain what it lacks.
 
-    *overrides* are the commands whose flags were changed, if known. `FetchError` if the published wheel that the recipe
-    names is not there. `WheelError` if *wheel* does not keep its promises, or has no code to keep them with. In a part
-    of a release, what explains a finding may be in another part: `vbuild collect` decides.
+    *overrides* are the commands whose flags were changed, if known. `WheelError` if *wheel* does not keep its promises,
+    or has no code to keep them with. In a part of a release `vbuild collect` decides.
     """
     verdict = _judged(context, wheel, target, baseline=baseline, failed=failed)
     if context.is_part:
@@ -397,7 +392,6 @@ def with_emulation(
 ) -> tuple[Verdict, LevelRun | None]:
     """*verdict* with what an emulator of the level shows of *wheel*, and the run if the recipe asks for it.
 
-    It takes the environment of the test in *folder*, or makes it of *python* or another that takes the wheel.
     `WheelError` if the wheel runs code above its level.
     """
     if not context.recipe.test.is_emulated:

@@ -4,12 +4,10 @@
         -> `vbuild.verification.bench` -> BenchReport of each                                               `benched`
     plain, v3, v4 of one Python -> joined -> each copy verified -> tested as each level sees it        `HwcapsMerge`
 
-The Python that is timed counts for all: their compiled code differs in next to nothing. What was measured is kept, so
-that another run with the same wheels decides the same, and takes no time.
+The Python that is timed counts for all: their compiled code differs in next to nothing.
 
 Wheels are joined after the split. What a split shares out has another name for each build, so that the copies of a
-module lead to the right ones; in a folder for levels they need no place of their own. The other way round, a library
-that the split moves would leave its copies behind.
+module lead to the right ones. The other way round, a library that the split moves would leave its copies behind.
 """
 
 import json

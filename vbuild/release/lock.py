@@ -9,8 +9,8 @@ With --machine it writes for each machine a pylock.toml (PEP 751) of its variant
                  -> uv pip compile for its Python and platform -> pylock.h100.toml
                                                                   h100/demo-1.0-….whl
 
-The newest version counts whose requirements can be met. The wheel stands beside the lock under its plain name: pip
-takes no file with a label, and no installer emits locks for variants. https://peps.python.org/pep-0751/
+The wheel stands beside the lock under its plain name: pip takes no file with a label, and no installer emits locks for
+variants. https://peps.python.org/pep-0751/
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ class WrittenLock(Struct, frozen=True):
 
 
 def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: None) -> WrittenLock:
-    """Write the lock of the recipe or project at *source* next to it; *on_progress* gets each step.
+    """Write the lock of the recipe or project at *source* next to it.
 
     `VbuildError`, with nothing written, if something that the lock names cannot be found.
     """

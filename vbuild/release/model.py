@@ -15,7 +15,7 @@ from vbuild.build.plan import BuildBackend, FlagPlan, WrapperRules
 from vbuild.build.reproducible import Unreproducible
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
-from vbuild.errors import VbuildError, at
+from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.atomic import LOGS
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
@@ -61,8 +61,8 @@ class Product(Struct, frozen=True):
     """A finished wheel: how it was built and in how many *seconds*, its verdict and the result of its test.
 
     *emulation* is its run in an emulator of its CPU level. *lists* are lists of GPU architectures that were changed in
-    commands of nvcc. It *is_built* in this run, or by an earlier one; it *is_kept* if an earlier run also finished it.
-    *not_reproducible* are files that would have other bytes if they were built elsewhere; None if not known.
+    commands of nvcc. It *is_built* in this run, or by an earlier one; it *is_kept* if that also finished it.
+    *not_reproducible* is None if not known.
     """
 
     target: Target
@@ -311,6 +311,10 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
 
     def owns(self, wheel: Path) -> bool:
         return WheelName.parse(wheel.name).project == canonicalize_name(self.recipe.name)
+
+    def check_project(self, wheel: Path) -> None:
+        if not self.owns(wheel):
+            raise BuildError(f"{wheel.name}: not of {self.recipe.name}, which the recipe builds")
 
     def place(self, step: str, target: Target) -> Path:
         return self.stage / step / slug(target)

@@ -5,8 +5,8 @@ The report says which wheel standard machines get out of the finished folder.
     CPU levels without a GPU, then GPUs in the hosts that they usually stand in   x   the Pythons of the release
         -> `vbuild.variants.select` out of the finished folder -> MachineChoice
 
-Only machines that the release could be for are asked: Arm if it has wheels for Arm, GPUs if its variants name any.
-Drivers run the newest CUDA toolkit of the release, or the GPU's first if no variant asks for one.
+Only machines that the release could be for are asked. Drivers run the newest CUDA toolkit of the release, or the GPU's
+first if no variant asks for one.
 """
 
 import json

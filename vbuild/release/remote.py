@@ -119,8 +119,6 @@ class Task(Struct, frozen=True):
 
 
 class RemoteFailure(Struct, frozen=True):
-    """Why there is no wheel, and logs by file name, of which *log* is the target's own."""
-
     error: str
     log: str | None = None
     logs: tuple[tuple[str, bytes], ...] = ()
@@ -338,7 +336,6 @@ def finished(message: bytes, task: bytes, build: Result, baseline: Result | None
 
 
 def tested(message: bytes, task: bytes, names: tuple[str, ...], *wheels: bytes) -> bytes:
-    """The result of the test of the first of *wheels*, called by *names*; it may require the others."""
     with _working(message, task) as work:
         try:
             return packed(work.tested(dict(zip(names, wheels, strict=True))))
@@ -384,10 +381,7 @@ class WorkerState:
 
 
 class _States:
-    """The states of this worker by their runs, the one that was used last at the end.
-
-    Their folders are in the worker's own, which Dask removes with the worker, or later if it was killed.
-    """
+    """The states of this worker by their runs, the one that was used last at the end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -469,7 +463,6 @@ class _Work(Struct, frozen=True):
         return finishing.result_of_test(self.builder, target, file, interpreter=python, find_links=folder)
 
     def failure(self, error: Failure | Exception) -> RemoteFailure:
-        """The *error*, with the logs that it names, under names that the sender knows."""
         if isinstance(error, OSError):
             error = BuildError(f"{platform.node()}: {error.strerror or error}")
         if not isinstance(error, Failure):
