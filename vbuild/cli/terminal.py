@@ -1,15 +1,15 @@
 """What the user sees: results on stdout, errors and progress on stderr. No other module prints.
 
-Anybody chooses the names in a wheel, and what a build says. So no line from here moves the cursor, or is a command:
+Anybody chooses the names in a wheel, and what a build says. So no line moves the cursor, or is a command:
 
     ::error::, ::add-mask::     GitHub, at the beginning of a line; groups of lines stay those of cibuildwheel
     ##[, ##vso[, ##teamcity[    GitHub, Azure Pipelines, TeamCity, anywhere
 
-How a release comes along is one line that changes on a terminal, and a line per step elsewhere:
+A release comes along in one line that changes on a terminal, and in a line per step elsewhere:
 
     1:42  3 of 6  x86_64_v3: building  kernel.cpp          a terminal
     [  102 s] x86_64_v3: building                          CI, where the variable CI is set
-    x86_64_v3 | g++ -O3 -c kernel.cpp                      the logs of builds as they grow, with --verbose
+    x86_64_v3 | g++ -O3 -c kernel.cpp                      the logs of builds, with --verbose
 """
 
 import json

@@ -2,8 +2,8 @@
 
     target -> job -> built -> repaired -> without paths of this machine -> with a bill of materials
 
-A bill says what was seen, and the same on every machine that builds the same: what pins the source, the compilers that
-ran, the packages that were installed, and flags without paths. A project folder has no hash: nothing pins it.
+A bill says what was seen, and the same on every machine that builds the same: what pins the source, compilers,
+packages, and flags without paths. Nothing pins a project folder, so that it has no hash.
 """
 
 import os
@@ -138,8 +138,8 @@ class CompiledWheel(Struct, frozen=True):
 class Builder(Struct, frozen=True):
     """Builds the targets of a release, and has what their builds share.
 
-    *archive* is the source as it was fetched, and *project* a tree of it to read. *digest* names what is built, and
-    *digest_now* what would be built now: a source folder may be edited meanwhile. 0 *processes* are any number of them.
+    *archive* is the source as it was fetched, *project* a tree of it to read. *digest* names what is built,
+    *digest_now* what would be built now: a source folder may be edited meanwhile. 0 *processes* are any number.
     """
 
     context: ReleaseContext
@@ -354,8 +354,8 @@ class Builder(Struct, frozen=True):
     def _compiled_within_level(self, job: Job, folder: Path, log: Path, cache: Ccache | None) -> CompiledWheel:
         """The portable wheel of *job*, without flags of single files that put code above its level.
 
-        Such flags stay at first, as authors choose that code at run time. Where that is wrong, *job* is built again
-        without them, native dependencies too. If that fails, or leaves modules out, the build before counts.
+        Such flags stay at first: authors choose that code at run time. Where that is wrong, *job* is built again
+        without them. If that fails, or leaves modules out, the build before counts.
         """
         target = job.target
         compiled = self._compiled(folder, job, log, cache)
@@ -521,7 +521,6 @@ def index_variables() -> Mapping[str, str]:
 
 
 def interpreter_of(target: Target) -> Interpreter:
-    """The Python of *target* on this machine; `BuildError` if there is none."""
     return Interpreter.found(target.python, {**os.environ, **dict(target.env)})
 
 
@@ -549,7 +548,6 @@ def patches_of(recipe: Recipe) -> tuple[Material, ...]:
 
 
 def flags_read(environment: Iterable[tuple[str, str]], materials: Iterable[Material]) -> dict[str, str]:
-    """The variables of *environment* that a compiler among *materials* reads."""
     ran = {part.name for part in materials if part.role is MaterialRole.COMPILER}
     unread = {name for readers, names in _READERS if not ran & readers for name in names}
     return {name: text for name, text in environment if ran and name not in unread}

@@ -2,7 +2,7 @@
 
     [tool.vbuild] -> builds -> a run of cibuildwheel each -> the steps of `vbuild.release.matrix` from slimming on
 
-Inside cibuildwheel all wheels are plain; they become variants on the host, once all of them are there.
+Inside cibuildwheel all wheels are plain; they become variants on the host.
 """
 
 import os
@@ -91,7 +91,7 @@ def cibuildwheel(
 ) -> ReleaseResult:
     """Build the wheels of cibuildwheel with *arguments* into *folder*, for each of *variants*, by default all.
 
-    *echo* gets what cibuildwheel prints. A `VbuildError` is raised, and no wheel written, if no run can start.
+    *echo* gets what it prints. `VbuildError`, and no wheel written, if no run can start.
     """
     words = Arguments.parse(arguments)
     engine, identifiers = _asked(words)
@@ -159,7 +159,6 @@ def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) ->
 
 
 def _hiding(words: Arguments) -> AbstractContextManager[None]:
-    """Hides what cibuildwheel passes on into containers, and secrets in its options."""
     options = ((name, text) for name, text in os.environ.items() if name.startswith("CIBW_"))
     return hiding(of_variables(os.environ, passed_on(words, os.environ)) | of_settings(options))
 

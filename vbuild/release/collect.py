@@ -3,8 +3,8 @@
     folders, at any depth -> wheels and report.json -> each wheel once, with its entry in a report
         -> verified, levels compared with the baseline -> split -> joined -> report.json, page
 
-A wheel is verified again, because the one to compare it with may be of another part. A report that contradicts the
-wheel's own name and variant.json is refused: installers go by these. So are parts that contradict each other.
+A wheel is verified again: the one to compare it with may be of another part. Reports that contradict a wheel's own name
+and variant.json, or each other, are refused: installers go by these.
 """
 
 import os
@@ -114,11 +114,10 @@ def collect(
     """Make one release in *folder* of the parts at *paths*, folders of wheels, and of those below.
 
     Failures are wheels that do not keep their promises, what failed in a part, what the *recipe* has and no part, and
-    of two Pythons' wheels of one name the second. Wheels that the recipe's split changes are tested again if this
-    machine has their Python.
+    of two Pythons' wheels of one name the second. Wheels that the split changes are tested again if this machine has
+    their Python.
 
-    A `VbuildError` is raised, and nothing written, if there are no parts, or if they cannot be read, contradict each
-    other, or are not of one release.
+    `VbuildError`, and nothing written, if there are no parts, or they cannot be read or are not of one release.
     """
     whole = Recipe.load(recipe) if recipe else None
     split = split_request(whole) if whole else None
@@ -232,8 +231,6 @@ class _CollectedWheels(Struct, frozen=True):
 
 
 class _WheelClaims(Struct, frozen=True):
-    """What a wheel claims by its *name* and its variant.json."""
-
     name: WheelName
     cpu: Cpu
     properties: tuple[str, ...] = ()
@@ -439,7 +436,7 @@ def _target_key(target: Target) -> tuple[object, ...]:
 def parts_at(paths: Sequence[Path], *, output: Path) -> tuple[ReleasePart, ...]:
     """The parts at *paths* and below; that in *output*, the folder for results, only if it is given.
 
-    `RecipeError` for a path that is missing or cannot be read, and if the results would replace a part.
+    `RecipeError` if one cannot be read, or if the results would replace it.
     """
     if not paths:
         raise RecipeError("no parts to collect; expected folders as 'vbuild matrix --part' leaves them")
@@ -539,7 +536,7 @@ def wheels_of(parts: Iterable[ReleasePart], project: str) -> tuple[tuple[PartWhe
 def _folders(path: Path) -> Iterator[Path]:
     """*path* and the folders below, each once however it is linked, but for those of work in progress.
 
-    `RecipeError` for one that cannot be read, and for a link that leads nowhere: behind it may have been a part.
+    `RecipeError` for one that cannot be read, and for a link that leads nowhere: a part may be missing.
     """
     seen: set[Path] = set()
     for parent, folders, files in os.walk(path, onerror=_unreadable, followlinks=True):

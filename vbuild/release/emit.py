@@ -3,13 +3,12 @@
     recipe -> targets -> those of one build -> JobPart -> Jobs -> github   a workflow: matrices of builds, then collect
                                                               -> json     the parts and their commands
 
-Each part is one command, ``vbuild matrix SOURCE --only LABEL … --part``. The last job collects what was built, also
-where builds failed. Jobs start in the repository's top folder.
+Each part is one command, ``vbuild matrix SOURCE --only LABEL … --part``; the last job collects what was built.
 
 - A matrix generates at most 256 jobs, and a file of more than 500 KB starts none:
   https://docs.github.com/en/actions/reference/limits
-- ``actions/download-artifact`` sees the first artifacts of a run alone, 100 or 600 of 1243; GitHub's own command turns
-  the pages: https://github.com/actions/download-artifact/issues/363, /441. It fails if no build came to an end.
+- ``actions/download-artifact`` sees 100 or 600 of 1243 artifacts; GitHub's own command turns the pages, and fails if
+  there are none: https://github.com/actions/download-artifact/issues/363, /441
 - An artifact of a run that is run again has to be overwritten: https://github.com/actions/upload-artifact/issues/478
 """
 
@@ -73,8 +72,8 @@ class CiSystem(StrEnum):
 class JobPart(Struct, frozen=True):
     """One job of a release: one build, and all wheels that are cut from it.
 
-    *name* is unique, also if case does not count. *python* is what ``--python`` takes, or None if the recipe has one
-    Python. *version* is that Python's, or None if the recipe gives a path or nothing.
+    *name* is unique, also if case does not count. *python* is what ``--python`` takes, *version* what that is; None if
+    the recipe has one Python, or gives a path.
     """
 
     name: str
@@ -94,7 +93,7 @@ class JobPart(Struct, frozen=True):
 class Jobs(Struct, frozen=True):
     """The *parts* of a release as jobs, into *parts_folder*, collected in *folder*.
 
-    *source* is a path from the working folder. *python* is the version that runs vbuild, and builds if the recipe names
+    *source* is a path from the working folder, *python* the version that runs vbuild, and builds if the recipe names
     none.
     """
 
@@ -142,8 +141,8 @@ class Jobs(Struct, frozen=True):
 def emitted(source: Path, system: CiSystem, *, options: Sequence[str] = ()) -> str:
     """The file that makes the release of the recipe or project at *source* on *system*, run in this working folder.
 
-    *options* are given to every ``vbuild matrix``. `BuildError` if the jobs would not find the recipe, or if the file
-    would be too large.
+    *options* are given to every ``vbuild matrix``. `BuildError` if jobs would not find the recipe, or for too large a
+    file.
     """
     jobs = Jobs.of(source, options)
     if system is CiSystem.GITHUB:
@@ -241,8 +240,6 @@ def _line(text: str, place: str) -> str:
 
 
 class ActionPins(Struct, frozen=True):
-    """The actions of a project's workflow, by the commits of their versions."""
-
     checkout: Written = Written("actions/checkout@08c6903cd8c0fde910a37f88322edcfb5dd907a8 # v5.0.0")
     python: Written = Written("actions/setup-python@e797f83bcb11b83ae66e0230d6156d7c80228e7c # v6.0.0")
     cache: Written = Written("actions/cache@0057852bfaa89a56745cba8c7296529d2fc39830 # v4.3.0")

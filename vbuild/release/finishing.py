@@ -1,7 +1,7 @@
 """From a portable wheel to a finished one: cut to its GPUs, stamped, verified, tested, and emulated.
 
-On a machine with more than the wheel's CPU level has, a test that passes says nothing of code above the level. In an
-emulator of the level such code ends the process by SIGILL.
+On a machine with more than the wheel's CPU level a test says nothing of code above the level; in an emulator of it such
+code ends the process by SIGILL.
 """
 
 import os
@@ -85,8 +85,8 @@ def slimmed_to_gpus(
 ) -> Mapping[Target, Path]:
     """The variant wheels of *targets*, cut in one pass from the *wheel* of their build, that of the target *first*.
 
-    `RepackageError` if it has no GPU code, or two of *targets* get the same. If they *may_be_built* alone, those are
-    left out that would keep code for others, as it cannot be cut.
+    `RepackageError` if it has no GPU code, or two of *targets* get the same. If they *may_be_built* alone, those that
+    would keep code for others are left out.
     """
     if not targets:
         return {}
@@ -239,7 +239,7 @@ def verified(
     """The verdict on *wheel*, compared with the build *baseline*; *failed* compiler calls may explain what it lacks.
 
     *overrides* are the commands whose flags were changed, if known. `WheelError` if *wheel* does not keep its promises,
-    or has no code to keep them with. In a part of a release `vbuild collect` decides.
+    or has no code to keep them with; in a part of a release that is for `vbuild collect` to say.
     """
     verdict = _judged(context, wheel, target, baseline=baseline, failed=failed)
     if context.is_part:

@@ -4,10 +4,9 @@
         -> `vbuild.verification.bench` -> BenchReport of each                                               `benched`
     plain, v3, v4 of one Python -> joined -> each copy verified -> tested as each level sees it        `HwcapsMerge`
 
-The Python that is timed counts for all: their compiled code differs in next to nothing.
-
-Wheels are joined after the split. What a split shares out has another name for each build, so that the copies of a
-module lead to the right ones. The other way round, a library that the split moves would leave its copies behind.
+The Python that is timed counts for all. Wheels are joined after the split: what it shares out has another name for each
+build, so that the copies of a module lead to the right ones. The other way round, a library that moves would leave its
+copies behind.
 """
 
 import json

@@ -3,14 +3,13 @@
 recipe -> source, native sources, toolkits fetched -> the build's hooks asked what it requires, for each Python
        -> uv pip compile --generate-hashes -> demo.lock next to demo.toml
 
-With --machine it writes for each machine a pylock.toml (PEP 751) of its variant of a project, and what that requires:
+With --machine, a pylock.toml (PEP 751) of each machine's variant of a project, and what that requires:
 
     NAME, places -> `vbuild.variants.select` for the machine -> its wheel's requirements, and what else is asked for
                  -> uv pip compile for its Python and platform -> pylock.h100.toml
                                                                   h100/demo-1.0-….whl
 
-The wheel stands beside the lock under its plain name: pip takes no file with a label, and no installer emits locks for
-variants. https://peps.python.org/pep-0751/
+The wheel stands beside the lock under its plain name: pip takes no file with a label. https://peps.python.org/pep-0751/
 """
 
 import dataclasses
@@ -137,7 +136,7 @@ def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpre
 
 
 def locked(recipe: Recipe, *, is_binding: bool = False) -> tuple[Recipe, tuple[str, ...]]:
-    """*recipe* with its lock if that is not stale, and otherwise in one line why not.
+    """*recipe* with its lock, or in one line why that is stale.
 
     `RecipeError` if the lock cannot be read, or *is_binding* and missing or stale.
     """
@@ -217,9 +216,9 @@ def lock_machines(
 ) -> tuple[MachineLock, ...]:
     """Write into *folder* a lock of *project*, out of *places*, for each of *machines*, by name.
 
-    What *requires* names is installed as well, and decides which versions fit. If *allow_builds*, requirements without
-    a wheel are built to ask what they require. `VariantError` for a machine for which nothing fits, `BuildError` if
-    what is required cannot be had; nothing is written then.
+    What *requires* names is installed as well. If *allow_builds*, requirements without a wheel are built to ask what
+    they require. Nothing is written if there is a `VariantError`, as nothing fits a machine, or a `BuildError`, as what
+    is required cannot be had.
     """
     asked_project(project, VariantError)
     names = {called: re.sub(r"[^A-Za-z0-9_-]+", "-", Path(called).stem) for called in machines}

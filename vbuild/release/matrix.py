@@ -5,11 +5,9 @@
         -> split -> benched -> merged for CPU levels -> indexed, with report                 `released`
 
 `builder` builds and repairs, `finishing` slims, stamps, verifies and tests, `levels` times and merges, `publication`
-indexes and reports. With a cluster, its workers take the steps of the second line; `vbuild cibuildwheel` has
-cibuildwheel build and test; `vbuild collect` starts from wheels that other runs finished. A target that fails at any
-step leaves the others alone: the release has a `Failure` for it.
-
-A recipe without CUDA loads nothing of slimming, one without a split nothing of splitting.
+indexes and reports. A cluster takes the steps of the second line, cibuildwheel those of building and testing; `vbuild
+collect` starts from wheels of other runs. A target that fails leaves the others alone: the release has a `Failure` for
+it.
 """
 
 import dataclasses
@@ -68,10 +66,9 @@ _SHOWN = 5
 class MatrixRequest(Struct, frozen=True, kw_only=True):
     """How a recipe is built; by default every target, here.
 
-    *jobs* builds run at a time, or as many as the machine bears if it is None. If the run *is_locked*, it uses nothing
-    that the recipe's lock does not name. A run that *is_part* of a release leaves to `vbuild collect` what needs all of
-    it. *axes* are used instead of those of the recipe's ``[matrix]``. *on_note* gets lines on what was chosen for the
-    user.
+    *jobs* builds run at a time, or as many as the machine bears. If the run *is_locked*, it uses nothing that the
+    recipe's lock does not name. A run that *is_part* of a release leaves to `vbuild collect` what needs all of it.
+    *axes* replace those of the recipe's ``[matrix]``. *on_note* gets lines on what was chosen for the user.
     """
 
     jobs: int | None = 1
@@ -97,8 +94,7 @@ def matrix(
 ) -> ReleaseResult:
     """Build *source*, as in `vbuild.build.init`, into *folder*, with *store* or the user's cache.
 
-    A `VbuildError` is raised, and no wheel written, if no build can start or if the wheels would contradict others in
-    the folder.
+    `VbuildError`, and no wheel written, if no build can start or the wheels would contradict others in the folder.
     """
     recipe, targets, stale = recipe_and_targets(source, request)
     context = ReleaseContext(
@@ -266,7 +262,6 @@ def baseline_of(target: Target, others: Iterable[Target]) -> Target | None:
 
 
 def without_cpu(target: Target) -> tuple[object, ...]:
-    """What the host code of *target* depends on, but for the CPU level."""
     return (target.python, target.choices, target.requires, target.cuda.toolkit if target.cuda else None)
 
 
@@ -363,8 +358,7 @@ def _split_wheels(
 ) -> tuple[Sequence[Product | Failure], "Split | None"]:
     """*outcomes* with thin wheels instead of fat ones, and the account of the split, or None without one.
 
-    A wheel that passed its test and changed is tested again, with the wheels that it requires now: the wheel that is
-    published is the one that was tested.
+    A wheel that passed its test and changed is tested again, with the wheels that it requires now.
     """
     products = [outcome for outcome in outcomes if isinstance(outcome, Product)]
     if context.split is None or not products:

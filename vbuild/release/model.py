@@ -60,9 +60,9 @@ OnProgress = Callable[[Target, str], None]
 class Product(Struct, frozen=True):
     """A finished wheel: how it was built and in how many *seconds*, its verdict and the result of its test.
 
-    *emulation* is its run in an emulator of its CPU level. *lists* are lists of GPU architectures that were changed in
-    commands of nvcc. It *is_built* in this run, or by an earlier one; it *is_kept* if that also finished it.
-    *not_reproducible* is None if not known.
+    *emulation* is its run in an emulator of its CPU level. *lists* are GPU architectures that were changed in commands
+    of nvcc. It *is_built* in this run, or by an earlier one; it *is_kept* if that also finished it. *not_reproducible*
+    is None if not known.
     """
 
     target: Target
@@ -148,8 +148,6 @@ class Product(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """Why there is no wheel of a target."""
-
     target: Target
     error: str
     log: Path | None
@@ -171,8 +169,8 @@ class Failure(Struct, frozen=True):
 class ReleaseResult(Struct, frozen=True):
     """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them.
 
-    *notes* are what the user should know, *split* what was taken out of the finished wheels, *choices* what standard
-    machines get, and *bench* what the recipe's bench says.
+    *notes* are for the user, *split* is what was taken out of the wheels, *choices* what standard machines get, *bench*
+    what the recipe's bench says.
     """
 
     name: str
@@ -283,8 +281,8 @@ class ReleaseFamily(Struct, frozen=True):
 class ReleaseContext(Struct, frozen=True, kw_only=True):
     """The release of *targets* of a *recipe*, or a part of it if it *is_part*, and where its steps work.
 
-    Results go into *folder* and work in progress into *stage*. None as *cache* keeps nothing. The statement of
-    provenance names *source*, the files in *inputs* and the folders in *parts*.
+    Results go into *folder*, work in progress into *stage*. None as *cache* keeps nothing. The statement of provenance
+    names *source*, *inputs* and *parts*.
     """
 
     recipe: Recipe
@@ -331,7 +329,7 @@ class ReleaseWheels(Struct, frozen=True):
     """The outcome of each target, and how wheels that a split or a merge changes are tested again.
 
     *test_again* tests a wheel with those that it requires in a folder. *python* finds the Python of a target here, or
-    raises `BuildError`. *siblings* are the targets of the same Python, by default those of the release.
+    raises `BuildError`. *siblings* are the targets of the same Python.
     """
 
     outcomes: Sequence[Product | Failure]

@@ -1,12 +1,11 @@
 """Put the finished wheels of a release into the folder of results, with index and report, in one step at the end.
 
-The report says which wheel standard machines get out of the finished folder.
+The report says which wheel standard machines, of those that the release could be for, get out of the finished folder.
 
     CPU levels without a GPU, then GPUs in the hosts that they usually stand in   x   the Pythons of the release
         -> `vbuild.variants.select` out of the finished folder -> MachineChoice
 
-Only machines that the release could be for are asked. Drivers run the newest CUDA toolkit of the release, or the GPU's
-first if no variant asks for one.
+Drivers run the newest CUDA toolkit of the release, or the GPU's first if no variant asks for one.
 """
 
 import json
@@ -96,8 +95,7 @@ def published(
 ) -> ReleaseResult:
     """Index the finished wheels with those of the same release in the folder of results, then move all of it there.
 
-    *split* is the account of what was taken out of the wheels. Wheels of an earlier run that *bench* leaves out now are
-    removed.
+    *split* is the account of what was taken out of the wheels. Earlier wheels that *bench* leaves out now are removed.
     """
     folder, stage = context.folder, context.stage
     products = tuple(outcome for outcome in outcomes if isinstance(outcome, Product))
@@ -252,7 +250,6 @@ def _machines_asked(folder: Path, names: Sequence[WheelName]) -> Iterator[tuple[
 
 
 def _pythons(names: Iterable[WheelName]) -> list[tuple[str, str]]:
-    """The interpreter and ABI tags of the Pythons that wheels are for, the oldest first."""
     pythons: set[tuple[str, str]] = set()
     for name in names:
         for tag in name.tags:

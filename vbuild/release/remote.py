@@ -2,16 +2,16 @@
 
     recipe, source -> packed -> builds, each once -> finished, each build's wheels -> Product, or at any step a Failure
 
-Values go both ways, pickled behind the check that both sides are one vbuild; paths in them mean nothing on another
-machine. A worker builds, finishes and tests wheels with its own compilers and its own cache:
+Values go both ways, pickled behind the check that both sides are one vbuild; a path in them means nothing elsewhere. A
+worker uses its own compilers and its own cache:
 
     built(message, task, source) -> RemoteBuild, wheel
     finished(message, task, build, baseline) -> RemoteWheels, wheels
     tested(message, task, names, wheels) -> TrialResult, or RemoteFailure
 
-The client needs no compiler, and no Python of the recipe's. Its cache is neither read nor written: its keys say what
-that machine would build. Dask hands a build's bytes from worker to worker. What builds of one run share on a worker is
-on one `WorkerState`, until other runs have come. Each job has its own folder: it may be done twice.
+The client needs no compiler and no Python of the recipe's, and leaves its cache alone: its keys are of that machine.
+Dask hands a build's bytes from worker to worker. What builds of one run share on a worker is on one `WorkerState`. Each
+job has its own folder: it may be done twice.
 """
 
 import dataclasses
@@ -112,8 +112,6 @@ class RunMessage(Struct, frozen=True):
 
 
 class Task(Struct, frozen=True):
-    """The *targets* of a job, and their *places* in the run."""
-
     places: tuple[int, ...]
     targets: tuple[Target, ...]
 
@@ -140,8 +138,8 @@ class RemoteWheels(Struct, frozen=True):
 def wheels_of_workers(context: ReleaseContext, executor: Executor) -> Iterator[ReleaseWheels]:
     """The wheels of all targets, made by the workers of *executor*, which test changed wheels within the block.
 
-    When the block ends, also by Ctrl-C, jobs that are not done are cancelled. `BuildError` without such a cluster, or
-    for a recipe with native dependencies, whose sources only this machine has.
+    Its end, also by Ctrl-C, cancels jobs that are not done. `BuildError` without such a cluster, or for a recipe with
+    native dependencies, whose sources only this machine has.
     """
     recipe = context.recipe
     if recipe.natives:
@@ -264,7 +262,6 @@ class _Remote(Struct, frozen=True):
             yield replace(outcome, target=target, wheel=wheel, verdict=replace(outcome.verdict, wheel=wheel))
 
     def _failure(self, target: Target, why: RemoteFailure | BuildError) -> Failure:
-        """The failure of *target*, its logs written here."""
         self.context.on_progress(target, "failed")
         if isinstance(why, BuildError):
             return Failure(target, str(why), None)

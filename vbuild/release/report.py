@@ -1,12 +1,11 @@
-"""The report of a release as values: ``report.json``, and a page that needs no network and is readable in ten seconds.
+"""The report of a release as values: ``report.json``, and a page that needs no network.
 
     Product, Failure -> WheelEntry, FailureEntry -> Report -> report.json
     report.json -> checked against report.schema.json -> Report -> page, or `vbuild.release.collect`
     Report -> what failed, each wheel, who gets what, the limits of PyPI, overridden flags, notes
            -> report.html.jinja with report.css and report.js inside, which only filter and sort the rows
 
-Fields stand in the order of the keys in the file. vbuild writes the keys of the schema and no others; a report that it
-reads may be of a later version and have more. https://json-schema.org/draft/2020-12/json-schema-validation
+Fields stand in the order of the keys in the file. A report that is read may be of a later version and have more keys.
 """
 
 import json
@@ -282,7 +281,6 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The versions of the project's own wheels: one, if all is well."""
         return tuple(dict.fromkeys(wheel.name.version for wheel in self.wheels if wheel.name.project == self.project))
 
     @property
@@ -295,7 +293,6 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def files(self) -> dict[str, int]:
-        """Bytes of each file by name."""
         sizes = {wheel.wheel: wheel.size for wheel in self.wheels}
         return sizes | {companion.file: companion.size for companion in self.companions}
 
@@ -618,8 +615,6 @@ class Mood(StrEnum):
 
 
 class Gauge(Struct, frozen=True):
-    """A size in bytes against a *limit*."""
-
     title: str
     file: str
     size: int
