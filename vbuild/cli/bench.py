@@ -1,5 +1,3 @@
-"""`vbuild bench`: which of several wheels is faster."""
-
 from pathlib import Path
 
 import click

@@ -1,5 +1,3 @@
-"""`vbuild cache`: what the user's cache has, and removing it."""
-
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 

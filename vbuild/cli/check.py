@@ -1,5 +1,3 @@
-"""`vbuild check`: what keeps a folder of wheels from being published."""
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,5 +1,3 @@
-"""`vbuild cibuildwheel`: a release whose wheels cibuildwheel builds."""
-
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`vbuild collect`: one release of parts that several jobs built."""
-
 from pathlib import Path
 
 import click

@@ -1,5 +1,3 @@
-"""`vbuild doctor`: whether installed GPU code runs on the GPUs that are there."""
-
 import os
 import sys
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,3 @@
-"""`vbuild index`: what installers need to choose among variant wheels."""
-
 from pathlib import Path
 
 import click

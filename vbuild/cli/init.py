@@ -1,5 +1,3 @@
-"""`vbuild init`: write a recipe for a project, or its workflows."""
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`vbuild inspect`: what is in wheels."""
-
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path

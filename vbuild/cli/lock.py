@@ -1,5 +1,3 @@
-"""`vbuild lock`: pin what a recipe is built from, or what machines install of a release."""
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,4 @@
-"""The command line: options in, one library call, a report out.
-
-Every command is a module of its name, which imports its verb when it runs: ``vbuild --help`` loads click alone.
-"""
+"""The list of commands, each the module of its name."""
 
 import click
 

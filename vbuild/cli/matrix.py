@@ -1,5 +1,3 @@
-"""`vbuild matrix`: build every target of a recipe, or print the jobs that do it elsewhere."""
-
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

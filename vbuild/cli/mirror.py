@@ -1,5 +1,3 @@
-"""`vbuild mirror`: an index of a fleet's own, cut to its GPUs; and `vbuild mirror verify`."""
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`vbuild publish`: finished wheels in the layouts that people can install from."""
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,3 @@
-"""`vbuild repair`: a portable wheel, as auditwheel makes it, for code above the baseline, too."""
-
 from pathlib import Path
 
 import click

@@ -1,5 +1,3 @@
-"""`vbuild select`: which wheel a machine gets."""
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,3 @@
-"""`vbuild slim`: CUDA wheels cut to the GPUs that one names."""
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,3 @@
-"""`vbuild split`: bundled shared libraries moved into wheels of their own."""
-
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

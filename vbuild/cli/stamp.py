@@ -1,5 +1,3 @@
-"""`vbuild stamp`: a wheel under a variant label."""
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`vbuild toolkit`: the CUDA toolkits that `vbuild matrix` fetched from the package index."""
-
 import click
 
 from vbuild.cli import options, terminal

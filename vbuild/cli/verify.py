@@ -1,5 +1,3 @@
-"""`vbuild verify`: whether a wheel's code is what its name and metadata promise."""
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
