@@ -172,13 +172,6 @@ def test_a_dry_run_says_the_same_and_writes_nothing(tmp_path: Path) -> None:
     assert before == set(tmp_path.iterdir()) - {tmp_path / "site"}
 
 
-def test_locks_of_other_tools_are_mirrored_as_they_are(wheels: Path, tmp_path: Path) -> None:
-    source = lock_of(tmp_path / "pylock.toml", wheels / FAT, wheels / PLAIN)
-    result = mirror([str(source)], tmp_path / "site", fleet("9.0"), MirrorRequest())
-    assert [file.original.file for file in result.files] == [FAT, PLAIN]
-    assert checked_mirror(tmp_path / "site").problems == ()
-
-
 @pytest.mark.usefixtures("server")
 def test_the_lock_of_a_project_is_mirrored_without_the_project(tmp_path: Path) -> None:
     project = tmp_path / "project"

@@ -14,8 +14,6 @@ from tests.factories.redirect_installs import (
     COMPANION,
     METADATA,
     NAME,
-    V3,
-    V4,
     environment,
     interpreters,
     label,
@@ -24,7 +22,6 @@ from tests.factories.redirect_installs import (
     ran,
     refusal,
     release,
-    self_signed,
     served,
     uv,
     virtual,
@@ -93,16 +90,6 @@ def test_uv_compiles_and_locks_without_a_wheel(tmp_path: Path, python: Path, ask
     ran([UV, "lock", "--project", project, "--python", python, *links(tmp_path)], tmp_path)
     assert "redirect/demo-1.0.tar.gz" in (project / "uv.lock").read_text()
     assert asked == []
-
-
-@pytest.mark.nightly
-def test_pip_checks_the_hash_of_the_sdist_and_that_the_wheels(
-    tmp_path: Path, python: Path, asked: list[tuple[str, str]]
-) -> None:
-    pins = tmp_path / "out" / "redirect" / "requirements.txt"
-    ran(pip(python, "install", "--require-hashes", *links(tmp_path), "-r", pins), tmp_path)
-    assert label(python) == "plain"
-    assert len(asked) == 1
 
 
 @pytest.mark.nightly
@@ -224,16 +211,6 @@ def test_editable_installs_are_refused_in_a_line(
 
 
 @pytest.mark.nightly
-def test_where_no_wheel_fits_there_is_a_line_that_names_all(tmp_path: Path, python: Path) -> None:
-    wheel(tmp_path / "dist", "demo-1.0-cp399-none-any.whl")
-    laid_out(tmp_path / "dist", tmp_path / "out")
-    said = refusal(pip(python, "install", *links(tmp_path), "demo"), tmp_path)
-    assert "demo-1.0: no plain wheel for Python 3." in said
-    assert "there are demo-1.0-cp399-none-any.whl" in said
-    assert "Traceback" not in said
-
-
-@pytest.mark.nightly
 @TOOLS
 def test_the_second_machine_gets_the_firsts_wheel_from_the_cache_and_the_doctor_finds_it(
     tmp_path: Path, python: Path, tool: Command
@@ -275,23 +252,6 @@ def test_a_mirror_gets_no_variant_under_the_name_of_the_plain_wheel(tmp_path: Pa
     assert (laid / "mirror" / NAME).read_bytes() == (tmp_path / "dist" / NAME).read_bytes()
 
 
-@pytest.mark.nightly
-def test_what_was_chosen_is_said_where_builds_are_told(tmp_path: Path, python: Path) -> None:
-    laid = laid_out(release(tmp_path / "dist", "v3"), tmp_path / "out", by_hardware=True)
-    command = pip(python, "install", "--verbose", *links(tmp_path), "demo")
-    said = ran(command, tmp_path, masked("x86-64-v3", tmp_path), VBUILD_FIND_LINKS=str(laid / "wheels"))
-    assert "chose x86_64_v3 for this machine; on others that share its cache, install without cache" in said
-
-
-@pytest.mark.nightly
-def test_a_label_can_be_asked_for(tmp_path: Path, python: Path, asked: list[tuple[str, str]]) -> None:
-    command = uv(python, "install", "--no-cache", *links(tmp_path), "demo")
-    ran(command, tmp_path, VBUILD_SELECT="x86_64_v4")
-    assert label(python) == "x86_64_v4"
-    assert asked == [(f"/redirect/wheels/{V4}", "")]
-    assert V3 not in str(asked)
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("tag", interpreters())
 def test_every_python_gets_its_wheel(tmp_path: Path, tag: str) -> None:
@@ -301,21 +261,6 @@ def test_every_python_gets_its_wheel(tmp_path: Path, tag: str) -> None:
     words = ("install", "--target", str(tmp_path / "site"), *links(tmp_path), "demo")
     ran(uv(interpreters()[tag], *words), tmp_path, VBUILD_FIND_LINKS=str(laid / "wheels"))
     assert (tmp_path / "site" / "demo" / "__init__.py").read_text() == f"'{tag}'"
-
-
-@pytest.mark.nightly
-@TOOLS
-def test_a_server_with_a_certificate_of_its_own_needs_a_variable(tmp_path: Path, python: Path, tool: Command) -> None:
-    release(tmp_path / "dist")
-    (tmp_path / "out").mkdir()
-    certificate = self_signed(tmp_path)
-    with served(tmp_path / "out", certificate) as (url, asked):
-        laid_out(tmp_path / "dist", tmp_path / "out", f"{url}/redirect")
-        command = tool(python, "install", *links(tmp_path), "demo")
-        assert "certificate verify failed" in refusal(command, tmp_path)
-        ran(command, tmp_path, PIP_CERT=str(certificate))
-    assert label(python) == "plain"
-    assert len(asked) == 1
 
 
 @pytest.mark.nightly

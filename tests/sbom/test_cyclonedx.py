@@ -132,14 +132,6 @@ def test_a_library_that_went_is_no_part_and_says_where_it_is() -> None:
     assert moved["bom-ref"] not in tree[found["metadata"]["component"]["bom-ref"]]
 
 
-def test_what_was_cut_has_its_ancestors_with_the_gpus_they_were_for() -> None:
-    [cut] = [part for part in document(FULL)["components"] if part["name"] == "_C.so"]
-    assert [each["hashes"][0]["content"] for each in cut["pedigree"]["ancestors"]] == ["cd" * 32, "ef" * 32]
-    assert {"name": "vbuild:gpus", "value": "sm_90"} in cut["properties"]
-    first = cut["pedigree"]["ancestors"][0]
-    assert {"name": "vbuild:gpus", "value": "sm_80, sm_90, PTX for sm_90"} in first["properties"]
-
-
 DAMAGES = {
     "no JSON": b"{",
     "no object": b"[]",

@@ -5,7 +5,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from tests.factories.rattler import rattler_answer
-from vbuild.errors import RepackageError
 from vbuild.publishing.conda.plan import matchspec
 
 # no post-release, local version or .dev: what conda does with these is said where they are mapped
@@ -40,12 +39,6 @@ OPERATORS = ["==", "!=", ">=", "<=", "<", ">", "~=", "==*", "!=*"]
 )
 def test_specifiers_are_said_in_conda_s_words(specifiers: str, said: str) -> None:
     assert matchspec(SpecifierSet(specifiers)) == said
-
-
-def test_what_is_no_version_has_no_equivalent() -> None:
-    with pytest.raises(RepackageError) as refusal:
-        matchspec(SpecifierSet("===2024-nightly"))
-    assert str(refusal.value) == ("===2024-nightly: conda has no equivalent; expected a version as PEP 440 writes it")
 
 
 def test_conda_allows_the_versions_that_pep_440_allows() -> None:

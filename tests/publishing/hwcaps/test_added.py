@@ -46,13 +46,11 @@ def bundled(level: str, *, more: str = "", module_level: str = "v1", name: str =
     return repaired({"demo/__init__.py": "from demo._c import level\n", f"demo/{so('_c')}": of}, library)
 
 
-def planned(
-    folder: Path, published: Files, other: Files, *, name: str = NAME, of: str = NAME, added: int = 1
-) -> PublishPlan:
+def planned(folder: Path, published: Files, other: Files, *, name: str = NAME, of: str = NAME) -> PublishPlan:
     """The plan for the wheel called *of*, and another called *name* that is added."""
     plain = hwcaps_wheel(folder / "published", published, name=of)
     more = hwcaps_wheel(folder / "other", other, name=name)
-    return Hwcaps(added=((V3, more),) * added).plan(releases_at([plain]))
+    return Hwcaps(added=((V3, more),)).plan(releases_at([plain]))
 
 
 def wheels(plan: PublishPlan) -> list[NewWheel]:
@@ -279,12 +277,6 @@ def test_a_wheel_that_belongs_to_none_is_refused(tmp_path: Path, what: str) -> N
         planned(tmp_path, package("v1"), package("v3"), name=name)
     tag = NAME.removesuffix(".whl").split("-", 2)[2]
     assert str(caught.value) == f"{name}: no plain wheel of its release, Python and ABI to add it to; found: {tag}"
-
-
-def test_a_level_that_is_added_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RepackageError) as caught:
-        planned(tmp_path, package("v1"), package("v3"), added=2)
-    assert str(caught.value) == f"{NAME} and {NAME}: two wheels of one level; expected one"
 
 
 def test_a_level_that_has_no_folder_is_refused(tmp_path: Path) -> None:

@@ -116,10 +116,6 @@ WRONG = [
         },
         "error: x86_64_v3/demo-1.0-py3-none-any.whl: is not +x86.64.v3, as others of demo 1.0 in this index are; ",
     ),
-    (
-        {f"demo-{LOCAL}": "", "demo-1.0-py3-none-any.whl": ""},
-        "error: x86_64_v3/demo-1.0-py3-none-any.whl: is not +x86.64.v3, as others of demo 1.0 in this index are; ",
-    ),
 ]
 
 

@@ -78,11 +78,6 @@ def test_the_layers_and_settings_of_a_base_come_first_and_its_blobs_are_hard_lin
         assert blob(layout, layer["digest"]).samefile(blob(below, layer["digest"]))
 
 
-def test_a_base_is_named_behind_a_colon(tmp_path: Path) -> None:
-    below = base(tmp_path / "below", FILES, ref="slim")
-    assert Oci(base=Path(f"{below}:slim")).plan(releases_at([plain(tmp_path)])).outputs
-
-
 def test_names_and_folders_have_colons_themselves(tmp_path: Path) -> None:
     below = base(tmp_path / "below", FILES)
     index = json.loads((below / "index.json").read_bytes())

@@ -14,9 +14,6 @@ from tests.factories.images import blob, images_of, index_of, labelled, laid_out
 from tests.factories.layouts import attach
 from tests.factories.variants import tiny_wheel
 from vbuild.publishing.oci.check import problems
-from vbuild.publishing.oci.model import Layer, NewFile
-from vbuild.publishing.oci.writing import write_layer
-from vbuild.wheel.archive import SharedWheels
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
 PROPERTIES, LABEL = "dev.wheelnext.variant.properties", "dev.wheelnext.variant.label"
@@ -208,11 +205,3 @@ def test_something_else_than_an_image_is_a_problem(folder: Path) -> None:
     entry = {"mediaType": "text/plain", "digest": stored(layout, b"x"), "size": 1}
     (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
     assert errors(folder) == ["text/plain, expected an index or a manifest"]
-
-
-def test_a_layer_written_by_hand_is_sound(tmp_path: Path) -> None:
-    written = write_layer(
-        Layer((NewFile("a", 0o644, b"x" * 3_000_000),), "x"), tmp_path, moment=0, wheels=SharedWheels(keeps=False)
-    )
-    data = (tmp_path / written.descriptor.digest[7:]).read_bytes()
-    assert written.diff_id == f"sha256:{sha256(gzip.decompress(data)).hexdigest()}"

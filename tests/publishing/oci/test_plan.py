@@ -308,8 +308,3 @@ def test_a_companion_of_another_version_is_in_no_image(tmp_path: Path) -> None:
     assert told(planned(thin, companion(tmp_path))) == (
         "demo 1.0 requires demo-libs==8: only the base can bring that.",
     )
-
-
-def test_an_archive_without_times_is_of_1980(tmp_path: Path) -> None:
-    layout = laid_out([wheel(tmp_path, f"demo-1.0-{LINUX}.whl", day=(1980, 0, 0, 0, 0, 0))], tmp_path) / "demo-1.0"
-    assert images_of(layout, "cp311")[0][2]["created"] == "1980-01-01T00:00:00Z"

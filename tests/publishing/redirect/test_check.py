@@ -102,16 +102,20 @@ def test_a_pinned_file_that_is_no_wheel_is_told(laid: Path) -> None:
     assert problem.endswith(" [archive]")
 
 
-def test_tags_and_labels_that_the_name_does_not_have_are_told(laid: Path) -> None:
-    rewritten(laid, "wheels.json", row_changed(tags=["py3-none-linux_x86_64"]))
-    assert found(laid) == [f'{NAME}: wheels.json says tags ["py3-none-linux_x86_64"], expected ["py3-none-any"] [pins]']
-    rewritten(laid, "wheels.json", row_changed(tags=["py3-none-any"], label="fast"))
-    assert found(laid) == [f'{NAME}: wheels.json says label "fast", expected null [pins]']
-
-
-def test_pythons_that_the_wheel_does_not_have_are_told(laid: Path) -> None:
-    rewritten(laid, "wheels.json", row_changed(python=[[[3, 8], [99]]]))
-    assert found(laid) == [f"{NAME}: wheels.json says python [[[3, 8], [99]]], expected [[[3, 9], [99]]] [pins]"]
+@pytest.mark.parametrize(
+    ("key", "stated", "expected"),
+    [
+        ("tags", ["py3-none-linux_x86_64"], ["py3-none-any"]),
+        ("label", "fast", None),
+        ("python", [[[3, 8], [99]]], [[[3, 9], [99]]]),
+    ],
+)
+def test_what_the_name_and_metadata_of_a_wheel_do_not_say_is_told(
+    laid: Path, key: str, stated: object, expected: object
+) -> None:
+    rewritten(laid, "wheels.json", row_changed(**{key: stated}))
+    what = f"wheels.json says {key} {json.dumps(stated)}, expected {json.dumps(expected)}"
+    assert found(laid) == [f"{NAME}: {what} [pins]"]
 
 
 def test_variants_in_another_order_are_told(laid: Path) -> None:
