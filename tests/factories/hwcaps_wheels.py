@@ -127,9 +127,9 @@ def so(name: str) -> str:
     return f"{name}.cpython-{PYTHON.removeprefix('cp')}-x86_64-linux-gnu.so"
 
 
-def hwcaps_release(folder: Path, builds: Mapping[str, Mapping[str, bytes | str]], *, name: str = NAME) -> list[Path]:
+def hwcaps_release(folder: Path, builds: Mapping[str, Mapping[str, bytes | str]]) -> list[Path]:
     """The wheels of a release, by level."""
-    return [hwcaps_wheel(folder, files, level, name=name) for level, files in builds.items()]
+    return [hwcaps_wheel(folder, files, level) for level, files in builds.items()]
 
 
 def join(folder: Path, wheels: Sequence[Path]) -> Path:
@@ -159,11 +159,10 @@ def program_output(
     *,
     level: str = "v4",
     before: Sequence[str | Path] = (),
-    python: str = sys.executable,
     **more: str,
 ) -> str:
     """What *program* prints where *folder* is site-packages, on a processor of *level*; *before* starts Python."""
-    command = [*before, python, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); {program}"]
+    command = [*before, sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); {program}"]
     run = subprocess.run(command, env=environment(level, **more), capture_output=True, text=True, check=False)
     assert not run.returncode, run.stderr
     return run.stdout.strip()

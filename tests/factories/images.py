@@ -39,13 +39,11 @@ int level(void) { return 1; }
 """
 
 
-def levelled(
-    folder: Path, level: str | None = PLAIN, *, tag: str = TAG, more: Mapping[str, bytes | str] | None = None
-) -> Path:
+def levelled(folder: Path, level: str | None = PLAIN) -> Path:
     """The wheel of ``demo`` compiled for *level*, with a program, a script, a header, data and a large module."""
     march = () if level is None else (f"-march={level}",)
     label = "" if level is None else "-" + level.replace("-", "_")
-    name = f"demo-1.0-{tag}{label}.whl"
+    name = f"demo-1.0-{TAG}{label}.whl"
     files: dict[str, bytes | str] = {
         "demo/__init__.py": "",
         "demo/_c.so": library(None, source=MODULE + _LEVEL, flags=march),
@@ -55,13 +53,10 @@ def levelled(
         "demo-1.0.data/headers/demo.h": "int level(void);\n",
         "demo-1.0.data/data/share/demo/data.txt": "data\n",
         f"{dist_info_of(name)}/entry_points.txt": ENTRY_POINTS,
-        **(more or {}),
     }
     if level is not None:
-        label_of = level.replace("-", "_")
-        files[f"{dist_info_of(name)}/variant.json"] = document(
-            variant(label_of, f"x86_64 :: level :: {level[-2:]}")
-        ).pack()
+        described = document(variant(level.replace("-", "_"), f"x86_64 :: level :: {level[-2:]}"))
+        files[f"{dist_info_of(name)}/variant.json"] = described.pack()
     return wheel(folder, name, files, modes={"demo/_c.so": 0o755, "demo-1.0.data/scripts/demo-script": 0o755})
 
 

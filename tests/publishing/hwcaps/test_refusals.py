@@ -204,8 +204,8 @@ def other(folder: Path, name: str) -> Path:
     return hwcaps_wheel(folder / name.partition(".whl")[0], package("v3"), name=name)
 
 
-def levelled(path: Path, level: str = "v3") -> Path:
-    return stamped(path, path.parent / "stamped", variant=variant(f"x86_64_{level}", f"x86_64 :: level :: {level}"))
+def levelled(path: Path) -> Path:
+    return stamped(path, path.parent / "stamped", variant=variant("x86_64_v3", "x86_64 :: level :: v3"))
 
 
 def plain(folder: Path) -> Path:

@@ -32,7 +32,7 @@ from tests.factories.wheels import wheel
 from vbuild.errors import RepackageError
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.model import LinkedFile, PublishPlan, Text
-from vbuild.publishing.redirect.plan import PINS, Redirect
+from vbuild.publishing.redirect.plan import PINS, Redirect, problems
 from vbuild.publishing.redirect.sdist import admitted
 from vbuild.publishing.releases import releases_at
 from vbuild.wheel.name import WheelName
@@ -384,6 +384,22 @@ def test_the_newest_of_ten_values_is_not_the_last_of_the_alphabet(tmp_path: Path
     laid = laid_out(tmp_path / "dist", tmp_path / "out", by_installed=True)
     found = json.loads((unpacked(laid) / "wheels.json").read_bytes())
     assert found["values"] == ["engine2.10", "engine2.9"]
+
+
+def test_an_sdist_can_go_by_hardware_and_by_what_is_installed(tmp_path: Path) -> None:
+    against(tmp_path / "dist", "1.4", "2.0", levels=("v3",))
+    laid = laid_out(tmp_path / "dist", tmp_path / "out", by_hardware=True, by_installed=True)
+    inside = unpacked(laid)
+    found = json.loads((inside / "wheels.json").read_bytes())
+    assert found["values"] == ["engine2.0", "engine1.4"]
+    assert found["order"] == [["x86_64_v3", ["x86_64 :: level :: v3"]]]
+    assert [(row["value"], row.get("label")) for row in found["wheels"]] == [
+        (value, label) for label in ("x86_64_v3", None) for value in ("engine2.0", "engine1.4")
+    ]
+    assert {path.name for path in inside.glob("*.py")} == {
+        *("redirectbackend.py", "redirecthardware.py", "redirectinstalled.py")
+    }
+    assert list(problems(laid)) == []
 
 
 def test_wheels_that_do_not_say_what_they_were_built_against_are_refused(tmp_path: Path) -> None:
