@@ -26,7 +26,7 @@ from vbuild.files.hashing import Digests
 from vbuild.files.reading import read_file
 from vbuild.mirroring.making import Made
 from vbuild.mirroring.model import MirroredFile, Site, SiteMachine, check_name
-from vbuild.sbom.statement import PROVENANCE, statement
+from vbuild.sbom.statement import PROVENANCE, dependency, statement
 from vbuild.variants.index import index
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.simple_index import fill_index
@@ -98,12 +98,7 @@ def write_site(
         (new / MIRROR).write_bytes(site.packed())
         changed = [file for file in site.files if file.is_changed]
         originals = [
-            {
-                "name": file.original.file,
-                **({"uri": file.original.url} if file.original.url else {}),
-                "digest": {"sha256": file.original.sha256},
-            }
-            for file in changed
+            dependency(file.original.file, uri=file.original.url, sha256=file.original.sha256) for file in changed
         ]
         provenance = statement([new / file.path for file in changed], earlier=originals, verb="mirror", asked=asked)
         (new / PROVENANCE).write_bytes(provenance)

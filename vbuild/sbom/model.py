@@ -152,12 +152,12 @@ def packed(bill: Bill) -> bytes:
         "version": 1,
         "metadata": {
             "tools": {"components": [{"type": "application", "name": "vbuild", "version": bill.tool}]},
-            "component": {**whole, "purl": bill.purl, **_sources(bill)},
+            "component": {**whole, "purl": bill.purl, **stated(**_sources(bill))},
         },
         "components": parts,
         "dependencies": [
             {"ref": bill.purl, "dependsOn": [part["bom-ref"] for part in parts if part.get("scope") != "excluded"]},
-            *({"ref": ref, **({"dependsOn": moved[ref]} if ref in moved else {})} for ref in references),
+            *(stated(ref=reference, dependsOn=moved.get(reference)) for reference in references),
         ],
     }
     if bill.makings:
@@ -195,28 +195,26 @@ def _parts(bill: Bill) -> Iterator[_Json]:
 
 
 def _file(file: BillFile, whole: str) -> _Json:
+    name = file.path.rpartition("/")[2]
     # an empty list says that there is no GPU code any more
     gpus = ", ".join(file.gpus) if file.gpus or any(change.gpus for change in file.before) else None
-    part: _Json = {
+    ancestors = [
+        stated(
+            type="library",
+            name=name,
+            hashes=_hashes(change.sha256),
+            properties=_properties(changed=change.how, gpus=", ".join(change.gpus) or None),
+        )
+        for change in file.before
+    ]
+    return {
         "type": "library",
         "bom-ref": f"{whole}#{sha256(file.path.encode()).hexdigest()}",
-        "name": file.path.rpartition("/")[2],
+        "name": name,
         "hashes": _hashes(file.sha256),
-        **_properties(path=file.path, bundled="true" if _BUNDLED in file.path else None, gpus=gpus),
+        "properties": _properties(path=file.path, bundled="true" if _BUNDLED in file.path else None, gpus=gpus),
+        **stated(pedigree=stated(ancestors=ancestors)),
     }
-    if file.before:
-        part["pedigree"] = {
-            "ancestors": [
-                {
-                    "type": "library",
-                    "name": part["name"],
-                    "hashes": _hashes(change.sha256),
-                    **_properties(changed=change.how, gpus=", ".join(change.gpus) if change.gpus else None),
-                }
-                for change in file.before
-            ]
-        }
-    return part
 
 
 def _gone(gone: Gone, whole: str) -> _Json:
@@ -225,11 +223,8 @@ def _gone(gone: Gone, whole: str) -> _Json:
         "type": "library",
         "bom-ref": f"{gone.purl or whole}{_GONE}{sha256(about.encode()).hexdigest()}",
         "name": gone.name,
-        **({"version": gone.version} if gone.version else {}),
-        "scope": "excluded",
-        "hashes": _hashes(gone.sha256),
-        **({"purl": gone.purl} if gone.purl else {}),
-        **_properties(path=gone.path, fate=gone.fate, target=gone.target, evidence=gone.evidence),
+        **stated(version=gone.version, scope="excluded", hashes=_hashes(gone.sha256), purl=gone.purl),
+        "properties": _properties(path=gone.path, fate=gone.fate, target=gone.target, evidence=gone.evidence),
     }
 
 
@@ -266,11 +261,13 @@ def _material(material: Material, reference: str) -> _Json:
         "type": "application" if is_tool else "library",
         "bom-ref": reference,
         "name": material.name,
-        **({"version": material.version} if material.version else {}),
-        **({"hashes": _hashes(material.sha256)} if material.sha256 else {}),
-        **({"purl": material.purl} if material.purl else {}),
-        **({"externalReferences": [reference_to]} if material.url else {}),
-        **_properties(role=material.role, commit=material.commit, identity=material.identity),
+        **stated(
+            version=material.version,
+            hashes=material.sha256 and _hashes(material.sha256),
+            purl=material.purl,
+            externalReferences=material.url and [reference_to],
+        ),
+        "properties": _properties(role=material.role, commit=material.commit, identity=material.identity),
     }
 
 
@@ -285,20 +282,21 @@ def _sources(bill: Bill) -> _Json:
         if part.purl and part.sha256
     ]
     histories = [{"type": "vcs", "url": part.url} for part in sources if part.url and part.commit]
-    commits = [{"uid": part.commit, **({"url": part.url} if part.url else {})} for part in sources if part.commit]
-    return {
-        **({"pedigree": {"commits": commits}} if commits else {}),
-        **({"externalReferences": [*archives, *histories]} if archives or histories else {}),
-    }
+    commits = [stated(uid=part.commit, url=part.url) for part in sources if part.commit]
+    return {"pedigree": stated(commits=commits), "externalReferences": [*archives, *histories]}
 
 
 def _hashes(digest: str) -> list[dict[str, str]]:
     return [{"alg": "SHA-256", "content": digest}]
 
 
-def _properties(**values: str | None) -> _Json:
-    entries = [{"name": _PREFIX + name, "value": value} for name, value in sorted(values.items()) if value is not None]
-    return {"properties": entries} if entries else {}
+def _properties(**values: str | None) -> list[dict[str, str]]:
+    return [{"name": _PREFIX + name, "value": value} for name, value in sorted(values.items()) if value is not None]
+
+
+def stated(**values: object) -> dict[str, Any]:
+    """Those of *values* that are not empty."""
+    return {name: value for name, value in values.items() if value}
 
 
 def _read(document: Mapping[str, Any]) -> Bill:

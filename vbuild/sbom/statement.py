@@ -31,7 +31,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import read_file
 from vbuild.process.masking import without_logins
 from vbuild.sbom.keeping import bill_of
-from vbuild.sbom.model import MaterialRole
+from vbuild.sbom.model import MaterialRole, stated
 from vbuild.wheel.archive import open_wheel
 
 PROVENANCE = "provenance.json"
@@ -58,7 +58,7 @@ def statement(
     *earlier* are the dependencies that `dependencies_at` gives. *platform* is the URI of what did it, by default
     `build_platform`; empty if nobody knows.
     """
-    dependencies = [_dependency(path.name, sha256=sha256_of(path)) for path in inputs]
+    dependencies = [dependency(path.name, sha256=sha256_of(path)) for path in inputs]
     subjects, about = [], []
     for wheel in sorted(wheels, key=lambda path: path.name):
         with open_wheel(wheel) as opened:
@@ -67,7 +67,7 @@ def statement(
         parts = dict.fromkeys(part for making in makings for part in making.materials)
         compilers = sorted(str(part) for part in parts if part.role is MaterialRole.COMPILER)
         taken = {
-            part: _dependency(
+            part: dependency(
                 f"{part.role}: {part}", uri=part.purl or part.url, sha256=part.sha256, gitCommit=part.commit
             )
             for part in parts
@@ -90,8 +90,7 @@ def statement(
     builder = build_platform() if platform is None else platform
     # each once, by name
     known = {
-        (dependency["name"], json.dumps(dependency, sort_keys=True)): dependency
-        for dependency in (*dependencies, *map(dict, earlier))
+        (entry["name"], json.dumps(entry, sort_keys=True)): entry for entry in (*dependencies, *map(dict, earlier))
     }
     whole = {
         "_type": _STATEMENT,
@@ -103,9 +102,7 @@ def statement(
                 "externalParameters": {**(asked or {}), "wheels": about},
                 "resolvedDependencies": [known[key] for key in sorted(known)],
             },
-            "runDetails": {
-                "builder": {**({"id": builder} if builder else {}), "version": {"vbuild": __version__}},
-            },
+            "runDetails": {"builder": stated(id=builder, version={"vbuild": __version__})},
         },
     }
     return (without_logins(json.dumps(whole, indent=2, ensure_ascii=False)) + "\n").encode()
@@ -150,8 +147,7 @@ def platform_at(folder: Path) -> str:
 def dependencies_at(folder: Path) -> tuple[_Json, ...]:
     """The dependencies that the statement in *folder* names; none if it cannot be read."""
     with suppress(*_UNREADABLE):
-        dependencies = _predicate(folder)["buildDefinition"]["resolvedDependencies"]
-        return tuple(dependency for dependency in dependencies if _is_dependency(dependency))
+        return tuple(filter(_is_dependency, _predicate(folder)["buildDefinition"]["resolvedDependencies"]))
     return ()
 
 
@@ -162,13 +158,12 @@ def _predicate(folder: Path) -> Any:  # noqa: ANN401 - whatever JSON holds
     return json.loads(read_file(path))["predicate"]
 
 
-def _dependency(name: str, *, uri: str | None = None, **digest: str | None) -> _Json:
-    known = {algorithm: value for algorithm, value in digest.items() if value}
-    return {"name": name, **({"uri": uri} if uri else {}), **({"digest": known} if known else {})}
+def dependency(name: str, *, uri: str | None = None, **digest: str | None) -> _Json:
+    return {"name": name, **stated(uri=uri, digest=stated(**digest))}
 
 
 def _is_dependency(entry: object) -> bool:
-    """Whether *entry* is what `_dependency` makes: nothing else of somebody's file is passed on.
+    """Whether *entry* is what `dependency` makes: nothing else of somebody's file is passed on.
 
     One of a name alone is none: in-toto wants a URI or a digest.
     """
