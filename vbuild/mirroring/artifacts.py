@@ -8,7 +8,7 @@ whose lock names them by their paths.
 https://github.com/opencontainers/image-spec/blob/main/manifest.md#guidelines-for-artifact-usage
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,8 +18,8 @@ from vbuild.files.atomic import completed, linked, turn_for
 from vbuild.files.hashing import sha256_of
 from vbuild.mirroring.model import SiteMachine
 from vbuild.mirroring.site import MIRROR, lock_of, read_site
-from vbuild.publishing.oci.model import EMPTY_TYPE, INDEX_TYPE, MANIFEST_TYPE, REF_NAME, Descriptor, digest_of
-from vbuild.publishing.oci.writing import packed_json
+from vbuild.publishing.oci.model import EMPTY_TYPE, INDEX_TYPE, MANIFEST_TYPE, REF_NAME, Descriptor
+from vbuild.publishing.oci.writing import packed_json, write_blob
 
 _ARTIFACT_TYPE = "application/vnd.vbuild.mirror.v1"
 _TITLE = "org.opencontainers.image.title"
@@ -55,71 +55,48 @@ def write_artifacts(site_folder: Path, folder: Path) -> MirrorArtifacts:
         if any(folder.iterdir()) and not (folder / "oci-layout").exists():
             raise RepackageError(f"{folder}: exists and is not an image layout; choose another folder")
         with completed(folder) as new:
-            blobs = _Blobs(new / "blobs/sha256")
-            record = blobs.file(site_folder / MIRROR, MIRROR)
+            blobs = new / "blobs/sha256"
+            blobs.mkdir(parents=True)
+            record = _file(blobs, site_folder / MIRROR, MIRROR)
             manifests = []
             for machine in site.machines:
                 lock = lock_of(machine, files, url=None).encode()
-                wheels = [blobs.file(site_folder / path, path, sha256=files[path].sha256) for path in machine.files]
-                layers = (*wheels, blobs.text(lock, machine.lock), record)
-                manifests.append(blobs.manifest(machine, layers))
-            index = {
-                "schemaVersion": 2,
-                "mediaType": INDEX_TYPE,
-                "manifests": [manifest.data() for manifest in manifests],
-            }
+                layers = [_file(blobs, site_folder / path, path, sha256=files[path].sha256) for path in machine.files]
+                layers += [_layer(write_blob(blobs, lock), len(lock), machine.lock), record]
+                manifests.append(_manifest(blobs, machine, layers).data())
+            index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests}
             (new / "index.json").write_bytes(packed_json(index))
             (new / "oci-layout").write_bytes(packed_json({"imageLayoutVersion": "1.0.0"}))
-    return MirrorArtifacts(folder, tuple(machine.name for machine in site.machines), blobs.size)
+            size = sum(blob.stat().st_size for blob in blobs.iterdir())
+    return MirrorArtifacts(folder, tuple(machine.name for machine in site.machines), size)
 
 
-class _Blobs:
-    """The blobs of a layout in a new folder; *size* is their sum, in bytes."""
+def _file(blobs: Path, path: Path, title: str, *, sha256: str | None = None) -> Descriptor:
+    """The file at *path* as a layer; `RepackageError` if it cannot be read, or its hash is not *sha256*."""
+    try:
+        digest, size = sha256_of(path), path.stat().st_size
+    except OSError as error:
+        raise RepackageError(f"{path}: cannot be read: {error.strerror}; run vbuild mirror again") from error
+    if sha256 not in {None, digest}:
+        raise RepackageError(f"{path}: has other bytes than {MIRROR} says; delete it, and run vbuild mirror again")
+    if not (blobs / digest).exists():
+        linked(path, blobs / digest)
+    return _layer(f"sha256:{digest}", size, title)
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self._place.mkdir(parents=True)
-        self.size = 0
 
-    def file(self, path: Path, title: str, *, sha256: str | None = None) -> Descriptor:
-        """The file at *path* as a layer; `RepackageError` if it cannot be read, or its hash is not *sha256*."""
-        try:
-            digest, size = sha256_of(path), path.stat().st_size
-        except OSError as error:
-            raise RepackageError(f"{path}: cannot be read: {error.strerror}; run vbuild mirror again") from error
-        if sha256 not in {None, digest}:
-            raise RepackageError(f"{path}: has other bytes than {MIRROR} says; delete it, and run vbuild mirror again")
-        target = self._place / digest
-        if not target.exists():
-            linked(path, target)
-            self.size += size
-        return _layer(f"sha256:{digest}", size, title)
-
-    def text(self, data: bytes, title: str) -> Descriptor:
-        return _layer(self._written(data), len(data), title)
-
-    def manifest(self, machine: SiteMachine, layers: tuple[Descriptor, ...]) -> Descriptor:
-        config = Descriptor(EMPTY_TYPE, self._written(b"{}"), 2)
-        data = packed_json(
-            {
-                "schemaVersion": 2,
-                "mediaType": MANIFEST_TYPE,
-                "artifactType": _ARTIFACT_TYPE,
-                "config": config.data(),
-                "layers": [layer.data() for layer in layers],
-                "annotations": {"dev.vbuild.gpus": ",".join(machine.gpus), "dev.vbuild.python": machine.python},
-            }
-        )
-        names = ((REF_NAME, machine.name),)
-        return Descriptor(MANIFEST_TYPE, self._written(data), len(data), None, names, _ARTIFACT_TYPE)
-
-    def _written(self, data: bytes) -> str:
-        digest = digest_of(data)
-        target = self._place / digest.removeprefix("sha256:")
-        if not target.exists():
-            target.write_bytes(data)
-            self.size += len(data)
-        return digest
+def _manifest(blobs: Path, machine: SiteMachine, layers: Iterable[Descriptor]) -> Descriptor:
+    data = packed_json(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "artifactType": _ARTIFACT_TYPE,
+            "config": Descriptor(EMPTY_TYPE, write_blob(blobs, b"{}"), 2).data(),
+            "layers": [layer.data() for layer in layers],
+            "annotations": {"dev.vbuild.gpus": ",".join(machine.gpus), "dev.vbuild.python": machine.python},
+        }
+    )
+    names = ((REF_NAME, machine.name),)
+    return Descriptor(MANIFEST_TYPE, write_blob(blobs, data), len(data), None, names, _ARTIFACT_TYPE)
 
 
 def _layer(digest: str, size: int, title: str) -> Descriptor:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.files.hashing import Digests, sha256_of
@@ -44,14 +45,7 @@ class MirrorCheck(Struct, frozen=True):
     publishers: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
-        return {
-            "folder": str(self.folder),
-            "files": self.files,
-            "changed": self.changed,
-            "attested": self.attested,
-            "problems": [*self.problems],
-            "publishers": [*self.publishers],
-        }
+        return {**asdict(self), "folder": str(self.folder)}
 
     def lines(self) -> Iterator[str]:
         for problem in self.problems:

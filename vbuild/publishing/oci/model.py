@@ -372,7 +372,3 @@ def uncompressed(blob: Path, media_type: str) -> Iterator[io.BufferedIOBase]:
             yield file
         except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError) as error:
             raise RepackageError(f"not a layer that can be read: {error}") from error
-
-
-def digest_of(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"

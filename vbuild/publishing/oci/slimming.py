@@ -37,12 +37,11 @@ from vbuild.publishing.oci.model import (
     ZSTD_TYPE,
     Descriptor,
     ImageFolder,
-    digest_of,
     folder_and_name,
     ref_of,
     uncompressed,
 )
-from vbuild.publishing.oci.writing import GzipMembers, packed_json
+from vbuild.publishing.oci.writing import GzipMembers, packed_json, write_blob
 from vbuild.slimming.device_files import is_alone, may_list, worth_reading
 from vbuild.slimming.environment import slim_environment
 from vbuild.slimming.request import Cuts, Share
@@ -478,6 +477,4 @@ class _Layout:
 
     def _json(self, values: Mapping[str, Any]) -> dict[str, Any]:
         data = packed_json(values)
-        digest = digest_of(data)
-        (self.blobs / digest.removeprefix("sha256:")).write_bytes(data)
-        return {"digest": digest, "size": len(data)}
+        return {"digest": write_blob(self.blobs, data), "size": len(data)}

@@ -49,7 +49,6 @@ from vbuild.publishing.oci.model import (
     Layer,
     MemberFile,
     OciImage,
-    digest_of,
 )
 from vbuild.wheel.archive import SharedWheels, Wheel, fed
 from vbuild.wheel.zip_read import ZipMethod
@@ -265,10 +264,7 @@ class _Writer:
 
     def _json(self, media_type: str, values: Mapping[str, Any]) -> Descriptor:
         data = packed_json(values)
-        digest = digest_of(data)
-        if not (target := self._blobs / digest.removeprefix("sha256:")).exists():
-            target.write_bytes(data)
-        return Descriptor(media_type, digest, len(data))
+        return Descriptor(media_type, write_blob(self._blobs, data), len(data))
 
 
 def _environment(below: Sequence[str], search: str) -> list[str]:
@@ -278,6 +274,14 @@ def _environment(below: Sequence[str], search: str) -> list[str]:
         variables.append(_PATH)
     before = (part for line in below if line.startswith(_SEARCH) for part in line.removeprefix(_SEARCH).split(":"))
     return [*variables, _SEARCH + ":".join(dict.fromkeys((search, *filter(None, before))))]
+
+
+def write_blob(blobs: Path, data: bytes) -> str:
+    """Write *data* into the folder *blobs*, unless it is there; returns its digest."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    if not (blobs / sha256).exists():
+        (blobs / sha256).write_bytes(data)
+    return f"sha256:{sha256}"
 
 
 def packed_json(values: Mapping[str, Any]) -> bytes:
