@@ -43,9 +43,9 @@ _ISSUER, _SIGNER, _REPOSITORY, _CONFIG = (f"{_OIDS}{number}" for number in (8, 9
 class AttestationRequest(Struct, frozen=True):
     """How attestations are checked.
 
-    trust_root  a trusted_root.json; None for that of Sigstore's public instance, which the sigstore package has
+    trust_root  a trusted_root.json; None for that of Sigstore's public instance
     publisher   the URL of the repository that has to have published the wheel
-    fetch       gives the provenance that an index has of a wheel, by its file name; without it, only files beside count
+    fetch       gives the provenance that an index has of a wheel, by its file name
     """
 
     trust_root: Path | None = None
@@ -54,8 +54,6 @@ class AttestationRequest(Struct, frozen=True):
 
 
 class _Claim(Struct, frozen=True):
-    """An *attestation* of a wheel, in *place*, and the *publisher* that the place names."""
-
     place: str
     attestation: Attestation
     publisher: Mapping[str, Any] | None = None
@@ -115,7 +113,6 @@ def _judged(claim: _Claim, name: str, sha256: str, request: AttestationRequest, 
 
 
 def _files(wheel: Path, fetch: Callable[[str], bytes | None] | None) -> Iterator[tuple[str, bytes]]:
-    """The files with attestations of *wheel*, by name: those beside it, or else what the index has."""
     beside = sorted(path for path in wheel.parent.iterdir() if path.name.startswith(f"{wheel.name}."))
     attested_by = [path for path in beside if path.name.endswith((PROVENANCE, ATTESTATION))]
     for path in attested_by:
@@ -138,7 +135,6 @@ def _read(name: str, data: bytes) -> Iterator[_Claim]:
 
 
 def _checked(claim: _Claim, name: str, digest: str, request: AttestationRequest, verifier: Verifier) -> str:
-    """Who published the file *name* by *claim*; `WheelError` if that is not so."""
     claims = claim.attestation.certificate_claims
     publisher = claim.publisher or {}
     if publisher.get("kind") == "Google":
@@ -181,7 +177,6 @@ _ISSUERS = {
 
 
 def _expected(publisher: Mapping[str, Any]) -> dict[str, str]:
-    """What the certificate of *publisher* claims, tags aside."""
     if not publisher:
         return {}
     kind = publisher["kind"]

@@ -3,11 +3,9 @@
     wheels -> environments -> rounds, in each round every wheel once -> figures -> ratios to the first wheel
 
 It prints a line for each figure, such as ``encrypt 12.5 ms``, or the JSON of pyperf or pytest-benchmark. As wheels take
-turns, what else the machine does falls on all alike: a ratio is of two times in the same round, and its spread is where
-the median of all such rounds lies, in fifteen of sixteen cases.
+turns, what else the machine does falls on all alike: a ratio is of two times in the same round.
 
-A level is worth a wheel if its machines get something faster than what they would get without it: the next lower level
-that stays, or the plain wheel.
+A level is worth a wheel if it is faster than the next lower level that stays, or the plain wheel.
 """
 
 import json
@@ -71,7 +69,6 @@ class BenchRatio(Struct, frozen=True):
         return self.low <= 1 <= self.high
 
     def is_surely_below(self, other: float) -> bool:
-        """Whether it is less than *other* by more than all of its spread."""
         return self.median + (self.high - self.low) < other
 
     def __str__(self) -> str:
@@ -82,8 +79,8 @@ class BenchRatio(Struct, frozen=True):
 class BenchedWheel(Struct, frozen=True):
     """A *wheel* with the medians of its figures, in seconds, and ratios to the first; *untried* says why it has none.
 
-    The *wheel* is a file name, or the path if two have one name; its *title* is its label, ``plain``, or ``published``.
-    Without it, machines of its level get the wheel *below*, to which its *gain* is a ratio.
+    Its *title* is its label, ``plain``, or ``published``. Without it, machines of its level get the wheel *below*, to
+    which its *gain* is a ratio.
     """
 
     wheel: str
@@ -97,11 +94,9 @@ class BenchedWheel(Struct, frozen=True):
     untried: str | None = None
 
     def is_open(self, min_gain: float) -> bool:
-        """Whether the noise hides that it reaches *min_gain*."""
         return self.gain is not None and not self.is_left_out and self.gain.low < 1 + min_gain
 
     def decision(self, min_gain: float | None) -> str | None:
-        """What becomes of the level if *min_gain*, a part of 1, is expected."""
         if min_gain is None or self.title == PUBLISHED:
             return None
         if self.untried:
@@ -140,7 +135,6 @@ class BenchReport(Struct, frozen=True):
 
 
 def spelled(seconds: float) -> str:
-    """A time with three digits and its unit, such as ``12.5 ms``."""
     unit = next((name for name in ("s", "ms", "us") if seconds >= _TIMES[name]), "ns")
     return f"{seconds / _TIMES[unit]:.3g} {unit}"
 
@@ -158,10 +152,9 @@ def bench(
 ) -> BenchReport:
     """Time *wheels*, and the *published* one, as *settings* say; one above this machine's level is not run.
 
-    There are up to three times the rounds asked for as long as the noise hides whether a level brings enough. Each
-    environment has *python*, by default one that takes the wheel; what has no wheel is built if it *builds*. The bench
-    sees the variables that builds see, and those of *pass_env*. `WheelError` if a wheel cannot be installed, or if the
-    bench fails, or prints no figures, or other ones in another run.
+    There are up to three times the rounds asked for as long as the noise hides whether a level brings enough.
+    `WheelError` if a wheel cannot be installed, or if the bench fails, or prints no figures, or other ones in another
+    run.
     """
     every = [_Subject(wheel, claimed_cpu(wheel)) for wheel in wheels]
     if published:
@@ -225,8 +218,6 @@ def _rank(cpu: Cpu | None) -> int:
 
 
 class _Subject(Struct, frozen=True):
-    """A *wheel* for the level *cpu*, or any, and its *figures* in each round."""
-
     wheel: Path
     cpu: Cpu | None
     is_published: bool = False
@@ -344,7 +335,6 @@ def _of_json(text: str, title: str) -> Figures:
 
 
 def _check_same(subjects: Sequence[_Subject]) -> None:
-    """Refuse a run with other figures than the first, or that took no time."""
     for subject in subjects:
         first = subjects[0]
         for figures in subject.figures:

@@ -142,7 +142,6 @@ class Emulator(Struct, frozen=True):
 
     @property
     def widest(self) -> tuple[str, ...]:
-        """The command before a program that sees all features that are emulated."""
         return (str(self.path), *(("-L", str(self.prefix)) if self.prefix else ()), "-cpu", "max")
 
     def why_not(self, cpu: Cpu) -> str | None:
@@ -174,7 +173,6 @@ class StoppedAt(Struct, frozen=True):
 
 
 def _prefix(machine: str) -> Path | None:
-    """The folder with the loader and libraries of *machine*, if that is another one."""
     if os.uname().machine == machine:
         return None
     folders = [os.environ["QEMU_LD_PREFIX"]] if os.environ.get("QEMU_LD_PREFIX") else []
@@ -266,7 +264,6 @@ def _arm_model(emulator: Emulator, cpu: Cpu) -> tuple[str, tuple[str, ...], tupl
 
 
 def _run_by(command: Iterable[str], code: bytes, instructions: Collection[str]) -> tuple[str, ...] | None:
-    """Those of *instructions*, in the program *code*, that *command* runs; None if it runs no program."""
     with TemporaryDirectory(prefix="vbuild-emulator-") as folder:
         program = Path(folder, "probe")
         program.write_bytes(code)

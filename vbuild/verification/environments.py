@@ -5,19 +5,13 @@
                                                  the target; without requirements that have no wheels for it and
                                                  bring no libraries
 
-Both installers read the configured indexes and use their own caches. Only requirements with libraries matter to the
-loader:
+Only requirements with libraries matter to the loader:
 
     demo-libs==0.5              kept: a companion wheel of the same split
     nvidia-cufft-cu12==11.2.*   kept: an official package of libraries
     cuda-toolkit[cufft]==12.4.* kept: requires such packages
     numpy>=2                    left out
     pytest; extra == "test"     not required
-
-How installers and markers name the target Python and machine:
-
-    cp315-cp315-manylinux_2_34_aarch64   uv   --python-version 3.15 --python-platform aarch64-manylinux_2_34
-                                         pip  --python-version 3.15 --implementation cp --abi cp315 --platform …
 """
 
 import os
@@ -133,8 +127,6 @@ class TargetPython(Struct, frozen=True):
 
 
 class RequirementChoice(Struct, frozen=True):
-    """The requirements of a wheel that are *kept*, and those that are *left_out*."""
-
     kept: tuple[str, ...]
     left_out: tuple[str, ...]
 
@@ -200,7 +192,6 @@ def is_native(name: WheelName) -> bool:
 
 
 def is_foreign(name: WheelName) -> bool:
-    """Whether the wheel *name* is for other machines, which qemu-user may emulate."""
     return bool(name.machines) and os.uname().machine not in name.machines
 
 
@@ -224,8 +215,8 @@ def installers(name: WheelName) -> tuple[Installer, ...]:
 def install(wheel: Path, installer: Installer, sources: WheelSources, *, folder: Path) -> WheelEnvironment:
     """Install *wheel*, under its plain name, and its requirements into a new environment in *folder*.
 
-    For another Python or machine, requirements that the loader does not need are left out if they cannot be installed
-    even alone. `RepackageError`, with the installer's reason, if the wheel cannot be installed.
+    For another Python or machine, requirements that the loader does not need are left out if they cannot be installed.
+    `RepackageError`, with the installer's reason, if the wheel cannot be.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
@@ -310,8 +301,6 @@ def variables() -> dict[str, str]:
 
 
 class _Client(Struct, frozen=True):
-    """An *installer* that installs from *sources* for *target*, or for a Python of this machine."""
-
     installer: Installer
     target: TargetPython | None
     sources: WheelSources

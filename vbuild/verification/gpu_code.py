@@ -78,7 +78,6 @@ class GpuClaim(Struct, frozen=True):
 
 
 def _mistaken(value: str) -> str | None:
-    """Why no GPU asks for the sm_arch *value*, or None if one does."""
     if not (match := _VALUE.fullmatch(value)):
         return "matches no GPU; expected 90_real, 90_virtual ..."
     if match["kind"] == "virtual" and not match["number"].endswith("0"):
@@ -140,7 +139,6 @@ class LibraryCode(Struct, frozen=True):
 
 
 def _offers(container: Container) -> tuple[GpuOffer, ...]:
-    """What *container* offers to the driver; not if all is for libraries, as LTO-IR is."""
     offers = tuple(entry.offer for entry in container.entries)
     return offers if any(offer.code is not GpuCodeKind.OTHER for offer in offers) else ()
 
@@ -167,7 +165,6 @@ class GpuCodeCheck:
         self._native = {device for path in judged for device, served in self._served[path].items() if served.machine}
 
     def libraries(self) -> Iterator[LibraryGpus]:
-        """How each library serves the GPUs that are claimed or that the wheel has code for."""
         for path, code in self._libraries.items():
             served = tuple(self._served.get(path, {}).values())
             yield LibraryGpus(path, code.containers, code.machine, code.ptx, served, code.notes, code.beside)

@@ -6,12 +6,11 @@
     load       each of these files, by dlopen with RTLD_NOW in a process of its own
     import     each top-level package
 
-A wheel for another Python or another machine is installed and resolved only: loading needs a Python that runs here.
-It may lack requirements, because few wheels are published for a future Python.
+A wheel for another Python or another machine is installed and resolved only. It may lack requirements, because few
+wheels are published for a future Python.
 
 glibc's loader loads breadth-first from a root. A name that is loaded already, as SONAME or as it was asked for, needs
-no search; for others `vbuild.elf.linkage` says where the loader searches. glibc-hwcaps folders are left out: a library
-there replaces one elsewhere.
+no search. glibc-hwcaps folders are left out: a library there replaces one elsewhere.
 """
 
 import os
@@ -144,7 +143,6 @@ class Loader:
         self._places: dict[str, str] | None = None
 
     def needs(self, root: str) -> Iterator[LoaderNeed]:
-        """Every NEEDED of the file *root* and of what it loads, in the loader's order."""
         if not (outline := self.outline(root)):
             return
         loaded, loaders = {root: outline}, dict[str, tuple[str, ...]]()
@@ -169,7 +167,6 @@ class Loader:
                     names.setdefault(outline.soname or name, path)
 
     def outline(self, path: str) -> Outline | None:
-        """The headers of the ELF file at *path*; None if there is none, or it is damaged."""
         if path not in self._outlines:
             try:
                 with mapped(self._packages / path) as data:
@@ -201,7 +198,6 @@ class Loader:
         return need
 
     def _placed(self, file: str, entry: str) -> str | None:
-        """The path that *entry* of *file* means: relative to site-packages, or absolute if outside."""
         path = expanded(file, entry)
         if path is None or "$" in path:  # $LIB and $PLATFORM
             return None
@@ -349,7 +345,6 @@ class _CheckSteps:
         self._report([(root, need) for _, root, need in worst.values()], loader)
 
     def _report(self, needs: Collection[tuple[str, LoaderNeed]], loader: Loader) -> None:
-        """Add a finding for each group of *needs* of one file that are wrong in the same way."""
         failures: dict[tuple[str, str], list[str]] = {}
         notes: dict[tuple[str, str], list[str]] = {}
         for root, need in needs:
@@ -406,7 +401,6 @@ class _CheckSteps:
         return result
 
     def _foreign_libraries(self, root: str, result: ProbeResult) -> Iterator[InstallFinding]:
-        """A finding for each library from outside that a package here should have brought."""
         wanted = {need.name for need in self.needs if need.via not in {Via.PLATFORM, Via.DRIVER}} - self.unreached
         for path in map(Path, result.mapped):
             if path.is_relative_to(self.environment.folder):
@@ -428,7 +422,6 @@ class _CheckSteps:
                 self._add_failed(CheckStep.IMPORT, name, result, counts=counts)
 
     def _add_failed(self, step: CheckStep, place: str, result: ProbeResult, *, counts: bool) -> None:
-        """Add a failure, or a note if it does not *count* or this machine is the reason."""
         missing, what = result.absent, f"{place}: not {step}ed: {self._error(result)}"
         if missing and is_driver(missing):
             self.note(step, f"{place}: not {step}ed: needs {missing}, which comes with the driver")

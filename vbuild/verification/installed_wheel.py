@@ -93,9 +93,8 @@ _BUFFER = 1 << 16
 class InstalledWheel(Struct, frozen=True):
     """The ELF files of a wheel and its companion wheels by path from site-packages.
 
-    *named* are libraries of the wheel itself that Python code or another file names, and may open; those of a companion
-    have a stub where code looks for them. *imports* are the top-level packages and modules of the wheel; *projects* all
-    that are installed.
+    *named* are libraries of the wheel itself that Python code or another file names, and may open. *imports* are its
+    top-level packages and modules; *projects* all that are installed.
     """
 
     files: Mapping[str, Loading]
@@ -237,12 +236,10 @@ class ProbeResult(Struct, frozen=True):
 
     @property
     def unresolved(self) -> str | None:
-        """The loader's message if a library, symbol or version is missing, or None."""
         return next((text for text in self.causes if _UNRESOLVED.search(text)), None)
 
     @property
     def lacks_symbol(self) -> bool:
-        """Whether only a symbol without a version is missing."""
         message = self.unresolved
         return message is not None and self.absent is None and not _VERSIONED.search(message)
 
@@ -340,7 +337,6 @@ def _reason(number: int) -> str:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
-    """Map the ELF file at *path* into memory; `BinaryError` if it is not one."""
     with open_file(path) as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise BinaryError(f"{path.name}: not an ELF file")

@@ -87,9 +87,8 @@ METHODS = (LevelMethod.TUNABLES, LevelMethod.QEMU)
 class LevelRun(Struct, frozen=True, rename={"method": "way", "is_tested": "tested"}):
     """A run of a wheel as processors of *level* see it; *untried* says why there was none.
 
-    *imported* are modules, *loaded* the copies of libraries that the loader took, by path from site-packages. *output*
-    is the end of a failed test's. *illegal* are instructions of the wheel above the level that ended a process.
-    *instead* says why the level is not the wheel's own.
+    *loaded* are the copies of libraries that the loader took. *illegal* are instructions of the wheel above the level
+    that ended a process. *instead* says why the level is not the wheel's own.
     """
 
     level: str
@@ -239,7 +238,6 @@ class LevelReport(Struct, frozen=True):
             yield from wrapped(f"  note: {note}", indent=6)
 
     def evidence_for(self, verdict: Verdict) -> Verdict:
-        """*verdict*, of the same wheel, with what the emulator shows of functions in doubt."""
         emulated = next((run for run in self.runs if run.method.is_emulator), None)
         has_failed = self.crash or (emulated and emulated.failures)
         return with_evidence(verdict, emulated) if emulated and not has_failed else verdict
@@ -269,8 +267,7 @@ def _became(run: LevelRun) -> str:
 class LevelHost(Struct, frozen=True):
     """The machine and the C library that a Python, *program*, runs on: its dynamic *loader*, and the *glibc* version.
 
-    *suffixes* are those of the extension modules that it imports. *as_is* is how it runs without a level; if it is of
-    another machine, in the emulator of all features.
+    *as_is* is how it runs without a level; if it is of another machine, in the emulator of all features.
     """
 
     program: Path
@@ -331,7 +328,6 @@ class LevelHost(Struct, frozen=True):
         return f"{where} the loader searches for {highest}, not {level}"
 
     def searched(self, launch: "Launch") -> tuple[str, ...]:
-        """The levels whose folders the loader searches, lowest first."""
         command = [*launch.before, str(self.loader), "--help"]
         try:
             ran = _run(command, launch.environment(plain_environment()))
@@ -394,7 +390,6 @@ class Launch(Struct, frozen=True):
         return {name: text for name, text in before.items() if name not in gone} | dict(self.variables)
 
     def traced(self, logs: Path) -> "Launch":
-        """The same with a log of the emulator for each process: *logs*, a dot, and its number."""
         qemu, *options = self.before
         return replace(self, before=(qemu, "-strace", "-D", f"{logs}.%d", *options))
 
@@ -423,5 +418,4 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.C
 
 
 def plain_environment() -> dict[str, str]:
-    """Our environment variables without those that lead Python or the loader elsewhere."""
     return {name: text for name, text in variables().items() if name not in _LOADER_VARIABLES}

@@ -5,13 +5,8 @@
 
 For each library, the loader must take the best copy for the level: a fast copy that is never loaded still passes every
 test. A wheel without copies is run as it is, and in an emulator of its level, where an instruction above the level ends
-the process. Modules are imported in a process of their own, whose loader logs which libraries it takes:
-
-    LD_DEBUG=libs         find library=libx.so [0]; searching
-                            trying file=/…/demo.libs/glibc-hwcaps/x86-64-v3/libx.so
-    LD_DEBUG_OUTPUT=FILE  one file for each process, with its number appended to the name
-
-The last file that it tries for a name is the one it loads, if that exists.
+the process. LD_DEBUG=libs logs which files the loader tries: the last one for a name is the one it loads, if that
+exists.
 https://man7.org/linux/man-pages/man8/ld.so.8.html
 """
 
@@ -63,7 +58,7 @@ from vbuild.verification.level_emulation import (
     LevelRun,
     plain_environment,
 )
-from vbuild.verification.python_tests import is_asked_for, is_python_code, python_code
+from vbuild.verification.python_tests import is_asked_for, is_python_code
 from vbuild.verification.verify import claimed_cpu
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
@@ -104,11 +99,9 @@ os._exit(0)
 class LevelSettings(Struct, frozen=True, kw_only=True):
     """How to run a wheel at each level.
 
-    *check* is the test to run, *cpu* the level of a wheel that claims none. The wheel is installed for *python*, by
-    default one of this machine that takes it; requirements may also be in *links*, by default the wheel's folder; what
-    has no wheel is built if it *builds*. Each level is emulated by each of *methods*, and the wheel also run on qemu's
-    *processors* for x86-64. A command may take *timeout* seconds, sees *variables*, and its output is appended to
-    *log*.
+    *check* is the test to run, *cpu* the level of a wheel that claims none. Requirements may also be in *links*, by
+    default the wheel's folder; what has no wheel is built if it *builds*. The wheel is also run on qemu's *processors*.
+    The output of commands is appended to *log*.
     """
 
     check: Check = Check()
@@ -138,16 +131,12 @@ class ImportResult:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """*why* a command failed, or None, and the last lines of its *output*."""
-
     why: str | None
     output: str
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeProcess:
-    """How commands are run; their output is appended to *log* after *title* and a description."""
-
     folder: Path
     environment: Mapping[str, str]
     timeout: float | None
@@ -161,7 +150,6 @@ class ProbeProcess:
         return replace(self, environment={**self.environment, **variables})
 
     def run(self, command: Sequence[str], description: str) -> CommandResult:
-        """Run *command*, and end its whole process group if it takes too long."""
         with subprocess.Popen(
             command,
             cwd=self.folder,
@@ -256,7 +244,6 @@ def emulated(wheel: Path, environment: WheelEnvironment, settings: LevelSettings
 
 
 def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
-    """The level of *cpu*, by default the baseline, and those that *wheel* has copies of libraries for."""
     with open_wheel(wheel) as source:
         copies = {level for member in source.members if (level := level_of(member.path))}
     machine = next(iter(WheelName.parse(wheel.name).machines), _MACHINE)
@@ -357,7 +344,6 @@ class _LevelRunner(Struct, frozen=True):
         )
 
     def run(self, level: str, method: LevelMethod, *, processor: str = "") -> LevelRun:
-        """The run of the wheel as *level*, by *method*, or on qemu's *processor* instead."""
         run = LevelRun(level, method, processor=processor)
         launch = self._launch(level, method, processor=processor)
         if isinstance(launch, str):
@@ -418,7 +404,6 @@ class _LevelRunner(Struct, frozen=True):
         return results, test, tuple(path for path in libraries if baseline_of(path) in self.copies)
 
     def _cpu(self, level: str) -> Cpu:
-        """The processors of *level*, with further features that the wheel may count on."""
         own = self.settings.cpu
         return Cpu.known(self.host.machine, level).with_extras(own.extras if own else ())
 
@@ -439,7 +424,6 @@ class _LevelRunner(Struct, frozen=True):
     def _stops(
         self, launch: Launch, failed: Sequence[ImportResult], failures: Sequence[str]
     ) -> Mapping[int, StoppedAt]:
-        """Where SIGILL ends the first of *failures*: those of *failed* imports, then a test's."""
         if not launch.before:
             return {}
         # a test may end otherwise if a process of its own is ended so
@@ -471,7 +455,6 @@ class _LevelRunner(Struct, frozen=True):
         return moved.run(["sh", "-c", command], command.strip())
 
     def _stop(self, launch: Launch, module: str | None) -> StoppedAt | None:
-        """Where SIGILL ends the import of *module*, or the test if it is None."""
         with TemporaryDirectory(dir=self.folder, prefix="trace-") as text:
             logs = Path(text, "log")
             with self._process(launch.traced(logs), "[again, to see where]") as process:
@@ -479,14 +462,13 @@ class _LevelRunner(Struct, frozen=True):
             return stopped_at(logs.parent.glob(f"{logs.name}.*"))
 
     def _is_asked_for(self, module: str) -> bool:
-        """Whether the wheel's own code imports *module* only after a question about the CPU."""
         if module in self.imports:
             return False
         folders = (self.environment.packages.joinpath(*name.split(".")) for name in self.imports)
         files = (
-            path for folder in folders for path in folder.rglob("*.py*") if is_python_code(path.relative_to(folder))
+            path for folder in folders for path in folder.rglob("*.py") if is_python_code(path.relative_to(folder))
         )
-        sources = (python_code(path, read_text(path, errors="replace")) for path in files)
+        sources = (read_text(path, errors="replace") for path in files)
         return is_asked_for(module.rpartition(".")[2], sources)
 
     def _cause_elsewhere(self, failed: Iterable[ImportResult], stops: Iterable[StoppedAt]) -> str | None:

@@ -86,7 +86,7 @@ class Claim(Struct, frozen=True):
     system: str = ""
 
     def on(self, path: str) -> "Claim":
-        """The claim on the library at *path*: that of its level folder, if higher, which lesser CPUs never load."""
+        """The claim of its level folder, if that is higher."""
         level = level_of(path)
         if level is None or self.cpu.machine != _MACHINE or self.cpu.rank >= X86_64_LEVELS.index(level):
             return self
@@ -239,7 +239,7 @@ class Levels:
             yield from self._flag_findings(own)
 
     def _flag_findings(self, own: Mapping[str, Isa]) -> Iterator[Finding]:
-        """Whether the flags of the level reached the *own* libraries; of aarch64, that they did not is often right."""
+        """Of aarch64, that flags made no difference is often right."""
         cpu, size = self._claim.cpu, sum(isa.code_size for isa in own.values())
         used = {feature for isa in own.values() for feature in isa.features}
         is_x86 = cpu.machine == _MACHINE
@@ -265,7 +265,6 @@ class Levels:
                 yield Finding(Severity.WARNING, VerifyRule.ISA_GAIN, (), what)
 
     def _as_baseline(self, own: Sequence[str]) -> str | None:
-        """The *own* libraries in words if all have the code of the baseline build, or None."""
         if not self._baseline:
             return None
         for path in own:
@@ -308,19 +307,17 @@ class Levels:
         return library, tuple(findings)
 
     def _build_for_all(self, path: str) -> CodeFile | None:
-        """The library at *path* for all processors: outside its level folder, or the baseline's."""
         if level_of(path):
             return self._libraries.get(baseline_of(path))
         return self._baseline(path) if self._baseline else None
 
     def _is_open(self, path: str) -> bool:
-        """Whether others than the wheel's libraries call the one at *path*."""
         name = posixpath.basename(path)
         names = {name, name.lower()}  # Windows knows no case
         return not (is_grafted(path) and any(not names.isdisjoint(elf.needed) for elf in self._libraries.values()))
 
     def _doubts(self, path: str, unexplained: Sequence[Judged]) -> Iterator[str]:
-        """For each violation, why it may be none; empty if it is shown to run without a test."""
+        """For each, why it may be no violation; empty if it is shown to be one."""
         other = self._build_for_all(path) if unexplained else None
         baseline = Baseline(other, self._executor) if other else None
         is_asked = cache(lambda: is_asked_for(posixpath.basename(path).partition(".")[0], self._sources()))
@@ -457,7 +454,6 @@ def _mark_findings(path: str, elf: CodeFile, claim: Claim) -> Iterator[Finding]:
 
 
 def _accepting(path: str, violations: Sequence[Violation]) -> list[str]:
-    """The patterns that accept *violations* of the library at *path*."""
     names = [violation.function for violation in violations]
     if is_grafted(path) or len(names) > _SHOWN or not all(map(_NAME.fullmatch, names)):
         return [pattern_of(path)]
@@ -466,7 +462,6 @@ def _accepting(path: str, violations: Sequence[Violation]) -> list[str]:
 
 
 def pattern_of(path: str) -> str:
-    """The pattern that accepts the library at *path*."""
     return posixpath.basename(path).partition(".")[0].partition("-")[0]
 
 

@@ -111,7 +111,6 @@ class Finding(Struct, frozen=True):
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The *findings* in their order; equal ones about several places become one."""
     alike: dict[Finding, list[str]] = {}
     for finding in findings:
         alike.setdefault(replace(finding, places=()), []).extend(finding.places)
@@ -121,9 +120,8 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 class Violation(Struct, frozen=True):
     """A function, at the hexadecimal *address*, that needs more than the claimed level, and why.
 
-    Of thousands of violations, only the first have *instructions*, one for each feature. *way* names the functions and
-    tables that lead to it without a test of the processor. *doubt* says why it may be none; it is empty for what is
-    shown.
+    Of thousands of violations, only the first have *instructions*. *way* names the functions and tables that lead to it
+    without a test of the processor. *doubt* says why it may be none.
     """
 
     function: str
@@ -135,7 +133,6 @@ class Violation(Struct, frozen=True):
 
     @property
     def processor(self) -> str:
-        """One of qemu's x86-64 processors that lacks what it needs; empty if none is known."""
         return self.doubt.partition(ON_PROCESSOR)[2] if self.doubt else lesser_processor(self.features)
 
     @property
@@ -401,7 +398,6 @@ class Verdict(Struct, frozen=True):
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any], wheel: Path) -> Self:
-        """The verdict on *wheel* that was written as *data*."""
         return cls(
             wheel=wheel,
             cpu=Cpu.parse(data["cpu"]) if data["cpu"] else None,

@@ -1,10 +1,9 @@
 """What a wheel lacks of the wheel that its project published of the same version, and of the plain one of its build.
 
-    modules         a compiled module that is missing, or that became Python: an error; a note of one that is here for
-                    another release of CUDA by its name (``demo_cu12``); a warning of one that only the variant wheel of
-                    a build has: the project asked the CPU of the builder, or the flags
+    modules         a compiled module that is missing, or that became Python: an error; a note of one for another
+                    release of CUDA (``demo_cu12``); a warning of one that only the variant wheel of a build has
     dispatch        CPU features that published code is chosen for at run time, and none of ours: an error; a warning if
-                    a library is bundled here that is linked into the module there, as its version is another
+                    a library is bundled here that is linked into the module there
     symbols         C functions and objects that libraries there give to others, and none here: a warning
     files, tags     other files that are missing, a newer glibc: warnings
     size            of the compiled modules, and of their code: a note, or a warning if it is twice as much
@@ -82,7 +81,7 @@ class _Contents(Struct, frozen=True):
     """The modules of a wheel by their names, each with the features it dispatches to; its other files; its glibc.
 
     *given* are the C symbols that each library gives to others, *bundled* the features that libraries of others
-    dispatch to, *needed* what each file needs, by file name.
+    dispatch to.
     """
 
     modules: Mapping[str, frozenset[str]]
@@ -146,12 +145,10 @@ class Published(Struct, frozen=True):
 
 
 def _plain(path: str) -> str:
-    """*path* without what depends on the Python and the machine."""
     return _LIB64.sub(r"\1lib", _ABI_TAG.sub("", path))
 
 
 def _stem(name: str) -> str:
-    """The name of a bundled library without hash and version."""
     return _ADDED.sub("", name)
 
 
@@ -174,7 +171,7 @@ def _given(data: bytes) -> frozenset[str]:
 def file_on_index(
     wheel: Path, folder: Path, indexes: Callable[[], Indexes], *, version: str = "", tag: Tag | None = None
 ) -> Path:
-    """The wheel that the index has of *version*, as `published_wheel`; `FetchError` if there is none."""
+    """As `published_wheel`; `FetchError` if there is none."""
     if published := published_wheel(wheel, folder, indexes, version=version, tag=tag):
         return published
     name = WheelName.parse(wheel.name)
@@ -258,16 +255,14 @@ def _names(wheel: Path) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _alike(features: frozenset[str], choices: Iterable[frozenset[str]] = _CHOICES) -> frozenset[str]:
-    """What some compilers choose where others choose one of *features*."""
     return frozenset[str]().union(*(names for names in choices if features & names))
 
 
 def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses: bool = True) -> str:
     """The call of *failed* that is the likely cause of a loss, in a sentence; empty if none says anything.
 
-    *about* are the names of what is lost: modules, and CPU features. A call with one of their words in its arguments,
-    its error or what it compiled comes first; then, if it *guesses*, one that lacked a header, a library or an
-    instruction, or else any. An assembler is about every CPU feature.
+    *about* are the names of what is lost. A call with one of their words comes first; then, if it *guesses*, one that
+    lacked something. An assembler is about every CPU feature.
     """
     words = {word.lower() for name in about for word in _WORD.findall(PurePath(name).stem) if len(word) >= _SHORTEST}
 
@@ -371,16 +366,13 @@ class CodeGain(Struct, frozen=True):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the code uses no more than the plain build's of what not every processor has."""
         return self.beyond <= 0
 
     @property
     def is_little(self) -> bool:
-        """Whether less than a hundredth of the code differs, or by no instruction of the level."""
         return self.changed < _NEXT_TO_NOTHING * self.size or self.is_nothing
 
     def finding(self, path: str | None = None) -> Finding:
-        """The figures as a note; for a whole wheel a warning if the level brings next to nothing."""
         if not self.changed:
             what = "the level brings nothing here: the code is that of the plain build"
         else:
@@ -422,7 +414,6 @@ class WheelGain(Struct, frozen=True):
 
 
 def code_gain(wheel: Path, plain: Path, *, jobs: int | None = None) -> WheelGain:
-    """How the code of *wheel*, for x86-64, differs from that of the *plain* build; *jobs* processes disassemble."""
     with processes(jobs) as executor:
         theirs = {library.path: library for library in _libraries(plain, executor)}
         ours = {library.path: library for library in _libraries(wheel, executor)}
@@ -439,8 +430,6 @@ def code_gain(wheel: Path, plain: Path, *, jobs: int | None = None) -> WheelGain
 
 
 class _Function(NamedTuple):
-    """The digest of a function's instructions, its bytes, and those of vector instructions and above the baseline."""
-
     digest: bytes
     size: int
     vector: int
@@ -461,7 +450,6 @@ class _Library(Struct, frozen=True):
         return [function for function in self.functions if function.digest not in known]
 
     def gain(self, known: frozenset[bytes], *, lost: int) -> CodeGain:
-        """What is not *known* of its functions; those of the plain build alone have *lost* bytes above the baseline."""
         changed = self.without(known)
         return CodeGain(
             sum(function.size for function in self.functions),

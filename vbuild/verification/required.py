@@ -81,7 +81,6 @@ def _named(paths: Iterator[Path]) -> Iterator[tuple[WheelName, Path]]:
 
 
 def _is_for(name: WheelName) -> bool:
-    """Whether the wheel *name* can have libraries for Linux, and is no variant, which nobody requires by its label."""
     return name.variant is None and bool(platforms_in(name.platform))
 
 
@@ -106,13 +105,11 @@ def _ranking(requirement: Requirement, platforms: Sequence[PlatformPolicy]) -> C
 
 
 def _covers(name: WheelName, platforms: Sequence[PlatformPolicy]) -> bool:
-    """Whether the wheel *name* installs wherever one for *platforms* does."""
     own = platforms_in(name.platform)
     return all(any(_is_older(older, platform) for older in own) for platform in platforms)
 
 
 def _is_older(platform: PlatformPolicy, other: PlatformPolicy) -> bool:
-    """Whether every system of *other* is one of *platform*, too."""
     if platform.machine != other.machine:
         return False
     if platform.glibc and other.glibc:

@@ -45,7 +45,7 @@ from vbuild.verification.gpu_code import DEVICE_SECTIONS, GpuClaim, GpuCodeCheck
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.linkage import LinkageCheck
 from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule, is_grafted
-from vbuild.verification.python_tests import is_python_code, python_code
+from vbuild.verification.python_tests import is_python_code
 from vbuild.verification.required import Fetch
 from vbuild.wheel.archive import Wheel, open_wheel, peek
 from vbuild.wheel.metadata import VARIANT_JSON
@@ -73,10 +73,9 @@ def verify(
     """Check *wheel* against the level in its variant.json, or else *cpu*, or else what each machine of its system has.
 
     *baseline* is the wheel built without flags: instructions that it has, too, are not due to flags. *allow* are
-    regular expressions for functions, or paths of libraries, that may go above the level. *jobs* processes disassemble,
-    by default one per core. A wheel that *is_split* afterwards may lack libraries of official packages. Libraries are
-    also looked for in required wheels beside it, and in -libs wheels that *fetch* brings. *published* gives the CPU
-    features that the published wheel chooses code for in the library at a path: a doubt about these is a warning.
+    regular expressions for functions, or paths of libraries, that may go above the level. A wheel that *is_split*
+    afterwards may lack libraries of official packages. *fetch* brings -libs wheels that are not beside it. *published*
+    gives the CPU features that the published wheel chooses code for: a doubt about these is a warning.
     """
     patterns = tuple(map(pattern, allow))
     with ExitStack() as stack:
@@ -131,7 +130,6 @@ def verify(
 
 
 def _by_machine(claim: Claim, files: Mapping[str, CodeFile]) -> Iterator[tuple[Claim, Mapping[str, CodeFile]]]:
-    """The *files* that the *claim* is for, and those of macOS for another machine with the claim on these."""
     others = {path for path, file in files.items() if file.system == "macos" and file.machine != claim.cpu.machine}
     yield claim, {path: file for path, file in files.items() if path not in others}
     if others:
@@ -270,7 +268,6 @@ class _Contents:
 
 
 def codes_of(path: str, data: memoryview, kind: Format) -> dict[str, CodeFile]:
-    """The code of the file *data* by *path*; `BinaryError` if it is damaged, or of an unknown kind."""
     if kind is Format.ELF:
         return {path: Elf.parse(data)}
     if kind is Format.PE:
@@ -288,8 +285,6 @@ def claimed_cpu(wheel: Path) -> Cpu | None:
 
 
 class _Claims(Struct, frozen=True):
-    """The level and the GPUs that the code is checked against, and what is wrong with them."""
-
     cpu: Claim
     gpus: GpuClaim = GpuClaim()
     findings: tuple[Finding, ...] = ()
@@ -323,7 +318,6 @@ class _Claims(Struct, frozen=True):
 
 
 def _marked(libraries: Mapping[str, Elf]) -> Cpu | None:
-    """The level above the baseline with which all of a wheel's own *libraries* are marked, or None."""
     own = {
         Cpu.known(_X86_64, elf.isa_needed[-1]) if elf.isa_needed else None
         for path, elf in libraries.items()
@@ -335,7 +329,7 @@ def _marked(libraries: Mapping[str, Elf]) -> Cpu | None:
 
 def _python_code(wheel: Wheel) -> Sequence[str]:
     return [
-        python_code(path, wheel.read(str(path)).decode("utf-8", "replace"))
+        wheel.read(str(path)).decode("utf-8", "replace")
         for path in (PurePosixPath(member.path) for member in wheel.members)
         if is_python_code(path)
     ]
