@@ -250,12 +250,6 @@ def test_texts_in_the_dist_info_folder_and_beside_libraries_are_found(tmp_path: 
         }
 
 
-def test_a_text_whose_name_no_metadata_may_say_goes_along_all_the_same() -> None:
-    made = sample(texts={"LICENSE [old]": b"x", "LICENSE": b"y"})
-    assert "License-File: LICENSE\nDescription" in made.metadata.decode()
-    assert f"{made.name.dist_info}/licenses/LICENSE [old]" in dict(made.members)
-
-
 def test_a_wheel_of_nothing_is_refused() -> None:
     with pytest.raises(RepackageError) as caught:
         sample(files={})

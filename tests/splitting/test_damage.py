@@ -4,14 +4,8 @@ Each case is one seed, so that it can be run again.
 """
 
 import random
-import re
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
-from http import HTTPStatus
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 
@@ -20,13 +14,11 @@ import pytest
 from tests.factories.damage import NEW_BYTES, in_time
 from tests.factories.official_wheels import PATH, cufft, digest, name_of, official_wheel, officials_of, origin_of
 from tests.factories.official_wheels import bundled_copy as bundled
-from tests.factories.ranges import simple_index
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Dynamic, Loading
 from vbuild.errors import BinaryError, VbuildError
-from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.official import OfficialEvidence, Officials, Provenance, Unproved
+from vbuild.splitting.official import OfficialEvidence, Provenance, Unproved
 
 pytestmark = needs("gcc")
 
@@ -121,115 +113,3 @@ def test_damaged_official_wheels_prove_what_is_true_or_nothing(tmp_path: Path) -
             found = origin_of(officials, name_of(OFFICIAL), BUNDLED)
             if isinstance(found, Provenance):
                 assert (found.library.path, found.library.sha256) == (PATH, digest(OFFICIAL))
-
-
-_RANGE = re.compile(r"bytes=(?P<first>\d*)-(?P<last>\d*)")
-
-
-class _Hostile(SimpleHTTPRequestHandler):
-    """A server of files whose answers to ranges are of one *mood*."""
-
-    protocol_version = "HTTP/1.1"
-
-    def __init__(self, *args: object, folder: Path, mood: str) -> None:
-        self.mood = mood
-        super().__init__(*args, directory=str(folder))  # type: ignore[arg-type]
-
-    def handle(self) -> None:
-        with suppress(OSError):  # who has seen enough hangs up
-            super().handle()
-
-    def do_GET(self) -> None:
-        if not (match := _RANGE.fullmatch(self.headers.get("Range", ""))):
-            super().do_GET()
-        elif self.mood.startswith("to "):
-            self.send_response(HTTPStatus.FOUND)
-            self.send_header("Location", self.path if self.mood == "to itself" else self.mood.removeprefix("to "))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-        else:
-            self._part(Path(self.translate_path(self.path)).read_bytes(), match["first"], match["last"])
-
-    def _part(self, whole: bytes, first: str, last: str) -> None:
-        size = int(self.mood.partition(" ")[2]) if self.mood.startswith("claims ") else len(whole)
-        start = int(first) if first else max(size - int(last), 0)
-        stop = min(int(last) + 1, size) if first else size
-        data = whole[max(start - size + len(whole), 0) :][: stop - start].rjust(stop - start, b"\0")
-        if size > len(whole):
-            data = endless(size, len(data))
-        said = {"no size": f"bytes {start}-{stop - 1}/*", "digits": "bytes \N{SUPERSCRIPT TWO}-3/9"}.get(self.mood)
-        self.send_response(HTTPStatus.PARTIAL_CONTENT)
-        self.send_header("Content-Range", said or f"bytes {start}-{stop - 1}/{size}")
-        if self.mood == "endless":
-            self.close_connection = True
-        else:
-            self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        match self.mood:
-            case "endless":
-                for _ in range(10_000):
-                    self.wfile.write(bytes(1 << 16))
-            case "dripping":
-                for place in range(len(data)):
-                    self.wfile.write(data[place : place + 1])
-                    time.sleep(0.05)
-            case "short":
-                self.wfile.write(data[:10])
-                self.close_connection = True
-            case _:
-                self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-        pass
-
-
-def endless(size: int, tail: int) -> bytes:
-    """The end of an archive of *size* bytes that are nearly all its directory."""
-    record = size - 98
-    end = Struct("<IQHHIIQQQQ").pack(0x06064B50, 44, 45, 45, 0, 0, 1, 1, record - 100, 100)
-    end += Struct("<IIQI").pack(0x07064B50, 0, record, 1)
-    end += Struct("<IHHHHIIH").pack(0x06054B50, 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
-    return end.rjust(tail, b"\0")
-
-
-@contextmanager
-def hostile(folder: Path, mood: str) -> Iterator[Officials]:
-    """What is asked of a server in that *mood*, which has one official wheel."""
-    simple_index(folder / "index", official_wheel(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Hostile, folder=folder / "index", mood=mood)) as server:
-        server.daemon_threads, server.block_on_close = True, False
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        indexes = Indexes(index_url=f"http://127.0.0.1:{server.server_port}", timeout=3.0)
-        yield Officials("x86_64", indexes=lambda: indexes, store=folder / "store")
-        server.shutdown()
-
-
-MOODS: Mapping[str, str] = {
-    "to itself": "Exceeded maximum allowed redirects.",
-    "to file:///etc/passwd": "redirected to 'file:///etc/passwd', expected http or https",
-    "to FILE://localhost/etc/passwd": "redirected to 'FILE://localhost/etc/passwd', expected http or https",
-    "to http://[::1": "Invalid URL in location header",
-    "no size": "/*' for bytes=-131072",
-    "digits": " for bytes=-131072",
-    "endless": ": more than ",
-    "short": "peer closed connection without sending complete message body",
-    "dripping": "which is too slow",
-}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("mood", MOODS)
-def test_a_hostile_server_is_one_line(tmp_path: Path, mood: str) -> None:
-    with hostile(tmp_path, mood) as officials, pytest.raises(VbuildError) as error, in_time():
-        origin_of(officials, name_of(OFFICIAL), BUNDLED)
-    assert MOODS[mood] in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("size", [10**9, 10**12, 10**18])
-def test_a_server_that_claims_exabytes_is_asked_for_kilobytes(tmp_path: Path, size: int) -> None:
-    with hostile(tmp_path, f"claims {size}") as officials, in_time():
-        found = origin_of(officials, name_of(OFFICIAL), BUNDLED)
-    assert isinstance(found, Unproved)
-    assert found.transferred < 1_000_000

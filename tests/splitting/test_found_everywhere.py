@@ -208,13 +208,3 @@ def test_a_pex_finds_them(tmp_path: Path, options: tuple[str, ...]) -> None:
     program = target / "__main__.py" if target.is_dir() else target
     root = {"PEX_ROOT": str(tmp_path / "root")}
     assert ran(sys.executable, program, "-c", ASKS, **root).endswith("42")
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-def test_a_zipapp_that_extracts_itself_finds_them(tmp_path: Path) -> None:
-    source, target = thin(tmp_path), tmp_path / "demo.pyz"
-    where = ("--no-index", f"--find-links={source}", f"--python={sys.executable}")
-    tool("--from=shiv>=1", "--with=setuptools<81", "shiv", *where, "demo", "-o", str(target))
-    variables = {"SHIV_ROOT": str(tmp_path / "root"), "SHIV_INTERPRETER": "1"}
-    assert ran(sys.executable, target, "-c", ASKS, **variables).endswith("42")

@@ -294,15 +294,6 @@ def test_a_name_or_version_that_is_none_is_refused(text: str) -> None:
         SplitRequest(libs=text)
 
 
-def test_a_second_split_leaves_the_result_as_it_is(tmp_path: Path) -> None:
-    wheels = [*fat(tmp_path), *fat(tmp_path, number=2, names=MUSL)]
-    thinned(tmp_path / "once", wheels)
-    again = thinned(tmp_path / "twice", [tmp_path / "once"])
-    assert all(one.is_untouched for one in again.wheels)
-    files = [{path.name: path.read_bytes() for path in (tmp_path / place).iterdir()} for place in ("once", "twice")]
-    assert files[0] == files[1]
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_an_upgrade_goes_on_and_never_back(tmp_path: Path, installer: str) -> None:

@@ -52,10 +52,6 @@ def pooled(*bundles: Bundle, smallest: int = 0) -> tuple[Pool, ...]:
 BIG, LITTLE, LAST = noise("libbig.so", 60_000), noise("liblittle.so", 2_000), noise("liblast.so", 50_000)
 
 
-def test_one_wheel_shares_nothing_not_even_with_itself(look: BundleReader) -> None:
-    assert pooled(a_wheel(look, 10, {"demo/a/libbig.so": BIG, "demo/b/libbig.so": BIG})) == ()
-
-
 def test_what_two_wheels_have_is_pooled_and_what_one_has_is_not(look: BundleReader) -> None:
     first = a_wheel(look, 10, {"demo/libbig.so": BIG, "demo/liblast.so": LAST})
     second = a_wheel(look, 11, {"demo/libbig.so": BIG})
@@ -175,9 +171,3 @@ def test_the_order_of_wheels_changes_nothing_but_the_order(look: BundleReader) -
     for _ in range(6):
         rng.shuffle(wheels)
         assert {(frozenset(pool.bundles), tuple(pool.libraries)) for pool in pooled(*wheels)} == expected
-
-
-def test_projects_are_all_told(look: BundleReader) -> None:
-    wheels = [a_wheel(look, 10, {"x/libbig.so": BIG}, project=project) for project in ("zeta", "alpha")]
-    (pool,) = pooled(*wheels)
-    assert pool.projects == ("alpha", "zeta")

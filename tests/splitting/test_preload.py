@@ -188,23 +188,6 @@ def test_what_only_the_library_path_leads_to_still_serves(tmp_path: Path) -> Non
     assert asked(*folders, LD_LIBRARY_PATH=str(tmp_path / "system")).startswith("2 ctypes")
 
 
-def test_of_two_installations_that_one_serves_which_has_the_library(tmp_path: Path) -> None:
-    made = wheels(tmp_path)
-    site = installed(tmp_path / "site", *made.values())
-    (site / "demo_libs" / "lib" / OUTER).rename(tmp_path / OUTER)
-    (site / "demo_libs" / "lib").rmdir()
-    assert asked(site).startswith("ImportError")
-    assert asked(installed(tmp_path / "again", made["demo_libs"]), site).startswith("12 ctypes")
-
-
-def test_a_distribution_whose_record_is_damaged_is_no_reason_to_fail(tmp_path: Path) -> None:
-    made = wheels(tmp_path)
-    folders = [installed(tmp_path / name, path) for name, path in made.items()]
-    (record,) = folders[1].glob("*.dist-info/RECORD")
-    record.write_bytes(b'"\xff\n')
-    assert asked(*folders) == f"ImportError: {OUTER}: cannot open shared object file: No such file or directory"
-
-
 @pytest.mark.nightly
 @pytest.mark.network
 def test_cuda_pathfinder_is_asked_for_what_no_wheel_has(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`vbuild split` and libraries that several wheels have: each once in a wheel of its own, found by all that load it."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -168,28 +167,6 @@ def test_pairs_of_projects_that_share_other_libraries_are_refused(tmp_path: Path
     )
 
 
-def test_wheels_whose_sets_differ_a_little_are_given_the_same_wheel(tmp_path: Path) -> None:
-    noise = ",".join(map(str, random.Random(7).randbytes(30_000)))
-    big = shared_object(f"const unsigned char bytes[] = {{{noise}}};")
-    small = library("libsmall.so.1")
-    more = {"libbig.so.1": patchelfed(big, "--set-soname", "libbig.so.1")}
-    needy = {**FILES, "demo/_d.so": module("libbig.so.1")}
-    more_needy = {**needy, "demo/_e.so": module("libsmall.so.1")}
-    fat = [
-        *release(tmp_path / "a", needy, {**LIBRARIES, **more}, names=(NAME, OTHER)),
-        *release(
-            tmp_path / "b",
-            more_needy,
-            {**LIBRARIES, **more, "libsmall.so.1": small},
-            names=tuple(NAME.replace("311", number) for number in ("313", "314")),
-        ),
-    ]
-    result = thinned(tmp_path, *fat)
-    assert len(result.companions) == 1
-    assert len(result.companions[0].files) == 4
-    check_works(tmp_path, result)
-
-
 NEWER = {**LIBRARIES, "libdeep.so.2": library("libdeep.so.2", source="int deep(void) { return 1; }")}
 
 
@@ -207,18 +184,6 @@ def test_variants_whose_libraries_differ_are_given_a_wheel_of_another_name(tmp_p
         installed = site_packages(tmp_path / f"site of {thin.name}", thin.path, beside)
         assert loader_complaints(installed) == []
         assert program_output(installed, ASKS) == ("2" if "x86_64_v3" in thin.name else "42")
-
-
-def test_wheels_of_one_release_never_require_two_versions(tmp_path: Path) -> None:
-    """Tools that lock a release for all Pythons find no way to have both; what saves most is shared."""
-    fat = release(tmp_path / "a", FILES, LIBRARIES, names=(NAME, OTHER, NAME.replace("311", "315")))
-    more = tuple(NAME.replace("311", number) for number in ("313", "314"))
-    result = thinned(tmp_path, *fat, *release(tmp_path / "b", FILES, NEWER, names=more))
-    (beside,) = result.companions
-    assert beside.wheels == tuple(path.name for path in fat)
-    assert {one.name for one in result.wheels if one.packed and not one.edited} == set(more)
-    # the others state it, too: a tool that locks reads the METADATA of any of them
-    assert len({one.requires for one in result.wheels}) == 1
 
 
 def test_the_same_name_with_other_bytes_stays(tmp_path: Path) -> None:

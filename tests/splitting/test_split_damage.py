@@ -27,11 +27,9 @@ from tests.factories.wheels import contents, dist_info_of, record_of, wheel, wit
 from vbuild.elf.image import ElfImage
 from vbuild.elf.linkage import linked
 from vbuild.elf.read import Loading
-from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.errors import BinaryError, RepackageError, VbuildError, WheelError
-from vbuild.files.edited import EditedFile
+from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.index_client.configuration import Indexes
-from vbuild.inspection.inspect import inspect, save_page
+from vbuild.inspection.inspect import inspect
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
@@ -59,11 +57,8 @@ LIBRARIES = {
     "takes versions": calling_libcufft("libone.so.1", runpath="$ORIGIN/../demo.libs:/opt/lib"),
     "stripped": stripped(GIVES),
 }
-ORDERS = (
-    Relink(renamed=(("libcufft.so.11", "libcufft-12345678.so.11"),)),
-    Relink(rpath=("$ORIGIN/../nvidia/cufft/lib", "$ORIGIN/../demo_libs/lib")),
-    Relink(rpath=()),
-)
+
+
 READ = {".dynamic", ".dynstr", ".dynsym", ".gnu.version", ".gnu.version_r", ".gnu.version_d", ".gnu.hash", ".shstrtab"}
 ROW = Struct("<QQ")
 TAGS = (0, 1, 5, 6, 10, 12, 14, 15, 25, 29, 0x6FFFFEF5, 0x6FFFFEFC, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE, 0x7FFFFFFF)
@@ -105,41 +100,6 @@ def damaged(dice: random.Random, name: str) -> bytes:
                 new = dice.choice(NEW_BYTES)
                 data[at : at + len(new)] = new
     return bytes(data)
-
-
-def looked_at(dice: random.Random) -> None:
-    """Parse a damaged library, and ask the graph of it among others everything."""
-    with suppress(BinaryError), in_time():
-        loading = Loading.parse(damaged(dice, dice.choice(sorted(LIBRARIES))))
-        sound = {path: Loading.parse(data) for path, data in COMPILED.items()}
-        graph = linked({**sound, dice.choice([*sound, "demo/_e.so"]): loading})
-        for path in graph.files:
-            graph.chains(path)
-        graph.unneeded(("libone.so",))
-
-
-def edited(dice: random.Random, folder: Path) -> None:
-    """Relink a damaged library."""
-    data = damaged(dice, dice.choice(sorted(LIBRARIES)))
-    with (
-        suppress(BinaryError),
-        in_time(),
-        relinked(EditedFile.whole(memoryview(data)), dice.choice(ORDERS), folder=folder) as view,
-    ):
-        assert len(view) < len(data) + (1 << 20)
-    assert not list(folder.iterdir())
-
-
-@pytest.mark.nightly
-def test_damaged_libraries_are_read_or_refused() -> None:
-    for seed in range(400):
-        looked_at(random.Random(seed))
-
-
-@pytest.mark.nightly
-def test_damaged_libraries_are_edited_or_refused(tmp_path: Path) -> None:
-    for seed in range(300):
-        edited(random.Random(seed), tmp_path)
 
 
 LINES = (
@@ -300,14 +260,6 @@ def test_code_with_megabytes_in_one_word_takes_no_time(tmp_path: Path) -> None:
         inspect(wheel(tmp_path, NAME, {**FILES, **files, **idle}), closure=True).data()
 
 
-@pytest.mark.nightly
-def test_more_python_code_than_anybody_writes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WheelError) as error:
-        thinned(tmp_path, {**FILES, "demo/bomb.py": b"#" * 70_000_000})
-    said = "demo/bomb.py: 70000000 bytes of Python code, expected 67108864 at most"
-    assert str(error.value) == f"{NAME}: {said}"
-
-
 def test_a_record_that_gives_one_library_the_hash_of_another_is_found_out(tmp_path: Path) -> None:
     """Each content is looked at once for all wheels: the second wheel's lie must not pass for that."""
     (path,) = (path for path in FILES if "libtwo" in path)
@@ -352,18 +304,3 @@ def test_a_circle_of_a_thousand_libraries_is_followed_in_seconds() -> None:
         assert all(edge.provider for edge in graph.edges)
         assert len(graph.chains("demo.libs/lib999.so")[0]) == 1001
         assert graph.unneeded(()) == ("demo/_c.so",)
-
-
-@pytest.mark.nightly
-def test_a_hundred_libraries_that_mention_each_other_can_be_drawn(tmp_path: Path) -> None:
-    names = [f"lib{number:03}.so" for number in range(100)]
-    model = library("lib000.so", ("libyyy.so",), rpath_="$ORIGIN")
-    pairs = zip(names, [*names[1:], names[0]], strict=True)
-    files = {
-        f"demo.libs/{name}": model.replace(b"lib000", name[:6].encode()).replace(b"libyyy", needed[:6].encode())
-        for name, needed in pairs
-    }
-    found = inspect(wheel(tmp_path, NAME, files), closure=True)
-    with in_time():
-        save_page(found, tmp_path / "page.html")
-        assert len(found.data()["closure"]["chains"]) == 100

@@ -1,10 +1,8 @@
 """What holds for every split: the account is what the files show, again is the same, and all of it or nothing."""
 
 import random
-import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +14,8 @@ from tests.factories.cuda_packages import all_packages, calling_libcufft, libcuf
 from tests.factories.elf import patchelfed, shared_object
 from tests.factories.extensions import library, module
 from tests.factories.ranges import Serving
-from tests.factories.repaired_wheels import LINUX, NAME, hashed, release, repaired
-from tests.factories.tools import needs, unmeasured
+from tests.factories.repaired_wheels import LINUX, NAME, hashed, release
+from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError, WheelError
 from vbuild.splitting.decisions import DecisionKind
@@ -172,16 +170,6 @@ def test_an_error_in_the_middle_leaves_nothing_of_the_untouched_either(
     assert [path.name for path in (tmp_path / "thin").iterdir()] == [which]
 
 
-def test_what_stood_in_the_folder_before_stays_where_the_split_fails(
-    cuda_index: Serving, fat: list[Path], tmp_path: Path
-) -> None:
-    (tmp_path / "thin" / OTHER).mkdir(parents=True)
-    (tmp_path / "thin" / NAME).write_bytes(b"what was here")
-    with pytest.raises(VbuildError):
-        thinned(cuda_index, tmp_path / "thin", fat)
-    assert (tmp_path / "thin" / NAME).read_bytes() == b"what was here"
-
-
 @pytest.mark.parametrize("where", ["demo/__init__.py", "pure.py"])
 def test_a_member_that_is_damaged_is_found_and_nothing_is_left(
     cuda_index: Serving, fat: list[Path], tmp_path: Path, where: str
@@ -198,29 +186,6 @@ def test_a_member_that_is_damaged_is_found_and_nothing_is_left(
     with pytest.raises(VbuildError, match=where):
         thinned(cuda_index, tmp_path / "thin", given, rpath=True)
     assert not list(tmp_path.glob("thin/*"))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("after", [0.4, 0.7, 1.0])
-def test_an_interrupt_leaves_all_or_nothing(tmp_path: Path, after: float) -> None:
-    given = [
-        wheel(tmp_path / "in", f"demo-1.0-cp3{number}-cp3{number}-{LINUX}.whl", repaired(FILES, LIBRARIES))
-        for number in range(10, 20)
-    ]
-    command = [sys.executable, "-m", "vbuild", "split", *map(str, given), "-o", str(tmp_path / "thin")]
-    options = ["--min-size", "0", "--no-replace"]  # no index is asked, whatever this machine's are
-    with subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=unmeasured()
-    ) as run:
-        time.sleep(after)
-        run.send_signal(signal.SIGINT)
-        said, complained = run.communicate(timeout=30)
-    left = [path.name for path in tmp_path.glob("thin/*")]
-    # a fast machine has done it by then, or is on its way out
-    if run.returncode and not said:
-        assert left == [] or sorted(name.count(".whl") for name in left) == [1] * (len(given) + 1)
-        # a slow one has not yet begun
-        assert complained == "vbuild: interrupted: nothing half-done was left behind\n" or "import" in complained
 
 
 @pytest.mark.nightly

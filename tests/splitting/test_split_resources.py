@@ -31,7 +31,6 @@ from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
-from vbuild.wheel.archive import room_for
 
 pytestmark = needs("gcc", "ldd")
 
@@ -55,18 +54,6 @@ from vbuild.splitting.split import split
 from vbuild.splitting.request import SplitRequest
 result = split([Path("in")], Path("thin"), request=SplitRequest(smallest=0), indexes=lambda: Indexes(no_index=True))
 assert all(len(one.edited) == int(sys.argv[1]) for one in result.wheels)
-"""
-READS = """
-import hashlib
-import sys
-from pathlib import Path
-from vbuild.splitting import bundle
-from vbuild.wheel.archive import open_wheel
-bundle.available_cores = lambda: int(sys.argv[1])
-def ask(name, loading, data, sha256):
-    hashlib.sha256(data)
-with open_wheel(next(Path("in").iterdir())) as wheel:
-    assert len(bundle.WheelReader(ask, Path("in")).read(wheel).binaries) == 6
 """
 
 
@@ -266,13 +253,6 @@ def test_memory_does_not_grow_with_the_number_of_edited_files(tmp_path: Path) ->
     assert peak(tmp_path, SPLITS, "8") < 220 * MB
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("threads", [1, 6])
-def test_memory_does_not_grow_with_the_number_of_threads(tmp_path: Path, threads: int) -> None:
-    wheel(tmp_path / "in", NAME, numbered(6, large(80 * MB)))
-    assert peak(tmp_path, READS, str(threads)) < 300 * MB + 80 * MB
-
-
 def test_what_is_done_in_threads_comes_in_order_and_keeps_to_its_bounds() -> None:
     lock, at_work = threading.Lock(), list[int]()
     seen: list[tuple[int, ...]] = []
@@ -304,8 +284,3 @@ def test_after_an_error_in_a_thread_nothing_is_begun() -> None:
     with pytest.raises(ValueError, match="2"):
         in_threads(work, range(100), size=int, threads=2, at_work=1000)
     assert len(begun) <= 5
-
-
-def test_files_are_unpacked_beside_the_results(tmp_path: Path) -> None:
-    assert room_for(None) is None
-    assert room_for(tmp_path) == room_for(tmp_path / "a" / "b") == tmp_path

@@ -188,14 +188,6 @@ def test_libraries_of_the_driver_and_unknown_ones_are_not_looked_for(cuda_index:
     assert result.absent == ("libnobody.so.3",)
 
 
-def test_a_second_time_nothing_is_to_do(cuda_index: Serving, tmp_path: Path) -> None:
-    first = led(cuda_index, tmp_path, calling_libcufft("libtorch.so", rpath_="/opt/lib:$ORIGIN"))
-    request = SplitRequest(replace=False, share=False, rpath=True)
-    again = split(first.paths, tmp_path / "again", request=request, indexes=lambda: cuda_index.indexes)
-    assert again.wheels[0].is_untouched
-    assert again.paths[0].read_bytes() == first.paths[0].read_bytes()
-
-
 def test_a_file_that_cannot_be_edited_is_left_and_named(cuda_index: Serving, tmp_path: Path) -> None:
     result = led(cuda_index, tmp_path, without_sections(calling_libcufft()))
     (warning,) = result.wheels[0].warnings

@@ -215,14 +215,6 @@ def test_a_stub_is_found_where_wheels_are_in_different_folders(tmp_path: Path) -
     assert program_output(thin, COUNT, beside=[libs]) == "42"
 
 
-def test_so_it_is_for_a_package_that_only_opens_libraries_by_their_paths(tmp_path: Path) -> None:
-    alone: Files = {path: data for path, data in FILES.items() if path != "demo/_c.so"}
-    result = thinned(tmp_path, alone)
-    thin = site_packages(tmp_path / "one", result.wheels[0].path or tmp_path)
-    libs = site_packages(tmp_path / "another", *result.companion_paths)
-    assert program_output(thin, COUNT, beside=[libs]) == "42"
-
-
 DOUBTS: Mapping[str, tuple[Files, str]] = {
     "dladdr": (
         {
@@ -296,20 +288,6 @@ def test_what_nothing_needs_moves_if_asked(tmp_path: Path) -> None:
         "import ctypes, demo, os; print(ctypes.CDLL(os.path.dirname(demo.__file__) + '/plugins/libplugin.so.3').plug())"
     )
     assert program_output(laid(tmp_path / "asked", result), program) == "42"
-
-
-def test_a_second_split_leaves_stubs_alone(tmp_path: Path) -> None:
-    first = thinned(tmp_path, FILES)
-    again = split(
-        [wheel.path for wheel in first.wheels if wheel.path],
-        tmp_path / "again",
-        request=SplitRequest(smallest=0),
-        indexes=lambda: ALONE,
-    )
-    assert all(one.is_untouched for one in again.wheels)
-    assert [one.path.read_bytes() for one in again.wheels if one.path] == [
-        one.path.read_bytes() for one in first.wheels if one.path
-    ]
 
 
 def test_the_bill_of_materials_knows_the_stub_and_the_library(tmp_path: Path) -> None:

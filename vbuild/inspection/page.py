@@ -24,7 +24,7 @@ Box = dict[str, Any]
 
 # the letter of each vendor's colours, and how many there are
 _SCALES = {Vendor.NVIDIA: ("a", 12), Vendor.AMD: ("r", 6)}
-# a section or a kind of file that takes less of its parent is shown with its like
+# a section that takes less of its library is shown with its like
 _SMALLEST = 0.002
 _CODE = (".text", ".plt", ".init", ".fini", "__TEXT,__text", "__TEXT,__stub")
 
@@ -87,16 +87,9 @@ def _root(contents: Contents, colours: Mapping[str, str]) -> Box:
 
 
 def _others(contents: Contents) -> Iterator[Box]:
-    least = _SMALLEST * sum(others.size for others in contents.others)
     for others in contents.others:
-        if others.size >= max(least, 1):
-            name = f"*{others.suffix}" if others.suffix else "no suffix"
-            yield _leaf(name, others.size, "files", counted(others.files, "file")) | {"packed": others.packed_size}
-    small = [others for others in contents.others if others.size < least]
-    if size := sum(others.size for others in small):
-        packed = sum(others.packed_size for others in small)
-        files = counted(sum(others.files for others in small), "file")
-        yield _leaf("others", size, "files", files) | {"packed": packed}
+        name = f"*{others.suffix}" if others.suffix else "no suffix"
+        yield _leaf(name, others.size, "files", counted(others.files, "file")) | {"packed": others.packed_size}
 
 
 def _library(library: LibraryContents, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Box:

@@ -184,10 +184,7 @@ def _library_table(contents: Contents) -> Iterator[str]:
         path = f"{shortened(library.path, _PATH):<{_PATH}}"
         line = f"{path}{sized(library.size):>11}{sized(library.packed_size):>10}{share:>7}  "
         yield f"{line}{_archs(library.gpu.portions, WIDTH - len(line))}".rstrip()
-    if rest := contents.libraries[len(shown) :]:
-        path = f"{f'… and {len(rest)} more':<{_PATH}}"
-        size, packed = sum(library.size for library in rest), sum(library.packed_size for library in rest)
-        yield f"{path}{sized(size):>11}{sized(packed):>10}"
+    yield from _rest(contents.libraries[len(shown) :], "more")
 
 
 def _device_table(groups: Sequence[DeviceFiles]) -> Iterator[str]:
@@ -197,10 +194,13 @@ def _device_table(groups: Sequence[DeviceFiles]) -> Iterator[str]:
         name = shortened(f"{group.kind} for {names}" if names else group.kind, _PATH)
         line = f"{name:<{_PATH}}{sized(group.size):>11}{sized(group.packed_size):>10}{group.files:>7}  "
         yield f"{line}{shortened(group.first, max(WIDTH - len(line), 12))}"
-    if rest := groups[_ROWS:]:
-        size, packed = sum(group.size for group in rest), sum(group.packed_size for group in rest)
-        line = f"{f'… and {len(rest)} kinds more':<{_PATH}}{sized(size):>11}{sized(packed):>10}"
-        yield f"{line}{sum(group.files for group in rest):>7}"
+    yield from _rest(groups[_ROWS:], "kinds more")
+
+
+def _rest(left: Sequence[LibraryContents | DeviceFiles], what: str) -> Iterator[str]:
+    if left:
+        size, packed = sum(each.size for each in left), sum(each.packed_size for each in left)
+        yield f"{f'… and {len(left)} {what}':<{_PATH}}{sized(size):>11}{sized(packed):>10}"
 
 
 def _level_table(contents: Contents) -> Iterator[str]:

@@ -139,7 +139,7 @@ def with_evidence(
     splitter: Splitter,
     *,
     indexes: Callable[[], Indexes],
-    on_progress: Callable[[str], None] = lambda _what: None,
+    on_progress: Callable[[str], None],
 ) -> SplitRequest:
     """*request* with what its commands show about libraries of *wheels*; `RepackageError` if they show nothing."""
     names = {wheel: WheelName.parse(wheel.name) for wheel in wheels}
