@@ -26,7 +26,6 @@ OTHER = NAME.replace("311", "312")
 TOP, DEEP = library("libtop.so", ("libdeep.so",)), library("libdeep.so")
 LIBRARIES = {"libtop.so": TOP, "libdeep.so": DEEP}
 HOME = "demo_libs/lib"
-REQUEST = SplitRequest(smallest=0)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 
 from tests.factories.elf import objcopied
 from tests.factories.extensions import library, module
-from tests.factories.repaired_wheels import NAME, hashed, release, repaired
+from tests.factories.repaired_wheels import NAME, release, repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.elf.surgery.relink import Relink, relinked
@@ -37,7 +37,8 @@ pytestmark = needs("gcc", "ldd")
 COUNTS = 'int count(void); int answer(void) { return count(); } char mark[] = "mark0000";'
 COUNT = library("libcount.so.1", source="int count(void) { return 42; }")
 COUNTED = {"libcount.so.1": COUNT}
-BUNDLED = f"demo.libs/{hashed('libcount.so.1', COUNT)}"
+
+
 CALLER = module("libcount.so.1", source=COUNTS)
 FILES: dict[str, bytes | str] = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": CALLER}
 NAMES = (NAME, NAME.replace("311", "312"))

@@ -30,7 +30,7 @@ Files = Mapping[str, bytes | str]
 OTHER = NAME.replace("311", "312")
 ALONE = Indexes(no_index=True)
 PATH = "demo/lib/libengine.so.1"
-SECOND = "demo_libs/lib/libengine-{}.so"
+
 
 DEEP = library("libdeep.so.2", source="int deep(void) { return 40; }")
 ENGINE_SOURCE = """
