@@ -4,7 +4,7 @@ from pathlib import PurePath
 
 import pytest
 
-from vbuild.verification.python_tests import is_asked_for, is_python_code
+from vbuild.verification.python_tests import is_asked_for, is_python_code, python_code
 
 LOADER = """
 def load_wide(name, cdecl=''):
@@ -58,6 +58,43 @@ def test_functions_of_one_name_must_all_ask() -> None:
     assert not is_asked_for("_wide", ["load_wide('demo._wide')", LOADER, other])
 
 
+CYTHON = """
+# cython: language_level=3
+cdef extern from "wide.h" nogil:
+    int add(int *x, const int n)  # of _wide
+
+cdef class Reader(Base):
+    '''Reads by
+    _wide, if there is AVX2.
+    '''
+    cdef int size
+
+    def __cinit__(self, int size, *,
+                  object name=None):
+        if _AVX2_SUPPORT:
+            %s
+        elif size > <int> 3:
+            self.size = <int> size
+        else:
+            with nogil:
+                add(&self.size, 3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("from ._wide import add", True),
+        ("self.size = 1", False),
+        ("from ._wide import add\n        load(<char *> 'demo._wide')", False),
+        ("from ._wide import add\n\nfrom demo._wide cimport Adder", False),
+        ("from ._wide import add\n\nif <int> avx2:\n    from demo import _wide", False),
+    ],
+)
+def test_of_cython_what_is_also_python_counts(line: str, *, asked: bool) -> None:
+    assert is_asked_for("_wide", [python_code(PurePath("demo/lib.pyx"), CYTHON % line)]) is asked
+
+
 def test_tests_and_other_files_are_no_code_of_a_package() -> None:
     names = ("demo/a.py", "demo/a.pyx", "demo/tests/test_a.py", "demo/a.pxd", "demo/a.pyc")
-    assert [name for name in names if is_python_code(PurePath(name))] == ["demo/a.py"]
+    assert [name for name in names if is_python_code(PurePath(name))] == ["demo/a.py", "demo/a.pyx"]

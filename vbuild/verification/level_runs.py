@@ -58,7 +58,7 @@ from vbuild.verification.level_emulation import (
     LevelRun,
     plain_environment,
 )
-from vbuild.verification.python_tests import is_asked_for, is_python_code
+from vbuild.verification.python_tests import is_asked_for, is_python_code, python_code
 from vbuild.verification.verify import claimed_cpu
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
@@ -466,9 +466,9 @@ class _LevelRunner(Struct, frozen=True):
             return False
         folders = (self.environment.packages.joinpath(*name.split(".")) for name in self.imports)
         files = (
-            path for folder in folders for path in folder.rglob("*.py") if is_python_code(path.relative_to(folder))
+            path for folder in folders for path in folder.rglob("*.py*") if is_python_code(path.relative_to(folder))
         )
-        sources = (read_text(path, errors="replace") for path in files)
+        sources = (python_code(path, read_text(path, errors="replace")) for path in files)
         return is_asked_for(module.rpartition(".")[2], sources)
 
     def _cause_elsewhere(self, failed: Iterable[ImportResult], stops: Iterable[StoppedAt]) -> str | None:

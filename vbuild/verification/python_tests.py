@@ -1,7 +1,7 @@
 """Whether Python code loads a library only after it has asked what the processor has.
 
 Such a library has no test of its own. It is not shown that the question is the right one: only that there is one
-wherever the library is named.
+wherever the library is named. Of Cython, what is also Python counts: conditions, imports, and plain statements.
 """
 
 import ast
@@ -10,18 +10,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import PurePath
 
+_SOURCES = (".py", ".pyx")
 _TESTS = frozenset({"test", "tests"})
 
 # words in the condition of an if that asks about the processor
 _QUESTION = re.compile(r"cpu|simd|(?:aes|sha)_?ni|clmul|avx|sse\d|sse_|neon|bmi\d|adx|popcnt|gfni|amx_", re.IGNORECASE)
+_LONG_STRING = re.compile(r'''("""|\'\'\').*?\1''', re.DOTALL)
+_COMMENT = re.compile(r"""(?:^|\s)#[^'"]*$""")
+_CIMPORT = re.compile(r"\bcimport\b")
 _SELF = frozenset({"self", "cls"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def is_python_code(path: PurePath) -> bool:
-    """Whether the file at *path* is Python, and no test: tests name everything."""
-    return path.suffix == ".py" and _TESTS.isdisjoint(path.parts)
+    """Whether the file at *path* is Python or Cython, and no test: tests name everything."""
+    return path.suffix in _SOURCES and _TESTS.isdisjoint(path.parts)
+
+
+def python_code(path: PurePath, text: str) -> str:
+    return _of_cython(text) if path.suffix == ".pyx" else text
 
 
 def is_asked_for(library: str, sources: Iterable[str]) -> bool:
@@ -47,6 +55,36 @@ def _all_of_some(answers: Iterable[bool]) -> bool:
     """Whether there are *answers*, and all are yes; those after the first no are not looked at."""
     first = next(iterator := iter(answers), False)
     return first and all(iterator)
+
+
+def _of_cython(text: str) -> str:
+    """The statements of the Cython *text*; of those that are not Python, the names."""
+    statements: list[tuple[int, str]] = []
+    waiting = ""
+    for line in _LONG_STRING.sub('""', text).splitlines():
+        waiting += _COMMENT.sub("", line) if waiting else _COMMENT.sub("", line).expandtabs().rstrip()
+        if (body := waiting.strip()) and sum(map(body.count, "([{")) <= sum(map(body.count, ")]}")):
+            statements.append((len(waiting) - len(waiting.lstrip()), _CIMPORT.sub("import", body)))
+            waiting = ""
+    lines = []
+    for (indent, body), (following, _) in zip(statements, [*statements[1:], (0, "")], strict=True):
+        is_opener = body.endswith(":")
+        lines.append(f"{' ' * indent}{_opener(body) if is_opener else _statement(body)}")
+        if is_opener and following <= indent:
+            lines.append(f"{' ' * indent} pass")
+    return "\n".join(lines)
+
+
+def _opener(body: str) -> str:
+    if body in {"else:", "try:", "finally:"} or body.startswith("except"):
+        return body
+    if body.startswith("elif "):
+        return body if _parsed(f"{body[2:]}\n pass") else "elif 1:"
+    return body if body.startswith(("if ", "while ", "for ")) and _parsed(f"{body}\n pass") else "if 1:"
+
+
+def _statement(body: str) -> str:
+    return body if _parsed(body) else repr(body.replace("'", ".").replace('"', "."))
 
 
 def _parsed(text: str) -> ast.Module | None:

@@ -45,7 +45,7 @@ from vbuild.verification.gpu_code import DEVICE_SECTIONS, GpuClaim, GpuCodeCheck
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.linkage import LinkageCheck
 from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule, is_grafted
-from vbuild.verification.python_tests import is_python_code
+from vbuild.verification.python_tests import is_python_code, python_code
 from vbuild.verification.required import Fetch
 from vbuild.wheel.archive import Wheel, open_wheel, peek
 from vbuild.wheel.metadata import VARIANT_JSON
@@ -329,7 +329,7 @@ def _marked(libraries: Mapping[str, Elf]) -> Cpu | None:
 
 def _python_code(wheel: Wheel) -> Sequence[str]:
     return [
-        wheel.read(str(path)).decode("utf-8", "replace")
+        python_code(path, wheel.read(str(path)).decode("utf-8", "replace"))
         for path in (PurePosixPath(member.path) for member in wheel.members)
         if is_python_code(path)
     ]
