@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from vbuild.binary.edits import Chunk, Packing, packed, spread
+from vbuild.binary.edits import Chunk, Packing, pack_down, pack_into_gaps
 from vbuild.errors import BinaryError
 
 
@@ -36,7 +36,7 @@ def test_pieces_keep_their_order_and_alignment_and_only_move_down(
     layout: tuple[range, list[Chunk], int, set[int]],
 ) -> None:
     section, pieces, unit, pinned = layout
-    packing = packed(section, pieces, alignment=unit, is_padding=lambda gap: gap.start not in pinned)
+    packing = pack_down(section, pieces, alignment=unit, is_padding=lambda gap: gap.start not in pinned)
     found = places(pieces, packing)
     assert all(one.stop <= other.start for one, other in itertools.pairwise(found))
     for piece, place in zip(pieces, found, strict=True):
@@ -45,7 +45,7 @@ def test_pieces_keep_their_order_and_alignment_and_only_move_down(
         assert place.start == piece.span.start or not piece.stays
 
 
-@pytest.mark.parametrize("packer", [packed, spread])
+@pytest.mark.parametrize("packer", [pack_down, pack_into_gaps])
 @given(layouts())
 def test_every_address_is_a_piece_or_free_or_stays(
     packer: Callable[..., Packing], layout: tuple[range, list[Chunk], int, set[int]]
@@ -54,7 +54,7 @@ def test_every_address_is_a_piece_or_free_or_stays(
     try:
         packing = packer(section, pieces, alignment=unit, is_padding=lambda gap: gap.start not in pinned)
     except BinaryError:
-        assume(packer is packed)  # pieces that only their old order fits in
+        assume(packer is pack_down)  # pieces that only their old order fits in
     assert all(start % unit == 0 for start in packing.starts)
     assert all(start == piece.span.start for start, piece in zip(packing.starts, pieces, strict=True) if piece.stays)
     taken = sorted((each for each in (*places(pieces, packing), *packing.free) if each), key=lambda each: each.start)
@@ -69,14 +69,14 @@ def test_every_address_is_a_piece_or_free_or_stays(
 def test_zeros_shorter_than_the_alignment_are_padding_and_others_stay() -> None:
     pieces = [Chunk(range(0x1000, 0x1800), 0x10), Chunk(range(0x1900, 0x2000), 0x10)]
     section = range(0x1000, 0x2000)
-    assert packed(section, pieces, alignment=256, is_padding=lambda _: True).starts == (0x1000, 0x1900)
+    assert pack_down(section, pieces, alignment=256, is_padding=lambda _: True).starts == (0x1000, 0x1900)
     pieces[1] = Chunk(range(0x1900, 0x2000), 0x10)
     short = [Chunk(range(0x1000, 0x18F8), 0x10), pieces[1]]
-    assert packed(section, short, alignment=256, is_padding=lambda _: True).starts == (0x1000, 0x1100)
-    assert packed(section, short, alignment=256, is_padding=lambda _: False).starts == (0x1000, 0x1900)
+    assert pack_down(section, short, alignment=256, is_padding=lambda _: True).starts == (0x1000, 0x1100)
+    assert pack_down(section, short, alignment=256, is_padding=lambda _: False).starts == (0x1000, 0x1900)
 
 
-@pytest.mark.parametrize("packer", [packed, spread])
+@pytest.mark.parametrize("packer", [pack_down, pack_into_gaps])
 @pytest.mark.parametrize(("unit", "kept"), [(0x1000, 0x1000), (0x4000, 0x1000)])
 def test_starts_keep_the_alignment_that_all_had_up_to_a_page(
     packer: Callable[..., Packing], unit: int, kept: int
@@ -89,7 +89,7 @@ def test_starts_keep_the_alignment_that_all_had_up_to_a_page(
     assert max(starts) < pieces[-1].span.start
 
 
-@pytest.mark.parametrize("packer", [packed, spread])
+@pytest.mark.parametrize("packer", [pack_down, pack_into_gaps])
 @pytest.mark.parametrize(
     ("stop", "is_padding", "free"),
     [
@@ -107,7 +107,7 @@ def test_what_lies_behind_the_last_piece_is_free_if_it_is_padding(
     assert found == Packing((0x1000,), (free,))
 
 
-@pytest.mark.parametrize("packer", [packed, spread])
+@pytest.mark.parametrize("packer", [pack_down, pack_into_gaps])
 @pytest.mark.parametrize(
     ("gap", "is_padding", "joined"), [(0xFFF, True, True), (0xFFF, False, False), (0x1000, True, False)]
 )
@@ -127,7 +127,7 @@ def test_pieces_that_fit_into_no_gap_are_refused() -> None:
         pieces.append(Chunk(range(at, at + pages * page), pages * page, stays=pages == 1))
         at += pages * page
     with pytest.raises(BinaryError, match=r"^0x3000 bytes fit into no gap between what stays$"):
-        spread(range(page, at), pieces, alignment=page, is_padding=lambda _: False)
+        pack_into_gaps(range(page, at), pieces, alignment=page, is_padding=lambda _: False)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_pieces_that_fit_into_no_gap_are_refused() -> None:
 )
 def test_pieces_that_do_not_fit_are_refused(pieces: list[Chunk], message: str) -> None:
     with pytest.raises(BinaryError) as caught:
-        packed(range(0x10, 0x100), pieces, alignment=8, is_padding=lambda _: False)
+        pack_down(range(0x10, 0x100), pieces, alignment=8, is_padding=lambda _: False)
     assert str(caught.value) == message
 
 
@@ -158,6 +158,6 @@ def test_pieces_move_past_what_stays_into_the_smallest_gap_that_takes_them() -> 
         Chunk(range(65_536, 69_632), 4_096, stays=True),
         Chunk(range(69_632, 131_072), 16_384),
     ]
-    found = spread(range(131_072), pieces, alignment=4096, is_padding=lambda _: False)
+    found = pack_into_gaps(range(131_072), pieces, alignment=4096, is_padding=lambda _: False)
     assert found.starts[1:] == (40_960, 61_440, 65_536, 45_056)
     assert found.free == (range(40_960), range(69_632, 131_072))

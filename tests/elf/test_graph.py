@@ -14,7 +14,7 @@ from tests.factories.elf import MODULE, object_file, program, stripped
 from tests.factories.tools import needs
 from vbuild.binary.linkage import LinkGraph, Via
 from vbuild.elf.catalogue import PlatformPolicy
-from vbuild.elf.linkage import linked, searched
+from vbuild.elf.linkage import link_graph, search_folders
 from vbuild.elf.read import Loading
 
 BY_PATH = {Via.OWN, Via.INHERITED}
@@ -59,7 +59,7 @@ def loader_choices(root: Path, path: str) -> dict[str, str | None]:
 
 def graph(files: dict[str, bytes], *platforms: str) -> LinkGraph:
     parsed = {path: Loading.parse(data) for path, data in files.items()}
-    return linked(parsed, platforms=[platform for tag in platforms if (platform := PlatformPolicy.parse(tag))])
+    return link_graph(parsed, platforms=[platform for tag in platforms if (platform := PlatformPolicy.parse(tag))])
 
 
 def ways(files: dict[str, bytes]) -> dict[tuple[str, str], tuple[Via, str | None]]:
@@ -151,7 +151,7 @@ TREES = {
 @needs("ldd")
 @pytest.mark.parametrize(("files", "expected"), TREES.values(), ids=TREES)
 def test_the_graph_and_the_loader_agree(files: dict[str, bytes], expected: dict[str, Via], tmp_path: Path) -> None:
-    edges = {edge.name: edge for edge in linked(laid(tmp_path, files)).edges}
+    edges = {edge.name: edge for edge in link_graph(laid(tmp_path, files)).edges}
     assert {name: edge.via for name, edge in edges.items()} == expected
     answers = {name: edge.provider if edge.via in BY_PATH else None for name, edge in edges.items()}
     assert loader_choices(tmp_path, "m/mod.so") == answers
@@ -200,7 +200,7 @@ def test_random_trees_resolve_as_the_loader_resolves_them(tmp_path: Path) -> Non
             folder = chosen.choice("ab")
             files[f"{folder}/{name}"] = library(*wanted, soname=name, **{kind: chosen.choice(paths)})
         root = tmp_path / str(seed)
-        edges = linked(laid(root, files)).edges
+        edges = link_graph(laid(root, files)).edges
         answers = loader_choices(root, "a/mod.so")
         loaded = {"a/mod.so", *answers.values()}
         for name, answer in answers.items():
@@ -303,8 +303,8 @@ def test_unneeded_is_what_nothing_leads_to() -> None:
 
 def test_folders_are_relative_to_site_packages() -> None:
     entries = ("$ORIGIN", "$ORIGIN/../libs/", "${ORIGIN}/..", "$ORIGIN/../../lib", "$ORIGINAL", "/usr/lib", "lib")
-    assert searched("m/mod.so", entries) == ("m", "libs", "", "../lib")
-    assert searched("mod.so", ("$ORIGIN", "$ORIGIN/libs", "$ORIGIN/libs")) == ("", "libs")
+    assert search_folders("m/mod.so", entries) == ("m", "libs", "", "../lib")
+    assert search_folders("mod.so", ("$ORIGIN", "$ORIGIN/libs", "$ORIGIN/libs")) == ("", "libs")
 
 
 def test_the_order_of_the_files_does_not_matter() -> None:

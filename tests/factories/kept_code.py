@@ -12,14 +12,14 @@ from vbuild.gpu_code.model import Container, GpuEntry, Vendor
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuList, Ptx, kept_offers
-from vbuild.slimming.library import unmeasured
+from vbuild.slimming.library import unmeasured_containers
 
 
 def fatbins(data: bytes) -> Iterator[Container]:
     """The fatbins of the library *data* in the order of the file; pinned ones that may shrink are as if they moved."""
     image = ElfImage.parse(data)
     code = device_code(image)
-    shrinking = unmeasured(image, code)
+    shrinking = unmeasured_containers(image, code)
     for container in code.containers:
         if container.vendor is Vendor.NVIDIA:
             yield replace(container, why_pinned=None) if container.span.start in shrinking else container

@@ -29,7 +29,7 @@ from vbuild.publishing.lint.files import ReadySdist
 from vbuild.publishing.lint.metadata import metadata_view
 from vbuild.wheel.archive import check_wheels, open_wheel, peek
 from vbuild.wheel.metadata import Metadata, WheelFile
-from vbuild.wheel.write import edited
+from vbuild.wheel.write import edit_wheel
 
 NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"
@@ -68,7 +68,7 @@ def _read_wheel(data: bytes) -> None:
             assert found[member.path].startswith(head), "a member begins with something else"
         assert found == _read_by_python(path), "Python's zipfile reads other members"
         with folder() as room:
-            copy = edited(opened, room, opened.name, edits={"demo/new.py": _NEW})
+            copy = edit_wheel(opened, room, opened.name, edits={"demo/new.py": _NEW})
             again = _read_by_python(copy)
             assert again.keys() == {*found, "demo/new.py"}, "other members after it was written"
             assert again["demo/new.py"] == bytes(_NEW), "another new member"

@@ -23,7 +23,7 @@ from vbuild.gpu_code.bundle import BUNDLES, BundleMethod
 from vbuild.gpu_code.fatbin import FATBINS, FatbinFlag, FatbinKind, decompressed, recompressed
 from vbuild.gpu_code.model import ContainerForm, verbatim
 from vbuild.hardware.gpu import GpuList
-from vbuild.slimming.device_files import examined
+from vbuild.slimming.device_files import examine_file
 from vbuild.slimming.library import LibraryPlan
 from vbuild.slimming.request import Cuts, Share
 
@@ -106,7 +106,7 @@ def _device_file(data: bytes) -> None:
 
 
 def _examined(name: str, data: bytes, cuts: Cuts) -> LibraryPlan:
-    return examined(name, memoryview(data), (SHARE,), cuts)
+    return examine_file(name, memoryview(data), (SHARE,), cuts)
 
 
 def fatbins() -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from isal import isal_zlib
 
 from tests.fuzz.target import Target
 from vbuild.errors import WheelError
-from vbuild.wheel.blocks import END, STEP, WINDOW, Blocks, Stall, flushed, inflated_stream, unfinished
+from vbuild.wheel.blocks import END, STEP, WINDOW, Blocks, Stall, deflate_open, inflated_stream, open_stream
 
 # bytes that a stream may inflate to: a block of a thousand bytes can hold a million zeros
 _MOST = 1 << 21
@@ -35,8 +35,8 @@ def _read_stream(data: bytes) -> None:
     if expected is None:
         return  # isal takes codes that are not complete, and zlib does not: no codec writes such
     assert found == expected, "zlib reads something else"
-    opened = unfinished(stream, found)
-    assert opened is None or _inflated(opened + flushed(_FOLLOWING) + END) == found + _FOLLOWING, (
+    opened = open_stream(stream, found)
+    assert opened is None or _inflated(opened + deflate_open(_FOLLOWING) + END) == found + _FOLLOWING, (
         "opened to another one"
     )
     _copy_blocks(stream, found)
@@ -79,7 +79,7 @@ def _copy_blocks(stream: bytes, plain: bytes) -> None:
         if piece := blocks.copied(number, number + 1, memoryview(plain)):
             window = plain[max(first.plain - WINDOW, 0) : first.plain]
             whole = window + plain[first.plain : last.plain]
-            assert _inflated(flushed(window) + piece + END) == whole, "blocks of something else"
+            assert _inflated(deflate_open(window) + piece + END) == whole, "blocks of something else"
 
 
 def _stalls(stream: bytes) -> Iterator[Stall]:
@@ -102,7 +102,7 @@ def _streams() -> Iterator[bytes]:
             yield bytes([step]) + bytes(deflate.deflate_compress(plain, level))
         codec = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS, 1)
         yield b"\x05" + codec.compress(plain) + codec.flush()
-        yield b"\x05" + flushed(plain) + END
+        yield b"\x05" + deflate_open(plain) + END
 
 
 def _recompressed(data: bytes, chance: random.Random) -> bytes:

@@ -15,11 +15,11 @@ from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from vbuild.errors import WheelError
 from vbuild.hardware.cpu import available_cores
-from vbuild.slimming.device_files import examined, is_alone, worth_reading
+from vbuild.slimming.device_files import examine_file, is_alone, worth_reading
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.slim import slim_outputs, slim_plan
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.write import edited
+from vbuild.wheel.write import edit_wheel
 
 NAME = "Demo_x-1.0-py3-none-manylinux_2_28_x86_64.whl"
 FAT = device_library(fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 13)) for arch in (80, 90, 120))))
@@ -118,7 +118,7 @@ def test_what_is_gpu_code_alone_is_known_by_its_first_bytes(path: str, data: byt
 def test_a_file_by_itself_is_accounted_for_under_its_path(
     path: str, data: bytes, after: tuple[int, int], alone: str
 ) -> None:
-    plan = examined(path, memoryview(data), SHARES, Cuts())
+    plan = examine_file(path, memoryview(data), SHARES, Cuts())
     assert plan.member == path
     assert [(cut.member, cut.before, cut.alone) for cut in plan.cuts] == [(path, len(data), alone)] * 2
     assert tuple(cut.after for cut in plan.cuts) == after
@@ -128,7 +128,7 @@ def test_a_file_by_itself_is_accounted_for_under_its_path(
 
 def test_a_library_may_have_more_shares_than_the_machine_has_cores() -> None:
     shares = SHARES * available_cores()
-    plan = examined("k/a.so", memoryview(FAT), shares, Cuts(zstd=True))
+    plan = examine_file("k/a.so", memoryview(FAT), shares, Cuts(zstd=True))
     assert [cut.gpus for cut in plan.cuts] == [("sm_90",), ("sm_80",)] * available_cores()
     assert all(cut.is_recompressed for cut in plan.cuts)
 
@@ -145,7 +145,7 @@ def test_a_large_library_waits_in_its_folder_out_of_memory_and_what_stays_is_cop
         rows = Path("/proc/self/smaps").read_text().partition(f"{tmp_path}/room/")[2]
         assert (found := re.search(r"^Rss: +(\d+) kB$", rows, re.MULTILINE))
         assert found[1] == "0"
-        out = edited(source, tmp_path / "out", source.name, edits=plan.files(0))
+        out = edit_wheel(source, tmp_path / "out", source.name, edits=plan.files(0))
     pieces, after = pieces_of(fat, "a.so"), out.read_bytes()
     assert len(pieces) > 8
     assert sum(piece in after for piece in pieces) >= len(pieces) - 1  # one may have what was edited

@@ -25,7 +25,7 @@ from tests.factories.repaired_wheels import NAME, repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, dist_info_of, record_of, wheel, with_entries
 from vbuild.elf.image import ElfImage
-from vbuild.elf.linkage import linked
+from vbuild.elf.linkage import link_graph
 from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.index_client.configuration import Indexes
@@ -300,7 +300,7 @@ def test_a_circle_of_a_thousand_libraries_is_followed_in_seconds() -> None:
     files = {f"demo.libs/lib{number}.so": needing(f"lib{(number + 1) % 1000}.so") for number in range(1000)}
     files["demo/_c.so"] = needing("lib0.so", "$ORIGIN/../demo.libs")
     with in_time():
-        graph = linked(files)
+        graph = link_graph(files)
         assert all(edge.provider for edge in graph.edges)
         assert len(graph.chains("demo.libs/lib999.so")[0]) == 1001
         assert graph.unneeded(()) == ("demo/_c.so",)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.factories.tools import needs
 from vbuild.files.cache import Cache, Part
-from vbuild.files.hashing import unsealed
+from vbuild.files.hashing import unseal
 from vbuild.toolchain.interpreter import Interpreter, ambient, is_script, remembered
 
 ENVIRONMENT = {"PATH": "/nowhere", "LANG": "C"}
@@ -139,7 +139,7 @@ def test_many_at_once_leave_one_whole_answer(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     [file] = memory.iterdir()
-    assert json.loads(json.loads(unsealed(file.read_bytes()))["answer"]) == list(range(1000))
+    assert json.loads(json.loads(unseal(file.read_bytes()))["answer"]) == list(range(1000))
 
 
 def test_answers_that_nobody_asks_for_are_forgotten(tmp_path: Path) -> None:
@@ -147,11 +147,11 @@ def test_answers_that_nobody_asks_for_are_forgotten(tmp_path: Path) -> None:
     for question in ("old", "used", "new"):
         remembered(question, compiler, environment={}, ask=asked, memory=memory)
     for file in memory.iterdir():
-        if json.loads(unsealed(file.read_bytes()))["question"] != "new":
+        if json.loads(unseal(file.read_bytes()))["question"] != "new":
             os.utime(file, (1, 1))
     remembered("used", compiler, environment={}, ask=asked, memory=memory)
     Cache(Part.PROBES, memory).sweep()
-    assert {json.loads(unsealed(file.read_bytes()))["question"] for file in memory.glob("*.json")} == {"used", "new"}
+    assert {json.loads(unseal(file.read_bytes()))["question"] for file in memory.glob("*.json")} == {"used", "new"}
 
 
 def test_noise_is_left_out_and_all_else_is_in() -> None:

@@ -20,7 +20,7 @@ from tests.factories.sources import sha256
 from tests.factories.toolkits import CORE, MACHINE, VERSION, component, core, laid_out, places
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from vbuild.errors import BuildError, FetchError, WheelError
-from vbuild.files.hashing import unsealed
+from vbuild.files.hashing import unseal
 from vbuild.index_client.configuration import Indexes
 from vbuild.toolchain import toolkit_cache as integrity
 from vbuild.toolchain.toolkit import ToolkitPin, identity_of
@@ -109,7 +109,7 @@ def test_what_a_disk_has_lost_by_itself_is_noticed_within_a_week(tmp_path: Path,
     library.chmod(0o644)
     # as the file system sees it, nothing has happened since all was hashed: with the sound bytes, that is so
     library.write_bytes(b"\x7e" + sound[1:])
-    contents = json.loads(unsealed((root / STAMP).read_bytes()))["contents"]
+    contents = json.loads(unseal((root / STAMP).read_bytes()))["contents"]
     (root / SEEN).write_text(integrity._state(root, contents))  # noqa: SLF001 - what the file system says
     assert is_complete(root)
     week = time.time() - integrity.AGAIN - 1

@@ -16,9 +16,9 @@ from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.blocks import END, WINDOW, Blocks, InflatedFile, Stall, as_edit, filler, flushed, inflated_stream
+from vbuild.wheel.blocks import END, WINDOW, Blocks, InflatedFile, Stall, as_edit, deflate_open, filler, inflated_stream
 from vbuild.wheel.deflate import Codec, Deflater
-from vbuild.wheel.write import edited
+from vbuild.wheel.write import edit_wheel
 
 # zlib's own that have blocks with codes of their own, long enough to be found
 FOUND = {
@@ -64,7 +64,7 @@ def test_all_pieces_stand_behind_what_they_refer_to(name: str) -> None:
         copied += 1
         window = plain[first.plain - WINDOW : first.plain]
         whole = bytes(window) + bytes(plain[first.plain : last.plain])
-        assert judged(flushed(window) + piece + END, len(whole)) == {whole}
+        assert judged(deflate_open(window) + piece + END, len(whole)) == {whole}
     assert copied or name not in FOUND
 
 
@@ -100,7 +100,8 @@ def test_blocks_that_hold_something_else_give_no_piece(name: str, at: int, bit: 
         # two codes may spell the same bytes
         window = PLAIN[begin.plain - WINDOW : begin.plain]
         assert (
-            zlib.decompress(flushed(window) + found + END, -zlib.MAX_WBITS) == window + PLAIN[begin.plain : end.plain]
+            zlib.decompress(deflate_open(window) + found + END, -zlib.MAX_WBITS)
+            == window + PLAIN[begin.plain : end.plain]
         )
 
 
@@ -154,7 +155,7 @@ def test_what_stays_of_a_member_is_copied_into_the_new_wheel(tmp_path: Path) -> 
         assert blocks
         parts: list[Part] = [b"head", range(4, len(plain) - 100_000), b"tail"]
         cut = EditedFile.of(data, parts)
-        out = edited(source, tmp_path / "out", source.name, edits={"demo/_C.so": cut})
+        out = edit_wheel(source, tmp_path / "out", source.name, edits={"demo/_C.so": cut})
         pieces = [blocks.copied(number, number + 1, data) for number in range(len(blocks.stalls) - 1)]
         del data
     assert contents(out)["demo/_C.so"] == bytes(EditedFile.of(plain, parts))

@@ -16,7 +16,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.deflate import Codec, DeflatedPart, Deflater
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.write import edited, write_wheel
+from vbuild.wheel.write import edit_wheel, write_wheel
 
 MIB = 1 << 20
 RANDOM = random.Random(1)
@@ -160,7 +160,7 @@ def test_a_rope_can_be_stored_and_can_be_an_edit(tmp_path: Path) -> None:
     rope = EditedFile.of(SOURCE, [b"new", range(5, 100)])
     with open_wheel(path) as source:
         edits = {"demo/_C.so": rope, "demo-1.0.dist-info/variant.json": EditedFile.whole(b"{}")}
-        out = edited(source, tmp_path / "out", NAMES[0], edits=edits)
+        out = edit_wheel(source, tmp_path / "out", NAMES[0], edits=edits)
     assert contents(out)["demo/_C.so"] == bytes(rope)
     assert contents(out)["demo-1.0.dist-info/variant.json"] == b"{}"
     with zipfile.ZipFile(out) as archive:

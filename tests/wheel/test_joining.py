@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vbuild.wheel.blocks import END, flushed, proved, unfinished
+from vbuild.wheel.blocks import END, deflate_open, is_proved, open_stream
 
 RANDOM = random.Random(1)
 WORDS = b" ".join(RANDOM.choice([b"alpha", b"beta", b"gamma", b"%d" % n]) for n in range(150_000))
@@ -47,7 +47,7 @@ def inflated(stream: bytes) -> bytes:
 def test_a_stream_without_its_end_can_be_followed(case: str) -> None:
     plain = bytes(PLAIN[case])
     stream = finished(plain)
-    opened = unfinished(stream, plain)
+    opened = open_stream(stream, plain)
     assert opened is not None
     assert len(opened) <= len(stream) + 5
     assert inflated(opened + finished(FOLLOWING)) == plain + FOLLOWING
@@ -65,7 +65,7 @@ blocks = st.one_of(
 
 @given(st.lists(blocks, max_size=5).map(b"".join), st.integers(1, 9))
 def test_what_is_opened_inflates_to_the_same(plain: bytes, level: int) -> None:
-    opened = unfinished(bytes(deflate.deflate_compress(plain, level)), plain)
+    opened = open_stream(bytes(deflate.deflate_compress(plain, level)), plain)
     assert opened is None or inflated(opened + finished(FOLLOWING)) == plain + FOLLOWING
 
 
@@ -74,7 +74,7 @@ def test_a_damaged_stream_is_not_opened_unless_it_inflates_to_the_same(place: in
     plain = WORDS[:20_000]
     damaged = bytearray(finished(plain))
     damaged[place] ^= flips
-    opened = unfinished(bytes(damaged), plain)
+    opened = open_stream(bytes(damaged), plain)
     # the same bytes can stand at another distance
     assert opened is None or inflated(opened + finished(FOLLOWING)) == plain + FOLLOWING
 
@@ -82,16 +82,16 @@ def test_a_damaged_stream_is_not_opened_unless_it_inflates_to_the_same(place: in
 def test_a_stream_of_something_else_is_not_opened() -> None:
     plain = WORDS[:20_000]
     stream = finished(plain)
-    assert unfinished(stream, plain[:-1]) is None
-    assert unfinished(stream, plain[:-1] + b"?") is None
-    assert unfinished(stream[:-1], plain) is None
-    assert unfinished(stream + b"\0", plain) is None
-    assert not proved(stream, plain)
+    assert open_stream(stream, plain[:-1]) is None
+    assert open_stream(stream, plain[:-1] + b"?") is None
+    assert open_stream(stream[:-1], plain) is None
+    assert open_stream(stream + b"\0", plain) is None
+    assert not is_proved(stream, plain)
 
 
 def test_a_codec_that_can_stop_midway_needs_no_opening() -> None:
-    assert proved(flushed(WORDS), WORDS)
-    assert not proved(flushed(WORDS), WORDS[1:])
+    assert is_proved(deflate_open(WORDS), WORDS)
+    assert not is_proved(deflate_open(WORDS), WORDS[1:])
 
 
 @pytest.mark.parametrize("before", [0, 20])
@@ -105,5 +105,5 @@ def test_bytes_that_look_like_the_sizes_of_the_last_stored_block_lead_to_nothing
     )
     plain = first + last
     assert inflated(stream) == plain
-    opened = unfinished(stream, plain)
+    opened = open_stream(stream, plain)
     assert opened is None or inflated(opened + finished(FOLLOWING)) == plain + FOLLOWING

@@ -11,7 +11,7 @@ from installer.sources import WheelFile
 
 from tests.factories.wheels import contents, wheel
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.write import edited
+from vbuild.wheel.write import edit_wheel
 
 FILES: dict[str, bytes | str] = {
     "demo/__init__.py": "VALUE = 1\n",
@@ -33,7 +33,7 @@ def written(tmp_path: Path) -> Path:
     new = {"demo/new.txt": b"new", "demo/large.bin": LARGE, "demo-1.0.dist-info/variant.json": b"{}"}
     edits = {"demo/a,b.txt": b"edited", **new}
     with open_wheel(source_path) as source:
-        return edited(source, tmp_path / "out", source.name, edits=edits)
+        return edit_wheel(source, tmp_path / "out", source.name, edits=edits)
 
 
 def run(*command: str | Path) -> str:

@@ -16,7 +16,7 @@ from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
 from vbuild.wheel.archive import open_wheel, peek
 from vbuild.wheel.paths import folded
-from vbuild.wheel.write import edited
+from vbuild.wheel.write import edit_wheel
 
 INFO = "demo-1.0.dist-info"
 METHODS = [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]
@@ -76,7 +76,7 @@ def test_any_members_come_through_a_copy(members: dict[str, bytes], method: int)
         path = wheel(here, files=members, compression=method)
         with open_wheel(path, check=True) as source:
             assert {member.path: source.read(member) for member in source.members} == contents(path)
-            out = edited(source, here / "out", source.name, edits={})
+            out = edit_wheel(source, here / "out", source.name, edits={})
         assert contents(out) == contents(path)
         with zipfile.ZipFile(out) as archive:
             assert archive.testzip() is None
@@ -92,7 +92,7 @@ def test_any_edit_changes_what_it_names_and_nothing_else(members: dict[str, byte
         path = wheel(here, files=members)
         expected = {file: held for file, held in (contents(path) | edits).items() if held is not None}
         with open_wheel(path) as source:
-            out = edited(source, here / "out", source.name, edits=edits)
+            out = edit_wheel(source, here / "out", source.name, edits=edits)
         with open_wheel(out, check=True):
             pass
         read = contents(out)
@@ -113,7 +113,7 @@ def test_a_damaged_wheel_is_refused_or_comes_through_whole(
         path.write_bytes(damaged(path.read_bytes(), damages))
         try:
             with open_wheel(path, check=True) as source:
-                out = edited(source, here / "out", source.name, edits={})
+                out = edit_wheel(source, here / "out", source.name, edits={})
         except WheelError:
             assert not (here / "out").exists() or list((here / "out").iterdir()) == []
         else:
@@ -132,7 +132,9 @@ def test_a_damaged_wheel_that_nobody_checks_gives_a_sound_archive_or_a_refusal(
         path.write_bytes(damaged(path.read_bytes(), damages))
         try:
             with open_wheel(path) as source:
-                out = edited(source, here / "out", source.name.labelled("v3"), edits={f"{INFO}/variant.json": b"{}"})
+                out = edit_wheel(
+                    source, here / "out", source.name.labelled("v3"), edits={f"{INFO}/variant.json": b"{}"}
+                )
         except WheelError:
             assert not (here / "out").exists() or list((here / "out").iterdir()) == []
         else:

@@ -21,7 +21,7 @@ from tests.factories.wheels import (
 )
 from vbuild.errors import WheelError
 from vbuild.wheel.archive import open_wheel, peek
-from vbuild.wheel.write import edited
+from vbuild.wheel.write import edit_wheel
 
 NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"
@@ -171,7 +171,10 @@ def test_a_file_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
     path = wheel(tmp_path, files={"demo/a.bin": bytes(5_000_000)}, compression=zipfile.ZIP_STORED)
     with open_wheel(path) as source:
         os.truncate(path, 1_000_000)
-        for read in (lambda: source.read("demo/a.bin"), lambda: edited(source, tmp_path / "o", source.name, edits={})):
+        for read in (
+            lambda: source.read("demo/a.bin"),
+            lambda: edit_wheel(source, tmp_path / "o", source.name, edits={}),
+        ):
             with pytest.raises(WheelError, match=r"truncated while it was read$"):
                 read()
     assert not (tmp_path / "o").exists()

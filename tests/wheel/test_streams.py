@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.factories.deflate_streams import PLAIN, Segment, judged, segments, stream_of, zlibs
 from vbuild.files.edited import EditedFile
-from vbuild.wheel.blocks import END, WINDOW, Blocks, InflatedFile, Stall, flushed, inflated_stream
+from vbuild.wheel.blocks import END, WINDOW, Blocks, InflatedFile, Stall, deflate_open, inflated_stream
 from vbuild.wheel.deflate import Codec, Deflater
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "deflate"
@@ -48,7 +48,7 @@ def copied(stalls: Sequence[Stall], stream: bytes, plain: bytes, flips: Sequence
         if piece := blocks.copied(number, number + 1, memoryview(plain)):
             window = plain[max(first.plain - WINDOW, 0) : first.plain]
             whole = window + plain[first.plain : last.plain]
-            assert judged(flushed(window) + piece + END, len(whole)) == {whole}
+            assert judged(deflate_open(window) + piece + END, len(whole)) == {whole}
             pieces += 1
     return pieces
 

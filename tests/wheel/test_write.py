@@ -15,7 +15,7 @@ from vbuild.errors import VbuildError, WheelError
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Record
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.write import edited, write_wheel
+from vbuild.wheel.write import edit_wheel, write_wheel
 
 NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"
@@ -24,12 +24,12 @@ LABELLED = WheelName.parse(NAME).labelled("x86_64_v3")
 
 def stamped(path: Path, folder: Path) -> Path:
     with open_wheel(path) as source:
-        return edited(source, folder, LABELLED, edits={f"{INFO}/variant.json": b"{}"})
+        return edit_wheel(source, folder, LABELLED, edits={f"{INFO}/variant.json": b"{}"})
 
 
 def copied(path: Path, folder: Path) -> Path:
     with open_wheel(path) as source:
-        return edited(source, folder, source.name, edits={})
+        return edit_wheel(source, folder, source.name, edits={})
 
 
 def compressed(path: Path) -> dict[str, bytes]:
@@ -111,7 +111,7 @@ def test_an_edited_member_keeps_its_place_mode_time_and_compression(tmp_path: Pa
     stored = {"demo/_C.so": zipfile.ZIP_STORED}
     path = wheel(tmp_path, modes={"demo/_C.so": 0o755}, compressions=stored, files=files)
     with open_wheel(path) as source:
-        out = edited(source, tmp_path / "out", source.name, edits={"demo/_C.so": b"new" * 9, "demo/a.py": b"one"})
+        out = edit_wheel(source, tmp_path / "out", source.name, edits={"demo/_C.so": b"new" * 9, "demo/a.py": b"one"})
     before, after = infos(path), infos(out)
     assert list(after) == list(before)
     assert after["demo/_C.so"].external_attr == before["demo/_C.so"].external_attr
@@ -125,7 +125,7 @@ def test_an_edited_member_keeps_its_place_mode_time_and_compression(tmp_path: Pa
 def test_a_member_can_be_left_out(tmp_path: Path) -> None:
     path = wheel(tmp_path, files={"demo/a.py": "1", "demo/b.py": "2"})
     with open_wheel(path) as source:
-        out = edited(source, tmp_path / "out", source.name, edits={"demo/a.py": None, "demo/none.py": None})
+        out = edit_wheel(source, tmp_path / "out", source.name, edits={"demo/a.py": None, "demo/none.py": None})
     assert [file for file in contents(out) if file.startswith("demo/")] == ["demo/b.py"]
     with open_wheel(out, check=True):
         pass
@@ -326,4 +326,4 @@ def test_a_name_too_long_for_a_file_is_refused(tmp_path: Path) -> None:
     name = LABELLED.labelled("x" * 250)
     refusal = pytest.raises(WheelError, match=r"cannot be written: File name too long$")
     with open_wheel(wheel(tmp_path)) as source, nothing_left_in(tmp_path / "out"), refusal:
-        edited(source, tmp_path / "out", name, edits={})
+        edit_wheel(source, tmp_path / "out", name, edits={})

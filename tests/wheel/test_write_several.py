@@ -15,7 +15,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import RecordRow
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.write import copy_wheel, edited, write_wheel, write_wheels
+from vbuild.wheel.write import copy_wheel, edit_wheel, write_wheel, write_wheels
 from vbuild.wheel.zip_read import ZipMethod
 
 NAME = WheelName.parse("demo-1.0-py3-none-any.whl")
@@ -139,7 +139,7 @@ def test_bytes_may_change_once_they_are_written(tmp_path: Path) -> None:
 def test_new_members_are_compressed_as_metadata_are(tmp_path: Path) -> None:
     path = wheel(tmp_path, compressions={f"{INFO}/METADATA": zipfile.ZIP_STORED})
     with open_wheel(path) as source:
-        out = edited(source, tmp_path / "out", NAME, edits={"demo/new": b"1"})
+        out = edit_wheel(source, tmp_path / "out", NAME, edits={"demo/new": b"1"})
     assert infos(out)["demo/new"].compress_type == zipfile.ZIP_STORED
 
 
@@ -152,13 +152,13 @@ def test_what_is_said_of_the_level_stays_with_the_bytes_that_have_it(tmp_path: P
 
     path = wheel(tmp_path, tamper=tamper, files={"demo/a.py": "1", "demo/b.py": "2"})
     with open_wheel(path) as source:
-        out = infos(edited(source, tmp_path / "out", NAME, edits={"demo/b.py": b"3"}))
+        out = infos(edit_wheel(source, tmp_path / "out", NAME, edits={"demo/b.py": b"3"}))
     assert (out["demo/a.py"].flag_bits, out["demo/b.py"].flag_bits) == (0b110, 0)
 
 
 def test_a_new_member_has_the_attributes_of_a_text_that_its_owner_may_write(tmp_path: Path) -> None:
     with open_wheel(wheel(tmp_path)) as source:
-        new = infos(edited(source, tmp_path / "out", NAME, edits={"demo/new": b"1"}))["demo/new"]
+        new = infos(edit_wheel(source, tmp_path / "out", NAME, edits={"demo/new": b"1"}))["demo/new"]
     assert (new.external_attr >> 16, new.external_attr & 0xFFFF, new.internal_attr) == (0o100644, 0, 0)
 
 
@@ -166,7 +166,7 @@ def test_record_keeps_its_attributes(tmp_path: Path) -> None:
     record = f"{INFO}/RECORD"
     path = wheel(tmp_path, compressions={record: zipfile.ZIP_STORED}, modes={record: 0o600})
     with open_wheel(path) as source:
-        new = infos(edited(source, tmp_path / "out", NAME, edits={"demo/new": b"1"}))[record]
+        new = infos(edit_wheel(source, tmp_path / "out", NAME, edits={"demo/new": b"1"}))[record]
     assert (new.compress_type, new.external_attr >> 16) == (zipfile.ZIP_STORED, 0o100600)
 
 
@@ -174,9 +174,9 @@ def test_a_damaged_wheel_is_edited_only_where_nobody_asks(tmp_path: Path) -> Non
     record = record_of(everything(str(NAME), {"demo.py": "2"}), INFO)
     with open_wheel(wheel(tmp_path, record=record, files={"demo.py": "1"})) as source:
         with pytest.raises(WheelError, match=r"demo\.py"):
-            edited(source, tmp_path / "out", NAME, edits={"a": b"1"}, verify=True)
+            edit_wheel(source, tmp_path / "out", NAME, edits={"a": b"1"}, verify=True)
         assert not (tmp_path / "out").exists()
-        assert contents(edited(source, tmp_path / "out", NAME, edits={"a": b"1"}))["demo.py"] == b"1"
+        assert contents(edit_wheel(source, tmp_path / "out", NAME, edits={"a": b"1"}))["demo.py"] == b"1"
 
 
 def test_the_first_wheel_that_is_copied_from_says_time_and_comment(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.factories.wheels import contents, entry, everything, piped, record_of
 from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel, peek
 from vbuild.wheel.deflate import Deflater
-from vbuild.wheel.write import edited
+from vbuild.wheel.write import edit_wheel
 from vbuild.wheel.zip_read import END, FULL32, LOCATOR, ZIP64_END, End, Zip64End, Zip64Locator, ZipMethod, ZipReader
 from vbuild.wheel.zip_write import ZipWriter, new_header
 
@@ -33,7 +33,7 @@ def test_more_members_than_sixteen_bits_can_count(tmp_path: Path) -> None:
     path = wheel(tmp_path, compression=zipfile.ZIP_STORED, files={f"demo/{number}": b"" for number in range(MANY)})
     with open_wheel(path) as source:
         assert len(source.members) == MANY + 3
-        out = edited(source, tmp_path / "out", source.name, edits={f"{INFO}/variant.json": b"{}"})
+        out = edit_wheel(source, tmp_path / "out", source.name, edits={f"{INFO}/variant.json": b"{}"})
     with zipfile.ZipFile(out) as archive:
         assert len(archive.infolist()) == MANY + 4
     assert peek(out, "variant.json") == b"{}"
@@ -48,7 +48,7 @@ def test_zip64_headers_become_plain_where_they_are_not_needed(tmp_path: Path, *,
             with archive.open(entry(member), "w", force_zip64=True) as stream:
                 stream.write(data)
     with open_wheel(tmp_path / NAME, check=True) as source:
-        out = edited(source, tmp_path / "out", source.name, edits={})
+        out = edit_wheel(source, tmp_path / "out", source.name, edits={})
     assert contents(out) == files
     with zipfile.ZipFile(out) as archive:
         assert [(info.extra, info.extract_version) for info in archive.infolist()] == [(b"", 20)] * 4
@@ -156,7 +156,7 @@ def test_a_member_of_more_than_four_gib(tmp_path: Path) -> None:
     with open_wheel(path) as source:
         large = source.members[0]
         assert large.size == LARGE
-        out = edited(source, tmp_path / "out", source.name, edits={f"{INFO}/variant.json": b"{}"})
+        out = edit_wheel(source, tmp_path / "out", source.name, edits={f"{INFO}/variant.json": b"{}"})
     path.unlink()
     assert out.stat().st_size > LARGE
     assert peek(out, "variant.json") == b"{}"
@@ -167,7 +167,7 @@ def test_a_member_of_more_than_four_gib(tmp_path: Path) -> None:
         with archive.open(info) as stream:
             assert sum(iter(lambda: len(stream.read(1 << 24)), 0)) == LARGE
     with open_wheel(out) as copy:
-        again = edited(copy, tmp_path / "again", copy.name, edits={"demo/_C.so": None})
+        again = edit_wheel(copy, tmp_path / "again", copy.name, edits={"demo/_C.so": None})
     out.unlink()
     assert again.stat().st_size < 2000
 

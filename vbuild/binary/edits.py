@@ -103,7 +103,9 @@ def up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-def packed(section: range, pieces: Sequence[Chunk], *, alignment: int, is_padding: Callable[[range], bool]) -> Packing:
+def pack_down(
+    section: range, pieces: Sequence[Chunk], *, alignment: int, is_padding: Callable[[range], bool]
+) -> Packing:
     """New places for the ascending *pieces* of *section*, aligned as before.
 
     What no piece claims stays, unless it is short *is_padding*. `BinaryError` if pieces overlap or grow.
@@ -126,8 +128,10 @@ def packed(section: range, pieces: Sequence[Chunk], *, alignment: int, is_paddin
     return Packing(tuple(starts), tuple(filter(None, free)))
 
 
-def spread(section: range, pieces: Sequence[Chunk], *, alignment: int, is_padding: Callable[[range], bool]) -> Packing:
-    """As `packed`, but pieces may move past what stays, into the smallest gaps: that leaves few large ones."""
+def pack_into_gaps(
+    section: range, pieces: Sequence[Chunk], *, alignment: int, is_padding: Callable[[range], bool]
+) -> Packing:
+    """As `pack_down`, but pieces may move past what stays, into the smallest gaps: that leaves few large ones."""
     unit = _alignment(pieces, alignment)
     before = start = section.start
     gaps: list[range] = []
@@ -191,7 +195,7 @@ class Edit(Struct, frozen=True):
     parts: tuple[Part, ...] = ()
 
 
-def spliced(source: Buffer, edits: Iterable[Edit]) -> EditedFile:
+def apply_edits(source: Buffer, edits: Iterable[Edit]) -> EditedFile:
     """*source* with *edits*; `BinaryError` if two edits want the same bytes."""
     view = memoryview(source)
     # an empty edit may be at any place

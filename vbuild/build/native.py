@@ -61,7 +61,7 @@ from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, BuildError, at
 from vbuild.files.cache import ELSEWHERE, Cache, Part
-from vbuild.files.hashing import sealed, unsealed
+from vbuild.files.hashing import seal, unseal
 from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.process.run import check_running, run
 from vbuild.process.threads import OncePerKey
@@ -266,7 +266,7 @@ class NativeCache(Struct, frozen=True):
         """Whether *prefix* is there and whole; it counts as used then."""
         entry = prefix.folder.parent
         try:
-            data = json.loads(unsealed((entry / _ENTRY).read_bytes()))
+            data = json.loads(unseal((entry / _ENTRY).read_bytes()))
             if data["made"] < self.since or data["sha256"] != _digest(prefix.folder):
                 return False
         except (OSError, ValueError, LookupError, TypeError):
@@ -275,7 +275,7 @@ class NativeCache(Struct, frozen=True):
         return True
 
     def flags(self, prefix: Prefix) -> "OwnFlagsRecord":
-        return convert(json.loads(unsealed((prefix.folder.parent / _ENTRY).read_bytes()))["flags"], OwnFlagsRecord)
+        return convert(json.loads(unseal((prefix.folder.parent / _ENTRY).read_bytes()))["flags"], OwnFlagsRecord)
 
     def put(self, prefix: Prefix, tree: Path, flags: "OwnFlagsRecord") -> None:
         try:
@@ -283,7 +283,7 @@ class NativeCache(Struct, frozen=True):
                 shutil.copytree(tree, new / prefix.folder.name, symlinks=True)
                 entry = {"name": prefix.name, "made": time.time(), "sha256": _digest(new / prefix.folder.name)}
                 entry["flags"] = to_builtins(flags)
-                (new / _ENTRY).write_text(sealed(json.dumps(entry)), encoding="utf-8")
+                (new / _ENTRY).write_text(seal(json.dumps(entry)), encoding="utf-8")
         except (OSError, shutil.Error) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or error
             raise BuildError(f"{self.root}: cannot be written to: {reason}; {ELSEWHERE}") from error

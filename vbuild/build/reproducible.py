@@ -28,7 +28,7 @@ from vbuild.gpu_code.model import Compression, Vendor
 from vbuild.gpu_code.survey import device_code
 from vbuild.sbom.keeping import LARGEST
 from vbuild.wheel.archive import Wheel, open_wheel
-from vbuild.wheel.write import edited
+from vbuild.wheel.write import edit_wheel
 
 # names that Python's tempfile, mktemp, gcc and pip make up
 _MADE_UP = rb"(?:tmp[a-z0-9_]{8}|tmp\.\w{10}|cc(?!XXXXXX)\w{6}\.\w+|(?:pip|build|vbuild)-[\w-]+-[a-z0-9_]{8})(?![\w.-])"
@@ -102,7 +102,7 @@ def without_folders(wheel: Path, folder: Path, traces: BuildTraces) -> Path:
                         text = text.replace(os.fsencode(form), name.encode())
                 if text != data:
                     edits[member.path] = text
-        return edited(source, folder, source.name, edits=edits) if edits else wheel
+        return edit_wheel(source, folder, source.name, edits=edits) if edits else wheel
 
 
 def not_reproducible(

@@ -44,7 +44,7 @@ _IN_LEVEL = re.compile(rf"(?P<folder>(?:.*/)?){GLIBC_HWCAPS}/x86-64-(?P<level>{'
 _OF_ANY_MACHINE = re.compile(rf"(?P<folder>(?:.+/)?){GLIBC_HWCAPS}/[^/]+/(?P<name>[^/]+)")
 
 
-def linked(files: Mapping[str, BinaryLoading], *, platforms: Sequence[PlatformPolicy] = ()) -> LinkGraph:
+def link_graph(files: Mapping[str, BinaryLoading], *, platforms: Sequence[PlatformPolicy] = ()) -> LinkGraph:
     """The graph of *files* by installed path, on systems of *platforms*, or of any glibc."""
     outlines = {path: files[path].outline for path in sorted(files)}
     return LinkGraph.of(files, edges_of(outlines, platforms), filter(replaced_library, files))
@@ -54,16 +54,16 @@ def edges_of(files: Mapping[str, BinaryOutline], platforms: Sequence[PlatformPol
     return tuple(_Loader(files, platforms).edges())
 
 
-def searched(path: str, entries: Iterable[str]) -> tuple[str, ...]:
+def search_folders(path: str, entries: Iterable[str]) -> tuple[str, ...]:
     """The folders of the RPATH or RUNPATH *entries* of the file at *path*, below site-packages or with ``..``.
 
     Absolute folders, and those relative to the working directory, are left out.
     """
-    folders = (folder for entry in entries if (folder := expanded(path, entry)) and not folder.startswith("/"))
+    folders = (folder for entry in entries if (folder := expand_origin(path, entry)) and not folder.startswith("/"))
     return tuple(dict.fromkeys("" if folder == "." else folder for folder in folders))
 
 
-def expanded(path: str, entry: str) -> str | None:
+def expand_origin(path: str, entry: str) -> str | None:
     """The path that *entry* of the RPATH or NEEDED of the file at *path* means; None if by the working directory."""
     if match := ORIGIN_TOKEN.match(entry):
         return posixpath.normpath(f"{posixpath.dirname(path) or '.'}{entry[match.end() :]}")
@@ -111,7 +111,7 @@ class _Loader:
                 self._copies.setdefault(base, []).append(path)
         self._tops = {path.partition("/")[0] for path in files}
         self._names = {posixpath.basename(path) for path in files}
-        self._own = {path: searched(path, outline.search_path) for path, outline in files.items()}
+        self._own = {path: search_folders(path, outline.search_path) for path, outline in files.items()}
         # by file, until another loader of it is known
         self._inherited: dict[str, tuple[str, ...]] = {}
 
@@ -166,7 +166,7 @@ class _Loader:
     def _by_path(self, path: str, name: str) -> tuple[Via, str | None]:
         """A name with a slash is a path: no folder is searched, and only $ORIGIN makes it the wheel's own."""
         folder, _, file = name.rpartition("/")
-        folders = searched(path, [folder])
+        folders = search_folders(path, [folder])
         provider = self._provider(path, folders, file)
         if provider:
             return Via.OWN, provider

@@ -6,10 +6,10 @@ Work in progress is in a stage, a folder of one run in the folder for the result
 
 A run that is killed leaves its stage behind, without its lock: the next run in the same folder removes it.
 
-    stage_in, staging        a stage
-    replacing, completed     a file, or a folder that others read meanwhile, such as an index, replaced in one step
-    linked, duplicate        the same file under a second name, sharing its bytes if the file system can
-    locked, turn, turn_for   one process or thread at a time; a lock ends with its process
+    stage_in, staging           a stage
+    replacing, replace_folder   a file, or a folder that others read meanwhile, such as an index, replaced in one step
+    linked, duplicate           the same file under a second name, sharing its bytes if the file system can
+    locked, turn, turn_for      one process or thread at a time; a lock ends with its process
 
 Runs that write into one folder take turns: the lock is the folder's own, so it leaves no file. Linux lists who holds
 it: a process that is stopped (SIGSTOP, Ctrl-Z) would keep all others waiting.
@@ -75,7 +75,7 @@ LATEST = 253402300799
 """9999-12-31 23:59:59 in seconds since 1970: the latest time that a date with a year of four digits can hold."""
 
 
-def unmade(error: OSError) -> OSError:
+def name_unwritable_folder(error: OSError) -> OSError:
     """*error* of a file that cannot be made, with the folder that takes no new one; /proc says that a name does not
     exist.
     """
@@ -127,7 +127,7 @@ def stage_in(folder: Path) -> Iterator[Path]:
             # Windows renames no open file, and removes none either
             alive = (stage / (_ALIVE if os.name == "nt" else _NEW)).open("w")
         except OSError as error:
-            raise unmade(error) from error
+            raise name_unwritable_folder(error) from error
         with alive:  # the stage lives for as long as this file is open; child processes do not inherit that
             with suppress(OSError):  # some network file systems have no locks
                 lock_descriptor(alive.fileno(), blocking=False)
@@ -353,7 +353,7 @@ def turn_for(out: Path) -> Iterator[None]:
         if is_new:
             out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise WheelError(f"{out}: cannot be written: {unmade(error).strerror}") from error
+        raise WheelError(f"{out}: cannot be written: {name_unwritable_folder(error).strerror}") from error
     try:
         with turn(out) if out.is_dir() else nullcontext():
             yield
@@ -364,7 +364,7 @@ def turn_for(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def completed(out: Path) -> Iterator[Path]:
+def replace_folder(out: Path) -> Iterator[Path]:
     """A new folder that takes the place of *out* if the block ends well; it may link to files of *out*."""
     path = out.absolute()
     try:

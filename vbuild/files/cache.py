@@ -27,8 +27,8 @@ from msgspec import Struct
 from platformdirs import user_cache_path
 
 from vbuild.errors import BuildError
-from vbuild.files.atomic import NO_LOCKS, locked, replacing, unmade
-from vbuild.files.hashing import sealed, unsealed
+from vbuild.files.atomic import NO_LOCKS, locked, name_unwritable_folder, replacing
+from vbuild.files.hashing import seal, unseal
 from vbuild.process.run import check_running
 from vbuild.process.signals import uninterrupted
 
@@ -132,7 +132,7 @@ class Cache(Struct, frozen=True):
         """None if there is none, or a damaged one."""
         path = self.folder / name
         with suppress(OSError, ValueError):
-            text = unsealed(path.read_bytes())
+            text = unseal(path.read_bytes())
             self.mark(path)
             return text
         return None
@@ -141,7 +141,7 @@ class Cache(Struct, frozen=True):
         path = self.folder / name
         self.make_folder(path.parent)
         with replacing(path) as part:
-            part.write_text(sealed(text), encoding="utf-8")
+            part.write_text(seal(text), encoding="utf-8")
 
     @contextmanager
     def locked(self, name: str, *, wait: bool = True, check: Callable[[], None] = check_running) -> Iterator[bool]:
@@ -244,7 +244,7 @@ class Cache(Struct, frozen=True):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            reason = unmade(error)
+            reason = name_unwritable_folder(error)
             advice = f"; {ELSEWHERE}" if self.folder.parent == cache_folder() else ""
             raise OSError(reason.errno, f"{reason.strerror}{advice}", reason.filename) from error
         tag = cache_folder() / _TAG

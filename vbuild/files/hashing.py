@@ -49,12 +49,12 @@ def program_digests(names: Iterable[str], path: str) -> dict[str, tuple[str, ...
     return {name: tuple(filter(None, of_name)) for name, of_name in digests.items()}
 
 
-def sealed(payload: str) -> str:
+def seal(payload: str) -> str:
     """*payload* with its SHA-256, for files in the cache."""
     return json.dumps({"sha256": hashlib.sha256(payload.encode()).hexdigest(), "payload": payload})
 
 
-def unsealed(data: bytes) -> str:
+def unseal(data: bytes) -> str:
     """What was sealed as *data*; `ValueError` if a bit is wrong."""
     try:
         values = json.loads(data)

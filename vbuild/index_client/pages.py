@@ -31,7 +31,7 @@ from unearth.collector import IndexPage, LinkCollectError, fetch_page, parse_htm
 from unearth.fetchers import Fetcher, PyPIClient
 
 from vbuild.errors import FetchError
-from vbuild.files.atomic import linked, unmade
+from vbuild.files.atomic import linked, name_unwritable_folder
 from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import open_file
 from vbuild.index_client.bounds import refuse_ours
@@ -270,7 +270,7 @@ class Store:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FetchError(f"{folder}: cannot be written: {unmade(error).strerror}") from error
+            raise FetchError(f"{folder}: cannot be written: {name_unwritable_folder(error).strerror}") from error
 
     def file(self, url: str, sha256: str, *, on_bytes: OnBytes = lambda _count: None) -> Path:
         """The file at *url*, of http, https or this machine, with this *sha256*; fetched unless it is here.

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from vbuild.errors import RepackageError
-from vbuild.files.atomic import completed, linked, turn_for
+from vbuild.files.atomic import linked, replace_folder, turn_for
 from vbuild.files.hashing import sha256_of
 from vbuild.mirroring.model import SiteMachine
 from vbuild.mirroring.site import MIRROR, lock_of, read_site
@@ -54,7 +54,7 @@ def write_artifacts(site_folder: Path, folder: Path) -> MirrorArtifacts:
     with turn_for(folder):
         if any(folder.iterdir()) and not (folder / "oci-layout").exists():
             raise RepackageError(f"{folder}: exists and is not an image layout; choose another folder")
-        with completed(folder) as new:
+        with replace_folder(folder) as new:
             blobs = new / "blobs/sha256"
             blobs.mkdir(parents=True)
             record = _file(blobs, site_folder / MIRROR, MIRROR)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from vbuild import __version__
 from vbuild.errors import RepackageError
-from vbuild.files.atomic import source_date_epoch, turn_for, unmade
+from vbuild.files.atomic import name_unwritable_folder, source_date_epoch, turn_for
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.gpu import GpuList
@@ -237,7 +237,7 @@ def _claim(work: Path) -> None:
         work.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = work.lstat()
     except OSError as error:
-        raise RepackageError(f"{work}: cannot be made: {unmade(error).strerror}") from error
+        raise RepackageError(f"{work}: cannot be made: {name_unwritable_folder(error).strerror}") from error
     if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "geteuid") and status.st_uid != os.geteuid()):
         raise RepackageError(f"{work}: is a link, or belongs to another user; expected a folder of yours, or none")
     work.chmod(0o700)

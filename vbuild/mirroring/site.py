@@ -21,7 +21,7 @@ import msgspec
 
 from vbuild.config.table import toml
 from vbuild.errors import RepackageError, at
-from vbuild.files.atomic import completed, linked
+from vbuild.files.atomic import linked, replace_folder
 from vbuild.files.hashing import Digests
 from vbuild.files.reading import read_file
 from vbuild.mirroring.making import Made
@@ -75,7 +75,7 @@ def write_site(
     """
     old_files = {file.path: file for file in before.files}
     files = {file.path: file for file in site.files}
-    with completed(folder) as new, Digests() as digests:
+    with replace_folder(folder) as new, Digests() as digests:
         sources = {}
         for path, file in files.items():
             source = made[path].path if path in made else folder / old_files[path].path

@@ -21,11 +21,11 @@ from vbuild.binary.edits import (
     Replacement,
     Strip,
     Written,
+    apply_edits,
     by_section,
     check_followed,
-    packed,
-    spliced,
-    spread,
+    pack_down,
+    pack_into_gaps,
     up,
 )
 from vbuild.binary.image import outside
@@ -62,7 +62,7 @@ def cut(
     check_followed(replacements, spans, image.pointers(spans), _exported(image))
     sections = by_section(replacements, lambda replacement: _section_of(image, replacement.span).index)
     beds = tuple(_bed(image, image.sections[index], inside) for index, inside in sections.items())
-    edited = _checked_sum(image, spliced(image.data, _edits(image, beds, stripped)))
+    edited = _checked_sum(image, apply_edits(image.data, _edits(image, beds, stripped)))
     prove(image, edited, replacements, stripped)
     return edited
 
@@ -199,9 +199,9 @@ def _bed(image: PeImage, section: PeSection, replacements: tuple[Replacement, ..
         return _Bed(section, replacements, packing(filled, pieces, alignment=1, is_padding=lambda _gap: False))
 
     try:
-        return min(bed(packed), bed(spread), key=lambda choice: choice.end)
+        return min(bed(pack_down), bed(pack_into_gaps), key=lambda choice: choice.end)
     except BinaryError:
-        return bed(packed)
+        return bed(pack_down)
 
 
 def _edits(image: PeImage, beds: tuple[_Bed, ...], stripped: dict[int, bytes] | None) -> list[Edit]:

@@ -22,7 +22,7 @@ from vbuild.config.requirements import admits, read_requirement
 from vbuild.errors import RepackageError, at
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
-from vbuild.wheel.archive import SharedWheels, Wheel, gathered, open_wheel
+from vbuild.wheel.archive import SharedWheels, Wheel, open_wheel, wheels_at
 from vbuild.wheel.metadata import VARIANT_JSON, Metadata, RecordRow, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
 
@@ -121,7 +121,7 @@ class OfferedRelease(Struct, frozen=True):
 
 def releases_at(paths: Sequence[Path], *, shared: SharedWheels | None = None) -> tuple[OfferedRelease, ...]:
     wheels_of: dict[tuple[str, Version], list[OfferedWheel]] = {}
-    for wheel in (OfferedWheel.of(path, shared=shared) for path in gathered(paths)):
+    for wheel in (OfferedWheel.of(path, shared=shared) for path in wheels_at(paths)):
         wheels_of.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
     return tuple(
         OfferedRelease(

@@ -60,7 +60,7 @@ from vbuild.verification.other_builds import likely_cause
 from vbuild.verification.verify import fatbins, verify
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata
-from vbuild.wheel.write import edited
+from vbuild.wheel.write import edit_wheel
 
 # how often a target is built, at most, until no flag of the project's own puts code above the level
 TRIES = 4
@@ -539,7 +539,7 @@ def billed(wheel: Path, folder: Path, making: Making) -> Path:
         earlier = bill_of(source)
         bills = [earlier] if earlier else []
         text = revised(source.name, rows, earlier=bills, changes=Changes(makings=(making,)))
-        return edited(source, folder, source.name, edits={path_of(source.dist_info): text})
+        return edit_wheel(source, folder, source.name, edits={path_of(source.dist_info): text})
 
 
 def patches_of(recipe: Recipe) -> tuple[Material, ...]:

@@ -23,7 +23,7 @@ from vbuild.build.identity import BuildKeys, canonical
 from vbuild.build.watching import Looked
 from vbuild.files.atomic import linked
 from vbuild.files.cache import Cache, Part
-from vbuild.files.hashing import key_of, sealed, sha256_of, unsealed
+from vbuild.files.hashing import key_of, seal, sha256_of, unseal
 from vbuild.files.reading import read_file
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Check, Verify
@@ -85,7 +85,7 @@ class BuildCache(Struct, frozen=True):
                 new.mkdir()
                 _put(wheel, new / wheel.name)
                 payload = json.dumps({"wheel": wheel.name, "sha256": sha256_of(new / wheel.name), "record": record})
-                (new / _ENTRY).write_text(sealed(payload), encoding="utf-8")
+                (new / _ENTRY).write_text(seal(payload), encoding="utf-8")
         except OSError as error:
             return f"{wheel.name}: not kept in {self.root}: {error.strerror}"
         return None
@@ -158,7 +158,7 @@ def product_key(
 
 
 def _taken(entry: Path, into: Path) -> KeptBuild:
-    payload = json.loads(unsealed(read_file(entry / _ENTRY)))
+    payload = json.loads(unseal(read_file(entry / _ENTRY)))
     into.mkdir(parents=True, exist_ok=True)
     wheel = into / payload["wheel"]
     _put(entry / wheel.name, wheel)

@@ -73,7 +73,7 @@ def worth_reading(path: str, head: Head) -> bool:
     return is_elf or is_64_bit(head) or may_be_container(path, head) or path.endswith(SUFFIXES)
 
 
-def examined(
+def examine_file(
     path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts, folder: Folder | None = None
 ) -> LibraryPlan:
     """Return what each of *shares* keeps of the file *data* at *path*, which lies in *folder*.
@@ -186,7 +186,7 @@ def _why_not_gone(container: Container) -> str | None:
     return None
 
 
-def together(cuts: Iterable[LibraryCut]) -> Iterator[LibraryCut]:
+def join_device_cuts(cuts: Iterable[LibraryCut]) -> Iterator[LibraryCut]:
     """The *cuts*, with one account for all device files of a kind."""
     groups: dict[tuple[str, str | None], list[LibraryCut]] = defaultdict(list)
     for cut in cuts:
@@ -409,7 +409,9 @@ def _is_entry_of(value: Any, words: Collection[str]) -> bool:  # noqa: ANN401 - 
     return isinstance(value, str) and value in words
 
 
-def still_listed(package: Package, cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[str]]) -> Iterator[str]:
+def stale_list_warnings(
+    package: Package, cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[str]]
+) -> Iterator[str]:
     """Yield a warning if *package* lists architectures of which *cuts* took some; *listed* has those in libraries."""
     before, after = set[str](), set[str]()
     for cut in cuts:

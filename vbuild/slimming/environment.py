@@ -31,8 +31,8 @@ from vbuild.files.reading import open_file
 from vbuild.gpu_code.device_file import TRITON, Folder, is_named, may_be_container
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.signals import uninterrupted
-from vbuild.slimming.device_files import OwnLists, examined, still_listed, worth_reading
-from vbuild.slimming.in_place import Backup, FileChange, Journal, Listings, alike, changing, completed
+from vbuild.slimming.device_files import OwnLists, examine_file, stale_list_warnings, worth_reading
+from vbuild.slimming.in_place import Backup, FileChange, Journal, Listings, alike, change_in_turn, completed
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import FileLeft, LibraryCut, SlimmedDistribution, SlimmedEnvironment
 from vbuild.variants.document import Document
@@ -116,7 +116,7 @@ def slim_environment(
     run = new_run()
     if dry_run:
         return replace(run.result(run.examined(None)), is_dry_run=True)
-    with changing(environment) as (stage, journal):
+    with change_in_turn(environment) as (stage, journal):
         interrupted = journal.left()
         count = completed(environment, run.listings, interrupted)
         journal.finish()
@@ -230,7 +230,7 @@ class _Run:
             left = [FileLeft(done.file.path, done.why_left, done.saves) for done in own if done.why_left]
             listed = {done.file.path: done.listed for done in own if done.listed}
             cuts = [done.cut for done in changed if done.cut]
-            warnings = (*self._refused.get(key, (None, ()))[1], *still_listed(distribution, cuts, listed))
+            warnings = (*self._refused.get(key, (None, ()))[1], *stale_list_warnings(distribution, cuts, listed))
             linked += sum(
                 done.file.status.st_size for done in changed if done.file.status.st_nlink > len(done.file.paths)
             )
@@ -259,7 +259,7 @@ class _Run:
             parent = (self._root / file.path).parent
             if parent not in self._folders:
                 self._folders[parent] = Folder.on_disk(parent)
-            plan = examined(file.path, data, (self._share,), self._cuts, self._folders[parent])
+            plan = examine_file(file.path, data, (self._share,), self._cuts, self._folders[parent])
         except (VbuildError, OSError) as error:
             damage = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
             return _Done(file, why_left=damage.removeprefix(f"{file.path}: "))

@@ -26,7 +26,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import json_object, read_file
 from vbuild.files.wording import counted, sized
 from vbuild.sbom.keeping import path_of, rehashed
-from vbuild.wheel.installed import Environment, FileRow, InstalledDistribution, revised
+from vbuild.wheel.installed import Environment, FileRow, InstalledDistribution, rewrite_listing
 
 JOURNAL = ".vbuild-slim.journal"
 _LIST = "vbuild-slim.jsonl"
@@ -91,7 +91,7 @@ class Listings:
         for listing, (distribution, rows) in by_listing.items():
             bill = None if is_conda else _rebilled(distribution, rows)
             data = read_file(listing)
-            if (new := revised(listing, data, rows)) != data:
+            if (new := rewrite_listing(listing, data, rows)) != data:
                 overwrite(listing, new)
             for file in filter(None, (listing, bill)):
                 path = os.path.relpath(file, self._root)
@@ -231,11 +231,11 @@ def undo(folder: Path) -> Undone:
     environment = Environment.under(root)
     listings = Listings(environment, environment.distributions())
     left, back, size = [], {}, 0
-    with changing(environment) as (_stage, journal):
+    with change_in_turn(environment) as (_stage, journal):
         completed(environment, listings, journal.left())
         for change in reversed(changes):
             journal.write(change)
-            if why := restored(folder, root, change):
+            if why := restore_file(folder, root, change):
                 left.append((change.path, why))
             else:
                 listings.list_again(change)
@@ -252,7 +252,7 @@ def undo(folder: Path) -> Undone:
 
 
 @contextmanager
-def changing(environment: Environment) -> Iterator[tuple[Path, Journal]]:
+def change_in_turn(environment: Environment) -> Iterator[tuple[Path, Journal]]:
     """A stage and a journal for one run at a time."""
     places = (environment.root, *environment.folders)
     room = next((folder for folder in places if os.access(folder, os.W_OK | os.X_OK)), None)
@@ -274,7 +274,7 @@ def backed_up(folder: Path) -> tuple[Path, tuple[FileChange, ...]]:
     return root, tuple(_changes(read_file(file)))
 
 
-def restored(folder: Path, root: Path, change: FileChange) -> str | None:
+def restore_file(folder: Path, root: Path, change: FileChange) -> str | None:
     """Put the old file of *change* back; return why not."""
     path, old_file = root / change.path, folder / "files" / str(change.kept)
     if path.is_symlink() or not path.parent.is_dir():

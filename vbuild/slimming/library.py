@@ -21,7 +21,7 @@ from vbuild.binary.edits import Replacement, Strip
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
 from vbuild.elf.surgery.cutting import Operation, cut
-from vbuild.elf.surgery.holes import PointerSlot, stripped
+from vbuild.elf.surgery.holes import PointerSlot, sections_to_strip
 from vbuild.errors import BinaryError, RepackageError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE, recompressed, recompressed_size
@@ -46,7 +46,7 @@ from vbuild.pe.image import PeImage, is_64_bit
 from vbuild.pe.read import PACKED, UPX, read_outline
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut, Saving
-from vbuild.wheel.deflate import estimated
+from vbuild.wheel.deflate import estimate_packed
 from vbuild.wheel.metadata import Metadata
 
 # libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
@@ -165,7 +165,7 @@ class GpuLibrary(Struct, frozen=True):
                 return cls(member, data, None, DeviceCode(), trouble=PACKED)
             code = device_code(image)
             needed = (read_outline(data) if isinstance(image, PeImage) else Outline.parse(data)).needed
-            return cls(member, data, image, code, needed, shrinking=unmeasured(image, code))
+            return cls(member, data, image, code, needed, shrinking=unmeasured_containers(image, code))
         except BinaryError as error:
             return cls(member, data, None, DeviceCode(), trouble=str(error))
 
@@ -392,7 +392,7 @@ def cuda_major(needed: Iterable[str], metadata: Metadata | None = None) -> int |
     return majors.pop() if len(majors) == 1 else None
 
 
-def unmeasured(image: Image, code: DeviceCode) -> frozenset[int]:
+def unmeasured_containers(image: Image, code: DeviceCode) -> frozenset[int]:
     """Return the file offsets of the pinned containers that may shrink where they are: nothing else has their size.
 
     Code that knew it, to hand it on or to find what follows, would have it as a number of four bytes or more.
@@ -446,9 +446,9 @@ def _debug(image: Image) -> list[range]:
     if isinstance(image, PeImage):
         indices = debug_sections(image)
         return [] if indices is None else [*(image.sections[index].raw for index in indices), symbols_of(image)]
-    return [section.span for section in stripped(image, Strip.DEBUG)]
+    return [section.span for section in sections_to_strip(image, Strip.DEBUG)]
 
 
 def _packed(image: Image, spans: Iterable[range]) -> int:
     parts: list[Part] = [*sorted(spans, key=lambda span: span.start)]
-    return estimated(EditedFile.of(image.data, parts))
+    return estimate_packed(EditedFile.of(image.data, parts))

@@ -37,7 +37,14 @@ from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import arch_order
 from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, Treatment
-from vbuild.slimming.device_files import examined, file_plan, still_listed, together, with_true_lists, worth_reading
+from vbuild.slimming.device_files import (
+    examine_file,
+    file_plan,
+    join_device_cuts,
+    stale_list_warnings,
+    with_true_lists,
+    worth_reading,
+)
 from vbuild.slimming.library import LibraryPlan, cuda_major, refusal
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut, Saving, Slimmed
@@ -45,8 +52,8 @@ from vbuild.variants.document import Document
 from vbuild.variants.index import index
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
-from vbuild.wheel.archive import Wheel, forget, gathered, open_wheel, room_for
-from vbuild.wheel.deflate import Deflater, estimated
+from vbuild.wheel.archive import Wheel, forget, open_wheel, room_for, wheels_at
+from vbuild.wheel.deflate import Deflater, estimate_packed
 from vbuild.wheel.licence import Prohibition, prohibitions
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
@@ -81,7 +88,7 @@ def slim(
     """
     cuts = cuts or Cuts()
     _check_shares(shares, cuts)
-    wheels = gathered(paths)
+    wheels = wheels_at(paths)
     _check_globs(wheels, cuts)
     slim_one = partial(slim_wheel, shares=shares, cuts=cuts, accept_license=accept_license, on_progress=on_progress)
     slimmed = tuple(result for path in wheels for result in slim_one(path, folder))
@@ -216,7 +223,9 @@ class SlimPlan(Struct, frozen=True):
         """Accounts for the share with index *share*."""
         cuts = (library.cuts[share] for library in self.libraries)
         return tuple(
-            together(cut for cut in cuts if cut.has_gpu_code or cut.after != cut.before or cut.why_whole or cut.notes)
+            join_device_cuts(
+                cut for cut in cuts if cut.has_gpu_code or cut.after != cut.before or cut.why_whole or cut.notes
+            )
         )
 
 
@@ -290,7 +299,7 @@ def _examined(
 ) -> LibraryPlan:
     with ExitStack() as mapped:
         data = mapped.enter_context(wheel.mapped(member, folder=room, to_edit=True))
-        plan = examined(member.path, data, shares, cuts)
+        plan = examine_file(member.path, data, shares, cuts)
         if plan.is_changed:
             forget(data)
             stack.push(mapped.pop_all())
@@ -504,7 +513,7 @@ def _results(
             libraries=output.cuts,
             removed=tuple(sorted(plan.dropped)),
             properties=output.properties,
-            warnings=(*warnings, *output.warnings, *still_listed(wheel, output.cuts, listed)),
+            warnings=(*warnings, *output.warnings, *stale_list_warnings(wheel, output.cuts, listed)),
             why_untouched=None if output.document else plan.why_idle,
             more=tuple(_savings(wheel, plan, number, output, packed)),
         )
@@ -517,7 +526,7 @@ def _estimated(wheel: Wheel, output: SlimOutput) -> int:
         if member.path in output.gone:
             size -= member.compressed_size + _HEADERS + 2 * len(member.path)
         elif file := output.files.get(member.path):
-            size += estimated(file) - member.compressed_size
+            size += estimate_packed(file) - member.compressed_size
     return size
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from vbuild.binary.linkage import LinkGraph
 from vbuild.elf.catalogue import PlatformPolicy, hashed, is_shared_object, platforms_in
-from vbuild.elf.linkage import linked, replaced_library
+from vbuild.elf.linkage import link_graph, replaced_library
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, at
@@ -80,7 +80,7 @@ class Bundle:
 
     @cached_property
     def graph(self) -> LinkGraph:
-        return linked({path: binary.loading for path, binary in self.binaries.items()}, platforms=self.platforms)
+        return link_graph({path: binary.loading for path, binary in self.binaries.items()}, platforms=self.platforms)
 
     @cached_property
     def platforms(self) -> tuple[PlatformPolicy, ...]:

@@ -29,7 +29,7 @@ from vbuild.splitting.plan import SplitPlan, plan_machine
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split, split_result
 from vbuild.splitting.trial import with_evidence
-from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
+from vbuild.wheel.archive import Wheel, open_wheel, room_for, wheels_at
 from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.sdist import write_changed
@@ -68,10 +68,10 @@ def split(
             return split(wheel_paths, target, request=attempt, codec=Codec.ISAL, verify=False, indexes=indexes)
 
         request = with_evidence(
-            gathered(wheel_paths), request, split_as, indexes=indexes, on_progress=lambda step: on_progress(step, 0, 1)
+            wheels_at(wheel_paths), request, split_as, indexes=indexes, on_progress=lambda step: on_progress(step, 0, 1)
         )
     with ExitStack() as stack:
-        wheels = [stack.enter_context(open_wheel(path)) for path in gathered(wheel_paths)]
+        wheels = [stack.enter_context(open_wheel(path)) for path in wheels_at(wheel_paths)]
         sources = tuple(_sources(sdists, [wheel.name for wheel in wheels], named=paths))
         # bytes read and bytes written together, so every wheel counts twice
         lock = Lock()

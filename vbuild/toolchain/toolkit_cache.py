@@ -49,7 +49,7 @@ from vbuild.elf.write import NewSection, elf_file, string_table
 from vbuild.errors import BuildError, VbuildError
 from vbuild.files.atomic import linked
 from vbuild.files.cache import ELSEWHERE, Cache, Part
-from vbuild.files.hashing import sealed, sha256_of, unsealed
+from vbuild.files.hashing import seal, sha256_of, unseal
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import Wanted
@@ -111,12 +111,12 @@ def write_stamp(folder: Path, stamp: Mapping[str, Any]) -> None:
     contents = {path: _digest(folder / path) for path in sorted(_paths(folder))}
     size = sum(os.lstat(folder / path).st_size for path in contents)
     (folder / SEEN).write_text(_state(folder, contents), encoding="utf-8")
-    (folder / STAMP).write_text(sealed(json.dumps({**stamp, "size": size, "contents": contents})), encoding="utf-8")
+    (folder / STAMP).write_text(seal(json.dumps({**stamp, "size": size, "contents": contents})), encoding="utf-8")
 
 
 def stamp_of(folder: Path) -> dict[str, Any] | None:
     with suppress(OSError, ValueError):
-        data = json.loads(unsealed((folder / STAMP).read_bytes()))
+        data = json.loads(unseal((folder / STAMP).read_bytes()))
         return data if isinstance(data, dict) else None
     return None
 

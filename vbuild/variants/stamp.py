@@ -17,7 +17,7 @@ from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.write import edited
+from vbuild.wheel.write import edit_wheel
 
 
 def stamped(
@@ -44,7 +44,7 @@ def stamped(
             shared = metadata or metadata_for(_namespaces(variant, source.name))
             document = Document.of(variant, shared)
             name = source.name.normalised().labelled(variant.label)
-        return edited(source, folder, name, edits={_path(source): document.pack()}, verify=True)
+        return edit_wheel(source, folder, name, edits={_path(source): document.pack()}, verify=True)
 
 
 def unstamped(wheel: Path, folder: Path) -> Path:
@@ -54,7 +54,7 @@ def unstamped(wheel: Path, folder: Path) -> Path:
             raise VariantError(
                 f"{wheel.name}: no variant label and no variant.json; expected a variant wheel to remove them from"
             )
-        return edited(source, folder, source.name.plain(), edits={_path(source): None}, verify=True)
+        return edit_wheel(source, folder, source.name.plain(), edits={_path(source): None}, verify=True)
 
 
 def described(properties: Iterable[Property], *, label: str | None, declaration: Declaration | None) -> Variant:

@@ -28,14 +28,14 @@ from msgspec.structs import replace
 
 from vbuild.binary.linkage import Via
 from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver, platforms_in
-from vbuild.elf.linkage import expanded, fits, rpath_files
+from vbuild.elf.linkage import expand_origin, fits, rpath_files
 from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.files.wording import counted
 from vbuild.index_client.configuration import Indexes
 from vbuild.verification.environments import Installer, WheelEnvironment, WheelSources, install, installers
 from vbuild.verification.installed_wheel import InstalledWheel, ProbeResult, mapped, try_import, try_load
-from vbuild.wheel.archive import gathered, open_wheel
+from vbuild.wheel.archive import open_wheel, wheels_at
 from vbuild.wheel.metadata import is_companion
 from vbuild.wheel.name import WheelName
 
@@ -198,7 +198,7 @@ class Loader:
         return need
 
     def _placed(self, file: str, entry: str) -> str | None:
-        path = expanded(file, entry)
+        path = expand_origin(file, entry)
         if path is None or "$" in path:  # $LIB and $PLATFORM
             return None
         whole = os.path.normpath(self._packages / path)
@@ -239,7 +239,7 @@ def check(
     RPATH led to before: they are notes. *using* are the installers for wheels of this Python; they build what has no
     wheel if *builds* says so. `RepackageError` if no wheel can be installed.
     """
-    wheels = gathered(paths)
+    wheels = wheels_at(paths)
     companions = {wheel for wheel in wheels if _is_companion(wheel)}
     projects = frozenset(WheelName.parse(wheel.name).project for wheel in companions)
     links = tuple(dict.fromkeys(wheel.parent for wheel in wheels))

@@ -22,7 +22,7 @@ from vbuild.config.requirements import read_requirement
 from vbuild.dispatch.module import MODULE_ENTRIES
 from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver, platforms_in
 from vbuild.elf.code import Elf
-from vbuild.elf.linkage import ORIGIN_TOKEN, edges_of, searched
+from vbuild.elf.linkage import ORIGIN_TOKEN, edges_of, search_folders
 from vbuild.files.wording import counted
 from vbuild.verification.model import Finding, Severity, VerifyRule
 from vbuild.verification.required import Fetch, RequiredWheel, required_wheels
@@ -140,7 +140,9 @@ class LinkageCheck:
         places = (place or path,)
         # by the platform that lacks it, and what brings it
         absent: dict[tuple[str, str], list[str]] = {}
-        is_elsewhere = self._requires or any(folder.startswith("..") for folder in searched(path, elf.search_path))
+        is_elsewhere = self._requires or any(
+            folder.startswith("..") for folder in search_folders(path, elf.search_path)
+        )
         for edge in self._edges[path]:
             if edge.via in _FOUND:
                 continue

@@ -78,7 +78,7 @@ _LARGEST = 1 << 24
 _IDLE, _IDLE_MEMBERS = 100, 100_000
 
 
-def fed(work: Callable[[Chunk], object], chunks: Iterable[Chunk], *, in_thread: bool = False) -> Iterator[Chunk]:
+def feed(work: Callable[[Chunk], object], chunks: Iterable[Chunk], *, in_thread: bool = False) -> Iterator[Chunk]:
     """Yield the *chunks*, each after *work* on it, perhaps *in_thread*."""
     if not in_thread:
         for chunk in chunks:
@@ -108,7 +108,7 @@ def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryvi
     """Map the *chunks* from an unnamed file in *folder*; `WheelError` if there is no room."""
     try:
         with TemporaryFile(dir=folder) as file:
-            for _ in fed(file.write, chunks, in_thread=True):
+            for _ in feed(file.write, chunks, in_thread=True):
                 pass
             file.flush()
             mapping = InflatedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -345,7 +345,7 @@ class Wheel(Members):
         algorithm, _, digest = (expected or "sha256=").partition("=")
         hashing = hashlib.new(algorithm)
         chunks = self.source.inflated(member, stalls=stalls)
-        yield from fed(hashing.update, chunks, in_thread=member.size > _SMALL)
+        yield from feed(hashing.update, chunks, in_thread=member.size > _SMALL)
         if expected and unpadded(hashing.digest()) != digest.rstrip("="):
             raise WheelError(f"{member.path}: does not match its hash in RECORD")
         self._sound.add(member.path)
@@ -494,7 +494,7 @@ def parsed(parse: Callable[[str], T], data: bytes, path: str) -> T:
             raise WheelError("not UTF-8") from error
 
 
-def gathered(paths: Sequence[Path]) -> tuple[Path, ...]:
+def wheels_at(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the wheels at *paths* and in folders there; `WheelError` for an empty folder, or a name given twice."""
     wheels: dict[str, Path] = {}
     for path in paths:

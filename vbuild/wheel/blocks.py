@@ -2,7 +2,7 @@
 
     raw -> inflated_stream: what it inflates to; at every MiB, in steps of a few bytes until one yields nothing: a Stall
     Blocks.copied: from the start of one block to that of another, as a stream that another one may follow
-    unfinished: a whole stream, opened so that another one may follow
+    open_stream: a whole stream, opened so that another one may follow
 
     … | block | last block, marked as the last | zero bits up to a byte
     … | block | the same block, mark cleared   | a stored block of nothing, which ends at a byte | the next stream …
@@ -127,7 +127,7 @@ _FOLLOWED = b"followed"
 _FOLLOWING = b"\x01" + _STORED.pack(len(_FOLLOWED), len(_FOLLOWED) ^ _FULL16) + _FOLLOWED
 
 
-def unfinished(stream: bytes, plain: Buffer) -> bytes | None:
+def open_stream(stream: bytes, plain: Buffer) -> bytes | None:
     """Return *stream*, a whole one of *plain*, ending at a byte so that another may follow; None unless proved."""
     view = memoryview(plain)
     for step in _STEPS:
@@ -139,13 +139,13 @@ def unfinished(stream: bytes, plain: Buffer) -> bytes | None:
     return None
 
 
-def flushed(plain: Buffer) -> bytes:
+def deflate_open(plain: Buffer) -> bytes:
     """Return *plain* as a deflate stream that another may follow, by the slow codec that can make one."""
     codec = zlib.compressobj(_BLOCK_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return codec.compress(plain) + codec.flush(zlib.Z_FULL_FLUSH)
 
 
-def proved(stream: bytes, plain: Buffer, *, behind: Buffer = b"") -> bool:
+def is_proved(stream: bytes, plain: Buffer, *, behind: Buffer = b"") -> bool:
     """Whether *stream*, behind the bytes *behind*, inflates to *plain* alone, and another may follow."""
     before = b"\x00" + _STORED.pack(len(behind), len(behind) ^ _FULL16) + behind if behind else b""
     # libdeflate passes over what comes after a last block
@@ -158,7 +158,7 @@ def proved(stream: bytes, plain: Buffer, *, behind: Buffer = b"") -> bool:
     return False
 
 
-def synced(stream: bytes, free: int) -> bytes:
+def end_at_byte(stream: bytes, free: int) -> bytes:
     """Return *stream*, whose last *free* bits are of no block, with a block that ends at a byte."""
     # the block's own header is three bits, all zero
     return stream + bytes(free < 3) + _SYNC  # noqa: PLR2004
@@ -224,7 +224,7 @@ def _opened(stream: bytes, plain: memoryview, bits: range, start: int) -> bytes 
     opened = bytearray(stream)
     opened[bit // 8] ^= 1 << bit % 8
     opened[-1] &= 0xFF >> padding
-    return synced(bytes(opened), padding)
+    return end_at_byte(bytes(opened), padding)
 
 
 def begins(block: int, window: memoryview, sample: bytes) -> bool:
@@ -269,7 +269,7 @@ def _opened_stored(stream: bytes, plain: memoryview, places: range) -> bytes | N
             head = stream[:offset].rstrip(b"\x00")
             mark = 1 << head[-1].bit_length() - 1 if head else 0
             opened = head[:-1] + bytes([head[-1] ^ mark]) + stream[len(head) :] if mark else b""
-            return opened if proved(opened, plain) else None
+            return opened if is_proved(opened, plain) else None
     return None
 
 
@@ -311,9 +311,11 @@ class Blocks:
             data[0] = data[0] >> phase << phase | lead >> (bits - phase)
             data[-1] &= 0xFF >> free
             whole = (lead & (1 << bits - phase) - 1).to_bytes((bits - phase) // 8, "little")
-            stream = synced(whole + data, free)
+            stream = end_at_byte(whole + data, free)
             start, stop = self.stalls[first].plain, self.stalls[last].plain
-            return stream if proved(stream, plain[start:stop], behind=plain[max(start - WINDOW, 0) : start]) else None
+            return (
+                stream if is_proved(stream, plain[start:stop], behind=plain[max(start - WINDOW, 0) : start]) else None
+            )
         return None
 
     def _begin(self, number: int, plain: memoryview) -> int | None:

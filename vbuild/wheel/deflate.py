@@ -31,7 +31,7 @@ from vbuild.files.edited import EditedFile, Part
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import OncePerKey
-from vbuild.wheel.blocks import END, WINDOW, Blocks, InflatedFile, flushed, unfinished
+from vbuild.wheel.blocks import END, WINDOW, Blocks, InflatedFile, deflate_open, open_stream
 
 _GRID, _FINE_GRID = 1 << 22, 1 << 20
 # from here on a source is cut on the wide grid
@@ -180,10 +180,10 @@ class Deflater:
             fast = isal_zlib.compressobj(_FAST_LEVEL, isal_zlib.DEFLATED, -zlib.MAX_WBITS)
             return fast.compress(plain) + fast.flush(isal_zlib.Z_FINISH if is_whole else isal_zlib.Z_FULL_FLUSH)
         data = bytes(deflate.deflate_compress(plain, _LEVEL))
-        return data if is_whole else unfinished(data, plain) or flushed(plain)
+        return data if is_whole else open_stream(data, plain) or deflate_open(plain)
 
 
-def estimated(file: EditedFile) -> int:
+def estimate_packed(file: EditedFile) -> int:
     """Estimate from samples how many bytes *file* takes in an archive."""
     size, chosen = file.size, []
     step = max(size // _SAMPLES, _SAMPLE)

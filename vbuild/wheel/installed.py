@@ -203,7 +203,7 @@ class Environment(Struct, frozen=True):
         )
 
 
-def revised(listing: Path, data: bytes, changes: Mapping[str, FileRow | None]) -> bytes:
+def rewrite_listing(listing: Path, data: bytes, changes: Mapping[str, FileRow | None]) -> bytes:
     """Return *listing*, now *data*, with the rows of *changes*; None removes a row, a new one goes to the end.
 
     A row of RECORD without hash keeps having none.

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import WheelError, at
-from vbuild.files.atomic import completed, linked, turn_for
+from vbuild.files.atomic import linked, replace_folder, turn_for
 from vbuild.files.hashing import Digests
 from vbuild.files.reading import read_file, read_text
 from vbuild.wheel.archive import files_in, open_wheel, wheels_in
@@ -134,7 +134,7 @@ def check_index(out: Path) -> None:
 def _write(
     files: Iterable[Path], out: Path, indexed: Mapping[str, list[IndexedFile]], gone: set[Release], *, digests: Digests
 ) -> tuple[str, ...]:
-    with completed(out) as index:
+    with replace_folder(out) as index:
         if indexed:
             shutil.copytree(out, index, symlinks=True, copy_function=_linked, dirs_exist_ok=True)
         new = _all_added(files, index, digests=digests)

@@ -262,7 +262,7 @@ def _part(part: Path, target: Path) -> Iterator[BinaryIO]:
         file.close()
 
 
-def edited(
+def edit_wheel(
     wheel: Wheel,
     folder: Path,
     name: WheelName,

@@ -157,7 +157,7 @@ def extra_fields(data: bytes) -> dict[int, bytes]:
     return fields
 
 
-def widened(values: tuple[int, ...], fields: dict[int, bytes], *, spare: int = 0) -> tuple[int, ...]:
+def read_zip64(values: tuple[int, ...], fields: dict[int, bytes], *, spare: int = 0) -> tuple[int, ...]:
     """Return 32-bit *values* with each that is all ones taken from the zip64 extra field, in order.
 
     `WheelError` if the field has fewer or more, but for *spare*: readers use these differently.
@@ -511,10 +511,10 @@ def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member
     central = member.header
     truth = (member.size, member.compressed_size)
     spare = 0 if FULL32 in {local.size, local.compressed_size} else 2
-    size, compressed_size = widened((local.size, local.compressed_size), fields, spare=spare)
+    size, compressed_size = read_zip64((local.size, local.compressed_size), fields, spare=spare)
     # zipfile, until 3.11.4, has zeros in both places
     allowed = {truth, (FULL32, FULL32), (0, 0)} if local.flags & ZipFlag.DESCRIPTOR else {truth, (FULL32, FULL32)}
-    if spare and (wide := widened((FULL32, FULL32), fields)) not in allowed:
+    if spare and (wide := read_zip64((FULL32, FULL32), fields)) not in allowed:
         return f"sizes {wide} in the zip64 extra field of its local header, but {size, compressed_size} in the header"
     # how hard the writer tried to compress it does not matter
     flags, expected = (header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2) for header in (local, central))
@@ -580,7 +580,9 @@ def _check_version(header: CentralHeader) -> None:
 def _member(path: str, packed: bytes, extra: bytes) -> Member:
     header = _unpacked(packed)
     fields = extra_fields(extra) if extra else {}
-    size, compressed_size, header_offset = widened((header.size, header.compressed_size, header.header_offset), fields)
+    size, compressed_size, header_offset = read_zip64(
+        (header.size, header.compressed_size, header.header_offset), fields
+    )
     member = Member(path, size, compressed_size, header_offset, packed)
     check_path(path)
     check_unicode_path(fields, path.encode())

@@ -19,7 +19,7 @@ from vbuild.elf.records import (
     SegmentFlag,
     SegmentType,
 )
-from vbuild.elf.surgery.holes import Holes, dead, page, split, stripped
+from vbuild.elf.surgery.holes import Holes, page, sections_to_strip, split, unloaded_holes
 from vbuild.errors import BinaryError
 
 PAGE = 0x1000
@@ -150,28 +150,31 @@ def test_what_lies_behind_a_hole_keeps_its_alignment() -> None:
         ((note(1, 0x3001, 16, align=0),), (), 8),
         ((), (load,), PAGE),
     ):
-        found = dead(image(gone, *others, segments=segments), [gone])
+        found = unloaded_holes(image(gone, *others, segments=segments), [gone])
         assert found == (range(0x1001, 0x1001 + 0x1FFF // unit * unit),)
     headers_before = structs.replace(image(gone), header=structs.replace(HEADER, e_shoff=0x40, e_shnum=1))
-    assert dead(headers_before, [gone]) == (range(0x1001, 0x3000),)
+    assert unloaded_holes(headers_before, [gone]) == (range(0x1001, 0x3000),)
     unaligned = structs.replace(image(gone, note(1, 0x3001, 16, align=0)), header=headers_before.header)
-    assert dead(unaligned, [gone]) == (range(0x1001, 0x3000),)
+    assert unloaded_holes(unaligned, [gone]) == (range(0x1001, 0x3000),)
 
 
 def test_holes_beside_each_other_are_one_if_only_padding_is_between() -> None:
     one, other = note(0, 0x1000, 0x100), note(1, 0x1108, 0x100)
-    assert dead(image(one, other), [one, other]) == (range(0x1000, 0x1208),)
+    assert unloaded_holes(image(one, other), [one, other]) == (range(0x1000, 0x1208),)
     marked = bytearray(0x10000)
     marked[0x1104] = 1
-    assert dead(image(one, other, data=bytes(marked)), [one, other]) == (range(0x1000, 0x1100), range(0x1108, 0x1208))
+    assert unloaded_holes(image(one, other, data=bytes(marked)), [one, other]) == (
+        range(0x1000, 0x1100),
+        range(0x1108, 0x1208),
+    )
     marked[0x1104], marked[0x20] = 0, 1
-    assert dead(image(one, other, data=bytes(marked)), [one, other]) == (range(0x1000, 0x1208),)
+    assert unloaded_holes(image(one, other, data=bytes(marked)), [one, other]) == (range(0x1000, 0x1208),)
     between = note(2, 0x1104, 2)
-    assert dead(image(one, other, between), [one, other]) == (range(0x1000, 0x1100), range(0x1108, 0x1208))
+    assert unloaded_holes(image(one, other, between), [one, other]) == (range(0x1000, 0x1100), range(0x1108, 0x1208))
     far = note(1, 0x1110, 0x100)
-    assert dead(image(one, far), [one, far]) == (range(0x1000, 0x1100), range(0x1110, 0x1210))
+    assert unloaded_holes(image(one, far), [one, far]) == (range(0x1000, 0x1100), range(0x1110, 0x1210))
     near = note(1, 0x110F, 0x100)
-    assert dead(image(one, near), [one, near]) == (range(0x1000, 0x1208),)
+    assert unloaded_holes(image(one, near), [one, near]) == (range(0x1000, 0x1208),)
 
 
 def test_debug_sections_that_the_loader_sees_or_the_header_names_stay() -> None:
@@ -184,10 +187,10 @@ def test_debug_sections_that_the_loader_sees_or_the_header_names_stay() -> None:
         (0x1000, (structs.replace(LOAD, p_offset=0xFFF, p_filesz=1),), 0, 1, True),
     ):
         debug = structs.replace(section(index, SectionType.PROGBITS, start, 0x100, flags=flags), name=".debug_info")
-        found = stripped(image(names, debug, segments=segments), Strip.DEBUG)
+        found = sections_to_strip(image(names, debug, segments=segments), Strip.DEBUG)
         assert (debug in found) == goes
     header = structs.replace(image(names, debug).header, e_shstrndx=1)
-    assert stripped(structs.replace(image(names, debug), header=header), Strip.DEBUG) == ()
+    assert sections_to_strip(structs.replace(image(names, debug), header=header), Strip.DEBUG) == ()
 
 
 def test_what_can_be_read_only_because_it_may_run_stays_so() -> None:
@@ -209,7 +212,7 @@ def test_what_a_section_that_stays_refers_to_stays() -> None:
     ):
         other = section(2, kind, 0x2000, 0x30, flags=flags)
         other = structs.replace(other, header=structs.replace(other.header, **fields))
-        found = stripped(image(names, debug, other), Strip.DEBUG)
+        found = sections_to_strip(image(names, debug, other), Strip.DEBUG)
         assert (debug in found) == goes, (kind, flags, fields)
 
 

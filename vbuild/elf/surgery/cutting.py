@@ -20,23 +20,33 @@ from vbuild.binary.edits import (
     Packing,
     Replacement,
     Strip,
+    apply_edits,
     by_section,
     check_followed,
-    packed,
-    spliced,
-    spread,
+    pack_down,
+    pack_into_gaps,
     up,
 )
 from vbuild.binary.image import outside
 from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.records import ADDRESS_TAGS, FileHeader, FileType, SectionFlag, SectionHeader, SectionType
 from vbuild.elf.surgery.cut_check import Move, pointer_words, prove, symbol_words
-from vbuild.elf.surgery.holes import ROW, Holes, PointerSlot, SlotTable, dead, page, roomy, split, stripped
+from vbuild.elf.surgery.holes import (
+    ROW,
+    Holes,
+    PointerSlot,
+    SlotTable,
+    find_header_room,
+    page,
+    sections_to_strip,
+    split,
+    unloaded_holes,
+)
 from vbuild.elf.surgery.tables import check_tables
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
 
-# `packed`, or `spread`
+# `pack_down`, or `pack_into_gaps`
 _Packer = Callable[..., Packing]
 _WORD = 8
 _HEADER_ALIGNMENT = 8
@@ -61,7 +71,7 @@ def cut(
         if replacements:
             raise BinaryError(f"file of type {image.header.e_type:#x}: expected a shared library or program")
         return Operation(EditedFile.whole(image.data))
-    unneeded = stripped(image, strip)
+    unneeded = sections_to_strip(image, strip)
     beds = _beds(image, replacements)
     spans = []
     for span in (replacement.span for replacement in replacements):
@@ -73,7 +83,7 @@ def cut(
     if not plan.holes.size and not plan.beds:
         return Operation(EditedFile.whole(image.data))
     check_tables(image, spans, filled=[pointer.place for piece in replacements for pointer in piece.pointers])
-    edited = spliced(image.data, _edits(image, plan))
+    edited = apply_edits(image.data, _edits(image, plan))
     replaced = tuple(replacement for bed in plan.beds for replacement in bed.replacements)
     prove(image, edited, replaced, without=unneeded)
     return Operation(edited, plan.table.slots, plan.why_large)
@@ -119,7 +129,7 @@ class _Plan(Struct, frozen=True):
     why_large: str | None = None
 
 
-def _beds(image: ElfImage, replacements: Sequence[Replacement], *, packing: _Packer = packed) -> tuple[_Bed, ...]:
+def _beds(image: ElfImage, replacements: Sequence[Replacement], *, packing: _Packer = pack_down) -> tuple[_Bed, ...]:
     sections = by_section(replacements, lambda replacement: _section_of(image, replacement).index)
     return tuple(_bed(image, image.sections[index], inside, packing) for index, inside in sections.items())
 
@@ -167,7 +177,7 @@ def _best(
     if plan.holes.size >= wanted or all(len(bed.packing.free) <= 1 for bed in beds):
         return plan
     try:
-        other = _plan(image, _beds(image, replacements, packing=spread), unneeded, force=force)
+        other = _plan(image, _beds(image, replacements, packing=pack_into_gaps), unneeded, force=force)
     except BinaryError:
         return plan
     return max(plan, other, key=lambda choice: choice.holes.size)
@@ -175,13 +185,13 @@ def _best(
 
 def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], *, force: bool) -> _Plan:
     unit = page(image.machine)
-    gone = dead(image, unneeded)
+    gone = unloaded_holes(image, unneeded)
     candidates = sorted((bed.in_file(hole) for bed in beds for hole in bed.holes(unit)), key=len, reverse=True)
 
     def fitting(count: int) -> _Plan | None:
         largest = candidates[:count]
         holes = Holes.of([*largest, *gone])
-        table = roomy(image, split(image, holes), holes)
+        table = find_header_room(image, split(image, holes), holes)
         # what goes does so even without a hole
         cut_beds = tuple(
             bed for bed in beds if bed.is_changed or any(hole.start in bed.section.span for hole in largest)
@@ -215,7 +225,9 @@ def _forced(
     for bed in beds:
         free = bed.in_file(bed.packing.free[0]) if bed.packing.free else range(0)
         shelf_span = range(free.start, min(free.start + shelf, free.stop))
-        if len(shelf_span) == shelf and (table := roomy(image, split(image, holes), holes, shelf=shelf_span)):
+        if len(shelf_span) == shelf and (
+            table := find_header_room(image, split(image, holes), holes, shelf=shelf_span)
+        ):
             return _Plan(beds, unneeded, holes, table)
     return None
 

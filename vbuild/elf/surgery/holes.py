@@ -57,7 +57,7 @@ _RELOCATIONS = frozenset({SectionType.RELA, SectionType.REL})
 _SYMBOLS = frozenset({SectionType.SYMTAB, SectionType.SYMTAB_SHNDX})
 
 
-def stripped(image: ElfImage, strip: Strip) -> tuple[Section, ...]:
+def sections_to_strip(image: ElfImage, strip: Strip) -> tuple[Section, ...]:
     """Never loaded ones, and none that a kept section refers to."""
     is_linked = image.header.e_type in {FileType.DYN, FileType.EXEC}
     # of separate debug information the code is in another file
@@ -195,7 +195,7 @@ def _has_code(layout: ElfLayout, piece: ProgramHeader) -> bool:
     )
 
 
-def dead(image: ElfImage, sections: Sequence[Section]) -> tuple[range, ...]:
+def unloaded_holes(image: ElfImage, sections: Sequence[Section]) -> tuple[range, ...]:
     """The holes that unloaded *sections* leave, in the alignment of what lies behind."""
     gone = {section.index for section in sections}
     staying = [(section.span, section.header.sh_addralign) for section in image.sections if section.index not in gone]
@@ -319,7 +319,7 @@ class SlotTable(Struct, frozen=True):
         return self.start + ROW * self.room
 
 
-def roomy(
+def find_header_room(
     image: ElfImage, headers: tuple[ProgramHeader, ...], holes: Holes, *, shelf: range = range(0)
 ) -> SlotTable | None:
     """A table for *headers*, moved to *shelf* if nothing else helps; None without room."""

@@ -50,7 +50,7 @@ from vbuild.publishing.oci.model import (
     MemberFile,
     OciImage,
 )
-from vbuild.wheel.archive import SharedWheels, Wheel, fed
+from vbuild.wheel.archive import SharedWheels, Wheel, feed
 from vbuild.wheel.zip_read import ZipMethod
 
 _LEVEL = 6
@@ -125,7 +125,7 @@ def _take(wheel: Wheel, file: MemberFile, gzip: "GzipMembers", tar: "hashlib._Ha
                 "is not what it was when this was planned; leave wheels alone while they are published"
             )
     is_alone = member.header.method == ZipMethod.DEFLATED and member.compressed_size >= _ALONE
-    for chunk in fed(tar.update, wheel.chunks(member), in_thread=is_alone):
+    for chunk in feed(tar.update, wheel.chunks(member), in_thread=is_alone):
         if not is_alone:
             gzip.add(chunk)
     if is_alone:
