@@ -16,7 +16,6 @@ text = "a"
 number = 3
 flag = true
 texts = ["a", "b"]
-rows = [["a"], ["b", "c"]]
 mixed = ["a", 1]
 [pairs]
 x = "1"
@@ -34,7 +33,7 @@ name = 2
 def test_values_are_read_by_their_types() -> None:
     table = Table.parse(TEXT)
     assert (table.text("text"), table.number("number"), table.flag("flag", default=False)) == ("a", 3, True)
-    assert (table.texts("texts"), table.text_arrays("rows")) == (("a", "b"), (("a",), ("b", "c")))
+    assert table.texts("texts") == ("a", "b")
     assert (table.one_of("text", ("b", "a")), table.one_of("gone", ("b", "a"))) == ("a", "b")
     assert table.pairs("pairs") == (("x", "1"), ("y z", "2"))
     assert table.settings("settings") == (("one", "1"), ("many", ("1", "2")))
@@ -60,7 +59,6 @@ def test_what_is_not_there_is_the_default() -> None:
         (lambda table: table.flag("text", default=True), "text: expected true or false, got 'a'"),
         (lambda table: table.texts("mixed"), "mixed[1]: expected a string, got 1"),
         (lambda table: table.texts("text"), "text: expected an array, got 'a': write ['a']"),
-        (lambda table: table.text_arrays("mixed"), "mixed[0]: expected an array, got 'a': write ['a']"),
         (lambda table: table.pairs("settings"), "settings.many: expected a string, got ['1', '2']"),
         (lambda table: table.settings("tables"), "tables: expected a table, got [{'name': 'first'}, {'name': 2}]"),
         (lambda table: table.setting("number"), "number: expected a string or an array of strings, got 3"),

@@ -215,15 +215,6 @@ include = [{ cpu = "x86-64-v3", cuda = "sm90", label = "best" }, { cpu = "x86-64
     ]
 
 
-def test_groups_step_together_with_another_axis(tmp_path: Path) -> None:
-    targets = recipe(tmp_path, '[matrix]\nzip = [["cpu", "cuda"]]\n' + PYTHON + LEVELS + TWO).targets
-    assert _rows(targets) == [
-        ("plain", "sm_80,sm_90", None),
-        ("sm80", "sm_80,sm_90", "sm_80"),
-        ("x86_64_v3_sm90", "sm_90", "sm_90"),
-    ]
-
-
 def test_a_python_whose_groups_are_all_left_has_a_plain_wheel_without_cuda() -> None:
     entries = (MatrixEntry(ToolkitSpec(Dotted(13, 0)), (GpuGroup("sm90", GpuList.parse("90")),), env=(("A", "1"),)),)
     exclude = (MatrixRule("matrix.exclude[0]", (("cuda", ("none",)),)),)
@@ -295,7 +286,7 @@ def _matrices(draw: st.DrawFn) -> Matrix:
     plain = draw(st.sampled_from([Plain.CUDA, Plain.CPU]))
     matrix = Matrix(pythons=("3.12", "3.13"), axes=axes, cuda=entries, plain=plain)
     gone = tuple((axis, (draw(st.sampled_from(matrix.names[axis])),)) for axis in ("cuda", "a"))
-    return Matrix(matrix.cpus, matrix.pythons, axes, (), (MatrixRule("rule", gone),), cuda=entries, plain=plain)
+    return Matrix(matrix.cpus, matrix.pythons, axes, (MatrixRule("rule", gone),), cuda=entries, plain=plain)
 
 
 @given(_matrices())

@@ -213,7 +213,6 @@ AROUND = [
         "matrix.plain: found 'none'; expected 'cuda', 'cpu', 'hwcaps', or a CPU level as in 'x86-64-v2'",
     ),
     (CUDA + 'exclude = [{ cuda = "none" }]', "matrix.exclude[0].cuda: no value 'none'; there are sm90"),
-    (CUDA + 'zip = [["cpu", "cuda"]]', "matrix.zip[0]: no axis 'cpu'; there are cuda, python"),
     (
         CUDA + "[matrix.axes.cuda.x]",
         "matrix.axes.cuda: no name for a free axis; expected a-z, 0-9 and _, and none of cpu, cuda, python, label",

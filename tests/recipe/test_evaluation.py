@@ -82,20 +82,6 @@ def test_arrays_of_settings_are_joined_and_strings_replaced(
     assert merged((("key", before),), (("key", later),)) == (("key", both),)
 
 
-def test_zipped_axes_step_together() -> None:
-    axes = (_axis("blas", "openblas", "mkl"),)
-    targets = evaluated(Matrix(cpus=(V1, V3), pythons=("3.12", "3.13"), axes=axes, zipped=(("python", "blas"),)))
-    assert [(target.python, str(target)) for target in targets] == [
-        ("3.12", "plain"),
-        ("3.12", "openblas"),
-        ("3.12", "x86_64_v3_openblas"),
-        ("3.13", "plain"),
-        ("3.13", "mkl"),
-        ("3.13", "x86_64_v3_mkl"),
-    ]
-    assert targets[3].choices == (("blas", "mkl"),)
-
-
 def test_exclude_takes_one_value_or_several(tmp_path: Path) -> None:
     text = """[matrix]
 cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]
@@ -265,7 +251,7 @@ def test_what_is_excluded_is_gone_and_what_is_included_again_is_back(matrix: Mat
 
 
 def _with(matrix: Matrix, *, exclude: tuple[MatrixRule, ...], include: tuple[MatrixRule, ...] = ()) -> Matrix:
-    return Matrix(matrix.cpus, matrix.pythons, matrix.axes, (), exclude, include)
+    return Matrix(matrix.cpus, matrix.pythons, matrix.axes, exclude, include)
 
 
 def _point(target: Target) -> dict[str, str]:

@@ -133,11 +133,6 @@ class Table:
         values: list[object] = self._checked(key, self.raw(key), list, None if default is None else list(default))
         return tuple(self._checked(f"{key}[{index}]", value, str) for index, value in enumerate(values))
 
-    def text_arrays(self, key: str) -> tuple[tuple[str, ...], ...]:
-        values: list[list[object]] = self._checked(key, self.raw(key), list, [])
-        rows = {f"{key}[{index}]": value for index, value in enumerate(values)}
-        return tuple(type(self)({row: value}, self.here).texts(row) for row, value in rows.items())
-
     def pairs(self, key: str) -> Env:
         """The table of strings at *key*, in the order written, by default empty."""
         with self.table(key, optional=True) as table:

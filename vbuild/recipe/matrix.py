@@ -220,7 +220,6 @@ class Matrix(Struct, frozen=True):
     cpus: tuple[Cpu, ...] = ()
     pythons: tuple[str, ...] = (sys.executable,)
     axes: tuple[Axis, ...] = ()
-    zipped: tuple[tuple[str, ...], ...] = ()
     exclude: tuple[MatrixRule, ...] = ()
     include: tuple[MatrixRule, ...] = ()
     priority: tuple[str, ...] = ()
@@ -269,7 +268,6 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
     rules = _Rules(matrix.names, folder)
     matrix = replace(
         matrix,
-        zipped=rules.zipped(table),
         exclude=tuple(rules.exclusion(entry) for entry in table.tables("exclude")),
         include=tuple(rules.inclusion(entry) for entry in table.tables("include")),
     )
@@ -375,21 +373,6 @@ class _Rules(Struct, frozen=True):
     names: Mapping[str, tuple[str, ...]]
     folder: Path
 
-    def zipped(self, table: Table) -> tuple[tuple[str, ...], ...]:
-        groups = table.text_arrays("zip")
-        seen: set[str] = set()
-        for index, group in enumerate(groups):
-            position = f"zip[{index}]"
-            for axis in group:
-                self._check(table, position, axis)
-                if axis in seen:
-                    raise table.refuse(position, f"axis {axis!r} is zipped twice; expected each axis in one group")
-                seen.add(axis)
-            if len({len(self.names[axis]) for axis in group}) != 1:
-                found = ", ".join(f"{axis} has {len(self.names[axis])}" for axis in group) or "no axes"
-                raise table.refuse(position, f"found {found}; expected axes with equally many values")
-        return groups
-
     def exclusion(self, entry: Table) -> MatrixRule:
         if not list(entry):
             raise entry.wrong(f"names no axis; expected values of {', '.join(self.names)}")
@@ -403,7 +386,7 @@ class _Rules(Struct, frozen=True):
         return MatrixRule(entry.here, values, named)
 
     def _values(self, entry: Table, axis: str) -> tuple[str, ...]:
-        self._check(entry, axis, axis)
+        self._check(entry, axis)
         found = entry.raw(axis)
         values = (found,) if isinstance(found, str) else entry.texts(axis)
         with at(entry.place(axis)):  # two spellings of one value are one
@@ -417,7 +400,7 @@ class _Rules(Struct, frozen=True):
         return values
 
     def _one(self, entry: Table, axis: str) -> str:
-        self._check(entry, axis, axis)
+        self._check(entry, axis)
         text = entry.text(axis)
         if axis != "cpu":
             return self._values(entry, axis)[0]
@@ -427,6 +410,6 @@ class _Rules(Struct, frozen=True):
                 raise RecipeError(f"{cpu} is of another machine than {first}; expected a level of {first.machine}")
             return str(cpu)
 
-    def _check(self, table: Table, key: str, axis: str) -> None:
+    def _check(self, entry: Table, axis: str) -> None:
         if axis not in self.names:
-            raise table.refuse(key, f"no axis {axis!r}; there are {', '.join(self.names)}")
+            raise entry.refuse(axis, f"no axis {axis!r}; there are {', '.join(self.names)}")

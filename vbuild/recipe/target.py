@@ -1,6 +1,6 @@
 """Targets, each of which is one wheel to build, and how they come from a recipe's matrix and its project's variants.
 
-    axes -> zip -> every combination -> minus exclude -> plus include -> points
+    axes -> every combination -> minus exclude -> plus include -> points
     each point  -> a labelled target, if its values have properties
     each Python -> the plain target: the first point left, at the lowest level, for all its GPUs or for none
 
@@ -186,21 +186,11 @@ def _points(matrix: Matrix, base: Cpu) -> list[_Point]:
 
 
 def _combinations(matrix: Matrix) -> Iterable[Mapping[str, str]]:
-    """Every combination of the axes' values; zipped axes step together, at the place of the first of them."""
     names = matrix.names
-    groups = {axis: next((group for group in matrix.zipped if axis in group), (axis,)) for axis in names}
-    columns = [
-        [dict(zip(group, row, strict=True)) for row in zip(*(names[axis] for axis in group), strict=True)]
-        for group in dict.fromkeys(groups.values())
-    ]
-    count = prod(map(len, columns))
+    count = prod(map(len, names.values()))
     if count > _MOST:
-        raise RecipeError(
-            f"matrix: {count} combinations; expected at most {_MOST}: let axes step together with matrix.zip"
-        )
-    for parts in product(*columns):
-        values = {axis: value for part in parts for axis, value in part.items()}
-        yield {axis: values[axis] for axis in names}
+        raise RecipeError(f"matrix: {count} combinations; expected at most {_MOST}: split them between recipes")
+    return (dict(zip(names, values, strict=True)) for values in product(*names.values()))
 
 
 def _included(matrix: Matrix, rule: MatrixRule, base: Cpu) -> Iterable[_Point]:
