@@ -19,6 +19,7 @@ import shlex
 import stat
 import subprocess
 from base64 import b64decode, b64encode
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
@@ -55,16 +56,16 @@ _LINKER = re.compile(r"collect2|mold|(.*-)?ld(\.\w+|64)?|ld\.lld-\d+")
 _ARCHIVER = re.compile(r"(.*-)?ar(-\d+)?")
 
 
-class Made(Struct, frozen=True):
+class Ingredients(Struct, frozen=True):
     """The *sources* of a file that were compiled around the wrappers, and the *objects* in it."""
 
     sources: frozenset[Path] = frozenset()
     objects: frozenset[Path] = frozenset()
 
     @classmethod
-    def of(cls, parts: Iterable["Made"]) -> Self:
+    def joined(cls, parts: Iterable["Ingredients"]) -> Self:
         every = list(parts)
-        return cls(*(frozenset().union(*(getattr(one, key) for one in every)) for key in cls.__struct_fields__))
+        return cls(*(frozenset().union(*(getattr(part, key) for part in every)) for key in cls.__struct_fields__))
 
 
 class Compiled(Struct, frozen=True):
@@ -72,7 +73,7 @@ class Compiled(Struct, frozen=True):
 
     around: frozenset[Path]
     flagged: frozenset[Path]
-    linked: dict[Path, Made]
+    linked: dict[Path, Ingredients]
 
     @classmethod
     def of_log(cls, log: Path) -> Self:
@@ -86,24 +87,24 @@ class Compiled(Struct, frozen=True):
                     commands.follow(PurePath(program).name, _expanded(words), folder, parent, wrapped=mark == _WRAPPED)
         return cls(frozenset(commands.around), frozenset(commands.flagged), commands.linked)
 
-    def by_code(self) -> dict[bytes, Made]:
+    def by_code(self) -> dict[bytes, Ingredients]:
         by_digest = ((_code(file.read_bytes()), made) for file, made in self.linked.items() if file.is_file())
         return {code: made for code, made in by_digest if code}
 
-    def made(self, path: str, data: bytes, by_code: Mapping[bytes, Made]) -> Made:
-        """What the library *data* at *path* in a wheel was made of, by its code or else its name."""
+    def ingredients_of(self, path: str, data: bytes, by_code: Mapping[bytes, Ingredients]) -> Ingredients:
+        """Those of the library *data* at *path* in a wheel, by its code or else its name."""
         if made := by_code.get(_code(data)):
             return made
-        return Made.of(made for file, made in self.linked.items() if file.name == PurePath(path).name)
+        return Ingredients.joined(made for file, made in self.linked.items() if file.name == PurePath(path).name)
 
 
 class _Commands:
     def __init__(self) -> None:
         self.around: set[Path] = set()
         self.flagged: set[Path] = set()
-        self.linked: dict[Path, Made] = {}
-        self._made: dict[Path, Made] = {}
-        self._piped: dict[str, Made] = {}  # by the process that has started the compiler
+        self.linked: dict[Path, Ingredients] = {}
+        self._ingredients = defaultdict[Path, Ingredients](Ingredients)
+        self._piped = defaultdict[str, Ingredients](Ingredients)  # by the process that has started the compiler
 
     def follow(self, name: str, words: list[str], folder: str, parent: str, *, wrapped: bool) -> None:
         if _COMPILER.fullmatch(name):
@@ -111,17 +112,17 @@ class _Commands:
         elif _ASSEMBLER.fullmatch(name):
             output = _path(folder, _output(words) or "a.out")
             inputs = [_path(folder, word) for word in words if word.endswith((".s", ".S"))]
-            parts = [self._made.get(file, Made()) for file in inputs] or [self._piped.get(parent, Made())]
-            self._made[output] = Made(Made.of(parts).sources, frozenset({output}))
+            parts = [self._ingredients[file] for file in inputs] or [self._piped[parent]]
+            self._ingredients[output] = Ingredients(Ingredients.joined(parts).sources, frozenset({output}))
         elif _LINKER.fullmatch(name):
             output = _path(folder, _output(words) or "a.out")
-            self._made[output] = Made.of(self._inputs(words, folder))
+            self._ingredients[output] = Ingredients.joined(self._inputs(words, folder))
             if output.suffix != ".o":
-                self.linked[output] = self._made[output]
+                self.linked[output] = self._ingredients[output]
         elif _ARCHIVER.fullmatch(name):
             files = [_path(folder, word) for word in words if word.endswith((".a", ".o"))]
             if files:
-                self._made[files[0]] = Made.of(self._made.get(file, Made()) for file in files)
+                self._ingredients[files[0]] = Ingredients.joined(self._ingredients[file] for file in files)
 
     def _compile(self, words: list[str], folder: str, parent: str, *, wrapped: bool) -> None:
         pairs = list(zip(["", *words], words, strict=False))
@@ -129,9 +130,9 @@ class _Commands:
         if not sources or _NOT_COMPILED.intersection(words):
             return
         march = next((word for word in reversed(words) if word.startswith(_MARCH)), _MARCH + _BASELINE)
-        made = Made()
+        made = Ingredients()
         if not wrapped and march == _MARCH + _BASELINE:
-            made = Made(frozenset(sources))
+            made = Ingredients(frozenset(sources))
             self.around.update(sources)
         elif not wrapped:
             self.flagged.update(sources)
@@ -139,16 +140,16 @@ class _Commands:
         output = _output(words) or (f"{sources[-1].stem}.o" if "-c" in words else "")
         if output:
             file = _path(folder, output)
-            self._made[file] = Made(made.sources, frozenset({file} if file.suffix != ".s" else ()))
+            self._ingredients[file] = Ingredients(made.sources, frozenset({file} if file.suffix != ".s" else ()))
 
-    def _inputs(self, words: list[str], folder: str) -> Iterator[Made]:
+    def _inputs(self, words: list[str], folder: str) -> Iterator[Ingredients]:
         folders = [word[2:] for word in words if word.startswith("-L")]
         for word in words:
             if word.startswith("-l"):
                 name = word[3:] if word.startswith("-l:") else f"lib{word[2:]}.a"
-                yield from (self._made.get(_path(folder, f"{one}/{name}"), Made()) for one in folders)
+                yield from (self._ingredients[_path(folder, f"{place}/{name}")] for place in folders)
             elif not word.startswith("-") and (file := _path(folder, word)) not in self.linked:
-                yield self._made.get(file, Made(objects=frozenset({file} if file.suffix == ".o" else ())))
+                yield self._ingredients.get(file, Ingredients(objects=frozenset({file} if file.suffix == ".o" else ())))
 
 
 def source_files(data: bytes) -> frozenset[str]:
@@ -327,7 +328,7 @@ class Watch(Struct, frozen=True):
         inside: dict[str, frozenset[str]] = {}
         linked_by_code = seen.by_code()
         for module, data in _modules_in(wheel):
-            parts = seen.made(module, data, linked_by_code)
+            parts = seen.ingredients_of(module, data, linked_by_code)
             linked = {path.name for path in parts.sources}
             inside[module] = (source_files(data) or sources_of(parts.objects) or _sources_left(module, project)) & own
             inside[module] |= linked

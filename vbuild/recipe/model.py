@@ -158,10 +158,7 @@ class Repair(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """A command that is run against each installed wheel.
-
-    *emulate* says whether wheels are also tested in an emulator.
-    """
+    """A command that is run against each installed wheel, and, as *emulate* says, in an emulator."""
 
     command: str | None = None
     requires: tuple[str, ...] = ()

@@ -8,8 +8,7 @@
 Asked for are names, or patterns such as ``DEMO_*``: a recipe's ``build.pass-env``. A variable of the table is held back
 if its name speaks of a secret, or if it has a login in a URL, unless it is asked for.
 
-HOME is the user's own: compilers and their managers live there (``~/.cargo``, ``~/.rustup``, ``~/.ccache``), and
-another one would hide no file, since a build finds the folder by the user's id as well.
+HOME is the user's own: compilers live there (``~/.cargo``), and another one would hide no file.
 
 Of what may be a secret in flags, others see the beginning of a hash:
 
@@ -53,7 +52,7 @@ def hashed(value: str) -> str:
 
 
 def secrets_in(flags: str) -> Iterator[tuple[str, str, str]]:
-    """The words of *flags*, each whole, and in two parts: what may be seen, and behind it what may be a secret."""
+    """The words of *flags*, each whole, and in two parts: what may be seen, and what may be a secret."""
     try:
         words = shlex.split(flags)
     except ValueError:  # a quotation mark alone
@@ -183,7 +182,7 @@ def for_installers(environment: Mapping[str, str], asked: Iterable[str] = ()) ->
 
 
 def undisturbed(before: Mapping[str, str]) -> dict[str, str]:
-    """*before* without what leads Python or an installer to other packages, or to another place for them."""
+    """*before* without what leads Python or an installer to other packages."""
     return {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
 
 

@@ -1,9 +1,8 @@
 """The program behind every compiler wrapper: it makes a compiler's command one for the level being built, runs the
 compiler, and notes how it failed.
 
-It runs once per compiler call, thousands of times in a build, on a Python without site packages. Hence no import
-but what that call needs (``json`` alone doubles the start-up), no dataclass, and nothing of the rest of vbuild: the
-rules are a mapping of tuples in the settings, which are marshalled, in a file beside it.
+It runs thousands of times in a build, on a Python without site packages. Hence no import but what a call needs
+(``json`` alone doubles the start-up), and nothing of the rest of vbuild: rules are in marshalled settings beside it.
 
     python -I -S compiler_program.pyc NAME ARGUMENT...  ->  the program that NAME stands for, with other arguments
 """
@@ -323,7 +322,7 @@ def _is_flag_check(source: str) -> bool:
 
 
 def mapped(path: str, mapping: "Sequence[str]") -> "str | None":
-    """The absolute *path* as binaries have it by *mapping*, or None if they have it as it is."""
+    """The absolute *path* as binaries have it by *mapping*, if they have another."""
     for flag in mapping:
         folder, _, name = flag.partition("=")[2].rpartition("=")
         if path.startswith(f"{folder}{os.sep}"):

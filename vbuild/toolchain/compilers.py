@@ -85,7 +85,7 @@ class Compilers(Struct, frozen=True):
 
     @classmethod
     def found(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self:
-        """The compilers that CC and CXX of *environment* name, else the interpreter's own, else those on PATH."""
+        """The compilers that *environment* names, else the interpreter's own, else those on PATH."""
         if (compilers := cls.sought(interpreter, environment)) is None:
             raise BuildError(f"no C compiler on PATH; {INSTALL_C}")
         return compilers
@@ -192,10 +192,7 @@ def family_of(macros: Mapping[str, int]) -> tuple[CompilerFamily, tuple[int, ...
 
 
 def described(name: str, answer: str) -> tuple[str, str | None, str | None]:
-    """What everybody calls the compiler *name*, its version and its commit, by its *answer* to a compiler wrapper.
-
-    ``cc`` and ``x86_64-linux-gnu-gcc-12`` are gcc, or clang if they say so.
-    """
+    """The compiler *name* as everybody calls it, its version and its commit, by its *answer* to a compiler wrapper."""
     known = {macro or key: number or word for macro, number, key, word in _ANSWER.findall(answer)}
     if name == RUSTC:
         commit = known.get("commit-hash", "")
@@ -213,7 +210,7 @@ def described(name: str, answer: str) -> tuple[str, str | None, str | None]:
 
 
 def _marks_levels(compiler: Path, environment: Mapping[str, str]) -> bool:
-    """Whether a library can be linked with ``-z x86-64-v3``: GNU ld since 2.36; others ignore it with a warning."""
+    """Whether a library can be linked with ``-z x86-64-v3``: GNU ld since 2.36; others ignore it."""
 
     def link() -> bool:
         with tempfile.TemporaryDirectory() as folder:

@@ -9,13 +9,12 @@
       -> debug information  (-G) of GPU code has the folder that nvcc runs in: by a name that is the same everywhere
       -> files in between   of what is linked at once, kept by names without the number of a process
 
-nvcc makes the names of what a file has for itself of the file's whole path, and hands the host compiler a file that is
-called by the number of its own process, which is in the object's symbols: two builds would never have the same bytes.
+Else nvcc makes names of a file's whole path, and of the number of its own process: no two builds would have the same
+bytes.
 
 The level's flags are in the command although the host compiler's wrapper adds them: a compiler cache tells commands
-apart by their words, and a project may name a host compiler that has no compiler wrapper. If fewer processes run than
-the build may start, nvcc compiles for several architectures side by side: `--threads` is not among the words that a
-compiler cache sees, as the object is the same.
+apart by their words, and a project may name a host compiler that has no wrapper. If fewer processes run than the build
+may start, nvcc compiles for several architectures side by side; a compiler cache does not see `--threads`.
 
     python -I -S -c "…main()" FOLDER ARGUMENT...   with the settings in FOLDER
 """
