@@ -14,7 +14,6 @@ from vbuild.cli.toolkit import toolkit
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import releases
-from vbuild.toolchain.toolkit_cache import ToolkitCache
 from vbuild.toolchain.toolkit_provision import packaged_toolkit
 
 VERSION = Dotted(13, 0)
@@ -68,10 +67,8 @@ def test_every_command_has_help_with_an_example(tmp_path: Path, command: str) ->
     assert f"vbuild toolkit {command}" in ran.stdout.partition("Example:")[2]
     if not command:
         shown = re.findall(r"^  (\w+) +(.*)$", ran.stdout.partition("Commands:")[2], re.MULTILINE)
-        assert [name for name, _ in shown[:4]] == ["list", "install", "path", "prune"]
+        assert [name for name, _ in shown[:4]] == ["list", "install", "path"]
         assert not any(text.endswith("...") for _, text in shown[:4])
-    if command == "prune":
-        assert "Run it while no build is running" in ran.stdout
 
 
 def test_where_nothing_is_kept_the_list_says_how_to_get_one(tmp_path: Path) -> None:
@@ -119,7 +116,8 @@ def test_json_is_all_that_is_said(tmp_path: Path, having: Workdir) -> None:
         "nvidia-cuda-runtime",
         "nvidia-nvvm",
     ]
-    assert str(root) in workdir.vbuild("toolkit", "prune").stdout
+    assert workdir.vbuild("cache", "clean", "toolkits").returncode == 0
+    assert kept(workdir) == []
     assert kept(having)  # which shares its files
 
 
@@ -169,33 +167,6 @@ def test_an_install_that_was_killed_is_made_up_for(tmp_path: Path) -> None:
     assert workdir.vbuild("toolkit", "install", "13.0").returncode == 0
     assert len(kept(workdir)) == 1
     assert not list(store.glob(".*.part*"))
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-def test_pruning_takes_everything(tmp_path: Path) -> None:
-    workdir = stocked(tmp_path)
-    workdir.vbuild("toolkit", "install", "13.0")
-    [root] = kept(workdir)
-    ran = workdir.vbuild("toolkit", "prune")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert re.fullmatch(rf"13\.0  removed: {root}\n\d+ MB free now\n", ran.stdout)
-    assert kept(workdir) == []
-    assert workdir.vbuild("toolkit", "prune").stdout == "0 MB free now\n"
-    left = file_digests(workdir.cache / "vbuild/toolkits")
-    assert [path for path in left if not path.startswith(".locks") and left[path]] == []
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-def test_nothing_is_pruned_while_a_toolkit_is_made(tmp_path: Path) -> None:
-    workdir = stocked(tmp_path)
-    workdir.vbuild("toolkit", "install", "13.0")
-    store = workdir.cache / "vbuild/toolkits"
-    with ToolkitCache(store).locked("cuda-13.0-0123"):
-        said = refusal(workdir.vbuild("toolkit", "prune"))
-    assert said == f"{store}: a toolkit is being fetched there; try again when it is done"
-    assert len(kept(workdir)) == 1
 
 
 REFUSALS = {

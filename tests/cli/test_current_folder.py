@@ -140,7 +140,6 @@ ROWS = (
     Row("toolkit list", is_nightly=True),
     Row("toolkit install 13.0", statuses=(1,), is_nightly=True),  # no index has it
     Row("toolkit path 13.0", statuses=(1,), is_nightly=True),
-    Row("toolkit prune", is_nightly=True),
     Row("cache dir", is_nightly=True),
     Row("cache size", is_nightly=True),
     Row("cache prune", is_nightly=True),

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.factories.toolkits import component, core, installed, laid_out, places
-from vbuild.errors import BuildError, VbuildError
+from vbuild.errors import VbuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
-from vbuild.toolchain.toolkit_cache import STAMP, ToolkitCache
-from vbuild.toolchain.toolkit_provision import Provision, listing, path, prune
+from vbuild.toolchain.toolkit_cache import STAMP
+from vbuild.toolchain.toolkit_provision import Provision, listing, path
 
 MONTH = 30 * 24 * 3600
 
@@ -28,10 +28,6 @@ def _kept(tmp_path: Path) -> tuple[Toolkit, Toolkit]:
 
 def _age(folder: Path) -> None:
     os.utime(folder / STAMP, (time.time() - MONTH, time.time() - MONTH))
-
-
-def _components(tmp_path: Path) -> list[Path]:
-    return sorted((tmp_path / "store/components").iterdir())
 
 
 def _names(pins: Sequence[ToolkitPin]) -> list[str]:
@@ -60,9 +56,8 @@ def test_kept_and_installed_toolkits_are_listed(tmp_path: Path) -> None:
     assert {"version": "7.5", "path": str(home)} in data["installed"]
 
 
-def test_an_empty_cache_lists_and_loses_nothing(tmp_path: Path) -> None:
+def test_an_empty_cache_lists_nothing(tmp_path: Path) -> None:
     assert listing(store=tmp_path / "none").kept == ()
-    assert list(prune(store=tmp_path / "none").lines()) == ["0 MB free now"]
     assert not (tmp_path / "none").exists()
 
 
@@ -71,29 +66,6 @@ def test_a_new_toolkit_points_at_its_licence_and_a_known_one_does_not(tmp_path: 
     assert list(Provision(one).lines()) == [str(one.root), one.licence]
     again = laid_out(tmp_path / "store", one.pins, places(tmp_path / "wheels"))
     assert list(Provision(again).lines()) == [str(one.root)]
-
-
-def test_everything_goes_on_demand_with_what_killed_processes_left(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    one, other = _kept(tmp_path)
-    Path(store / "cuda-13.8-0").mkdir()
-    Path(store / "cuda-13.8-0" / STAMP).write_text('{"pins": []}')
-    for left in (".cuda-13.0-1.part/bin", "components/.x.part.fetched", "cuda-13.9-0"):
-        (store / left).mkdir(parents=True)
-    ToolkitCache.at(store).remembered("nccl", lambda: ToolkitPin("nccl", "1", "nccl.whl", "0" * 64))
-    removed = [f"13.1  removed: {other.root}", f"13.0  removed: {one.root}"]
-    assert list(prune(store=store).lines()) == [*removed, "0 MB free now"]
-    assert [path for path in store.rglob("*") if ".locks" not in path.parts and path.is_file()] == []
-    assert not list(store.glob("*cuda*"))
-    assert _components(tmp_path) == []
-
-
-def test_nothing_is_taken_away_while_a_toolkit_is_made(tmp_path: Path) -> None:
-    _kept(tmp_path)
-    store = ToolkitCache.at(tmp_path / "store")
-    with store.locked("cuda-13.0-0"), pytest.raises(BuildError) as refused:
-        prune(store=tmp_path / "store")
-    assert str(refused.value) == f"{tmp_path}/store: a toolkit is being fetched there; try again when it is done"
 
 
 @pytest.mark.parametrize(

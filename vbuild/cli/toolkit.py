@@ -6,7 +6,7 @@ from vbuild.cli.group import Commands
 
 @click.group(cls=Commands, epilog=options.example("vbuild toolkit install 13.0 nccl==2.28.9"))
 def toolkit() -> None:
-    """List, fetch and remove the CUDA toolkits of 'vbuild matrix'."""
+    """List and fetch the CUDA toolkits of 'vbuild matrix'."""
 
 
 @toolkit.command("list", epilog=options.example("vbuild toolkit list --json"))
@@ -42,14 +42,3 @@ def toolkit_path(version: str, libraries: tuple[str, ...]) -> None:
     from vbuild.toolchain import toolkit_provision
 
     terminal.show(None, toolkit_provision.path(version, libraries).lines())
-
-
-@toolkit.command("prune", epilog=options.example("vbuild toolkit prune"))
-def prune_toolkits() -> None:
-    """Remove all toolkits from the cache; 'vbuild cache prune' those that were not used for long.
-
-    Run it while no build is running: a build does not mark its toolkit as used.
-    """
-    from vbuild.toolchain import toolkit_provision
-
-    terminal.show(None, toolkit_provision.prune().lines())

@@ -438,12 +438,3 @@ class KeptToolkit(Struct, frozen=True):
 def kept_in(store: ToolkitCache) -> tuple[KeptToolkit, ...]:
     toolkits = [kept for root in store.folder.glob("cuda-*") if (kept := KeptToolkit.at(root))]
     return tuple(sorted(toolkits, key=lambda kept: (kept.version, kept.root), reverse=True))
-
-
-def prune(store: ToolkitCache) -> tuple[tuple[KeptToolkit, ...], int]:
-    """Remove all that *store* has, and what killed processes left; returns the toolkits of it, and bytes."""
-    toolkits = kept_in(store)
-    removed = store.cache.empty()
-    if removed is None:
-        raise BuildError(f"{store.folder}: a toolkit is being fetched there; try again when it is done")
-    return toolkits, removed.size

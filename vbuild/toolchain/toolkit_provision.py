@@ -38,7 +38,6 @@ from vbuild.toolchain.toolkit import (
     toolkit_at_path,
 )
 from vbuild.toolchain.toolkit_cache import KeptToolkit, OnProgress, ToolkitCache, is_complete, kept_in, silently
-from vbuild.toolchain.toolkit_cache import prune as prune_cache
 
 
 def provided_toolkit(
@@ -198,15 +197,6 @@ class Provision(Struct, frozen=True):
             yield self.toolkit.licence
 
 
-class Pruned(Struct, frozen=True):
-    removed: tuple[KeptToolkit, ...]
-    size: int
-
-    def lines(self) -> Iterator[str]:
-        yield from (f"{toolkit.version}  removed: {toolkit.root}" for toolkit in self.removed)
-        yield f"{self.size / 1e6:.0f} MB free now"
-
-
 def listing(*, store: Path | None = None, environment: Mapping[str, str] = os.environ) -> Listing:
     cache = ToolkitCache.at(store)
     return Listing(cache.folder, kept_in(cache), installed(environment))
@@ -224,11 +214,6 @@ def install(
 def path(version: str, libraries: Iterable[str] = (), *, store: Path | None = None) -> Provision:
     """The kept toolkit *version* with *libraries*; `BuildError` if there is none."""
     return Provision(kept_toolkit(_spec(version, libraries), store=store))
-
-
-def prune(*, store: Path | None = None) -> Pruned:
-    """Remove all kept toolkits; builds that use one should be done."""
-    return Pruned(*prune_cache(ToolkitCache.at(store)))
 
 
 def _spec(version: str, libraries: Iterable[str]) -> ToolkitSpec:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import venv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from tests.factories.cibuildwheel_projects import LEVELS, OFFLINE, inside, project
 from tests.factories.containers import needs_podman
 from tests.factories.projects import KERNEL
-from vbuild.build.cibuildwheel.program import Cibuildwheel
 from vbuild.errors import BuildError, VbuildError
 from vbuild.release.cibuildwheel import cibuildwheel
 from vbuild.release.model import ReleaseResult
@@ -254,25 +252,3 @@ def test_a_cibuildwheel_that_cannot_add_to_options_is_refused(tmp_path: Path) ->
         [sys.executable, "-c", OLD], cwd=source, env=environment, capture_output=True, text=True, check=False
     )
     assert (ran.stderr, ran.stdout) == ("", TOO_OLD)
-
-
-def test_the_cibuildwheel_on_path_is_asked_by_its_own_python(tmp_path: Path) -> None:
-    def asked(first_line: str) -> Cibuildwheel | None:
-        (tmp_path / "cibuildwheel").write_text(f"#!{first_line}\n")
-        (tmp_path / "cibuildwheel").chmod(0o755)
-        return Cibuildwheel.on(str(tmp_path))
-
-    here = Cibuildwheel.found()
-    found = asked(sys.executable)
-    assert found is not None
-    assert (found.command, found.version) == ((str(tmp_path / "cibuildwheel"),), here.version)
-    venv.create(tmp_path / "venv", with_pip=False)
-    for python in (str(tmp_path / "venv" / "bin" / "python"), "/nowhere/python"):
-        with pytest.raises(BuildError) as error:
-            asked(python)
-        assert str(error.value) == (
-            f"{tmp_path}/cibuildwheel: cannot tell which cibuildwheel it is; "
-            f"install it: pip install 'cibuildwheel>=4.3'"
-        )
-    (tmp_path / "cibuildwheel").unlink()
-    assert Cibuildwheel.on(str(tmp_path)) is None

@@ -31,12 +31,12 @@ from shutil import which
 from typing import Any, Self
 
 from msgspec import Struct
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from vbuild.errors import BuildError
 from vbuild.files.reading import open_file, read_text
 from vbuild.process.masking import masked_text
-from vbuild.process.python import isolated, with_own_packages
+from vbuild.process.python import with_own_packages
 from vbuild.process.run import run
 
 BEFORE_BUILD = "Running before_build"
@@ -201,7 +201,6 @@ exec {program} "$@"
 
 NEEDED = Version("4.3")  # the first with CIBW_INHERIT
 _INSTALL = f"install it: pip install 'cibuildwheel>={NEEDED}'"
-_ASK = "import importlib.metadata as m; print(m.version('cibuildwheel'))"
 _LOOKS = 0.1  # seconds between two looks at a log that is shown as it grows
 
 Echo = Callable[[bytes], None]
@@ -330,34 +329,18 @@ class Cibuildwheel(Struct, frozen=True):
     version: Version
 
     @classmethod
-    def found(cls, path: str | None = None) -> Self:
-        """The cibuildwheel of this Python, else the one on *path*; `BuildError` without one that is new enough."""
+    def found(cls) -> Self:
+        """The cibuildwheel of this Python; `BuildError` without one that is new enough."""
         try:
-            program: Self | None = cls(
-                tuple(with_own_packages("-m", "cibuildwheel")), Version(installed("cibuildwheel"))
-            )
-        except PackageNotFoundError:
-            program = cls.on(path)
-        if program is None:
-            raise BuildError(f"no cibuildwheel in this environment or on PATH; {_INSTALL}")
+            program = cls(tuple(with_own_packages("-m", "cibuildwheel")), Version(installed("cibuildwheel")))
+        except PackageNotFoundError as error:
+            raise BuildError(f"no cibuildwheel in this environment; {_INSTALL}") from error
         if program.version < NEEDED:
             raise BuildError(
                 f"cibuildwheel {program.version} is too old: {NEEDED} is the first that can add to a project's own "
                 f"options (CIBW_INHERIT); {_INSTALL}"
             )
         return program
-
-    @classmethod
-    def on(cls, path: str | None) -> Self | None:
-        if (program := which("cibuildwheel", path=path)) is None:
-            return None
-        with Path(program).open("rb") as file:
-            python = os.fsdecode(file.readline()).removeprefix("#!").strip()
-        try:
-            ran = subprocess.run(isolated("-c", _ASK, python=python), capture_output=True, text=True, check=True)
-            return cls((program,), Version(ran.stdout.strip()))
-        except (OSError, ValueError, subprocess.SubprocessError, InvalidVersion) as error:
-            raise BuildError(f"{program}: cannot tell which cibuildwheel it is; {_INSTALL}") from error
 
     def identifiers(self, arguments: Arguments, environment: Mapping[str, str]) -> tuple[str, ...]:
         command = [*self.command, *arguments.words, "--print-build-identifiers"]
