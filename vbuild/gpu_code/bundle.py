@@ -116,7 +116,7 @@ class _Compressed(NamedTuple):
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The bundle that begins where *room* does; `BinaryError` if none does or it does not fit."""
+    """The bundle that begins where *room* does; `BinaryError` if none does."""
     start = room.start
     if bytes(data[start : min(start + len(COMPRESSED_MAGIC), room.stop)]) == COMPRESSED_MAGIC:
         stop = _compressed(data[: room.stop], start).stop
@@ -170,7 +170,7 @@ BUNDLES = ContainerForm(
 
 
 def _rows(head: memoryview, start: int) -> Iterator[tuple[BundleRow, str]]:
-    """The rows of the table in *head*, the first bytes of the bundle at the file offset *start*, with their ids."""
+    """The rows of the table in *head*, of the bundle at *start*, with their ids."""
     if (magic := bytes(head[: len(MAGIC)])) != MAGIC:
         raise BinaryError(f"no bundle at {start:#x}: begins with {magic!r}, expected {MAGIC.decode()} or CCOB")
     at = len(MAGIC)
@@ -255,7 +255,7 @@ def _compressed(data: memoryview, start: int) -> _Compressed:
 
 
 def _stream_size(data: memoryview, uncompressed: int) -> int:
-    """The bytes of the zlib stream that *data* begins with, which has to be inflated to find its end."""
+    """The bytes of the zlib stream that *data* begins with."""
     stream, at, inflated = zlib.decompressobj(), 0, 0
     while not stream.eof and inflated <= uncompressed:
         piece = stream.unconsumed_tail or data[at : at + _PIECE]
@@ -298,10 +298,7 @@ def _compressed_reading(data: memoryview, span: range) -> Reading:
 
 
 def _packed_again(data: memoryview, span: range, kept: Sequence[GpuEntry], _: Writing) -> tuple[Part, ...]:
-    """The compressed bundle at *span* of *data* with the *kept* entries, unless that is no smaller.
-
-    `BinaryError` if its hash is wrong.
-    """
+    """The compressed bundle with the *kept* entries, unless that is no smaller; `BinaryError` if its hash is wrong."""
     head = _compressed(data[: span.stop], span.start)
     plain = memoryview(_inflated(data, head, span.start))
     if _hash(plain) != head.hash:
@@ -348,7 +345,7 @@ def _inflated(data: memoryview, head: _Compressed, start: int, *, most: int | No
 
 
 def _whole(stream: memoryview, size: int) -> bytes:
-    """The zlib *stream* inflated; `zlib.error` if it does not end within *size* bytes."""
+    """`zlib.error` if the *stream* does not end within *size* bytes."""
     inflater = zlib.decompressobj()
     # one byte more shows that there is more
     plain = inflater.decompress(stream, size + 1)

@@ -122,7 +122,7 @@ class DeviceFile(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: str, size: int, head: Head, folder: Folder | None = None) -> Self | None:
-        """The GPU code that the file at *path* of *size* bytes is, by its *folder*, else by its *head*; or None."""
+        """The GPU code that the file at *path* is, by its *folder*, else by its *head*; or None."""
         if folder and (file := cls._beside(path, head, folder)):
             return file
         start = head(HEADER)
@@ -164,7 +164,7 @@ class DeviceFile(Struct, frozen=True):
 
     @classmethod
     def _named(cls, name: str, named: tuple[str, Device, str], head: Head, folder: Folder) -> Self | None:
-        """The file *name* for the GPU in *named*; None if no file beside it differs in the GPU alone."""
+        """The file *name* for the GPU in *named*; None if no file beside it differs in that alone."""
         start, arch, end = named
         beside = (_architecture_in(other) for other in folder.names if other != name)
         others = tuple(
@@ -237,7 +237,7 @@ class DeviceFile(Struct, frozen=True):
 
 
 def container_in(data: memoryview) -> CodeContainer | None:
-    """The fatbin or bundle that the file *data* is, if any; `BinaryError` if it is damaged.
+    """The fatbin or bundle that the file *data* is, if any.
 
     In a zstd frame it is pinned, with offsets in the frame.
     """
@@ -289,7 +289,7 @@ def _machine_of(name: str, names: Container[str]) -> str | None:
 
 
 def _architecture_in(name: str) -> tuple[str, Device, str] | None:
-    """The one architecture in the *name* of a file of data or bitcode, between the text before and behind it."""
+    """The one architecture in the *name* of a file of data or bitcode, with the text around it."""
     matches = list(_NAMED.finditer(name)) if name.endswith(_BY_NAME) else []
     if len(matches) != 1 or not (arch := _device(matches[0][0])):
         return None
@@ -327,7 +327,7 @@ def _checked(number: int, suffix: str) -> Arch | None:
 
 
 def _contradicted(path: str, arch: Device) -> str | None:
-    """How the name of the file at *path* contradicts its contents, for *arch*; None if it does not."""
+    """How the name of the file contradicts *arch*; or None."""
     named = [match[0] for match in _NAMED.finditer(path.rpartition("/")[2])]
     devices = {re.sub(r"[^0-9a-z-]", "", name.lower()).removeprefix("sm") for name in named}
     own = str(arch.number) if isinstance(arch, Arch) else arch.processor

@@ -146,7 +146,7 @@ HEADER_SIZE = FatbinHeader.layout.size
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The fatbin that begins where *room* does; `BinaryError` if none does or it does not fit."""
+    """The fatbin that begins where *room* does; `BinaryError` if none does."""
     start = room.start
     header = FatbinHeader.parse(data[: room.stop], start)
     if header.magic != MAGIC:
@@ -167,9 +167,9 @@ def extent(data: memoryview, room: range) -> range:
 
 
 def read(data: memoryview, span: range) -> Reading:
-    """The entries of the fatbin at *span*; `BinaryError` if one is damaged or of an unknown version.
+    """The entries of the fatbin at *span*; `BinaryError` if one is damaged.
 
-    An entry of unknown kind or flags pins it: nobody can say which GPU needs that entry.
+    One of unknown kind or flags pins it: nobody can say which GPU needs it.
     """
     entries: list[GpuEntry] = []
     oddity = None
@@ -295,7 +295,7 @@ def _text(data: memoryview, start: int, header: EntryHeader, place: TextPlace) -
 
 
 LIMIT = 1 << 30  # bytes that are inflated at once; no published entry comes near
-# GPU code gets smaller by a few times: more than this many bytes have to be borne out by the payload
+# more than this many bytes have to be borne out by the payload
 _PLENTY, _RATIO = 1 << 24, 32
 # its windows have 4 MiB; drivers take those of nvcc, up to 8 MiB
 _ZSTD_LEVEL = 9
@@ -304,7 +304,7 @@ _RECOMPRESSED = frozenset({"cubin", "ptx"})
 
 
 def decompressed(data: Buffer, entry: GpuEntry) -> bytes:
-    """The code of *entry* of the file *data*; `BinaryError` if its compression is damaged or not known."""
+    """The code of *entry*; `BinaryError` if its compression is damaged or not known."""
     if entry.vendor is Vendor.NVIDIA and entry.flags & FatbinFlag.OBFUSCATED:
         raise BinaryError(f"{entry.kind} at {entry.span.start:#x} is obfuscated: only NVIDIA's linker can read it")
     if entry.share:
@@ -314,7 +314,7 @@ def decompressed(data: Buffer, entry: GpuEntry) -> bytes:
 
 
 def is_without_kernels(data: Buffer, entry: GpuEntry) -> bool:
-    """Whether *entry* of the file *data* is a raw cubin without a section of code, `.text.NAME`."""
+    """Whether *entry* is a raw cubin without a section of code, `.text.NAME`."""
     if (entry.vendor, entry.kind, entry.compression) != (Vendor.NVIDIA, FatbinKind.CUBIN.label, Compression.RAW):
         return False
     code = bytes(memoryview(data)[entry.payload.start : entry.payload.stop])
@@ -340,10 +340,7 @@ def inflated(payload: memoryview, compression: Compression, *, size: int, place:
 
 
 def recompressed(data: Buffer, entry: GpuEntry) -> Part:
-    """*entry* of the file *data*, if a cubin or PTX, with its code in a zstd frame unless that is no smaller.
-
-    A driver before 550.54.14 cannot load the result.
-    """
+    """*entry*, if a cubin or PTX, in a zstd frame unless that is no smaller: drivers from 550.54.14 on read it."""
     if not _is_recompressed(entry):
         return entry.span
     code = decompressed(data, entry)
@@ -364,7 +361,7 @@ def recompressed(data: Buffer, entry: GpuEntry) -> Part:
 
 
 def recompressed_size(data: Buffer, entry: GpuEntry, *, sample: int) -> int:
-    """Estimated bytes of `recompressed`, by up to *sample* bytes in the middle of the code."""
+    """Estimated by up to *sample* bytes in the middle of the code."""
     if not _is_recompressed(entry):
         return entry.size
     code = decompressed(data, entry)

@@ -47,11 +47,10 @@ class Compression(StrEnum):
 
 
 class GpuEntry(Struct, frozen=True):
-    """Code for one kind of GPU: file offsets of the whole entry and of its stored bytes, sizes in bytes.
+    """Code for one kind of GPU: file offsets of the whole entry and of its stored bytes.
 
-    *kind* is the vendor's word ("cubin", "ptx", "lto-ir", "code-object"), *options* are ptxas's, *version* is PTX's.
-    An entry of a container that is compressed as a whole has no bytes in the file; *share* estimates what its
-    compressed code takes up there, without what it has in common with others.
+    *kind* is the vendor's word ("cubin", "ptx", "lto-ir", "code-object"), *options* are ptxas's, *version* is PTX's. In
+    a container that is compressed as a whole, *share* estimates its own bytes.
     """
 
     vendor: Vendor
@@ -70,7 +69,6 @@ class GpuEntry(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes in the file, or its *share*."""
         return len(self.span) or self.share
 
     @property
@@ -120,10 +118,7 @@ class Container(Struct, frozen=True):
         return min(self.entries, key=lambda entry: entry.size, default=None)
 
     def keeping(self, kept: Collection[GpuEntry], *, written: Writing = verbatim) -> tuple[Part, ...]:
-        """The parts of a container with only the *kept* entries, each as *written* gives it.
-
-        `BinaryError` if a pinned one would change.
-        """
+        """Only the *kept* entries, each as *written* gives it; `BinaryError` if a pinned one would change."""
         chosen = tuple(entry for entry in self.entries if entry in kept)
         if written is verbatim and len(chosen) == len(self.entries):
             return (self.span,)
@@ -133,7 +128,7 @@ class Container(Struct, frozen=True):
 
 
 def offered(containers: Sequence[Container]) -> tuple[Container, ...]:
-    """The *containers* that wrappers hand to the GPU's runtime; without any, all, which the library's code reads."""
+    """The *containers* that wrappers hand to the GPU's runtime; without any, all."""
     return tuple(container for container in containers if container.wrappers) or tuple(containers)
 
 
@@ -146,7 +141,7 @@ class Blob(Struct, frozen=True):
 
 
 class DeviceCode(Struct, frozen=True):
-    """The GPU code of a library in the order of the file; *notes* say what was not understood and stays."""
+    """In the order of the file; *notes* say what was not understood and stays."""
 
     containers: tuple[Container, ...] = ()
     blobs: tuple[Blob, ...] = ()
@@ -171,9 +166,9 @@ WRAPPER_DATA = 8  # the offset of *data* in a wrapper
 
 
 class ContainerForm(Struct, frozen=True):
-    """A vendor's containers: *extent* finds the end of one that begins in a range of the file, *read* reads one.
+    """A vendor's containers: *extent* finds the end of one, *read* reads one; `BinaryError` for damage.
 
-    Both raise `BinaryError` with the offset of what is damaged or not known. *foreign* explains other magics.
+    *foreign* explains other magics.
     """
 
     vendor: Vendor

@@ -1,14 +1,13 @@
 """Where the GPU code of a library is, and which of it may be moved.
 
-A container may become smaller and move within its section when the loader fills the one wrapper that points to its
-start, and no other word of the file: then that word is all there is to change. Any other container is pinned, but for
-what nvcc's link leaves of sources without relocatable code: cubins without any, in a container that nothing leads to.
+A container may become smaller and move within its section when one wrapper that the loader fills is the only word that
+leads to it. Any other is pinned, but for what nvcc's link leaves of sources without relocatable code: cubins without
+any, in a container that nothing leads to.
 
     .nv_fatbin __nv_relfatbin  <- .nvFatBinSegment   NVIDIA, `vbuild.gpu_code.fatbin`
     .hip_fatbin                <- .hipFatBinSegment  AMD, `vbuild.gpu_code.bundle`
 
-Host code chooses among fatbins elsewhere (.rodata, .ldata, .cask_resource) and cubins without one: they are found for
-a report, and stay, as does what is damaged or not known.
+Host code chooses among fatbins elsewhere (.rodata, .ldata, .cask_resource) and cubins without one: they stay.
 """
 
 import re
@@ -55,10 +54,7 @@ _NOTES = 100
 
 
 def device_code(image: Image, *, everywhere: bool = True) -> DeviceCode:
-    """The GPU code of *image*; notes name what is damaged or not known. Unless *everywhere*, of its sections only.
-
-    `BinaryError` if there is more of it than any library has.
-    """
+    """The GPU code of *image*, perhaps *everywhere*; `BinaryError` if it has more than any library."""
     findings = _Findings()
     for form in FORMS:
         sections = _Sections(image, form, findings)
@@ -135,7 +131,7 @@ class _Sections:
         return places
 
     def walk(self, section: Section) -> None:
-        """Find every container of *section*; behind what is damaged, go on where the next wrapper points to."""
+        """Every container of *section*; behind damage, go on where the next wrapper points to."""
         shift = section.addresses.start - section.span.start
         starts = sorted(target - shift for target in self.wrappers if target in section.addresses)
         start = _behind_zeros(self.image.data, section.span)
@@ -226,7 +222,7 @@ def _search(image: Image, section: Section, findings: _Findings) -> None:
 
 
 class _Magic:
-    """The offsets of *pattern* in *section*, searched once from one to the next."""
+    """The offsets of *pattern* in *section*, searched once."""
 
     def __init__(self, pattern: re.Pattern[bytes], image: Image, section: Section) -> None:
         self._pattern, self._data, self._end = pattern, image.data, section.span.stop
@@ -250,7 +246,7 @@ def _stray(image: Image, section: Section, start: int) -> Container:
 
 
 def _bare(image: Image, section: Section, start: int) -> Blob | None:
-    """The ELF file for a GPU that begins at *start*; None for another."""
+    """The ELF file for a GPU that begins at *start*; or None."""
     try:
         header = FileHeader.parse(image.data[: section.span.stop], start)
     except BinaryError:

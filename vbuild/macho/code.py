@@ -87,7 +87,7 @@ class Segment(NamedTuple):
 class MachoFile:
     """One file; `BinaryError` if it is damaged, or for other machines.
 
-    *tables* are the words of load commands by number. A program starts *entry* bytes behind *base*.
+    *tables* are the words of load commands by number.
     """
 
     def __init__(self, view: memoryview) -> None:
@@ -268,7 +268,7 @@ def _imported(data: bytes, imports: int, symbols: int, count: int, form: int) ->
 
 
 class _Program:
-    """A program of LC_DYLD_INFO: an operation in the high half of a byte, and a number in the low one."""
+    """A program of LC_DYLD_INFO: the high half of a byte is the operation."""
 
     def __init__(self, file: MachoFile, start: int, size: int) -> None:
         self._data, self._segments = bytes(file.part(start, size)), file.segments
@@ -350,7 +350,7 @@ class _Program:
 
 
 def read_codes(data: Buffer) -> tuple[CodeImage, ...]:
-    """The code in the Mach-O file *data*, one for each machine; `BinaryError` if it is damaged, or for others."""
+    """The code for each machine; `BinaryError` if *data* is damaged, or for others."""
     with memoryview(data) as view:
         return tuple(_image(MachoFile(view[span.start : span.stop])) for span in halves(view))
 
@@ -483,7 +483,7 @@ def _data_in_code(file: MachoFile) -> Iterator[Symbol]:
 
 
 def _filled(file: MachoFile, exported: dict[str, int]) -> tuple[dict[int, int], dict[int, str]]:
-    """The places that the loader fills: with an address of this file, and with that of an import, by name."""
+    """The places filled with an address of this file, and with an import, by name."""
     pointers: dict[int, int] = {}
     imports: dict[int, str] = {}
     for place, target, name in fixups(file):
@@ -503,7 +503,7 @@ def _filled(file: MachoFile, exported: dict[str, int]) -> tuple[dict[int, int], 
 
 
 def _texts(code: Iterable[CodeSection], functions: Iterable[Symbol]) -> Iterator[Symbol]:
-    """The texts behind functions, such as OpenSSL's authors: no symbol says where they begin."""
+    """Texts behind functions, such as OpenSSL's authors."""
     sections = {section.address: section for section in code}
     addresses = sorted(sections)
     for function in functions:

@@ -27,10 +27,7 @@ def is_system(name: str) -> bool:
 
 
 def edges_of(files: Mapping[str, BinaryOutline], *, is_elsewhere: Callable[[str], bool]) -> tuple[Edge, ...]:
-    """The edges from *files* to the libraries that they need, each file's in its order.
-
-    *is_elsewhere* says of a name whether another package has it.
-    """
+    """The edges from *files* to the libraries they need; *is_elsewhere* says if another package has a name."""
     loaders: dict[str, set[str]] = {path: set() for path in files}
     while True:
         search = _Search(files, loaders, is_elsewhere)
@@ -82,7 +79,7 @@ class _Search:
         return [posixpath.dirname(path)] if is_own else []
 
     def _own(self, path: str) -> Iterator[str]:
-        """The folders in the LC_RPATH of the file at *path*, below site-packages, without absolute ones."""
+        """The folders in the LC_RPATH of the file at *path*, below site-packages."""
         for entry in self._files[path].rpath:
             start, _, rest = f"{entry}/".partition("/")
             for folder in self._beside(path, start):

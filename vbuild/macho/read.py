@@ -251,7 +251,7 @@ def halves(view: memoryview) -> list[range]:
 
 
 def _joined(files: list[tuple[int, BinaryOutline]]) -> BinaryOutline:
-    """The one of *files*, or a universal file of them: it needs what one of them does."""
+    """The one of *files*, or a universal file of them."""
     outlines = [outline for _, outline in files]
     first = outlines[0]
     if len(files) == 1:

@@ -34,7 +34,7 @@ _SYMBOL = struct.Struct("<8sIhHBB")
 _EXTERNAL, _STATIC, _IS_FUNCTION = 2, 3, 0x20
 _CHAINED, _HANDLED = 4, 3
 _BY_NUMBER = 1 << 63
-# no real file has as many of these; a number has 40 bits in the index of references
+# no real file has as many; a number has 40 bits in the index of references
 _MOST_ROWS, _MOST_NAMES, _MOST_PARTS, _HIGHEST = 1 << 20, 1 << 16, 1 << 12, 1 << 39
 _MOST_CONSTANTS, _LONGEST = 1 << 25, 4096
 _NO_CONSTANTS = frozenset({".pdata", ".xdata", ".reloc", ".rsrc", ".edata", ".nv_fatb", "__nv_rel", ".hip_fat"})
@@ -86,7 +86,7 @@ class LoadedPe:
         return self.bytes_at(start, _LONGEST).partition(b"\0")[0].decode("utf-8", "backslashreplace")
 
     def directory(self, number: int) -> tuple[int, int]:
-        """RVA and size of a data directory; zeros if there is none."""
+        """RVA and size; zeros if there is none."""
         entry = self.pe.directories[number] if number < len(self.pe.directories) else None
         return (entry.start, entry.size) if entry and entry.start else (0, 0)
 
@@ -134,8 +134,10 @@ def _image(file: LoadedPe) -> CodeImage:
         names = known.names if known else (f"code at {start:#x}.cold",) if start in parts else ()
         symbols[start] = Symbol(start, end - start, names, bool(known and known.is_exported))
     skipped = {stub.address for stub in stubs} - ends.keys()
-    # the base relocations of a program may have been taken out
-    pointers = (() if pe.is_fixed else _pointers(file, imports)) or tuple(_guessed_pointers(file, imports))
+    filled = () if pe.is_fixed else pe.pointers([range(base, base + pe.optional.image_size)])
+    pointers = tuple((pointer.place, pointer.target) for pointer in filled if pointer.place not in imports)
+    if not pointers:  # the base relocations of a program may have been taken out
+        pointers = tuple(_guessed_pointers(file, imports))
     objects += _tables_in_code(file, [place for place, _ in pointers], ends)
     start, size = file.directory(_ADDRESSES)
     addresses = (range(base + start, base + start + size),) if size else ()
@@ -170,7 +172,7 @@ def _image(file: LoadedPe) -> CodeImage:
 
 
 def _imports(file: LoadedPe) -> tuple[dict[int, str], tuple[str, ...]]:
-    """The addresses that the loader fills with an import, by name; and the DLLs."""
+    """The places filled with an import, by address; and the DLLs."""
     places: dict[int, str] = {}
     libraries: dict[str, None] = {}
     for number, layout in ((Directory.IMPORT, _IMPORT), (Directory.DELAY_IMPORT, _DELAYED)):
@@ -248,10 +250,7 @@ def _symbols(file: LoadedPe) -> Iterator[tuple[int, str]]:
 
 
 def _functions(file: LoadedPe) -> tuple[dict[int, int], set[int], dict[int, tuple[int, int]]]:
-    """The functions in .pdata: end by start, starts of parts that stand elsewhere, and the handlers by start.
-
-    A handler is the RVA of its data, and its own.
-    """
+    """The functions in .pdata: end by start, starts of parts that stand elsewhere, and the RVAs of handlers."""
     at, size = file.directory(_EXCEPTION)
     count, base = size // _FUNCTION.size, file.base
     if count > _MOST_ROWS:
@@ -274,7 +273,7 @@ def _functions(file: LoadedPe) -> tuple[dict[int, int], set[int], dict[int, tupl
             parents[start] = base + file.row(_FUNCTION, behind)[0]
         elif flags & _HANDLED:
             unwound[start] = behind + _HALF.size, file.row(_HALF, behind)[0]
-    # a part right behind its function, or behind another of its parts, belongs to it
+    # a part right behind belongs to its function
     merged: dict[int, int] = {}
     parts: set[int] = set()
     last = -1
@@ -289,11 +288,6 @@ def _functions(file: LoadedPe) -> tuple[dict[int, int], set[int], dict[int, tupl
     return merged, parts, unwound
 
 
-def _pointers(file: LoadedPe, imports: dict[int, str]) -> tuple[tuple[int, int], ...]:
-    pointers = file.pe.pointers([range(file.base, file.base + file.pe.optional.image_size)])
-    return tuple((pointer.place, pointer.target) for pointer in pointers if pointer.place not in imports)
-
-
 def _guessed_pointers(file: LoadedPe, imports: dict[int, str]) -> Iterator[tuple[int, int]]:
     for section in file.pe.sections:
         if section.is_data and section.name not in _NO_CONSTANTS:
@@ -305,7 +299,7 @@ def _guessed_pointers(file: LoadedPe, imports: dict[int, str]) -> Iterator[tuple
 
 
 def _tables_in_code(file: LoadedPe, places: list[int], functions: dict[int, int]) -> Iterator[Symbol]:
-    """Tables of pointers between functions, as mingw's of constructors, with -1 in front and 0 behind."""
+    """Tables of pointers between functions, as mingw's of constructors."""
     starts = sorted(functions)
     tables: list[range] = []
     for place in sorted(places):
@@ -323,7 +317,7 @@ def _tables_in_code(file: LoadedPe, places: list[int], functions: dict[int, int]
 
 
 def _stubs(file: LoadedPe, imports: dict[int, str], functions: dict[int, int]) -> tuple[CodeSection, ...]:
-    """The jumps through an import's place that stand outside the functions of .pdata."""
+    """The jumps through an import's place outside the functions of .pdata."""
     starts = sorted(functions)
     stubs = []
     for code in file.code:
@@ -340,13 +334,12 @@ def _stubs(file: LoadedPe, imports: dict[int, str], functions: dict[int, int]) -
 def _handlers(
     file: LoadedPe, unwound: dict[int, tuple[int, int]], functions: dict[int, int]
 ) -> tuple[dict[int, tuple[int, ...]], bool]:
-    """The functions that run when the one at an address throws; and whether all tables were understood."""
+    """The functions that run when one throws; and whether all tables were understood."""
     handlers: dict[int, tuple[int, ...]] = {}
     is_known = True
     for function, (data, handler) in unwound.items():
         called = _handlers_at(file, data)
         is_known &= called is not None
-        # what the file brings itself to handle errors may be one of its own
         own = {file.base + handler} & functions.keys()
         if more := (own | {file.base + start for start in called or ()}) - {function}:
             handlers[function] = tuple(sorted(more))
@@ -354,7 +347,7 @@ def _handlers(
 
 
 def _handlers_at(file: LoadedPe, data: int) -> list[int] | None:
-    """The RVAs that the table of a handler at *data* leads to; None if it is of no known kind."""
+    """The RVAs that the table at *data* leads to; None if it is of no known kind."""
     try:
         (first,) = file.row(_HALF, data)
         if file.bytes_at(first, 4) and (file.row(_HALF, first)[0] & _MASK) in _FUNCTION_INFO:
@@ -371,7 +364,7 @@ def _handlers_at(file: LoadedPe, data: int) -> list[int] | None:
 
 
 def _function_info(file: LoadedPe, at: int) -> Iterator[int]:
-    """What FuncInfo at the RVA *at*, of __CxxFrameHandler3, leads to."""
+    """What FuncInfo, of __CxxFrameHandler3, leads to."""
     _, states, unwinds, tries, blocks = file.row(_TRY, at)
     if max(states, tries) > _MOST_STATES:
         raise BinaryError(f"{max(states, tries)} states of a function")
@@ -386,7 +379,7 @@ def _function_info(file: LoadedPe, at: int) -> Iterator[int]:
 
 
 def _scopes(file: LoadedPe, count: int, at: int) -> list[int] | None:
-    """What the table of __C_specific_handler at the RVA *at* leads to; None if it is none."""
+    """What the table of __C_specific_handler leads to; None if it is none."""
     if not 0 < count <= _MOST_STATES:
         return None
     try:
@@ -437,7 +430,6 @@ class _FunctionInfo4:
         return range(count)
 
     def handlers(self) -> Iterator[int]:
-        """The RVAs of the functions that run."""
         head = self._byte()
         if head & _RESERVED or not head & (_HAS_UNWINDS | _HAS_TRIES):
             raise BinaryError(f"table of handlers at RVA {self._at:#x} begins with {head:#x}")

@@ -52,7 +52,7 @@ def cut(
     *,
     strip: Strip = Strip.NOTHING,
 ) -> EditedFile:
-    """*image* with *replacements* and without what *strip* names, proved; `BinaryError` if that is a risk."""
+    """*image* with *replacements* and without what *strip* names, proved; else `BinaryError`."""
     stripped = debug_sections(image) if strip is not Strip.NOTHING else None
     if all(replacement.parts == (replacement.span,) for replacement in replacements) and stripped is None:
         return EditedFile.whole(image.data)
@@ -68,10 +68,9 @@ def cut(
 
 
 def debug_sections(image: PeImage) -> dict[int, bytes] | None:
-    """The sections for debuggers, by index, with the eight letters that are left of each name.
+    """The sections for debuggers, by index, with the letters that are left of each name.
 
-    Stripping takes them and the symbols, which hold the long names, of a DLL that mingw linked. None if there are no
-    symbols, or another section needs its name.
+    Stripping takes them and the symbols of a DLL that mingw linked. None if another section needs its name.
     """
     symbols = symbols_of(image)
     if not symbols or symbols.start < image.end or symbols.stop > image.size:
@@ -262,7 +261,7 @@ def _section_edits(image: PeImage, shifts: _Shifts, stripped: dict[int, bytes] |
 
 
 def _checked_sum(image: PeImage, edited: EditedFile) -> EditedFile:
-    """*edited* with the checksum of its bytes, if the file had one."""
+    """*edited* with its checksum, if the file had one."""
     offset = image.coff_at + CoffHeader.layout.size + _CHECKSUM_AT
     written = Written.of(edited)
 
@@ -275,7 +274,7 @@ def _checked_sum(image: PeImage, edited: EditedFile) -> EditedFile:
 
 
 def checksum(file: EditedFile) -> int:
-    """The checksum of *file*, whose own field is 0: its 16-bit words with carries added, and its size."""
+    """The checksum of *file*, whose own field is 0: its 16-bit words with carries, and its size."""
     total, odd = 0, b""
     for buffer in file.buffers():
         for start in range(0, len(buffer), _CHUNK):
@@ -299,9 +298,9 @@ def prove(
     replacements: Sequence[Replacement],
     stripped: Mapping[int, bytes] | None = None,
 ) -> None:
-    """Raise `BinaryError` unless *edited* is *before* with *replacements*.
+    """`BinaryError` unless *edited* is *before* with *replacements*.
 
-    If *stripped* is given, the symbols are gone, and the bytes of the sections that it names.
+    If *stripped* is given, symbols are gone, and the bytes of those sections.
     """
     written = Written.of(edited)
     with at("the new file can be read"):
@@ -380,7 +379,7 @@ def _word_in(after: PeLayout, written: Written, address: int) -> int:
 def _words(
     before: PeImage, after: PeLayout, written: Written, replacements: Sequence[Replacement]
 ) -> Iterator[tuple[int, int]]:
-    """The words that may differ, by offset in *before*: pointers that follow, and offsets of debug data."""
+    """The words that may differ, by offset in *before*."""
     for replacement in replacements:
         for pointer in replacement.pointers:
             if (offset := before.offset(pointer.place)) is not None:

@@ -102,7 +102,7 @@ class OptionalHeader(Packed, frozen=True):
 
 
 class DataDirectory(Packed, frozen=True):
-    """RVA of a table, or for certificates its file offset; and its size."""
+    """RVA, or for certificates file offset, and size."""
 
     start: U32
     size: U32
@@ -185,10 +185,7 @@ class PeLayout(Struct, frozen=True, eq=False):
 
     @classmethod
     def read(cls, source: Sliceable) -> "PeLayout":
-        """The headers in *source*.
-
-        `BinaryError` unless its sections lie inside the file, and rise without an overlap in the file and in memory.
-        """
+        """The headers in *source*; `BinaryError` unless its sections rise without an overlap."""
         coff_at = coff_place(source)
         start = coff_at + CoffHeader.layout.size
         coff = CoffHeader.parse(bytes(source[coff_at:start]))
@@ -242,7 +239,7 @@ class PeLayout(Struct, frozen=True, eq=False):
         return entry if entry and entry.start and entry.size else None
 
     def table(self, number: Directory) -> range:
-        """The file offsets of a data directory's table; `BinaryError` unless one section has all of it."""
+        """The file offsets of a data directory's table, in one section."""
         if not (directory := self.directory(number)):
             return range(0)
         start = self.offset(self.optional.image_base + directory.start)
@@ -260,7 +257,6 @@ class PeImage(PeLayout, frozen=True, eq=False):
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:
-        """The 64-bit PE file *data*; `BinaryError` as `PeLayout.read`."""
         view = memoryview(data).cast("B")
         layout = PeLayout.read(view)
         return cls(layout.size, layout.coff_at, layout.coff, layout.optional, layout.directories, layout.sections, view)
@@ -269,10 +265,7 @@ class PeImage(PeLayout, frozen=True, eq=False):
         return self.data[span.start : span.stop]
 
     def pointers(self, ranges: Sequence[range]) -> tuple[Pointer, ...]:
-        """Every word that the loader fills with an address in one of *ranges*, by the base relocations.
-
-        `BinaryError` if their table is damaged, or has a type that no 64-bit file has.
-        """
+        """Every word that the loader fills with an address in one of *ranges*; `BinaryError` for damage."""
         wanted = Ranges(ranges)
         pointers = []
         starts = [section.addresses.start for section in self.sections]
@@ -328,7 +321,7 @@ def is_64_bit(head: Callable[[int], bytes]) -> bool:
 
 
 def coff_place(source: Sliceable) -> int:
-    """The offset of the COFF header in the PE file *source*; `BinaryError` if it is none."""
+    """`BinaryError` if *source* is no PE file."""
     head = bytes(source[: _E_LFANEW.size])
     if head[:2] != _DOS or len(head) < _E_LFANEW.size:
         raise BinaryError(f"not a PE file: begins with {head[:2].hex(' ') or 'nothing'}, expected 4d 5a")
@@ -342,7 +335,7 @@ def _check_sections(sections: Sequence[PeSection], optional: OptionalHeader, *, 
     unit = optional.file_alignment
     if unit < 1 or unit & (unit - 1) or optional.image_base >= _HIGHEST:
         raise BinaryError(f"file alignment {unit:#x}: expected a power of two")
-    # Windows refuses others: it finds sections by sectors, or where they are in memory
+    # Windows refuses others
     if unit % _SECTOR and unit != optional.section_alignment:
         raise BinaryError(
             f"file alignment {unit:#x}: expected a multiple of {_SECTOR:#x}, or the alignment in memory, "

@@ -50,10 +50,9 @@ def is_system(name: str) -> bool:
 def edges_of(
     files: Mapping[str, BinaryOutline], *, added: Collection[str] = (), is_elsewhere: Callable[[str], bool]
 ) -> Iterator[Edge]:
-    """The edges from *files* to the DLLs that they need, each file's in its order.
+    """The edges from *files* to the DLLs that they need.
 
-    *added* are the folders that code gives to os.add_dll_directory; *is_elsewhere* says of a name whether another
-    package has it.
+    *added* are the folders given to os.add_dll_directory; *is_elsewhere* says whether another package has a name.
     """
     homes: dict[str, list[str]] = {}
     for path, outline in files.items():
@@ -81,6 +80,6 @@ def edges_of(
 
 
 def _fits(library: BinaryOutline, consumer: BinaryOutline) -> bool:
-    """Whether a process with *consumer* in it can load *library*; x64 code of both kinds goes together."""
+    """Whether a process with *consumer* can load *library*; x64 code of both kinds goes together."""
     machines = {library.machine, consumer.machine}
     return len(machines) == 1 or "arm64x" in machines or machines == {"amd64", "arm64ec"}

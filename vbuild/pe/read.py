@@ -36,7 +36,7 @@ _BITS = {0x10B: 32, 0x20B: 64}
 _IS_CODE, _IS_DATA = 0x20, 0x40
 _SECTION, _SYMBOL, _CODEVIEW, _CODEVIEW_SIZE = 40, 18, 2, 24
 _NUMBER, _ADDRESS = struct.Struct("<I"), struct.Struct("<Q")
-# exports have numbers of 16 bits; the others are ten times what any real file has
+# exports have numbers of 16 bits; others ten times those of any real file
 _MOST_EXPORTS, _MOST_LIBRARIES, _MOST_DEBUG, _LONGEST = 1 << 16, 4096, 1 << 12, 255
 _DEBUG_NAMES = (".debug_", ".zdebug_", ".stab")
 UPX = "UPX0"
@@ -185,7 +185,7 @@ class _PeFile:
         return text.decode("utf-8", "backslashreplace")
 
     def libraries(self, number: int, kind: type[_Import] | type[_DelayedImport]) -> tuple[str, ...]:
-        """The DLLs in a directory's table, whose rows end with an empty one."""
+        """The DLLs in a directory's table."""
         if (start := self.directory(number)) is None:
             return ()
         names: dict[str, None] = {}
@@ -221,7 +221,7 @@ class _PeFile:
 
     @property
     def build_id(self) -> str | None:
-        """The PDB's id as symbol servers have it: the GUID, and behind it the age, in hexadecimal digits."""
+        """The PDB's id as symbol servers have it: GUID and age, in hexadecimal digits."""
         if (start := self.directory(Directory.DEBUG)) is None:
             return None
         size, step = min(self.directories[Directory.DEBUG][1], _MOST_DEBUG), DebugEntry.layout.size
@@ -249,7 +249,6 @@ class _PeFile:
                 for match in _SUFFIX.finditer(text) if section.has_text else ():
                     step, name = (2, _WIDE) if match[0][1] == 0 else (1, _NAME)
                     around = bytes(text[max(match.start() - step * _LONGEST, match.start() % step) : match.end()])
-                    # of bytes, only what is behind the last zero is looked at again
                     library = name.search(around, around.rfind(b"\0") + 1 if step == 1 else 0)
                     if library and not is_system(dll := library[0][::step].decode("ascii")):
                         yield dll
