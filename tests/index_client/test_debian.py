@@ -82,22 +82,22 @@ def test_a_source_comes_from_the_first_mirror_that_has_it(tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     wanted = sha256(pool / "pool/universe/g/gmp/gmp_6.3.0+dfsg.orig.tar.gz")
     with served(tmp_path / "empty") as empty, served(pool) as full:
-        known = [Mirror(empty), Mirror("http://127.0.0.1:9"), Mirror(full, ("main", "universe"))]
-        fetch_debian("gmp", "6.3.0+dfsg", wanted, tmp_path / "got", indexes=HERE, known=known)
+        archives = [Mirror(empty), Mirror("http://127.0.0.1:9"), Mirror(full, ("main", "universe"))]
+        fetch_debian("gmp", "6.3.0+dfsg", wanted, tmp_path / "got", indexes=HERE, archives=archives)
     assert sha256(tmp_path / "got") == wanted
 
 
 def test_a_folder_can_be_a_mirror(tmp_path: Path) -> None:
     pool = _pool(tmp_path / "pool", "gmp_6.3.0.orig.tar.xz")
     wanted = sha256(pool / "pool/main/g/gmp/gmp_6.3.0.orig.tar.xz")
-    fetch_debian("gmp", "6.3.0", wanted, tmp_path / "got", indexes=HERE, known=[Mirror(pool.as_uri())])
+    fetch_debian("gmp", "6.3.0", wanted, tmp_path / "got", indexes=HERE, archives=[Mirror(pool.as_uri())])
     assert sha256(tmp_path / "got") == wanted
 
 
 def test_a_version_that_is_gone_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     pool = _pool(tmp_path / "pool", "gmp_6.3.0.orig.tar.xz")
     with served(pool) as url, pytest.raises(FetchError) as refused:
-        fetch_debian("gmp", "6.2.1", "0" * 64, tmp_path / "got", indexes=HERE, known=[Mirror(url)])
+        fetch_debian("gmp", "6.2.1", "0" * 64, tmp_path / "got", indexes=HERE, archives=[Mirror(url)])
     assert str(refused.value) == (
         f"Debian source gmp 6.2.1: no gmp_6.2.1.orig.tar.xz, .gz or .bz2 on {url}; expected an upstream version that "
         f"is there, without epoch and revision, or another mirror in VBUILD_DEBIAN_MIRROR"
@@ -109,7 +109,7 @@ def test_another_hash_is_refused_with_what_was_found(tmp_path: Path) -> None:
     pool = _pool(tmp_path / "pool", "gmp_6.3.0.orig.tar.xz")
     found = sha256(pool / "pool/main/g/gmp/gmp_6.3.0.orig.tar.xz")
     with served(pool) as url, pytest.raises(FetchError) as refused:
-        fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, known=[Mirror(url)])
+        fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, archives=[Mirror(url)])
     assert str(refused.value) == (
         f"Debian source gmp 6.3.0: found gmp_6.3.0.orig.tar.xz with sha256 {found}; "
         f"the recipe expects sha256 {'0' * 64}"
@@ -122,7 +122,7 @@ def test_a_mirror_that_cannot_be_reached_is_asked_once_and_named_once(tmp_path: 
     found = sha256(pool / "pool/main/g/gmp/gmp_6.3.0.orig.tar.xz")
     dead = Mirror("http://user:secret@127.0.0.1:9/debian", ("main", "contrib"))
     with served(pool) as url, pytest.raises(FetchError) as refused:
-        fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, known=[dead, Mirror(url)])
+        fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, archives=[dead, Mirror(url)])
     assert str(refused.value) == (
         f"Debian source gmp 6.3.0: found gmp_6.3.0.orig.tar.xz with sha256 {found}; "
         f"the recipe expects sha256 {'0' * 64}; http://***@127.0.0.1:9/debian: [Errno 111] Connection refused"
@@ -131,9 +131,9 @@ def test_a_mirror_that_cannot_be_reached_is_asked_once_and_named_once(tmp_path: 
 
 def test_a_mirror_that_fails_is_named_once_and_its_password_is_not(tmp_path: Path) -> None:
     with served(tmp_path, login="somebody:else") as url:
-        known = [Mirror(url.replace("//", "//user:secret@"), ("main", "contrib"))]
+        archives = [Mirror(url.replace("//", "//user:secret@"), ("main", "contrib"))]
         with pytest.raises(FetchError) as refused:
-            fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, known=known)
+            fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, archives=archives)
     where = url.replace("//", "//***@")
     assert str(refused.value) == (
         f"Debian source gmp 6.3.0: no gmp_6.3.0.orig.tar.xz, .gz or .bz2 on {where}; {where}: 401 Unauthorized; "
@@ -145,7 +145,7 @@ def test_a_mirror_that_fails_is_named_once_and_its_password_is_not(tmp_path: Pat
 def test_a_transfer_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     pool = _pool(tmp_path / "pool", "gmp_6.3.0.orig.tar.xz")
     with served(pool, broken=True) as url, pytest.raises(FetchError) as refused:
-        fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, known=[Mirror(url)])
+        fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, archives=[Mirror(url)])
     assert f"; {url}: " in str(refused.value)
     assert "\n" not in str(refused.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pool"]
@@ -153,7 +153,7 @@ def test_a_transfer_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
 
 def test_without_any_mirror_a_variable_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(FetchError) as refused:
-        fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, known=())
+        fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, archives=())
     assert str(refused.value) == (
         "Debian source gmp 6.3.0: no mirror, as apt has none here; expected the URL of one in VBUILD_DEBIAN_MIRROR"
     )

@@ -176,7 +176,7 @@ def _ranged(url: str, _folder: Path) -> None:
 
 
 def _debian(url: str, folder: Path) -> None:
-    fetch_debian("demo", "1.0", "0" * 64, folder / "got", indexes=_indexes(url), known=[Mirror(url)])
+    fetch_debian("demo", "1.0", "0" * 64, folder / "got", indexes=_indexes(url), archives=[Mirror(url)])
 
 
 def _git(url: str, folder: Path) -> None:

@@ -56,21 +56,20 @@ def mirrors(environment: Mapping[str, str] = os.environ, *, apt: Path = _APT) ->
 
 
 def fetch_debian(
-    name: str, version: str, sha256: str, target: Path, *, indexes: Indexes, known: Iterable[Mirror] | None = None
+    name: str, version: str, sha256: str, target: Path, *, indexes: Indexes, archives: Iterable[Mirror] | None = None
 ) -> None:
-    """Write the upstream source of *name* in *version* with the hash *sha256* to *target*, from one of the mirrors
-    *known*.
+    """Write the upstream source of *name* in *version* with the hash *sha256* to *target*, from one of *archives*.
 
     *indexes* have proxy and certificates. `FetchError` if no mirror has it; then nothing is at *target*.
     """
-    known = tuple(mirrors() if known is None else known)
+    archives = tuple(mirrors() if archives is None else archives)
     what = f"Debian source {name} {version}"
-    if not known:
+    if not archives:
         raise FetchError(f"{what}: no mirror, as apt has none here; expected the URL of one in {VARIABLE}")
     other_digests: dict[str, str] = {}
     problems: dict[str, None] = {}
     with client_of(indexes, lambda _response: None) as client, at(what):
-        for mirror in known:
+        for mirror in archives:
             shown = Link(mirror.url).redacted
             for url in mirror.places(name, version):
                 try:
@@ -91,7 +90,7 @@ def fetch_debian(
     if other_digests:
         files = "; ".join(f"{file} with sha256 {digest}" for file, digest in other_digests.items())
         raise FetchError("; ".join((f"{what}: found {files}; the recipe expects sha256 {sha256}", *problems)))
-    places = ", ".join(Link(mirror.url).redacted for mirror in known)
+    places = ", ".join(Link(mirror.url).redacted for mirror in archives)
     none = f"{what}: no {name}_{version}.orig.tar.xz, .gz or .bz2 on {places}"
     advice = f"expected an upstream version that is there, without epoch and revision, or another mirror in {VARIABLE}"
     raise FetchError("; ".join((none, *problems, advice)))

@@ -118,7 +118,7 @@ def _checked(place: Path | str, terms: IndexRules) -> Checklist:
     for release in releases:
         problems += refusals(release, terms)
         problems += label_problems(release)
-        problems += lacking_companions(release, known=releases)
+        problems += lacking_companions(release, releases=releases)
         problems += metadata_problems(release, beside=beside - {release.project})
         problems += sdist_problems(release, terms)
         problems += served_problems(release)

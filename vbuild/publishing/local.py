@@ -224,9 +224,9 @@ class Local(Struct, frozen=True):
     name: str = "local"
 
     def plan(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        known = releases_with_variants(offers)
-        check_labels(labels_of(known))
-        labels = in_order(labels_of(known))
+        with_variants = releases_with_variants(offers)
+        check_labels(labels_of(with_variants))
+        labels = in_order(labels_of(with_variants))
         check_siblings(offers)
         indexes = {label: tuple(_of_label(offers, label)) for label in labels}
         plain_wheels = [wheel for offer in offers if not offer.is_companion for wheel in offer.plain]
@@ -238,7 +238,7 @@ class Local(Struct, frozen=True):
             SimpleIndex(PurePosixPath(label, "simple"), tuple(file.target for file in files))
             for label, files in indexes.items()
         )
-        root = Text(PurePosixPath("index.html"), page(known, labels, has_plain=bool(plain)).encode())
+        root = Text(PurePosixPath("index.html"), page(with_variants, labels, has_plain=bool(plain)).encode())
         consumer_uses = tuple(uses(offers, labels, url=self.url))
         return PublishPlan(self.name, (*wheels, root, *pages), consumer_uses, tuple(_notes(offers, labels)))
 
@@ -289,14 +289,14 @@ def _differences(like: OfferedWheel, wheel: OfferedWheel) -> Iterator[MetadataDi
 
 
 def _notes(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> Iterator[str]:
-    known = releases_with_variants(offers)
+    with_variants = releases_with_variants(offers)
     *others, last = (f"+{local_part(label)}" for label in labels)
     order = f"{last}, which comes after {', '.join(others)}" if others else last
     yield f"Keep to one of the indexes: of several, a request without +label takes {order}, whatever the machine."
-    public = Version(known[0].version).public
-    alone = f", ==={known[0].version} the plain one alone," if known[0].plain else ""
+    public = Version(with_variants[0].version).public
+    alone = f", ==={with_variants[0].version} the plain one alone," if with_variants[0].plain else ""
     yield f"=={public} takes every local version of {public}{alone} and >{public} none (PEP 440)."
-    for offer in known:
+    for offer in with_variants:
         yield from _missing(offer, labels)
         lines = {need.line: need for wheel in offer.variants for need in sibling_requirements(wheel, offers)}
         for line, need in lines.items():

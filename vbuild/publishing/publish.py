@@ -83,7 +83,7 @@ def written(
     if an output cannot be made, or *stop* is set; the caller then removes *folder*.
     """
     folder.mkdir(parents=True)
-    known: set[tuple[int, int]] = set()
+    seen: set[tuple[int, int]] = set()
     whole = (LinkedFile, Text, NewWheel)
     indexed = {file for output in plan.outputs if not isinstance(output, whole) for file in output.files}
     with ExitStack() as stack:
@@ -98,14 +98,14 @@ def written(
             if output.target in indexed:
                 hashing.begin(folder / output.target)
             if isinstance(output, LinkedFile):
-                known.add(_file(output.source))
+                seen.add(_file(output.source))
     (folder / README).write_text(readme(plan), encoding="utf-8")
     written_files = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         file = _file(path)
         # links to sources, and to files before them, took no room
-        written_files.append(WrittenFile(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in known))
-        known.add(file)
+        written_files.append(WrittenFile(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in seen))
+        seen.add(file)
     return tuple(written_files)
 
 

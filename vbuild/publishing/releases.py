@@ -195,8 +195,8 @@ def labels_of(offers: Iterable[OfferedRelease]) -> tuple[str, ...]:
 
 def variants_of(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> dict[str, Variant]:
     """The variant of each of *labels* in the last of *offers* that has it."""
-    known = {label: wheel.variant for offer in offers for wheel in offer.variants if (label := wheel.label)}
-    return {label: variant for label in labels if (variant := known.get(label))}
+    variant_by_label = {label: wheel.variant for offer in offers for wheel in offer.variants if (label := wheel.label)}
+    return {label: variant for label in labels if (variant := variant_by_label.get(label))}
 
 
 def wheels_labelled(offer: OfferedRelease, label: str) -> tuple[OfferedWheel, ...]:
@@ -205,10 +205,10 @@ def wheels_labelled(offer: OfferedRelease, label: str) -> tuple[OfferedWheel, ..
 
 def check_siblings(offers: Sequence[OfferedRelease]) -> None:
     """`RepackageError` if a wheel requires a release among *offers* that has variants, and none of its label."""
-    known = releases_with_variants(offers)
-    for offer in known:
+    with_variants = releases_with_variants(offers)
+    for offer in with_variants:
         for wheel in offer.variants:
-            for need in sibling_requirements(wheel, known):
+            for need in sibling_requirements(wheel, with_variants):
                 if need.is_tied and need.admitted and not any(wheel.label in other.labels for other in need.admitted):
                     raise RepackageError(
                         f"{wheel.path.name}: requires {need.line}, and {need.admitted[-1]} has no {wheel.label}; "

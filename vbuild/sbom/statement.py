@@ -89,7 +89,7 @@ def statement(
         )
     builder = build_platform() if platform is None else platform
     # each once, by name
-    known = {
+    by_name = {
         (entry["name"], json.dumps(entry, sort_keys=True)): entry for entry in (*dependencies, *map(dict, earlier))
     }
     whole = {
@@ -100,7 +100,7 @@ def statement(
             "buildDefinition": {
                 "buildType": _BUILD.format(verb),
                 "externalParameters": {**(asked or {}), "wheels": about},
-                "resolvedDependencies": [known[key] for key in sorted(known)],
+                "resolvedDependencies": [by_name[key] for key in sorted(by_name)],
             },
             "runDetails": {"builder": stated(id=builder, version={"vbuild": __version__})},
         },

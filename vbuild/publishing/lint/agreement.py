@@ -184,10 +184,10 @@ class _Group:
         return any(slot.serves(other_slot) or other_slot.serves(slot) for slot, other_slot in pairs)
 
 
-def collisions(known: Iterable[LintedRelease]) -> Iterator[Finding]:
-    """The projects among *known* that install the same files; those that are linked so are named together."""
+def collisions(releases: Iterable[LintedRelease]) -> Iterator[Finding]:
+    """The projects among *releases* that install the same files; those that are linked so are named together."""
     by_slots: dict[tuple[str, tuple[FileSlot, ...]], _Group] = {}
-    for release in known:
+    for release in releases:
         for wheel in release.wheels:
             key = release.project, wheel.slots
             group = by_slots.setdefault(key, _Group(*key))

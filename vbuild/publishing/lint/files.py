@@ -294,18 +294,18 @@ def _misstated(wheel: ReadyWheel, what: str) -> Finding:
     return Finding(Severity.ERROR, PublishRule.INDEX, (wheel.file,), what, advice)
 
 
-def stray_documents(folder: PublishFolder, known: Iterable[LintedRelease]) -> Iterator[Finding]:
-    expected = {release.index_name for release in known if release.variants}
+def stray_documents(folder: PublishFolder, releases: Iterable[LintedRelease]) -> Iterator[Finding]:
+    expected = {release.index_name for release in releases if release.variants}
     for file in folder.indexes:
         if file.name not in expected:
             what, advice = "is of a release without variant wheels here", "remove it, or put the wheels beside it"
             yield Finding(Severity.ERROR, PublishRule.INDEX, (file.name,), what, advice)
 
 
-def spelling_twins(known: Iterable[LintedRelease]) -> Iterator[Finding]:
+def spelling_twins(releases: Iterable[LintedRelease]) -> Iterator[Finding]:
     """The releases that are one version in two spellings, such as 1.0 and 1.0.0 (PEP 440, normalization)."""
     spelled: dict[tuple[str, Version], list[str]] = {}
-    for release in known:
+    for release in releases:
         spelled.setdefault((release.project, Version(release.version)), []).append(str(release))
     for names in spelled.values():
         if len(names) > 1:
@@ -317,8 +317,8 @@ def spelling_twins(known: Iterable[LintedRelease]) -> Iterator[Finding]:
 _ONE_VERSION = re.compile(r"==(?P<version>[^*,]+)")
 
 
-def lacking_companions(release: LintedRelease, *, known: Collection[LintedRelease]) -> Iterator[Finding]:
-    """The wheels that *release* requires exactly, named as those of a split, that are not among *known*."""
+def lacking_companions(release: LintedRelease, *, releases: Collection[LintedRelease]) -> Iterator[Finding]:
+    """The wheels that *release* requires exactly, named as those of a split, that are not among *releases*."""
     for wheel in release.wheels:
         for requirement in filter(None, map(read_requirement, wheel.metadata.requires)):
             project = canonicalize_name(requirement.name)
@@ -326,7 +326,7 @@ def lacking_companions(release: LintedRelease, *, known: Collection[LintedReleas
             if not (match and project.endswith(LIBS)):
                 continue
             version = Version(match["version"])
-            if not any((other.project, Version(other.version)) == (project, version) for other in known):
+            if not any((other.project, Version(other.version)) == (project, version) for other in releases):
                 what = f"requires {project}=={version}, which is not here: a wheel of shared libraries by its name"
                 advice = "publish it first, unless the index has it: nothing can be installed without it"
                 yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.file,), what, advice)

@@ -97,10 +97,10 @@ class MetadataView(Struct, frozen=True):
         mine, theirs = dict(self.fields), dict(other.fields)
         order = {name: index for index, name in enumerate(INSTALLER_FIELDS)}
         for field in sorted({*mine, *theirs}, key=lambda name: (order.get(name, len(order)), name)):
-            here, there = mine.get(field, ()), theirs.get(field, ())
-            if here != there:
-                lacks = tuple(value for value in here if value not in there)
-                yield MetadataDifference(field, lacks, tuple(value for value in there if value not in here))
+            values, other_values = mine.get(field, ()), theirs.get(field, ())
+            if values != other_values:
+                lacks = tuple(value for value in values if value not in other_values)
+                yield MetadataDifference(field, lacks, tuple(value for value in other_values if value not in values))
 
 
 @lru_cache(maxsize=256)
@@ -265,8 +265,8 @@ class FileSlot(Struct, frozen=True, order=True):
         if self.machine in _MACHINES:
             return tuple((system, name, minor or _SOME_PYTHON) for system, name in _MACHINES[self.machine])
         system, _, name = self.machine.partition("_")
-        known = {"macosx": "darwin", "linux": "linux", "manylinux": "linux", "musllinux": "linux"}.get(system)
-        return ((known, name, minor or _SOME_PYTHON),) if known else ()
+        sys_platform = {"macosx": "darwin", "linux": "linux", "manylinux": "linux", "musllinux": "linux"}.get(system)
+        return ((sys_platform, name, minor or _SOME_PYTHON),) if sys_platform else ()
 
     def serves(self, wanted: Self) -> bool:
         """Whether who asks for *wanted* can have a wheel of this slot instead."""

@@ -183,5 +183,5 @@ def _document(listed: Sequence[_Listed], annotations: Mapping[str, str]) -> Docu
     # accelerators count more than levels of CPUs
     order = sorted(namespaces, key=lambda name: (name in _LAST, name not in BUILT_IN, name))
     providers = {name: VariantProvider(requires=(f"{name.replace('_', '-')}-variant-provider",)) for name in order}
-    known = {name: provider for name, provider in providers.items() if name not in BUILT_IN}
-    return Document(Schema.PEP_850, metadata_for(order, known), tuple(variants.values()))
+    foreign = {name: provider for name, provider in providers.items() if name not in BUILT_IN}
+    return Document(Schema.PEP_850, metadata_for(order, foreign), tuple(variants.values()))

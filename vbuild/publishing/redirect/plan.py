@@ -121,8 +121,8 @@ class Redirect(Struct, frozen=True):
 
     def _sdist(self, offer: OfferedRelease, url: str, parts: "tuple[_Part, ...]") -> "Text | MergedSdist":
         """The sdist of *offer*; of one that is merged out of *parts*, the output that writes it after its wheels."""
-        known = replace(offer, wheels=tuple(filter(is_handed_over, offer.wheels)))
-        source = RedirectSource(known, url, self.by_hardware, tuple(value for value, _ in parts))
+        handed_over = replace(offer, wheels=tuple(filter(is_handed_over, offer.wheels)))
+        source = RedirectSource(handed_over, url, self.by_hardware, tuple(value for value, _ in parts))
         check_choice(source)
         target = PurePosixPath(f"{source.release}.tar.gz")
         if not parts:
@@ -353,7 +353,7 @@ def problems(folder: Path) -> Iterator[Finding]:
     paths = files_in(folder, ".tar.gz")
     if not paths:
         yield _problem(PublishRule.SDIST, folder.name, "has no sdist")
-    known: set[str] = set()
+    pinned_files: set[str] = set()
     for path in paths:
         try:
             sdist = _Sdist.read(path)
@@ -361,7 +361,7 @@ def problems(folder: Path) -> Iterator[Finding]:
         except (RepackageError, InvalidSdistFilename) as error:
             yield _problem(PublishRule.ARCHIVE, path.name, str(error))
             continue
-        known |= sdist.rows.keys()
+        pinned_files |= sdist.rows.keys()
         wheels: list[OfferedWheel] = []
         for file, row in sdist.rows.items():
             yield from _row_problems(folder / WHEELS / file, row, wheels, has_value=sdist.values is not None)
@@ -374,7 +374,7 @@ def problems(folder: Path) -> Iterator[Finding]:
     for pinned_sha256 in (pinned_sha256 for pinned_sha256 in pinned if pinned_sha256 not in digests):
         yield _problem(PublishRule.PINS, pins.name, f"pins sha256 {pinned_sha256}, which no file here has")
     for path in sorted((folder / WHEELS).rglob("*")):
-        if path.is_file() and path.relative_to(folder / WHEELS).as_posix() not in known:
+        if path.is_file() and path.relative_to(folder / WHEELS).as_posix() not in pinned_files:
             yield _problem(PublishRule.PINS, path.name, f"is in no {TABLE}, so it is never installed")
 
 

@@ -124,8 +124,9 @@ def _place(prop: Property, metadata: VariantMetadata) -> Place:
     if provider and provider.static_properties:
         features = dict(provider.features)
         return namespace, list(features).index(prop.feature), features[prop.feature].index(prop.value)
-    known = _FEATURES.get(prop.namespace, ())
-    return namespace, known.index(prop.feature) if prop.feature in known else len(known), -_worth(prop.value)
+    ranked = _FEATURES.get(prop.namespace, ())
+    feature = ranked.index(prop.feature) if prop.feature in ranked else len(ranked)
+    return namespace, feature, -_worth(prop.value)
 
 
 def _worth(value: str) -> int:
