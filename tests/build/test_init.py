@@ -8,7 +8,7 @@ import pytest
 from tests.factories.projects import tree
 from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
-from vbuild.build.init import AskedAxes, init, project_recipe
+from vbuild.build.init import AskedAxes, init, project_recipe, prospect
 from vbuild.build.survey import drafted, surveyed
 from vbuild.config.table import toml
 from vbuild.errors import RecipeError
@@ -174,10 +174,25 @@ def test_an_sdist_is_named_with_its_hash(tmp_path: Path) -> None:
     assert Recipe.load(written.path).source == project_recipe(file, V3).recipe.source
 
 
+@pytest.mark.nightly
+def test_a_build_meets_what_the_check_says(tmp_path: Path) -> None:
+    tree(
+        tmp_path,
+        {**CUDA, "pyproject.toml": PROJECT.replace(">=3.9", "<3").replace('"torch"', '"no-such-thing-at-all"')},
+    )
+    with_rust = tree(tmp_path, {"lib.rs": ""})
+    found = prospect(with_rust, GPUS)
+    said = [str(one) for one in found.obstacles]
+    assert any(line.startswith("error: Python 3.") and "the project wants <3" in line for line in said)
+    assert any(line.startswith("error: build-system.requires: ") and "no-such-thing-at-all" in line for line in said)
+    assert found.errors >= 2
+
+
 def test_a_project_without_anything_to_compile_is_refused_before_it_is_built(tmp_path: Path) -> None:
     tree(tmp_path, {"pyproject.toml": PROJECT, "demo/__init__.py": ""})
-    with pytest.raises(RecipeError, match="no source that a compiler takes, so one wheel serves all machines"):
-        init(tmp_path, V3)
+    for verb in (prospect, init):
+        with pytest.raises(RecipeError, match="no source that a compiler takes, so one wheel serves all machines"):
+            verb(tmp_path, V3)
     places = Indexes(index_url=index(tmp_path / "index", sdist(tmp_path)).as_uri())
     with pytest.raises(RecipeError, match="no source that a compiler takes, so one wheel serves all machines"):
         project_recipe("demo", AskedAxes(), indexes=places)

@@ -162,12 +162,23 @@ def test_a_file_of_requirements_that_builds_nothing_is_followed(room: Path) -> N
     assert file.project == "plain"
 
 
-def test_the_look_at_a_project_builds_none_of_its_requirements(room: Path) -> None:
+@pytest.mark.parametrize("words", [("init", "--check"), ("init", "--cuda", "90", "-o", "recipe.toml")], ids=" ".join)
+def test_the_look_at_a_project_builds_none_of_its_requirements(room: Path, words: tuple[str, ...]) -> None:
     (room / "module.cu").write_text("")
     (room / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["marked"]\nbuild-backend = "b"\n[project]\nname = "demo"\nversion = "1"\n'
     )
-    assert "Traceback" not in run("init", "--cuda", "90", "-o", "recipe.toml", ".").stderr
+    looked = run(*words, ".")
+    assert "Traceback" not in looked.stderr
+    if "--check" in words:
+        assert "build-system.requires: marked has no wheel for this Python" in " ".join(looked.stdout.split())
+    assert not is_marked(room)
+
+
+def test_a_build_requirement_that_is_an_option_of_installers_is_named(room: Path) -> None:
+    (room / "module.c").write_text("")
+    (room / "pyproject.toml").write_text('[build-system]\nrequires = ["-e ./unnamed"]\n[project]\nname = "demo"\n')
+    assert "'-e ./unnamed' is not a requirement" in " ".join(run("init", "--check", ".").stdout.split())
     assert not is_marked(room)
 
 

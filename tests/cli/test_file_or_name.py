@@ -46,7 +46,7 @@ _OUT = ("--gpu", "90", "--dry-run")
         (("matrix", "demo.tar.gz", "--dry-run"), "demo.tar.gz: no such file or folder"),
         (("matrix", "recipe.toml"), "recipe.toml: cannot be read: No such file or directory"),
         (("init", "demo.json"), "demo.json: no such file or folder"),
-        (("init", "src/demo"), "src/demo: no such file or folder"),
+        (("init", "src/demo", "--check"), "src/demo: no such file or folder"),
         (("mirror", "requirments.txt", *_OUT), "requirments.txt: no such file, and no requirement; expected "),
         (("mirror", "reqs/base", *_OUT), "reqs/base: no such file, and no requirement; expected "),
         (("mirror", "demo.lock", *_OUT), "demo.lock: no such file, and no requirement; expected "),

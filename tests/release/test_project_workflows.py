@@ -117,7 +117,7 @@ def test_the_command_writes_all_of_them_or_none(tmp_path: Path) -> None:
     assert not made[0].exists()
 
 
-@pytest.mark.parametrize("words", [["--cpu", "v3"], ["-o", "x.toml"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("words", [["--cpu", "v3"], ["--check"], ["-o", "x.toml"]], ids=lambda words: words[0])
 def test_nothing_else_goes_with_it(tmp_path: Path, words: list[str]) -> None:
     told = CliRunner().invoke(main, ["init", "--emit", "github", str(project(tmp_path, LEVELS)), *words])
     assert told.exit_code == 2

@@ -9,16 +9,20 @@
 
     vbuild init mmh3==5.3.1    writes mmh3.toml, with the sdist and its hash
     vbuild init FOLDER         [tool.vbuild] at the end of its pyproject.toml; NAME.toml if it has only a setup.py
+    vbuild init --check        says what is missing: Python and its headers, compilers, build requirements, headers
 
 A recipe that exists is never touched.
 """
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +31,10 @@ from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 
 from vbuild.build.environment import resolved_lines
+from vbuild.build.job import takes_python
 from vbuild.build.source import fetched_source, unpacked
 from vbuild.build.survey import DraftKey, ProjectSurvey, RecipeDraft, drafted, surveyed
-from vbuild.config.requirements import is_path
+from vbuild.config.requirements import is_path, requirement_lines
 from vbuild.config.table import Table
 from vbuild.errors import BuildError, FetchError, HardwareError, RecipeError, at
 from vbuild.files.atomic import replacing
@@ -37,11 +42,12 @@ from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
-from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.configuration import Indexes, compile_command, unbuilt
 from vbuild.index_client.located import ListedFile
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import PROJECT_FILES, Folder, Sdist, project_file, project_name, sdist_file
 from vbuild.recipe.spelling import baseline
+from vbuild.toolchain.compilers import INSTALL_C, Compilers, found_rust
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import installed, releases
 
@@ -342,3 +348,92 @@ def _source(recipe: Recipe, file: Path) -> tuple[DraftKey, ...]:
         case _:
             keys = (("path", os.path.relpath(str(recipe.source), file.parent)),)
     return (DraftKey("", "name", recipe.name), *(DraftKey("source", key, value) for key, value in keys))
+
+
+class Weight(StrEnum):
+    """The build fails, it may fail, or there is something to know."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Obstacle(Struct, frozen=True):
+    weight: Weight
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.weight}: {self.what}"
+
+
+class Prospect(Struct, frozen=True):
+    """What a build of a project would meet; *notes* are on what was chosen for the user."""
+
+    name: str
+    obstacles: tuple[Obstacle, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def errors(self) -> int:
+        return sum(obstacle.weight is Weight.ERROR for obstacle in self.obstacles)
+
+
+def prospect(source: str | Path, axes: AskedAxes) -> Prospect:
+    """What a build of *source* along *axes* would meet on this machine; nothing is built or written."""
+    project = project_recipe(source, axes)
+    recipe = project.recipe
+    with tempfile.TemporaryDirectory() as folder:
+        archive, subdirectory = fetched_source(recipe.source), recipe.source.subdirectory
+        tree = unpacked(archive, Path(folder), subdirectory=subdirectory, patches=recipe.build.patches)
+        survey = surveyed(tree, recipe.name)
+        pythons = project.pythons or recipe.matrix.pythons
+        obstacles = dict.fromkeys(obstacle for python in pythons for obstacle in _obstacles(survey, python))
+    return Prospect(recipe.name, tuple(obstacles), project.notes)
+
+
+def _obstacles(survey: ProjectSurvey, python: str) -> Iterator[Obstacle]:
+    try:
+        interpreter = Interpreter.found(python, os.environ)
+        compilers = Compilers.sought(interpreter, os.environ)
+    except BuildError as error:
+        yield Obstacle(Weight.ERROR, str(error))
+        return
+    languages = set(survey.languages)
+    version = ".".join(map(str, interpreter.version))
+    if not takes_python(survey.requires_python, interpreter.version):
+        problem = f"Python {version}: the project wants {survey.requires_python}; matrix.python takes another"
+        yield Obstacle(Weight.ERROR, problem)
+    if not (interpreter.include / "Python.h").is_file() and not languages <= {"Rust"}:
+        problem = f"Python {version}: no Python.h in {interpreter.include}; install it: apt-get install python3-dev"
+        yield Obstacle(Weight.ERROR, problem)
+    if compilers is None and {"C", "C++", "Cython"} & languages:
+        yield Obstacle(Weight.NOTE, f"no C compiler on PATH: zig of the package index compiles; or {INSTALL_C}")
+    if compilers and compilers.cxx is None and "C++" in languages:
+        yield Obstacle(Weight.ERROR, "no C++ compiler on PATH; install g++ or clang")
+    if "Fortran" in languages and not shutil.which("gfortran"):
+        problem = "sources in Fortran, and no gfortran on PATH; if they are compiled: apt-get install gfortran"
+        yield Obstacle(Weight.WARNING, problem)
+    if "Rust" in languages and found_rust(os.environ) is None:
+        problem = "sources in Rust, and no rustc and cargo on PATH; install it with rustup, or apt-get install cargo"
+        yield Obstacle(Weight.ERROR, problem)
+    yield from _of_requirements(survey, interpreter)
+
+
+def _of_requirements(survey: ProjectSurvey, interpreter: Interpreter) -> Iterator[Obstacle]:
+    try:
+        lines = requirement_lines(survey.lines or ("setuptools",), BuildError)
+    except BuildError as error:
+        yield Obstacle(Weight.ERROR, f"build-system.requires: {error}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = Path(folder, "requires.in")
+        wanted.write_text(lines, encoding="utf-8")
+        command = compile_command(interpreter.path, [wanted], Path(folder, "requires.txt"), builds=False)
+        environment = {**os.environ, **Indexes.configured().environment()}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if ran.returncode and (name := unbuilt(ran.stderr)):
+        problem = f"{name} has no wheel for this Python: the build makes one, and runs its code for that"
+        yield Obstacle(Weight.WARNING, f"build-system.requires: {problem}")
+    elif ran.returncode:
+        reason = " ".join(word for word in ran.stderr.split() if word.isascii())
+        yield Obstacle(Weight.ERROR, f"build-system.requires: {reason}")
