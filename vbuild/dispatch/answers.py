@@ -31,9 +31,8 @@ from vbuild.dispatch.variables import (
 # steps in all: so many and one for three bytes of code, as far as that is less than the most; one for so many bytes.
 # Most steps are instructions that are run, of some 40 us; beginning to run a piece costs as much as some of them.
 _FEWEST_STEPS, _MOST_STEPS, _BYTES_A_STEP, _STEPS_A_RUN = 30_000, 1_000_000, 20, 20
-# files that ask for which there are as many; the part for fields of structures, once all else is known, at most so many
-# for each file that asks; and the part for code that only calls what all calls have to be known of
-_MOST_ASKING, _FIELD_SHARE, _MOST_FIELD_STEPS, _CALLER_SHARE = 3, 5, 170_000, 3
+# files that ask for which there are as many; the part for code that only calls what all calls have to be known of
+_MOST_ASKING, _CALLER_SHARE = 3, 3
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
 # code above the level
 _MOST_SPREAD, _LONGEST_SPREAD = 600, 2048
@@ -71,23 +70,15 @@ class Answers:
         # by piece, what `Uses` has found that it uses, with the facts there: forgotten when the piece is run again
         self.uses: dict[int, dict[int, int]] = {}
         self._telling_functions: set[int] = set()
-        # what is run only because of fields with answers
-        self._only_fields: set[int] = set()
         # what is run only because it calls a function of which all calls have to be known; and the steps that took
         self._only_callers: set[int] = set()
         self._caller_steps = 0
         self.results: dict[int, Interpreter] = {}
         self._callers: dict[int, set[int]] = {}
-        # what hands over answers from fields to functions that are not run with them as long as no field is looked at
-        self._kept_callers: set[int] = set()
         self.runs = self._steps = 0
-        # how many steps there may be: fewer while fields are looked at than in all
-        self._last_step = 0
         # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
         self._calls: dict[Key, dict[int, Value]] = {}
         self._fresh: dict[int, set[Key]] = {}
-        # whether all calls were known when the argument was put together last
-        self._set_as: dict[Key, bool] = {}
         # by piece, the functions of which all calls are known and it makes some
         self._closed_by: dict[int, set[int]] = {}
 
@@ -99,18 +90,14 @@ class Answers:
 
     # what functions are called with
 
-    def is_closed(self, address: int, *, is_kept: bool = False) -> bool:
-        """Whether all calls of the function at *address* are known: it is run with what all of them hand over.
-
-        *is_kept* says that this is asked because of what may hold an answer, in a field of a structure.
-        """
+    def is_closed(self, address: int) -> bool:
+        """Whether all calls of the function at *address* are known: it is run with what all of them hand over."""
         if not self._architecture.is_understood:
             return False
         if address not in self.work.closed:
             callers = self.references.known_callers(address)
             if callers is not None and (
-                not (self.work.given_up | self.work.discarded).isdisjoint(callers)
-                or any(map(self.questions.is_known, callers.values()))
+                not self.work.given_up.isdisjoint(callers) or any(map(self.questions.is_known, callers.values()))
             ):
                 # some are not run
                 callers = None
@@ -119,10 +106,7 @@ class Answers:
             self.work.closed[address] = callers is not None
             if callers is not None and (piece := self.program.module(address).piece(address)):
                 users = {**callers, address: piece}
-                if is_kept:
-                    self._only_fields |= users.keys() - self.work.aware
-                else:
-                    self._only_callers |= users.keys() - self.work.aware
+                self._only_callers |= users.keys() - self.work.aware
                 self.work.aware |= users.keys()
                 self.work.queue.update(users)
                 for caller in callers:
@@ -135,34 +119,28 @@ class Answers:
         True if it is run with all that any call hands over.
         """
         has_object = any(map(self.objects.has_telling_object, arguments))
-        leads = any(map(self.leads_to_answer, arguments))
+        leads = has_object or any(
+            values.tells(value) & FEATURES and value is not ENVIRONMENT and not is_address(value) for value in arguments
+        )
         if facts > ANY | ASKED or not (
             self.work.closed.get(address)
             or leads
             or (self.work.running and self._chooses(self.work.running[-1], address, arguments))
         ):
             return not has_object
-        is_kept = not any(values.tells(value) & FEATURES for value in arguments)
-        # by fields and variables alone
-        is_left = is_kept and not self.variables.has_fields and leads and not has_object
-        if is_left and self.work.running:
-            self._kept_callers.add(self.work.current)
-        if not self.work.closed.get(address) and (is_left or not self.leads_above(address)):
+        if not self.work.closed.get(address) and not self.leads_above(address):
             # only what can choose code above the level counts
             return not has_object
         if self.work.running and (
             self.references.is_dead(self.work.running[0]) or self.variables.waits(self.work.current)
         ):
             return True
-        is_closed = self.is_closed(address, is_kept=is_kept)
-        if is_closed:
-            self._hand_over(parameter(address, FACTS), values.Choice.of(((0, facts), (1, facts))) if facts else None)
+        if not self.is_closed(address):
+            return False
+        self._hand_over(parameter(address, FACTS), values.Choice.of(((0, facts), (1, facts))) if facts else None)
         for number, value in enumerate(arguments):
-            if values.tells(value) & ANY:
-                self._hand_over(parameter(address, number), values.with_facts(value, facts), is_closed=is_closed)
-            elif is_closed:
-                self._hand_over(parameter(address, number), values.with_facts(value, facts))
-        return is_closed
+            self._hand_over(parameter(address, number), values.with_facts(value, facts))
+        return True
 
     def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
         """Note a call of the function at *address* that is run with its arguments, as in `called`."""
@@ -170,30 +148,22 @@ class Answers:
         if self.work.closed.get(address):
             self.called(address, arguments, facts)
 
-    def _hand_over(self, key: Key, value: Value, *, is_closed: bool = True) -> None:
+    def _hand_over(self, key: Key, value: Value) -> None:
         """Note *value* as the argument *key* of a call in the piece that runs, and put together what all hand over."""
         calls, caller = self._calls.setdefault(key, {}), self.work.current
         fresh = self._fresh.setdefault(caller, set())
         new = values.join(calls[caller], 0, value, 0) if key in fresh else value
         fresh.add(key)
-        if caller not in calls or calls[caller] != new or self._set_as.get(key) != is_closed:
-            calls[caller], self._set_as[key] = new, is_closed
-            self._set_argument(key, is_closed=is_closed)
+        if caller not in calls or calls[caller] != new:
+            calls[caller] = new
+            self._set_argument(key)
 
-    def _set_argument(self, key: Key, *, is_closed: bool = True) -> None:
+    def _set_argument(self, key: Key) -> None:
         found = list(self._calls[key].values())
-        telling = [value for value in found if values.tells(value) & ANY]
-        is_known = is_closed and all(
-            values.tells(value) & ANY or values.cases_of(values.known(value)) is not None for value in found
-        )
-        if telling and not is_known and (key[0] - PARAMETERS) % MOST_PARAMETERS != FACTS:
-            # from elsewhere it is called with anything else
-            new = values.weakened(reduce(_met, telling))
-        else:
-            new = reduce(_met, found)
+        new = reduce(_met, found)
         address = (key[0] - PARAMETERS) // MOST_PARAMETERS
         self.variables.readers[key] = {address}
-        if not is_closed or new is None or isinstance(new, values.Word):
+        if new is None or isinstance(new, values.Word):
             for value in found:
                 self.objects.share(value)
         if self.variables.changes.get(key, 0) > MOST_CHANGES:
@@ -203,10 +173,7 @@ class Answers:
             return
         self.variables.changes[key] = self.variables.changes.get(key, 0) + 1
         self.variables.held[key] = new
-        if not is_closed:
-            self.variables.field_readers.add(address)
-        piece = self.program.module(address).piece(address)
-        if piece and (is_closed or address in self.results):
+        if piece := self.program.module(address).piece(address):
             # behind all others: some of these may call it, too
             self.work.called_anew.pop(address, None)
             self.work.called_anew[address] = piece
@@ -298,10 +265,6 @@ class Answers:
                 and not self.objects.has_object(value)
             ]
             if not silent:
-                if self.variables.has_fields:
-                    # of some it was learnt just now that they read a field with an answer: they are to be run
-                    for address in self.variables.field_readers - self.work.aware:
-                        self.uses.pop(address, None)
                 return
             for key in silent:
                 self.variables.forget(key)
@@ -318,14 +281,14 @@ class Answers:
         self.work.queue.pop(piece.address, None)
         self.work.called_anew.pop(piece.address, None)
         old = self.results.get(piece.address)
-        if self.is_over():
+        if self._steps >= self._most_steps:
             self._give_up(piece)
             return
         interpreter = self._architecture.interpreter(self)
         self.work.running.append(piece)
         self._fresh.pop(piece.address, None)
         try:
-            interpreter.run_piece(piece, most=self._last_step - self._steps)
+            interpreter.run_piece(piece, most=self._most_steps - self._steps)
         except TooMuchError:
             self._give_up(piece)
             return
@@ -354,12 +317,7 @@ class Answers:
 
     def _give_up(self, piece: Piece) -> None:
         """Note that running *piece* takes too much: what it does is not known."""
-        if piece.address in self._only_fields:
-            # what it reads need not be an answer: each of its references is a use
-            self.work.aware.discard(piece.address)
-            self.work.discarded.add(piece.address)
-        else:
-            self.work.given_up.add(piece.address)
+        self.work.given_up.add(piece.address)
         old = self.results.pop(piece.address, None)
         self.objects.lose_user(piece.address)
         for function in self._closed_by.get(piece.address, ()):
@@ -380,34 +338,14 @@ class Answers:
         size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
         return self._asking * min(_FEWEST_STEPS + size // 3, _MOST_STEPS) + size // _BYTES_A_STEP
 
-    def is_over(self) -> bool:
-        """Whether all steps were taken that there may be."""
-        return self._steps >= self._last_step
-
-    def leave_fields(self) -> None:
-        """From now on run nothing only because of fields."""
-        self.variables.has_fields, self._last_step = False, self._most_steps
-
-    def look_at_fields(self) -> None:
-        """From now on follow what fields of structures hold, too, in a part of the steps."""
-        self.variables.look_at_fields()
-        steps = min(self._most_steps // _FIELD_SHARE, self._asking * _MOST_FIELD_STEPS)
-        self._last_step = min(self._most_steps, self._steps + steps)
-        self.work.again(self._kept_callers)
-        self._kept_callers.clear()
-
     def is_aware(self, piece: Piece) -> bool:
         """Whether *piece* asks, uses an answer, or writes to a variable with one."""
         if piece.address in self.work.aware:
             return True
-        if piece.address in self.work.discarded or self.program.module(piece.address).is_of_compiler(piece):
+        if self.program.module(piece.address).is_of_compiler(piece):
             return False
         targets = self.questions.targets(piece)
         if self._telling_functions.isdisjoint(targets) and self.variables.telling_places.isdisjoint(targets):
-            if piece.address in self.variables.field_readers and self.variables.has_fields:
-                self.work.aware.add(piece.address)
-                self._only_fields.add(piece.address)
-                return True
             # code above the level may tell a function to use such code, too
             functions = [self.program.module(target).piece(target) for target in targets] if self.above(piece) else []
             if not any(one and self._is_choosing(one) and not self.above(one) for one in functions):

@@ -29,8 +29,8 @@ _BITS = {name: 1 << number for number, name in enumerate(_NAMES)}
 FEATURES = (1 << len(_NAMES)) - 1
 # something was asked, and the answer was not understood
 ASKED = 1 << len(_NAMES)
-_KEPT, _UNMASKED = len(_NAMES) + 1, 2 * len(_NAMES) + 1
-ANY = FEATURES | FEATURES << _KEPT | FEATURES << _UNMASKED
+_UNMASKED = len(_NAMES) + 1
+ANY = FEATURES | FEATURES << _UNMASKED
 # what is impossible implies more than any processor has
 EVERY = (ANY | ASKED) << 1 | 1
 
@@ -100,23 +100,13 @@ def features(names: Iterable[str]) -> int:
 
 def facts_of(features: int) -> int:
     """The facts where the processor has these *features*."""
-    return features | features << _KEPT | features << _UNMASKED
+    return features | features << _UNMASKED
 
 
 def shown_by(*names: str) -> int:
     """The facts that an answer shows which says that the processor has the features with these *names*."""
     sold = features(_closure(names, _ARCHITECTURE, _SOLD))
-    return implied(*names) | sold << _KEPT | sold << _UNMASKED
-
-
-def as_kept(facts: int) -> int:
-    """What is left of *facts* that come from a field which other code, that was not followed, may have written."""
-    return facts & (FEATURES << _KEPT | ASKED)
-
-
-def kept(facts: int) -> int:
-    """The features that *facts* show if such fields hold what is known of them."""
-    return facts >> _KEPT & FEATURES
+    return implied(*names) | sold << _UNMASKED
 
 
 def unmasked(facts: int) -> int:

@@ -28,7 +28,7 @@ from vbuild.dispatch.machine_state import (
     negated,
     shown_by,
 )
-from vbuild.dispatch.module import Module, displacement_of
+from vbuild.dispatch.module import Module
 from vbuild.dispatch.values import MASK_64, Value, is_stack, tag
 from vbuild.dispatch.variables import is_address
 from vbuild.dispatch.vectors import is_followed, lose_lanes, run_vector
@@ -107,13 +107,11 @@ def _memory_of(module: Module, instruction: Instruction) -> Memory:
     if instruction.memory_segment in _THREADS:
         return Memory(is_of_thread=True)
     base, index = instruction.memory_base, instruction.memory_index
-    is_field = base in GENERAL and index == Register.NONE and base != Register.RSP
     return Memory(
         base=GENERAL[base][0] if base in GENERAL else None,
         index=GENERAL[index][0] if index in GENERAL else None,
         shift=instruction.memory_index_scale.bit_length() - 1,
         displacement=_absolute(module, instruction.memory_displacement & MASK_64),
-        field=module.field(displacement_of(instruction)) if is_field else None,
     )
 
 

@@ -409,9 +409,7 @@ class Interpreter:
                 return [(behind, 0)]
         is_checked = place is not None and place - self._machine.module.base in self._machine.module.elf.dispatchers
         value = state.registers[RAX] if is_checked else self._machine.read(operation, 0, state)
-        if isinstance(value, values.Kept) and operation.flow == FlowControl.INDIRECT_BRANCH:
-            self._note_jump(state)
-        cases = values.cases_of(values.known(value)) or {}
+        cases = values.cases_of(value) or {}
         addresses = [
             (number, facts) for number, facts in cases.items() if 0 < tag(number) <= len(self._program.modules)
         ]
@@ -497,8 +495,6 @@ class Interpreter:
         flags = [
             value for value in arguments if values.tells(value) and not is_address(value) and value is not ENVIRONMENT
         ]
-        if all(isinstance(value, values.Kept) for value in flags) and not self._world.leads_above(target):
-            flags = []
         if flags:
             return not self._world.is_closed(target) and (follows or len(self._followed) <= _FLAG_DEPTH)
         is_with_object = any(map(self._objects.has_object if follows else self._objects.has_telling_object, arguments))

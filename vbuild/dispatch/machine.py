@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from vbuild.dispatch import values
-from vbuild.dispatch.facts import ANY, ASKED, EVERY, FEATURES, as_kept
+from vbuild.dispatch.facts import ANY, ASKED, EVERY
 from vbuild.dispatch.machine_state import (
     CLEARS_THE_REST,
     GENERAL,
@@ -24,7 +24,7 @@ from vbuild.dispatch.machine_state import (
     remainders,
     split_like,
 )
-from vbuild.dispatch.module import FIELDS, Module
+from vbuild.dispatch.module import Module
 from vbuild.dispatch.program import HEAP, LEAVES
 from vbuild.dispatch.values import MASK_64, STACK, Value, is_stack, tag
 from vbuild.dispatch.variables import World, is_address
@@ -91,7 +91,7 @@ class Machine:
         """
         if value is None or isinstance(value, values.Word) or (isinstance(value, int) and not tag(value)):
             return
-        for number, shown in (values.cases_of(values.known(value)) or {}).items():
+        for number, shown in (values.cases_of(value) or {}).items():
             if 0 < tag(number) <= len(self.program.modules):
                 self.use(number, facts | shown, address)
                 module = self.program.module(number)
@@ -105,7 +105,7 @@ class Machine:
         if value is None or isinstance(value, values.Word):
             return []
         files = range(1, len(self.program.modules) + 1)
-        numbers = [number for number in values.cases_of(values.known(value)) or () if tag(number) in files]
+        numbers = [number for number in values.cases_of(value) or () if tag(number) in files]
         modules = [self.program.module(number) for number in numbers]
         return [
             number
@@ -161,10 +161,7 @@ class Machine:
         if memory.index is not None:
             scaled = values.shifted(state.registers[memory.index], memory.shift, "shl", 8)
             before, found = found, values.total(found, scaled)
-            if isinstance(found, values.Kept):
-                # if the field holds something else, elsewhere in the table
-                self.lose(before, state.facts | as_kept(EVERY), is_written=False)
-            elif values.cases_of(found) is None:
+            if values.cases_of(found) is None:
                 # somewhere in a table; an argument may say where
                 self.asks |= self.world.leads_to_answer(before)
                 self.lose(before, state.facts, is_written=False)
@@ -172,13 +169,13 @@ class Machine:
         return found
 
     def location(self, memory: Memory, state: State) -> Value:
-        """The address of the operand in memory, or of the field that it is of a structure anywhere."""
+        """The address of the operand in memory."""
         found = self.address(memory, state)
         used = self.used_address(found)
         if used is not found and memory.base is not None and memory.index is None:
             # after this the register points at memory
             state.registers[memory.base] = values.total(used, -memory.displacement & MASK_64)
-        return memory.field if used is None else used
+        return used
 
     @staticmethod
     def used_address(address: Value) -> Value:
@@ -210,9 +207,6 @@ class Machine:
             if operation.memory.index is not None and values.cases_of(address) is None:
                 self._store_somewhere(operation.memory, operand.size, value, state)
             self.store(address, operand.size, value, state)
-            if operation.memory.field is not None and self.objects.has_object(address):
-                # what may get to the same object by another way finds it there
-                self.variables.store(operation.memory.field, operand.size, value, state.facts)
 
     def set_register(self, register: int, value: Value, state: State) -> None:
         if register not in GENERAL:
@@ -237,8 +231,6 @@ class Machine:
         state.registers[number] = values.as_word((*old[:below], *new[: 8 * size], *old[below + 8 * size :]))
 
     def load(self, address: Value, size: int, state: State) -> Value:
-        if isinstance(address, values.Kept):
-            return values.weakened(self.load(address.value, size, state))
         cases = values.cases_of(address)
         if cases is None:
             return None
@@ -283,7 +275,7 @@ class Machine:
         if cases is not None and len(cases) == 1 and is_stack(next(iter(cases))):
             self._store_on_stack(next(iter(cases)), size, value, state)
             return
-        is_followed = cases is not None and not any(is_stack(place) or tag(place) == tag(FIELDS) for place in cases)
+        is_followed = cases is not None and not any(map(is_stack, cases))
         is_held = is_followed and all(0 < tag(place) <= len(self.program.modules) for place in cases or ())
         self.lose(value, state.facts, is_followed=is_followed, is_near=is_held)
         for place in (cases or ()) if is_held else ():
@@ -297,9 +289,6 @@ class Machine:
         for place, shown in (cases or {}).items():
             if is_stack(place):
                 self._store_on_stack(place, size, None, state)
-            elif tag(place) == tag(FIELDS):
-                self.hand_out(value, state)
-                self.variables.store(place, size, value, state.facts)
             elif tag(place) == tag(HEAP):
                 self.hand_out(value, state)
                 self.variables.store(place, size, value, state.facts | shown)
@@ -369,9 +358,6 @@ class Machine:
         # what the caller handed over on the stack is not part of what a function keeps there
         length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
         for place, (size, value) in state.stack.places_from(start).items():
-            if values.tells(value) & FEATURES and values.cases_of(value) is not None:
-                # a structure on the stack: what gets its address finds the answer in a field
-                self.variables.store(self.module.field(place - start), size, value, state.facts)
             if place >= start + length:
                 # in a long structure
                 self.objects.share(value)

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from vbuild.dispatch import values
-from vbuild.dispatch.facts import EVERY, as_kept
+from vbuild.dispatch.facts import EVERY
 from vbuild.dispatch.values import STACK, Value, tag
 from vbuild.elf.iced import ConditionCode, FlowControl, InstructionInfoFactory, OpAccess, Register, RegisterExt
 
@@ -188,10 +188,7 @@ class Operand(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """How an instruction makes an address: the *fixed* one, or from registers by number; none that belongs to a thread.
-
-    *field* stands for the place if the register *base* points at a structure that nobody knows the address of.
-    """
+    """How an instruction makes an address: the *fixed* one, or from registers by number; not one of a thread."""
 
     fixed: int | None = None
     base: int | None = None
@@ -199,7 +196,6 @@ class Memory(Struct, frozen=True):
     shift: int = 0
     displacement: int = 0
     is_of_thread: bool = False
-    field: int | None = None
 
 
 class Effects(Struct, frozen=True):
@@ -288,8 +284,6 @@ def shown_by(flags: Compared | Chained | None, condition: int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def _shown(one: Value, other: Value, size: int, condition: int) -> int:
-    if isinstance(one, values.Kept) or isinstance(other, values.Kept):
-        return as_kept(_shown(values.known(one), values.known(other), size, condition))
     first, second = values.cases_of(one), values.cases_of(other)
     if first is not None and second is not None and len(first) * len(second) <= _MOST_PAIRS:
         found = EVERY

@@ -3,7 +3,6 @@
     an address   the file's number, counted from one, in the bits above 64; below, the address in the file
     a piece      a function; outside any known function, what lies between two places that something calls or points at
     a table      an object in data; without symbols, what lies between two places that something points at
-    a field      a number of bytes behind any pointer; on the stack, structures are known by place
 
 References are first looked for as bytes that would be one, which is fast, and then by decoding the piece they are in.
 """
@@ -30,25 +29,18 @@ from vbuild.elf.iced import (
     Formatter,
     FormatterSyntax,
     Instruction,
-    MemorySizeExt,
     Mnemonic,
     OpKind,
     Register,
 )
 
-FIELDS, _SPACE, _ORIGIN = 5 << 90, 40, 1 << 39
 POINTERS = frozenset(range(Register.RAX, Register.R15 + 1)) - {Register.RSP}
 """The registers behind which fields stand."""
 
 _BITS = 64
-# bytes of the widest operand in memory
-WIDEST = 64
-USED_BITS = 16
 _LOW = (1 << 64) - 1
 _DISPLACEMENT = Struct("<i")
 _SHORT_JUMP = 130
-# bytes of code in which the fields of structures are looked for
-_MOST_INDEXED = 8_000_000
 # the first bytes of instructions: of call, and of lea in front of how its operand is made
 _CALL, _LEA = 0xE8, 0x8D
 # addresses of which is kept what they lie in, and pieces of which is kept what they point at
@@ -58,8 +50,6 @@ _start_of, _address_of, _code_of = attrgetter("ip"), attrgetter("address"), attr
 _branch_of, _is_relative = attrgetter("near_branch_target"), attrgetter("is_ip_rel_memory_operand")
 # bytes of instructions that are decoded together
 _AHEAD = 64
-# rep movs
-_COPY = re.compile(rb"\xf3\x48?[\xa4\xa5]")
 _JUMPS = frozenset({FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH})
 MODULE_ENTRIES = ("PyInit_", "PyInitU_", "PyModExport_")
 ENDS = frozenset(
@@ -72,40 +62,10 @@ ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", 
 ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
 
 
-def field_of(module: int, displacement: int) -> int:
-    """The address that stands for what is *displacement* behind any pointer that code of that *module* follows."""
-    return FIELDS + (module << _SPACE) + _ORIGIN + displacement
-
-
-def displacement_of_field(field: int) -> int:
-    return (field & ((1 << _SPACE) - 1)) - _ORIGIN
-
-
-def module_of_field(field: int) -> int:
-    """The number of the module, counted from one, whose code uses *field*."""
-    return (field - FIELDS) >> _SPACE
-
-
 def displacement_of(instruction: Instruction) -> int:
     """How far behind its base register the operand in memory of *instruction* stands, in bytes."""
     found = instruction.memory_displacement
     return int(found - (found >> 63 << 64))
-
-
-def field_uses(code: Iterable[CodeSection]) -> dict[int, list[int]]:
-    """The instructions of *code* that use memory at each displacement from a pointer, those on the stack left out.
-
-    Each is one number: the address of the instruction, and in the lowest `USED_BITS` how many bytes it may use.
-    """
-    found: dict[int, list[int]] = {}
-    for section in code:
-        for instruction in Decoder(_BITS, section.data, ip=section.address):
-            if instruction.memory_base in POINTERS and instruction.memory_index == Register.NONE:
-                # by an address that it makes, anything near it
-                is_address = instruction.mnemonic == Mnemonic.LEA
-                size = 2 * WIDEST if is_address else int(MemorySizeExt.size(instruction.memory_size))
-                found.setdefault(displacement_of(instruction), []).append(instruction.ip << USED_BITS | size)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,37 +225,10 @@ class Module:
     def _piece_starts(self) -> list[int]:
         return [piece.address for piece in self.pieces]
 
-    def field(self, displacement: int) -> int:
-        """The address that stands for what is *displacement* behind any pointer that this file's code follows."""
-        return field_of(self.base >> 64, displacement)
-
-    @cached_property
-    def _field_uses(self) -> dict[int, list[int]]:
-        return field_uses(self.elf.code) if self.has_fields else {}
-
-    @cached_property
-    def has_fields(self) -> bool:
-        """Whether the code is short enough to find all fields of structures that it uses."""
-        return sum(len(code.data) for code in self.elf.code) <= _MOST_INDEXED
-
     @cached_property
     def has_handlers(self) -> bool:
         """Whether functions go on in code that handles errors when what they call throws one."""
         return self.elf.has_handlers
-
-    @cached_property
-    def is_copying(self) -> bool:
-        """Whether the code seems to copy whole structures by one instruction."""
-        return any(_COPY.search(code.data) for code in self.elf.code)
-
-    def fields_near(self, field: int, size: int) -> Iterator[Instruction]:
-        """The instructions of this file that use memory at *size* bytes from *field*, as in `field`, on."""
-        displacement = displacement_of_field(field)
-        for start in range(displacement - WIDEST, displacement + size):
-            for number in self._field_uses.get(start, ()):
-                is_near = start + number % (1 << USED_BITS) > displacement
-                if is_near and (instruction := self.instruction(self.base + (number >> USED_BITS))):
-                    yield instruction
 
     def piece(self, address: int) -> Piece | None:
         """The piece that *address*, one of the program, lies in; of a function in several parts, the part."""

@@ -143,9 +143,8 @@ class Work:
         self.spread: dict[int, Piece] = {}
         # functions that are called with something else than before: they wait until all that may call them has run
         self.called_anew: dict[int, Piece] = {}
-        # what takes too much: whether that counts as not followed, or as what does not ask at all
+        # what takes too much to be followed
         self.given_up: set[int] = set()
-        self.discarded: set[int] = set()
         # whether all calls of a function are known
         self.closed: dict[int, bool] = {}
 
@@ -161,7 +160,7 @@ class Work:
                 self.queue[address] = piece
 
     def can_run(self, address: int) -> bool:
-        return address not in self.given_up and address not in self.discarded
+        return address not in self.given_up
 
     def add(self, pieces: Mapping[int, Piece]) -> None:
         """Run those of *pieces* that are not run yet."""

@@ -8,7 +8,7 @@ Only pieces with an answer on these ways are run by the interpreter; of all othe
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
 
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from vbuild.dispatch.answers import Answers
 from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.conditions import Conditions, Needs
-from vbuild.dispatch.facts import ASKED, EVERY, facts_of, features, kept, names_of, unmasked
+from vbuild.dispatch.facts import ASKED, EVERY, facts_of, features, names_of, unmasked
 from vbuild.dispatch.interpreter import Interpreter
 from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import LEAVES, Program
@@ -237,12 +237,9 @@ class Doubt(StrEnum):
     """Why code that seems to be reached without a test may be guarded all the same."""
 
     ASKED = "the CPU is asked on each way that leads there, in a way that was not understood"
-    KEPT = (
-        "a field or an argument decides that holds the CPU's answer in some places; that it does in all was not shown: "
-        "test.emulate, or verify --run, tries it"
-    )
     UNCLEAR = (
-        "no test that suffices was seen on the ways that lead there, but not each condition on these was understood"
+        "no test that suffices was seen on the ways that lead there, but not each condition on these was understood: "
+        "test.emulate, or verify --run, tries it"
     )
     POINTED = "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
     UNFOLLOWED = "the ways that lead there were not followed to the end"
@@ -303,13 +300,12 @@ class Reach:
         """Why the features that are *missing* may be there, where *known* facts lead to the piece at *address*."""
         piece, base = self.program.module(address).piece(address), self.program.module(address).base
         result = self._answers.result(piece) if piece and self._answers.is_aware(piece) else None
-        masked_only = kept_only = asked_only = True
+        masked_only = asked_only = True
         for instruction, needed in self._needs(piece) if piece else ():
             facts = known | (result.ran.get(base + instruction.ip, 0) if result else 0)
             masked_only &= not needed & missing & ~unmasked(facts)
-            kept_only &= not needed & missing & ~kept(facts)
             asked_only &= not needed & missing or bool(facts & ASKED)
-        return Doubt.MASKED if masked_only else Doubt.KEPT if kept_only else Doubt.ASKED if asked_only else None
+        return Doubt.MASKED if masked_only else Doubt.ASKED if asked_only else None
 
     def _needs(self, piece: Piece) -> Iterator[tuple[Instruction, int]]:
         module = self.program.module(piece.address)
@@ -327,28 +323,14 @@ class Reach:
     def violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
         """Those of the pieces *above* the level that are reached: the features nothing asked for, and the way there."""
         pieces = tuple(above)
-        self._answers.leave_fields()
         self._answers.leading = self._uses.all_leading(pieces)
-        found = self._settled_violations(pieces)
-        if found and self._answers.variables.field_readers and not self._answers.is_over():
-            # fields can only show more, and only of what is in doubt
-            pieces = tuple(piece for piece in pieces if piece.address in found)
-            self._answers.leading = self._uses.all_leading(pieces)
-            self._answers.look_at_fields()
-            before, found = found, self._settled_violations(pieces)
-            if self._answers.is_over():
-                # what was not run to the end says less than what was found before
-                found = {address: before[address] for address in found}
-        return {address: replace(one, doubt=one.doubt or self._doubt(address, one)) for address, one in found.items()}
-
-    def _settled_violations(self, pieces: Sequence[Piece]) -> dict[int, Unguarded]:
-        while True:
+        before = -1
+        # a variable that became known later may change what was found before
+        while before != self._answers.runs:
             self._answers.settle()
             before = self._answers.runs
             found = self._violations(pieces)
-            # a variable that became known later may have changed what was found before
-            if self._answers.runs == before:
-                return found
+        return {address: replace(one, doubt=one.doubt or self._doubt(address, one)) for address, one in found.items()}
 
     def _doubt(self, address: int, found: Unguarded) -> Doubt | None:
         """Why the code at *address*, which was *found* to run without a test, may be guarded all the same."""

@@ -1,12 +1,12 @@
 """Who calls a function, who refers to it, and which registers it uses: what needs no running."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from msgspec import Struct
 
 from vbuild.dispatch.libc import TAKEN
 from vbuild.dispatch.machine_state import CALLS, CLEARS_THE_REST, GENERAL, INFO, RAX, RCX, RDX, WRITES, general
-from vbuild.dispatch.module import Module, Piece, module_of_field
+from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import Program
 from vbuild.dispatch.questions import Questions
 from vbuild.elf.iced import FlowControl, Instruction, Mnemonic, OpAccess, OpKind, Register
@@ -328,13 +328,6 @@ class References:
                     continue
                 is_returned = True
         return False
-
-    def field_users(self, key: tuple[int, int]) -> Iterator[tuple[Piece, Instruction]]:
-        """The instructions that use the field with that *key*, or take its address, and the pieces they are in."""
-        module = self.program.modules[module_of_field(key[0]) - 1]
-        for instruction in module.fields_near(*key):
-            if piece := module.piece(module.base + instruction.ip):
-                yield piece, instruction
 
 
 def _moved(instruction: Instruction, down: int | None) -> int | None:

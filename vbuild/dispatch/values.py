@@ -4,7 +4,6 @@
     int       this number; an address has the number of its file, or `STACK`, in the bits above 64
     Choice    one of these numbers, and for each the features that the processor has if it is this one
     Word      for each bit the features that the processor has if the bit is set, and if it is clear
-    Kept      the same as one of these, if no other code than what was followed has written to a field of a structure
 
 Facts about a processor never change, so they are the same wherever a value is used. A bit that cannot be set has
 `EVERY` feature if it is set: what is impossible implies everything.
@@ -12,12 +11,11 @@ Facts about a processor never change, so they are the same wherever a value is u
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, reduce, wraps
+from functools import lru_cache, reduce
 from operator import and_, or_
-from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from vbuild.dispatch.facts import ASKED, EVERY, as_kept
+from vbuild.dispatch.facts import ASKED, EVERY
 
 _MOST_CASES = 64
 # of a table of functions
@@ -61,41 +59,12 @@ class Word:
 _CHOICES: WeakValueDictionary[tuple[tuple[int, int], ...], Choice] = WeakValueDictionary()
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """*value*, or anything else if code that was not followed has written to the field that it comes from."""
-
-    value: "int | Choice | Word"
-
-
 _WORDS: WeakValueDictionary[tuple[tuple[int, int], ...], Word] = WeakValueDictionary()
 # the same few values meet again and again
 _cached = lru_cache(maxsize=1 << 16)
 
 
-Value = None | int | Choice | Word | Kept
-_Operation = TypeVar("_Operation", bound=Callable[..., Value])
-
-
-def known(value: Value) -> int | Choice | Word | None:
-    """What *value* is, as far as was followed."""
-    return value.value if isinstance(value, Kept) else value
-
-
-def _of_kept(operation: _Operation) -> _Operation:
-    """*operation* on values that may be `Kept`: then its result is."""
-
-    @wraps(operation)
-    def result(*given: object, **more: object) -> Value:
-        if not any(type(one) is Kept for one in given):
-            return operation(*given, **more)
-        return weakened(operation(*(one.value if isinstance(one, Kept) else one for one in given), **more))
-
-    return result  # type: ignore[return-value]
-
-
-def _remembered(operation: _Operation) -> _Operation:
-    return _cached(_of_kept(operation))  # type: ignore[return-value]
+Value = None | int | Choice | Word
 
 
 _UNKNOWN_BIT, _ZERO_BIT, _ONE_BIT = (0, 0), (EVERY, 0), (0, EVERY)
@@ -197,7 +166,6 @@ def as_word(bits: Iterable[tuple[int, int]]) -> Value:
 @_cached
 def tells(value: Value) -> int:
     """All features that *value* can show in some case, those that only the impossible shows left out."""
-    value = known(value)
     if isinstance(value, Choice):
         return reduce(or_, (facts for _, facts in value.cases if facts != EVERY), 0)
     if isinstance(value, Word):
@@ -206,21 +174,6 @@ def tells(value: Value) -> int:
 
 
 @_cached
-def weakened(value: Value) -> Value:
-    """*value* as a field has it to which code may write that is not followed."""
-    found = known(value)
-    if isinstance(found, Choice):
-        found = Choice.of(tuple((number, facts if facts == EVERY else as_kept(facts)) for number, facts in found.cases))
-    elif isinstance(found, Word):
-        bits = tuple(
-            (one if one == EVERY else as_kept(one), other if other == EVERY else as_kept(other))
-            for one, other in found.bits
-        )
-        found = Word.of(bits)
-    return None if found is None else Kept(found)
-
-
-@_remembered
 def with_facts(value: Value, facts: int) -> Value:
     """*value* where the processor has *facts*, if the numbers can be listed."""
     cases = cases_of(value)
@@ -229,26 +182,12 @@ def with_facts(value: Value, facts: int) -> Value:
     return Choice.of(tuple(sorted((number, shown | facts) for number, shown in cases.items())))
 
 
-def either(one: Value, other: Value) -> Value:
-    """What a field may hold that has *one* value in some structure and the *other* in another, as far as is known."""
-    first, second = cases_of(known(one)), cases_of(known(other))
-    if first is not None and second is not None:
-        found = {number: first.get(number, 0) | second.get(number, 0) for number in first.keys() | second.keys()}
-        return weakened(choice(found))
-    pairs = zip(bits_of(known(one)), bits_of(known(other)), strict=True)
-    return weakened(as_word((_either(a, c), _either(b, d)) for (a, b), (c, d) in pairs))
-
-
-def _either(one: int, other: int) -> int:
-    return min(one, other) if EVERY in {one, other} else one | other
-
-
 def lossy(*values: Value) -> Value:
     """What an operation that is not followed makes of *values*: something that was asked, if they tell anything."""
     return flags(ASKED) if any(map(tells, values)) else None
 
 
-@_remembered
+@_cached
 def join(one: Value, one_facts: int, other: Value, other_facts: int) -> Value:
     """The value where two paths meet: *one* where the processor has *one_facts*, *other* where it has the others."""
     # what is known on both paths is known without this value
@@ -273,7 +212,7 @@ def _join_words(one: Value, one_facts: int, other: Value, other_facts: int) -> V
     )
 
 
-@_remembered
+@_cached
 def truncated(value: Value, size: int) -> Value:
     """The low *size* bytes of *value*, the rest zero."""
     if size == _FULL:
@@ -287,7 +226,6 @@ def truncated(value: Value, size: int) -> Value:
     return Word.of((*bits[: 8 * size], *((_ZERO_BIT,) * (64 - 8 * size))))
 
 
-@_of_kept
 def replaced(value: Value, part: Value, places: range) -> Value:
     """*value* with *part* in its bytes at *places*."""
     if any(tag(number) for one in (value, part) for number in cases_of(one) or ()):
@@ -296,7 +234,7 @@ def replaced(value: Value, part: Value, places: range) -> Value:
     return as_word((*bits[: 8 * places.start], *new[: 8 * len(places)], *bits[8 * places.stop :]))
 
 
-@_remembered
+@_cached
 def extended(value: Value, size: int, new: int) -> Value:
     """The low *size* bytes of *value* with their sign, in *new* bytes."""
     sign = 1 << (8 * size - 1)
@@ -307,7 +245,6 @@ def extended(value: Value, size: int, new: int) -> Value:
     return Word.of((*bits[: 8 * size], *((bits[8 * size - 1],) * (8 * (new - size))), *((_ZERO_BIT,) * (64 - 8 * new))))
 
 
-@_of_kept
 def combined(operation: Callable[[int, int], int | None], one: Value, other: Value) -> Value:
     """What *operation* makes of each pair of numbers that *one* and *other* can be; `lossy` for too many pairs."""
     first, second = cases_of(one), cases_of(other)
@@ -340,7 +277,7 @@ def subtract(a: int, b: int) -> int | None:
     return add(a, -b & MASK_64)
 
 
-@_remembered
+@_cached
 def bitwise(one: Value, other: Value, kind: str) -> Value:
     """``and``, ``or`` or ``xor`` of two values."""
     if isinstance(one, int) and isinstance(other, int):
@@ -372,7 +309,7 @@ def _xor(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     return (a[0] | b[1]) & (a[1] | b[0]), (a[0] | b[0]) & (a[1] | b[1])
 
 
-@_remembered
+@_cached
 def shifted(value: Value, count: Value, kind: str, size: int) -> Value:  # noqa: C901, PLR0911  # each kind of shift
     """*value* of *size* bytes after ``shl``, ``shr``, ``sar``, ``rol`` or ``ror`` by *count*."""
     if not isinstance(count, int) or tag(count):
@@ -406,7 +343,7 @@ def shifted(value: Value, count: Value, kind: str, size: int) -> Value:  # noqa:
     return as_word((*bits[turn:], *bits[:turn], *high))
 
 
-@_remembered
+@_cached
 def total(one: Value, other: Value, *, is_difference: bool = False) -> Value:
     """The sum or difference of two values."""
     found = combined(subtract if is_difference else add, one, other)

@@ -1,9 +1,7 @@
-"""What the variables of a program, and the fields of its structures, can hold of the processor's answers.
+"""What the variables of a program can hold of the processor's answers.
 
-    variable   has all that is written to it; what may write there is run as soon as something that tells is written
-    field      of any structure: by its place there, for other structures may have something else at the same place
-
-A variable that says nothing of the processor can hold anything.
+A variable has all that is written to it; what may write there is run as soon as something that tells is written. One
+that says nothing of the processor can hold anything, and so can a field of a structure that nobody knows the place of.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,15 +10,14 @@ from typing import Protocol
 from msgspec import Struct
 
 from vbuild.dispatch import values
-from vbuild.dispatch.facts import ANY, ASKED, EVERY, FEATURES
+from vbuild.dispatch.facts import ANY, ASKED, EVERY
 from vbuild.dispatch.libc import ALLOCATORS
-from vbuild.dispatch.module import FIELDS, Piece, displacement_of, displacement_of_field, module_of_field
+from vbuild.dispatch.module import Piece
 from vbuild.dispatch.program import HEAP, PARAMETERS, Program, Work
 from vbuild.dispatch.questions import Questions
 from vbuild.dispatch.references import MOST_USERS, NEAR, References
 from vbuild.dispatch.values import Value, tag
-from vbuild.dispatch.writers import Writers, writes
-from vbuild.elf.iced import Instruction, MemorySizeExt, Mnemonic
+from vbuild.dispatch.writers import Writers
 
 _SPACE, _ORIGIN = 40, 1 << 39
 # objects that are followed; bytes of code that makes one, or is given one, and is followed from its caller
@@ -32,16 +29,11 @@ Key = tuple[int, int]
 _PART = 6
 # how often the value of a variable may change before it can be anything, and of one that tells nothing
 MOST_CHANGES, _MOST_SILENT_CHANGES = 40, 4
-_MOST_FIELD_READERS = 200
-# bytes of a field in which an answer is kept: wider ones mostly hold pointers and sizes
-_LONGEST_ANSWER = 4
 # bytes of an object that answers about the processor stand in: its symbol may claim gigabytes
 _LARGEST_OBJECT = 1 << 16
 _WORD = 8
 # arguments of a function; the number among them that stands for the facts at all its calls
 MOST_PARAMETERS, FACTS = 32, 31
-# what fills a structure without an instruction that names its fields
-_COPIES = frozenset({"memcpy", "memmove", "mempcpy", "__memcpy_chk", "__memmove_chk", "bcopy", "realloc", "read"})
 # a variable of the environment: if it is set, then somebody has chosen
 ENVIRONMENT = values.flags(ANY)
 
@@ -75,7 +67,7 @@ def objects_in(value: Value) -> frozenset[int]:
     """The numbers of the objects that *value* may point at."""
     if value is None or (isinstance(value, int) and not is_object(value)):
         return _NONE
-    cases = values.cases_of(values.known(value)) or ()
+    cases = values.cases_of(value) or ()
     return frozenset(object_of(number) for number in cases if is_object(number))
 
 
@@ -243,7 +235,7 @@ def parameter(address: int, number: int) -> Key:
 
 
 class Variables:
-    """The variables of a program and the fields of its structures."""
+    """The variables of a program."""
 
     def __init__(
         self,
@@ -274,22 +266,11 @@ class Variables:
         # where something that tells was written, each byte; and what code points at that uses it
         self._telling: set[int] = set()
         self.telling_places: set[int] = set()
-        # fields of structures with answers; what reads them, what wrote to each byte, and those others may write, too
-        self._telling_fields: set[Key] = set()
-        self.field_readers: set[int] = set()
-        # whether fields are followed: most verdicts need none, and it is much to run
-        self.has_fields = False
-        self._field_writers: dict[int, set[int]] = {}
-        self._kept_fields: set[Key] = set()
-        # variables behind which code has an address that nobody followed: they count as fields that it may write to
-        self._doubted: set[Key] = set()
-        # numbers that are written to fields without any question
-        self._plain: set[tuple[Key, Value]] = set()
 
     def load(self, address: int, size: int) -> Value:
         """What the variable of *size* bytes at *address* can hold."""
-        is_field, is_variable = tag(address) == tag(FIELDS), self.is_variable(address)
-        if not (is_field or is_variable or is_object(address)):
+        is_variable = self.is_variable(address)
+        if not (is_variable or is_object(address)):
             return self._questions.special(address, size)
         if address in self._questions.models:
             return self._questions.special(self._questions.models[address], size)
@@ -307,14 +288,11 @@ class Variables:
             if is_variable and is_maker and self.objects.is_private(address):
                 # all that may write there can be run
                 self.copied.add(key)
-            elif (is_field and not (self.has_fields and self._is_telling_field(key))) or (
-                not is_field and self._telling.isdisjoint(range(address, address + size))
-            ):
+            elif self._telling.isdisjoint(range(address, address + size)):
                 self._silent.add(key)
                 return self._never_written(key)
             self._track(key)
-        value = self.objects.see(self.held[key])
-        return values.weakened(value) if key in self._doubted else value
+        return self.objects.see(self.held[key])
 
     def waits(self, address: int) -> bool:
         """Whether all calls of the function at *address* are known, and none was seen: it is run after them."""
@@ -357,17 +335,7 @@ class Variables:
                 part = values.replaced(self.held[key], behind, places)
             else:
                 part = values.lossy(value)
-            is_answer = _is_answer(part, facts)
-            if key in self._kept_fields:
-                if is_answer:
-                    both = values.either(self.held[key], values.with_facts(part, facts))
-                    if both != self.held[key]:
-                        self.changes[key] = self.changes.get(key, 0) + 1
-                        self._set(key, None if self.changes[key] > MOST_CHANGES else both)
-            elif tag(address) == tag(FIELDS) and part != 0 and not is_answer and not values.tells(part):
-                self._keep(key)
-            else:
-                self._join(key, part, facts)
+            self._join(key, part, facts)
 
     def store_in_table(self, address: int, size: int, value: Value, facts: int) -> None:
         """Note that *value* is written to some place of the table at *address*."""
@@ -375,7 +343,7 @@ class Variables:
             return
         for key in self._keys_at(address):
             self._join(key, value if key[1] == size else None, facts)
-        self._doubt_behind(address, facts)
+        self._forget_behind(address, facts)
 
     def overwrite(self, address: int, size: int | None, value: Value) -> None:
         """Note that up to *size* bytes from *address* on, if it is known how many, get *value*: zero or anything."""
@@ -386,7 +354,7 @@ class Variables:
         for key in keys:
             self._join(key, value, 0)
         if size is None and value is None:
-            self._doubt_behind(address, 0)
+            self._forget_behind(address, 0)
 
     def escape(self, address: int, facts: int, *, is_near: bool = False) -> None:
         """Note that code that is not followed may write what is at *address* where the processor has *facts*.
@@ -396,7 +364,7 @@ class Variables:
         for key in self._keys_at(address):
             self._join(key, None, facts)
         if not is_near:
-            self._doubt_behind(address, facts)
+            self._forget_behind(address, facts)
 
     def hand_over(self, address: int, function: int, register: int, facts: int) -> None:
         """Note that the *function*, which is not followed, gets *address* in that *register*, to write there.
@@ -413,7 +381,7 @@ class Variables:
                 and facts & ANY != ANY
                 and self._writers.writes_behind(function, register, written, is_sure=False)
             ):
-                self._doubt_variable(key)
+                self.forget(key)
 
     def hold_pointer(self, place: int, address: int) -> None:
         """Note that the variable at *place* holds the *address* of another, to write there or behind it."""
@@ -422,7 +390,7 @@ class Variables:
             if self._writers.users_write_behind(
                 module, place - module.base, range(key[0] - address, sum(key) - address)
             ):
-                self._doubt_variable(key)
+                self.forget(key)
 
     def _keys_at(self, address: int) -> list[Key]:
         """The variables in the object at *address*, as far as it is known to reach."""
@@ -450,26 +418,17 @@ class Variables:
             if key[0] < address + self._longest_of_flags and not module.starts_in(place + 1, key[0] - module.base + 1)
         ]
 
-    def _doubt_behind(self, address: int, facts: int) -> None:
+    def _forget_behind(self, address: int, facts: int) -> None:
         if facts & ANY == ANY:
             # whoever runs it has chosen to
             return
         for key in self._keys_of_one_object(address):
-            self._doubt_variable(key)
-
-    def _doubt_variable(self, key: Key) -> None:
-        """Note that code which is not followed may write to the variable *key*, if that is part of what it knows."""
-        if key not in self._doubted and self.held[key] is not None:
-            self._doubted.add(key)
-            self._work.again(self.readers.get(key, ()))
+            self.forget(key)
 
     # what is written
 
     def _note(self, address: int, size: int, value: Value, facts: int) -> None:
         """Note that something that tells may be in a variable from now on."""
-        if tag(address) == tag(FIELDS):
-            self._note_field((address, size), value, facts)
-            return
         if is_object(address):
             self.objects.writers_of.setdefault(object_of(address), set()).add(self._work.current)
         is_pointer = self.objects.has_object(value) and self.objects.hold((address, size), value)
@@ -504,45 +463,6 @@ class Variables:
             for target in sorted(places)
             for one in self._questions.users(module, range(target, target + 1))
         )
-
-    def _note_field(self, key: Key, value: Value, facts: int) -> None:
-        # what is known wherever the function is called is not an answer that it keeps
-        known = self.facts_at(self._work.current)
-        if isinstance(value, int) and not facts & FEATURES:
-            self._plain.add((key, value))
-        # a number that is written there whatever the processor has is not an answer, either
-        if key[1] > _LONGEST_ANSWER or not _is_answer(value, 0 if known else facts) or (key, value) in self._plain:
-            return
-        if not values.tells(value) & FEATURES & ~known and not isinstance(value, int):
-            return
-        if self.waits(self._work.current):
-            # it is run again with what all its callers hand over
-            return
-        places = range(key[0], key[0] + key[1])
-        if self._work.running:
-            for place in places:
-                self._field_writers.setdefault(place, set()).add(self._work.current)
-        if key in self._telling_fields:
-            return
-        self._telling_fields.add(key)
-        readers = {
-            piece.address
-            for piece, instruction in self._references.field_users(key)
-            if not writes(instruction) and _is_within(_field_of(instruction, key[0]), key)
-        }
-        # they are run if they lead to code above the level: fields of other structures stand at the same place
-        if len(readers) <= _MOST_FIELD_READERS:
-            self.field_readers |= readers
-        if self.has_fields:
-            self._wake(one for one in self._silent if _is_within(one, key))
-
-    def _is_telling_field(self, key: Key) -> bool:
-        return any(_is_within(key, one) for one in self._telling_fields)
-
-    def look_at_fields(self) -> None:
-        """From now on follow what fields hold, and run again what has read those with answers."""
-        self.has_fields = True
-        self._wake(key for key in self._silent if tag(key[0]) == tag(FIELDS) and self._is_telling_field(key))
 
     def _never_written(self, key: Key) -> Value:
         """What stands in a variable from the start, if no code seems to write there."""
@@ -584,9 +504,6 @@ class Variables:
 
     def _track(self, key: Key) -> None:
         address, size = key
-        if tag(address) == tag(FIELDS):
-            self._track_field(key)
-            return
         if is_object(address):
             self.held[key], writers = self.objects.first_of_object(address)
             self._run_writers(key, writers)
@@ -601,38 +518,6 @@ class Variables:
             return
         pieces = {piece.address: piece for piece in self._writers.writers_of(module, table, starts)}
         self._run_writers(key, pieces)
-
-    def _track_field(self, key: Key) -> None:
-        writers: dict[int, Piece] = {}
-        module = self.program.modules[module_of_field(key[0]) - 1]
-        is_known = module.has_fields and not module.is_copying and _COPIES.isdisjoint(module.imports.values())
-        is_known &= not self._writers.is_filling(module)
-        for piece, instruction in self._references.field_users(key):
-            if instruction.mnemonic == Mnemonic.LEA:
-                # what is written through that address is not seen
-                is_known = False
-            elif writes(instruction):
-                writers[piece.address] = piece
-                field = _field_of(instruction, key[0])
-                is_known &= field[1] > _WORD or field == key
-        self.held[key] = 0
-        # who writes there in a structure on the stack may not be all who do
-        is_known &= self._writers_of_field(key) <= writers.keys()
-        if is_known and len(writers) <= MOST_USERS:
-            self._run_writers(key, writers)
-            return
-        self._keep(key)
-
-    def _keep(self, key: Key) -> None:
-        """Take for the field *key* only what tells something: other structures may have a field there, too."""
-        self._kept_fields.add(key)
-        self._set(key, 0)
-        self._work.again(self._writers_of_field(key))
-
-    def _writers_of_field(self, key: Key) -> set[int]:
-        """The pieces that were seen to write an answer to the field *key*."""
-        places = range(key[0], key[0] + key[1])
-        return {address for place in places for address in self._field_writers.get(place, ())}
 
     def _run_writers(self, key: Key, pieces: Mapping[int, Piece]) -> None:
         if len(pieces) > MOST_USERS:
@@ -673,33 +558,7 @@ class Variables:
     def lose_writer(self, piece: Piece) -> None:
         """Note that *piece*, which may write to variables, is not run after all."""
         for key in [key for key, writers in self.written_by.items() if piece.address in writers]:
-            module = self.program.module(key[0]) if self.is_variable(key[0]) else None
-            table = module.table(key[0] - module.base) if module else range(0)
-            if module is None or module.object_at(table.start) or piece in self._questions.users(module, table):
-                self.forget(key)
-            else:
-                # it has an address of what stands in front, from which it would have to go further
-                self._doubt_variable(key)
-
-
-def _field_of(instruction: Instruction, near: int) -> Key:
-    """The field that *instruction* uses, in the space of the one at *near*: its address there and its size."""
-    start = near + displacement_of(instruction) - displacement_of_field(near)
-    return start, int(MemorySizeExt.size(instruction.memory_size))
-
-
-def _is_within(key: Key, other: tuple[int, int]) -> bool:
-    return other[0] <= key[0] and key[1] > 0 and key[0] + key[1] <= other[0] + other[1]
-
-
-def _is_answer(value: Value, facts: int) -> bool:
-    """Whether *value* tells something, or is a number other than zero that is written where the processor has *facts*.
-
-    What a field tells by `values.Kept` spreads to no other field: then all would soon tell something.
-    """
-    if isinstance(value, int):
-        return bool(value and not tag(value) and facts & FEATURES)
-    return bool(values.tells(value) & FEATURES)
+            self.forget(key)
 
 
 class World(Protocol):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from vbuild.dispatch.libc import FILLS, WRITTEN
+from vbuild.dispatch.libc import WRITTEN
 from vbuild.dispatch.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, WRITES, general
 from vbuild.dispatch.module import Module, Piece, displacement_of
 from vbuild.dispatch.program import LEAVES, Program
@@ -40,7 +40,6 @@ class Writers:
         self._results_written: dict[tuple[int, int], bool] = {}
         # by function, register, bytes behind that, and whether it has to be sure: whether it writes there
         self._writes: dict[tuple[int, int, range, bool], bool] = {}
-        self._filling: dict[int, bool] = {}
 
     def writers_of(self, module: Module, table: range, starts: range) -> Iterator[Piece]:
         """The pieces that may write to *table*: they write to it, or take an address of it, or one of *starts*."""
@@ -189,30 +188,6 @@ class Writers:
         if flow in INDIRECT and instruction.is_ip_rel_memory_operand:
             yield self.program.behind(module, instruction.ip_rel_memory_address)
         yield from map(self.program.destination, [module.base + branch] if branch and flow in CALLS else outside)
-
-    def is_filling(self, module: Module) -> bool:
-        """Whether code of *module* calls memset with anything but zero, as far as one reads on from the start."""
-        if module.base not in self._filling:
-            slots = [slot for slot, name in module.imports.items() if name in FILLS]
-            users = {user.address: user for slot in slots for user in self._questions.users_of_place(module, slot)}
-            self._filling[module.base] = any(self._fills(module, user) for user in users.values())
-        return self._filling[module.base]
-
-    def _fills(self, module: Module, piece: Piece) -> bool:
-        register, is_zero = self.program.convention.arguments[1], False
-        for instruction in module.instructions(piece):
-            branch = instruction.near_branch_target
-            outside = [module.base + branch] if branch and not piece.address <= module.base + branch < piece.end else []
-            if not is_zero and not FILLS.isdisjoint(self._called_by(module, instruction, outside)):
-                return True
-            if instruction.flow_control in CALLS:
-                is_zero = False
-            elif any(
-                one.access in WRITES and general(one.register) == register
-                for one in INFO.info(instruction).used_registers()
-            ):
-                is_zero = _is_zeroing(instruction)
-        return False
 
     def users_write_behind(self, module: Module, place: int, written: range) -> bool:
         """Whether code may write to bytes that are *written* from where the pointer at *place*, a variable, leads."""
@@ -411,13 +386,6 @@ def _held_behind(  # noqa: C901, PLR0911  # one for each kind of use
         number -= number >> 63 << 64
         return [(what, number if instruction.mnemonic == Mnemonic.ADD else -number)]
     return [] if is_changed else kept
-
-
-def _is_zeroing(instruction: Instruction) -> bool:
-    """Whether *instruction* writes zero to its first operand."""
-    if instruction.mnemonic == Mnemonic.MOV:
-        return instruction.op1_kind in _IMMEDIATES and not instruction.immediate(1)
-    return instruction.mnemonic == Mnemonic.XOR and instruction.op0_register == instruction.op1_register
 
 
 def _only_reads(instruction: Instruction, register: int) -> bool:
