@@ -242,8 +242,7 @@ def test_what_the_environment_writes_is_somebody_s_choice(written: str) -> None:
     assert chosen(source) == {Reason.TESTED}
 
 
-@pytest.mark.parametrize(("number", "reason"), [(0, Reason.TESTED), (1, None)])
-def test_a_structure_that_is_filled_with_a_number_tells_nothing_any_more(number: int, reason: Reason | None) -> None:
+def test_a_structure_that_is_filled_with_a_number_tells_nothing_any_more() -> None:
     source = f"""
     #include <stdlib.h>
     #include <string.h>
@@ -255,15 +254,15 @@ def test_a_structure_that_is_filled_with_a_number_tells_nothing_any_more(number:
     }}
     {NOINLINE} static int inner(struct state *state, int x) {{ return state->has ? fast(x) : x; }}
     int run(int x) {{ return inner(kept, x); }}
-    int more(int x) {{ memset(kept, {number}, sizeof *kept); return inner(kept, x); }}
+    int more(int x) {{ memset(kept, 1, sizeof *kept); return inner(kept, x); }}
     """
-    assert set(verdicts(stripped(shared_object(source, "-O0"))).values()) == {reason}
+    assert set(verdicts(stripped(shared_object(source, "-O0"))).values()) == {None}
 
 
 @pytest.mark.parametrize(
     ("flag", "doubt"), [('__builtin_cpu_supports("avx2")', Doubt.KEPT), ("atoi(text)", Doubt.UNCLEAR)]
 )
-def test_an_answer_in_a_structure_on_the_stack_is_a_field_to_those_who_get_its_address(flag: str, doubt: Doubt) -> None:
+def test_an_answer_in_a_structure_on_the_stack_may_be_what_others_find_there(flag: str, doubt: Doubt) -> None:
     source = f"""
     #include <stdlib.h>
     struct state {{ char name[300]; int has; int size; }};

@@ -124,14 +124,6 @@ def test_a_negative_number_stays_one_in_a_longer_register(value: Value) -> None:
     assert values.cases_of(longer) == values.cases_of(negative)
 
 
-@given(choices | words)
-def test_what_others_may_write_to_shows_nothing_for_certain(value: Value) -> None:
-    weak = values.weakened(value)
-    assert values.tells(weak) & FEATURES == 0
-    assert values.known(value) == value
-    assert not values.tells(values.weakened(5))
-
-
 @given(choices, st.sampled_from(NUMBERS))
 def test_a_number_that_it_is_not_is_left_out(value: Value, number: int) -> None:
     left = {case: shown for case, shown in cases(value).items() if case != number}

@@ -8,6 +8,7 @@ Facts about a processor only get fewer on the way to the end, and what is not fo
 
 from collections.abc import Sequence
 from functools import cached_property, reduce
+from operator import or_
 
 from vbuild.dispatch import values
 from vbuild.dispatch.architecture import Architecture
@@ -119,12 +120,12 @@ class Answers:
         True if it is run with all that any call hands over.
         """
         has_object = any(map(self.objects.has_telling_object, arguments))
-        leads = has_object or any(
-            values.tells(value) & FEATURES and value is not ENVIRONMENT and not is_address(value) for value in arguments
-        )
+        answers = (value for value in arguments if value is not ENVIRONMENT and not is_address(value))
+        told = reduce(or_, map(values.tells, answers), 0) & FEATURES
         if facts > ANY | ASKED or not (
             self.work.closed.get(address)
-            or leads
+            or has_object
+            or told
             or (self.work.running and self._chooses(self.work.running[-1], address, arguments))
         ):
             return not has_object
@@ -136,6 +137,7 @@ class Answers:
         ):
             return True
         if not self.is_closed(address):
+            self.variables.lost |= told
             return False
         self._hand_over(parameter(address, FACTS), values.Choice.of(((0, facts), (1, facts))) if facts else None)
         for number, value in enumerate(arguments):

@@ -237,9 +237,12 @@ class Doubt(StrEnum):
     """Why code that seems to be reached without a test may be guarded all the same."""
 
     ASKED = "the CPU is asked on each way that leads there, in a way that was not understood"
-    UNCLEAR = (
-        "no test that suffices was seen on the ways that lead there, but not each condition on these was understood: "
+    KEPT = (
+        "the CPU was asked for it, and where the answer is kept, in a field or an argument, was not followed: "
         "test.emulate, or verify --run, tries it"
+    )
+    UNCLEAR = (
+        "no test that suffices was seen on the ways that lead there, but not each condition on these was understood"
     )
     POINTED = "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
     UNFOLLOWED = "the ways that lead there were not followed to the end"
@@ -335,7 +338,9 @@ class Reach:
     def _doubt(self, address: int, found: Unguarded) -> Doubt | None:
         """Why the code at *address*, which was *found* to run without a test, may be guarded all the same."""
         if self._architecture.is_understood:
-            return None if self._is_clear(address, found) else Doubt.UNCLEAR
+            if self._is_clear(address, found):
+                return None
+            return Doubt.UNCLEAR if found.missing & ~unmasked(self._answers.variables.lost) else Doubt.KEPT
         return Doubt.UNFOLLOWED if self._questions.asks_in(self.program.module(address)) else None
 
     def _is_clear(self, address: int, found: Unguarded) -> bool:
