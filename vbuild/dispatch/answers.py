@@ -132,9 +132,7 @@ class Answers:
         if not self.work.closed.get(address) and not self.leads_above(address):
             # only what can choose code above the level counts
             return not has_object
-        if self.work.running and (
-            self.references.is_dead(self.work.running[0]) or self.variables.waits(self.work.current)
-        ):
+        if self.work.running and self.variables.waits(self.work.current):
             return True
         if not self.is_closed(address):
             self.variables.lost |= told

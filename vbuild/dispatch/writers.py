@@ -50,7 +50,8 @@ class Writers:
                 continue
             start = instruction.ip_rel_memory_address
             if instruction.mnemonic == Mnemonic.LEA:
-                if self._may_write_from(module, piece, instruction, near, table):
+                is_near = start <= near.stop or _counts_back(module, piece, instruction, near)
+                if is_near and self._may_write(module, piece, start, Mnemonic.LEA):
                     yield piece
                 continue
             # a vector may begin in front of it
@@ -79,42 +80,6 @@ class Writers:
                 continue
             if piece := module.piece(module.base + site):
                 yield piece
-
-    def _may_write_from(
-        self, module: Module, piece: Piece, instruction: Instruction, near: range, table: range
-    ) -> bool:
-        """Whether *piece* may write to *table* by the address that *instruction* makes, if that is *near*."""
-        start = instruction.ip_rel_memory_address
-        if start > near.stop and not _counts_back(module, piece, instruction, near):
-            return False
-        return not self._only_hands_over(module, piece, instruction, table) and self._may_write(
-            module, piece, start, Mnemonic.LEA
-        )
-
-    def _only_hands_over(self, module: Module, piece: Piece, instruction: Instruction, table: range) -> bool:
-        """Whether the address in front of *table* that *instruction* makes only goes to code that writes less far.
-
-        What that does with it besides is not asked: it is not asked either of code that has the address of a variable.
-        """
-        register, start = general(instruction.op0_register), instruction.ip_rel_memory_address
-        if register not in self.program.convention.arguments or start >= table.start:
-            return False
-        target = self._handed_to(module, piece, instruction.next_ip, register)
-        called = self.program.module(target).piece(target) if isinstance(target, int) and target < LEAVES else None
-        written = range(table.start - start, table.stop - start)
-        return called is not None and not self.writes_behind(called.address, register, written, is_sure=False)
-
-    def _handed_to(self, module: Module, piece: Piece, start: int, register: int) -> int | str | None:
-        """What is called with the *register* as it is at *start*, if nothing else is done before; else None."""
-        place = module.base + start
-        while place < piece.end and (instruction := module.instruction(place)):
-            if instruction.flow_control == FlowControl.CALL:
-                return self.program.destination(module.base + instruction.near_branch_target)
-            used = INFO.info(instruction).used_registers()
-            if instruction.flow_control != FlowControl.NEXT or any(general(one.register) == register for one in used):
-                return None
-            place = module.base + instruction.next_ip
-        return None
 
     def writes_behind(self, address: int, register: int, written: range, depth: int = 0, *, is_sure: bool) -> bool:
         """Whether the function at *address* writes to bytes that are *written* from where the *register* points on.
