@@ -29,9 +29,9 @@ from vbuild.dispatch.variables import (
     parameter,
 )
 
-# steps in all: so many and one for three bytes of code, as far as that is less than the most; one for so many bytes.
+# steps in all: so many and one for ten bytes of code, as far as that is less than the most; one for so many bytes.
 # Most steps are instructions that are run, of some 40 us; beginning to run a piece costs as much as some of them.
-_FEWEST_STEPS, _MOST_STEPS, _BYTES_A_STEP, _STEPS_A_RUN = 30_000, 1_000_000, 20, 20
+_FEWEST_STEPS, _MOST_STEPS, _BYTES_A_STEP, _STEPS_A_RUN = 20_000, 1_000_000, 20, 20
 # files that ask for which there are as many; the part for code that only calls what all calls have to be known of
 _MOST_ASKING, _CALLER_SHARE = 3, 3
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
@@ -320,11 +320,13 @@ class Answers:
         self.work.given_up.add(piece.address)
         old = self.results.pop(piece.address, None)
         self.objects.lose_user(piece.address)
-        for function in self._closed_by.get(piece.address, ()):
+        for function in self._closed_by.pop(piece.address, ()):
+            # from here on it may be called with anything
+            self.work.closed[function] = False
             for number in (*range(_ARGUMENTS), FACTS):
-                key = parameter(function, number)
-                self._calls.setdefault(key, {})[piece.address] = None
-                self._set_argument(key)
+                self.objects.share(self.variables.held.pop(parameter(function, number), None))
+            if function in self.work.aware:
+                self.work.again([function])
         self.variables.lose_writer(piece)
         if old is not None:
             self.work.again(self._callers.get(piece.address, ()))
@@ -336,7 +338,7 @@ class Answers:
     @cached_property
     def _most_steps(self) -> int:
         size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
-        return self._asking * min(_FEWEST_STEPS + size // 3, _MOST_STEPS) + size // _BYTES_A_STEP
+        return self._asking * min(_FEWEST_STEPS + size // 10, _MOST_STEPS) + size // _BYTES_A_STEP
 
     def is_aware(self, piece: Piece) -> bool:
         """Whether *piece* asks, uses an answer, or writes to a variable with one."""
