@@ -132,8 +132,6 @@ class Answers:
         if not self.work.closed.get(address) and not self.leads_above(address):
             # only what can choose code above the level counts
             return not has_object
-        if self.work.running and self.variables.waits(self.work.current):
-            return True
         if not self.is_closed(address):
             self.variables.lost |= told
             return False
@@ -247,8 +245,7 @@ class Answers:
         while True:
             if waiting := self.work.queue or self.work.called_anew:
                 address, piece = waiting.popitem()
-                is_later = self.variables.waits(address) or address in self.work.called_anew
-                if self.work.can_run(address) and not is_later:
+                if self.work.can_run(address) and address not in self.work.called_anew:
                     self._run(piece)
                 continue
             if self.work.spread:

@@ -261,13 +261,6 @@ def _choose(machine: Machine, word: int, one: Value, other: Value, state: State)
 # loads and stores
 
 
-def _base(machine: Machine, number: int, state: State) -> Value:
-    value = state.registers[number]
-    if isinstance(value, int):
-        machine.bases.add(value)
-    return value
-
-
 def _memory(machine: Machine, word: int, ip: int, state: State) -> None:  # one for each kind of address
     base, is_vector = word >> 5 & 0x1F, bool(word & 1 << 26)
     if word & 0x3B000000 == 0x18000000:
@@ -280,14 +273,14 @@ def _memory(machine: Machine, word: int, ip: int, state: State) -> None:  # one 
     elif word & 0x3A000000 == 0x38000000:
         _single(machine, word, base, state, is_vector=is_vector)
     elif word & 0x3F200C00 == 0x19000000:
-        address = values.total(_base(machine, base, state), signed(word >> 12, 9) & MASK_64)
+        address = values.total(state.registers[base], signed(word >> 12, 9) & MASK_64)
         how = word >> 22 & 3
         _transfer(machine, word, address, 1 << (word >> 30), state, is_load=how != 0, is_signed=how > 1)
     elif word & 0x3F000000 == 0x08000000:
         _exclusive(machine, word, base, state)
     elif word & 0xBE000000 == 0x0C000000:
         if not word & 1 << 22:
-            machine.store(_base(machine, base, state), 64, None, state)
+            machine.store(state.registers[base], 64, None, state)
         if word & 1 << 23:
             _put(base, None, state)
     else:
@@ -301,7 +294,7 @@ def _single(machine: Machine, word: int, base: int, state: State, *, is_vector: 
         is_load, is_signed = bool(how & 1), False
     else:
         is_load, is_signed = how != 0, how > 1
-    start = _base(machine, base, state)
+    start = state.registers[base]
     offset = signed(word >> 12, 9) & MASK_64
     if word & 1 << 24:
         address = values.total(start, offset_in(word) or 0)
@@ -367,7 +360,7 @@ def _transfer_to(
 def _pair(machine: Machine, word: int, base: int, state: State, *, is_vector: bool) -> None:
     size = 4 << (word >> 30) if is_vector else 4 << (word >> 31)
     offset = signed(word >> 15, 7) * size & MASK_64
-    start, how = _base(machine, base, state), word >> 23 & 3
+    start, how = state.registers[base], word >> 23 & 3
     address = start if how == 1 else values.total(start, offset)
     second = values.total(address, size)
     is_load = bool(word & 1 << 22)
@@ -380,7 +373,7 @@ def _pair(machine: Machine, word: int, base: int, state: State, *, is_vector: bo
 
 
 def _exclusive(machine: Machine, word: int, base: int, state: State) -> None:
-    start, size = _base(machine, base, state), 1 << (word >> 30)
+    start, size = state.registers[base], 1 << (word >> 30)
     if word & 0x00A00000 == 0x00A00000 or word & 0x80A00000 == 0x00200000:
         # compare and swap
         machine.lose(register_of(word & 0x1F, state), state.facts)

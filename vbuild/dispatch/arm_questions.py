@@ -172,6 +172,3 @@ class ArmWriters(Writers):
             results = _RESULTS * self._references.is_result_used(piece.address)
             if module.may_write(site, target, table, results, is_pointer=is_pointer):
                 yield piece
-
-    def writes_behind(self, _: int, __: int, ___: range, ____: int = 0, *, is_sure: bool) -> bool:  # noqa: ARG002
-        return False

@@ -190,7 +190,7 @@ def _move_signed(machine: Machine, operation: Operation, state: State) -> None:
 
 
 def _lea(machine: Machine, operation: Operation, state: State) -> None:
-    machine.write(operation, 0, machine.address(operation.memory, state, is_used=False), state)
+    machine.write(operation, 0, machine.address(operation.memory, state), state)
 
 
 def _logic(machine: Machine, operation: Operation, state: State) -> None:

@@ -412,8 +412,6 @@ class Interpreter:
             ((target, facts),) = known
             if isinstance(target, str):
                 return self._imported(target, state)
-            if self._variables.waits(target):
-                self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
             if self._is_followed(target, state):
                 pointer = state.registers[self._pointer]
                 self._world.followed(target, self._arguments(target, state, stack), state.facts | facts)
@@ -445,9 +443,6 @@ class Interpreter:
         for target, facts in targets:
             if isinstance(target, int):
                 self._machine.use(target, state.facts | facts)
-                for number in self._argument_registers:
-                    for place in self._machine.variables_in(state.registers[number]):
-                        self._variables.hand_over(place, target, number, state.facts | facts)
                 is_followed &= self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
         read, words = self._argument_registers, MOST_WORDS
         if functions and len(functions) == len(targets):
@@ -455,7 +450,7 @@ class Interpreter:
             # what is left in the others from before goes nowhere
             read = tuple(number for number in read if any(number in one.arguments for one in used))
             words = max(one.words for one in used)
-        self._machine.hand_over(state, read, words, is_followed=is_followed, is_near=bool(functions))
+        self._machine.hand_over(state, read, words, is_followed=is_followed)
         if len(targets) != 1 or not functions:
             self._machine.forget(state, None)
             return [state]

@@ -51,8 +51,6 @@ class Machine:
         self.program = world.program
         # by instruction and target: the facts at a use
         self.uses: dict[tuple[int, int], int] = {}
-        # tables that were read: their address in a register is not an argument of the call of what was read
-        self.bases: set[int] = set()
         self.hands_out = False
         # whether the processor is asked
         self.asks = False
@@ -120,7 +118,6 @@ class Machine:
         words: int = MOST_WORDS,
         *,
         is_followed: bool = False,
-        is_near: bool = False,
         is_written: bool = True,
     ) -> None:
         """Note what the arguments in *registers*, and *words* on the stack, give to code that is not followed.
@@ -131,8 +128,8 @@ class Machine:
             value = state.registers[number]
             if isinstance(value, int) and is_stack(value):
                 self.spoil(value, state)
-            elif value not in self.bases:
-                self.lose(value, state.facts, is_followed=is_followed, is_near=is_near, is_written=is_written)
+            else:
+                self.lose(value, state.facts, is_followed=is_followed, is_written=is_written)
         # arguments on the stack
         pointer = state.registers[self.program.convention.pointer]
         if isinstance(pointer, int):
@@ -149,15 +146,12 @@ class Machine:
 
     # operands
 
-    def address(self, memory: Memory, state: State, *, is_used: bool = True) -> Value:
+    def address(self, memory: Memory, state: State) -> Value:
         if memory.fixed is not None or memory.is_of_thread:
             return memory.fixed
         found: Value = memory.displacement
         if memory.base is not None:
-            start = state.registers[memory.base]
-            if isinstance(start, int) and is_used:
-                self.bases.add(start)
-            found = values.total(start, found)
+            found = values.total(state.registers[memory.base], found)
         if memory.index is not None:
             scaled = values.shifted(state.registers[memory.index], memory.shift, "shl", 8)
             before, found = found, values.total(found, scaled)

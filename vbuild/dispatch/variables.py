@@ -294,10 +294,6 @@ class Variables:
             self._track(key)
         return self.objects.see(self.held[key])
 
-    def waits(self, address: int) -> bool:
-        """Whether all calls of the function at *address* are known, and none was seen: it is run after them."""
-        return bool(self._work.closed.get(address)) and parameter(address, FACTS) not in self.held
-
     def facts_at(self, address: int) -> int:
         """What is known of the processor whenever the function at *address* is called."""
         return values.shown(self.held.get(parameter(address, FACTS)), lambda _: True) or 0
@@ -357,23 +353,6 @@ class Variables:
             self._join(key, None, facts)
         if not is_near:
             self._forget_behind(address, facts)
-
-    def hand_over(self, address: int, function: int, register: int, facts: int) -> None:
-        """Note that the *function*, which is not followed, gets *address* in that *register*, to write there.
-
-        It does where the processor has *facts*.
-        """
-        own = self._keys_of_one_object(address)
-        for key in self._keys_behind(address):
-            written = range(key[0] - address, sum(key) - address)
-            if self._writers.writes_behind(function, register, written, is_sure=True):
-                self._join(key, None, facts)
-            elif (
-                key in own
-                and facts & ANY != ANY
-                and self._writers.writes_behind(function, register, written, is_sure=False)
-            ):
-                self.forget(key)
 
     def hold_pointer(self, place: int, address: int) -> None:
         """Note that the variable at *place* holds the *address* of another, to write there or behind it."""

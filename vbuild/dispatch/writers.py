@@ -38,8 +38,8 @@ class Writers:
         self._questions = questions
         self._references = references
         self._results_written: dict[tuple[int, int], bool] = {}
-        # by function, register, bytes behind that, and whether it has to be sure: whether it writes there
-        self._writes: dict[tuple[int, int, range, bool], bool] = {}
+        # by the place where a register has a pointer, that register, and bytes behind: whether code writes there
+        self._writes: dict[tuple[int, int, range], bool] = {}
 
     def writers_of(self, module: Module, table: range, starts: range) -> Iterator[Piece]:
         """The pieces that may write to *table*: they write to it, or take an address of it, or one of *starts*."""
@@ -81,50 +81,46 @@ class Writers:
             if piece := module.piece(module.base + site):
                 yield piece
 
-    def writes_behind(self, address: int, register: int, written: range, depth: int = 0, *, is_sure: bool) -> bool:
-        """Whether the function at *address* writes to bytes that are *written* from where the *register* points on.
+    def _writes_behind(self, piece: Piece, start: int, register: int, written: range, depth: int = 0) -> bool:
+        """Whether *piece* writes, from *start* on, to bytes *written* from where the pointer in the *register* leads.
 
-        It counts if what is made of the pointer cannot be followed, unless it has to be *is_sure*, but not what others
-        do that find it in memory, nor what imports do that are not known to write as much as they are told.
+        It counts if what is made of the pointer cannot be followed, but not what others do that find it in memory, nor
+        what imports do that are not known to write as much as they are told.
         """
-        key = (address, register, written, is_sure)
+        key = (start, register, written)
         if key not in self._writes:
             self._writes[key] = False
-            piece = self.program.module(address).piece(address)
-            self._writes[key] = piece is not None and self._writes_through(piece, key, depth)
+            self._writes[key] = self._writes_through(piece, start, register, written, depth)
         return self._writes[key]
 
-    def _writes_through(self, piece: Piece, key: tuple[int, int, range, bool], depth: int) -> bool:
+    def _writes_through(self, piece: Piece, start: int, register: int, written: range, depth: int) -> bool:
         module = self.program.module(piece.address)
-        address, register, written, is_sure = key
         # where, what has the pointer: a register, or a place on the stack; and how far behind it that points
-        waiting: list[_Held] = [(address, register, 0)]
+        waiting: list[_Held] = [(start, register, 0)]
         seen = set(waiting)
         while waiting:
             place, what, far = waiting.pop()
             instruction = module.instruction(place)
             if len(seen) > MOST_SEEN or instruction is None:
-                return len(seen) > MOST_SEEN and not is_sure
+                return len(seen) > MOST_SEEN
             left = range(written.start - far, written.stop - far)
-            held = _held_behind(instruction, what, left, is_sure=is_sure)
+            held = _held_behind(instruction, what, left)
             if held is None:
                 return True
             flow, branch = instruction.flow_control, instruction.near_branch_target
             targets = [] if flow in ENDS else [module.base + instruction.next_ip]
             if branch and flow not in CALLS:
                 targets.append(module.base + branch)
-            outside = [one for one in targets if not piece.address <= one < piece.end]
+            outside = [target for target in targets if not piece.address <= target < piece.end]
             called = self._called_by(module, instruction, outside)
-            if isinstance(what, int) and any(
-                self._writes_when_called(target, (what, left, is_sure), depth) for target in called
-            ):
+            if isinstance(what, int) and any(self._called_writes(target, what, left, depth) for target in called):
                 return True
             if flow in CALLS and what in self.program.convention.lost:
                 continue
             new = {
-                (one, other, far + more)
-                for one in targets
-                if one not in outside
+                (target, other, far + more)
+                for target in targets
+                if target not in outside
                 for other, more in held
                 if abs(far + more) <= _FURTHEST
             }
@@ -132,18 +128,18 @@ class Writers:
             seen |= new
         return False
 
-    def _writes_when_called(self, target: int | str | None, key: tuple[int, range, bool], depth: int) -> bool:
+    def _called_writes(self, target: int | str | None, register: int, written: range, depth: int) -> bool:
         """Whether *target*, a function or an import, writes behind the pointer that a register has at its call."""
-        register, written, is_sure = key
         arguments = self.program.convention.arguments
         if register not in arguments or depth >= _MOST_WRITING:
             return False
         if isinstance(target, str):
             place = WRITTEN.get(target)
-            return not is_sure and place is not None and arguments[place[0]] == register
+            return place is not None and arguments[place[0]] == register
         if target is None or target >= LEAVES:
             return False
-        return self.writes_behind(target, register, written, depth + 1, is_sure=is_sure)
+        piece = self.program.module(target).piece(target)
+        return piece is not None and self._writes_behind(piece, target, register, written, depth + 1)
 
     def _called_by(
         self, module: Module, instruction: Instruction, outside: Iterable[int]
@@ -170,10 +166,13 @@ class Writers:
                 if at == place and instruction.mnemonic != Mnemonic.MOV:
                     if instruction.mnemonic == Mnemonic.LEA:
                         return True
-                elif at == place and register is not None and instruction.op1_kind == OpKind.MEMORY:
-                    start = (module.base + instruction.next_ip, register, written, False)
-                    if self._writes_through(user, start, 0):
-                        return True
+                elif (
+                    at == place
+                    and register is not None
+                    and instruction.op1_kind == OpKind.MEMORY
+                    and self._writes_behind(user, module.base + instruction.next_ip, register, written)
+                ):
+                    return True
         return False
 
     def _may_write(self, module: Module, piece: Piece, place: int, how: int) -> bool:
@@ -308,13 +307,12 @@ def _counts_back(module: Module, piece: Piece, instruction: Instruction, places:
 
 
 def _held_behind(  # noqa: C901, PLR0911  # one for each kind of use
-    instruction: Instruction, what: int | tuple[int, int], written: range, *, is_sure: bool
+    instruction: Instruction, what: int | tuple[int, int], written: range
 ) -> list[tuple[int | tuple[int, int], int]] | None:
     """What has the pointer that *what* has behind *instruction*, each with how far it points behind that.
 
-    None if the *written* bytes from the pointer on are written to, or may be, unless it has to be *is_sure*.
+    None if the *written* bytes from the pointer on are written to, or may be.
     """
-    unknown: list[tuple[int | tuple[int, int], int]] | None = [] if is_sure else None
     base, start = instruction.memory_base, displacement_of(instruction)
     is_move = instruction.mnemonic == Mnemonic.MOV
     if isinstance(what, tuple):
@@ -325,19 +323,19 @@ def _held_behind(  # noqa: C901, PLR0911  # one for each kind of use
         copy = general(instruction.op0_register) if is_move else None
         return [(what, 0)] if copy is None else [(what, 0), (copy, 0)]
     if instruction.is_string_instruction and what == _TO:
-        return unknown
+        return None
     kept: list[tuple[int | tuple[int, int], int]] = [(what, 0)]
     used = [one for one in INFO.info(instruction).used_registers() if general(one.register) == what]
     is_changed = any(one.access in WRITES for one in used)
     if general(base) == what and instruction.mnemonic == Mnemonic.LEA:
         to = general(instruction.op0_register)
         if instruction.memory_index in GENERAL or to is None:
-            return unknown
+            return None
         return [(to, start)] if to == what else [*kept, (to, start)]
     if writes(instruction) and what in {general(base), general(instruction.memory_index)}:
         stop = start + max(int(MemorySizeExt.size(instruction.memory_size)), 1)
         is_indexed = instruction.memory_index in GENERAL
-        if not is_sure if is_indexed else start < written.stop and written.start < stop:
+        if is_indexed or (start < written.stop and written.start < stop):
             return None
     if is_move and instruction.op1_kind == OpKind.REGISTER and general(instruction.op1_register) == what:
         if instruction.op0_kind == OpKind.REGISTER:
@@ -346,7 +344,7 @@ def _held_behind(  # noqa: C901, PLR0911  # one for each kind of use
         return [*kept, ((base, start), 0)] if base in STACK_POINTER | FRAME_POINTER else kept
     if is_changed and instruction.mnemonic in {Mnemonic.ADD, Mnemonic.SUB}:
         if instruction.op1_kind not in _NUMBERS:
-            return unknown
+            return None
         number = instruction.immediate(1)
         number -= number >> 63 << 64
         return [(what, number if instruction.mnemonic == Mnemonic.ADD else -number)]
