@@ -137,8 +137,6 @@ class Interpreter:
         self.ran: dict[int, int] = {}
         self.uses = machine.uses
         self.steps = 0
-        # whether some branch depends on what says nothing about the processor, as far as that was understood
-        self.guesses = False
         # the branches that depend on an answer of which it is known what it shows
         self.understood: set[int] = set()
         self._most = self._most_steps
@@ -301,7 +299,6 @@ class Interpreter:
         """The states where *condition* holds and where it does not, which *state* becomes."""
         opposite = negated(condition)
         shown, other = shown_by(state.flags, condition), shown_by(state.flags, opposite)
-        self.guesses |= not (shown or other)
         if any(facts & FEATURES and facts <= ANY for facts in (shown, other)):
             self.understood.add(self._machine.here)
         taken = state.copy(shown)

@@ -8,7 +8,7 @@ Only pieces with an answer on these ways are run by the interpreter; of all othe
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
 
@@ -22,7 +22,7 @@ from vbuild.dispatch.facts import ASKED, EVERY, facts_of, features, names_of, un
 from vbuild.dispatch.interpreter import Interpreter
 from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import LEAVES, Program
-from vbuild.elf.iced import FlowControl, Instruction
+from vbuild.elf.iced import Instruction
 
 # users of code above the level that are looked at
 _MOST_USERS = 40000
@@ -45,8 +45,6 @@ class Uses:
 
     def __init__(self, answers: Answers) -> None:
         self.program, self._questions, self._answers = answers.program, answers.questions, answers
-        # which piece uses what as an address, and never by a call or a jump, in files that ask the processor
-        self.pointers: set[tuple[int, int]] = set()
         self._table_users: dict[tuple[int, int], tuple[Piece, ...]] = {}
 
     def _node(self, address: int) -> int:
@@ -67,7 +65,6 @@ class Uses:
         if self._answers.is_aware(piece) and (result := self._answers.result(piece)) is not None:
             return self._uses_when_run(piece, result)
         found = {self._node(target): 0 for target in self._questions.targets(piece)}
-        self._note_pointers(piece, found)
         module = self.program.module(piece.address)
         if module.shape(piece).falls_through and (after := module.piece(piece.end)):
             found[after.address] = 0
@@ -75,13 +72,10 @@ class Uses:
 
     def _uses_when_run(self, piece: Piece, result: Interpreter) -> dict[int, int]:
         found: dict[int, int] = {}
-        called: set[int] = set()
-        for (site, target), facts in result.uses.items():
+        for (_, target), facts in result.uses.items():
             node = self._node(target)
             if node != piece.address:
                 found[node] = found.get(node, EVERY) & facts
-                if self._is_branch(site, target):
-                    called.add(node)
         # code of others that was followed
         for address, facts in result.ran.items():
             module = self.program.module(address)
@@ -90,37 +84,9 @@ class Uses:
             instruction = module.instruction(address)
             if (instruction is None or module.needs(instruction)) and (other := module.piece(address)):
                 found[other.address] = found.get(other.address, EVERY) & facts
-                called.add(other.address)
         handlers = self.program.module(piece.address).handlers_of(piece)
         found.update((self._node(handler), 0) for handler in handlers)
-        called.update(map(self._node, handlers))
-        if result.guesses and self._questions.asks_in(self.program.module(piece.address)):
-            self.pointers |= {(piece.address, node) for node in found.keys() - called}
         return found
-
-    def _note_pointers(self, piece: Piece, found: Iterable[int]) -> None:
-        """Note which of the nodes *found* to be used by *piece*, which is not run, it never calls or jumps to."""
-        module = self.program.module(piece.address)
-        if not self._questions.asks_in(module):
-            return
-        called: set[int] = set()
-        for target, flow, _, _ in module.shape(piece).outward:
-            if flow == FlowControl.NEXT:
-                continue
-            places = (self.program.destination(target), self.program.behind(module, target - module.base))
-            called.update(self._node(place) for place in places if isinstance(place, int) and place < LEAVES)
-        self.pointers |= {(piece.address, node) for node in found if node not in called}
-
-    def _is_branch(self, site: int, target: int) -> bool:
-        """Whether the instruction at *site* calls *target*, or jumps there; a call may also hand *target* over."""
-        module = self.program.module(site)
-        instruction = module.instruction(site)
-        if instruction is None:
-            return True
-        if to := instruction.near_branch_target:
-            return self.program.destination(module.base + to) == target
-        # what is left in a register at a return is handed over, too
-        return instruction.flow_control not in {FlowControl.NEXT, FlowControl.RETURN}
 
     def all_leading(self, above: Iterable[Piece]) -> set[int] | None:
         """The pieces from which calls and jumps seem to lead to those *above*; None for too many."""
@@ -244,7 +210,6 @@ class Doubt(StrEnum):
     UNCLEAR = (
         "no test that suffices was seen on the ways that lead there, but not each condition on these was understood"
     )
-    POINTED = "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
     UNFOLLOWED = "the ways that lead there were not followed to the end"
     MASKED = "only where a hypervisor or the system masks what the processor has"
 
@@ -412,32 +377,25 @@ class Reach:
             users, roots, unfollowed = self._uses.cone(own)
             uses = defaultdict(dict, users).__getitem__
         found: dict[int, Unguarded] = {}
-        for is_followed, doubt in (
-            (True, None), (True, Doubt.POINTED), (False, Doubt.UNFOLLOWED), (False, Doubt.POINTED),
-        ):  # fmt: skip
-            has_more = self._uses.pointers or (not is_followed and (unfollowed or self._answers.work.given_up))
-            if doubt and (not has_more or found.keys() == own.keys()):
+        given_up = self._answers.work.given_up
+        for is_followed, doubt in (True, None), (False, Doubt.UNFOLLOWED):
+            if doubt and (not (unfollowed or given_up) or found.keys() == own.keys()):
                 continue
+            hidden = given_up if is_followed else frozenset()
             starts = roots if is_followed else [*roots, *unfollowed]
-            edges = self._edges(uses, own, is_followed=is_followed, with_pointers=doubt == Doubt.POINTED)
-            reached, parents = self._forwards(edges, starts)
+            reached, parents = self._forwards(uses, starts, hidden)
             self._reached |= reached.keys()
-            if doubt is None:
+            if is_followed:
                 self._using = {}
-                for user in reached:
-                    for used, facts in edges(user):
+                for user in reached.keys() - hidden:
+                    for used, facts in uses(user).items():
                         self._using.setdefault(used, {})[user] = facts
             for address, need in own.items():
-                if (
-                    address in found
-                    or address not in reached
-                    or (is_followed and address in self._answers.work.given_up)
-                ):
+                if address in found or address not in reached or address in hidden:
                     continue
                 if missing := need & ~reached[address]:
                     half = self._half_shown(address, missing, reached[address])
-                    is_less = doubt != Doubt.POINTED or half == Doubt.MASKED
-                    found[address] = self._unguarded(address, missing, parents, half if is_less and half else doubt)
+                    found[address] = self._unguarded(address, missing, parents, half or doubt)
         return found
 
     def _conditions(self, piece: Piece) -> Conditions:
@@ -449,36 +407,16 @@ class Reach:
             self._decided[piece.address] = Conditions(self.program, piece, self._answers.references, understood)
         return self._decided[piece.address]
 
-    def _edges(
-        self,
-        uses: Callable[[int], Mapping[int, int]],
-        own: Mapping[int, int],
-        *,
-        is_followed: bool,
-        with_pointers: bool,
-    ) -> Callable[[int], Iterable[tuple[int, int]]]:
-        """What a node uses; without uses of code above the level that are only an address, unless *with_pointers*."""
-
-        def edges(node: int) -> Iterable[tuple[int, int]]:
-            if is_followed and node in self._answers.work.given_up:
-                return ()
-            items = uses(node).items()
-            if with_pointers:
-                return items
-            return [(to, facts) for to, facts in items if to not in own or (node, to) not in self._uses.pointers]
-
-        return edges
-
     def _forwards(
-        self, edges: Callable[[int], Iterable[tuple[int, int]]], starts: Iterable[int]
+        self, uses: _Uses, starts: Iterable[int], hidden: Collection[int]
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """What is reached from *starts* with the facts known there, and from where it was reached first."""
+        """What is reached from *starts* with the facts known there, and from where; what *hidden* nodes use is not."""
         reached: dict[int, int] = dict.fromkeys(starts, facts_of(self._answers.features))
         parents: dict[int, int] = {}
         waiting = deque(reached)
         while waiting:
             node = waiting.popleft()
-            for target, facts in edges(node):
+            for target, facts in uses(node).items() if node not in hidden else ():
                 known = facts | reached[node]
                 if target not in reached or reached[target] & known != reached[target]:
                     # the way that is shown is the one on which least is known
