@@ -39,7 +39,9 @@ def pairs(one: Value, other: Value, operation: Callable[[int, int], int]) -> dic
 
 @given(choices, choices, st.sampled_from(sorted(BITWISE)))
 def test_bitwise_operations_of_few_numbers_are_exact(one: Value, other: Value, kind: str) -> None:
-    assert cases(values.bitwise(one, other, kind)) == pairs(one, other, BITWISE[kind])
+    result, exact = cases(values.bitwise(one, other, kind)), pairs(one, other, BITWISE[kind])
+    # a number that is sure says nothing more
+    assert result == (exact if len(exact) > 1 else dict.fromkeys(exact, 0))
 
 
 @given(words, words, st.sampled_from(sorted(BITWISE)))
