@@ -61,7 +61,7 @@ class Workplace:
         workdir = Workdir.at(folder)
         for name, program in host_compilers().items():
             said = name.rpartition("linux-gnu-")[2]
-            workdir.add_program(name, f'echo "{said} $*" >> {folder}/started\nexec {program} "$@"')
+            workdir.add_program(name, f'echo "{said} $*" >> "${{0%/*}}/../started"\nexec {program} "$@"')
         test = (
             f"[test]\ncommand = \"python {folder}/gates/gate.py test && python -c 'import demo'\"\nemulate = 'never'\n"
         )
