@@ -51,7 +51,8 @@ class Writers:
             start = instruction.ip_rel_memory_address
             if instruction.mnemonic == Mnemonic.LEA:
                 is_near = start <= near.stop or _counts_back(module, piece, instruction, near)
-                if is_near and self._may_write(module, piece, start, Mnemonic.LEA):
+                is_left = is_near and not self._only_hands_over(module, piece, instruction, table)
+                if is_left and self._may_write(module, piece, start, Mnemonic.LEA):
                     yield piece
                 continue
             # a vector may begin in front of it
@@ -80,6 +81,32 @@ class Writers:
                 continue
             if piece := module.piece(module.base + site):
                 yield piece
+
+    def _only_hands_over(self, module: Module, piece: Piece, instruction: Instruction, table: range) -> bool:
+        """Whether the address in front of *table* that *instruction* makes only goes to code that writes less far.
+
+        What that does with it besides is not asked: it is not asked either of code that has the address of a variable.
+        Rust's code hands over its constants so, which stand in front of the answers that it keeps.
+        """
+        register, start = general(instruction.op0_register), instruction.ip_rel_memory_address
+        if register not in self.program.convention.arguments or start >= table.start:
+            return False
+        target = self._handed_to(module, piece, instruction.next_ip, register)
+        called = self.program.module(target).piece(target) if isinstance(target, int) and target < LEAVES else None
+        written = range(table.start - start, table.stop - start)
+        return called is not None and not self._writes_behind(called, called.address, register, written)
+
+    def _handed_to(self, module: Module, piece: Piece, start: int, register: int) -> int | str | None:
+        """What is called with the *register* as it is at *start*, if nothing else is done before; else None."""
+        place = module.base + start
+        while place < piece.end and (instruction := module.instruction(place)):
+            if instruction.flow_control == FlowControl.CALL:
+                return self.program.destination(module.base + instruction.near_branch_target)
+            used = INFO.info(instruction).used_registers()
+            if instruction.flow_control != FlowControl.NEXT or any(general(one.register) == register for one in used):
+                return None
+            place = module.base + instruction.next_ip
+        return None
 
     def _writes_behind(self, piece: Piece, start: int, register: int, written: range, depth: int = 0) -> bool:
         """Whether *piece* writes, from *start* on, to bytes *written* from where the pointer in the *register* leads.
