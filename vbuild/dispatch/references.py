@@ -55,6 +55,7 @@ class References:
         self._all_registers = Registers(frozenset(program.convention.arguments), self._lost, _MOST_WORDS)
         self._registers: dict[int, Registers] = {}
         self._results_used: dict[tuple[int, int], bool] = {}
+        self._dead: dict[int, bool] = {}
 
     def registers(self, address: int, depth: int = 0) -> Registers:
         """The registers that the function at *address* uses."""
@@ -214,9 +215,51 @@ class References:
                 # into the middle of it
                 return None
             is_user = sites or any(one.target - module.base in slots for one in shape.outward)
-            if is_user:
+            if is_user and not self._is_dead(user):
                 found[user.address] = user
         return found if len(found) <= MOST_USERS else None
+
+    def _is_dead(self, piece: Piece, depth: int = 0) -> bool:
+        """Whether nothing leads to *piece*: nothing refers to it but code that nothing leads to."""
+        if piece.address not in self._dead:
+            # what leads to itself is not looked through
+            self._dead[piece.address] = False
+            self._dead[piece.address] = self._found_dead(piece, depth)
+        return self._dead[piece.address]
+
+    def _found_dead(self, piece: Piece, depth: int) -> bool:
+        module = self.program.module(piece.address)
+        addresses = range(piece.address - module.base, piece.end - module.base)
+        if depth > _MOST_CALLED or any(module.base + place in module.entries for place in addresses):
+            return False
+        if not all(self._is_only_called(module, place) for place in module.places_of(addresses.start, addresses.stop)):
+            return False
+        if self.program.importers(module, addresses):
+            return False
+        users = {one.address: one for one in (*module.pieces_near(piece), *self._questions.users(module, addresses))}
+        return all(
+            self._is_dead(one, depth + 1) for one in users.values() if one != piece and self._leads_to(one, piece)
+        )
+
+    def _leads_to(self, user: Piece, piece: Piece) -> bool:
+        """Whether code of *user* refers to *piece*, or runs on into it, or *piece* handles its errors."""
+        module = self.program.module(user.address)
+        is_next = user.end == piece.address and module.shape(user).falls_through
+        if is_next or piece.address in module.handlers_of(user):
+            return True
+        end = user.address
+        for instruction in module.instructions(user):
+            end = module.base + instruction.next_ip
+            target = instruction.near_branch_target
+            if not target and instruction.is_ip_rel_memory_operand:
+                target = instruction.ip_rel_memory_address
+            if not target:
+                continue
+            places = (self.program.destination(module.base + target), self.program.behind(module, target))
+            if any(isinstance(place, int) and piece.address <= place < piece.end for place in places):
+                return True
+        # behind bytes that are not instructions nobody knows what stands
+        return end < user.end
 
     @staticmethod
     def _is_only_called(module: Module, slot: int) -> bool:
