@@ -22,6 +22,7 @@ from vbuild.dispatch.machine_state import (
     CC,
     RAX,
     TESTS,
+    Compared,
     Operation,
     Stack,
     State,
@@ -310,6 +311,7 @@ class Interpreter:
     def _narrow(self, after: State, condition: int) -> None:
         """Note in *after* what a compared value can be where *condition* holds."""
         flags = after.flags
+        self._note_change(after, condition)
         if flags is None or flags.place is None or flags.only or not isinstance(flags.other, int):
             return
         test, number = TESTS.get(condition), flags.other
@@ -331,6 +333,14 @@ class Interpreter:
                 after.registers[flags.place] = narrowed
             elif flags.place in after.stack:
                 after.stack[flags.place] = (after.stack[flags.place][0], narrowed)
+
+    def _note_change(self, state: State, condition: int) -> None:
+        """Note where *condition* shows that a variable has not got its first value any more: it never gets it again."""
+        flags, test = state.flags, TESTS.get(condition)
+        if isinstance(flags, Compared) and flags.source and test and isinstance(flags.other, int):
+            first = self._variables.first_value(*flags.source)
+            if first is not None and not test(first, flags.other, flags.size):
+                state.changed |= {flags.source}
 
     def _jump(self, target: int, state: State, entry: int) -> list[tuple[int, State]]:
         """Where a jump to *target* goes: to a place in the same function, or to another, which returns for this one."""

@@ -209,6 +209,8 @@ class Machine:
         number, size, below = GENERAL[register]
         if state.flags and state.flags.place == number:
             state.flags = replace(state.flags, place=None)
+        if state.source and state.source[0] == number:
+            state.source = None
         if size >= CLEARS_THE_REST:
             state.registers[number] = values.truncated(value, size)
             return
@@ -257,7 +259,10 @@ class Machine:
             for _, pointer in module.pointers_in(range(place, place + size)):
                 self.use(module.base + pointer, state.facts)
             return None
-        return self.variables.load(address, size)
+        value = self.variables.load(address, size)
+        if (address, size) in state.changed and (first := self.variables.first_value(address, size)) is not None:
+            return values.without(value, first)
+        return value
 
     def store(self, address: Value, size: int, value: Value, state: State) -> None:  # noqa: C901  # each kind of place
         cases = values.cases_of(address)
@@ -286,6 +291,8 @@ class Machine:
                 if self.is_given_addresses:
                     self.hand_out(value, state)
                 self.variables.store(place, size, value, state.facts | shown)
+                if len(cases or ()) == 1:
+                    state.changed |= {(place, size)}
 
     def copy(self, to: Value, source: Value, size: Value, state: State) -> bool:
         """Copy *size* bytes, if it is known where to and how many; False if not."""
@@ -386,6 +393,8 @@ class Machine:
             one.stack if one.stack.parts == other.stack.parts else self._joined_stacks(one, other, joined, address),
             one.flags if one.flags == other.flags else None,
             one_facts & other_facts,
+            one.source if one.source == other.source else None,
+            one.changed & other.changed,
         )
 
     def is_dead(self, address: int, register: int) -> bool:

@@ -123,6 +123,9 @@ class State(Struct):
     stack: Stack = field(default_factory=lambda: Stack({}))
     flags: "Compared | Chained | None" = None
     facts: int = 0
+    # the variable that the value in a register, by number, comes from; variables that have lost their first value
+    source: tuple[int, tuple[int, int]] | None = None
+    changed: frozenset[tuple[int, int]] = frozenset()
 
     def copy(self, facts: int = 0) -> "State":
         return State(
@@ -131,13 +134,15 @@ class State(Struct):
             self.stack.copy(),
             self.flags,
             self.facts | facts,
+            self.source,
+            self.changed,
         )
 
 
 class Compared(Struct, frozen=True):
     """The flags after a comparison of two values of *size* bytes; *only* these conditions are known if given.
 
-    *place* says which register, by number, or place on the stack had the first value.
+    *place* says which register, by number, or place on the stack had the first value, *source* which variable.
     """
 
     one: Value
@@ -145,6 +150,7 @@ class Compared(Struct, frozen=True):
     size: int
     place: int | None = None
     only: frozenset[int] | None = None
+    source: tuple[int, int] | None = None
 
 
 class Chained(Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from vbuild.dispatch import values
-from vbuild.dispatch.facts import ANY, ASKED
+from vbuild.dispatch.facts import ANY, ASKED, EVERY
 from vbuild.dispatch.libc import ALLOCATORS
 from vbuild.dispatch.module import Piece
 from vbuild.dispatch.program import HEAP, PARAMETERS, Program, Work
@@ -257,6 +257,8 @@ class Variables:
         self.written_by: dict[Key, set[int]] = {}
         # variables that were read before anything that tells was written to them
         self._silent: set[Key] = set()
+        # variables to which their first value is written again
+        self._restored: set[Key] = set()
         # the features of which an answer is where it is not followed: in a field of some structure, or overwritten
         self.lost = 0
         # objects, by their start: whether code writes there
@@ -304,6 +306,14 @@ class Variables:
     def leads_to_answer(self, address: int) -> bool:
         """Whether an answer was written to the variable at *address*, or a little behind it."""
         return not self._telling.isdisjoint(range(address, address + NEAR))
+
+    def first_value(self, address: int, size: int) -> int | None:
+        """What stands in the variable from the start, if no code writes just that there; None if some may."""
+        key = (address, size)
+        if key not in self.held or key in self._restored or not self.is_variable(address):
+            return None
+        module = self.program.module(address)
+        return int.from_bytes(module.bytes_at(address - module.base, size), "little")
 
     def store(self, address: int, size: int, value: Value, facts: int) -> None:
         """Note that *value* is written to *address* where the processor has *facts*."""
@@ -499,6 +509,10 @@ class Variables:
         self._work.queue.update(pieces)
 
     def _join(self, key: Key, value: Value, facts: int) -> None:
+        first = self.first_value(*key)
+        if first is not None and values.shown_equal(value, first) != EVERY:
+            self._restored.add(key)
+            self._work.again(self.readers.get(key, ()))
         old = self.held[key]
         if old is None:
             return
