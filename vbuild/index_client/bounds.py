@@ -31,7 +31,7 @@ _STEPS = 4
 
 
 class _Deadline(Struct, frozen=True):
-    """When the headers of an answer have to be there, by `time.monotonic`, *seconds* after the request."""
+    """When the headers of an answer have to be there, by `time.monotonic`."""
 
     seconds: float
     ends: float
@@ -54,7 +54,6 @@ def no_deadline_left() -> Iterator[None]:
 
 
 def begin(request: httpx2.Request) -> None:
-    """Start the deadline of *request*; a hook."""
     seconds = _STEPS * ((request.extensions.get("timeout") or {}).get("read") or PATIENCE)
     _deadline.set(_Deadline(seconds, time.monotonic() + seconds))
 
@@ -162,7 +161,7 @@ class BoundedClient(PyPIClient):
 
 
 def bound(response: httpx2.Response) -> None:
-    """Bound *response*, of which only the headers have come; a hook of `BoundedClient`."""
+    """A hook of `BoundedClient`; only the headers have come."""
     request = response.request
     is_file = request.extensions.get(_IS_FILE, False) and response.is_success
     bounds = FILE if is_file else PAGE
@@ -221,7 +220,6 @@ class _Bounded(httpx2.SyncByteStream):
 
 
 def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Inflate *pieces* of gzip or zlib, at most `_PIECE` at once."""
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells gzip from zlib by its head
     try:
         for piece in pieces:

@@ -133,7 +133,6 @@ class Indexes(Struct, frozen=True):
         )
 
     def with_place(self, place: str | os.PathLike[str]) -> Self:
-        """The same indexes, and *place*, a folder or the URL of another index."""
         text = _located(os.fspath(place))
         if text.startswith("file:"):
             return replace(self, find_links=(*self.find_links, text))
@@ -161,14 +160,13 @@ class Indexes(Struct, frozen=True):
 
 
 def _stored_listing(key: tuple[object, ...]) -> tuple[str, _States]:
-    """What pip printed for *key* in another process, and the states of its files then; empty if unknown."""
     with suppress(VbuildError, ValueError, TypeError):
         return convert(json.loads(Cache.of(Part.PROBES).text(_name(key)) or ""), tuple[str, _States])
     return "", ()
 
 
 def _store_listing(key: tuple[object, ...], listing: str) -> None:
-    """Keep what pip printed for *key* for other processes, of settings those that are read, if that has no secret."""
+    """Keep the settings that are read for other processes, unless they have a secret."""
     lines = ((line, _LINE.fullmatch(line)) for line in listing.splitlines())
     text = "\n".join(line for line, match in lines if _FILE.fullmatch(line) or (match and match["key"] in _KEYS))
     if "://" not in text and "@" not in text:
@@ -210,18 +208,12 @@ def venv_command(python: Path | str, folder: Path, *options: str) -> list[str]:
 
 
 def install_command(python: Path | str, *words: str, builds: bool) -> list[str]:
-    """The command that installs packages into the environment of *python*; *words* are options and packages.
-
-    What has no wheel is built if *builds*, which runs its code; else the command fails, and `unbuilt` says why.
-    """
+    """What has no wheel is built if *builds*, which runs its code; else the command fails, and `unbuilt` says why."""
     return [find_uv_bin(), "pip", "install", *_UV_OPTIONS, *_building(builds), "--python", str(python), *words]
 
 
 def compile_command(python: Path | str, files: Iterable[Path], output: Path, *options: str, builds: bool) -> list[str]:
-    """The command that resolves the requirements in *files* for *python* and writes the packages to *output*.
-
-    *builds* as for `install_command`: some sdists say only when they are built what they require.
-    """
+    """Some sdists say only when they are built what they require: *builds* is as for `install_command`."""
     paths = ("--python", str(python), "--output-file", str(output), *map(str, files))
     return [find_uv_bin(), "pip", "compile", *_UV_OPTIONS, *_building(builds), *options, *paths]
 

@@ -31,7 +31,7 @@ _KNOWN = ("http://", "https://", "file:")
 
 
 class Mirror(Struct, frozen=True):
-    """The URL of an archive, without a slash at its end, and the components in use."""
+    """An archive, its *url* without a slash at its end."""
 
     url: str
     components: tuple[str, ...] = ("main",)
@@ -58,7 +58,7 @@ def mirrors(environment: Mapping[str, str] = os.environ, *, apt: Path = _APT) ->
 def fetch_debian(
     name: str, version: str, sha256: str, target: Path, *, indexes: Indexes, archives: Iterable[Mirror] | None = None
 ) -> None:
-    """Write the upstream source of *name* in *version* with the hash *sha256* to *target*, from one of *archives*.
+    """Write the upstream source of *name* with the hash *sha256* to *target*.
 
     *indexes* have proxy and certificates. `FetchError` if no mirror has it; then nothing is at *target*.
     """
@@ -112,7 +112,6 @@ def _configured(apt: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _deb822(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The entries of *text*: paragraphs of fields, whose further lines are indented."""
     lines = (line for line in text.splitlines() if not line.startswith("#"))
     for paragraph in re.split(r"\n[ \t]*\n", "\n".join(lines)):
         joined = re.sub(r"\n[ \t]+", " ", paragraph.strip())

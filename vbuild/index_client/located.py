@@ -1,10 +1,8 @@
 """Files as indexes list them, as somebody wants them, and by the URLs that users type.
 
-    https://HOST/demo-1.0-….whl            the file, downloaded
-    https://HOST/links.html, .../simple/   the page of a project below it, or else the page itself; or all projects
-    dist                                   a folder of this machine
-
-`vbuild.index_client.packages` asks indexes; `vbuild.index_client.pages`, imported when a URL is asked for, reads pages.
+https://HOST/demo-1.0-….whl            the file, downloaded
+https://HOST/links.html, .../simple/   the page of a project below it, or else the page itself; or all projects
+dist                                   a folder of this machine
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file of a project at *url*, with the SHA-256 that the index states, or None."""
+    """A file of a project; *sha256* is what the index states."""
 
     file: str
     version: Version
@@ -98,7 +96,6 @@ class LocatedFile(Struct, frozen=True):
 
 @contextmanager
 def connected(*places: str | Path) -> Iterator[None]:
-    """Make all requests of the block to the servers among *places* through one client."""
     if all(isinstance(place, Path) for place in places):
         yield
         return
@@ -133,7 +130,6 @@ def files_at(place: str | Path, project: str) -> tuple[LocatedFile, ...]:
 
 
 def all_files_at(url: str) -> tuple[LocatedFile, ...]:
-    """The files that the page at *url* lists, yanked ones too, by name; of a simple index those of all projects."""
     from vbuild.index_client.pages import all_links_to_files
 
     return _located(shown_place(url), all_links_to_files(url))

@@ -1,8 +1,6 @@
 """Files of projects on the package indexes: where they are listed, with which hashes, and how they are downloaded.
 
-    Indexes -> a client with pip's certificates, proxy and credentials -> a finder for every place -> files of a project
-
-Of a file that is downloaded only its hash shows that it is the right one.
+Indexes -> a client with pip's certificates, proxy and credentials -> a finder for every place -> files of a project
 """
 
 import hashlib
@@ -47,8 +45,6 @@ _SHOWN = 5
 
 
 class Problems(list[str]):
-    """What went wrong at the places so far, in order."""
-
     def note(self, response: httpx2.Response) -> None:
         """Keep an index's refusal, which the finder takes for an empty page; 404 means that it lacks the project."""
         if response.is_error and response.status_code != httpx2.codes.NOT_FOUND:
@@ -271,7 +267,7 @@ class _Search:
         return sorted(fitting, key=lambda link: not link.filename.endswith(".tar.gz"))
 
     def saved(self, client: PyPIClient, link: Link, target: Path) -> bool:
-        """Write the file at *link* to *target*; return whether it has the hash."""
+        """Returns whether the file has the hash."""
         try:
             with at(self.wanted):
                 digest = save(client, link.url_without_fragment, target, stop=self.stop)
@@ -294,10 +290,7 @@ class _Search:
 def download_best(
     project: str, rank: Callable[[ListedFile], int | None], folder: Path, *, indexes: Indexes
 ) -> Path | None:
-    """The file of *project* with the lowest rank, downloaded into *folder*; None if every rank is None.
-
-    Only files whose hash an index states are considered.
-    """
+    """The file of *project* with the lowest rank, downloaded into *folder*; None if every rank is None."""
     files = files_of(project, indexes=indexes)
     ranked = [(place, file) for file in files if file.sha256 and (place := rank(file)) is not None]
     if not ranked:
@@ -309,7 +302,7 @@ def download_best(
 
 
 def requirement_of(text: str) -> Requirement | None:
-    """The project and versions that *text* names, as in torch or torch==2.9.1; None if it does not name any."""
+    """The project and versions in *text*, such as torch==2.9.1, or None."""
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
@@ -346,7 +339,7 @@ def download_wheel(
 
 
 def _rank(file: str, ranks: Mapping[Tag, int]) -> int | None:
-    """How well the wheel *file* fits the Python whose tags have *ranks*, 0 the best; None if it does not."""
+    """The rank of the wheel *file*, 0 the best; None if it does not fit."""
     try:
         # what it cannot parse has a variant label, or is an sdist
         tags = parse_wheel_filename(file)[3]

@@ -1,7 +1,6 @@
 """What servers answer at the URLs that users type: files, pages of links, and the pages of an index.
 
-Requests are made as those to package indexes are: with pip's certificates, proxy and credentials. A `Store` keeps files
-by their hash, so that a run which was killed continues:
+A `Store` keeps files by their hash, so that a run which was killed continues:
 
     <sha256>.part     the first bytes of the file, as many as have come
     <sha256>          the file, compared with its hash
@@ -113,10 +112,7 @@ def read(url: str) -> bytes:
 
 @contextmanager
 def opened_at(url: str, name: str) -> Iterator[BinaryIO]:
-    """Open the file *name* at *url* for reading.
-
-    Only what is read is transferred, or else all of it, to a temporary file, if its server cannot send parts.
-    """
+    """Only what is read is transferred, or else all of it, to a temporary file, if its server cannot send parts."""
     with ExitStack() as stack:
         client = stack.enter_context(asking())
         try:
@@ -361,7 +357,7 @@ def _unlinked(path: Path) -> int:
 
 
 def _begins_at(response: httpx2.Response, first: int) -> bool:
-    """Whether *response* is the bytes from *first* on, as requested, and not the whole file."""
+    """Whether *response* has the bytes from *first* on, and not the whole file."""
     if response.status_code != HTTPStatus.PARTIAL_CONTENT:
         return False
     match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))

@@ -3,8 +3,7 @@
     bytes=-131072        the first request: the end, where an archive has its directory, and the size of the whole
     bytes=65536-131071   then what is read, in pieces; larger ones if it is read in order
 
-All requests go to the URL that the index named, with pip's certificates, proxy and credentials. Each answer is compared
-with its request; a server that sends the whole file instead is refused after its headers.
+Each answer is compared with its request; a server that sends the whole file is refused after its headers.
 https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
 """
 
@@ -105,14 +104,13 @@ class Ranged(io.RawIOBase):
 
 @contextmanager
 def ranged(listed: ListedFile, *, indexes: Indexes) -> Iterator[Ranged]:
-    """The *listed* file, open for reading in parts."""
     with client_of(indexes, lambda _response: None) as client, opened(client, listed) as file:
         yield file
 
 
 @contextmanager
 def opened(client: PyPIClient, listed: ListedFile) -> Iterator[Ranged]:
-    """The same through *client*, which serves many files, also in several threads."""
+    """The *listed* file, read in parts; *client* may serve several threads."""
     link = Link(listed.url)
     with ExitStack() as stack:
         if link.is_file:
@@ -178,7 +176,7 @@ class _Remote:
             raise FetchError(f"{self.shown}: {error or type(error).__name__}") from error
 
     def _checked(self, response: httpx2.Response, range_text: str, span: range | None) -> range:
-        """The span in *response*; `FetchError` if it is not the one that was requested."""
+        """The span in *response*; `FetchError` unless it was requested."""
         status = f"{response.status_code} {response.reason_phrase}"
         if response.status_code == httpx2.codes.OK:
             raise FetchError(

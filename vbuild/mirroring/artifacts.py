@@ -72,7 +72,6 @@ def write_artifacts(site_folder: Path, folder: Path) -> MirrorArtifacts:
 
 
 def _file(blobs: Path, path: Path, title: str, *, sha256: str | None = None) -> Descriptor:
-    """The file at *path* as a layer; `RepackageError` if it cannot be read, or its hash is not *sha256*."""
     try:
         digest, size = sha256_of(path), path.stat().st_size
     except OSError as error:

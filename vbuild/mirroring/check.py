@@ -157,7 +157,7 @@ def _of_index(folder: Path, site: Site) -> Iterator[str]:
 def _of_documents(
     folder: Path, labelled: Iterable[MirroredFile], listed: Mapping[tuple[str, str], IndexedFile]
 ) -> Iterator[str]:
-    """What is wrong with the variants.json of the index, whose variants are *labelled*."""
+    """What is wrong with the variants.json of the index."""
     projects: dict[str, list[Path]] = {}
     for file in labelled:
         projects.setdefault(file.original.project, []).append(folder / file.path)
@@ -199,7 +199,6 @@ def _of_provenance(folder: Path, site: Site) -> Iterator[str]:
 
 
 def _text(path: Path) -> str:
-    """The text of the file at *path*, empty if it cannot be read."""
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError):

@@ -43,7 +43,7 @@ class Wanted(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True):
-    """A file for the site at *path*, not yet in it, and the bytes of its attestation, if it has one."""
+    """A file for the site, not yet in it."""
 
     file: MirroredFile
     path: Path
@@ -91,8 +91,6 @@ def make_all(
 
 
 class _Fetched(Struct, frozen=True):
-    """The *path* of an original, and its provenance at the index."""
-
     path: Path
     attestation: bytes | None
 
@@ -136,7 +134,6 @@ def _place(work: Path, want: Wanted) -> Path:
 
 
 def _earlier(work: Path, want: Wanted) -> Made | None:
-    """What an earlier run made of it."""
     place = _place(work, want)
     try:
         file = msgspec.json.decode(read_file(place / _RECORD), type=MirroredFile)
@@ -170,7 +167,6 @@ def _make(work: Path, want: Wanted, fetched: _Fetched) -> Made:
 
 
 def _cut(source: Path, place: Path, want: Wanted) -> MirroredFile:
-    """The wheel at *source* in *place*, cut, or as it is with the reason."""
     with open_wheel(source) as wheel:
         size = sum(member.size for member in wheel.members)
     packed = source.stat().st_size

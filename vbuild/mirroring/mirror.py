@@ -56,7 +56,7 @@ class Mirrored(Struct, frozen=True):
         return tuple(file for file in self.files if not file.cut.label)
 
     def usage(self) -> Iterator[str]:
-        """For each machine its name, and the commands that install from the site there."""
+        """The commands that install on each machine."""
         for machine in self.site.machines if self.folder else ():
             yield f"{machine.name}:"
             yield from install_lines(str(self.folder), machine, url=self.site.url)
@@ -212,7 +212,6 @@ class _Run(Struct, frozen=True):
         *,
         unused: Iterable[MirroredFile] = (),
     ) -> Site:
-        """The site of the *files*, of which machines install those that *installs* names, and *unused* ones."""
         all_files = tuple(sorted((*files, *unused), key=lambda file: file.path))
         machines = []
         for machine in self.machines:
@@ -252,7 +251,7 @@ def _check(machines: Sequence[FleetMachine]) -> None:
 
 
 def _kept_files(wanted: Iterable[Wanted], before: Site, folder: Path) -> tuple[list[MirroredFile], list[Wanted]]:
-    """The files of the old site in *folder* that are as *wanted*, and what is missing."""
+    """The files of the old site that are as *wanted*, and what is missing."""
     kept, missing = [], []
     old_files: dict[str, list[MirroredFile]] = {}
     for file in before.files:

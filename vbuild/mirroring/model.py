@@ -27,7 +27,7 @@ _AMD = "amd"
 
 
 class FleetMachine(Struct, frozen=True):
-    """A kind of machine in the fleet; its lock is called by *name*."""
+    """A kind of machine; its lock is called by *name*."""
 
     name: str
     machine: Machine
@@ -48,7 +48,7 @@ class FleetMachine(Struct, frozen=True):
 class Cut(Struct, frozen=True):
     """How to cut one file: keep code for *gpus*, all of it if empty, compressed anew or not.
 
-    *strip* says which symbols go; *drop* has globs of what is left out. With a *label* it becomes a variant wheel.
+    *drop* has globs of what is left out. With a *label* it becomes a variant wheel.
     """
 
     gpus: str = ""
@@ -96,7 +96,6 @@ class Cut(Struct, frozen=True):
         return not self.gpus and not self.cuts.more
 
     def without_gpus(self) -> "Cut":
-        """The cut of a file without GPU code."""
         if self.strip is Strip.NOTHING and not self.drop:
             return Cut()
         return replace(self, gpus="", recompressed=False)
@@ -105,11 +104,10 @@ class Cut(Struct, frozen=True):
 class MirrorRequest(Struct, frozen=True, kw_only=True):
     """How a mirror is made: what is cut, and what else is kept.
 
-    *recompress* is None to do so if all drivers allow it; *strip* and *drop* are as in `Cuts`. With *variants*, there
-    is also a variant wheel for each kind of GPUs. *prune* removes what no machine installs any more. If the site is
-    served at *url*, locks name URLs instead of paths. *originals* is a folder that keeps the files as the index has
-    them and is searched before anything is fetched. With *allow_builds*, requirements without a wheel are built to
-    learn what they require.
+    *recompress* is None to do so if all drivers allow it. With *variants*, there is also a variant wheel for each
+    kind of GPUs. *prune* removes what no machine installs any more. If the site is served at *url*, locks name URLs
+    instead of paths. *originals* is a folder that keeps the files as the index has them and is searched before
+    anything is fetched. With *allow_builds*, requirements without a wheel are built to learn what they require.
     """
 
     recompress: bool | None = None
@@ -191,7 +189,7 @@ class MirroredFile(Struct, frozen=True):
 
 
 class SiteMachine(Struct, frozen=True):
-    """A machine of a site; *files* are paths."""
+    """*files* are paths."""
 
     name: str
     gpus: tuple[str, ...]

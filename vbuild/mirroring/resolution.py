@@ -166,7 +166,6 @@ def _read(path: Path) -> Pylock:
 
 
 def _selected(pylock: Pylock, place: Path, machine: FleetMachine) -> Iterator[Original]:
-    """The files of *pylock*, which is at *place*, that *machine* installs."""
     try:
         tags = [tag for text in machine.machine.tags for tag in parse_tag(text)]
         for package, file in pylock.select(environment=_environment(machine.machine), tags=tags):

@@ -141,7 +141,7 @@ _HEAD = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = {python}
 
 
 def lock_of(machine: SiteMachine, files: Mapping[str, MirroredFile], *, url: str | None) -> str:
-    """The lock of *machine*; *files* are the site's by path; *url* is where the site is served."""
+    """The lock of *machine*; *files* are the site's by path."""
     packages = (_package(files[path], url) for path in machine.files)
     return _HEAD.format(python=toml(f">={machine.python}")) + "".join(packages)
 
@@ -162,7 +162,6 @@ def _package(file: MirroredFile, url: str | None) -> str:
 
 
 def install_lines(site: str, machine: SiteMachine, *, url: str | None) -> tuple[str, ...]:
-    """The commands that install on *machine* from the *site*, a folder, or from *url*."""
     place = url.rstrip("/") if url else site
     base = place if url else Path(site).absolute().as_uri()
     return (

@@ -126,5 +126,4 @@ def _checked(place: Path | str, terms: IndexRules) -> Checklist:
 
 
 def merged_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The *findings*, errors first; equal ones about several files become one."""
     return tuple(sorted(merged(findings), key=lambda finding: (not finding.is_error, finding.places, finding.what)))

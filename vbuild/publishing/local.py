@@ -116,7 +116,7 @@ def page(offers: Sequence[OfferedRelease], labels: Sequence[str], *, has_plain: 
 
 
 def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | None) -> str:
-    """The tables for uv: an extra for each label, an explicit index for each, and the sources of projects."""
+    """The tables for uv in pyproject.toml."""
     extras: dict[str, list[str]] = {}
     for label in labels:
         wheels = [wheel for offer in _latest(offers, label) for wheel in wheels_labelled(offer, label) or offer.plain]
@@ -145,7 +145,6 @@ def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str
 
 
 def _exact_pins(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
-    """The requirements that get the wheels of *label*, and the plain ones of projects without it."""
     for offer in _latest(offers, label):
         if label in offer.labels or offer.plain:
             version = local_version(offer.version, label) if label in offer.labels else offer.version
@@ -218,8 +217,6 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 class Local(Struct, frozen=True):
-    """One simple index per label, of wheels whose local version says it."""
-
     url: str | None = None
     name: str = "local"
 
@@ -244,7 +241,6 @@ class Local(Struct, frozen=True):
 
 
 def _of_label(offers: Sequence[OfferedRelease], label: str) -> Iterator[LinkedFile | NewWheel]:
-    """The index of *label*: wheels of that label, and the plain ones of releases without it."""
     own = [wheel for offer in offers for wheel in wheels_labelled(offer, label)]
     without = [offer for offer in offers if not offer.is_companion and label not in offer.labels]
     others = [wheel for offer in without for wheel in offer.plain]
@@ -257,7 +253,6 @@ def _of_label(offers: Sequence[OfferedRelease], label: str) -> Iterator[LinkedFi
                 f"labelled {label}: uv takes one's METADATA for all of a version"
             )
     for wheel in own:
-        # as local version, siblings pinned to the same label
         name = structs.replace(wheel.name.normalised().plain(), version=local_version(wheel.name.version, label))
         yield renamed(wheel, name, folder=label, requirement=partial(_pinned, wheel, label, offers))
     yield from _linked(label, others, offers, own)
@@ -266,7 +261,6 @@ def _of_label(offers: Sequence[OfferedRelease], label: str) -> Iterator[LinkedFi
 def _linked(
     label: str, wheels: Sequence[OfferedWheel], offers: Sequence[OfferedRelease], others: Sequence[OfferedWheel] = ()
 ) -> Iterator[LinkedFile]:
-    """The *wheels* in the index of *label*, and the companions of these and *others*, as they are."""
     for wheel in (*wheels, *companions_with([*others, *wheels], companion_wheels(offers))):
         yield LinkedFile(PurePosixPath(label, wheel.path.name), wheel.path)
 

@@ -2,8 +2,7 @@
 
     Layout, with its options -> plan(offers) -> PublishPlan: outputs, consumers' commands, notes
 
-A plan is a value: `vbuild.publishing.publish` carries it out. Consumers' commands, from a layout's folder, or from the
-URL where it is served:
+Consumers' commands, from a layout's folder, or from the URL where it is served:
 
     https://example.org/whl/local    pip install --extra-index-url …/x86_64_v3/simple    uv pip install --index …
     the folder                       pip install --find-links x86_64_v3                  uv pip install --index ./…
@@ -34,7 +33,7 @@ from vbuild.wheel.name import WheelName
 
 
 class LinkedFile(Struct, frozen=True):
-    """The file at *source*, at *target* in the layout's folder: a hard link if possible."""
+    """A hard link to *source* if possible, else a copy."""
 
     target: PurePosixPath
     source: Path
@@ -46,7 +45,7 @@ class Text(Struct, frozen=True):
 
 
 class Copied(Struct, frozen=True):
-    """The member *member* of the wheel at *wheel*, its compressed bytes as they are, at *path*."""
+    """A member of another wheel, its compressed bytes as they are."""
 
     wheel: Path
     member: str
@@ -70,9 +69,7 @@ Member = Copied | Relinked | Put
 
 
 class NewWheel(Struct, frozen=True):
-    """The wheel *name*, in *folder* of the layout's, made of *members* in that order; new ones compress as in
-    *like*.
-    """
+    """A wheel of *members* in that order; new ones compress as in *like*."""
 
     folder: PurePosixPath
     name: WheelName
@@ -130,7 +127,7 @@ class PublishRule(StrEnum):
 
 
 class ConsumerUse(Struct, frozen=True):
-    """How a consumer gets it: *what* in a sentence, and the *text* to copy, in *language*: sh, toml, text."""
+    """A sentence and the *text* to copy, in *language*: sh, toml, text."""
 
     what: str
     text: str
@@ -138,7 +135,7 @@ class ConsumerUse(Struct, frozen=True):
 
 
 class PublishPlan(Struct, frozen=True):
-    """What to write into the folder called *layout*, in that order, with a README of *uses* and *notes*."""
+    """What to write into the folder *layout*, in that order."""
 
     layout: str
     outputs: tuple[Output, ...]
@@ -173,7 +170,7 @@ def renamed(
     folder: str = "",
     requirement: Callable[[str], str] = str,
 ) -> NewWheel:
-    """The *wheel* under *name*, in *folder* of a layout; *requirement* gives each line of Requires-Dist anew.
+    """*requirement* gives each line of Requires-Dist anew.
 
     Bills of materials that are too large stay as they are.
     """

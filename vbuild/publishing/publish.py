@@ -154,7 +154,7 @@ def _write_wheel(output: NewWheel, folder: Path, press: Deflater, shared: Shared
 
 
 def _write_bill(path: str, output: NewWheel, wheels: Mapping[Path, Wheel], writer: WheelWriter) -> None:
-    """Put the bill of materials of *output* at *path*: of what is written, with what those of *wheels* know of it.
+    """Write the bill of *output* to *path*, with what the bills of *wheels* say.
 
     A wheel that has files of another, and no bill of its own, never had the libraries that went from there.
     """

@@ -1,11 +1,9 @@
 """The wheels to publish, grouped by release, and which releases need each other.
 
-    files, folders -> OfferedWheel, one for each wheel -> OfferedRelease, one for each project and version
+files, folders -> OfferedWheel, one for each wheel -> OfferedRelease, one for each project and version
 
-Every wheel is opened once, for METADATA, WHEEL, RECORD and variant.json.
-
-    torchvision 0.24, cu126:  Requires-Dist: torch==2.9        a sibling: torch 2.9 is published with a cu126, too
-    demo 1.0, cu126:          Requires-Dist: demo-libs==0.187  a companion, which is the same for all variants
+torchvision 0.24, cu126:  Requires-Dist: torch==2.9        a sibling: torch 2.9 is published with a cu126, too
+demo 1.0, cu126:          Requires-Dist: demo-libs==0.187  a companion, which is the same for all variants
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +42,6 @@ class OfferedWheel(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path, *, shared: SharedWheels | None = None) -> Self:
-        """The wheel at *path*, one of those *shared* by several layouts."""
         with shared.open(path) if shared else open_wheel(path) as wheel:
             document = f"{wheel.dist_info}/{VARIANT_JSON}"
             with at(wheel.path.name), at(VARIANT_JSON):
@@ -83,7 +80,7 @@ class OfferedWheel(Struct, frozen=True):
 
     @property
     def tag(self) -> tuple[str, str, str]:
-        """Python, ABI and platform tag: wheels of one tag differ in their variant only."""
+        """Wheels of one tag differ in their variant only."""
         return self.name.python, self.name.abi, self.name.platform
 
     @property
@@ -138,7 +135,7 @@ EXACT_OPERATORS = frozenset({"==", "~=", "==="})
 class SiblingRequirement(Struct, frozen=True):
     """A *line* of Requires-Dist that names a *project* with *releases* that are published, oldest first.
 
-    *admitted* are those that the line admits. It *is_tied* if it asks for one release, or compatible ones.
+    It *is_tied* if it asks for one release, or compatible ones.
     """
 
     line: str
@@ -150,7 +147,6 @@ class SiblingRequirement(Struct, frozen=True):
 
 
 def sibling_requirements(wheel: OfferedWheel, offers: Sequence[OfferedRelease]) -> Iterator[SiblingRequirement]:
-    """The lines of *wheel* that name other projects of *offers*."""
     for line in wheel.metadata.requires_dist:
         if (need := sibling_requirement(line, offers)) and need.project != wheel.name.project:
             yield need
@@ -232,7 +228,6 @@ def required_companions(wheels: Sequence[OfferedWheel], companions: Sequence[Off
 
 
 def companions_with(wheels: Sequence[OfferedWheel], companions: Sequence[OfferedWheel]) -> tuple[OfferedWheel, ...]:
-    """Those of *companions* that *wheels* require, and those that require *wheels*."""
     related = {
         *required_companions(wheels, companions),
         *(companion for companion in companions if any(_asks(companion, wheel) for wheel in wheels)),

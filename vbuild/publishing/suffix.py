@@ -115,7 +115,6 @@ class Suffix(Struct, frozen=True):
                 new_name = replace(
                     wheel.name.normalised().plain(), distribution=escaped(names_of_label[wheel.name.project])
                 )
-                # siblings of the same label are required under their new names
                 requirement = partial(requirement_of, projects=names_of_label)
                 wheels.append(renamed(wheel, new_name, requirement=requirement))
         index = SimpleIndex(PurePosixPath("simple"), tuple(wheel.target for wheel in wheels))

@@ -7,7 +7,6 @@ changes, libraries that were taken out, builds. If a wheel is renamed, its bills
 
     dist-info/sboms/*.cdx.json    metadata.component: name, version, purl and bom-ref, and references to that bom-ref
 
-A check compares a bill with its wheel's name, version and RECORD; nothing is inflated.
 https://cyclonedx.org/docs/1.4/json/ https://peps.python.org/pep-0770/
 """
 
@@ -95,7 +94,7 @@ def path_of(dist_info: str) -> str:
 
 
 def bill_of(wheel: Wheel) -> Bill | None:
-    """The bill that *wheel* carries; None without one that can be read."""
+    """The bill in *wheel*; None if unreadable or missing."""
     member = wheel.find(path_of(wheel.dist_info))
     return read(wheel.read(member)) if member and member.size <= LARGEST else None
 
@@ -106,7 +105,7 @@ def carries(wheel: Wheel) -> bool:
 
 
 def put(writer: WheelWriter, wheel: Wheel, *, changes: Changes) -> None:
-    """Let *writer* put into its wheel, made of *wheel*, the bill of what it has written."""
+    """Write the bill into the wheel that *writer* makes of *wheel*."""
     path = path_of(wheel.dist_info)
     earlier = [bill for bill in [bill_of(wheel)] if bill]
     writer.write_after(

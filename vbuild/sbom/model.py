@@ -40,7 +40,7 @@ class Treatment(StrEnum):
 
 
 class BillChange(Struct, frozen=True):
-    """One step that a file went through: its SHA-256 before, *how* it was changed, and the GPUs it had code for."""
+    """One step that a file went through; hash and GPUs are those before it."""
 
     sha256: str
     how: str
@@ -48,7 +48,7 @@ class BillChange(Struct, frozen=True):
 
 
 class BillFile(Struct, frozen=True):
-    """A compiled file of a wheel; *before* are its changes in their order, *gpus* what is left after a cut."""
+    """*before* are the changes in their order, *gpus* what is left after a cut."""
 
     path: str
     sha256: str
@@ -89,14 +89,14 @@ class Material(Struct, frozen=True):
 
 
 class Making(Struct, frozen=True):
-    """One build: what it took, and its *settings*, such as target and flags."""
+    """One build; *settings* are such as target and flags."""
 
     materials: tuple[Material, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
 
 
 class Bill(Struct, frozen=True):
-    """What the wheels of *project* in *version* with these files are made of; *tool* is the vbuild that says so."""
+    """What wheels of a release are made of; *tool* is the vbuild that says so."""
 
     project: str
     version: str

@@ -138,14 +138,14 @@ def build_platform(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def platform_at(folder: Path) -> str:
-    """The platform that the statement in *folder* names; empty if there is none that can be read."""
+    """The platform that the statement in *folder* names; empty if unreadable."""
     with suppress(*_UNREADABLE):
         return str(_predicate(folder)["runDetails"]["builder"]["id"])
     return ""
 
 
 def dependencies_at(folder: Path) -> tuple[_Json, ...]:
-    """The dependencies that the statement in *folder* names; none if it cannot be read."""
+    """The dependencies that the statement in *folder* names; none if unreadable."""
     with suppress(*_UNREADABLE):
         return tuple(filter(_is_dependency, _predicate(folder)["buildDefinition"]["resolvedDependencies"]))
     return ()

@@ -33,7 +33,7 @@ OriginFinder = Callable[[str, Loading, memoryview, str], Origin]
 
 
 class WheelBinary(Struct, frozen=True, eq=False):
-    """An ELF file of a wheel, installed at *path* below site-packages; *sha256* is in hex digits."""
+    """An ELF file of a wheel, installed at *path* below site-packages."""
 
     member: Member
     path: str

@@ -138,7 +138,7 @@ def _companion(
     is_pure: bool,
     about: Sequence[str] = (),
 ) -> Companion:
-    """The wheel *name*; *body* is METADATA without name and version, *about* are further lines of WHEEL."""
+    """*about* are further lines of WHEEL."""
     newest = bool(licences) or any(line.startswith("License-Expression:") for line in body)
     metadata = [
         f"Metadata-Version: {'2.4' if newest else '2.1'}",
@@ -214,9 +214,8 @@ def licence_texts(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> dict[
 
 
 def names_of(binary: WheelBinary, packages: Mapping[str, str]) -> frozenset[str]:
-    """The words by which a text may call the library *binary*; *packages* are those of `packages_in`."""
+    """The words by which a text may call the library *binary*."""
     named = [plain(binary.name), binary.loading.outline.soname or ""]
-    # in front of the versions of its symbols: OPENSSL_3.0.0, libtiff_4.0
     named += [match["name"] for version in binary.loading.given if (match := _VERSIONED.fullmatch(version))]
     if package := package_of(binary, packages):
         named.append(package)

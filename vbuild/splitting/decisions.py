@@ -118,7 +118,7 @@ MOST_FOREIGN = 0.1
 
 
 class Pool(Struct, frozen=True, eq=False):
-    """The *bundles* that share libraries, and these *libraries* by file name, each from one of the bundles."""
+    """Wheels that share *libraries*, by file name, each from one of the wheels."""
 
     bundles: tuple[Bundle, ...]
     libraries: Mapping[str, WheelBinary]
@@ -308,7 +308,7 @@ def check_drivers(bundles: Sequence[Bundle]) -> None:
 
 
 def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uneditable | None = None) -> Decisions:
-    """Decide what becomes of the libraries of *bundles*; what *uneditable* files need stays."""
+    """What *uneditable* files need stays."""
     copies = Counter(key for bundle in bundles for key in {library.key for library in bundle.libraries})
     wheels = [_WheelDecisions(bundle, request, uneditable or {}, copies) for bundle in bundles]
     for wheel in wheels:

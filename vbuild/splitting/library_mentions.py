@@ -62,7 +62,7 @@ _OWN_FOLDER_IN_BYTECODE = re.compile(rb"(?:\x05|%s|\{\w*\})\.libs")
 
 @dataclass(slots=True)
 class MentionReader:
-    """Reads the code and the texts of wheels; a file that several wheels have is read once, by its hash in RECORD."""
+    """A file that several wheels have is read once, by its hash in RECORD."""
 
     _known: dict[tuple[str, bool], frozenset[str]] = field(default_factory=dict)
 

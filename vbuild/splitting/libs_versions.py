@@ -204,7 +204,7 @@ def libs_choices(
 
 
 class _Group(Struct, frozen=True):
-    """The pools of one machine, which have to have one version of one project."""
+    """The pools of one machine."""
 
     libs: Mapping[Pool, LibsContents]
     publications: Publications

@@ -83,7 +83,7 @@ _Candidate = tuple[str, ListedFile]
 
 
 class OfficialLibrary(Struct, frozen=True):
-    """A library in an official wheel, by RECORD: *sha256* is in hex digits, *size* in bytes."""
+    """A library in an official wheel, by RECORD; *size* is in bytes."""
 
     path: str
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -95,16 +95,12 @@ class OfficialLibrary(Struct, frozen=True):
 
 
 class _WheelFacts(Struct, frozen=True):
-    """What RECORD and METADATA of a wheel say."""
-
     file: str
     requires: tuple[str, ...]
     libraries: tuple[OfficialLibrary, ...]
 
 
 class OfficialWheel(Struct, frozen=True):
-    """A release of an official package for one kind of machine."""
-
     project: str
     version: str
     file: str
@@ -117,8 +113,6 @@ class OfficialWheel(Struct, frozen=True):
 
 
 class OfficialEvidence(StrEnum):
-    """What proves that a bundled library is the official one."""
-
     IDENTICAL = "identical"
     SECTIONS = "sections"
 
@@ -136,8 +130,6 @@ _Match = tuple[ListedFile, OfficialWheel, OfficialLibrary]
 
 
 class Unproved(Struct, frozen=True):
-    """Why a library is not recognised as an official one."""
-
     reason: str
     transferred: int
 
@@ -214,7 +206,7 @@ class Officials:
         sha256: str,
         entries: Sequence[CatalogueEntry],
     ) -> Provenance | Unproved:
-        """The library of the packages of *entries* that the bundled library *name*, with the bytes *data*, is."""
+        """The official library that *name*, with the bytes *data*, is, from the packages of *entries*."""
         if not entries:
             return Unproved("no official package has a library of its name", 0)
         outline = loading.outline
@@ -321,7 +313,7 @@ class Officials:
         return tuple(newest.values())
 
     def _requirements(self, lines: Iterable[str], extras: Iterable[str]) -> Iterator[Requirement]:
-        """The requirements among *lines* that apply to Linux on this machine, with one of *extras*."""
+        """Those of *lines* that apply to Linux on this machine."""
         machine = {"platform_machine": self._machine, "sys_platform": "linux"}
         environment = machine | {"platform_system": "Linux", "os_name": "posix"}
         for requirement in filter(None, map(read_requirement, lines)):

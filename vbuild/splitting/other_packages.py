@@ -106,8 +106,6 @@ def _cuda_major(bundle: Bundle) -> int | None:
 
 
 class RequirementWriter(Struct, frozen=True):
-    """Writes requirements on official wheels as *request* wants them."""
-
     request: SplitRequest
     machine: str
 
@@ -165,7 +163,6 @@ def compatible_alone(project: str, version: str, *, machine: str = "x86_64") -> 
 
 
 def merged(metadata: Metadata, lines: Iterable[str]) -> tuple[str, ...]:
-    """The Requires-Dist lines of *metadata*, then those of *lines* that add something."""
     merged_lines = list(metadata.requires_dist)
     for line in lines:
         wanted = checked_requirement(line, RepackageError)

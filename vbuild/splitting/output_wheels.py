@@ -50,8 +50,6 @@ class CopiedMember(Struct, frozen=True, eq=False):
 
 
 class NewMember(Struct, frozen=True, eq=False):
-    """New bytes that replace a member, or have a path of their own."""
-
     place: Member | str
     data: Buffer | EditedFile
 
@@ -81,7 +79,6 @@ class OutputWheel(Struct, frozen=True, eq=False):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of all members outside the ``.dist-info`` folder."""
         return tuple(part.path for part in self.parts if not is_dist_info(part.path))
 
 
@@ -96,7 +93,7 @@ def thin_wheel(
 ) -> OutputWheel | None:
     """The wheel of *bundle* without the libraries that leave it, or None if nothing changes.
 
-    If libraries left or changed, it gets a *bill* of materials, or its own is updated.
+    If libraries left or changed, it gets a *bill*.
     """
     wheel = bundle.wheel
     decisions = plan.decisions.by_bundle[bundle]
@@ -173,10 +170,7 @@ def _gone(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Itera
 def libs_wheel(
     companion: Companion, files: Iterable[PatchedFile], *, stubs: Mapping[str, bytes] | None = None
 ) -> OutputWheel:
-    """The -libs wheel with the libraries *files*, and *stubs* by path.
-
-    Later releases with the same libraries require it, so it has no time and no bill of materials of these wheels.
-    """
+    """Later releases with the same libraries require it: it has no time and no bill of these wheels."""
     parts: list[CopiedMember | NewMember] = []
     for file in files:
         path = file.patch.path
@@ -195,8 +189,6 @@ _LIST = re.compile(r"^[ \t]*dependencies[ \t]*=[ \t]*\[", re.MULTILINE)
 
 
 class SourceFiles(Struct, frozen=True):
-    """The sdist at *path*, and its two files that state requirements."""
-
     path: Path
     pkg_info: bytes | None
     pyproject: bytes | None

@@ -171,10 +171,7 @@ class FilePatch(Struct, frozen=True, eq=False):
 
 
 class PatchMaker(Struct, frozen=True, eq=False):
-    """Makes the patches that follow from the *decisions*.
-
-    With *cleans*, RPATHs also lead to libraries that no wheel brings, and entries of the build machine are removed.
-    """
+    """With *cleans*, RPATHs also lead to libraries that no wheel brings; entries of the build machine are removed."""
 
     decisions: Decisions
     libs_folders: Mapping[Pool, str]
@@ -300,7 +297,7 @@ _MOST_MAPPED = 200
 
 
 class PatchedFile(Struct, frozen=True, eq=False):
-    """A file after its *patch*: its bytes if they changed, and their hash."""
+    """A file after its *patch*; *data* is None if that changes nothing."""
 
     patch: FilePatch
     data: EditedFile | None
@@ -412,7 +409,7 @@ class PatchPlan(Struct, frozen=True, eq=False):
 def plan_patches(
     bundles: Sequence[Bundle], request: SplitRequest, *, packages: PackageFinder, patcher: Patcher
 ) -> PatchPlan:
-    """Plan the patches of *bundles*; raises `RepackageError` if *request* leaves a choice open."""
+    """`RepackageError` if *request* leaves a choice open."""
     uneditable: dict[tuple[Bundle, str], str] = {}
     while True:
         decisions = decide(bundles, request, uneditable=uneditable)

@@ -55,8 +55,6 @@ _Lines = tuple[str, ...]
 
 
 class MachinePlan(Struct, frozen=True, eq=False):
-    """The *bundles* of one machine, their patches, and what they require afterwards."""
-
     bundles: tuple[Bundle, ...]
     patches: PatchPlan
     request: SplitRequest
@@ -158,7 +156,6 @@ def _read(wheel: Wheel, reader: WheelReader) -> Bundle:
 def _origin(
     name: str, loading: Loading, data: memoryview, sha256: str, /, *, officials: Officials, request: SplitRequest
 ) -> Origin:
-    """Where the library *name* comes from; None if nobody asks, or no official package has one."""
     entries = by_stem(plain(name)) if request.replace and loading.outline.is_loadable else ()
     if not entries:
         return None
@@ -184,10 +181,7 @@ def _promising(wheels: Sequence[Wheel], request: SplitRequest) -> set[Wheel]:
 
 
 def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _Lines], Mapping[Bundle, str]]:
-    """The lines for each wheel, given those that each needs itself, and warnings if wheels contradict.
-
-    A wheel that needs none gets those of the others: a tool that locks may read its METADATA for all of them.
-    """
+    """The lines for each wheel, given those that each needs itself, and warnings if wheels contradict."""
     lines: dict[Bundle, _Lines] = dict(own)
     warnings: dict[Bundle, str] = {}
     families: dict[tuple[str, ...], list[Bundle]] = {}
@@ -213,13 +207,12 @@ def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _
 
 
 def _family(bundle: Bundle) -> tuple[str, ...]:
-    """All wheels of one release and variant should have one METADATA."""
     return bundle.wheel.name.release, bundle.wheel.name.variant or ""
 
 
 @dataclass(frozen=True, eq=False)
 class SplitPlan:
-    """The plans of all *machines* together; *publications* are the -libs wheels that are there already."""
+    """The plans of all *machines* together."""
 
     machines: tuple[MachinePlan, ...]
     codec: Codec
@@ -262,8 +255,8 @@ class SplitPlan:
     def empty_wheels(self) -> Mapping[OutputWheel, tuple[str, ...]]:
         """The -libs wheels without libraries, each with the files that require it and bring their libraries.
 
-        No marker tells glibc from musl, or an old glibc from a new one, and `pip download --platform` decides markers
-        for the machine that it runs on. So there is one that fits everywhere; installers prefer the other.
+        No marker tells glibc from musl, and `pip download --platform` decides markers for the machine that it runs on.
+        So there is one that fits everywhere; installers prefer the other.
         """
         empty_wheels = []
         for requirement in dict.fromkeys(companion.requirement for companion in self.companions.values()):

@@ -162,7 +162,7 @@ def is_namespace(source: str) -> bool:
 
 
 def hooked(data: bytes) -> bytes:
-    """The ``__init__.py`` *data*, in its own encoding, with an import of the module, as in `with_import`."""
+    """As `with_import`, for bytes in their own encoding."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         source = data.decode(encoding)
@@ -240,7 +240,7 @@ def _is_prelude(statement: ast.stmt, number: int) -> bool:
 
 
 class PreloadedLibrary(Struct, frozen=True):
-    """A library of another wheel: its installed path, which ends in its SONAME, and what brings it."""
+    """A library of another wheel; *path* ends in its SONAME."""
 
     path: str
     requirement: str
@@ -323,7 +323,7 @@ def hooks(
 
 
 class PreloadFiles(Struct, frozen=True):
-    """The new files of a wheel by member path, and a warning for each package or consumer without a module."""
+    """*files* by member path; a warning for each package or consumer without a module."""
 
     files: dict[str, bytes]
     warnings: tuple[str, ...] = ()
@@ -336,7 +336,6 @@ def preload_files(
     *,
     closure: Callable[[OfficialWheel], Iterable[OfficialWheel]],
 ) -> PreloadFiles:
-    """The preload modules for the libraries of *bundle* that are in other wheels after *plan*."""
     patches = [file.patch for file in plan.staying[bundle]]
     libraries = [*_moved(bundle, plan, companion), *_of_other_packages(patches)]
     roots = [patch.binary.path for patch in patches if patch.relink.rpath is not None and not patch.binary.is_bundled]

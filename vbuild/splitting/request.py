@@ -23,7 +23,7 @@ _CUDA = re.compile(r"1\d(\.\d{1,2})?", re.ASCII)
 
 
 class RunEvidence(Struct, frozen=True):
-    """What a run has shown about a library, and whether it works from where it moves."""
+    """What a run has shown about a library."""
 
     what: str = ""
     is_harmless: bool = False
@@ -69,7 +69,6 @@ class SplitRequest:
     move       globs of libraries that move whatever code may do with their paths
     tries      shell commands that do the same before and after the split; *try_requires* are their requirements
     evidence   what runs have shown, by the SHA-256 of libraries that may not work from where they move
-    bill       wheels that lost or changed libraries get a bill of materials
     allow_builds  what *tries* require is built, which runs its code, where it has no wheel
     """
 
@@ -139,7 +138,6 @@ class SplitRequest:
 
 
 def unmatched(globs: Iterable[str], paths: Collection[str]) -> tuple[str, ...]:
-    """Those of *globs* that name none of the libraries at *paths*."""
     return tuple(glob for glob in globs if not any(_matches(path, (glob,)) for path in paths))
 
 

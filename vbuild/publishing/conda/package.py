@@ -128,7 +128,6 @@ def _chunks(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]
 
 
 def listed(path: Path, *, sha256: str) -> dict[str, Any]:
-    """The record in repodata of the package at *path*."""
     with open_package(path) as package:
         return {**package.index(), "sha256": sha256, "size": path.stat().st_size}
 
@@ -200,7 +199,7 @@ _BLOCK = tarfile.BLOCKSIZE
 
 
 class CondaPackage(Struct, frozen=True):
-    """The package *record* at *target*, made of the wheel at *wheel*, or without files.
+    """A package made of *wheel*, or without files.
 
     *twin* is an earlier package of the layout with the same contents, which are compressed once.
     """
@@ -221,7 +220,7 @@ class CondaPackage(Struct, frozen=True):
     def _members(
         self, folder: Path, wheels: SharedWheels, stack: ExitStack
     ) -> Iterator[tuple[str, EditedFile | PassedStream | StoredStream]]:
-        """Its members, by name; what describes the files is known last. *stack* ends later."""
+        """What describes the files is known last; *stack* ends later."""
         record = self.record
         wheel = stack.enter_context(wheels.open(self.wheel)) if self.wheel else None
         moment = moment_of([wheel] if wheel else [])
@@ -284,7 +283,7 @@ def repodata(subdir: str, packages: Mapping[str, Mapping[str, Any]]) -> bytes:
 
 
 def packed_repodata(data: bytes) -> bytes:
-    """The repodata *data* as ``repodata.json.zst``, which most clients read first."""
+    """As ``repodata.json.zst``, which most clients read first."""
     return zstd.compressed(data, level=_SMALL_LEVEL)
 
 
@@ -311,7 +310,7 @@ def _link(record: CondaRecord, scripts: tuple[str, ...]) -> dict[str, Any]:
 def _tarred(
     wheel: Wheel, files: Iterable[InstalledFile], entries: list[dict[str, Any]], moment: int
 ) -> Iterator[Buffer]:
-    """The tar archive of *files*, in chunks; adds the entries of paths.json to *entries*."""
+    """Adds the entries of paths.json to *entries*."""
     for file in files:
         yield _header(file.path, file.size, moment, is_executable=file.is_executable)
         # the chunks of a member are checked against RECORD, whose hash needs no second look then
@@ -362,7 +361,7 @@ def _packed(chunks: Iterable[Buffer]) -> Iterator[bytes]:
 
 
 def _level(chunks: Sequence[Buffer]) -> int:
-    """The level for what begins with *chunks*: the fast one if the other would save nothing."""
+    """The fast level if the other would save nothing."""
     if sum(map(len, chunks)) < _TOO_SMALL:
         return _LEVEL
     sample = b"".join(bytes(chunk[: len(chunk) // _SAMPLED]) for chunk in chunks)

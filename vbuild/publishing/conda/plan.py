@@ -22,9 +22,9 @@ Requirements: markers are evaluated, extras dropped, names mapped. All else come
     <2         <2a0                             ==1.0, ===1.0    ==1.0    >=2.dev0    >=2a0
 
 A package cannot require something on some Pythons only, so each run of Pythons with the same requirements gets one. A
-marker on the patch version counts if it applies to any patch version. PEP 440 keeps
-pre-releases of 2 out of ``<2``; conda sorts them before 2, so the bound is put before them. Conda's ``>1.7`` admits
-1.7.post1, too, and its ``==1.0`` ignores 1.0+local, which conda packages do not have.
+marker on the patch version counts if it applies to any patch version. PEP 440 keeps pre-releases of 2 out of ``<2``;
+conda sorts them before 2, so the bound is put before them. Conda's ``>1.7`` admits 1.7.post1, too, and its ``==1.0``
+ignores 1.0+local, which conda packages do not have.
 
 Properties and tags become what the solver can ask of a machine:
 
@@ -171,7 +171,6 @@ class CondaNames(Struct, frozen=True):
 def resolved(
     metadata: Metadata, pythons: Iterable[int], *, machine: str, names: CondaNames
 ) -> tuple[DependencyRun, ...]:
-    """What *metadata* requires in each of *pythons* on Linux and *machine*."""
     requirements = tuple(_read(metadata))
     try:
         wanted = SpecifierSet(metadata.requires_python or "")
@@ -332,7 +331,6 @@ class Tags(Struct, frozen=True):
     is_abi3: bool = False
 
     def depends(self, pythons: Sequence[int], patches: str = "") -> tuple[str, ...]:
-        """What a package of these *pythons* needs of Python, with *patches*, and of the machine."""
         lower, upper = min(pythons), max(pythons)
         bounds = [f">=3.{lower}" if lower else ">=3"]
         bounds += [f"<3.{upper + 1}.0a0"] if upper < NEWEST else []
@@ -386,7 +384,7 @@ _LAST = (1 << 30, "", 0)
 
 
 class VariantChoice(Struct, frozen=True):
-    """A variant, by *label*, for machines with one of these *alternatives*, and its build *number*."""
+    """A variant for machines with one of *alternatives*."""
 
     label: str
     alternatives: tuple[tuple[Property, ...], ...]
@@ -470,8 +468,6 @@ _NEEDS = {"python", "python_abi", "cpython", "_python_abi3_support", LEVEL_PACKA
 
 
 class Conda(Struct, frozen=True):
-    """The layout; *names* are conda's names of projects."""
-
     url: str | None = None
     names: tuple[tuple[str, str], ...] = ()
     name: str = "conda"
@@ -567,7 +563,6 @@ def _packages(offer: OfferedRelease, names: CondaNames) -> Iterator[CondaPackage
 
 
 def _records(build: _Build, offer: OfferedRelease, names: CondaNames, *, number: int) -> Iterator[CondaRecord]:
-    """The packages of one wheel: one for each machine and run of Pythons with the same requirements."""
     tags, metadata = build.tags, build.wheel.metadata
     subdirs = tuple(MACHINES) if tags.subdir == NOARCH and depends_on_machine(metadata) else (tags.subdir,)
     machine_needs = conditions(build.choice.alternatives)

@@ -221,7 +221,6 @@ def short(name: str) -> str:
 
 
 def _unique(short_name: Callable[[str], str], paths: Iterable[str]) -> dict[str, str]:
-    """The *paths* that have a hash, by folder and *short_name*, without those that share a name."""
     paths_of_name: dict[str, list[str]] = {}
     for path in filter(hashed, paths):
         paths_of_name.setdefault(posixpath.join(posixpath.dirname(path), short_name(path)), []).append(path)
@@ -336,8 +335,6 @@ _BUILD = re.compile(
 
 
 class MemberDifference(Struct, frozen=True):
-    """A member that differs between two wheels, or that the other one lacks."""
-
     path: str
     what: str
     is_lack: bool = False
@@ -395,7 +392,6 @@ def _without_build_words(text: bytes) -> str:
 
 
 def _tokens(source: bytes) -> list[tuple[int, str]]:
-    """The tokens of *source* without comments; its strings without what depends on a build."""
     return [
         (token.type, _BUILD.sub("", token.string) if token.type == tokenize.STRING else token.string)
         for token in tokenize.tokenize(io.BytesIO(source).readline)

@@ -7,9 +7,8 @@
 
     release -> JoinSet, one for each tag -> JoinedWheel -> NewWheel
 
-Files that are the same at two levels exist once. A published wheel to which one is added gets a build tag, by which
-installers prefer it; if its copies need a newer system than its tags promise, it gets the tag of the wheel that they
-are from, and the old wheel stays.
+A published wheel to which one is added gets a build tag, by which installers prefer it; if its copies need a newer
+system than its tags promise, it gets the tag of the wheel that they are from, and the old wheel stays.
 
     demo.libs/libx.so                       stays; its copies in glibc-hwcaps/x86-64-vN/ have its name and SONAME,
                                             whatever hash theirs had
@@ -267,7 +266,7 @@ def _without_levels(platform: str) -> str | None:
 
 
 def _named(wheel: OfferedWheel) -> Cpu | None:
-    """The x86-64 level of *wheel*, the baseline if it needs nothing, or None if it needs more than a level."""
+    """The x86-64 level of *wheel*, or None if it needs more than a level."""
     if len(wheel.properties) > 1:
         return None
     level = Cpu.of_property(str(wheel.properties[0])) if wheel.properties else BASELINE
@@ -365,7 +364,6 @@ class JoinedWheel(Struct, frozen=True):
         return tuple(copy for family in self.families for copy in family.copies)
 
     def _name(self) -> WheelName:
-        """The plain wheel's name; with a build tag if copies are added, or with the newest tag that they need."""
         name = self.set.base.name.plain()
         added = [copy for copy in self._copies if copy.build.is_added]
         newer: list[tuple[tuple[int, int], str]] = []
@@ -484,7 +482,7 @@ def problems(folder: Path) -> Iterator[Finding]:
 
 @dataclass(frozen=True, eq=False)
 class _WheelCheck:
-    """Checks a wheel's compiled files as the loader sees them; each problem is a path and a text."""
+    """Each problem is a path and a text."""
 
     bundle: Bundle
 

@@ -172,8 +172,6 @@ _INIT = "__init__.py"
 
 @dataclass(slots=True)
 class _Group:
-    """The wheels of one *project* for the same Pythons and machines, and all that they install."""
-
     project: str
     slots: tuple[FileSlot, ...]
     wheels: list[ReadyWheel] = field(default_factory=list)
@@ -337,7 +335,6 @@ def _without_plain(release: LintedRelease) -> Iterator[Finding]:
 
 
 def _incomplete(release: LintedRelease) -> Iterator[Finding]:
-    """The labels that exist for one Python of a machine and not for another."""
     by_machine: dict[str, dict[str, list[tuple[FileSlot, ...]]]] = {}
     for wheel in release.variants:
         for machine in {slot.machine for slot in wheel.slots}:

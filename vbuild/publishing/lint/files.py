@@ -103,7 +103,7 @@ class ReadyWheel:
 
 
 def _installs(wheel: Wheel) -> Iterator[tuple[str, str]]:
-    """The installed paths of the files of *wheel*, with their hashes, each in memory once for all wheels."""
+    """Each path and hash is in memory once for all wheels."""
     for row in map(wheel.row, wheel.members):
         if not is_dist_info(row.path):
             _, _, rest = row.path.partition("/")

@@ -221,7 +221,7 @@ def is_taken(platform: str) -> bool:
 
 
 def is_uploadable(name: WheelName) -> bool:
-    """Whether PyPI takes a wheel of this name: no variant, no local version, and of its platforms only."""
+    """Whether PyPI takes a wheel of this name."""
     is_public = name.variant is None and Version(name.version).local is None
     return is_public and all(map(is_taken, name.platform.split(".")))
 
@@ -243,7 +243,7 @@ def layout_problem(layout: str, rule: PublishRule, place: str, what: str) -> Fin
 
 
 def wheels_in(folder: Path, wheels: list[OfferedWheel]) -> Iterator[Finding]:
-    """Put the wheels in *folder*, by file name, into *wheels*; yields those that cannot be read."""
+    """Adds to *wheels*; yields those that cannot be read."""
     for path in files_in(folder, ".whl"):
         try:
             wheels.append(OfferedWheel.of(path))
@@ -332,7 +332,6 @@ def _rows(page: Path, key: str) -> list[dict[str, Any]]:
 
 
 def _wrong(path: Path, what: str) -> Finding:
-    """A problem with the file at *path* of an index, called by the last parts of its path."""
     parts = path.parts
     shown_path = "/".join(parts[parts.index(INDEX) :] if INDEX in parts else parts[-1:])
     return Finding(Severity.ERROR, PublishRule.INDEX, (shown_path,), what, _AGAIN)

@@ -49,14 +49,13 @@ _MANY = 5
 
 
 class MetadataDifference(Struct, frozen=True):
-    """A field of which two files have different values: those of the first alone, and those of the second."""
+    """*lacks* are values of the first file alone, *has* those of the second."""
 
     field: str
     lacks: tuple[str, ...]
     has: tuple[str, ...]
 
     def __str__(self) -> str:
-        """What the second file has and lacks; of long texts only that they differ."""
         if self.field == _DESCRIPTION or any(len(value) > _LONG for value in (*self.lacks, *self.has)):
             return f"its {self.field.lower()} is another one"
         parts = [f"lacks {shown([*map(repr, self.lacks)], _MANY)}"] if self.lacks else []
@@ -65,7 +64,7 @@ class MetadataDifference(Struct, frozen=True):
 
 
 def shown(names: Sequence[object], most: int = 3) -> str:
-    """The first of *names*, *most* of them, and how many more there are: ``a, b, c and 4 more``."""
+    """``a, b, c and 4 more``"""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
 
@@ -93,7 +92,7 @@ class MetadataView(Struct, frozen=True):
         return dict(self.fields).get(REQUIRES_DIST, ())
 
     def differences(self, other: "MetadataView") -> Iterator[MetadataDifference]:
-        """The differences to *other*: what installers choose by first, then by field."""
+        """What installers choose by comes first."""
         mine, theirs = dict(self.fields), dict(other.fields)
         order = {name: index for index, name in enumerate(INSTALLER_FIELDS)}
         for field in sorted({*mine, *theirs}, key=lambda name: (order.get(name, len(order)), name)):

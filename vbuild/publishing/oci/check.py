@@ -35,7 +35,6 @@ _AGAIN = "lay the wheels out again"
 
 
 def problems(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the image layouts in *folder*, or with *folder* if it is one."""
     layouts = (
         [folder] if (folder / "oci-layout").is_file() else sorted(path.parent for path in folder.glob("*/oci-layout"))
     )

@@ -97,7 +97,7 @@ class OciPlatform(Struct, frozen=True):
 
 
 class Descriptor(Struct, frozen=True):
-    """Names a blob: media type, digest as ``sha256:…``, size in bytes, and annotations."""
+    """Names a blob: digest as ``sha256:…``, size in bytes."""
 
     media_type: str
     digest: str
@@ -165,8 +165,7 @@ class Base(Struct, frozen=True):
 class OciImage(Struct, frozen=True):
     """One image: *layers* are indexes into the folder's, *annotations* its annotations and labels.
 
-    *listed* is the platform in the family's index, *platform* that in its config: an image that needs more than a
-    platform can say may be listed as less, so that no client takes it by chance. Python searches *search*.
+    *listed* is the platform in the family's index, *platform* that in its config. Python searches *search*.
     """
 
     ref: str
@@ -198,7 +197,7 @@ class Manifest(Struct, frozen=True):
 
 
 class ImageFolder(Struct, frozen=True):
-    """An image layout in the folder *path*, and what its index.json names."""
+    """An image layout; *manifests* is what its index.json names."""
 
     path: Path
     manifests: tuple[Descriptor, ...]
@@ -359,7 +358,6 @@ def _file(path: Path) -> bytes:
 
 @contextmanager
 def uncompressed(blob: Path, media_type: str) -> Iterator[io.BufferedIOBase]:
-    """The tar archive of the layer in *blob*."""
     if media_type not in LAYER_TYPES:
         raise RepackageError(f"a layer of type {media_type}; expected {', '.join(LAYER_TYPES)}")
     with ExitStack() as stack:

@@ -75,7 +75,7 @@ class ImageGroup(Struct, frozen=True):
         return _lowest_cpu(wheel, self.machine)
 
     def listed(self, wheel: OfferedWheel) -> OciPlatform:
-        """The platform under which an index may list *wheel*, so that no client takes it that cannot run it."""
+        """The platform under which an index may list *wheel*."""
         cpu = self.cpu(wheel)
         is_listed = any(self.cpu(other) == cpu for other in self.wheels if _is_cpu_alone(other))
         return OciPlatform.of(cpu if is_listed else BASELINES[self.machine])
@@ -130,7 +130,6 @@ def _group(ref: str, machine: str, wheels: Sequence[OfferedWheel], anywhere: Seq
         )
 
     def order(wheel: OfferedWheel) -> tuple[int, int, str]:
-        """Plain first, for clients that take the first that fits; accelerators last, the others by falling level."""
         if wheel.label is None:
             return 0, 0, ""
         if _is_plain(wheel, machine):
@@ -198,7 +197,7 @@ def python_for(wheel: OfferedWheel, base: str | None) -> Python | None:
 
 
 def companions_of(wheel: OfferedWheel, companions: Sequence[OfferedWheel], machine: str) -> tuple[OfferedWheel, ...]:
-    """Those of *companions* that have to be in an image with *wheel*: what it requires there, and what they do."""
+    """Those of *companions* that *wheel* requires in an image, directly or not."""
     fitting = [
         companion
         for companion in companions
@@ -249,7 +248,7 @@ def _files(wheel: OfferedWheel, python: Python) -> Iterator[File]:
 
 
 def layered(images: Mapping[str, Sequence[File]], *, release: str) -> dict[str, tuple[Layer, ...]]:
-    """The layers of each of *images*, files by name: first one of what all have in common, then one of its own."""
+    """For each of *images* a layer of what all have in common, then one of its own."""
     keyed = {name: {(file.path, file.mode, file.digest): file for file in files} for name, files in images.items()}
     common = set.intersection(*map(set, keyed.values())) if len(keyed) > 1 else set()
     shared = tuple(file for key, file in next(iter(keyed.values())).items() if key in common)

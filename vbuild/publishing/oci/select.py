@@ -162,7 +162,7 @@ def _ranked(
 
 
 def _architecture(machine: Machine) -> str:
-    """The machine's architecture as platforms spell it, by its CPU, or else by its tags."""
+    """As platforms spell it."""
     for name, architecture in (("x86_64", "amd64"), ("aarch64", "arm64")):
         if machine.cpu.machine == name if machine.cpu else any(tag.endswith(f"_{name}") for tag in machine.tags):
             return architecture

@@ -277,7 +277,6 @@ def _environment(below: Sequence[str], search: str) -> list[str]:
 
 
 def write_blob(blobs: Path, data: bytes) -> str:
-    """Write *data* into the folder *blobs*, unless it is there; returns its digest."""
     sha256 = hashlib.sha256(data).hexdigest()
     if not (blobs / sha256).exists():
         (blobs / sha256).write_bytes(data)

@@ -120,7 +120,6 @@ class Redirect(Struct, frozen=True):
         return PublishPlan(self.name, outputs, tuple(uses), (*self._notes(releases), *gone_too))
 
     def _sdist(self, offer: OfferedRelease, url: str, parts: "tuple[_Part, ...]") -> "Text | MergedSdist":
-        """The sdist of *offer*; of one that is merged out of *parts*, the output that writes it after its wheels."""
         handed_over = replace(offer, wheels=tuple(filter(is_handed_over, offer.wheels)))
         source = RedirectSource(handed_over, url, self.by_hardware, tuple(value for value, _ in parts))
         check_choice(source)
@@ -257,7 +256,6 @@ def _numbers(name: str) -> list[int]:
 
 
 def _wheels(offer: OfferedRelease, parts: Sequence[_Part]) -> Iterator[LinkedFile | NewWheel]:
-    """The wheels of *offer* in the layout's folder; if it is merged out of *parts*, in a folder for each."""
     if not parts:
         for wheel in offer.wheels:
             yield LinkedFile(PurePosixPath(WHEELS if _is_served(wheel) else "", wheel.path.name), wheel.path)
@@ -270,8 +268,6 @@ def _wheels(offer: OfferedRelease, parts: Sequence[_Part]) -> Iterator[LinkedFil
 
 
 class MergedSdist(Struct, frozen=True):
-    """The sdist at *target* of *source*, whose wheels are those at *files*, written before it."""
-
     target: PurePosixPath
     files: tuple[PurePosixPath, ...]
     source: RedirectSource
@@ -283,7 +279,7 @@ class MergedSdist(Struct, frozen=True):
 
 
 class RedirectPins(Struct, frozen=True):
-    """requirements.txt: each requirement of *pinned*, with the hashes of the files that may be taken for it."""
+    """requirements.txt, with the hashes of files."""
 
     pinned: tuple[tuple[str, tuple[PurePosixPath, ...]], ...]
 
@@ -379,7 +375,7 @@ def problems(folder: Path) -> Iterator[Finding]:
 
 
 def _row_problems(path: Path, row: dict[str, Any], wheels: list[OfferedWheel], *, has_value: bool) -> Iterator[Finding]:
-    """Where the wheel at *path* is not as *row* pins it; added to *wheels* if it can be read."""
+    """Adds the wheel at *path* to *wheels* if it can be read."""
     try:
         size, sha256 = path.stat().st_size, sha256_of(path)
     except OSError as error:

@@ -243,7 +243,7 @@ def _needed_of(wheel: OfferedWheel, local: str) -> Iterator[tuple[str, str, str]
 
 
 def is_handed_over(wheel: OfferedWheel) -> bool:
-    """Whether the backend knows a tag of *wheel*: CPython 3.9 or newer, for any platform or 64-bit Linux."""
+    """Whether the backend knows a tag of *wheel*."""
     return any(_KNOWN.fullmatch(tag) for tag in tags_of(wheel))
 
 
@@ -253,7 +253,7 @@ def differing(wheels: tuple[OfferedWheel, ...]) -> tuple[str, ...]:
 
 
 def left_out(wheels: tuple[OfferedWheel, ...]) -> tuple[str, ...]:
-    """The fields of *wheels* that the sdist does not have: those that describe files of wheels, and long texts."""
+    """The fields of *wheels* that the sdist does not have."""
     return tuple(name for name in _WHEELS_ONLY if any(_is_left_out(wheel.metadata.headers, name) for wheel in wheels))
 
 
