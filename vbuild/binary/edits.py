@@ -171,7 +171,6 @@ def _is_claimed(gap: range, unit: int, is_padding: Callable[[range], bool]) -> b
 
 
 def _alignment(pieces: Sequence[Chunk], alignment: int) -> int:
-    """The largest power of two that all starts are multiples of, up to *alignment* or a page."""
     bits = max(alignment, _PAGE)
     for piece in pieces:
         bits |= piece.span.start
@@ -189,7 +188,7 @@ def _check(piece: Chunk, section: range, before: int) -> None:
 
 
 class Edit(Struct, frozen=True):
-    """*parts* instead of the bytes at the file offsets *span*, which may lie behind the file's end."""
+    """*parts* instead of the file offsets *span*, which may lie behind the file's end."""
 
     span: range
     parts: tuple[Part, ...] = ()
@@ -270,7 +269,7 @@ class Written(Struct, frozen=True, eq=False):
         return self.edited.source[piece.start : piece.stop] if isinstance(piece, range) else piece
 
     def differs(self, span: range, original: memoryview, start: int, words: dict[int, int]) -> int | None:
-        """The first offset in *original* at which the file's bytes at *span* are not those from *start* on.
+        """The first offset in *original* at which the file's bytes at *span* differ from those at *start*.
 
         *words* are the numbers expected instead, by their offset in *original*.
         """

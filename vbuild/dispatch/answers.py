@@ -84,7 +84,6 @@ class Answers:
         self._closed_by: dict[int, set[int]] = {}
 
     def above(self, piece: Piece) -> int:
-        """The features above the level that instructions of *piece* need, whatever it asks."""
         if piece.address not in self._above:
             self._above[piece.address] = self.program.module(piece.address).needed_in(piece) & ~self.features
         return self._above[piece.address]
@@ -115,9 +114,9 @@ class Answers:
         return self.work.closed[address]
 
     def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool:
-        """Note a call of the function at *address* with *arguments*: in registers, then on the stack.
+        """Note a call with *arguments*: in registers, then on the stack.
 
-        True if it is run with all that any call hands over.
+        True if the function is run with all that any call hands over.
         """
         has_object = any(map(self.objects.has_telling_object, arguments))
         answers = (value for value in arguments if value is not ENVIRONMENT and not is_address(value))
@@ -141,13 +140,13 @@ class Answers:
         return True
 
     def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
-        """Note a call of the function at *address* that is run with its arguments, as in `called`."""
+        """Note a call that is followed with its own arguments, as in `called`."""
         # it is run without this caller, too
         if self.work.closed.get(address):
             self.called(address, arguments, facts)
 
     def _hand_over(self, key: Key, value: Value) -> None:
-        """Note *value* as the argument *key* of a call in the piece that runs, and put together what all hand over."""
+        """Join *value* to what all calls hand over as the argument *key*, for the piece that runs."""
         calls, caller = self._calls.setdefault(key, {}), self.work.current
         fresh = self._fresh.setdefault(caller, set())
         new = values.join(calls[caller], 0, value, 0) if key in fresh else value
@@ -177,7 +176,6 @@ class Answers:
             self.work.called_anew[address] = piece
 
     def arguments(self, address: int) -> Sequence[Value]:
-        """What the function at *address* is called with, as in `called`."""
         return [self.objects.see(self.variables.held.get(parameter(address, number))) for number in range(_ARGUMENTS)]
 
     def leads_to_answer(self, value: Value) -> bool:
@@ -188,7 +186,7 @@ class Answers:
         return is_answer or self.objects.has_telling_object(value)
 
     def _chooses(self, piece: Piece, address: int, arguments: Sequence[Value]) -> bool:
-        """Whether *piece*, which is above the level, tells the function at *address* by a number to use such code, too.
+        """Whether *piece*, above the level, tells the function at *address* by a number to use such code, too.
 
         Then what leads to *piece* leads there, if all calls of it are known.
         """
@@ -200,27 +198,23 @@ class Answers:
         return self.is_closed(piece.address)
 
     def _is_choosing(self, piece: Piece) -> bool:
-        """Whether *piece* uses code above the level directly, and other code, too."""
+        """Whether *piece* refers directly to code above the level."""
         if not self._architecture.is_understood:
             return False
         found = [self.program.module(target).piece(target) for target in self.questions.targets(piece)]
         return any(one and self.above(one) for one in found)
 
     def leads_above(self, address: int) -> bool:
-        """Whether calls from the function at *address* on may lead to code above the level."""
         return self.leading is None or address in self.leading
 
-    # running
-
     def follows(self, address: int) -> bool:
-        """Whether the function at *address* is run with the arguments of its caller, if it has to do with answers."""
+        """Whether the function, if it has to do with answers, is run with its caller's arguments."""
         piece = self.program.module(address).piece(address)
         if piece is None or piece.address != address or address not in self.work.aware or address in self.work.given_up:
             return False
         return piece.end - piece.address <= _LONGEST_FOLLOWED and not self.questions.is_known(piece)
 
     def summary(self, address: int) -> Summary | None:
-        """What a call of the function at *address* tells its caller; None if it is not known."""
         if not self.follows(address):
             return None
         self._callers.setdefault(address, set()).add(self.work.current)
@@ -232,7 +226,7 @@ class Answers:
         return result.summary if result else None
 
     def result(self, piece: Piece) -> Interpreter | None:
-        """What running *piece* has found, when all variables are known; None if it takes too much."""
+        """What running *piece* has found; None if it takes too much."""
         if piece.address not in self.results and piece.address not in self.work.given_up:
             self.work.queue[piece.address] = piece
             self.settle()
@@ -267,7 +261,7 @@ class Answers:
                 self.variables.forget(key)
 
     def _follow_spread(self) -> None:
-        """Run what uses answers, as far as it is short: it may hand them on."""
+        """Run short code that uses answers: it may hand them on."""
         for address, piece in self.work.spread.items():
             if piece.end - piece.address <= _LONGEST_SPREAD and len(self.work.aware) < _MOST_SPREAD:
                 self.work.add({address: piece})
@@ -313,7 +307,6 @@ class Answers:
             self.work.spread.update((one.address, one) for one in (*near, *users))
 
     def _give_up(self, piece: Piece) -> None:
-        """Note that running *piece* takes too much: what it does is not known."""
         self.work.given_up.add(piece.address)
         old = self.results.pop(piece.address, None)
         self.objects.lose_user(piece.address)
@@ -338,7 +331,6 @@ class Answers:
         return self._asking * min(_FEWEST_STEPS + size // 10, _MOST_STEPS) + size // _BYTES_A_STEP
 
     def is_aware(self, piece: Piece) -> bool:
-        """Whether *piece* asks, uses an answer, or writes to a variable with one."""
         if piece.address in self.work.aware:
             return True
         if self.program.module(piece.address).is_of_compiler(piece):

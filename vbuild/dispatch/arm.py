@@ -309,7 +309,7 @@ def needed_by(word: int) -> frozenset[str]:
 
 
 def suspects() -> list[int]:
-    """The last bytes, with the highest bits, of all words that are not instructions."""
+    """The last (highest) bytes of all words that are not instructions."""
     rows = [row for group in GROUPS for row in group if INVALID in row.features]
     return [top for top in range(_BYTE) if any(row.allows(_LANES - 1, top) for row in rows)]
 
@@ -360,7 +360,7 @@ def telling_words(code: CodeSection) -> Iterator[tuple[int, int]]:
 
 
 def text_of(word: int) -> str:
-    """The instruction *word*, as far as the table names it, and as assemblers take it."""
+    """The *word* as assembler text, as far as the table names it."""
     row = _rows[word]
     what = row.instructions if row and row.instructions != "-" else ", ".join(sorted(needed_by(word)))
     return f"{what} (.inst {word:#010x})"
@@ -374,14 +374,10 @@ def needed_in(data: bytes) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class ArmRegion(RegionIsa):
-    """The features that a region of aarch64 code needs."""
-
     def above(self, level: int, *, extras: frozenset[str] = frozenset()) -> frozenset[str]:
-        """The features that the version of rank *level* does not have, and that are no *extras*."""
         return self.features - Cpu("aarch64", AARCH64_VERSIONS[level]).features - extras
 
     def uses(self, features: Iterable[str]) -> tuple[FeatureUse, ...]:
-        """The first instruction that needs each of *features*, in order of address."""
         code = CodeSection("", self.region.address, self.region.data)
         missing = set(features)
         found = []
@@ -395,7 +391,6 @@ class ArmRegion(RegionIsa):
 
 
 def scan(elf: CodeFile) -> Isa:
-    """The instruction sets that an aarch64 *elf* needs."""
     addresses, words = array("Q"), array("I")
     for address, word in chain.from_iterable(map(telling_words, elf.code)):
         addresses.append(address)
@@ -420,7 +415,6 @@ def scan(elf: CodeFile) -> Isa:
 
 
 def _needs(words: "array[int]") -> tuple[frozenset[str], frozenset[str] | None]:
-    """What the instructions need: those before the first word that is none, and those behind it, if there is one."""
     stop = len(words)
     for word in (kinds := set(words)):
         if INVALID in needed_by(word):

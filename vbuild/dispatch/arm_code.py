@@ -53,7 +53,6 @@ def words_of(data: bytes) -> "array[int]":
 
 
 def signed(number: int, bits: int) -> int:
-    """The low *bits* of *number* with their sign."""
     sign = 1 << (bits - 1)
     return ((number & ((sign << 1) - 1)) ^ sign) - sign
 
@@ -126,7 +125,7 @@ def offset_in(word: int) -> int | None:
 
 
 def is_load(word: int) -> bool:
-    """Whether *word*, which uses a register as an address, reads there and does no more."""
+    """Whether *word*, which uses a register as an address, only reads there."""
     if word & 0x3B000000 == 0x39000000 or word & 0x3B200C00 == 0x38000000:
         return bool(word & 1 << 22) if word & 1 << 26 else bool(word >> 22 & 3)
     return word & 0x3B000000 in {0x29000000, 0x08000000} and bool(word & 1 << 22)
@@ -139,7 +138,7 @@ def is_instruction(word: int) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def read_by(word: int) -> frozenset[int]:
-    """The general registers that *word* may read, 31 for none of them or the stack pointer."""
+    """The general registers that *word* may read, 31 for no register or the stack pointer."""
     kind = word >> 25 & 0xF
     first, second, third, last = (word >> at & 0x1F for at in (5, 16, 10, 0))
     found = {first, second, third, last}
@@ -162,7 +161,6 @@ def read_by(word: int) -> frozenset[int]:
 
 
 def _read_by_access(word: int) -> set[int]:
-    """The general registers that a load or store reads."""
     first, second, third, last = (word >> at & 0x1F for at in (5, 16, 10, 0))
     if word & 0x3B000000 == 0x18000000:
         return set()
@@ -179,7 +177,7 @@ def _read_by_access(word: int) -> set[int]:
 
 
 def without_addresses(data: bytes) -> bytes:
-    """The words of the code *data* without what in them leads to another address, or may be a part of one."""
+    """The words of *data* without the bits that may encode an address."""
     return b"".join((word & ~_address_bits(word)).to_bytes(_WORD, "little") for word in words_of(data))
 
 
@@ -227,8 +225,6 @@ def decoded(word: int, address: int, points_at: int = 0) -> ArmInstruction:
 
 
 class ArmModule(Module):
-    """One aarch64 file of a program."""
-
     def decoded(self, address: int, data: bytes) -> Iterator[ArmInstruction]:  # type: ignore[override]
         points = self._points(address, address + len(data))
         for index, word in enumerate(words_of(data)):
@@ -241,7 +237,6 @@ class ArmModule(Module):
         return decoded(word, place) if word is not None and is_instruction(word) else None
 
     def word(self, place: int) -> int | None:
-        """The word of code at *place* in this file; None if there is none."""
         for start, last, data in self._words:
             if start <= place <= last:
                 return int(_NUMBER(data, place - start)[0])
@@ -249,7 +244,7 @@ class ArmModule(Module):
 
     @cached_property
     def _words(self) -> list[tuple[int, int, bytes]]:
-        """Where the first and the last word of each section stand; most of the code comes first."""
+        """Where the first and last word of each section stand; most of the code comes first."""
         return sorted(
             ((code.address, code.end - _WORD, code.data) for code in self.elf.code), key=lambda one: one[0] - one[1]
         )
@@ -268,7 +263,7 @@ class ArmModule(Module):
         return features(arm.needed_by(instruction.code))
 
     def instructions(self, piece: Piece) -> Iterator[ArmInstruction]:  # type: ignore[override]
-        """The instructions of *piece*, one after the other, up to the first word that is none."""
+        """The instructions of *piece* up to the first word that is none."""
         data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
         return takewhile(self._is_valid, self.decoded(piece.address - self.base, data))
 
@@ -276,7 +271,7 @@ class ArmModule(Module):
         return False
 
     def is_unknown(self, _: Piece) -> bool:
-        """Whether a piece needs words that are not instructions to be one, which is not looked for."""
+        """Whether a piece needs words that are not instructions to be one: not looked for."""
         return False
 
     def needing(self, piece: Piece) -> Iterator[ArmInstruction]:  # type: ignore[override]
@@ -306,12 +301,11 @@ class ArmModule(Module):
         return found
 
     def is_taken(self, site: int) -> bool:
-        """Whether the instruction at *site* makes an address, and does not read or write there."""
+        """Whether the instruction at *site* only makes an address."""
         word = self.word(site) or 0
         return is_add(word) or word & 0x9F000000 == 0x10000000
 
     def sites_and_targets(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Where something leads to the addresses from *start* to *stop*, which is excluded, and where it leads to."""
         low = bisect_left(self.references, start << _HIGH)
         for number in self.references[low : bisect_left(self.references, stop << _HIGH, low)]:
             yield number & _LOW, number >> _HIGH
@@ -434,13 +428,12 @@ class ArmModule(Module):
         return found, made
 
     def _points(self, start: int, stop: int) -> dict[int, int]:
-        """Where each instruction from *start* to *stop*, which is excluded, points that does so."""
         found, _ = self._pointing
         low = bisect_left(found, start << _HIGH)
         return {one >> _HIGH: one & _LOW for one in found[low : bisect_left(found, stop << _HIGH, low)]}
 
     def _pointing_in(self, code: CodeSection) -> Iterator[tuple[int, int, bool]]:
-        """Each instruction in *code* that points somewhere, where, and whether it makes an address of it."""
+        """Each instruction in *code* that points somewhere, the target, and whether it makes an address of it."""
         words = words_of(code.data)
         tops = code.data[3 : _WORD * len(words) : _WORD]
         starts = [*(symbol.address for symbol in self.elf.functions), sys.maxsize]

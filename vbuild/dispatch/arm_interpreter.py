@@ -44,7 +44,6 @@ IMPORTS, _SPACE = 1 << 97, 1 << 40
 
 
 def _holding(nzcv: int) -> frozenset[int]:
-    """The conditions that hold with these flags."""
     n, z, c, v = (bool(nzcv & bit) for bit in (8, 4, 2, 1))
     tests = (z, c, n, v, c and not z, n == v, n == v and not z)
     pairs = ((CC.E, CC.NE), (CC.AE, CC.B), (CC.S, CC.NS), (CC.O, CC.NO), (CC.A, CC.BE), (CC.GE, CC.L), (CC.G, CC.LE))
@@ -66,8 +65,6 @@ def _bit_mask(word: int) -> int | None:
 
 """The part of the interpreter that runs aarch64 instructions which go on to the next one."""
 
-# registers and memory
-
 
 def register_of(number: int, state: State, size: int = FULL) -> Value:
     return 0 if number == ZERO else values.truncated(state.registers[number], size)
@@ -84,9 +81,6 @@ def _put(number: int, value: Value, state: State, size: int = FULL) -> None:
 def _put_or_drop(number: int, value: Value, state: State, size: int = FULL) -> None:
     if number != ZERO:
         _put(number, value, state, size)
-
-
-# instructions
 
 
 def _with_number(machine: Machine, word: int, ip: int, state: State) -> None:
@@ -145,7 +139,7 @@ def _bit_field(word: int, size: int, state: State) -> None:
 
 
 def _sum(machine: Machine, word: int, one: Value, other: Value, state: State) -> None:
-    """Add or subtract, and compare if the flags are set; only with a number is 31 the stack pointer."""
+    """Add or subtract, and compare if it sets flags; only with a number is 31 the stack pointer."""
     size = FULL if word >> 31 else HALF
     is_difference, sets_flags, target = bool(word & 1 << 30), bool(word & 1 << 29), word & 0x1F
     result = values.total(one, other, is_difference=is_difference)
@@ -221,7 +215,7 @@ def _with_registers(machine: Machine, word: int, state: State) -> None:  # noqa:
 
 
 def _extended(word: int, state: State) -> Value:
-    """The register at bit 16 as option says: the low bytes, with their sign or not."""
+    """The register at bit 16, extended as the option field says."""
     option = word >> 13 & 7
     value = register_of(word >> 16 & 0x1F, state)
     size = 1 << (option & 3)
@@ -256,9 +250,6 @@ def _choose(machine: Machine, word: int, one: Value, other: Value, state: State)
         machine.lose(one, state.facts | taken)
         machine.lose(other, state.facts | kept)
     _put_or_drop(word & 0x1F, result, state, size)
-
-
-# loads and stores
 
 
 def _memory(machine: Machine, word: int, ip: int, state: State) -> None:  # one for each kind of address
@@ -388,7 +379,7 @@ def _exclusive(machine: Machine, word: int, base: int, state: State) -> None:
 
 
 def _atomic(machine: Machine, word: int, start: Value, state: State) -> None:
-    """Run an atomic operation, or a load that is one by its order."""
+    """Run an atomic operation, or a load with acquire order."""
     size = 1 << (word >> 30)
     if word & 0x3FFFFC00 == 0x38BFC000:
         _transfer(machine, word, start, size, state, is_load=True)
@@ -400,7 +391,6 @@ def _atomic(machine: Machine, word: int, start: Value, state: State) -> None:
 
 
 def _numbers(machine: Machine, word: int, state: State) -> None:
-    """Run an instruction on vectors or floating-point numbers, as far as it has to do with general registers."""
     target, source = word & 0x1F, word >> 5 & 0x1F
     if word & 0x9FF80C00 == 0x0F000400 and not word & 0x000703E0 and (not word & 1 << 29 or word >> 12 & 0xF == 14):
         state.vectors[target] = _ZEROS
@@ -442,8 +432,6 @@ def run(machine: Machine, operation: Operation, state: State) -> None:
 
 
 class ArmMachine(Machine):
-    """What runs aarch64 code reads and writes."""
-
     def is_dead(self, address: int, register: int, *, is_argument: bool = False) -> bool:
         """Whether the code at *address* never reads *register* before it writes there; False if that takes too long.
 
@@ -498,7 +486,6 @@ class ArmMachine(Machine):
         return flow == FlowControl.INDIRECT_BRANCH or (flow == FlowControl.RETURN and register < results)
 
     def is_no_argument(self, called: int | str | None, register: int) -> bool:
-        """Whether what is *called*, if that is known, never reads what *register* has."""
         if isinstance(called, str):
             return register >= _COUNTS.get(called, register + 1)
         return called is not None and self.is_dead(called, register, is_argument=True)
@@ -516,8 +503,6 @@ class ArmMachine(Machine):
 
 
 class ArmInterpreter(Interpreter):
-    """Runs one piece of aarch64 code, and what it calls as far as that is followed."""
-
     _machine_of = ArmMachine
     _machine: ArmMachine
     _most_steps = 20_000
@@ -532,8 +517,6 @@ class ArmInterpreter(Interpreter):
             # what the loader tells it: a call that leads to a resolver is a call of what it returns
             state.registers[:2] = HWCAP, ARGUMENT
         return super()._follow(entry, state)
-
-    # control flow
 
     def _called(self, targets: Iterable[tuple[int | str, int]], state: State, stack: int = 0) -> list[State]:
         known = list(targets)

@@ -76,7 +76,7 @@ ARGUMENTS: dict[int, Value] = {0: 24, 8: HWCAP, 16: _HWCAP2}
 
 
 def _fields(text: str) -> Value:
-    """From ``bit name`` pairs: the fields of four bits that are not zero where the processor has the feature."""
+    """From ``bit name`` pairs: the fields of four bits that are nonzero with the feature."""
     return values.word({bit + one: facts for bit, facts in _table(text).items() for one in range(4)}, 8)
 
 
@@ -90,8 +90,6 @@ IDENTITY: dict[int, Value] = {
 
 
 class ArmQuestions(Questions):
-    """The code of an aarch64 program that has to do with what the processor has."""
-
     @cached_property
     def models(self) -> dict[int, int]:
         return {}
@@ -116,8 +114,6 @@ class ArmQuestions(Questions):
 
 
 class ArmReferences(References):
-    """What the code of an aarch64 program does with its functions, as far as its instructions show."""
-
     def callers_use(self, address: int, _: int) -> bool:
         """Whether there seem to be callers: what they do with results is not followed."""
         module = self.program.module(address)
@@ -129,8 +125,6 @@ class ArmReferences(References):
 
 
 class ArmWriters(Writers):
-    """What the code of an aarch64 program does to its variables, as far as its instructions show."""
-
     def callers_write(self, address: int, register: int) -> bool:
         module = self.program.module(address)
         assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine
@@ -167,7 +161,6 @@ class ArmWriters(Writers):
     def _writing(
         self, module: ArmModule, site: int, target: int, table: range, *, is_pointer: bool = False
     ) -> Iterator[Piece]:
-        """The piece with *site* if it may write to *table*, as in `ArmModule.may_write`."""
         if piece := module.piece(module.base + site):
             results = _RESULTS * self._references.is_result_used(piece.address)
             if module.may_write(site, target, table, results, is_pointer=is_pointer):

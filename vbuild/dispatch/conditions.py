@@ -67,7 +67,7 @@ class Conditions:
         return found
 
     def _following(self, instruction: Instruction) -> tuple[int | None, ...]:
-        """The numbers of the instructions that *instruction* leads to; None stands for what leaves the piece."""
+        """The instructions that *instruction* leads to, by number; None is outside the piece."""
         flow = instruction.flow_control
         if flow in CALLS and self._is_endless(instruction):
             return (None,)
@@ -77,7 +77,6 @@ class Conditions:
         return tuple(self.numbers.get(place) for place in found) or (None,)
 
     def _is_endless(self, call: Instruction) -> bool:
-        """Whether what is called does not seem to return."""
         target = self.destination(call)
         if isinstance(target, str):
             return target in ENDLESS
@@ -92,7 +91,7 @@ class Conditions:
         return not (leaving or flows & {FlowControl.RETURN, FlowControl.INDIRECT_BRANCH})
 
     def destination(self, instruction: Instruction) -> int | str | None:
-        """Where *instruction*, a call or a jump, leads if that never changes; else None."""
+        """Where the call or jump *instruction* always leads; else None."""
         base = self._module.base
         if instruction.near_branch_target:
             return self._program.destination(base + instruction.near_branch_target)
@@ -120,7 +119,7 @@ class Conditions:
             yield len(self.instructions) - 1, True
 
     def _is_handed_out(self, number: int) -> bool:
-        """Whether the register that the instruction of that *number* writes is an argument of an import's call."""
+        """Whether the register that instruction *number* writes is an argument of an import's call."""
         register = general(self.instructions[number].op0_register)
         for one in self.instructions[number + 1 :]:
             if one.flow_control != FlowControl.NEXT:
@@ -128,8 +127,6 @@ class Conditions:
             if register in self._written_by(one):
                 return False
         return False
-
-    # what decides
 
     def of(self, number: int, depth: int = 0) -> Needs:
         """The arguments, by register, that decide whether the instruction of that *number* runs; None if others may."""
@@ -152,7 +149,6 @@ class Conditions:
         return None
 
     def of_leading(self, number: int) -> Needs:
-        """As `of`, for where the instruction of that *number* leads to."""
         needs = self.of(number)
         if needs is None or self.instructions[number].flow_control != FlowControl.CONDITIONAL_BRANCH:
             return needs
@@ -167,7 +163,6 @@ class Conditions:
 
     @cached_property
     def _starts(self) -> list[int]:
-        """The number of the first instruction of each block, which is run from its start to its end."""
         found = {0}
         for number, following in enumerate(self._after):
             if following != (number + 1,):
@@ -176,20 +171,19 @@ class Conditions:
 
     @cached_property
     def _block_of(self) -> list[int]:
-        """The number of the block that each instruction is in."""
         ends = (*self._starts[1:], len(self.instructions))
         lengths = (end - start for start, end in zip(self._starts, ends, strict=True))
         return [block for block, length in enumerate(lengths) for _ in range(length)]
 
     @cached_property
     def _ways(self) -> tuple[list[int], list[list[int]]]:
-        """The blocks from whose end the piece is left, and those that lead to each block."""
+        """The blocks whose end leaves the piece, and the predecessors of each block."""
         block_of = self._block_of
         leaving = [block_of[number] for number, following in enumerate(self._after) if None in following]
         return leaving, [[block_of[one] for one in self._before[start]] for start in self._starts]
 
     def _leading_past(self, block: int) -> set[int]:
-        """The blocks from which the piece can be left without the one of that number."""
+        """The blocks from which the piece can be left without *block*."""
         if block not in self._past:
             leaving, before = self._ways
             waiting = [one for one in leaving if one != block]
@@ -202,8 +196,6 @@ class Conditions:
             found.remove(block)
             self._past[block] = found
         return self._past[block]
-
-    # what values are made of
 
     def source(self, number: int, register: int) -> Needs:
         """The arguments that the *register* is made of in front of an instruction; None for what is not plain."""
@@ -232,17 +224,13 @@ class Conditions:
         return frozenset(found)
 
     def _written_at(self, number: int) -> frozenset[int]:
-        """What the instruction of that *number* writes, as in `_written_by`."""
         written = self._written[number]
         if written is None:
             written = self._written[number] = self._written_by(self.instructions[number])
         return written
 
     def _made_of(self, number: int, what: int | _Slot) -> list[int | _Slot] | None:
-        """What has to be plain in front of an instruction that writes *what* so that this is plain behind it.
-
-        None if it never is.
-        """
+        """What has to be plain for *what* to be plain after an instruction that writes it; None if it never is."""
         one = self.instructions[number]
         if isinstance(what, tuple):
             return self._made_in_slot(one, what)
@@ -252,7 +240,6 @@ class Conditions:
         return self._read_by(one, keeps=what if _keeps_some(one, what) else None)
 
     def _written_by(self, one: Instruction) -> frozenset[int]:
-        """The registers that the instruction *one*, or what it calls, writes, and the flags."""
         if one.flow_control in CALLS:
             target = self.destination(one)
             changed = self._convention.lost
@@ -291,7 +278,6 @@ class Conditions:
     # places on the stack, as code has them that is not optimised
 
     def _slot(self, one: Instruction) -> _Slot | None:
-        """The place in the frame that *one* works on, and its size."""
         if one.memory_base != Register.RBP or one.memory_index != Register.NONE or not self._has_frame:
             return None
         displacement = one.memory_displacement - (one.memory_displacement >> 63 << 64)
@@ -324,12 +310,10 @@ class Conditions:
 
 
 def _used(instruction: Instruction) -> list[Any]:
-    """The registers that *instruction* uses, each with how."""
     return list(INFO.info(instruction).used_registers())
 
 
 def _keeps_some(instruction: Instruction, register: int) -> bool:
-    """Whether *instruction* leaves a part of the *register* as it was."""
     if register == _FLAGS:
         return False
     return any(

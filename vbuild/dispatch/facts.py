@@ -91,7 +91,7 @@ _SOLD: dict[str, tuple[str, ...]] = {
 
 
 def features(names: Iterable[str]) -> int:
-    """The set of the features with these *names*; those that no instruction needs are left out."""
+    """Those that no instruction needs are left out."""
     found = 0
     for name in names:
         found |= _BITS.get(name, 0)
@@ -99,18 +99,17 @@ def features(names: Iterable[str]) -> int:
 
 
 def facts_of(features: int) -> int:
-    """The facts where the processor has these *features*."""
     return features | features << _UNMASKED
 
 
 def shown_by(*names: str) -> int:
-    """The facts that an answer shows which says that the processor has the features with these *names*."""
+    """The facts that an answer shows if it says that the processor has the features *names*."""
     sold = features(_closure(names, _ARCHITECTURE, _SOLD))
     return implied(*names) | sold << _UNMASKED
 
 
 def unmasked(facts: int) -> int:
-    """The features that *facts* show on a processor of which no hypervisor masks any."""
+    """The features that *facts* show where no hypervisor masks any."""
     return facts >> _UNMASKED & FEATURES
 
 
@@ -120,7 +119,7 @@ def names_of(features: int) -> frozenset[str]:
 
 @cache
 def implied(*names: str) -> int:
-    """The features that a processor with all of *names* has, because the architecture says so."""
+    """The features that the architecture says come with all of *names*."""
     return features(_closure(names, _ARCHITECTURE))
 
 
@@ -145,7 +144,6 @@ def of_level(rank: int) -> int:
 
 
 def _states(names: Iterable[str]) -> int:
-    """What the system has to save for code that uses the features with these *names*."""
     closed = _closure(names, _ARCHITECTURE)
     return features(state for state, feature in ((SAVES_YMM, "AVX"), (SAVES_ZMM, "AVX512F")) if feature in closed)
 
@@ -158,7 +156,6 @@ def by_code() -> dict[int, int]:
 
 
 def needed_by(codes: Iterable[int]) -> int:
-    """The features that instructions with these *codes* need."""
     table = by_code()
     return reduce(or_, (table[number] for number in set(codes) & table.keys()), 0)
 
@@ -170,7 +167,7 @@ def _table(text: str) -> dict[int, int]:
 
 
 def usable(facts: int) -> int:
-    """The *facts* where an answer says what may be used: the system saves what it has to."""
+    """The *facts* where an answer says what may be used: the system saves the registers."""
     return facts | facts_of(_states(names_of(facts & FEATURES)))
 
 

@@ -149,7 +149,7 @@ def _conditional_move(machine: Machine, operation: Operation, state: State) -> N
 
 
 def _generic(machine: Machine, operation: Operation, state: State) -> None:
-    """Run an instruction that is not followed: what it writes shows at most what it reads."""
+    """Run an instruction that is not followed: what it writes tells at most what it reads."""
     if (effects := operation.effects) is None:
         effects = operation.effects = _effects(operation.instruction)
     read: list[Value] = []
@@ -176,9 +176,6 @@ def _generic_read(machine: Machine, register: int, state: State) -> Sequence[Val
     return (value,)
 
 
-# the instructions that are followed
-
-
 def _move(machine: Machine, operation: Operation, state: State) -> None:
     source = _variable(machine, operation, 1, state)
     machine.write(operation, 0, machine.read(operation, 1, state), state)
@@ -187,7 +184,6 @@ def _move(machine: Machine, operation: Operation, state: State) -> None:
 
 
 def _variable(machine: Machine, operation: Operation, index: int, state: State) -> tuple[int, int] | None:
-    """The variable that an operand is, or comes from."""
     operand = operation.operands[index]
     if operand.register and state.source:
         return state.source[1] if operand.number == state.source[0] else None
@@ -231,7 +227,7 @@ def _share(machine: Machine, one: Value, other: Value, result: Value) -> None:
 
 
 def _place(machine: Machine, operation: Operation, state: State) -> int | None:
-    """The register or place on the stack that the first operand is."""
+    """The register or place on the stack of the first operand."""
     operand = operation.operands[0]
     if operand.register:
         return operand.number if operand.size >= CLEARS_THE_REST else None
@@ -399,7 +395,6 @@ def _fill(machine: Machine, operation: Operation, state: State) -> None:
 
 
 def _length(operation: Operation, unit: int, state: State) -> Value:
-    """The bytes that a string instruction works on."""
     count = state.registers[RCX]
     return values.shifted(count, unit.bit_length() - 1, "shl", 8) if operation.instruction.has_rep_prefix else unit
 

@@ -149,7 +149,7 @@ class Interpreter:
 
     @cached_property
     def summary(self) -> Summary:
-        """What the piece that was run tells a caller, whatever the arguments."""
+        """What the piece tells a caller, whatever the arguments."""
         end = self._end
         if end is None:
             return Summary(None, None, 0, returns=False, hands_out=self._machine.hands_out, is_asked=False)
@@ -168,7 +168,7 @@ class Interpreter:
         return Summary(result, second, facts, returns=True, hands_out=self._machine.hands_out, is_asked=is_asked)
 
     def run_piece(self, piece: Piece, *, most: int) -> None:
-        """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""
+        """Run *piece* from its start, then what was not reached, such as code that handles errors."""
         self._most = min(most, self._most_steps + piece.end - piece.address)
         self._entry, self._machine.known = piece.address, self._variables.facts_at(piece.address)
         start, registers = self._unknown(self._machine.known), self._argument_registers
@@ -191,11 +191,10 @@ class Interpreter:
             self._run(address, self._unknown(0 if facts == EVERY else facts), piece.address)
 
     def _unknown(self, facts: int = 0) -> State:
-        """The state where nothing but *facts* is known."""
         return State(facts=facts)
 
     def _follow(self, entry: int, state: State) -> State | None:
-        """The state after the function at *entry* returns, or None if it never does."""
+        """The state after the function at *entry*; None if it never returns."""
         self._followed.append(entry)
         before, self._return = self._return, None
         kept = self._machine.module, self._machine.here
@@ -232,7 +231,7 @@ class Interpreter:
     def _until_paths_part(
         self, address: int, state: State, entry: int, known: Container[int]
     ) -> list[tuple[int, State]]:
-        """Run what stands at *address* up to where other paths may come in, or the next *known* place."""
+        """Run from *address* to where other paths may come in, or the next *known* place."""
         operations, machine = self._program.operations, self._machine
         while True:
             operation = operations.get(address) or self._operation(address)
@@ -255,7 +254,6 @@ class Interpreter:
                 return [(address, state)]
 
     def _operation(self, address: int) -> Operation:
-        """What stands at *address*, kept for the next time."""
         module = self._program.module(address)
         instruction = module.instruction(address)
         number, is_joined = self._program.order(address)
@@ -270,7 +268,7 @@ class Interpreter:
         return found
 
     def _step(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
-        """Run an instruction that may not go on to the next one; where control goes, with the states there."""
+        """Run an instruction that may not go on to the next one; return where control goes, with the states there."""
         flow, following = operation.flow, operation.following
         if flow == FlowControl.CONDITIONAL_BRANCH:
             return self._branch(operation, state, entry)
@@ -309,7 +307,6 @@ class Interpreter:
         return taken, state
 
     def _narrow(self, after: State, condition: int) -> None:
-        """Note in *after* what a compared value can be where *condition* holds."""
         flags = after.flags
         self._note_change(after, condition)
         if flags is None or flags.place is None or flags.only or not isinstance(flags.other, int):
@@ -343,7 +340,7 @@ class Interpreter:
                 state.changed |= {flags.source}
 
     def _jump(self, target: int, state: State, entry: int) -> list[tuple[int, State]]:
-        """Where a jump to *target* goes: to a place in the same function, or to another, which returns for this one."""
+        """Where a jump to *target* goes: in the same function, or to another, which returns for this one."""
         destination = self._program.destination(target)
         if isinstance(destination, int) and destination == target:
             piece = self._program.module(target).piece(target)
@@ -372,7 +369,7 @@ class Interpreter:
         return found
 
     def _note_jump(self, state: State) -> None:
-        """Note a jump to a place that is not known."""
+        """Note a jump to an unknown place."""
         self._at_jumps = state.facts if self._at_jumps is None else self._at_jumps & state.facts
 
     def _returned(self, state: State) -> None:
@@ -393,7 +390,7 @@ class Interpreter:
         self._return = after if before is None else self._machine.joined(before, after, self._machine.here, visits=0)
 
     def _targets(self, operation: Operation, state: State) -> list[tuple[int | str, int]]:
-        """Where a call or jump goes, as far as that is known: addresses or names of imports, with facts."""
+        """The known targets of a call or jump: addresses or names of imports, with facts."""
         if operation.target:
             destination = self._program.destination(operation.target)
             return [] if destination is None else [(destination, 0)]
@@ -434,7 +431,7 @@ class Interpreter:
         return self._not_followed(known, state, stack)
 
     def _arguments(self, target: int, state: State, stack: int) -> list[Value]:
-        """What a call of *target* hands over in registers, and on the stack from *stack* bytes above its pointer on."""
+        """What a call of *target* hands over in registers, then on the stack from *stack* bytes up."""
         read = self._references.registers(target).arguments
         found = [state.registers[number] if number in read else None for number in self._argument_registers]
         pointer = state.registers[self._pointer]
@@ -444,7 +441,7 @@ class Interpreter:
         return [None if any(map(is_stack, values.cases_of(value) or ())) else value for value in found]
 
     def _not_followed(self, targets: Sequence[tuple[int | str, int]], state: State, stack: int) -> list[State]:
-        """The state after a call of one of *targets*, of which at most a summary is known."""
+        """The state after a call of one of *targets*, known by a summary at most."""
         functions = [target for target, _ in targets if isinstance(target, int)]
         is_followed = bool(functions) and len(functions) == len(targets)
         for target, facts in targets:
@@ -475,7 +472,6 @@ class Interpreter:
         take_apart(operation)
 
     def _imported(self, name: str, state: State) -> list[State]:
-        """The state after a call of the import *name*; none if it never returns."""
         return imported(self._machine, name, state)
 
     def _is_followed(self, target: int, state: State) -> bool:

@@ -73,7 +73,7 @@ def _features(name: str, number: int) -> frozenset[str]:
 
 @cache
 def vector_encoded() -> frozenset[int]:
-    """The instruction codes that have a VEX or EVEX prefix: what a compiler for v3 or v4 emits and others never do."""
+    """The instruction codes with a VEX or EVEX prefix: compilers emit them for v3 or v4 alone."""
     kinds = {EncodingKind.VEX, EncodingKind.EVEX}
     return frozenset(number for number in _CODES.values() if _bare(number).encoding in kinds)
 
@@ -111,11 +111,9 @@ class RegionIsa:
     is_vector_encoded: bool
 
     def above(self, level: int, *, extras: frozenset[str] = frozenset()) -> frozenset[str]:
-        """The features that the level of rank *level* does not have, and that are no *extras*."""
         return frozenset(feature for feature in self.features if feature_rank(feature) > level) - extras
 
     def uses(self, features: Iterable[str]) -> tuple[FeatureUse, ...]:
-        """The first instruction that needs each of *features*, in order of address."""
         missing = set(features)
         found = []
         formatter = Formatter(FormatterSyntax.INTEL)
@@ -170,12 +168,11 @@ class Isa:
 
     @property
     def features(self) -> frozenset[str]:
-        """Every feature above the baseline that some region certainly needs."""
         return frozenset(feature for region in self.regions for feature in region.features)
 
 
 class _Codes(NamedTuple):
-    """The instruction codes of a region that say something; apart from those behind the first bytes that are not code.
+    """The telling instruction codes of a region; apart, those behind the first bytes that are not code.
 
     A tuple, because tens of thousands of them come back from other processes.
     """
@@ -189,7 +186,7 @@ _NOTHING = _Codes()
 
 
 def _decoded(pieces: Iterable[tuple[int, bytes]], *, has_tables: bool) -> list[_Codes]:
-    """What the *pieces* of code hold, one by one; the loop that all the time goes into.
+    """What each of the *pieces* of code holds; this loop takes nearly all the time.
 
     Outside Linux compilers put tables of jumps into functions.
     """

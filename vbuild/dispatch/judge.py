@@ -97,7 +97,6 @@ class Judged(Struct, frozen=True):
 
 
 def scan(elf: CodeFile, executor: ProcessPool | None = None) -> Isa:
-    """The instruction sets that *elf*, of x86-64 or aarch64, needs."""
     return arm.scan(elf) if elf.machine == "aarch64" else Isa.scan(elf, executor)
 
 
@@ -228,7 +227,7 @@ def _reached(
 
 
 def _isa_of(module: Module, piece: Piece) -> RegionIsa:
-    """What *piece*, which is code outside any known function, needs."""
+    """What *piece*, code outside known functions, needs."""
     address = piece.address - module.base
     data = module.bytes_at(address, piece.end - piece.address)
     kind = arm.ArmRegion if isinstance(module, ArmModule) else RegionIsa

@@ -99,7 +99,6 @@ class Machine:
             self.objects.share(value)
 
     def variables_in(self, value: Value) -> list[int]:
-        """The addresses of variables that *value* may be."""
         if value is None or isinstance(value, values.Word):
             return []
         files = range(1, len(self.program.modules) + 1)
@@ -144,8 +143,6 @@ class Machine:
         state.vectors.clear()
         state.flags = None
 
-    # operands
-
     def address(self, memory: Memory, state: State) -> Value:
         if memory.fixed is not None or memory.is_of_thread:
             return memory.fixed
@@ -163,7 +160,6 @@ class Machine:
         return found
 
     def location(self, memory: Memory, state: State) -> Value:
-        """The address of the operand in memory."""
         found = self.address(memory, state)
         used = self.used_address(found)
         if used is not found and memory.base is not None and memory.index is None:
@@ -295,7 +291,7 @@ class Machine:
                     state.changed |= {(place, size)}
 
     def copy(self, to: Value, source: Value, size: Value, state: State) -> bool:
-        """Copy *size* bytes, if it is known where to and how many; False if not."""
+        """Copy *size* bytes; False if it is not known where to, or how many."""
         if not isinstance(size, int) or not 0 <= size <= _MOST_COPIED or values.cases_of(to) is None:
             return False
         at = 0
@@ -307,7 +303,6 @@ class Machine:
         return True
 
     def fill(self, place: Value, value: Value, size: Value, state: State) -> bool:
-        """Fill *size* bytes with *value*, if it is known where and how many; False if not."""
         if not isinstance(size, int) or not 0 < size < _MOST_FILLED or values.cases_of(place) is None:
             return False
         self.store(self.used_address(place), size, 0 if value == 0 else None, state)
@@ -322,7 +317,7 @@ class Machine:
         self.hands_out |= bool(state.facts & ~self.known if is_number else values.tells(value))
 
     def _store_somewhere(self, memory: Memory, size: int, value: Value, state: State) -> None:
-        """Write *value* to a place that is not known of the table at the base of the operand in memory."""
+        """Write *value* to an unknown place of the table at the base of the operand in memory."""
         table = state.registers[memory.base] if memory.base is not None else None
         for start in values.cases_of(values.total(table, memory.displacement)) or ():
             if 0 < tag(start) <= len(self.program.modules):
@@ -349,7 +344,7 @@ class Machine:
         state.stack[place] = (size, value)
 
     def spoil(self, start: int, state: State) -> None:
-        """Forget what is on the stack from *start*, to which code that is not followed has a pointer."""
+        """Forget the stack from *start* on: code that is not followed has a pointer there."""
         # what the caller handed over on the stack is not part of what a function keeps there
         length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
         for place, (size, value) in state.stack.places_from(start).items():
@@ -363,8 +358,6 @@ class Machine:
         if start not in state.stack:
             state.stack[start] = (length, None)
         self.uneven.add(start, length)
-
-    # where paths meet
 
     def joined(self, one: State, other: State, address: int, *, visits: int) -> State:
         one_facts, other_facts = one.facts, other.facts
@@ -398,7 +391,7 @@ class Machine:
         )
 
     def is_dead(self, address: int, register: int) -> bool:
-        """Whether the code at *address* never reads an address in *register* before it writes there."""
+        """Whether the code at *address* never reads an address in *register* before writing there."""
         # one byte of it is none: the low one may be read by a call, as the number of vectors
         return self.references.is_unread(address, register, 1)
 
@@ -432,7 +425,6 @@ class Machine:
         return found
 
     def _met(self, one: tuple[Value, int], other: tuple[Value, int], address: int, visits: int) -> Value:
-        """What two values, with the facts on the way to each, are where they meet at *address*."""
         found = values.join(*one, *other)
         # what only counts is not followed round and round; bits only come to tell less
         is_growing = found != one[0] and not (isinstance(found, values.Word) and values.tells(found))

@@ -71,12 +71,10 @@ class Stack:
         return Stack(self.parts.copy())
 
     def places_from(self, start: int) -> dict[int, _Kept]:
-        """The places from *start* on, with what they hold."""
         parts = (part for number, part in self.parts.items() if number >= start >> _SHARED_PART)
         return {place: kept for part in parts for place, kept in part.items() if place >= start}
 
     def cut(self, pointer: int) -> None:
-        """Forget the places below *pointer*."""
         for place in [place for part in self.parts.values() for place in part if place < pointer]:
             del self[place]
 
@@ -166,7 +164,6 @@ class Chained(Struct, frozen=True):
     place: None = None
 
     def shown_by(self, condition: int) -> int:
-        """The features of the processor if *condition* holds now."""
         compared = shown_by(self.before, self.condition) | shown_by(self.then, condition)
         if condition not in self.elsewhere:
             return compared
@@ -199,7 +196,7 @@ class Memory(Struct, frozen=True):
 
 
 class Effects(Struct, frozen=True):
-    """The registers that an instruction reads and writes, and whether it does that in memory."""
+    """The registers that an instruction reads and writes, and whether it does so in memory."""
 
     read: tuple[int, ...]
     written: tuple[int, ...]
@@ -274,7 +271,6 @@ TESTS: dict[int, Callable[[int, int, int], bool]] = {
 
 
 def shown_by(flags: Compared | Chained | None, condition: int) -> int:
-    """The features of the processor if *condition* holds."""
     if isinstance(flags, Chained):
         return flags.shown_by(condition)
     if flags is None or (flags.only and condition not in flags.only) or condition not in TESTS:
@@ -343,7 +339,7 @@ INDIRECT = frozenset({FlowControl.INDIRECT_CALL, FlowControl.INDIRECT_BRANCH})
 
 
 def general(register: int) -> int | None:
-    """The number of the general register *register*, or of the one that it is part of; None for another."""
+    """The number of the general register that *register* is, or is part of; else None."""
     return GENERAL[register][0] if register in GENERAL else None
 
 
@@ -391,7 +387,7 @@ def overlapping(stack: Stack, address: int, size: int, uneven: Uneven) -> list[i
 
 
 def loaded(stack: Stack, address: int, size: int, uneven: Uneven) -> Value:
-    """*size* bytes at *address*, from a value that is there or around it; as in `overlapping`."""
+    """*size* bytes at *address*, from a value there or around it; as in `overlapping`."""
     if (exact := stack.get(address)) and exact[0] == size:
         return exact[1]
     near = overlapping(stack, address, size, uneven)

@@ -63,7 +63,7 @@ ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10
 
 
 def displacement_of(instruction: Instruction) -> int:
-    """How far behind its base register the operand in memory of *instruction* stands, in bytes."""
+    """The distance of *instruction*'s operand in memory from its base register, in bytes."""
     found = instruction.memory_displacement
     return int(found - (found >> 63 << 64))
 
@@ -118,7 +118,7 @@ class Module:
 
     @cached_property
     def _jumps(self) -> list[tuple[int, int]]:
-        """Each jump in a PLT, and the place that it takes its target from."""
+        """Each PLT jump, and the place of its target."""
         return [
             (instruction.ip, instruction.ip_rel_memory_address)
             for code in self._stubs
@@ -127,7 +127,6 @@ class Module:
         ]
 
     def place_of_stub(self, address: int) -> int | None:
-        """The place from which the stub of a PLT at *address* takes its target; None if there is no stub."""
         if not self._is_stub(address):
             return None
         index = bisect_left(self._jumps, (address, 0))
@@ -156,7 +155,7 @@ class Module:
 
     @cached_property
     def _called(self) -> set[int]:
-        """What seems to be called, and what code seems to make an address of."""
+        """What seems to be called, or to have its address taken by code."""
         return self._seen[1]
 
     @cached_property
@@ -194,14 +193,12 @@ class Module:
 
     @cached_property
     def _starts(self) -> list[int]:
-        """Where code outside known functions is called or pointed at."""
         found = set(self.pointers.values()) | {address & _LOW for address in self.exports.values()}
         found.update((self.elf.entry, *self.elf.called))
         found.update(self._handled)
         return sorted(found | self._called)
 
     def starts_in(self, start: int, stop: int) -> bool:
-        """Whether something is pointed at from *start* to *stop*, which is excluded, by code or by data."""
         index = bisect_left(self._starts, start)
         return index < len(self._starts) and self._starts[index] < stop
 
@@ -231,20 +228,19 @@ class Module:
         return self.elf.has_handlers
 
     def piece(self, address: int) -> Piece | None:
-        """The piece that *address*, one of the program, lies in; of a function in several parts, the part."""
+        """The piece that *address* of the program lies in; of a function in parts, the part."""
         index = bisect_right(self._piece_starts, address) - 1
         if index >= 0 and address < self.pieces[index].end:
             return self.pieces[index]
         return None
 
     def pieces_in(self, region: Region) -> list[Piece]:
-        """The pieces that the code of *region* is cut into; none of the stubs of a PLT."""
+        """The pieces of *region*, without stubs of a PLT."""
         start = self.base + region.address
         low = bisect_left(self._piece_starts, start)
         return self.pieces[low : bisect_left(self._piece_starts, start + len(region.data), low)]
 
     def handlers_of(self, piece: Piece) -> Sequence[int]:
-        """The functions that the system calls when *piece* throws."""
         return [self.base + handler for handler in self.elf.handlers.get(piece.address - self.base, ())]
 
     @cached_property
@@ -256,7 +252,7 @@ class Module:
         return found
 
     def handled_by(self, addresses: range) -> Iterator[Piece]:
-        """The pieces that what stands at *addresses* of this file handles the errors of."""
+        """The pieces whose errors the code at *addresses* of this file handles."""
         for handler in (addresses if len(addresses) < len(self._handled) else self._handled) if self._handled else ():
             for function in self._handled.get(handler, ()) if handler in addresses else ():
                 if piece := self.piece(self.base + function):
@@ -274,7 +270,7 @@ class Module:
 
     @cached_property
     def _counted(self) -> list[int]:
-        """The addresses, counted from the image's base, at which code writes by an index, or of which it makes one."""
+        """The addresses, counted from the image's base, that code writes to by an index or takes."""
         base, found = self.elf.image_base, []
         for site in self.sites(base, base + 1) if base else ():
             piece = self.piece(self.base + site)
@@ -285,7 +281,7 @@ class Module:
         return sorted(found)
 
     def is_counted(self, addresses: range) -> bool:
-        """Whether code may write to *addresses* of this file, or has one of them, as counted from the image's base."""
+        """Whether code may write to *addresses* of this file, or has one, as counted from the image's base."""
         index = bisect_left(self._counted, addresses.start)
         return index < len(self._counted) and self._counted[index] < addresses.stop
 
@@ -293,7 +289,6 @@ class Module:
         return any(code.address <= address < code.end for code in self.elf.code)
 
     def instruction(self, address: int) -> Instruction | None:
-        """The instruction at *address*, one of the program; None if there is none."""
         if address not in self._decoded:
             place = address - self.base
             self._decoded[address] = None
@@ -308,7 +303,7 @@ class Module:
         return self._decoded[address]
 
     def instruction_with(self, site: int) -> Instruction | None:
-        """The instruction of this file whose displacement to an address stands at *site*; None if there is none."""
+        """The instruction of this file whose displacement stands at *site*."""
         piece = self.piece(self.base + site)
         if piece is None:
             return None
@@ -322,7 +317,7 @@ class Module:
         return found[index] if index >= 0 and site < found[index].next_ip else None
 
     def _relative_in(self, piece: Piece) -> Iterator[Instruction]:
-        """The instructions of *piece* with a displacement to an address, also behind bytes that are none."""
+        """The instructions of *piece* with a displacement to an address, also those behind bytes that are none."""
         start, end = piece.address, piece.end
         while start < end:
             following = start
@@ -333,7 +328,6 @@ class Module:
             start = following + 1
 
     def decoded(self, address: int, data: bytes) -> Iterable[Instruction]:
-        """The instructions of the code *data* at *address* of this file."""
         return decoded(data, address)
 
     # an instruction counts as true if its bytes are one
@@ -343,15 +337,12 @@ class Module:
         return instruction.mnemonic in {Mnemonic.NOP, Mnemonic.INT3}
 
     def is_comparing(self, instruction: Instruction) -> bool:
-        """Whether *instruction* compares what stands in memory, and does no more with it."""
         return instruction.mnemonic == Mnemonic.CMP
 
     def needs(self, instruction: Instruction) -> int:
-        """The features that *instruction* needs."""
         return by_code().get(instruction.code, 0)
 
     def needed_in(self, piece: Piece) -> int:
-        """The features that the instructions of *piece* need."""
         data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
         codes = set(map(_code_of, Decoder(_BITS, data)))
         return needed_by(map(_code_of, self.needing(piece)) if INVALID in codes else codes)
@@ -368,7 +359,7 @@ class Module:
         return instructions_of(data, piece.address - self.base, self._is_endless, has_tables=has_tables)
 
     def _is_endless(self, call: Instruction) -> bool:
-        """Whether *call* does not come back: of a function from outside that never does, or of one without an end."""
+        """Whether *call* does not come back: its target from outside never does, or has no end."""
         target = call.near_branch_target
         place = self.place_of_stub(target) if target else call.ip_rel_memory_address
         if place:
@@ -440,11 +431,8 @@ class Module:
         last = next((one for one in reversed(instructions) if not self.is_padding(one)), None)
         return Shape(tuple(found), last is not None and last.flow_control not in ENDS)
 
-    # data
-
     @cached_property
     def exports(self) -> dict[str, int]:
-        """The addresses of the functions and objects that other files use by name."""
         symbols = (*self.elf.functions, *self.elf.objects)
         return {name: self.base + symbol.address for symbol in symbols if symbol.is_exported for name in symbol.names}
 
@@ -453,7 +441,6 @@ class Module:
         return sorted((address - self.base, name) for name, address in self.exports.items())
 
     def exported_names(self, addresses: range) -> list[str]:
-        """The names under which other files use what is at *addresses* of this one."""
         low = bisect_left(self._exported, (addresses.start, ""))
         return [name for _, name in self._exported[low : bisect_left(self._exported, (addresses.stop, ""), low)]]
 
@@ -485,7 +472,7 @@ class Module:
         return any(name.startswith(MODULE_ENTRIES) for name in self.exports)
 
     def sites(self, start: int, stop: int) -> list[int]:
-        """Where displacements are that lead to the addresses of this file from *start* to *stop*, which is excluded."""
+        """Where displacements are that lead into [start, stop) of this file."""
         low = bisect_left(self.references, start << 40)
         high = bisect_left(self.references, stop << 40, low)
         return [number & 0xFFFFFFFFFF for number in self.references[low:high]]
@@ -533,12 +520,11 @@ class Module:
         return [symbol.address for symbol in self._objects]
 
     def object_at(self, address: int) -> Symbol | None:
-        """The object with a symbol that the *address* of this file lies in."""
         index = bisect_right(self._object_starts, address) - 1
         return self._objects[index] if index >= 0 and address < self._objects[index].end else None
 
     def table(self, address: int) -> range:
-        """The addresses of the object that the *address* of this file lies in, by symbols or by references."""
+        """The addresses of the object that *address* of this file lies in, by symbols or references."""
         if (found := self._tables.get(address)) is None:
             if len(self._tables) >= _MOST_KEPT:
                 self._tables.clear()
@@ -575,7 +561,6 @@ class Module:
         return sorted((target, place) for place, target in self.pointers.items())
 
     def places_of(self, start: int, stop: int) -> list[int]:
-        """The places in data that hold an address from *start* to *stop*, which is excluded."""
         low = bisect_left(self._places, (start, 0))
         return [place for _, place in self._places[low : bisect_left(self._places, (stop, 0), low)]]
 

@@ -50,7 +50,7 @@ class Program:
         return found
 
     def importers(self, module: Module, addresses: range) -> list[tuple[Module, int]]:
-        """The places where the loader puts what other files use of *addresses* of *module*, with these files."""
+        """Where the loader puts what other files use of *addresses* of *module*, with these files."""
         places = (place for name in module.exported_names(addresses) for place in self._importers.get(name, ()))
         return [(other, place) for other, place in places if other is not module]
 
@@ -82,17 +82,16 @@ class Program:
         return numbers.get(address, 0), address in joined
 
     def destination(self, address: int) -> int | str | None:
-        """Where a call to *address* leads, through the stub of a PLT if there is one."""
         module = self.module(address)
         place = module.place_of_stub(address - module.base)
         return address if place is None else self.behind(module, place)
 
 
 def _ordered(module: Module, piece: Piece) -> tuple[dict[int, int], frozenset[int]]:
-    """The blocks of *piece*, numbered so that each has a higher number than those before it on all ways but loops.
+    """The blocks of *piece*, in topological order but for loops, and the addresses that jumps lead to.
 
-    A compiler moves what seldom runs to the end, and jumps back from there: by address what follows would be run again
-    for each of these. With them come the addresses that jumps lead to, where paths may meet.
+    A compiler moves what seldom runs to the end, and jumps back from there: in order of address, what follows would run
+    again for each such jump.
     """
     targets: dict[int, tuple[int, ...]] = {}
     starts, joined = {piece.address}, set[int]()
@@ -154,7 +153,6 @@ class Work:
         return self.running[-1].address if self.running else 0
 
     def again(self, addresses: Iterable[int]) -> None:
-        """Run the pieces at *addresses*, of which some may have been run before."""
         for address in addresses:
             if piece := self.program.module(address).piece(address):
                 self.queue[address] = piece
@@ -163,6 +161,5 @@ class Work:
         return address not in self.given_up
 
     def add(self, pieces: Mapping[int, Piece]) -> None:
-        """Run those of *pieces* that are not run yet."""
         self.queue.update((address, piece) for address, piece in pieces.items() if address not in self.aware)
         self.aware |= pieces.keys()

@@ -49,7 +49,6 @@ class Questions:
         return found
 
     def _asking(self) -> Iterator[Piece]:
-        """The pieces that ask the processor, or read what libgcc or glibc have asked."""
         for module in self.program.modules:
             for code in module.elf.code:
                 places = (module.base + code.address + match.start() for match in _QUESTION.finditer(code.data))
@@ -79,7 +78,6 @@ class Questions:
 
     @property
     def is_asking(self) -> bool:
-        """Whether any code of the program asks what the processor has."""
         return bool(self.asking)
 
     @cached_property
@@ -87,7 +85,6 @@ class Questions:
         return frozenset(tag(address) for address in self.asking)
 
     def asks_in(self, module: Module) -> bool:
-        """Whether code of *module* asks the processor."""
         return tag(module.base) in self.asking_modules
 
     def is_known(self, piece: Piece) -> bool:
@@ -118,7 +115,6 @@ class Questions:
         return self._outward[piece.address]
 
     def users(self, module: Module, addresses: range) -> Iterator[Piece]:
-        """The pieces of any file that seem to refer to *addresses* of *module*, also through its stubs."""
         sites = module.sites(addresses.start - 4, addresses.stop)
         for place in module.places_of(addresses.start, addresses.stop):
             if (stubs := module.stubs_of.get(place)) or not module.object_at(place):
@@ -138,7 +134,6 @@ class Questions:
 
     @staticmethod
     def _pieces_at(module: Module, sites: Iterable[int]) -> Iterator[Piece]:
-        """The pieces of *module* that *sites* lie in, each once."""
         end = 0
         for site in sorted(sites):
             if site >= end and (piece := module.piece(module.base + site)) and not module.is_of_compiler(piece):
@@ -146,7 +141,6 @@ class Questions:
                 end = piece.end - module.base
 
     def special(self, address: int, size: int) -> Value:
-        """What stands at *address* of one of the spaces that no file has."""
         if tag(address) == tag(LEAVES):
             leaf, offset = divmod(address - LEAVES, LEAF_SIZE)
             word = (GLIBC_LEAVES[leaf] if leaf < len(GLIBC_LEAVES) else (0, 0), _REGISTERS[offset % 16 // 4])

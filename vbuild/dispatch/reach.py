@@ -48,14 +48,12 @@ class Uses:
         self._table_users: dict[tuple[int, int], tuple[Piece, ...]] = {}
 
     def _node(self, address: int) -> int:
-        """The piece or table that *address* lies in."""
         module = self.program.module(address)
         if piece := module.piece(address):
             return piece.address
         return module.base + module.table(address - module.base).start
 
     def _uses(self, piece: Piece) -> dict[int, int]:
-        """What *piece* uses, by node, and the facts known at each of these uses."""
         known = self._answers.uses
         if piece.address not in known:
             known[piece.address] = self._found_uses(piece)
@@ -113,7 +111,6 @@ class Uses:
         return found
 
     def uses_of(self, node: int) -> Mapping[int, int]:
-        """What the piece or table *node* uses, with the facts known at each use."""
         module = self.program.module(node)
         if piece := module.piece(node):
             return self._uses(piece)
@@ -122,7 +119,7 @@ class Uses:
         return {self._node(place): 0 for place in places if isinstance(place, int) and place < LEAVES}
 
     def all_roots(self) -> list[int]:
-        """Where other code enters: the entries of all files, and the data that no code seems to point at."""
+        """Where other code enters: all files' entries, and data that no code seems to point at."""
         found: dict[int, None] = {}
         for module in self.program.modules:
             found.update(dict.fromkeys(self._node(address) for address in module.entries))
@@ -131,9 +128,9 @@ class Uses:
         return list(found)
 
     def cone(self, start: Iterable[int]) -> tuple[dict[int, dict[int, int]], list[int], list[int]]:
-        """All from which code is reached that *start* lists: each user's uses with their facts; entries; and the rest.
+        """All from which the code *start* is reached: each user's uses with their facts; entries; and the rest.
 
-        The rest is what was not followed, because it gets too much.
+        The rest was not followed: it gets too much.
         """
         nodes = set(start)
         roots = [node for node in nodes if self._is_root(node)]
@@ -179,7 +176,6 @@ class Uses:
         return self._table_users[key]
 
     def _users_of_node(self, node: int) -> Iterator[tuple[int, dict[int, int]]]:
-        """What may use *node*: pieces and tables, with all that they use and the facts known there."""
         module = self.program.module(node)
         piece = module.piece(node)
         addresses = range(node - module.base, piece.end - module.base) if piece else module.table(node - module.base)
@@ -243,11 +239,10 @@ class Reach:
 
     @property
     def is_asking(self) -> bool:
-        """Whether any code of the program asks what the processor has."""
         return self._questions.is_asking
 
     def own_need(self, piece: Piece) -> int:
-        """The features above the level that instructions of *piece* need, where nothing has asked for them."""
+        """The features above the level that instructions of *piece* need without asking."""
         if self._questions.is_known(piece):
             return 0
         if not self._answers.is_aware(piece):
@@ -260,7 +255,6 @@ class Reach:
         return found
 
     def questions_in(self, module: Module) -> list[Piece]:
-        """The pieces of *module* that ask with an instruction which only some processors have."""
         pieces = (piece for piece in self._questions.asking.values() if self.program.module(piece.address) is module)
         return [piece for piece in pieces if self._answers.above(piece) and not self._questions.is_known(piece)]
 
@@ -289,7 +283,7 @@ class Reach:
                 yield instruction, needed
 
     def violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
-        """Those of the pieces *above* the level that are reached: the features nothing asked for, and the way there."""
+        """Those of the pieces *above* the level that are reached: features nothing asked for, and the way."""
         pieces = tuple(above)
         self._answers.leading = self._uses.all_leading(pieces)
         before = -1
@@ -301,7 +295,6 @@ class Reach:
         return {address: replace(one, doubt=one.doubt or self._doubt(address, one)) for address, one in found.items()}
 
     def _doubt(self, address: int, found: Unguarded) -> Doubt | None:
-        """Why the code at *address*, which was *found* to run without a test, may be guarded all the same."""
         if self._architecture.is_understood:
             if self._is_clear(address, found):
                 return None
@@ -309,7 +302,7 @@ class Reach:
         return Doubt.UNFOLLOWED if self._questions.asks_in(self.program.module(address)) else None
 
     def _is_clear(self, address: int, found: Unguarded) -> bool:
-        """Whether the code at *address* runs without a test wherever some conditions hold that were all understood."""
+        """Whether the code at *address* runs without a test wherever some conditions, all understood, hold."""
         if not self._questions.is_asking:
             return True
         needs = self._needs_first(address, found.missing)

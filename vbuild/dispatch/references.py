@@ -58,7 +58,6 @@ class References:
         self._dead: dict[int, bool] = {}
 
     def registers(self, address: int, depth: int = 0) -> Registers:
-        """The registers that the function at *address* uses."""
         if address not in self._registers:
             # while it is looked at, and for what is called too deep, all
             self._registers[address] = self._all_registers
@@ -193,7 +192,7 @@ class References:
         return [*found, module.base + branch] if branch and flow not in CALLS else found
 
     def known_callers(self, address: int) -> dict[int, Piece] | None:
-        """The pieces that call the function at *address*; None if its address goes elsewhere, or there are too many."""
+        """The pieces that call the function; None if its address goes elsewhere, or for too many."""
         module = self.program.module(address)
         piece, place = module.piece(address), address - module.base
         if piece is None or piece.address != address or address in module.entries:
@@ -220,7 +219,7 @@ class References:
         return found if len(found) <= MOST_USERS else None
 
     def _is_dead(self, piece: Piece, depth: int = 0) -> bool:
-        """Whether nothing leads to *piece*: nothing refers to it but code that nothing leads to."""
+        """Whether nothing refers to *piece* but code that nothing leads to."""
         if piece.address not in self._dead:
             # what leads to itself is not looked through
             self._dead[piece.address] = False
@@ -263,7 +262,6 @@ class References:
 
     @staticmethod
     def _is_only_called(module: Module, slot: int) -> bool:
-        """Whether code calls what stands in *slot*, also through a stub, and does nothing else with it."""
         if slot not in module.stubs_of and not module.is_slot(slot):
             return False
         stubs = module.stubs_of.get(slot, [])
@@ -277,7 +275,6 @@ class References:
         return True
 
     def is_result_used(self, address: int) -> bool:
-        """Whether some caller of the function at *address* may use what it returns."""
         module = self.program.module(address)
         place = address - module.base
         places = module.places_of(place, place + 1)
@@ -288,7 +285,6 @@ class References:
         )
 
     def callers_use(self, address: int, register: int) -> bool:
-        """Whether code that refers to the function at *address* may use what it returns in the *register*, a number."""
         key = (address, register)
         if key not in self._results_used:
             users = self.referring(address)
@@ -305,7 +301,7 @@ class References:
         return users.values()
 
     def _uses_result(self, piece: Piece, address: int, register: int) -> bool:
-        """Whether *piece* may read what the function at *address* returns in *register*, or hands its address on."""
+        """Whether *piece* may read what the function returns in *register*, or hands its address on."""
         module = self.program.module(piece.address)
         is_returned = False
         for instruction in module.instructions(piece):
@@ -331,7 +327,7 @@ class References:
 
 
 def _moved(instruction: Instruction, down: int | None) -> int | None:
-    """How many bytes below its start the stack pointer is after *instruction*; None if that is not known."""
+    """How far below its start the stack pointer is after *instruction*, in bytes; None if unknown."""
     if down is None or instruction.flow_control in CALLS:
         return down
     is_pointer = instruction.op_count and instruction.op_register(0) in STACK_POINTER
@@ -349,7 +345,7 @@ def _moved(instruction: Instruction, down: int | None) -> int | None:
 
 
 def _words_read(instruction: Instruction, down: int | None) -> int:
-    """How many words that the caller put on the stack *instruction* may read, with the stack that far *down*."""
+    """How many of the caller's words on the stack *instruction* may read, with the stack that far *down*."""
     is_pointer = instruction.memory_base in STACK_POINTER
     if not is_pointer and instruction.memory_base not in FRAME_POINTER:
         return 0

@@ -45,7 +45,7 @@ def spread(
     pieces: Iterable[tuple[int, bytes]],
     executor: ProcessPool | None,
 ) -> Iterator[R]:
-    """What *work* makes of the *pieces* of code, each an address and bytes, in their order."""
+    """The results of *work* for the *pieces* of code, each an address and bytes, in order."""
     batches = list(_batches(pieces))
     size = sum(len(data) for batch in batches for _, data in batch)
     is_small = size < _WORTH_SPREADING
@@ -113,7 +113,7 @@ def regions_of(elf: CodeFile, holding: Sequence[int] | None = None) -> Iterator[
 
 
 def _within(code: CodeSection, symbols: Sequence[Symbol]) -> Sequence[Symbol]:
-    """Those of *symbols*, which are in order of address, that begin in *code*."""
+    """Those of the ordered *symbols* that begin in *code*."""
     start = bisect_left(symbols, code.address, key=_address_of)
     return symbols[start : bisect_left(symbols, code.end, start, key=_address_of)]
 

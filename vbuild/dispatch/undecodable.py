@@ -147,7 +147,7 @@ def _reached(data: bytes, address: int, is_endless: Callable[[Instruction], bool
 
 
 def decoded(data: bytes, address: int, start: int = 0) -> Iterator[Instruction]:
-    """The instructions one after the other from *start* of *data* on; what can be none is one byte long."""
+    """The instructions from *start* of *data* on; what can be none is one byte long."""
     decoder = Decoder(_BITS, data, ip=address)
     decoder.position, decoder.ip = start, address + start
     for instruction in decoder:
@@ -161,7 +161,6 @@ def decoded(data: bytes, address: int, start: int = 0) -> Iterator[Instruction]:
 
 
 def is_newer(instruction: Instruction) -> bool:
-    """Whether what `decoded` gives may be an instruction that the decoder does not know."""
     return not instruction and instruction.len > 1
 
 
@@ -174,7 +173,6 @@ def _in_line(data: bytes, address: int, start: int) -> Iterator[Instruction]:
 
 
 def described(data: bytes) -> str:
-    """The bytes at the start of *data*, which the decoder does not know, in words."""
     size, kind = unknown(data[:_LONGEST])
     if not size:
         return f"{data[:_SHOWN].hex(' ')} ..., no instruction that is known"

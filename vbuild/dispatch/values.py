@@ -108,7 +108,7 @@ def flags(features: int) -> Word:
 
 @_cached
 def cases_of(value: Value) -> Mapping[int, int] | None:
-    """The numbers that *value* can be, with the features each shows; None if there are too many to list."""
+    """The numbers that *value* can be, with the features each shows; None for too many."""
     if isinstance(value, int):
         return {value: 0}
     if isinstance(value, Choice):
@@ -154,7 +154,6 @@ _UNKNOWN = (_UNKNOWN_BIT,) * 64
 
 
 def as_word(bits: Iterable[tuple[int, int]]) -> Value:
-    """A value with these *bits*, in its shortest form."""
     found = tuple(bits)
     if found == _UNKNOWN:
         return None
@@ -175,7 +174,6 @@ def tells(value: Value) -> int:
 
 @_cached
 def with_facts(value: Value, facts: int) -> Value:
-    """*value* where the processor has *facts*, if the numbers can be listed."""
     cases = cases_of(value)
     if not facts or cases is None or any(map(tag, cases)):
         return value
@@ -183,7 +181,7 @@ def with_facts(value: Value, facts: int) -> Value:
 
 
 def lossy(*values: Value) -> Value:
-    """What an operation that is not followed makes of *values*: something that was asked, if they tell anything."""
+    """What an operation that is not followed makes of *values*: an answer not understood, if they tell anything."""
     return flags(ASKED) if any(map(tells, values)) else None
 
 
@@ -246,7 +244,7 @@ def extended(value: Value, size: int, new: int) -> Value:
 
 
 def combined(operation: Callable[[int, int], int | None], one: Value, other: Value) -> Value:
-    """What *operation* makes of each pair of numbers that *one* and *other* can be; `lossy` for too many pairs."""
+    """What *operation* makes of each pair of numbers that *one* and *other* can be; `lossy` for too many."""
     first, second = cases_of(one), cases_of(other)
     if first is None or second is None or len(first) * len(second) > _MOST_PAIRS:
         return lossy(one, other)
@@ -345,7 +343,6 @@ def shifted(value: Value, count: Value, kind: str, size: int) -> Value:  # noqa:
 
 @_cached
 def total(one: Value, other: Value, *, is_difference: bool = False) -> Value:
-    """The sum or difference of two values."""
     found = combined(subtract if is_difference else add, one, other)
     if is_difference or not (isinstance(one, Word) or isinstance(other, Word)):
         return found
@@ -388,7 +385,7 @@ def shown_different(value: Value, number: int) -> int:
 
 
 def shown_above(value: Value, number: int) -> int:
-    """The features shown if the value, without sign, is more than *number*."""
+    """The comparison is unsigned."""
     if (found := shown(value, lambda one: one > number)) is not None:
         return found
     # then one of the bits from the highest of number + 1 up is set
@@ -397,7 +394,7 @@ def shown_above(value: Value, number: int) -> int:
 
 
 def shown_up_to(value: Value, number: int) -> int:
-    """The features shown if the value, without sign, is at most *number*."""
+    """The comparison is unsigned."""
     if (found := shown(value, lambda one: one <= number)) is not None:
         return found
     return reduce(or_, (clear for _, clear in bits_of(value)[number.bit_length() :]), 0)

@@ -64,7 +64,6 @@ class Held(dict[Key, Value]):
 
 
 def objects_in(value: Value) -> frozenset[int]:
-    """The numbers of the objects that *value* may point at."""
     if value is None or (isinstance(value, int) and not is_object(value)):
         return _NONE
     cases = values.cases_of(value) or ()
@@ -145,7 +144,6 @@ class Objects:
         return not objects_in(value) <= self._shared
 
     def has_telling_object(self, value: Value) -> bool:
-        """Whether *value* may point at such an object in which an answer is."""
         return not objects_in(value).isdisjoint(self._telling_objects - self._shared)
 
     def is_private(self, address: int) -> bool:
@@ -185,7 +183,7 @@ class Objects:
         return first if self.is_private(address) else None, writers
 
     def note_telling(self, address: int) -> None:
-        """Note that an answer is in the object at *address*: what uses variables that point at it has to be run."""
+        """Note that an answer is in the object at *address*: all users of pointers to it have to run."""
         number = object_of(address)
         if number not in self._telling_objects:
             self._telling_objects.add(number)
@@ -208,7 +206,6 @@ class Objects:
         return True
 
     def _run_users(self, key: Key) -> None:
-        """Run all that uses the variable *key*, which points at an object with an answer."""
         if key in self._holder_users:
             return
         if is_object(key[0]):
@@ -223,20 +220,17 @@ class Objects:
         self._work.add(users)
 
     def lose_user(self, address: int) -> None:
-        """Note that the piece at *address* is not run after all."""
         for key, users in list(self._holder_users.items()):
             if address in users:
                 self._forget(key)
 
 
 def parameter(address: int, number: int) -> Key:
-    """The key of the variable that the argument *number* of the function at *address* is."""
+    """The key of the argument *number* of the function at *address*."""
     return PARAMETERS + address * MOST_PARAMETERS + number, _WORD
 
 
 class Variables:
-    """The variables of a program."""
-
     def __init__(
         self,
         work: Work,
@@ -270,7 +264,6 @@ class Variables:
         self.telling_places: set[int] = set()
 
     def load(self, address: int, size: int) -> Value:
-        """What the variable of *size* bytes at *address* can hold."""
         is_variable = self.is_variable(address)
         if not (is_variable or is_object(address)):
             return self._questions.special(address, size)
@@ -297,7 +290,7 @@ class Variables:
         return self.objects.see(self.held[key])
 
     def facts_at(self, address: int) -> int:
-        """What is known of the processor whenever the function at *address* is called."""
+        """What is known of the processor at every call of the function at *address*."""
         return values.shown(self.held.get(parameter(address, FACTS)), lambda _: True) or 0
 
     def is_variable(self, address: int) -> bool:
@@ -316,7 +309,6 @@ class Variables:
         return int.from_bytes(module.bytes_at(address - module.base, size), "little")
 
     def store(self, address: int, size: int, value: Value, facts: int) -> None:
-        """Note that *value* is written to *address* where the processor has *facts*."""
         if facts > ANY | ASKED:
             # nothing gets there
             return
@@ -336,7 +328,7 @@ class Variables:
             self._join(key, part, facts)
 
     def store_in_table(self, address: int, size: int, value: Value, facts: int) -> None:
-        """Note that *value* is written to some place of the table at *address*."""
+        """Note that *value* is written somewhere in the table at *address*."""
         if facts > ANY | ASKED:
             return
         for key in self._keys_at(address):
@@ -446,7 +438,6 @@ class Variables:
         )
 
     def _never_written(self, key: Key) -> Value:
-        """What stands in a variable from the start, if no code seems to write there."""
         address, size = key
         if not self.is_variable(address):
             return None
@@ -455,7 +446,6 @@ class Variables:
         return int.from_bytes(data, "little") if any(data) and not self._is_written(address) else None
 
     def _is_written(self, address: int) -> bool:
-        """Whether code seems to write to the object at *address*."""
         module = self.program.module(address)
         table = module.table(address - module.base)
         key = module.base + table.start
@@ -524,7 +514,6 @@ class Variables:
         self._set(key, None if self.changes[key] > most else new)
 
     def forget(self, key: Key) -> None:
-        """Note that the variable *key* can be anything."""
         self._set(key, None)
 
     def _set(self, key: Key, value: Value) -> None:
@@ -537,7 +526,6 @@ class Variables:
             self.objects.share(old)
 
     def lose_writer(self, piece: Piece) -> None:
-        """Note that *piece*, which may write to variables, is not run after all."""
         for key in [key for key, writers in self.written_by.items() if piece.address in writers]:
             self.forget(key)
 

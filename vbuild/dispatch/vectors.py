@@ -83,7 +83,6 @@ _FOUR = 4
 
 
 def run_vector(machine: Machine, operation: Operation, state: State) -> bool:
-    """Run *operation* if it is a vector instruction that is followed."""
     kind = operation.mnemonic
     if kind in _MOVES:
         _write_lanes(machine, operation, 0, _lanes(machine, operation, 1, state), state)
@@ -199,7 +198,7 @@ def _is_twice(operation: Operation) -> bool:
 
 
 def _lanes(machine: Machine, operation: Operation, index: int, state: State) -> Lanes:
-    """The lanes of a register, or of as much memory as the instruction reads; the rest is unknown."""
+    """The lanes of a register, or of the memory that the instruction reads; the rest is unknown."""
     operand = operation.operands[index]
     if operand.register:
         return state.vectors.get(operand.register, NO_LANES)

@@ -156,7 +156,6 @@ class Writers:
         return False
 
     def _called_writes(self, target: int | str | None, register: int, written: range, depth: int) -> bool:
-        """Whether *target*, a function or an import, writes behind the pointer that a register has at its call."""
         arguments = self.program.convention.arguments
         if register not in arguments or depth >= _MOST_WRITING:
             return False
@@ -171,14 +170,14 @@ class Writers:
     def _called_by(
         self, module: Module, instruction: Instruction, outside: Iterable[int]
     ) -> Iterator[int | str | None]:
-        """What *instruction* calls, or goes to by a jump *outside* its piece, if that is known."""
+        """What *instruction* calls, or jumps to *outside* its piece, if known."""
         flow, branch = instruction.flow_control, instruction.near_branch_target
         if flow in INDIRECT and instruction.is_ip_rel_memory_operand:
             yield self.program.behind(module, instruction.ip_rel_memory_address)
         yield from map(self.program.destination, [module.base + branch] if branch and flow in CALLS else outside)
 
     def users_write_behind(self, module: Module, place: int, written: range) -> bool:
-        """Whether code may write to bytes that are *written* from where the pointer at *place*, a variable, leads."""
+        """Whether code may write to bytes *written* from where the pointer variable at *place* leads."""
         table = module.table(place)
         if module.places_of(table.start, table.stop):
             return True
@@ -203,7 +202,6 @@ class Writers:
         return False
 
     def _may_write(self, module: Module, piece: Piece, place: int, how: int) -> bool:
-        """Whether *piece* may write through the pointer at *place*, or with it as an address."""
         table = module.table(place) if how == Mnemonic.MOV else range(0)
         for instruction in module.instructions(piece):
             if not instruction.is_ip_rel_memory_operand:
@@ -254,9 +252,9 @@ class Writers:
         return True
 
     def callers_write(self, address: int, register: int) -> bool:
-        """Whether code that calls the function at *address* may write where the address in the *register* leads.
+        """Whether callers of the function at *address* may write where the address in *register* leads.
 
-        What code outside the wheel does with it is not asked: it is not asked either what that does with a variable.
+        What code outside the wheel does with it is not asked, as it is not for variables.
         """
         key = (address, register)
         if key not in self._results_written:
@@ -313,7 +311,7 @@ class Writers:
         return inside if all(self._is_unused_by(other, piece, register) for other in others) else None
 
     def _is_unused_by(self, other: int | str | None, piece: Piece, register: int) -> bool:
-        """Whether neither *other*, the code that *piece* ends by jumping to, nor a caller reads the *register*."""
+        """Whether neither *other*, to which *piece* jumps at its end, nor a caller reads *register*."""
         if not isinstance(other, int) or register in self._references.registers(other).arguments | UNUSUAL:
             return False
         return register in self._references.registers(other).changed or not self._references.callers_use(
@@ -379,7 +377,7 @@ def _held_behind(  # noqa: C901, PLR0911  # one for each kind of use
 
 
 def _only_reads(instruction: Instruction, register: int) -> bool:
-    """Whether *instruction* takes the value of the *register* only to read from where it points."""
+    """Whether *instruction* takes *register* only to read from where it points."""
     if instruction.mnemonic == Mnemonic.LEA or instruction.is_string_instruction or writes(instruction):
         return False
     if instruction.flow_control in BRANCHES:
@@ -394,7 +392,6 @@ def _only_reads(instruction: Instruction, register: int) -> bool:
 
 
 def _copied_to(instruction: Instruction, register: int) -> int | None:
-    """The other register into which *instruction* copies all of the *register*; None if it does not."""
     is_copy = (
         instruction.mnemonic == Mnemonic.MOV and instruction.op_kind(0) == instruction.op_kind(1) == OpKind.REGISTER
     )

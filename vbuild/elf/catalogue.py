@@ -91,7 +91,7 @@ class CatalogueEntry(Struct, frozen=True):
 
 
 class Framework(Struct, frozen=True):
-    """A package whose libraries others need without bundling them, as it is imported first."""
+    """A package whose libraries others need but do not bundle: it is imported first."""
 
     project: str
     folder: str
@@ -103,7 +103,7 @@ def by_soname(name: str) -> tuple[CatalogueEntry, ...]:
 
 
 def by_stem(name: str) -> tuple[CatalogueEntry, ...]:
-    """The libraries of every CUDA major that the file *name* may be, the nearest version first."""
+    """The libraries of all CUDA majors that the file *name* may be, nearest version first."""
     stem, number = _parts(name)
     return tuple(
         sorted(_entries(by_stem=True).get(stem, ()), key=lambda entry: _distance(number, _parts(entry.soname)[1]))
@@ -124,7 +124,6 @@ def is_official(project: str) -> bool:
 
 
 def cuda_of(names: Iterable[str]) -> int | None:
-    """The one CUDA major of all *names*."""
     left: set[int] | None = None
     for name in names:
         # by the SONAME, or by the first number of a file name such as libx.so.11.2.1
@@ -233,7 +232,6 @@ class PlatformPolicy(Struct, frozen=True):
         return bool(self.libraries)
 
     def has(self, library: str) -> bool:
-        """Whether this platform, Python or the loader brings the *library*."""
         return library in self.libraries or bool(_LOADER.fullmatch(library) or _PYTHON.fullmatch(library))
 
     def has_version(self, version: str) -> bool:
@@ -251,14 +249,14 @@ def platforms_in(tags: str) -> tuple[PlatformPolicy, ...]:
 
 
 def systems_of(platform: str) -> frozenset[tuple[str, str]]:
-    """C library and machine of each Linux that a tag in *platform*, joined by dots, is for."""
+    """C library and machine of each Linux that *platform*, tags joined by dots, is for."""
     matches = (_TAG.fullmatch(tag) for tag in platform.split("."))
     libraries = {"manylinux": ("glibc",), "musllinux": ("musl",), "linux": ("glibc", "musl")}
     return frozenset((libc, match["machine"]) for match in matches if match for libc in libraries[match["family"]])
 
 
 def _glibc(number: str) -> tuple[int, ...]:
-    """The glibc that brought a symbol version; an unknown one is newer than all."""
+    """The glibc that brought a symbol version; unknown ones are newest."""
     if re.fullmatch(r"\d+(\.\d+)+", number):
         # the third part is a correction within a release: 2.2.5 is in 2.5's list
         return tuple(map(int, number.split(".")))[:2]

@@ -257,7 +257,6 @@ def _imports(dynamic: Dynamic, symbols: "SymbolTables") -> tuple[Import, ...]:
 def _pointers(
     image: ElfImage, symbols: "SymbolTables"
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, str], ...], frozenset[int]]:
-    """Places filled with addresses of this file, and of imports; and the resolvers."""
     if image.encoding != LITTLE_64 or image.machine not in RELATIVE:
         return (), (), frozenset()
     pointers: list[tuple[int, int]] = []
@@ -317,7 +316,7 @@ def symbols_of(image: ElfImage, code: tuple[CodeSection, ...]) -> "SymbolTables"
 
 
 def _frames(image: ElfImage) -> tuple[int, bytes, bytes] | None:
-    """Address and bytes of the unwind table, and what follows it in its segment."""
+    """Address and bytes of the unwind table, and the rest of its segment."""
     for segment in image.segments:
         if segment.p_type == SegmentType.GNU_EH_FRAME:
             start, stop = segment.span.start, segment.span.stop
@@ -336,7 +335,7 @@ class _Row(Struct, frozen=True):
 
 
 class SymbolTables(Struct, frozen=True):
-    """Functions and objects by address; what ``.dynsym`` does not define, by number, and what it does."""
+    """Functions and objects by address; what ``.dynsym`` does not define, by number; and what it defines."""
 
     functions: tuple[Symbol, ...]
     objects: tuple[Symbol, ...]
@@ -425,7 +424,6 @@ def _rows(tables: Iterable[_Table]) -> Iterator[_Row]:
 
 
 def _merged(rows: Iterable[_Row]) -> tuple[Symbol, ...]:
-    """One symbol per address, in order, with all its names."""
     by_address: dict[int, list[_Row]] = {}
     for row in rows:
         by_address.setdefault(row.address, []).append(row)
@@ -488,7 +486,7 @@ def _key(start: object, *parts: Iterable[object]) -> bytes:
 
 
 class KeptSymbols:
-    """The symbols read last, by the hash of their source; for several threads."""
+    """The symbols read last, by their source's hash; for several threads."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -217,7 +217,6 @@ class ElfLayout(Struct, frozen=True):
         return None
 
     def address(self, offset: int) -> int | None:
-        """The lowest address to which the byte at *offset* is loaded."""
         for segment in self.loads:
             if offset in segment.span:
                 return segment.p_vaddr + offset - segment.p_offset
@@ -345,7 +344,7 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
                         yield names.at(name)
 
     def exported(self, ranges: Sequence[range]) -> tuple[int, ...]:
-        """The values in *ranges* of addresses that symbols of ``.dynsym`` have: other files may refer to those."""
+        """The values of ``.dynsym``'s symbols that lie in *ranges* of addresses: other files may refer to those."""
         inside = Ranges(ranges)
         exported: list[int] = []
         for section in self.sections:
@@ -387,9 +386,9 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         return tuple(rows)
 
     def pointers(self, ranges: Sequence[range]) -> tuple[Pointer, ...]:
-        """Every word that the loader fills with an address in one of *ranges*.
+        """Every word that the loader fills with an address in *ranges*.
 
-        `BinaryError` if the relocations of the machine are not known, or a table is damaged.
+        `BinaryError` if the machine's relocations are not known, or a table is damaged.
         """
         wanted = Ranges(ranges)
         if not wanted:

@@ -56,7 +56,7 @@ class Versioned(Struct, frozen=True):
 
     @property
     def is_mangled(self) -> bool:
-        """Whether a compiler of C++ or Rust chose the name, so that files which take it were linked against it."""
+        """Whether a C++ or Rust compiler chose the name, so that files which take it were linked against it."""
         return self.name.startswith(_MANGLED)
 
 
@@ -94,13 +94,13 @@ class Interface(Struct, frozen=True):
         return cls(frozenset(given), frozenset(vague), frozenset(defaults), frozenset(taken), checksum)
 
     def answers(self, symbol: Versioned) -> bool:
-        """Whether a file that takes *symbol* finds it here, also as the default."""
+        """Whether a file that takes *symbol* finds it here, maybe as the default."""
         if symbol.version is None:
             return symbol.name in self.defaults
         return symbol in self.given or symbol in self.vague
 
     def lacking(self, other: Self) -> tuple[Versioned, ...]:
-        """The symbols that *other* gives and this does not, but vague ones."""
+        """The symbols that *other* gives and this does not, except vague ones."""
         return tuple(sorted((symbol for symbol in other.given if not self.answers(symbol)), key=str))
 
 

@@ -64,7 +64,7 @@ def search_folders(path: str, entries: Iterable[str]) -> tuple[str, ...]:
 
 
 def expand_origin(path: str, entry: str) -> str | None:
-    """The path that *entry* of the RPATH or NEEDED of the file at *path* means; None if by the working directory."""
+    """The path that *entry* of RPATH or NEEDED means for the file at *path*; None if by the working directory."""
     if match := ORIGIN_TOKEN.match(entry):
         return posixpath.normpath(f"{posixpath.dirname(path) or '.'}{entry[match.end() :]}")
     return posixpath.normpath(entry) if entry.startswith("/") else None
@@ -73,7 +73,7 @@ def expand_origin(path: str, entry: str) -> str | None:
 def rpath_files(
     path: str, outline: Callable[[str], BinaryOutline], loaders: Mapping[str, Iterable[str]]
 ) -> Iterator[str]:
-    """The files whose RPATH or RUNPATH the loader reads for what the file at *path* needs, in order.
+    """The files whose RPATH or RUNPATH the loader reads for the needs of the file at *path*, in order.
 
     *outline* gives the headers of each file, *loaders* the files that load it.
     """
@@ -93,7 +93,7 @@ def fits(library: BinaryOutline, consumer: BinaryOutline) -> bool:
 
 
 class _Loader:
-    """Resolves names for the files of a wheel; it learns who loads whom on the way, as DT_RPATH is inherited."""
+    """Resolves names for the files of a wheel; learns who loads whom on the way, as DT_RPATH is inherited."""
 
     def __init__(self, files: Mapping[str, BinaryOutline], platforms: Sequence[PlatformPolicy]) -> None:
         self._files = files
@@ -126,7 +126,6 @@ class _Loader:
             yield from edges_of[path]
 
     def _learn(self, edges: Iterable[Edge]) -> list[str]:
-        """Note who loads whom by *edges*; the files for which that may change something."""
         changed = deque[str]()
         for edge in edges:
             if edge.provider is not None and edge.via is not Via.NAME:
@@ -183,7 +182,7 @@ class _Loader:
         return path in self._files and fits(self._files[path], self._files[consumer])
 
     def _inherited_by(self, path: str) -> tuple[str, ...]:
-        """The folders in the DT_RPATH of its loaders, the nearest first."""
+        """The folders in its loaders' DT_RPATH, the nearest first."""
         if path not in self._inherited:
             _, *above = rpath_files(path, self._files.__getitem__, self._loaders)
             self._inherited[path] = tuple(dict.fromkeys(folder for file in above for folder in self._own[file]))
@@ -196,7 +195,7 @@ class _Loader:
         return usual is not None and usual.has(name)
 
     def _nearest(self, path: str, name: str) -> str | None:
-        """The file that answers to *name* once it is loaded, by preference near *path*."""
+        """The loaded file that answers to *name*, by preference near *path*."""
         fitting = [home for home in self._homes.get(name, ()) if self._fits(home, path)]
         return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)
 
@@ -222,7 +221,6 @@ def at_level(path: str, level: str) -> str:
 
 
 def baseline_of(path: str) -> str:
-    """The path of the library that a copy at *path* stands for, or *path*."""
     match = _IN_LEVEL.fullmatch(path)
     return f"{match['folder']}{match['rest']}" if match else path
 

@@ -191,7 +191,7 @@ class Dynamic(Struct, frozen=True, eq=False):
 def version_needs(image: ElfImage, start: int | None) -> Iterator[tuple[VersionNeed, tuple[VersionNeedEntry, ...]]]:
     """The version requirements in the table at *start*, each with its versions.
 
-    `BinaryError` if they run past the end of the file, or are more than can be numbered.
+    `BinaryError` if they run past the end of the file, or are too many to be numbered.
     """
     left = _MOST_VERSIONS
     for at, need in _linked(image, start, VersionNeed):
@@ -212,7 +212,7 @@ def version_definitions(image: ElfImage, start: int | None) -> Iterator[tuple[Ve
 
 
 def _linked(image: ElfImage, at: int | None, record: type[R], *, most: int | None = None) -> Iterator[tuple[int, R]]:
-    """The records from the offset *at* on; the last field of each is the distance of the next one."""
+    """The records from offset *at* on; the last field of each is the distance to the next."""
     size = record_size(record, image.encoding)
     for _ in range(_MOST_VERSIONS + 1 if most is None else most):
         if at is None:
@@ -275,7 +275,6 @@ class Loading(BinaryLoading, frozen=True, kw_only=True):
 
 
 def outline_facts(image: ElfImage, dynamic: Dynamic) -> dict[str, Any]:
-    """The fields of an `Outline`."""
     bits, order = image.encoding
     properties, build_id = _properties(image)
     ppc64 = "ppc64le" if order == "<" else "ppc64"
@@ -363,7 +362,7 @@ def _modules_and_place_functions(dynamic: Dynamic) -> tuple[tuple[str, ...], lis
 
 
 def _dynamic_symbols(dynamic: Dynamic) -> Iterator[tuple[int, ...]]:
-    """The rows of the table; without section headers, all up to the next table."""
+    """The rows of the table; without section headers, up to the next table."""
     image = dynamic.image
     if (start := dynamic.offset(DynamicTag.SYMTAB)) is None:
         return iter(())
@@ -391,7 +390,6 @@ def _in_constants(dynamic: Dynamic) -> tuple[set[str], list[str]]:
 
 
 def _constants(dynamic: Dynamic) -> Iterator[range]:
-    """The file offsets of data that may be constants."""
     image, strings = dynamic.image, dynamic.strings
     for section in image.sections:
         flags = section.header.sh_flags & (SectionFlag.ALLOC | SectionFlag.EXECINSTR)

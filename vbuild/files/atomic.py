@@ -141,7 +141,7 @@ def stage_in(folder: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove from *folder* the stages of killed runs, as far as this user may."""
+    """Remove the stages of killed runs from *folder*, as far as permitted."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(STAGE) and entry.is_dir(follow_symlinks=False):
@@ -176,7 +176,6 @@ def _remove_whole(stage: Path) -> None:
 
 
 def _is_emptied(stage: Path) -> bool:
-    """Empty *stage* but for the file that says whose it is; whether that worked."""
     for path in stage.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -187,14 +186,14 @@ def _is_emptied(stage: Path) -> bool:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The path of a new file, which takes the place of *path* if the block ends well."""
+    """A new file's path; the file replaces *path* if the block ends well."""
     with replacing_all([path]) as parts:
         yield parts[path]
 
 
 @contextmanager
 def replacing_all(paths: Sequence[Path]) -> Iterator[Mapping[Path, Path]]:
-    """For each of *paths*, all in one folder, the path of a new file; all are complete before any is renamed."""
+    """For each of *paths*, all in one folder, a new file's path; all are complete before any is renamed."""
     folder = paths[0].parent
     with stage_in(folder) as stage:
         parts = {path: stage / path.name for path in paths}
@@ -207,7 +206,7 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[Mapping[Path, Path]]:
 
 
 def linked(source: Path, target: Path) -> Path:
-    """Make *target* a hard link to *source*, or a copy; neither may be written to any more."""
+    """Make *target* a hard link to *source*, or a copy; neither may be written to afterwards."""
     try:
         target.hardlink_to(source)
     except OSError:
@@ -298,7 +297,7 @@ def _key(folder: Path) -> tuple[int, int]:
 
 
 class _Waiting:
-    """Called between two tries: says once what it waits for, and gives up on a stopped process."""
+    """Between two tries, says once what it waits for; gives up on a stopped process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -326,7 +325,6 @@ class _Waiting:
 
 
 def _holder(folder: Path) -> int | None:
-    """The process that has locked *folder*, if the system tells."""
     with suppress(OSError, ValueError, IndexError):
         device, inode = _key(folder)
         file = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"

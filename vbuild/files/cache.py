@@ -240,7 +240,7 @@ class Cache(Struct, frozen=True):
         return Removed(self.part, len(entries), freed)
 
     def make_folder(self, folder: Path) -> None:
-        """Make *folder*, in this part, and mark the user's cache as a cache."""
+        """Make *folder* in this part, and mark the user's cache as a cache."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -271,7 +271,6 @@ class Cache(Struct, frozen=True):
         return [path for path in (self.folder / _LOCKS).glob("*") if path.name != _GATE]
 
     def _sweep_remains(self, age: float) -> int:
-        """Remove what processes that ended *age* seconds ago left, and locks that nobody waits for."""
         if not self.rule.entries:
             return 0
         freed, names = 0, {path.name for path in self._paths()}
@@ -293,7 +292,7 @@ def cache_folder() -> Path:
 
 
 def _strange(folder: Path) -> str | None:
-    """Why nobody should run programs in *folder*; or None."""
+    """Why programs in *folder* should not be run; or None."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         status = folder.stat()
         if not hasattr(os, "geteuid"):  # Windows has other rules

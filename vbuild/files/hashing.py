@@ -50,7 +50,6 @@ def program_digests(names: Iterable[str], path: str) -> dict[str, tuple[str, ...
 
 
 def seal(payload: str) -> str:
-    """*payload* with its SHA-256, for files in the cache."""
     return json.dumps({"sha256": hashlib.sha256(payload.encode()).hexdigest(), "payload": payload})
 
 

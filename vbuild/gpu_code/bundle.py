@@ -116,7 +116,7 @@ class _Compressed(NamedTuple):
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The bundle that begins where *room* does; `BinaryError` if none does."""
+    """The bundle at the start of *room*; `BinaryError` if none is there."""
     start = room.start
     if bytes(data[start : min(start + len(COMPRESSED_MAGIC), room.stop)]) == COMPRESSED_MAGIC:
         stop = _compressed(data[: room.stop], start).stop
@@ -170,7 +170,6 @@ BUNDLES = ContainerForm(
 
 
 def _rows(head: memoryview, start: int) -> Iterator[tuple[BundleRow, str]]:
-    """The rows of the table in *head*, of the bundle at *start*, with their ids."""
     if (magic := bytes(head[: len(MAGIC)])) != MAGIC:
         raise BinaryError(f"no bundle at {start:#x}: begins with {magic!r}, expected {MAGIC.decode()} or CCOB")
     at = len(MAGIC)
@@ -255,7 +254,6 @@ def _compressed(data: memoryview, start: int) -> _Compressed:
 
 
 def _stream_size(data: memoryview, uncompressed: int) -> int:
-    """The bytes of the zlib stream that *data* begins with."""
     stream, at, inflated = zlib.decompressobj(), 0, 0
     while not stream.eof and inflated <= uncompressed:
         piece = stream.unconsumed_tail or data[at : at + _PIECE]
@@ -298,7 +296,7 @@ def _compressed_reading(data: memoryview, span: range) -> Reading:
 
 
 def _packed_again(data: memoryview, span: range, kept: Sequence[GpuEntry], _: Writing) -> tuple[Part, ...]:
-    """The compressed bundle with the *kept* entries, unless that is no smaller; `BinaryError` if its hash is wrong."""
+    """The compressed bundle with the *kept* entries, unless no smaller; `BinaryError` if its hash is wrong."""
     head = _compressed(data[: span.stop], span.start)
     plain = memoryview(_inflated(data, head, span.start))
     if _hash(plain) != head.hash:

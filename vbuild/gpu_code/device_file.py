@@ -122,7 +122,7 @@ class DeviceFile(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: str, size: int, head: Head, folder: Folder | None = None) -> Self | None:
-        """The GPU code that the file at *path* is, by its *folder*, else by its *head*; or None."""
+        """The GPU code in the file at *path*, by its *folder*, else by its *head*; or None."""
         if folder and (file := cls._beside(path, head, folder)):
             return file
         start = head(HEADER)
@@ -144,7 +144,7 @@ class DeviceFile(Struct, frozen=True):
 
     @classmethod
     def _entry(cls, prefix: str, machine: str, folder: Folder) -> Self | None:
-        """The entry of Triton's cache with the file *machine*; None if its JSON has no target."""
+        """The Triton cache entry with the file *machine*; None if its JSON has no target."""
         description = f"{machine.rpartition('.')[0]}.json"
         try:
             target = json.loads(folder.read(description))["target"]
@@ -164,7 +164,7 @@ class DeviceFile(Struct, frozen=True):
 
     @classmethod
     def _named(cls, name: str, named: tuple[str, Device, str], head: Head, folder: Folder) -> Self | None:
-        """The file *name* for the GPU in *named*; None if no file beside it differs in that alone."""
+        """The file *name* for the GPU in *named*; None unless a file beside it differs in that alone."""
         start, arch, end = named
         beside = (_architecture_in(other) for other in folder.names if other != name)
         others = tuple(
@@ -227,7 +227,7 @@ class DeviceFile(Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether it says for which GPU it is, true or not."""
+        """Whether it says, true or not, for which GPU it is."""
         return self.arch not in {_NO_GPU, _NO_PROCESSOR}
 
     @property
@@ -281,7 +281,6 @@ def is_named(path: str) -> bool:
 
 
 def _machine_of(name: str, names: Container[str]) -> str | None:
-    """The cubin or code object of the same entry of Triton's cache."""
     stem = name.removeprefix("__grp__").rpartition(".")[0]
     if not stem or f"{stem}.json" not in names:
         return None
@@ -289,7 +288,7 @@ def _machine_of(name: str, names: Container[str]) -> str | None:
 
 
 def _architecture_in(name: str) -> tuple[str, Device, str] | None:
-    """The one architecture in the *name* of a file of data or bitcode, with the text around it."""
+    """The one architecture in the *name* of a file of data or bitcode, and the text around it."""
     matches = list(_NAMED.finditer(name)) if name.endswith(_BY_NAME) else []
     if len(matches) != 1 or not (arch := _device(matches[0][0])):
         return None
@@ -327,7 +326,6 @@ def _checked(number: int, suffix: str) -> Arch | None:
 
 
 def _contradicted(path: str, arch: Device) -> str | None:
-    """How the name of the file contradicts *arch*; or None."""
     named = [match[0] for match in _NAMED.finditer(path.rpartition("/")[2])]
     devices = {re.sub(r"[^0-9a-z-]", "", name.lower()).removeprefix("sm") for name in named}
     own = str(arch.number) if isinstance(arch, Arch) else arch.processor

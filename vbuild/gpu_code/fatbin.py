@@ -146,7 +146,7 @@ HEADER_SIZE = FatbinHeader.layout.size
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The fatbin that begins where *room* does; `BinaryError` if none does."""
+    """The fatbin at the start of *room*; `BinaryError` if none is there."""
     start = room.start
     header = FatbinHeader.parse(data[: room.stop], start)
     if header.magic != MAGIC:

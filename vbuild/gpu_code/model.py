@@ -128,7 +128,7 @@ class Container(Struct, frozen=True):
 
 
 def offered(containers: Sequence[Container]) -> tuple[Container, ...]:
-    """The *containers* that wrappers hand to the GPU's runtime; without any, all."""
+    """The *containers* that wrappers hand to the GPU's runtime; all, if no wrapper does."""
     return tuple(container for container in containers if container.wrappers) or tuple(containers)
 
 

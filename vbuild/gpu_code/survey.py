@@ -131,7 +131,7 @@ class _Sections:
         return places
 
     def walk(self, section: Section) -> None:
-        """Every container of *section*; behind damage, go on where the next wrapper points to."""
+        """Every container of *section*; after damage, go on where the next wrapper points."""
         shift = section.addresses.start - section.span.start
         starts = sorted(target - shift for target in self.wrappers if target in section.addresses)
         start = _behind_zeros(self.image.data, section.span)
@@ -190,7 +190,7 @@ class _Sections:
         return self.targets[bisect_left(self.targets, addresses.start) : bisect_left(self.targets, addresses.stop)]
 
     def _has_only_its_start(self, addresses: range) -> bool:
-        """Whether wrappers lead to the fatbin at *addresses*, and no pointer leads into its middle."""
+        """Whether wrappers lead to the fatbin at *addresses*, and no pointer into its middle."""
         is_wrapped = addresses.start in self.wrappers or addresses.start in self.fixed
         return self.form is FATBINS and is_wrapped and set(self._targets_in(addresses)) <= {addresses.start}
 
@@ -246,7 +246,6 @@ def _stray(image: Image, section: Section, start: int) -> Container:
 
 
 def _bare(image: Image, section: Section, start: int) -> Blob | None:
-    """The ELF file for a GPU that begins at *start*; or None."""
     try:
         header = FileHeader.parse(image.data[: section.span.stop], start)
     except BinaryError:

@@ -415,7 +415,6 @@ def _pieces(file: MachoFile, sections: Iterable[Section]) -> tuple[CodeSection, 
 
 
 def _symbols(file: MachoFile, code: Sequence[CodeSection]) -> tuple[dict[int, Symbol], list[Symbol]]:
-    """The functions by address, and the objects, without sizes."""
     if _SYMTAB not in file.tables:
         return {}, []
     at, count, names_at, names_size = file.tables[_SYMTAB][:4]
@@ -483,7 +482,6 @@ def _data_in_code(file: MachoFile) -> Iterator[Symbol]:
 
 
 def _filled(file: MachoFile, exported: dict[str, int]) -> tuple[dict[int, int], dict[int, str]]:
-    """The places filled with an address of this file, and with an import, by name."""
     pointers: dict[int, int] = {}
     imports: dict[int, str] = {}
     for place, target, name in fixups(file):

@@ -27,7 +27,7 @@ def is_system(name: str) -> bool:
 
 
 def edges_of(files: Mapping[str, BinaryOutline], *, is_elsewhere: Callable[[str], bool]) -> tuple[Edge, ...]:
-    """The edges from *files* to the libraries they need; *is_elsewhere* says if another package has a name."""
+    """The edges from *files* to libraries they need; *is_elsewhere* says if another package has a name."""
     loaders: dict[str, set[str]] = {path: set() for path in files}
     while True:
         search = _Search(files, loaders, is_elsewhere)
@@ -74,7 +74,6 @@ class _Search:
         return Edge(path, name, Via.OUTSIDE if is_outside else Via.MISSING, None)
 
     def _beside(self, path: str, start: str) -> list[str]:
-        """The folder that *start* of a path stands for, if it is that of the file at *path*."""
         is_own = start == _LOADER or (start == _EXECUTABLE and self._files[path].type == "MH_EXECUTE")
         return [posixpath.dirname(path)] if is_own else []
 
@@ -98,7 +97,6 @@ class _Search:
         return next((file for file in candidates if file in self._files and self._fits(file, path)), None)
 
     def _loaded(self, path: str, name: str) -> str | None:
-        """The file that answers to *name* once it is loaded, preferably near *path*."""
         homes = self._names.get(name) or (self._names.get(name.rpartition("/")[2]) if name[:1] != "/" else None)
         fitting = [home for home in homes or () if home != path and self._fits(home, path)]
         return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)

@@ -124,7 +124,7 @@ class _MachoFile:
 
     @property
     def _local_size(self) -> int:
-        """Bytes of the symbols that strip -x takes, and of names that they alone have."""
+        """Bytes of the symbols that strip -x takes, and of names only they have."""
         (first, count), (_, total), (start, size) = self.local, self.symbols, self.names
         rows = max(min(first + count, total) - first, 0) * _SYMBOL[self.bits].size
         if total > _MOST_SYMBOLS:
@@ -178,7 +178,6 @@ class _MachoFile:
         )
 
     def _parts(self) -> Iterator[PlainSection]:
-        """The sections, and the parts of __LINKEDIT."""
         for name, _, size in self.sections:
             is_debug = name.startswith("__DWARF,")
             yield PlainSection(name, size, is_loaded=not is_debug, is_debug=is_debug)
@@ -251,7 +250,6 @@ def halves(view: memoryview) -> list[range]:
 
 
 def _joined(files: list[tuple[int, BinaryOutline]]) -> BinaryOutline:
-    """The one of *files*, or a universal file of them."""
     outlines = [outline for _, outline in files]
     first = outlines[0]
     if len(files) == 1:

@@ -64,7 +64,6 @@ class LoadedPe:
         )
 
     def bytes_at(self, start: int, size: int) -> bytes:
-        """Up to *size* bytes of one section from the RVA *start* on."""
         at = self.pe.offset(self.base + start)
         if at is None:
             return b""
@@ -76,7 +75,7 @@ class LoadedPe:
         return next(self.rows(layout, start, 1))
 
     def rows(self, layout: struct.Struct, start: int, count: int) -> Iterator[tuple[int, ...]]:
-        """*count* rows of *layout* from the RVA *start* on; `BinaryError` out of their section."""
+        """*count* rows of *layout* from the RVA *start* on; `BinaryError` outside their section."""
         data = self.bytes_at(start, layout.size * count)
         if len(data) < layout.size * count:
             raise BinaryError(f"table of {count} rows at RVA {start:#x} runs out of its section")
@@ -172,7 +171,6 @@ def _image(file: LoadedPe) -> CodeImage:
 
 
 def _imports(file: LoadedPe) -> tuple[dict[int, str], tuple[str, ...]]:
-    """The places filled with an import, by address; and the DLLs."""
     places: dict[int, str] = {}
     libraries: dict[str, None] = {}
     for number, layout in ((Directory.IMPORT, _IMPORT), (Directory.DELAY_IMPORT, _DELAYED)):
@@ -250,7 +248,7 @@ def _symbols(file: LoadedPe) -> Iterator[tuple[int, str]]:
 
 
 def _functions(file: LoadedPe) -> tuple[dict[int, int], set[int], dict[int, tuple[int, int]]]:
-    """The functions in .pdata: end by start, starts of parts that stand elsewhere, and the RVAs of handlers."""
+    """The functions in .pdata: end by start, starts of detached parts, and the RVAs of handlers."""
     at, size = file.directory(_EXCEPTION)
     count, base = size // _FUNCTION.size, file.base
     if count > _MOST_ROWS:
@@ -299,7 +297,7 @@ def _guessed_pointers(file: LoadedPe, imports: dict[int, str]) -> Iterator[tuple
 
 
 def _tables_in_code(file: LoadedPe, places: list[int], functions: dict[int, int]) -> Iterator[Symbol]:
-    """Tables of pointers between functions, as mingw's of constructors."""
+    """Tables of pointers between functions, as mingw's constructors."""
     starts = sorted(functions)
     tables: list[range] = []
     for place in sorted(places):
@@ -317,7 +315,6 @@ def _tables_in_code(file: LoadedPe, places: list[int], functions: dict[int, int]
 
 
 def _stubs(file: LoadedPe, imports: dict[int, str], functions: dict[int, int]) -> tuple[CodeSection, ...]:
-    """The jumps through an import's place outside the functions of .pdata."""
     starts = sorted(functions)
     stubs = []
     for code in file.code:
@@ -364,7 +361,6 @@ def _handlers_at(file: LoadedPe, data: int) -> list[int] | None:
 
 
 def _function_info(file: LoadedPe, at: int) -> Iterator[int]:
-    """What FuncInfo, of __CxxFrameHandler3, leads to."""
     _, states, unwinds, tries, blocks = file.row(_TRY, at)
     if max(states, tries) > _MOST_STATES:
         raise BinaryError(f"{max(states, tries)} states of a function")

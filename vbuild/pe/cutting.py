@@ -141,7 +141,6 @@ def _check_kind(image: PeImage) -> None:
 
 
 def _check_end(image: PeImage) -> None:
-    """Refuse bytes behind the last section, but for symbols."""
     end = image.end
     if symbols := symbols_of(image):
         if symbols.start < end or symbols.stop > len(image.data):
@@ -261,7 +260,6 @@ def _section_edits(image: PeImage, shifts: _Shifts, stripped: dict[int, bytes] |
 
 
 def _checked_sum(image: PeImage, edited: EditedFile) -> EditedFile:
-    """*edited* with its checksum, if the file had one."""
     offset = image.coff_at + CoffHeader.layout.size + _CHECKSUM_AT
     written = Written.of(edited)
 
@@ -351,7 +349,7 @@ def _same_headers(before: PeLayout, after: PeLayout, stripped: Mapping[int, byte
 
 
 def _move(before: PeImage, after: PeLayout, written: Written, replacement: Replacement) -> _Move:
-    """The move that the pointers of the new file tell; `BinaryError` unless they lead to the bytes ordered."""
+    """The move that the new file's pointers tell; `BinaryError` unless they lead to the bytes ordered."""
     start = before.address(replacement.span.start)
     if start is None:
         raise BinaryError(f"bytes at {replacement.span.start:#x} are not loaded")
@@ -379,7 +377,6 @@ def _word_in(after: PeLayout, written: Written, address: int) -> int:
 def _words(
     before: PeImage, after: PeLayout, written: Written, replacements: Sequence[Replacement]
 ) -> Iterator[tuple[int, int]]:
-    """The words that may differ, by offset in *before*."""
     for replacement in replacements:
         for pointer in replacement.pointers:
             if (offset := before.offset(pointer.place)) is not None:

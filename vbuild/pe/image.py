@@ -212,7 +212,6 @@ class PeLayout(Struct, frozen=True, eq=False):
 
     @property
     def end(self) -> int:
-        """The file offset behind the last section."""
         return max((section.raw.stop for section in self.sections if section.raw), default=self.optional.headers_size)
 
     def named(self, name: str) -> tuple[PeSection, ...]:
@@ -234,7 +233,6 @@ class PeLayout(Struct, frozen=True, eq=False):
         return None
 
     def directory(self, number: Directory) -> DataDirectory | None:
-        """The data directory *number* unless it is empty."""
         entry = self.directories[number] if number < len(self.directories) else None
         return entry if entry and entry.start and entry.size else None
 
@@ -280,7 +278,7 @@ class PeImage(PeLayout, frozen=True, eq=False):
         return tuple(pointers)
 
     def padding(self, gaps: Sequence[range]) -> frozenset[range]:
-        """The *gaps* (addresses) that hold nothing but zeros, and to which no pointer leads."""
+        """The *gaps* (addresses) with only zeros and no pointer to them."""
         empty = [
             gap for gap in gaps if (at := self.offset(gap.start)) is None or not any(self.data[at : at + len(gap)])
         ]
@@ -288,7 +286,6 @@ class PeImage(PeLayout, frozen=True, eq=False):
         return frozenset(gap for gap in empty if not any(target in gap for target in targets))
 
     def relocated(self) -> Iterator[int]:
-        """The addresses of the words that the loader adds its base to."""
         table = self.table(Directory.BASE_RELOCATION)
         at = table.start
         while at + _BLOCK.size <= table.stop:

@@ -80,6 +80,6 @@ def edges_of(
 
 
 def _fits(library: BinaryOutline, consumer: BinaryOutline) -> bool:
-    """Whether a process with *consumer* can load *library*; x64 code of both kinds goes together."""
+    """Whether a process with *consumer* can load *library*; both kinds of x64 code mix."""
     machines = {library.machine, consumer.machine}
     return len(machines) == 1 or "arm64x" in machines or machines == {"amd64", "arm64ec"}

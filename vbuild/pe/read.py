@@ -164,7 +164,6 @@ class _PeFile:
         return self.offset(address) if address and size else None
 
     def offset(self, address: int) -> int:
-        """The file offset of the byte at the RVA *address*."""
         for section in self.sections:
             if section.address <= address < section.address + len(section.span):
                 return section.span.start + address - section.address
@@ -185,7 +184,6 @@ class _PeFile:
         return text.decode("utf-8", "backslashreplace")
 
     def libraries(self, number: int, kind: type[_Import] | type[_DelayedImport]) -> tuple[str, ...]:
-        """The DLLs in a directory's table."""
         if (start := self.directory(number)) is None:
             return ()
         names: dict[str, None] = {}
@@ -243,7 +241,7 @@ class _PeFile:
 
     @property
     def mentioned(self) -> Iterator[str]:
-        """The file names of DLLs in its constants, without Windows's."""
+        """The names of DLLs in its constants, without Windows's."""
         for section in self.sections:
             with self.data[section.span.start : section.span.stop] as text:
                 for match in _SUFFIX.finditer(text) if section.has_text else ():

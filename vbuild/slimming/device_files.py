@@ -76,7 +76,7 @@ def worth_reading(path: str, head: Head) -> bool:
 def examine_file(
     path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts, folder: Folder | None = None
 ) -> LibraryPlan:
-    """Return what each of *shares* keeps of the file *data* at *path*, which lies in *folder*.
+    """What each of *shares* keeps of the file *data* at *path*, which lies in *folder*.
 
     Raises `RepackageError` if the cuts are strict, and it has no code for a GPU of a share.
     """
@@ -102,7 +102,6 @@ def examine_file(
 
 
 def file_plan(file: DeviceFile, path: str, size: int, shares: Sequence[Share], cuts: Cuts) -> LibraryPlan:
-    """Return whether each of *shares* keeps the *file* of *size* bytes at *path*."""
     accounts = []
     for share in shares:
         # code of a vendor of whom no GPU is named stays
@@ -176,7 +175,6 @@ def _container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: 
 
 
 def _why_not_gone(container: Container) -> str | None:
-    """Why *container* stays although it names none of the GPUs; or None."""
     if container.why_pinned:
         return container.why_pinned
     try:
@@ -234,7 +232,7 @@ def _served(device: Device, how: Service) -> GpuServed:
 
 
 class OwnLists(Struct, frozen=True):
-    """What a package's code has of its files: *digests* by the file that has them, and *words* of its lists."""
+    """What a package's code has of its files: *digests* by their file, and *words* of its lists."""
 
     digests: Mapping[str, str]
     words: Mapping[str, str]
@@ -264,7 +262,7 @@ def _is_named(path: str, code: Mapping[str, bytes]) -> bool:
 class Listing(Struct, frozen=True):
     """A list in a package that names device files, at the paths *named*.
 
-    *is_own* says that the package's code names the list, *is_known* that it has its hash.
+    *is_own*: the package's code names the list. *is_known*: the code has the list's hash.
     """
 
     path: str
@@ -274,7 +272,7 @@ class Listing(Struct, frozen=True):
     is_known: bool
 
     def without(self, gone: Collection[str]) -> bytes | None:
-        """The list without what names a file in *gone*; None if nobody can say how it would look."""
+        """The list without what names a file in *gone*; None if that cannot be known."""
         words = {word for word, paths in self.named.items() if paths & {*gone}}
         if self.is_known or self.path.endswith(_OTHERS):
             return None
@@ -287,7 +285,7 @@ class Listing(Struct, frozen=True):
 def with_true_lists(
     wheel: Wheel, plans: Sequence[LibraryPlan], shares: int
 ) -> tuple[tuple[LibraryPlan, ...], tuple[dict[str, EditedFile], ...], tuple[tuple[str, ...], ...]]:
-    """*plans* without what lists would miss; each share's new lists, and what to say about others."""
+    """*plans* without what lists would miss; each share's new lists, and notes about others."""
     loose = {plan.member: plan for plan in plans if plan.is_changed and any(cut.alone for cut in plan.cuts)}
     if not loose:
         return tuple(plans), ({},) * shares, ((),) * shares
@@ -323,7 +321,7 @@ def _left_whole(plan: LibraryPlan, why: str) -> LibraryPlan:
 
 
 def _listings(wheel: Wheel, loose: Mapping[str, LibraryPlan]) -> tuple[list[Listing], dict[str, str]]:
-    """Return the lists in *wheel* that name *loose* files, and why some of these have to stay as they are."""
+    """The lists in *wheel* that name *loose* files, and why some of these files have to stay."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for member in wheel.members:
         by_name[posixpath.basename(member.path)].append(member.path)
@@ -343,7 +341,6 @@ def _listings(wheel: Wheel, loose: Mapping[str, LibraryPlan]) -> tuple[list[List
 
 
 def _texts(package: Package) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
-    """The Python code in *package*, and its texts that may be lists, by path."""
     code, texts = {}, []
     for member in package.members:
         if not may_list(member.path, member.size):
@@ -357,7 +354,6 @@ def _texts(package: Package) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
 
 
 def may_list(path: str, size: int) -> bool:
-    """Whether the file at *path*, of *size* bytes, is code, or may be a list of files."""
     if is_dist_info(path) or size > _LONGEST:
         return False
     return path.endswith((_PYTHON, _JSON, *_LINES, *_OTHERS)) or "." not in posixpath.basename(path)
@@ -379,7 +375,7 @@ def _named(
 
 
 def _without_values(text: str, words: Collection[str]) -> bytes | None:
-    """The JSON *text* without entries that have one of *words* as key or value; None if some are left."""
+    """The JSON *text* without entries that have one of *words* as key or value; None if that is impossible."""
     try:
         values = json.loads(text)
     except ValueError:
@@ -403,7 +399,6 @@ def _pruned(value: Any, words: Collection[str]) -> Any:  # noqa: ANN401 - of JSO
 
 
 def _is_entry_of(value: Any, words: Collection[str]) -> bool:  # noqa: ANN401 - of JSON
-    """Whether *value* is a file's name, or an object that has it."""
     if isinstance(value, dict):
         return any(isinstance(item, str) and item in words for item in value.values())
     return isinstance(value, str) and value in words
@@ -412,7 +407,7 @@ def _is_entry_of(value: Any, words: Collection[str]) -> bool:  # noqa: ANN401 - 
 def stale_list_warnings(
     package: Package, cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[str]]
 ) -> Iterator[str]:
-    """Yield a warning if *package* lists architectures of which *cuts* took some; *listed* has those in libraries."""
+    """Yield a warning if *package* lists architectures that *cuts* took; *listed* has those in libraries."""
     before, after = set[str](), set[str]()
     for cut in cuts:
         before.update(cut.gpus_before)

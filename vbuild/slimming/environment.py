@@ -191,7 +191,6 @@ class _Run:
     def _renamed(
         self, done: _Done, stage: Path, journal: Journal, backup: Backup | None, rows: dict[str, FileRow | None]
     ) -> _Done:
-        """Put the new file of *done* in its place, and its row into *rows*."""
         if done.part is None or done.cut is None:
             return done
         for number, path in enumerate(done.file.paths):
@@ -331,7 +330,7 @@ def _is_still(path: Path, status: os.stat_result) -> bool:
 
 
 def _why_claimed(distribution: InstalledDistribution, share: Share) -> str | None:
-    """Why not to narrow the GPUs of *distribution* to *share*: it says which it has."""
+    """What *distribution* claims of its GPUs, so that it cannot be narrowed to *share*; or None."""
     path = f"{distribution.dist_info}/{VARIANT_JSON}"
     if distribution.is_conda or not distribution.find(path):
         return None
@@ -342,7 +341,7 @@ def _why_claimed(distribution: InstalledDistribution, share: Share) -> str | Non
 
 
 def _why_not_theirs(owners: Sequence[Owner], data: memoryview, digest: str) -> str | None:
-    """Why the file *data*, whose SHA-256 is *digest*, is not as its listings say, or None.
+    """Why the file *data*, with SHA-256 *digest*, does not match its listings, or None.
 
     conda changes files after pip has written RECORD, so its own hash decides.
     """
@@ -380,7 +379,6 @@ class InstalledFiles:
         self.files = tuple(self._find(distributions))
 
     def _find(self, distributions: Iterable[InstalledDistribution]) -> Iterator[InstalledFile]:
-        """Yield the files that may have GPU code, each once, those of one distribution next to each other."""
         by_path: dict[str, list[Owner]] = {}
         for distribution in distributions:
             for row in distribution.rows:
@@ -408,7 +406,7 @@ class InstalledFiles:
                 yield InstalledFile(paths, status, everyone, _why_left(path, status, running))
 
     def _is_inside(self, path: str) -> bool:
-        """Whether no link on the way to *path* leads out of the environment."""
+        """Whether no link in *path* leads out of the environment."""
         folder = path.rpartition(os.sep)[0]
         if folder not in self._inside:
             self._inside[folder] = Path(os.path.realpath(folder)).is_relative_to(self._root)
@@ -451,9 +449,9 @@ def _head(file: BinaryIO, size: int) -> bytes:
 
 
 def _running(paths: Iterable[str]) -> dict[tuple[str, int], str]:
-    """Which process has a file mapped: by path and 0, or by name and inode.
+    """The process that has a file mapped: by path and 0, or by name and inode.
 
-    A process that has the file by another name keeps that.
+    A process that has the file by another name keeps the old file.
     """
     wanted = {path.rpartition(os.sep)[2] for path in paths}
     processes: dict[tuple[str, int], str] = {}

@@ -61,7 +61,7 @@ class Listings:
                 self._owners.setdefault(str(distribution.place(row.path)), []).append((distribution, row.path))
 
     def that_list(self, path: str) -> tuple[tuple[str, str], ...]:
-        """Each from the root, with the path of the file there."""
+        """Each listing's path from the root, and the file's path in it."""
         owners = self._owners.get(str(self._root / path), ())
         return tuple((os.path.relpath(distribution.listing, self._root), listed) for distribution, listed in owners)
 
@@ -80,7 +80,7 @@ class Listings:
         self._written({**changes, **records}, is_conda=True)
 
     def _written(self, changes: Mapping[str, FileRow | None], *, is_conda: bool) -> dict[str, FileRow]:
-        """Write *changes* into listings of one sort; return the rows of these and their bills of materials."""
+        """Write *changes* into listings of one sort; return their rows and those of bills of materials."""
         by_listing: dict[Path, tuple[InstalledDistribution, dict[str, FileRow | None]]] = {}
         for path, now in changes.items():
             for distribution, listed in self._owners.get(str(self._root / path), ()):
@@ -100,7 +100,7 @@ class Listings:
 
 
 def _rebilled(distribution: InstalledDistribution, rows: dict[str, FileRow | None]) -> Path | None:
-    """Update the bill of materials of *distribution*, and add its new row to *rows*; return its path, or None."""
+    """Update the bill of materials of *distribution* and its row in *rows*; return its path, or None."""
     path = path_of(distribution.dist_info)
     if distribution.find(path) is None:
         return None
@@ -113,7 +113,7 @@ def _rebilled(distribution: InstalledDistribution, rows: dict[str, FileRow | Non
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Replace the contents of *path* by *data*, with its mode and owner; `OSError` if that cannot be."""
+    """Replace the contents of *path* by *data*, with its mode and owner; `OSError` if impossible."""
     with replacing(path) as part:
         part.write_bytes(data)
         alike(part, path)
@@ -275,7 +275,6 @@ def backed_up(folder: Path) -> tuple[Path, tuple[FileChange, ...]]:
 
 
 def restore_file(folder: Path, root: Path, change: FileChange) -> str | None:
-    """Put the old file of *change* back; return why not."""
     path, old_file = root / change.path, folder / "files" / str(change.kept)
     if path.is_symlink() or not path.parent.is_dir():
         return "is not what slimming left there"

@@ -108,7 +108,6 @@ class ContainerDecision(Struct, frozen=True):
 
     @property
     def is_for_gpus(self) -> bool:
-        """Whether the container had code that a driver chooses from."""
         return any(entry.code is not GpuCodeKind.OTHER for entry in self.container.entries)
 
     def service(self, device: Device) -> Service:
@@ -170,7 +169,7 @@ class GpuLibrary(Struct, frozen=True):
             return cls(member, data, None, DeviceCode(), trouble=str(error))
 
     def slimmed(self, share: Share, cuts: Cuts, *, threads: int = 1) -> tuple[EditedFile, LibraryCut]:
-        """Return the library cut for *share*, and an account; GPU code is compressed again in so many *threads*.
+        """The library cut for *share*, and an account; GPU code is compressed again in so many *threads*.
 
         Raises `RepackageError` if the cuts are strict and the library has no code for a GPU of *share*.
         """
@@ -217,7 +216,7 @@ class GpuLibrary(Struct, frozen=True):
     def _decide(
         self, share: Share, cuts: Cuts
     ) -> tuple[tuple[ContainerDecision, ...], dict[Device, str], tuple[str, ...]]:
-        """Return what stays of each container, what there is instead of code for GPUs of *share*, and notes.
+        """What stays of each container, what there is instead of code for GPUs of *share*, and notes.
 
         A vendor's code stays whole if it serves none of *share*: it served them no better before.
         """
@@ -242,7 +241,7 @@ class GpuLibrary(Struct, frozen=True):
         )
 
     def _recompresses(self, share: Share, cuts: Cuts, decisions: Sequence[ContainerDecision]) -> bool:
-        """Whether to compress with zstd: the cuts say so, or all who load the variant have a driver for it."""
+        """Whether to compress with zstd: the cuts say so, or all users of the variant have a driver for it."""
         if cuts.zstd is not None or share.label is None:
             return bool(cuts.zstd)
         if share.document:  # what it claims is known, and has to stay true
@@ -256,7 +255,7 @@ class GpuLibrary(Struct, frozen=True):
         return max(oldest_cuda, linked) >= ZSTD_SINCE
 
     def _rewrite(self, decisions: Sequence[ContainerDecision], *, zstd: bool, threads: int) -> list[Rewrite]:
-        """Return the new bytes of all containers, or nothing if none of them changes.
+        """The new bytes of all containers, or nothing if none changes.
 
         Whole ones are rewritten, too: they move up behind the others, which leaves one hole instead of many.
         """
@@ -372,7 +371,6 @@ def _served(decisions: Iterable[ContainerDecision], device: Device) -> GpuServed
 
 
 def _virtual(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) -> tuple[Arch, ...]:
-    """The GPUs M.0 for which every container has PTX."""
     made_for = {entry.arch for decision in decisions for entry in decision.kept if entry.code is GpuCodeKind.PTX}
     numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}
     existing = (arch for arch in map(Arch, sorted(numbers)) if arch.toolkits)
@@ -380,7 +378,7 @@ def _virtual(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) 
 
 
 def cuda_major(needed: Iterable[str], metadata: Metadata | None = None) -> int | None:
-    """Return the CUDA major of a wheel with these NEEDED entries, or None unless it is exactly one."""
+    """The CUDA major of a wheel with these NEEDED entries, or None unless there is exactly one."""
     majors = {int(match["major"]) for name in needed for pattern in _SONAMES if (match := pattern.fullmatch(name))}
     if not majors and metadata:
         majors = {
@@ -393,7 +391,7 @@ def cuda_major(needed: Iterable[str], metadata: Metadata | None = None) -> int |
 
 
 def unmeasured_containers(image: Image, code: DeviceCode) -> frozenset[int]:
-    """Return the file offsets of the pinned containers that may shrink where they are: nothing else has their size.
+    """The file offsets of the pinned containers that may shrink in place: nothing else has their size.
 
     Code that knew it, to hand it on or to find what follows, would have it as a number of four bytes or more.
     """

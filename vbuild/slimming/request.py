@@ -82,7 +82,7 @@ class Cuts(Struct, frozen=True, kw_only=True):
         return bool(self.drop) or bool(self.zstd) or self.strip is not Strip.NOTHING
 
     def dropped(self, wheel: Wheel) -> frozenset[str]:
-        """Return the paths in *wheel* that match the globs of *drop*; ``*`` also crosses slashes.
+        """The paths in *wheel* that match the globs of *drop*; ``*`` also crosses slashes.
 
         Raises `RepackageError` if a glob matches a member that a wheel needs.
         """

@@ -212,7 +212,6 @@ class SlimPlan(Struct, frozen=True):
         return frozenset(name for library in self.libraries for name in library.needed)
 
     def files(self, share: int) -> dict[str, EditedFile]:
-        """Return the files that change for the share with index *share*, by path."""
         files = {library.member: library.files[share] for library in self.libraries if share not in library.gone}
         return {path: file for path, file in files.items() if not file.is_unchanged} | self.lists[share]
 
@@ -220,7 +219,6 @@ class SlimPlan(Struct, frozen=True):
         return self.dropped.union(library.member for library in self.libraries if share in library.gone)
 
     def cuts(self, share: int) -> tuple[LibraryCut, ...]:
-        """Accounts for the share with index *share*."""
         cuts = (library.cuts[share] for library in self.libraries)
         return tuple(
             join_device_cuts(
@@ -275,7 +273,6 @@ def slim_plan(
 def _sorted_out(
     wheel: Wheel, dropped: Collection[str], shares: Sequence[Share], cuts: Cuts
 ) -> tuple[list[LibraryPlan], list[Member]]:
-    """Return the plans of files of GPU code alone, and the members that have to be inflated."""
     plans, to_inflate = [], []
     folders = Folders((member.path for member in wheel.members), wheel.read)
     for member in wheel.members:
@@ -320,7 +317,7 @@ def check_served(cuts: Sequence[LibraryCut]) -> None:
 
 
 class SlimOutput(Struct, frozen=True):
-    """A wheel to write; *document* is its variant.json if that is new, *gone* what it does not have."""
+    """A wheel to write; *document* is its variant.json if new, *gone* what it lacks."""
 
     name: WheelName
     files: dict[str, EditedFile]
@@ -411,7 +408,7 @@ def _document(
     claimed: Document | None,
     cuts: tuple[LibraryCut, ...],
 ) -> Document:
-    """Return the variant.json of *share*: claims about other hardware stay, the *vendors*' come first."""
+    """The variant.json of *share*: claims about other hardware stay, the *vendors*' come first."""
     served = [served for cut in cuts for served in cut.served]
     if not served:
         names = ", ".join(dict.fromkeys(gpu for cut in cuts for gpu in cut.gpus))
@@ -461,7 +458,7 @@ def _write(
     *,
     on_progress: Callable[[int], None],
 ) -> tuple[Path, ...]:
-    """Write the *outputs* in one pass over *wheel*; what was not read yet is compared with RECORD meanwhile."""
+    """Write the *outputs* in one pass over *wheel*; members not yet read are compared with RECORD meanwhile."""
     if plan.is_idle and not any(output.document for output in outputs):
         return (copy_wheel(wheel, folder),)
     with ExitStack() as stack:
@@ -520,7 +517,6 @@ def _results(
 
 
 def _estimated(wheel: Wheel, output: SlimOutput) -> int:
-    """About how many bytes *output* will have."""
     size = wheel.path.stat().st_size
     for member in wheel.members:
         if member.path in output.gone:
@@ -531,7 +527,7 @@ def _estimated(wheel: Wheel, output: SlimOutput) -> int:
 
 
 def _savings(wheel: Wheel, plan: SlimPlan, share: int, output: SlimOutput, packed: int) -> Iterator[Saving]:
-    """What other options would save, if that is at least a twentieth of the *packed* bytes."""
+    """What other options would save, if at least a twentieth of *packed* bytes."""
     by_option: dict[str, list[Saving]] = {}
     for library in plan.libraries:
         for saving in library.cuts[share].more:

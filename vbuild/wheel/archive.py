@@ -123,13 +123,13 @@ def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryvi
 
 
 def forget(data: Buffer) -> None:
-    """Let go of the pages of *data* that were read, if it is mapped."""
+    """Let go of the pages of *data* that were read, if mapped."""
     if isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         data.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def room_for(folder: Path | None) -> Path | None:
-    """Return where to unpack what goes to *folder*: the system's own may be in memory."""
+    """Where to unpack what goes to *folder*: the system's own may be in memory."""
     return next((parent for parent in (folder, *folder.parents) if parent.is_dir()), None) if folder else None
 
 
@@ -146,7 +146,7 @@ class KeptMembers:
         self._room_in_memory = _MOST_IN_MEMORY
 
     def view(self, key: _Key, size: int, chunks: Callable[[], Iterator[bytes]]) -> memoryview | None:
-        """Return the contents of *key*, taken from *chunks* the first time; None without room."""
+        """The contents of *key*, taken from *chunks* the first time; None without room."""
         return self._views.get(key, lambda: self._kept(size, chunks) if self._has_room(size) else None)
 
     def close(self) -> None:
@@ -217,7 +217,7 @@ class Wheel(Members):
     def verified(
         cls, path: Path, source: ZipReader, *, kept: KeptMembers | None = None, sound: set[str] | None = None
     ) -> Self:
-        """Return the wheel in *source*; `WheelError` if installers refuse it, or do not agree about it."""
+        """The wheel in *source*; `WheelError` if installers refuse it, or do not agree about it."""
         name = WheelName.parse(path.name)
         dist_info = _dist_info_in(source)
         check_dist_info(dist_info, name)
@@ -235,12 +235,11 @@ class Wheel(Members):
 
     @cached_property
     def scripts(self) -> tuple[tuple[str, str], ...]:
-        """Name and function of each script that installers make."""
         points = f"{self.dist_info}/entry_points.txt"
         return self._text(points, scripts_in, most=_LONGEST_POINTS) if self.find(points) else ()
 
     def read(self, member: Member | str) -> bytes:
-        """Return the contents of *member*; `WheelError` as of `chunks`, or if there is none of that path."""
+        """The contents of *member*; `WheelError` as of `chunks`, or if there is none of that path."""
         return b"".join(self.chunks(member))
 
     def chunks(self, member: Member | str) -> Iterator[Buffer]:
@@ -254,7 +253,7 @@ class Wheel(Members):
                 forget(view)
 
     def head(self, member: Member | str, size: int) -> bytes:
-        """Return the first *size* bytes of *member*, unchecked; none if it cannot be inflated."""
+        """The first *size* bytes of *member*, unchecked; none if it cannot be inflated."""
         with at(self.path.name):
             return self.source.head(self.member_at(member), size)
 
@@ -275,14 +274,14 @@ class Wheel(Members):
             forget(view)
 
     def learnt(self, member: Member, data: memoryview, learn: Callable[[memoryview], R]) -> R:
-        """Return the result of *learn* for *data*, the contents of *member*; called once for each."""
+        """The result of *learn* for *data*, the contents of *member*; called once for each."""
         key = member.path, learn
         if key not in self._learnt:
             self._learnt[key] = learn(data)
         return cast(R, self._learnt[key])
 
     def row(self, member: Member) -> RecordRow:
-        """Return the row of *member* in RECORD, with a missing size or hash filled in."""
+        """The row of *member* in RECORD, with a missing size or hash filled in."""
         if member.path in self._unlisted:
             return RecordRow(member.path)
         return RecordRow(member.path, self._rows[member.path].hash or self._digest(member), member.size)
@@ -391,7 +390,6 @@ def open_wheel(
 
 
 def lots_of(members: Iterable[Member]) -> list[list[Member]]:
-    """Divide *members* among threads, the largest first; small ones together."""
     lots: list[list[Member]] = []
     room = 0
     for member in sorted(members, key=lambda member: member.size, reverse=True):
@@ -425,13 +423,12 @@ def check_wheels(paths: Iterable[Path]) -> None:
 
 
 def peek(path: Path, name: str) -> bytes | None:
-    """Return the file *name* in the ``.dist-info`` folder of the wheel at *path*, CRC-32 checked; None without one."""
+    """The file *name* in the ``.dist-info`` folder of the wheel at *path*, CRC-32 checked; or None."""
     with _opened(path) as file:
         return peek_into(file, path.name, name)
 
 
 def peek_into(file: BinaryIO, wheel: str, name: str) -> bytes | None:
-    """As `peek`, for the wheel called *wheel* that is open as *file*."""
     with at(wheel):
         source = ZipReader(file)
         members = {member.path: member for member in source.members}
@@ -495,7 +492,7 @@ def parsed(parse: Callable[[str], T], data: bytes, path: str) -> T:
 
 
 def wheels_at(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the wheels at *paths* and in folders there; `WheelError` for an empty folder, or a name given twice."""
+    """The wheels at *paths* and in folders there; `WheelError` for an empty folder, or a name given twice."""
     wheels: dict[str, Path] = {}
     for path in paths:
         wheels_there = wheels_in(path) if path.is_dir() else (path,)
@@ -512,9 +509,7 @@ def wheels_in(folder: Path) -> tuple[Path, ...]:
 
 
 def files_in(folder: Path, ending: str) -> tuple[Path, ...]:
-    """Return the files in *folder* with this *ending*, sorted; `WheelError` if it cannot be read, which a glob takes
-    for empty.
-    """
+    """The files in *folder* with this *ending*, sorted; `WheelError` if it cannot be read, which a glob ignores."""
     try:
         return tuple(sorted(path for path in folder.iterdir() if path.name.endswith(ending)))
     except OSError as error:
@@ -613,7 +608,6 @@ class SharedWheels:
             return _Open(wheel, stack.pop_all())
 
     def _leave(self, path: Path, members: int) -> None:
-        """Keep the wheel at *path* open for the next reader; of too many, close the oldest."""
         self._idle_paths[path] = members
         self._idle += members
         while len(self._idle_paths) > _IDLE or self._idle > _IDLE_MEMBERS:

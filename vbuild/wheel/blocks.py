@@ -128,7 +128,7 @@ _FOLLOWING = b"\x01" + _STORED.pack(len(_FOLLOWED), len(_FOLLOWED) ^ _FULL16) + 
 
 
 def open_stream(stream: bytes, plain: Buffer) -> bytes | None:
-    """Return *stream*, a whole one of *plain*, ending at a byte so that another may follow; None unless proved."""
+    """*stream*, a whole one of *plain*, ending at a byte so that another may follow; None unless proved."""
     view = memoryview(plain)
     for step in _STEPS:
         if not (trace := _traced(stream, view, step)):
@@ -140,7 +140,7 @@ def open_stream(stream: bytes, plain: Buffer) -> bytes | None:
 
 
 def deflate_open(plain: Buffer) -> bytes:
-    """Return *plain* as a deflate stream that another may follow, by the slow codec that can make one."""
+    """*plain* as a deflate stream that another may follow, by the slow codec that can make one."""
     codec = zlib.compressobj(_BLOCK_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return codec.compress(plain) + codec.flush(zlib.Z_FULL_FLUSH)
 
@@ -148,7 +148,7 @@ def deflate_open(plain: Buffer) -> bytes:
 def is_proved(stream: bytes, plain: Buffer, *, behind: Buffer = b"") -> bool:
     """Whether *stream*, behind the bytes *behind*, inflates to *plain* alone, and another may follow."""
     before = b"\x00" + _STORED.pack(len(behind), len(behind) ^ _FULL16) + behind if behind else b""
-    # libdeflate passes over what comes after a last block
+    # libdeflate ignores what follows a last block
     with suppress(deflate.DeflateError):
         inflated = deflate.deflate_decompress(
             b"".join((before, stream, _FOLLOWING)), len(behind) + len(plain) + len(_FOLLOWED)
@@ -159,7 +159,7 @@ def is_proved(stream: bytes, plain: Buffer, *, behind: Buffer = b"") -> bool:
 
 
 def end_at_byte(stream: bytes, free: int) -> bytes:
-    """Return *stream*, whose last *free* bits are of no block, with a block that ends at a byte."""
+    """*stream*, whose last *free* bits are of no block, with a block that ends at a byte."""
     # the block's own header is three bits, all zero
     return stream + bytes(free < 3) + _SYNC  # noqa: PLR2004
 
@@ -171,7 +171,7 @@ class _Trace(Struct, frozen=True):
 
 
 def _traced(stream: bytes, plain: memoryview, step: int) -> _Trace | None:
-    """Inflate *stream*, its end in steps of *step* bytes; None unless it inflates to *plain*."""
+    """Inflate *stream*, its end in steps of *step* bytes; None unless it gives *plain*."""
     inflate = isal_zlib.decompressobj(-zlib.MAX_WBITS)
     body, rest = b"", stream
     try:
@@ -195,7 +195,7 @@ def _traced(stream: bytes, plain: memoryview, step: int) -> _Trace | None:
 
 
 def _last_stall(sizes: Sequence[int]) -> tuple[int, int]:
-    """Return the first of the last steps that yielded nothing before one that did, and the bytes from there on."""
+    """The first of the last steps that yielded nothing before one that did, and the bytes from there on."""
     left, stalled, left_then = 0, 0, sum(sizes)
     for number in reversed(range(len(sizes))):
         if left and not sizes[number]:
@@ -207,7 +207,7 @@ def _last_stall(sizes: Sequence[int]) -> tuple[int, int]:
 
 
 def _opened(stream: bytes, plain: memoryview, bits: range, start: int) -> bytes | None:
-    """Return *stream* opened if its last block begins at one of *bits*, with the bytes at *start* of *plain*."""
+    """*stream* opened if its last block begins at one of *bits*, with the bytes at *start* of *plain*."""
     first = bits.start // 8
     near = int.from_bytes(stream[first : first + len(bits) // 8 + _LONGEST_HEADER], "little")
     window = plain[max(start - WINDOW, 0) : start]
@@ -235,7 +235,7 @@ def begins(block: int, window: memoryview, sample: bytes) -> bool:
 
 
 def _paddings(stream: bytes, bit: int, window: memoryview, plain: memoryview) -> Iterator[int]:
-    """Yield how many bits at the end of *stream* say nothing, if its last block begins at *bit* and holds *plain*."""
+    """Yield how many unused bits end *stream*, if its last block begins at *bit* and holds *plain*."""
     bits = 8 * len(stream) - bit
     block = (int.from_bytes(stream[bit // 8 :], "little") >> bit % 8) - 1
     data = block.to_bytes(-(-bits // 8), "little")
@@ -261,7 +261,7 @@ def _ends(inflate: "zlib._Decompress", block: int, *, crc: int, expected: int) -
 
 
 def _opened_stored(stream: bytes, plain: memoryview, places: range) -> bytes | None:
-    """Return *stream* opened if its last block is stored, and its sizes begin at one of the bytes *places*."""
+    """*stream* opened if its last block is stored, with its sizes at one of the bytes *places*."""
     for offset in places:
         size = len(stream) - offset - _STORED.size
         if 0 <= size <= _FULL16 and stream[offset : offset + _STORED.size] == _STORED.pack(size, size ^ _FULL16):
@@ -290,7 +290,7 @@ _COMPARED = 1 << 16
 
 
 class Blocks:
-    """The deflate stream of a member, of which *read* gives bytes by place and number, and blocks of it."""
+    """The deflate stream of a member and its blocks; *read* gives bytes by place and number."""
 
     def __init__(self, stalls: list[Stall], read: Callable[[int, int], bytes]) -> None:
         self.stalls = tuple(stalls)
@@ -300,7 +300,7 @@ class Blocks:
         self._begins: dict[int, int | None] = {}
 
     def copied(self, first: int, last: int, plain: memoryview) -> bytes | None:
-        """Return the bits between two stalls as a stream to stand behind a window of *plain*, and before another."""
+        """The bits between two stalls as a stream to follow a window of *plain*, and precede another."""
         with suppress(OSError, ValueError, WheelError):  # the archive may be closed, or a volume gone
             begin, end = self._begin(first, plain), self._begin(last, plain)
             if begin is None or end is None or begin >= end:
@@ -319,7 +319,6 @@ class Blocks:
         return None
 
     def _begin(self, number: int, plain: memoryview) -> int | None:
-        """The bit at which the block begins whose header made the inflater stall."""
         if number not in self._begins:
             stall = self.stalls[number]
             first = max(stall.packed - _BEFORE, 0)
@@ -334,13 +333,11 @@ class Blocks:
 
 
 class InflatedFile(mmap):
-    """The contents of a member, and the blocks of its stream, if they are known."""
-
     blocks: Blocks | None = None
 
 
 def as_edit(after: memoryview, before: EditedFile) -> EditedFile:
-    """Return *after*, made of *before*, as ranges of the same source where it has the same bytes at the same place.
+    """*after*, made of *before*, as ranges of the same source where it has the same bytes at the same place.
 
     The whole of *after* if no blocks of the source are known, or little is the same: new bytes are held in memory.
     """
@@ -364,7 +361,7 @@ def as_edit(after: memoryview, before: EditedFile) -> EditedFile:
 
 
 def filler(phase: int) -> tuple[int, int]:
-    """Return blocks of nothing, the bits and how many, that leave *phase* bits of their last byte."""
+    """Blocks of nothing, the bits and how many, that leave *phase* bits of their last byte."""
     blocks, bits = (_OWN, _OWN_BITS) if phase % 2 else (0, 0)
     while bits % 8 != phase:
         blocks |= _FIXED << bits

@@ -113,7 +113,7 @@ class Deflater:
         self._is_stopped = True
 
     def _copying(self, file: EditedFile) -> Iterator["_Cut"] | None:
-        """The pieces of *file* if many of them can be copied, and stay about as small."""
+        """The pieces of *file* if many can be copied, and stay about as small."""
         blocks = file.source.obj.blocks if isinstance(file.source.obj, InflatedFile) else None
         if not blocks or len(blocks.stalls) < _FEW:
             return None
@@ -122,7 +122,6 @@ class Deflater:
         return iter(cuts) if are_many and self._are_dense(blocks, file.source) else None
 
     def _are_dense(self, blocks: Blocks, plain: memoryview) -> bool:
-        """Whether pieces of *blocks*, of the member *plain*, are about as small as if deflated anew."""
         if self.codec not in blocks.worth:
             numbers = range(len(blocks.stalls) - 1)
             step = max(len(numbers) // _TRIED, _FEW)
@@ -138,7 +137,7 @@ class Deflater:
         return blocks.worth[self.codec]
 
     def _both_sizes(self, blocks: Blocks, plain: memoryview, number: int) -> tuple[int, int]:
-        """The bytes of the piece *number* of *blocks* copied, and deflated anew; zeros if it cannot be."""
+        """The bytes of piece *number* copied, and deflated anew; zeros if it cannot be copied."""
         start, stop = blocks.stalls[number].plain, blocks.stalls[number + 1].plain
         if stop - start > _LONGEST_COPIED or not (copied := blocks.copied(number, number + 1, plain)):
             return 0, 0
@@ -175,7 +174,6 @@ class Deflater:
         return DeflatedPart(cut.plain, data, crc)
 
     def _deflated(self, plain: Buffer, *, is_whole: bool) -> bytes:
-        """Deflate *plain*: the whole of a stream, or a part that another can follow."""
         if self.codec is Codec.ISAL:
             fast = isal_zlib.compressobj(_FAST_LEVEL, isal_zlib.DEFLATED, -zlib.MAX_WBITS)
             return fast.compress(plain) + fast.flush(isal_zlib.Z_FINISH if is_whole else isal_zlib.Z_FULL_FLUSH)
@@ -184,7 +182,7 @@ class Deflater:
 
 
 def estimate_packed(file: EditedFile) -> int:
-    """Estimate from samples how many bytes *file* takes in an archive."""
+    """Estimate from samples the size of *file* in an archive, in bytes."""
     size, chosen = file.size, []
     step = max(size // _SAMPLES, _SAMPLE)
     offset = wanted = 0
@@ -210,7 +208,7 @@ class _Store:
         self._lock = Lock()
 
     def keep(self, source: object) -> None:
-        """Hold on to *source*, so that no other object gets its number."""
+        """Keep *source* alive, so that no other object gets its id."""
         with self._lock:
             self._sources[id(source)] = source
 

@@ -89,7 +89,7 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
         return next((member for member in self.members if member.path == path), None)
 
     def read(self, path: str) -> bytes:
-        """Return the contents of its file at *path*; nothing if it cannot be read."""
+        """The contents of its file at *path*; nothing if unreadable."""
         with suppress(OSError):
             return read_file(dict(self.texts).get(path, self.place(path)))
         return b""
@@ -102,7 +102,7 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
 
     @classmethod
     def in_folder(cls, dist_info: Path) -> Self:
-        """Return the distribution of the folder *dist_info*; what is wrong with it goes into *trouble*."""
+        """The distribution of the folder *dist_info*; what is wrong with it goes into *trouble*."""
         match = _NAME.fullmatch(dist_info.name.removesuffix(_DIST_INFO))
         name, version = (match["name"], match["version"]) if match else (dist_info.name, "")
         listing, source = dist_info / "RECORD", None
@@ -204,7 +204,7 @@ class Environment(Struct, frozen=True):
 
 
 def rewrite_listing(listing: Path, data: bytes, changes: Mapping[str, FileRow | None]) -> bytes:
-    """Return *listing*, now *data*, with the rows of *changes*; None removes a row, a new one goes to the end.
+    """*listing*, now *data*, with the rows of *changes*; None removes a row, a new one goes to the end.
 
     A row of RECORD without hash keeps having none.
     """
@@ -287,7 +287,6 @@ def _conda_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
 
 
 def _editable(file: Path) -> str | None:
-    """Return the URL of the code that an editable distribution runs in place; or None."""
     try:
         values = json.loads(read_file(file))
         return str(values["url"]) if values["dir_info"]["editable"] else None

@@ -63,8 +63,6 @@ class Prohibition(Struct, frozen=True):
 
 
 class Licence(Struct, frozen=True):
-    """The licence by METADATA, and the paths of its texts."""
-
     expression: str | None
     text: str | None
     classifiers: tuple[str, ...]
@@ -96,7 +94,6 @@ class Licence(Struct, frozen=True):
 
     @property
     def proprietary(self) -> str | None:
-        """The words of METADATA that call it so; or None."""
         named = (self.expression, next(iter((self.text or "").splitlines()), ""), *self.classifiers)
         return next((text for text in named if text and _PROPRIETARY.search(text)), None)
 

@@ -55,7 +55,7 @@ class MetadataHeaders(Struct, frozen=True):
         return next(iter(self.values(name)), None)
 
     def replacing(self, name: str, values: Sequence[str]) -> Self:
-        """With *values* under *name*, in the place of the first such field, or else last."""
+        """With *values* under *name*, in place of the first such field, else last."""
         if broken := [value for value in values if len(value.splitlines()) > 1]:
             raise WheelError(f"{name} {broken[0]!r}: expected one line")
         key = name.lower()
@@ -72,7 +72,7 @@ class MetadataHeaders(Struct, frozen=True):
         return type(self)((*fields[:index], *added, *others), rest)
 
     def changing(self, name: str, change: Callable[[str], str]) -> Self:
-        """With each field *name* as *change* makes it; `WheelError` for another number of lines."""
+        """With each field *name* changed; `WheelError` if *change* adds or removes lines."""
         fields = []
         for field, text in self.fields:
             value = text.partition(":")[2].strip()
@@ -224,7 +224,7 @@ class Metadata(_HeaderFile, frozen=True):
 
 
 class Renaming(Struct, frozen=True):
-    """What changes in the wheel *old*, whose ``.dist-info`` folder is *dist_info*, if it becomes the wheel *new*."""
+    """What changes if the wheel *old*, with the ``.dist-info`` folder *dist_info*, becomes the wheel *new*."""
 
     old: WheelName
     new: WheelName
@@ -232,7 +232,6 @@ class Renaming(Struct, frozen=True):
     project: str | None = None
 
     def path(self, path: str) -> str | None:
-        """The path in the new wheel; None if it is left out."""
         folder, slash, rest = path.partition("/")
         if folder == self.dist_info and slash:
             is_stale = path in unlisted(self.dist_info) or (rest == VARIANT_JSON and self.new.variant is None)
@@ -262,7 +261,7 @@ class Renaming(Struct, frozen=True):
 
 
 def requirement_of(line: str, projects: Mapping[str, str]) -> str:
-    """Return the requirement *line* with the project's name replaced as *projects* has it."""
+    """The requirement *line* with the project's name replaced by *projects*."""
     match = _PROJECT.match(line)
     if match and (new := projects.get(canonicalize_name(match["name"]))):
         return f"{line[: match.start('name')]}{new}{line[match.end('name') :]}"
@@ -291,7 +290,7 @@ def wheel_headers(text: str) -> MetadataHeaders:
 
 
 def is_dist_info(path: str) -> bool:
-    """Whether *path*, of a wheel, is in its ``.dist-info`` folder; those of other projects lie deeper."""
+    """Whether *path* is in the wheel's ``.dist-info`` folder; those of other projects lie deeper."""
     return path.partition("/")[0].endswith(".dist-info")
 
 
@@ -320,7 +319,7 @@ def unpadded(digest: bytes) -> str:
 
 
 def recorded_sha256(hash_: str | None) -> str | None:
-    """The SHA-256 in *hash_*, as RECORD writes it, in 64 hex digits; None for another algorithm, and for no hash."""
+    """The SHA-256 in *hash_*, as RECORD writes it, in hex; None for another algorithm, or no hash."""
     algorithm, _, digest = (hash_ or "").partition("=")
     digest = digest.rstrip("=")
     try:
@@ -338,6 +337,6 @@ LIBS = "-libs"
 
 
 def is_companion(metadata: Metadata, wheel_file: WheelFile) -> bool:
-    """Whether a wheel was made by a split, which leaves it as it is."""
+    """Whether a split made the wheel, and so leaves it alone."""
     is_ours = wheel_file.headers.value("Generator") == GENERATOR
     return is_ours and canonicalize_name(metadata.name).endswith(LIBS)

@@ -88,11 +88,9 @@ class WheelName(Struct, frozen=True):
         return replace(self, variant=label)
 
     def plain(self) -> Self:
-        """The same wheel without a variant label, as every installer understands it."""
         return replace(self, variant=None)
 
     def normalised(self) -> Self:
-        """The same wheel, spelled as new wheels must be."""
         return replace(self, distribution=escaped(self.distribution), version=str(Version(self.version)))
 
     @property
@@ -103,7 +101,6 @@ class WheelName(Struct, frozen=True):
 
     @property
     def variants_json(self) -> str:
-        """The name of the file that lists the variants of its release."""
         return f"{self.release}{VARIANTS_JSON}"
 
     @property
@@ -121,12 +118,12 @@ class WheelName(Struct, frozen=True):
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """Those of ``x86_64`` and ``aarch64``, which have CPU levels, that its platform tags are for."""
+        """Those of ``x86_64`` and ``aarch64``, which have CPU levels, among its platforms."""
         return tuple(machine for machine in ("x86_64", "aarch64") if re.search(rf"_{machine}(?:\.|$)", self.platform))
 
     @property
     def systems(self) -> frozenset[str]:
-        """Those of linux, windows and macos that its platform tags are for; none for any platform."""
+        """Those of linux, windows and macos among its platforms; none for any platform."""
         starts = {"linux": ("linux", "manylinux", "musllinux"), "windows": ("win",), "macos": ("macosx",)}
         tags = self.platform.split(".")
         return frozenset(name for name, start in starts.items() if any(tag.startswith(start) for tag in tags))
@@ -142,5 +139,5 @@ class WheelName(Struct, frozen=True):
 
 
 def escaped(name: str) -> str:
-    """The project *name* as in file names: normalised, dashes as underscores."""
+    """The project *name* as in file names."""
     return canonicalize_name(name).replace("-", "_")

@@ -63,7 +63,7 @@ def check_places(paths: Iterable[str]) -> None:
 
 
 def folded(path: str) -> str:
-    """Return the file that Windows or macOS takes *path* for.
+    """The file that Windows or macOS takes *path* for.
 
     Neither case nor Unicode form counts, nor dots and spaces at ends; and ``a.py:b`` is a stream of ``a.py``.
     """
@@ -75,14 +75,14 @@ _DATA = re.compile(r"[^/]+-[^/]+\.data/(?P<scheme>[^/]+)/(?P<rest>.+)")
 
 
 def scheme_of(path: str) -> tuple[str, str]:
-    """Return the installation scheme of the member *path*, and its path there; ``platlib`` counts as ``purelib``."""
+    """The installation scheme of the member *path*, and its path there; ``platlib`` counts as ``purelib``."""
     if not (match := _DATA.fullmatch(path)):
         return "purelib", path
     return "purelib" if match["scheme"] == "platlib" else match["scheme"], match["rest"]
 
 
 def installed_path(path: str) -> str | None:
-    """Its path below site-packages; None for a script, a header or data."""
+    """Its path below site-packages; None for scripts, headers and data."""
     scheme, rest = scheme_of(path)
     return rest if scheme == "purelib" else None
 

@@ -39,7 +39,7 @@ _DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, Overflow
 
 
 def release_of(filename: str) -> tuple[NormalizedName, Version]:
-    """Return the project and the version in the *filename* of an sdist; `WheelError` if it is none."""
+    """The project and the version in the *filename* of an sdist; `WheelError` if it is none."""
     try:
         name, version = parse_sdist_filename(filename)
         # the name becomes a path, and a part of pages
@@ -85,7 +85,7 @@ def below_top(member: tarfile.TarInfo) -> str:
 
 
 def read_files(sdist: Path, *wanted: str) -> dict[str, bytes]:
-    """Return those of *wanted* that are there, at most `LARGEST` bytes each; `WheelError` for damage."""
+    """Those of *wanted* that are there, at most `LARGEST` bytes each; `WheelError` for damage."""
     files: dict[str, bytes] = {}
     with reading(sdist) as archive:
         for member in archive:
@@ -115,6 +115,6 @@ def write_changed(sdist: Path, target: Path, changed: Mapping[str, bytes]) -> No
             else:
                 member.size = len(data)
                 changed_archive.addfile(member, BytesIO(data))
-        # a tar archive ends before the checksum that gzip has of it
+        # a tar archive ends before gzip's checksum of it
         while cast("BinaryIO", archive.fileobj).read(_PIECE):
             pass

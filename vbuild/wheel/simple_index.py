@@ -314,7 +314,7 @@ def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, I
     project = canonicalize_name(distribution)
     target = folder / project / path.name
     target.parent.mkdir(exist_ok=True)
-    # a copy: the document in the folder is rewritten when wheels are added
+    # a copy: the folder's document is rewritten when wheels are added
     _written(target, data)
     return project, IndexedFile(path.name, version, target.stat().st_size, digests.of(target))
 

@@ -73,18 +73,17 @@ class WheelWriter:
         self._place(path, partial(self._write, target, own_copy, mode=mode))
 
     def write_after(self, target: Member | str, content: Callable[[tuple[RecordRow, ...]], bytes]) -> None:
-        """Put at *target*, in the ``.dist-info`` folder, the *content* made of RECORD's rows of all outside of it."""
+        """Put at *target* in the ``.dist-info`` folder what *content* makes of RECORD's rows outside it."""
         path = target.path if isinstance(target, Member) else target
         self._place(path, lambda: self._write(target, EditedFile.whole(content(tuple(self._rows)))))
 
     def follow(self, wheel: Wheel) -> None:
-        """Take time and compression of new members from *wheel*, if it is the first; refuse to write over it."""
+        """Take time and compression of new members from *wheel*, if it is the first; refuse to overwrite it."""
         with at(self.path), _writing():
             _refuse_own(self.path, wheel.path)
         self._like = self._like or wheel
 
     def anonymise(self, *, mode: int) -> None:
-        """Give all members no time and the permissions *mode*."""
         self._anonymous_mode = mode
 
     def finish(self) -> None:
@@ -102,7 +101,6 @@ class WheelWriter:
             self._zip.finish(self._like.comment if self._like else b"")
 
     def _place(self, path: str, action: Callable[[], RecordRow]) -> None:
-        """Do *action* now, or with the rest of the ``.dist-info`` folder."""
         with at(path):
             check_path(path)
             if path in self._paths:
@@ -208,7 +206,7 @@ def write_wheels(
 
 @contextmanager
 def _placing(targets: Sequence[Path], folder: Path) -> Iterator[Mapping[Path, Path]]:
-    """Yield a file to write for each of *targets*; all take their places if the block ends well, else none."""
+    """Yield a file to write for each of *targets*; all are renamed if the block ends well, else none."""
     if twice := min((target for target, count in Counter(targets).items() if count > 1), default=None):
         raise WheelError(f"{twice}: two wheels of this name would be written; make them apart")
     for target in targets:

@@ -158,7 +158,7 @@ def extra_fields(data: bytes) -> dict[int, bytes]:
 
 
 def read_zip64(values: tuple[int, ...], fields: dict[int, bytes], *, spare: int = 0) -> tuple[int, ...]:
-    """Return 32-bit *values* with each that is all ones taken from the zip64 extra field, in order.
+    """32-bit *values* with each that is all ones taken from the zip64 extra field, in order.
 
     `WheelError` if the field has fewer or more, but for *spare*: readers use these differently.
     """
@@ -205,7 +205,7 @@ Read = Callable[[int, int], bytes]
 
 
 class Directory(Struct, frozen=True):
-    """The central directory: the number of its *entries*, its place, its bytes, and the archive's *comment*."""
+    """The central directory: number of *entries*, place, size in bytes, and the archive's *comment*."""
 
     entries: int
     offset: int
@@ -214,7 +214,7 @@ class Directory(Struct, frozen=True):
 
     @classmethod
     def locate(cls, read: Read, size: int) -> Self:
-        """Find it in *size* bytes, of which *read* takes offset and size; `WheelError` if in doubt."""
+        """Find it in *size* bytes, which *read* takes by offset and size; `WheelError` if in doubt."""
         tail_size = min(size, End.layout.size + FULL16)
         tail = read(size - tail_size, tail_size)
         start = _end_in(tail)
@@ -257,7 +257,7 @@ def _end_in(tail: bytes) -> int:
 
 
 def _zip64_end(read: Read, end: int) -> tuple[int, tuple[int, int, int], tuple[int, int, int]] | None:
-    """Return offset, disks, and (entries, offset, size) of the zip64 end record in front of *end*; None without one."""
+    """Offset, disks, and (entries, offset, size) of the zip64 end record in front of *end*; None without one."""
     start = end - Zip64Locator.layout.size
     if start < 0:
         return None
@@ -334,7 +334,7 @@ class Member(Struct, frozen=True):
 
     @property
     def is_executable(self) -> bool:
-        """Whether installers make it executable: regular files, by any of the three bits."""
+        """Whether installers make it executable: a regular file with any of the three bits."""
         return stat.S_ISREG(self.mode) and bool(self.mode & 0o111)
 
 
@@ -370,7 +370,7 @@ class ZipReader:
         self.folders = tuple(member for member in everything if member.path.endswith("/"))
 
     def data_offset(self, member: Member) -> int:
-        """Return where the data of *member* begin; `WheelError` if its local header contradicts the central one."""
+        """Where the data of *member* begin; `WheelError` if its local header contradicts the central one."""
         if (start := self._starts.get(member.header_offset)) is not None:
             return start
         with at(member.path):
@@ -415,7 +415,7 @@ class ZipReader:
             raise WheelError(f"{gap[0]} are {gap[1]} bytes of no member; expected none")
 
     def _end_of(self, member: Member) -> int:
-        """Return the end of *member* with its data descriptor; `WheelError` if that lies or is missing."""
+        """The end of *member* with its data descriptor; `WheelError` if that lies or is missing."""
         end = self.data_offset(member) + member.compressed_size
         header = member.header
         if not header.flags & ZipFlag.DESCRIPTOR:
@@ -471,7 +471,6 @@ class ZipReader:
                 raise WheelError(f"damaged: CRC-32 is {crc:#010x}, expected {header.crc:#010x}")
 
     def head(self, member: Member, size: int) -> bytes:
-        """Return the first *size* bytes of *member*; none if they cannot be inflated."""
         with at(member.path):
             method = member.header.method
             most = _FRAME_HEAD if method == ZipMethod.ZSTD else _HEAD + size

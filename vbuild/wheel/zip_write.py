@@ -59,7 +59,7 @@ def new_header(*, mode: int = 0o644, method: int = ZipMethod.DEFLATED) -> Centra
 
 
 class ZipWriter:
-    """An archive in the making in *file*, which is empty, seekable and stays open."""
+    """An archive in the making in *file*, which is empty and seekable, and stays open."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -123,7 +123,6 @@ class ZipWriter:
 
 
 def _header(member: Member, *, is_local: bool) -> bytes:
-    """The local or the central header of *member*, name and zip64 field included."""
     header, name = member.header, member.path.encode()
     values = member.size, member.compressed_size, member.header_offset
     is_large = max(*values[:2], _longest(member.size)) >= FULL32
@@ -156,7 +155,7 @@ def _longest(size: int) -> int:
 
 
 def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
-    """Send *size* bytes at *offset* of *source*, by the kernel alone where it can."""
+    """Send *size* bytes at *offset* of *source*, in the kernel if possible."""
     sent = 0
     if size >= _LARGE and hasattr(os, "copy_file_range"):
         output.flush()
@@ -180,7 +179,7 @@ class PassedStream(Struct, frozen=True):
 
 
 class StoredStream(Struct, frozen=True):
-    """Bytes whose number is known when the last of *chunks* is there: *most* of them, and fewer than 4 GiB."""
+    """Bytes whose number is known after the last of *chunks*: at *most* so many, and fewer than 4 GiB."""
 
     chunks: Iterator[Buffer]
     most: int

@@ -54,7 +54,6 @@ class Move(Struct, frozen=True):
 
 
 def pointer_words(image: ElfImage, pointers: Sequence[Pointer], address: int) -> dict[int, int]:
-    """The words to be written so that *pointers* lead to *address*."""
     words = {}
     for pointer in pointers:
         offset = image.offset(pointer.place)
@@ -70,9 +69,9 @@ def pointer_words(image: ElfImage, pointers: Sequence[Pointer], address: int) ->
 
 
 def symbol_words(image: ElfImage, moves: Sequence[Move], *, without: Sequence[Section] = ()) -> dict[int, int]:
-    """The words to be written so that ``.symtab`` knows of *moves* and of the sections *without*.
+    """The words to write so that ``.symtab`` knows of *moves* and of the sections *without*.
 
-    The symbol of one that goes becomes one of no file, as with GNU ld.
+    The symbol of a removed section becomes one of no file, as with GNU ld.
     """
     by_start = {move.old.start: move for move in moves}
     gone = {section.index for section in without}
@@ -142,7 +141,7 @@ class Memory(Struct, frozen=True):
 
 
 def page_sizes(layout: ElfLayout) -> tuple[int, ...]:
-    """Page sizes of the machine in bytes, up to the alignment of the PT_LOADs."""
+    """Page sizes of the machine in bytes, up to the PT_LOADs' alignment."""
     sizes = _PAGES.get(layout.machine, _ANY_PAGES)
     least = min((load.p_align for load in layout.loads), default=0)
     return tuple(size for size in sizes if size <= least) or sizes[:1]
@@ -215,7 +214,7 @@ def prove(
 
 
 def _move(before: ElfImage, after: ElfLayout, written: Written, replacement: Replacement) -> Move:
-    """The move that the pointers of the new file tell; `BinaryError` unless they lead to the bytes ordered."""
+    """The move that the new file's pointers tell; `BinaryError` unless they lead to the bytes ordered."""
     start = before.address(replacement.span.start)
     if start is None:
         raise BinaryError(f"bytes at {replacement.span.start:#x} are not loaded")
@@ -389,7 +388,6 @@ def _expected(
 
 
 def _unclaimed(case: _Case, section: Section) -> list[range]:
-    """The addresses of *section* outside of replacements, but for padding."""
     shift = section.header.sh_addr - section.header.sh_offset
     rest = outside(section.addresses, [move.old for move in case.moves])
     return [span for span in rest if any(case.before.data[span.start - shift : span.stop - shift])]

@@ -170,7 +170,7 @@ def _best(
     *,
     force: bool,
 ) -> _Plan:
-    """The plan for *beds*; with fewer and larger holes if program headers lack."""
+    """The plan for *beds*; with fewer and larger holes if short of program headers."""
     unit = page(image.machine)
     plan = _plan(image, beds, unneeded, force=force)
     wanted = sum(len(hole) for bed in beds for hole in bed.holes(unit))
@@ -310,9 +310,9 @@ def _table_edit(image: ElfImage, table: SlotTable, holes: Holes) -> Edit:
 
 
 def _section_headers(image: ElfImage, plan: _Plan) -> list[SectionHeader]:
-    """Those gone become SHT_NULL, so that no index has to change.
+    """Removed ones become SHT_NULL, so no index changes.
 
-    A section with a hole in its middle needs two; the second is put at the end.
+    A section with a hole in its middle needs two; the second goes to the end.
     """
     beds = {bed.section.index: bed for bed in plan.beds}
     slide = plan.table.slide

@@ -123,7 +123,7 @@ class Holes(Struct, frozen=True):
         return self._before[-1]
 
     def offset(self, old: int) -> int:
-        """The new offset of the byte at *old*; of one in a hole, that of the hole."""
+        """The new offset of the byte at *old*; inside a hole, the hole's."""
         index = bisect_right(self._starts, old)
         if index and old < self.spans[index - 1].stop:
             return self.spans[index - 1].start - self._before[index - 1]
@@ -196,7 +196,7 @@ def _has_code(layout: ElfLayout, piece: ProgramHeader) -> bool:
 
 
 def unloaded_holes(image: ElfImage, sections: Sequence[Section]) -> tuple[range, ...]:
-    """The holes that unloaded *sections* leave, in the alignment of what lies behind."""
+    """The holes that unloaded *sections* leave, aligned as what follows needs."""
     gone = {section.index for section in sections}
     staying = [(section.span, section.header.sh_addralign) for section in image.sections if section.index not in gone]
     staying += [(load.span, page(image.machine)) for load in image.loads]
@@ -322,7 +322,7 @@ class SlotTable(Struct, frozen=True):
 def find_header_room(
     image: ElfImage, headers: tuple[ProgramHeader, ...], holes: Holes, *, shelf: range = range(0)
 ) -> SlotTable | None:
-    """A table for *headers*, moved to *shelf* if nothing else helps; None without room."""
+    """A table for *headers*, moved to *shelf* as a last resort; None without room."""
     if len(headers) > image.header.e_phnum:
         headers = tuple(header for header in headers if header.p_type != SegmentType.NULL)
     table = SlotTable(image.header.e_phoff, image.header.e_phnum, headers)
@@ -353,7 +353,7 @@ def _without_phdr(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
 
 
 def _first_use(image: ElfImage, end: int) -> int:
-    """The file offset of the first use behind *end*, or the end of its PT_LOAD."""
+    """The file offset of the first use behind *end*, or its PT_LOAD's end."""
     uses = [section.span.start for section in image.sections if section.span and section.span.stop > end]
     uses += [
         segment.span.start
@@ -407,7 +407,7 @@ def _up_to_hash(image: ElfImage, end: int) -> list[Section]:
 
 
 def _may_move(image: ElfImage, sections: list[Section]) -> bool:
-    """Whether nothing but PT_DYNAMIC and the notes' segments knows where *sections* are."""
+    """Whether only PT_DYNAMIC and the notes' segments know where *sections* are."""
     span = range(sections[0].span.start, sections[-1].span.stop)
     addresses = range(sections[0].addresses.start, sections[-1].addresses.stop)
     load = next((load for load in image.loads if span.start in load.span), None)

@@ -446,7 +446,6 @@ def _led(segment: ProgramHeader, moved: dict[int, int]) -> ProgramHeader:
 
 
 def _placed(segment: ProgramHeader, after: ElfImage) -> ProgramHeader:
-    """*segment* as it lies in *after*; PT_DYNAMIC may be longer."""
     if not segment.p_filesz:
         return replace(segment, p_offset=0)
     free = {"p_filesz": 0, "p_memsz": 0} if segment.p_type == SegmentType.DYNAMIC else {}
