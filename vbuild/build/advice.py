@@ -118,7 +118,7 @@ _PROGRAMS = {
     "krb5-config": "libkrb5-dev",
     "llvm-config": "llvm-dev",
 }
-# names that pkg-config, CMake or a repository has for a library, if neither its header nor its package is called so
+# names of libraries for pkg-config, CMake or a repository, where header and package have others
 _ALSO = {
     "bzip2": "libbz2-dev",
     "blas": "libopenblas-dev",
@@ -170,7 +170,6 @@ _SPELLING = re.compile(r"^lib|(?<=[a-z])[-_.\d]*$")
 
 
 def _libraries() -> Iterator[tuple[str, str]]:
-    """The names of libraries, as `dependency_package` spells them, with their Debian packages."""
     yield from ((name.lower(), package) for name, package in _PROGRAMS.items())
     for header, package in _PACKAGES.items():
         yield _SPELLING.sub("", package.removesuffix("-dev")), package
@@ -236,7 +235,7 @@ def project_of(module: str) -> str:
 
 
 def is_known(project: str) -> bool:
-    """Whether many builds take it, so that its name is not free."""
+    """Whether many builds take it."""
     return project in _SAME_NAME or project in _PROJECTS.values() or project in frameworks()
 
 
@@ -283,7 +282,7 @@ _NO_NUMPY_NAME = re.compile(
 # of cudafe++ and of gcc; the release notes of CUDA 13.0 list what went
 _NO_FIELD = re.compile(r"cudaDeviceProp\W+ has no member (?:named )?\W(?P<name>\w+)")
 _UNREACHED = re.compile(r"(?:unable to access|Failed to clone repository:) '(?P<url>[^']+?)(?:\.git)?/?'")
-# what a script downloads by itself: requests, curl, and urllib, which does not say from where
+# what a script downloads: requests, curl, and urllib, which does not say from where
 _NO_DOWNLOAD = re.compile(
     r"HTTPS?Connection(?:Pool)?\(host='(?P<host>[\w.-]+)'[^\n]*?(?:with url: (?P<path>[^\s(]+)[^\n]*)?Failed to resolve"
     r"|Could not resolve host: (?P<said>[\w.-]+)"
@@ -301,7 +300,7 @@ _NO_PROGRAM = re.compile(
     r"|\b(?P<said>[\w+-]+)(?: binary| executable| program)? (?:could not be located|could not be found|was not found)"
     r"|Program '?(?P<meson>[\w+-]+)'?[^\n]* found: NO",
 )
-# what Meson, CMake, pkg-config and the crate of that name say of a library that a build cannot do without
+# what Meson, CMake, pkg-config and its crate say of a library that a build requires
 _REQUIRED = re.compile(
     r"ERROR: Dependency (?:lookup for )?\"?(?P<meson>[\w.+-]+)\"? (?:not found|with method)"
     r"|CMake Error[^\n]*\n\s*Could NOT find (?P<found>[\w.+-]+)"
@@ -316,12 +315,12 @@ _TRIED = re.compile(
     r"ependency (?P<meson>[\w.+-]+) (?:\([^\n]*\) )?found: NO\b|Could NOT find (?P<found>[\w.+-]+)"
     r"|No package '(?P<package>[\w.+-]+)' found"
 )
-# of cudafe++, which compiles the C++ of nvcc's sources
+# of cudafe++
 _OF_NVCC = re.compile(r"^(?P<error>\S+\(\d+\): (?:catastrophic )?error: [^\n]+)$", re.MULTILINE)
 
 
 def advice(log: str, first_error: str) -> str | None:
-    """What to do about a failed build, by its *log* and the *first_error* of a compiler in it; None if unknown."""
+    """What to do about a failed build, or None if its *log* and a compiler's *first_error* do not show it."""
     if module := missing_module(log):
         project = project_of(module)
         line = "Name the package that has the module"
@@ -438,7 +437,7 @@ def _line(library: str) -> str:
 
 
 def looked_in_vain(log: str, programs: Iterable[str] = (), libraries: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
-    """What a build did not find and went on without, each once with what to do about it.
+    """What a build did not find and went on without, with what to do about it.
 
     Of *programs* and *libraries* only those count that projects commonly want.
     """

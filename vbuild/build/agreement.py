@@ -118,7 +118,7 @@ def _without_code(wheel: Path) -> str:
 def agreement(
     commands: Iterable[Command], libraries: Mapping[str, Fatbins], archs: GpuList, *, mode: Archs = Archs.INTERSECT
 ) -> Agreement:
-    """How *libraries*, counts of fatbins by path and offers, agree with *archs*, by the *commands* of the log."""
+    """How *libraries*, counts of fatbins by path and offers, agree with *archs*."""
     own = [command for command in commands if not is_trial(command.sources)]
     if not archs.requests:
         return Agreement(tuple(_unasked(own)) if any(libraries.values()) else ())

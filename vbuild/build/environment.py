@@ -8,8 +8,7 @@ take it from the user's cache:
 Large files in it are hard links into uv's cache, all others copies: gigabytes of torch take no room twice. A file that
 is not as it was made costs the environment, and uv its package.
 
-`lock_for` says what requirements come to on a machine that need not be this one, as a lock (PEP 751). Without builds
-nothing of a stranger's runs.
+`lock_for` resolves requirements for any machine, as a lock (PEP 751). Without builds no stranger's code runs.
 """
 
 import hashlib
@@ -50,12 +49,12 @@ from vbuild.recipe.variables import for_installers, undisturbed
 from vbuild.sbom.model import Material, MaterialRole, package_url
 from vbuild.toolchain.interpreter import Interpreter
 
-# with which uv installs other versions than those asked for; a lock was made with them already
+# with which uv installs other versions than asked for; a lock already heeds them
 _INSTEAD = frozenset({"UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"})
 
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _DIGITS = 12  # of a digest: paths of programs must stay short
-_LARGE = 1 << 20  # bytes: what somebody edits in its place is smaller
+_LARGE = 1 << 20  # bytes: what people edit is smaller
 _STAMP = ".vbuild-environment"
 _FILES = "vbuild-files.json"
 
@@ -93,9 +92,9 @@ class BuildEnvironment(Struct, frozen=True):
 
 
 class Environments:
-    """The build environments of one run, in *folder*; *configuration* gives uv's variables for its indexes.
+    """The build environments of one run, in *folder*; *configuration* gives uv's variables.
 
-    With *cache*, environments are there, for other runs too: no build may change them. *own* is this run's folder.
+    With *cache*, other runs share environments: no build may change them.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Environments:
     ) -> None:
         self._cache = cache if cache and _is_writable(cache) else None
         self.own = folder.absolute()
-        # scripts in an environment name its Python by its path: one through a link may be gone tomorrow
+        # scripts name their Python by its path: a link may be gone tomorrow
         self.folder = self._cache.folder.resolve() if self._cache else self.own
         self._logs = (logs or folder).absolute()
         self._configuration = configuration
@@ -185,7 +184,7 @@ class Environments:
     ) -> BuildEnvironment:
         environment = BuildEnvironment(folder / "bin" / "python", folder / "bin")
         create = venv_command(interpreter.path, folder)
-        # through links, what a build does to its requirements would be done to uv's cache
+        # through links, a build would change uv's cache
         link_mode = f"--link-mode={'hardlink' if self._cache else 'copy'}"
         # what the build of a requirement without a wheel takes is in no lock
         builds = locked is None or not (self._lock and self._lock.is_binding)
@@ -250,7 +249,6 @@ def _compiled(
     log: Path,
     environment: Mapping[str, str],
 ) -> str:
-    """The file *output*, whose name says the format, that uv resolves *requirements* into."""
     with tempfile.TemporaryDirectory(prefix="vbuild-requires-") as folder:
         wanted, result = Path(folder, "wanted.txt"), Path(folder, output)
         wanted.write_text(requirement_lines(sorted(requirements), BuildError), encoding="utf-8")
@@ -269,7 +267,7 @@ def _files(
     log: Path,
     variables: Mapping[str, str],
 ) -> dict[str, tuple[str | None, str]]:
-    """The files that the packages of *lines* were installed from, with their SHA-256, as far as tags tell."""
+    """The files that the packages of *lines* were installed from, with SHA-256, as far as tags tell."""
     try:
         options = ("--format", "pylock.toml")
         bare = [line.partition(" --hash=")[0] for line in lines]
@@ -323,7 +321,7 @@ def _state(folder: Path) -> Iterator[tuple[str, list[int]]]:
 
 
 def _changed(folder: Path) -> tuple[str, ...] | None:
-    """The files in *folder* that are not as they were made; None if it is not whole, or was moved."""
+    """The changed files in *folder*; None if it is not whole, or was moved."""
     try:
         stamp = json.loads((folder / _STAMP).read_bytes())
         recorded, there = stamp["files"], dict(_state(folder))
@@ -331,7 +329,7 @@ def _changed(folder: Path) -> tuple[str, ...] | None:
         return None
     if stamp["folder"] != str(folder) or _FILES not in recorded:
         return None
-    # what is new there is a package's own cache, as Python's is: another build may be at work with it
+    # new files are a package's own cache, as Python's is; another build may use it
     return tuple(path for path, state in recorded.items() if there.get(path) != state)
 
 
@@ -366,12 +364,12 @@ def _digest(lines: Collection[str]) -> str:
 def lock_for(machine: Machine, files: Iterable[Path], stage: Path, *, builds: bool) -> Path:
     """The lock of the requirements in *files* for *machine*, in the folder *stage*.
 
-    `BuildError` if nothing fits, or if something would have to be built, and nothing *builds*.
+    `BuildError` if nothing fits, or would have to be built without *builds*.
     """
     lock, log = stage / "pylock.toml", stage / "log"
     options = ["--quiet", "--no-header", "--format=pylock.toml", "--no-python-downloads"]
     options += ["--python-version", python_of(machine), "--python-platform", uv_platform(machine)]
-    # unless one is named, uv asks the one in a .venv of the working folder, which may be a stranger's
+    # by default uv runs the Python of a .venv in the working folder, which may be a stranger's
     command = compile_command(sys.executable, files, lock, *options, builds=builds)
     run_uv(command, log, name="uv pip compile")
     return lock

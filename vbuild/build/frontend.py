@@ -46,7 +46,7 @@ from vbuild.toolchain.nvcc_commands import Command, is_trial
 from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName
 
-# pyproject-hooks warns again, in this process and thus on the terminal, what a backend has warned
+# pyproject-hooks repeats a backend's warnings in this process, and thus on the terminal
 _QUIET = {"PYTHONWARNINGS": "ignore::UserWarning"}
 
 # messages of gcc and clang about a file with intrinsics that its flags do not allow
@@ -59,8 +59,8 @@ _NATIVE = "-march=native"
 class Built(Struct, frozen=True):
     """A wheel as its backend left it.
 
-    *commands* are nvcc's, *calls* those of other compilers. *pins* are requirements that follow from what it was
-    built against, *traces* would give its build away, *materials* are the compilers and packages that were used.
+    *commands* are nvcc's, *calls* other compilers'. *pins* are requirements that follow from what it was built against,
+    *traces* would give its build away, *materials* are the compilers and packages used.
     """
 
     wheel: Path
@@ -104,7 +104,7 @@ def build_wheel(
 ) -> Built:
     """Build *job* in the tree *project*, which is used up; the wheel and the compiler wrappers go into *folder*.
 
-    The build system starts so many *processes*, or as many as it likes for 0.
+    0 *processes* are any number.
     """
     start, began = time.perf_counter(), time.time()
     shell = _shell(job, project, folder, log=log, environments=environments, cache=cache)
@@ -148,7 +148,7 @@ def _packages(job: Job, shell: "_Shell", requirements: set[str]) -> Iterator[Mat
 
 
 def _folders(job: Job, shell: "_Shell", environments: Environments) -> Iterator[tuple[Path | None, str]]:
-    """The folders that *job* works with, and what binaries have in their place; an inner one comes first."""
+    """The folders of *job*, inner ones first, and what binaries have in their place."""
     yield shell.project, "."
     yield shell.wrappers.cuda, "cuda"
     yield (job.toolkit.root if job.toolkit else None), "cuda"
@@ -226,7 +226,7 @@ def _with_requirements(job: Job, shell: _Shell, environments: Environments) -> t
 
 
 def _within(shell: _Shell, job: Job, environment: BuildEnvironment) -> _Shell:
-    """*shell* in *environment*, for CUDA with the headers that required packages bring, as torch does."""
+    """*shell* in *environment*, for CUDA with the headers of required packages, such as torch."""
     if job.toolkit:
         check_cuda(environment, job.toolkit.version)
     headers = [str(folder) for folder in environment.cuda_headers] if job.toolkit else []

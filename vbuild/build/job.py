@@ -43,7 +43,7 @@ _NEED = 2 * 10**9  # bytes
 # torch's extensions and flash-attn; cmake --build; cargo; numpy.distutils; the wrapper of nvcc
 _VARIABLES = ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS", "NPY_NUM_BUILD_JOBS", THREADS)
 _MEMORY = Path("/proc/meminfo")
-# version 2, and version 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html)
+# versions 2 and 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html)
 _LIMITS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
@@ -90,8 +90,8 @@ _LEGACY = "setuptools.build_meta:__legacy__"  # PEP 517: for projects that name 
 class Job(Struct, frozen=True):
     """A wheel to build, with everything about this machine that the build depends on.
 
-    *reached* are variables that lead to the native dependencies in *prefixes*. The build sees the user's variables
-    *passed*, and *held_back* others not.
+    *reached* are variables that name the native dependencies in *prefixes*. The build sees the user's variables
+    *passed*, not those *held_back*.
     """
 
     target: Target
@@ -139,7 +139,7 @@ def build_job(
     """The job of building *target* from *project*; nothing is built, installed or written."""
     if not hasattr(os, "uname"):
         raise BuildError(f"wheels are built on Linux, and this is {sys.platform}")
-    # the newest release of each series: that of a value is what the wheel is held to
+    # the newest release of each series
     against = tuple(f"{project}=={version}.*" for project, version in target.requires)
     settings = replace(settings, requires=(*settings.requires, *against))
     seen = passed(os.environ, settings.pass_env)

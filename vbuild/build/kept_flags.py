@@ -22,7 +22,7 @@ from vbuild.build.wrappers import CompilerCall, Override, with_known_sources
 from vbuild.toolchain.compiler_program import SINGLE_FILE
 from vbuild.toolchain.nvcc_commands import is_trial
 
-# of the files of a language, the part that has to be compiled with a flag for it to steer the build
+# the part of a language's files from which on a flag steers the build
 _NEARLY_ALL = 0.9
 _SHOWN = 5
 _WHY = "nothing shows that code above the level runs only after a check of the CPU"
@@ -36,8 +36,6 @@ class CodeAbove(Struct, frozen=True):
 
 
 class NextRules(Struct, frozen=True):
-    """The rules of the next try, and what is different in them."""
-
     rules: WrapperRules
     what: str
 
@@ -65,7 +63,7 @@ class KeptFlags(Struct, frozen=True):
         *,
         objects: Path | None = None,
     ) -> Self:
-        """What *overrides* and *calls* show of a build in *project*.
+        """What *overrides* and *calls* show of a build.
 
         *objects* are kept ones of another machine's tree.
         """
@@ -86,7 +84,7 @@ class KeptFlags(Struct, frozen=True):
         )
 
     def following(self, rules: WrapperRules, above: CodeAbove, *, is_sure: bool = False) -> NextRules | None:
-        """The *rules* without the flags that put code *above* the level, as `next_rules`.
+        """As `next_rules`, for the code *above* the level.
 
         If the proof leaves open who runs such code, only flags of nearly all commands go.
         """
@@ -107,7 +105,7 @@ class KeptFlags(Struct, frozen=True):
         """
         names_above = {_plain(name) for name in above}
         owners = [file for file in self.files if not file.functions.isdisjoint(names_above)]
-        # "function at 0x1234" is what a function without a name is called
+        # "function at 0x1234" has no name
         is_told = all(file.functions for file in self.files) and not any(" " in name for name in above)
         if not owners and (is_sure or is_told):
             return None

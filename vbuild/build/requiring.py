@@ -78,7 +78,7 @@ def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
 def with_requirements(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[str, str]) -> Path:
     """*wheel* in *folder*, with requirements by *pins*, and with what was *asked* for in its version; or itself.
 
-    It also requires the frameworks whose libraries it needs. `BuildError` if its own requirements exclude these.
+    It also requires the frameworks whose libraries it needs; `BuildError` if its requirements exclude these.
     """
     projects = {owner.project for name in outside_libraries(wheel) if (owner := framework(name))}
     with open_wheel(wheel) as source:

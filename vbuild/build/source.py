@@ -10,8 +10,8 @@ A cache entry is complete or not there, and is checked again each time it is use
 `unpack` takes a source archive, ``.tar.gz`` or ``.zip``, but never writes outside its one top folder (PEP 625, 721).
 ``tarfile``'s own filter does not exist in every Python 3.11, so the rules are here, and the same for both kinds.
 
-`pack_tree` makes one file of a source tree, to be sent to another machine, where `unpack_tree` makes the same tree. The
-rules for archives of others do not hold for these files: the sender also says which commands to run.
+`pack_tree` makes one file of a source tree to send to another machine, `unpack_tree` the tree of it. No rules for
+strangers' archives apply: the sender also says which commands to run.
 """
 
 import calendar
@@ -43,10 +43,10 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import Wanted
 from vbuild.recipe.source import PROJECT_FILES, Debian, Folder, Git, NativeSource, Sdist
 
-# set inside hooks and by some tools, and then they mean another repository than the folder git is run in
+# hooks and some tools set them for another repository than git's working folder
 _MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
 
-# what the configuration of a checkout, or its hooks, would run with our variables
+# what a checkout's configuration or hooks would run with our variables
 _RUNS_NOTHING = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 
 
@@ -63,7 +63,7 @@ def checkout(url: str, commit: str, *, folder: Path) -> None:
     try:
         _fetched(folder, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit)
     except BuildError:
-        # not every server gives out a commit by its hash alone
+        # some servers give out no commit by its hash alone
         _fetched(folder, "fetch", "--quiet", "--", url, "+refs/*:refs/remotes/origin/*")
     _git(folder, "checkout", "--quiet", "--detach", commit)
     _fetched(folder, "submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
@@ -88,7 +88,7 @@ def _tracked(folder: Path) -> list[str] | None:
         added = _git(folder, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
     except BuildError:
         return None
-    # an ignored folder inside a checkout is not part of it, nor of anything git could list
+    # git lists nothing of an ignored folder inside a checkout
     return sorted({path for path in tracked + added if path}) or None
 
 
@@ -116,7 +116,7 @@ def _has_commit(folder: Path) -> bool:
 
 def _apply_patch(patch: Path, folder: Path) -> None:
     """Apply *patch* (paths ``a/…``, ``b/…``) to the tree in *folder*, exactly or not at all."""
-    # an enclosing checkout would make git take the paths as starting at its top, and skip them all
+    # in an enclosing checkout git would take the paths from its top, and skip them all
     _git(folder, "apply", "--whitespace=nowarn", str(patch), ceiling=folder.parent)
 
 
@@ -157,12 +157,12 @@ def _git(
 
 
 _LATEST = 1 << 33
-# bytes that are written at a time, and characters of a path, as many as Linux takes
+# bytes written at a time, and Linux's limit for characters of a path
 _CHUNK, _LONGEST = 1 << 20, 1 << 12
 # bytes of headers that any tar archive may have, for a hundred thousand members, and that a packed one may stand for
 _FEW_HEADERS, _HEADER_RATIO = 1 << 26, 4
 
-# what the standard library raises for archives that are damaged, encrypted or of a kind it does not know
+# raised for archives that are damaged, encrypted or of an unknown kind
 _DAMAGE = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -211,7 +211,7 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 def _of_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
     mode = info.external_attr >> 16
-    # zipfile's own is_dir() takes every name for one that is not empty
+    # zipfile's is_dir() requires a name that is not empty
     kind = stat.S_IFDIR if info.filename.endswith("/") else stat.S_IFMT(mode) or stat.S_IFREG
     link = ""
     if kind == stat.S_IFLNK:
@@ -277,7 +277,7 @@ def _bounded(members: Iterator[_Member], packed: int) -> Iterator[_Member]:
 
 
 def _write(member: _Member, path: Path, size: int, *, most: int) -> int:
-    """Make *member* at *path*; returns *size*, the bytes written before, plus its own."""
+    """Make *member* at *path*; returns *size*, the bytes written so far, plus its own."""
     if member.kind == stat.S_IFDIR:
         path.mkdir(parents=True, exist_ok=True)
         return size
@@ -302,7 +302,7 @@ _NOT_SOURCES = frozenset({".git", ".hg", ".svn", ".bzr", "__pycache__"})
 
 
 def fetched_source(source: NativeSource, cache: Path | None = None, *, indexes: Indexes | None = None) -> Path:
-    """The archive or folder of *source* on this machine; fetched once into *cache*, by default the user's."""
+    """The archive or folder of *source*, fetched once into *cache*, by default the user's."""
     if isinstance(source, Folder):
         if not source.path.is_dir():
             raise BuildError(f"{source.path}: no such folder; expected that of source.path")
@@ -393,7 +393,7 @@ def copied(
 
 
 def source_digest(source: NativeSource, *, without: Path | None = None) -> str:
-    """The hash that pins *source*, or that of all that a build takes from it: names, modes, contents, history."""
+    """The hash that pins *source*, or one of all that a build takes: names, modes, contents, history."""
     match source:
         case Sdist():
             return f"sdist {source.sha256} {source.subdirectory}"
@@ -416,7 +416,7 @@ def _folder_digest(folder: Path, without: Path | None) -> str:
 
 
 def _names(folder: Path, without: Path | None) -> Iterator[str]:
-    """The paths below *folder* that `_copied` copies, in order; those that are gone, too."""
+    """The paths below *folder* that `_copied` copies, in order; some may be gone."""
     if (names := _listed(folder, without)) is not None:
         yield from names
         return
@@ -465,7 +465,7 @@ def _copied(source: Path, target: Path, without: Path | None) -> Path:
 
 
 def _copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Copy a file or link, with its time and the mode that it has in an archive: backends hand it on to wheels."""
+    """Copy a file or link, with its time and its mode in an archive, which backends hand on to wheels."""
     shutil.copy2(source, target, follow_symlinks=False)
     mode = os.lstat(target).st_mode
     if stat.S_ISREG(mode):

@@ -51,13 +51,13 @@ _PLACES = ("src", "python", "lib")  # of a project's packages, if not at its top
 _LARGEST = 1 << 21  # bytes: a file that is larger is data
 _WIDTH = 120
 
-# a name that turns "download the wheel that fits" off, or compilation on; how it is compared tells what to set it to
+# turns "download the wheel that fits" off, or compilation on; the comparison tells what to set it to
 _FORCED = re.compile(
     r"""["'](?P<name>(?:[A-Z][A-Z0-9_]*_)?(?:FORCE_(?:BUILD|CUDA)|USE_(?:CYTHON|MYPYC)))["'](?=(?P<rest>[^\n]*))"""
 )
 _COMPILING = ("USE_CYTHON", "USE_MYPYC")
 _SAYS_TRUE = re.compile(r"""==\s*["'](?P<value>\w+)["']""")
-# of what is compiled that has no source in a language of ours: by cffi, mypyc, Cython of .py, a tool that is called
+# compiles without a source in a language of ours: cffi, mypyc, Cython of .py, another tool
 _EXTENDS = re.compile(r"\b(?:ext_modules|rust_extensions|cffi_modules|mypycify|cythonize)\b")
 _COMPILERS = frozenset(
     {"cffi", "cython", "hatch-mypyc", "maturin", "meson-python", "mypy", "nuitka", "pythran", "scikit-build"}
@@ -126,7 +126,7 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         sources.look(path, path.relative_to(project).as_posix())
     lines, has_hooks = _stated(project)
     requires = tuple(dict.fromkeys(required for line in lines if (required := required_project(line))))
-    # with other sources it compiles by itself, and a switch for Cython makes those anew
+    # other sources it compiles anyway, and a switch for Cython generates those anew
     by_itself = sources.languages - {"Cython"}
     switches = {name: text for name, text in sources.switches.items() if not (by_itself and name.endswith(_COMPILING))}
     if has_hooks:
@@ -229,7 +229,7 @@ def _at(table: object, *keys: str) -> Mapping[str, object]:
 
 
 def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
-    """The known projects that setup.py imports at its top, and that *requires* lacks.
+    """The known projects that setup.py imports at its top and *requires* lacks.
 
     Of frameworks also what a handler of errors imports. Unknown projects are left to the user: anyone can register
     a free name, and the build would run their code.
@@ -254,7 +254,7 @@ def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
 
 
 def _brings(required: str, needed: str) -> bool:
-    """Whether *required* is *needed*, or named after it as ``oldest-supported-numpy`` is; not so of frameworks."""
+    """Whether *required* is *needed*, or named after it, as ``oldest-supported-numpy``; not for frameworks."""
     if needed in frameworks():
         return required == needed
     return set(needed.split("-")) <= set(required.split("-"))
@@ -270,7 +270,7 @@ def _module(project: Path, name: str) -> str:
         if same := [module for module in listed if module.lower() == plain]:
             return same[0]
         public = [module for module in listed if not module.startswith("_") and module not in _NOT_ITS_OWN]
-        # some are of a namespace, or of what is compiled on other systems only
+        # some are namespaces, or compiled on other systems only
         endings = ("", ".py", *_LANGUAGES)
         is_there = any(
             (folder / f"{module}{end}").exists() for module in public for folder in places for end in endings
@@ -373,7 +373,7 @@ def _others(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftK
         yield DraftKey("split", "rpath", value=True, comment="and finds there")
         yield DraftKey("split", "share", value=False)
     if survey.module:
-        # a module of torch may need a GPU's driver to be imported, and brings gigabytes
+        # importing a module of torch may need a GPU's driver, and it brings gigabytes
         is_offered = has_cuda or "torch" in survey.requires
         command = shlex.join(["python", "-c", f"import {survey.module}"])
         yield DraftKey("test", "command", command, "runs with each wheel", is_offered)

@@ -30,7 +30,7 @@ class TrialResult(StrEnum):
 
 
 class WheelTrial(Struct, frozen=True):
-    """The test of wheels for *cpu*: the command of *check*, in an environment of *interpreter*.
+    """The test of wheels: the command of *check*, in an environment of *interpreter*.
 
     *find_links* has more wheels.
     """
@@ -44,7 +44,7 @@ class WheelTrial(Struct, frozen=True):
     pass_env: tuple[str, ...] = ()
 
     def run(self, wheel: Path, folder: Path, log: Path) -> TrialResult:
-        """Test *wheel* in the new *folder*; one for another CPU, or a level above this machine's, is not tested."""
+        """Test *wheel* in the new *folder*, unless this machine lacks its CPU level."""
         folder.mkdir(parents=True)
         is_above = self.machine is None or not self.machine.runs(self.cpu)
         result = TrialResult.NONE if self.check.command is None else TrialResult.NOT_RUN if is_above else None

@@ -44,7 +44,7 @@ _FIELD = "\x1f"
 _FEWEST_FIELDS = 4
 _WRAPPED = "w"
 _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".C", ".c++", ".f90", ".F90", ".f", ".m", ".mm")
-# what stands before a name that is for messages and other files: nothing is read there
+# options before names of messages and other files, which are not read
 _NAMES = ("-dumpbase", "-dumpdir", "-auxbase", "-main-file-name")
 _NOT_COMPILED = {"-E", "-fsyntax-only", "-M", "-MM"}
 _MARCH = "-march="
@@ -57,7 +57,7 @@ _ARCHIVER = re.compile(r"(.*-)?ar(-\d+)?")
 
 
 class Ingredients(Struct, frozen=True):
-    """The *sources* of a file that were compiled around the wrappers, and the *objects* in it."""
+    """The *sources* of a file compiled around the wrappers, and the *objects* in it."""
 
     sources: frozenset[Path] = frozenset()
     objects: frozenset[Path] = frozenset()
@@ -69,7 +69,7 @@ class Ingredients(Struct, frozen=True):
 
 
 class Compiled(Struct, frozen=True):
-    """The sources that a build has compiled around the wrappers; *flagged* have an -march of their own."""
+    """The sources compiled around the wrappers; *flagged* have an -march of their own."""
 
     around: frozenset[Path]
     flagged: frozenset[Path]
@@ -79,7 +79,7 @@ class Compiled(Struct, frozen=True):
     def of_log(cls, log: Path) -> Self:
         commands = _Commands()
         if log.is_file():
-            # arguments may have what `splitlines` and text files take for the end of a line, too
+            # arguments may have what `splitlines` takes for the end of a line
             for line in os.fsdecode(log.read_bytes()).split("\n"):
                 fields = line.removesuffix(_FIELD).split(_FIELD)
                 if len(fields) >= _FEWEST_FIELDS:  # else a full disk has cut it off
@@ -180,7 +180,7 @@ def _expanded(words: list[str]) -> list[str]:
 
 
 def _output(words: list[str]) -> str:
-    """The file that a command of *words* makes; "" if it does not say, or if that is a pipe."""
+    """The file that a command of *words* makes; "" for a pipe, or if it does not say."""
     for number, word in enumerate(words):
         if word == "-o":
             return "".join(words[number + 1 : number + 2]).removeprefix("-")
@@ -222,7 +222,7 @@ MARK = "VBUILD_WRAPPED"
 _SOURCE = Path(compiler_wrapper.__file__).with_name("watching.c")
 _LOG, _COMMANDS, _TABLE, _LIBRARY = "log", "commands", "table", "watching.so"
 _PLACES = {"LOG": _LOG, "COMMANDS": _COMMANDS, "TABLE": _TABLE, "SELF": _LIBRARY}
-# stands in the compiled library for the folder of a build, which may be as long as this
+# placeholder in the compiled library for the folder of a build, which is at most as long
 _FOLDER = "/" + 1023 * "#"
 _SIZE = 1 << 18  # places of the table, of 8 bytes: what is logged already
 # starts with the library if any program of this machine does
@@ -230,15 +230,15 @@ _SHELL = "/bin/sh"
 # by compiler; builds that begin at the same time share one
 _LIBRARIES: OncePerKey[str, bytes] = OncePerKey()
 
-# where packages of a system have their files; with what variables lead to, and the folders of PATH
+# where a system's packages have their files; also what variables name, and PATH
 _ROOTS = ("/usr/", "/opt/", "/lib", "/bin/", "/sbin/")
 # what is made again of other files, which count themselves
 _MADE = "/__pycache__/"
 _RUST = frozenset({"cargo", "rustc"})
-# static programs that read nothing of the system, but start those that do, which are watched
+# static programs that read nothing of the system, but start watched ones that do
 _STARTERS = frozenset({"maturin", "uv", "ninja"})
 
-# what names libraries and packages for what it finds: not the sources that compilers read
+# files that name libraries and packages to be found: not sources
 _COMPILED = (".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".hh", ".o", ".a", ".so", ".cu", ".cuh", ".f", ".f90", ".pyc")
 _COMPILED_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".c++", ".f", ".f90", ".F90")
 _LARGEST = 1 << 20  # bytes of a file of a project that is read for the names in it
@@ -256,7 +256,7 @@ class Watch(Struct, frozen=True):
 
     @classmethod
     def over(cls, folder: Path, compilers: Compilers) -> Self | None:
-        """A watch with its files in the new *folder*; None if the compiler does not make its library."""
+        """A watch in the new *folder*; None if the compiler does not make its library."""
         watch = cls(folder.absolute())
         library, own = library_of(compilers), os.fsencode(watch.folder)
         if not library or len(own) > len(_FOLDER) or set(own) & set(b" :"):  # which part the libraries of LD_PRELOAD
@@ -276,9 +276,9 @@ class Watch(Struct, frozen=True):
     def looked(
         self, path: str, folders: Iterable[str], *, stage: Path, project: Path, rust: str = ""
     ) -> "Looked | None":
-        """What the build of *project*, with its own files in *stage*, looked for on *path* and in *folders*.
+        """What the build of *project* in *stage* looked for on *path* and in *folders*.
 
-        None if that is not known: a program was not watched, or a file was changed since the build began.
+        None if a program was not watched, or a file was changed since the build began.
         """
         if not (self.folder / _LOG).is_file():
             return None
@@ -315,8 +315,7 @@ class Watch(Struct, frozen=True):
         """The sources in *project* that were compiled without flags of a level, as no wrapper started the
         compiler.
 
-        They are listed by the module of *wheel* that has them, or by ``""`` if nobody knows. *compiled* are the
-        sources of the compiler wrappers.
+        They are listed by module of *wheel*, or by ``""`` if unknown. *compiled* are the wrappers' sources.
         """
         seen = Compiled.of_log(self.folder / _COMMANDS)
         within, named = project.resolve(), {Path(source).name for source in compiled}
@@ -349,8 +348,7 @@ class Watch(Struct, frozen=True):
 class Looked(Struct, frozen=True):
     """What a build has looked for, and what was there.
 
-    *files* have their SHA-256, or a word for what they are. Of *listed* folders the names count that are made of
-    *words*. *rust* is the key of Rust, of a build that looked for it.
+    *files* have their SHA-256, or a word for what they are. Of *listed* folders, names made of *words* count.
     """
 
     files: dict[str, str]
@@ -387,7 +385,7 @@ def _remembered(compiler: str) -> bytes:
 
 
 def _library(compiler: str) -> bytes:
-    """What *compiler* makes for a build in `_FOLDER`; empty if programs of this machine do not start with it."""
+    """The library that *compiler* makes for `_FOLDER`; empty if programs do not start with it."""
     words = [f'-D{name}="{_FOLDER}/{file}"' for name, file in _PLACES.items()]
     made = [compiler, "-shared", "-fPIC", "-O2", "-w", "-fno-builtin", f"-DSIZE={_SIZE}ul", *words]
     with TemporaryDirectory() as folder:

@@ -51,7 +51,7 @@ class Ccache(Struct, frozen=True):
     variables: Mapping[str, str]
 
     def prefix(self, command: tuple[str, ...]) -> tuple[str, ...]:
-        # zig cc has a cache of its own; and a distribution may have a folder of links to ccache
+        # zig cc has its own cache; a distribution may have a folder of links to ccache
         if len(command) != 1 or Path(command[0]).resolve().name in NAMES:
             return ()
         return (str(self.program),)
@@ -100,7 +100,7 @@ T = TypeVar("T")
 
 _CALLS = "calls"
 
-# of a command that failed, what is not shown, and the characters that are; and of how many commands
+# what is not shown of failed commands, the characters that are, and the number of commands
 _USUAL = ("-I", "-L", "-O", "-g", "-W", "-f", "-D", "-U", "-isystem", "-march=x86-64", "-mtune=", "-pipe", "-pthread")
 _LONGEST = 160
 _MOST = 200
@@ -123,7 +123,7 @@ _SEARCHED = {
 
 
 class Override(Struct, frozen=True):
-    """A compiler command with flags of the project's own that choose instructions: *removed*, or *kept*.
+    """A compiler command with the project's own flags that choose instructions: *removed*, or *kept*.
 
     *added* are flags of ours that it lacked. One with *refused* flags only asks whether the compiler takes them: it
     does not. *object* is what *kept* flags made.
@@ -144,7 +144,7 @@ class Override(Struct, frozen=True):
 
 
 class FailedCall(Struct, frozen=True):
-    """A call of a compiler that failed: its *arguments*, the line that says why, and how its source begins.
+    """A failed call of a compiler: its *arguments*, the reason, and how its source begins.
 
     Without *arguments* it is a program or library that was looked for in vain.
     """
@@ -177,7 +177,7 @@ class FailedCall(Struct, frozen=True):
 
 
 class CompilerCall(Struct, frozen=True):
-    """A call of a compiler, and the absolute paths of what it compiled."""
+    """A call of a compiler; *sources* are absolute paths."""
 
     program: str
     sources: tuple[str, ...]
@@ -200,7 +200,7 @@ class CompilerWrappers(Struct, frozen=True):
             env |= dict.fromkeys((*_HOMES, *bin_path), str(self.cuda))
         if self.has_rust:
             env["RUSTC_WRAPPER"] = str(self.folder / compiler_program.RUSTC)
-            # cargo does not see the flags that its wrapper adds: no two levels may share a folder of its results
+            # cargo does not see its wrapper's flags: no two levels may share a folder of results
             env["CARGO_TARGET_DIR"] = str(self.source / "target")
         return env
 
@@ -267,7 +267,7 @@ def install_wrappers(
     if PRELOAD in environment:
         variables[PRELOAD] = environment[PRELOAD]
     if compilers.zig_target:
-        # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
+        # zig's files of this build go with it; libc++ and the like are in its global cache
         variables["ZIG_LOCAL_CACHE_DIR"] = str(folder / "zig")
     variables |= cache.variables if cache else {}
     dropped = (rpath for home in (double, toolkit) if home for rpath in _rpaths(home))
@@ -320,7 +320,7 @@ def compiler_calls(log: Path) -> tuple[CompilerCall, ...]:
 
 
 def compilers_in(log: Path, files: Mapping[str, Path] | None = None) -> tuple[Material, ...]:
-    """The compilers that the *log* shows to compile or link, not only tried out; with the SHA-256 of their *files*."""
+    """The compilers that compile or link in *log*, not only tried out; with the SHA-256 of their *files*."""
     calls = (*compiler_calls(log), *compiler_calls(log.with_name(compiler_program.LINKS)))
     compilers = []
     for name in sorted({call.program for call in calls if not is_trial(call.sources)}):
@@ -363,7 +363,7 @@ def _logged(log: Path, kind: type[T]) -> Iterable[T]:
 
 
 def with_known_sources(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
-    """*found* with sources outside of *project* by the end of their paths that a path in it has, too.
+    """*found*, with sources outside of *project* by the end of the path that they share with one in it.
 
     A project may copy its files to another folder below /tmp each time.
     """

@@ -70,7 +70,7 @@ def checkup_lines(checkup: "Checkup") -> Iterator[str]:
 
 
 def diagnosis_lines(diagnoses: "Iterable[Diagnosis]") -> Iterator[str]:
-    """What is installed, and how to install anew what should be; commands are not broken, they can be copied."""
+    """What is installed, and how to install it anew; commands stay unbroken, to be copied."""
     for diagnosis in diagnoses:
         yield from wrapped(str(diagnosis), indent=4)
         if diagnosis.advice:

@@ -87,7 +87,7 @@ def summary(command: click.Command) -> str:
 
 @contextmanager
 def _in_few_lines() -> Iterator[None]:
-    """A usage mistake ends in two lines: what is wrong, and how to get help; data that ends too early in one."""
+    """A usage mistake ends in two lines, with how to get help; data that ends too early in one."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -99,7 +99,7 @@ def _in_few_lines() -> Iterator[None]:
 
 
 def _cut_short(error: EOFError) -> str:
-    """Which file ends too early: a module's compiled code, of which the importer's own frames know the path."""
+    """Which file ends too early: a module's compiled code, by the path in the importer's frames."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     compiled = [frame.f_locals["bytecode_path"] for frame in frames if "bytecode_path" in frame.f_locals]
     if compiled:

@@ -76,7 +76,7 @@ class Place(_Path):
             self.fail(f"{value!r}: expected a path, or a URL with https or http", param, ctx)
         if self._listed or ctx is None:
             return value
-        # the root's resources are freed even if what follows on the command line is wrong
+        # the root's resources are freed even if the rest of the command line is wrong
         return fetched(value, Path(ctx.find_root().with_resource(TemporaryDirectory(prefix="vbuild-fetched-"))))
 
     @staticmethod
@@ -91,7 +91,7 @@ class Place(_Path):
 
 
 def here(wheels: Iterable[Any]) -> tuple[Path, ...]:
-    """The paths of *wheels*, those named on the package index fetched; they are there until the command ends."""
+    """The paths of *wheels*, fetched if named on the package index, until the command ends."""
     from tempfile import TemporaryDirectory
 
     def fetched_wheel(wanted: Any) -> Path:  # noqa: ANN401 - a requirement

@@ -33,7 +33,7 @@ def show_release(release: "ReleaseResult", *, as_json: bool = False) -> None:
 
 
 def release_lines(release: "ReleaseResult") -> Iterator[str]:
-    """The release as a table of 80 columns: two lines a wheel, and one for its GPU code; then what failed."""
+    """The release in 80 columns: two lines a wheel, and one for its GPU code; then what failed."""
     if release.products:
         yield f"{'variant':<{_LABEL}} {'size':>9} {'build':>8}  {'instruction sets':<22} test"
     built: set[tuple[str, ...]] = set()
@@ -137,7 +137,7 @@ def _product_lines(product: "Product", built: set[tuple[str, ...]]) -> Iterator[
 
 
 def _tested(product: "Product") -> str:
-    """What became of the test of *product*, and the level as which it also works in an emulator."""
+    """The result of *product*'s test, and the level at which it works in an emulator."""
     run = product.emulation
     if not (run and run.works):
         return str(product.trial)
@@ -147,7 +147,7 @@ def _tested(product: "Product") -> str:
 
 
 def _built(product: "Product", before: set[tuple[str, ...]]) -> str:
-    """How long the build of *product* took, or "same" if it is among those *before*, which it joins."""
+    """How long the build of *product* took, or "same" if it is one of *before*."""
     key = product.target.build_key
     is_first = key not in before
     before.add(key)
@@ -163,7 +163,7 @@ def _kept(release: "ReleaseResult") -> str:
 
 
 def _failure_lines(failures: Iterable["Failure"]) -> Iterator[str]:
-    """What failed, and why: once for wheels that failed alike, as those of one build do."""
+    """What failed, and why, once for wheels that failed alike."""
     alike: dict[str, list[Failure]] = {}
     for failure in failures:
         alike.setdefault(_reason(failure), []).append(failure)
@@ -182,7 +182,7 @@ def _failure_lines(failures: Iterable["Failure"]) -> Iterator[str]:
 
 
 def _reason(failure: "Failure") -> str:
-    """What failures for one reason have in common: the first line; if it leads to a log, what that ends in, too."""
+    """What failures for one reason share: the first line, and the end of its log, if any."""
     first, *_ = failure.error.splitlines() or [""]
     if failure.log and str(failure.log) in first:
         return failure.error.replace(str(failure.log), "")
@@ -242,7 +242,7 @@ def _companion_lines(companion: "CompanionResult") -> Iterator[str]:
 
 
 def _requirements(lines: "Sequence[str]") -> Iterator[str]:
-    # each file of a release states those for all machines, so the machine says nothing
+    # each file of a release states those for all machines
     for line in dict.fromkeys(line.partition(";")[0] for line in lines):
         yield from wrapped(f"  requires {line}", indent=4)
 

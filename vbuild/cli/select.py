@@ -89,7 +89,7 @@ def _check_words(name: str | None, settings: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _known_words(settings: Mapping[str, Any]) -> Iterator[None]:
-    """A namespace that nobody knows is a usage mistake if options name it, which only releases can tell."""
+    """An unknown namespace in options is a usage mistake, which only releases can tell."""
     try:
         yield
     except VariantError as error:

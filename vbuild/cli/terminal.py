@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _TO_GITHUB = re.compile(r"^(\s*):(?=:)(?!:(?:end)?group::)")
 _TO_OTHERS = re.compile(r"##(?=(?:\w+)?\[)")
-# what colours a line, as many commands do; other sequences move the cursor, or speak to the terminal
+# colours of a line; other sequences move the cursor, or speak to the terminal
 _COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
 # bytes of a line that has no end yet
 _LONGEST = 1 << 16
@@ -113,7 +113,7 @@ def passing_on() -> Iterator[Callable[[bytes], None]]:
 
 
 def _spoken(line: str) -> str:
-    """A *line* of a command's output: with its colours, and nothing else that speaks to a terminal or a CI system."""
+    """A *line* of output with its colours, and nothing else that speaks to a terminal or a CI system."""
     parts = _COLOUR.split(line.rstrip("\r"))
     return _mute("".join(part if place % 2 else _visible(part) for place, part in enumerate(parts)))
 
@@ -178,7 +178,7 @@ class _Logs:
         return sorted(self.folder.glob("*.log"))
 
     def grown(self) -> Iterator[tuple[str, str]]:
-        """The name of the log and the text of each whole line that came since the last call."""
+        """The log's name and the text of each whole line since the last call."""
         for file in self._files():
             done = self._read.get(file, 0)
             try:
@@ -192,7 +192,7 @@ class _Logs:
             yield from ((file.stem, line) for line in whole.decode(errors="replace").splitlines())
 
     def compiled(self) -> str:
-        """The file that the youngest log says is being compiled, with its number of all if there is one; or ""."""
+        """The file being compiled by the youngest log, with its number if there is one; or ""."""
         try:
             youngest = max(self._files(), key=lambda file: file.stat().st_mtime, default=None)
             if youngest is None:
@@ -210,7 +210,7 @@ class _Logs:
 
 
 class _Steps:
-    """The step that each target is at, the number of those at their end, and the seconds since the start."""
+    """The step of each target, the number of finished ones, and the seconds since the start."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()

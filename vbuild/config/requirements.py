@@ -23,12 +23,12 @@ _SUFFIXES = (
     *(".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".lzma"),
 )
 
-# patch versions for which a marker is evaluated: the first, and one later than all
+# patch versions for which markers are evaluated: the first, and one after all
 _PATCHES = (0, 99)
 
 
 def is_path(text: str) -> bool:
-    """Whether *text*, the name of a file or a project, is that of a file or a folder, which may not exist.
+    """Whether *text* names a file or folder, which may not exist, rather than a project.
 
         requirements.txt    ./demo    dist/demo    ~/demo    ..                                  a file or a folder
         demo    ruamel.yaml    demo==1.0    demo.zip==1.0    demo.txt[all]    demo @ https://…   a project
@@ -40,7 +40,7 @@ def is_path(text: str) -> bool:
 
 
 def asked_project(text: str, refusal: type[VbuildError]) -> str:
-    """*text*, an argument, if it is the name of a project and not of a file; else raises *refusal*."""
+    """*text* if it names a project and not a file; else raises *refusal*."""
     if is_path(text):
         raise refusal(f"{text!r} is the name of a file; expected that of a project, as in numpy")
     return checked_project(text, refusal)
@@ -118,7 +118,7 @@ def applies(requirement: Requirement, minor: int, *, machine: str, system: str =
     if requirement.marker is None:
         return True
     os_name, platform_system = SYSTEMS[system]
-    # every variable of markers, so that packaging takes none from this machine
+    # all, so that packaging takes none from this machine
     known = {
         "os_name": os_name,
         "sys_platform": system,

@@ -25,7 +25,7 @@ Env = tuple[tuple[str, str], ...]
 
 # bytes; tables take a hundred times their size in memory
 _LARGEST = 1 << 19
-# a dotted key; for every part tomllib keeps all parts before it
+# tomllib keeps all parts before each part of a dotted key
 _PART = r"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+"
 _DEEPEST = 100
 _TWICE = re.compile(r"Cannot declare \('(?P<table>[\w-]+)',\) twice")
@@ -35,7 +35,7 @@ _NAMES = {str: "a string", int: "an integer", bool: "true or false", list: "an a
 
 
 class Table:
-    """A TOML table that knows which of its keys have been read, and its own dotted name, *here*; "" for the top.
+    """A TOML table that knows which keys were read, and its dotted name, *here*; "" for the top.
 
     *is_toml* is off for a table of JSON.
     """
@@ -48,7 +48,7 @@ class Table:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The top table of a TOML document; `RecipeError` with line and column if it is not TOML, or too large."""
+        """The top table of a TOML document; `RecipeError` with line and column for other texts, or if too large."""
         if len(text) > _LARGEST:
             raise RecipeError(f"{len(text)} characters; expected {_LARGEST} at most")
         if key := _DEEP_KEY.search(text):
@@ -90,7 +90,6 @@ class Table:
         return f"{self.here}.{name}" if self.here else name
 
     def refuse(self, key: str, what: str) -> RecipeError:
-        """The error that says *what* is wrong with *key*."""
         return RecipeError(f"{self.place(key)}: {what}")
 
     def wrong(self, what: str) -> RecipeError:
@@ -152,12 +151,10 @@ class Table:
         raise self.refuse(key, f"expected a string or an array of strings, got {value!r}")
 
     def raw(self, key: str) -> object:
-        """The value at *key*, of any type, or None."""
         self._read.add(key)
         return self._values.get(key)
 
     def tables(self, key: str) -> tuple[Self, ...]:
-        """The array of tables at *key*, by default empty."""
         values: list[object] = self._checked(key, self.raw(key), list, [])
         return tuple(
             type(self)(self._checked(f"{key}[{index}]", value, dict), self.place(f"{key}[{index}]"))
@@ -166,7 +163,7 @@ class Table:
 
     @contextmanager
     def table(self, key: str, *, optional: bool = False) -> Iterator[Self]:
-        """The table at *key*, or an empty one if *optional*; the end of the block refuses keys that were not read."""
+        """The table at *key*, or an empty one if *optional*; the block ends with `finish`."""
         table = self.handed(key, optional=optional)
         yield table
         table.finish()

@@ -21,9 +21,9 @@ the PTX version that brought the target. https://docs.nvidia.com/cuda/parallel-t
 
 NVIDIA renamed Thor from 10.1 to 11.0 in CUDA 13. https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/
 
-AMD: code for a processor runs on that one alone. Code that names no mode runs in both. The runtime takes code for the
-processor itself before generic code, and compiles SPIR-V if there is neither: ROCm/clr, hipamd/src/hip_fatbin.cpp.
-Processors, modes and numbers are those of LLVM 22. https://llvm.org/docs/AMDGPUUsage.html#processors
+AMD: code for a processor runs on that one alone. Code that names no mode runs in both. The runtime prefers code for the
+processor to generic code, and compiles SPIR-V without either: ROCm/clr, hipamd/src/hip_fatbin.cpp. Processors, modes
+and numbers are those of LLVM 22. https://llvm.org/docs/AMDGPUUsage.html#processors
 """
 
 import re
@@ -77,7 +77,7 @@ ARCHITECTURES: Mapping[int, Architecture] = {
 
 
 class Arch(NamedTuple):
-    """NVIDIA's architecture: the number of a compute capability, and the suffix of code; without one also a GPU."""
+    """NVIDIA's architecture: the number of a compute capability, and the suffix of code."""
 
     number: int
     suffix: str = ""
@@ -123,7 +123,7 @@ class Arch(NamedTuple):
 
 
 class Processor(NamedTuple):
-    """One of AMD's processors: its number in the flags of a code object, and the modes that it can be in."""
+    """One of AMD's processors: its number in the flags of a code object, and its modes."""
 
     number: int
     modes: tuple[str, ...] = ()
@@ -197,7 +197,7 @@ _GENERIC_NUMBERS = {
     0x5F: "gfx9-4-generic",
 }
 _BY_NUMBER = {processor.number: name for name, processor in PROCESSORS.items()} | _GENERIC_NUMBERS
-# from this ABI on, the byte after EI_OSABI, the flags have two bits for each mode: none, any, off, on
+# since this ABI (the byte after EI_OSABI) the flags have two bits for each mode: none, any, off, on
 _TWO_BITS = 2
 _MODE_BITS = {"sramecc": 10, "xnack": 8}
 _SIGNS = {2: "-", 3: "+"}
@@ -208,7 +208,7 @@ _NEAR = 4
 
 
 class GpuTarget(NamedTuple):
-    """One of AMD's processors, or code for it; *modes*, such as ``xnack+``, are those that it is, or has to be, in."""
+    """One of AMD's processors, or code for it, in *modes* such as ``xnack+``."""
 
     processor: str
     modes: tuple[str, ...] = ()
@@ -231,7 +231,7 @@ class GpuTarget(NamedTuple):
 
     @classmethod
     def of_flags(cls, flags: int, abi: int) -> Self | None:
-        """What a code object with *flags* and this version of the *abi* is for; None if that is not known."""
+        """What a code object with *flags* of this *abi* is for; None if unknown."""
         name = _BY_NUMBER.get(flags & 0xFF)
         if name is None or not abi:
             return None
@@ -255,18 +255,18 @@ class GpuTarget(NamedTuple):
         return self.processor.endswith("-generic")
 
     def runs_on(self, device: "Device") -> bool:
-        """Whether machine code for it runs on *device*, in one of the modes that *device* leaves open."""
+        """Whether machine code for it runs on *device* in one of its open modes."""
         if not isinstance(device, GpuTarget) or not self._is_for(device.processor):
             return False
         signs = {mode[:-1]: mode[-1:] for mode in device.modes}
         return all(signs.get(mode[:-1], mode[-1:]) == mode[-1:] for mode in self.modes)
 
     def compiles_on(self, device: "Device") -> bool:
-        """Whether the runtime of *device* can compile this code: SPIR-V for any of AMD's processors."""
+        """Whether the runtime of *device* can compile this code: SPIR-V for AMD's processors."""
         return isinstance(device, GpuTarget) and self.processor == SPIRV
 
     def suits(self, device: "Device") -> bool:
-        """Whether it is for the processor of *device* itself, and runs in all modes that *device* leaves open."""
+        """Whether it is for the processor of *device* itself, and runs in all open modes."""
         return self.device == device.device and isinstance(device, GpuTarget) and {*self.modes} <= {*device.modes}
 
     def _is_for(self, processor: str) -> bool:
@@ -274,7 +274,7 @@ class GpuTarget(NamedTuple):
             return True
         if self.processor in GENERIC:
             return processor in GENERIC[self.processor]
-        # newer than the table: its name tells some of its processors
+        # newer than the table: its name tells some processors
         match = _UNNAMED_GENERIC.fullmatch(self.processor)
         begins = f"gfx{match['major']}{match['minor'] or ''}" if match else None
         return begins is not None and begins in {processor[:-2], processor[:-1]}
@@ -284,7 +284,7 @@ Device = Arch | GpuTarget
 
 
 def _nearest(name: str) -> str:
-    """The processors that *name* may mean: those that begin like it, else the nearest in spelling."""
+    """The processors that begin like *name*, else the nearest in spelling."""
     begun = [known for known in (*PROCESSORS, *GENERIC) if known.startswith(name)]
     *others, last = (begun or get_close_matches(name, PROCESSORS, n=_NEAR, cutoff=0.0))[:_NEAR]
     return f"{', '.join(others)} or {last}" if others else last

@@ -19,7 +19,7 @@ from vbuild.errors import HardwareError, meant
 
 
 class CpuFeature(Struct, frozen=True):
-    """A feature of x86-64 processors by its names: in the psABI (else iced-x86), in /proc/cpuinfo, and gcc's options
+    """A feature of x86-64 processors by its names: in the psABI (else iced-x86), in /proc/cpuinfo, and in gcc's options
     without ``-m``.
     """
 
@@ -126,8 +126,8 @@ AARCH64_VERSIONS = (
     *(f"9.{number}a" for number in range(6)),
 )
 
-# what each version adds for programs, by the names in the Arm Architecture Reference Manual without FEAT_; optional
-# features, such as AES, MTE or SME, are in none
+# what each version adds for programs, by the Arm ARM's names without FEAT_; no optional features, such as AES, MTE or
+# SME
 AARCH64_FEATURES = {
     version: tuple(names.split())
     for version, names in {
@@ -200,7 +200,7 @@ class Cpu(Struct, frozen=True):
 
     @classmethod
     def of_properties(cls, texts: Iterable[str]) -> Self | None:
-        """The CPU of the variant properties *texts*, the lowest of several; None if they name none."""
+        """The lowest CPU of the variant properties *texts*; None if they name none."""
         texts = tuple(texts)
         cpus = [cpu for text in texts if (cpu := cls.of_property(text))]
         extras = {extra for text in texts if (extra := extra_of(text))}
@@ -269,7 +269,7 @@ class Cpu(Struct, frozen=True):
 
     @property
     def supported_levels(self) -> tuple[str, ...]:
-        """The level and every one that it includes, best first: 9.0a includes 8.5a, 9.1a 8.6a, and so on."""
+        """The level and all that it includes, best first: 9.0a includes 8.5a, 9.1a 8.6a, and so on."""
         levels = _ORDERS[self.machine]
         lower = levels[self.rank :: -1]
         if not self.level.startswith("9."):
@@ -303,7 +303,7 @@ def _check_extra(cpu: Cpu, extra: str) -> None:
 
 
 def feature_rank(name: str) -> int:
-    """The index of the lowest x86-64 level with the feature *name*, 1 for v2; 4, above v4, if none has it."""
+    """The index of the lowest x86-64 level with the feature *name*, 1 for v2; 4 if none has it."""
     return _RANKS.get(name, len(X86_64_LEVELS))
 
 

@@ -4,9 +4,8 @@
     9.0      a compute capability; code for it is called sm_90
     gfx942   a processor of AMD
 
-The first two are from NVML, the library under nvidia-smi, which comes with every driver and starts no context on a GPU;
-the third from the files of Linux's driver.
-https://docs.nvidia.com/deploy/nvml-api/
+The first two are from NVML, which comes with every driver and starts no context on a GPU; the third from files of
+Linux's driver. https://docs.nvidia.com/deploy/nvml-api/
 """
 
 import ctypes
@@ -18,7 +17,7 @@ from typing import NamedTuple, Self
 
 from vbuild.errors import HardwareError, at
 
-# the variables of NVIDIA's variant provider, which uv obeys, too, and of AMD's
+# variables of NVIDIA's variant provider, which uv obeys, and of AMD's
 FORCED_DRIVER = "NV_VARIANT_PROVIDER_FORCE_CUDA_DRIVER_VERSION"
 FORCED_CAPABILITY = "NV_VARIANT_PROVIDER_FORCE_SM_ARCH"
 FORCED_GFX = "ROCM_BOOTSTRAP_FORCE_GFX_ARCH"
@@ -50,7 +49,7 @@ class Dotted(NamedTuple):
 # drivers before that of CUDA 12.4 do not read GPU code compressed with zstd (nvcc's manual, --compress-mode)
 ZSTD_SINCE = Dotted(12, 4)
 
-# versions of PTX, from each of which on every minor version of CUDA has the next one (the PTX manual, release notes)
+# versions of PTX; after each, every minor version of CUDA has the next one (the PTX manual, release notes)
 _PTX = {
     Dotted(6, 0): Dotted(9, 0),
     Dotted(6, 3): Dotted(10, 0),
@@ -62,7 +61,7 @@ _PTX = {
 
 
 def compiles_since(ptx: Dotted) -> Dotted | None:
-    """The CUDA version of the oldest driver that compiles PTX of the version *ptx*; None if it is not known.
+    """The CUDA version of the oldest driver that compiles PTX of the version *ptx*; None if unknown.
 
     Drivers run machine code of later minor versions of CUDA, but do not compile their PTX.
     """
@@ -128,7 +127,7 @@ def _capability(library: ctypes.CDLL, index: int) -> Dotted | None:
 
 
 def amd_gpus(environ: Mapping[str, str] = os.environ, *, topology: Path = TOPOLOGY) -> tuple[str, ...]:
-    """The processors of AMD's GPUs in this machine, each once, or else those in the variable of AMD's provider."""
+    """The processors of AMD's GPUs here, each once, or else in the variable of AMD's provider."""
     if forced := environ.get(FORCED_GFX):
         return tuple(dict.fromkeys(name.strip() for name in forced.split(",") if name.strip()))
     processors = []

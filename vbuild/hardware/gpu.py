@@ -10,9 +10,9 @@
     gfx942   gfx90a:xnack-   MI300X     AMD's processors, in any mode or in one; vbuild compiles no code for them
     gfx11-generic                       each processor that such code runs on
 
-A product's name may have words that do not tell the architecture: NVIDIA A100-SXM4-80GB, Tesla T4, AMD Instinct MI250X.
-A name that two generations share is refused with both. https://developer.nvidia.com/cuda-gpus
-https://developer.nvidia.com/cuda-legacy-gpus https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
+Product names may have further words: NVIDIA A100-SXM4-80GB, Tesla T4, AMD Instinct MI250X. A name that two generations
+share is refused with both. https://developer.nvidia.com/cuda-gpus https://developer.nvidia.com/cuda-legacy-gpus
+https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
 """
 
 import re
@@ -40,7 +40,7 @@ _PTX = re.compile(r"\s*\+ptx", re.IGNORECASE)
 _NATIVE = "native"
 _HEXADECIMAL = re.compile("[0-9a-f]{1,7}")
 _NEAR = 4
-_LEAST_PRODUCT = 1000  # from here on a number is that of a product, as in 4090
+_LEAST_PRODUCT = 1000  # from here on a number is a product's, as in 4090
 
 _PRODUCTS: dict[int | str, str] = {
     50: "GTX 745, GTX 750, K620, K1200, K2200, M10",
@@ -97,7 +97,7 @@ _SHARED = {
     "RTX 6000": ("Quadro RTX 6000", "RTX 6000 Ada", "RTX PRO 6000"),
     "TITAN X": ("sm_52 for that of 2015", "sm_61 for that of 2016"),
 }
-# words of names as drivers report them that do not tell the architecture
+# words of drivers' names that do not tell the architecture
 _SILENT = re.compile(
     r"\b(?:amd|instinct|radeon pro|radeon(?! vii)|graphics|oam|dual slot"
     r"|nvidia|geforce|tesla|jetson|agx|ti|super|max-?q|laptop|mobile|gpu|generation|blackwell|workstation|server"
@@ -109,7 +109,7 @@ _LONGEST = 40
 
 
 def _plain(name: str) -> str:
-    """The letters and digits of *name* without words that do not tell the architecture, unless that leaves none."""
+    """The letters and digits of *name* without such words, unless that leaves none."""
     text = name.lower().replace("-", " ")
     return _OTHERS.sub("", _SILENT.sub(" ", text)) or _OTHERS.sub("", text)
 
@@ -208,7 +208,7 @@ class GpuList:
         return tuple(sorted({request.device for request in self.requests if request.real}))
 
     def check_toolkit(self, version: Dotted) -> None:
-        """`HardwareError` if CUDA *version* cannot compile for one of them; the message names versions that can."""
+        """`HardwareError`, with versions that can, if CUDA *version* cannot compile for one of them."""
         for arch in (request.arch for request in self.requests):
             if arch.toolkits is None:
                 raise HardwareError(f"{arch}: no CUDA toolkit is known to compile for it")
@@ -225,7 +225,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _items(piece: str) -> list[str]:
-    """The GPUs in a *piece* of a list between two commas: one product's name, or several items with spaces."""
+    """The GPUs between two commas of a list: one product's name, or several items with spaces."""
     words = piece.split()
     are_items = not _named(piece) and all(_REQUEST.fullmatch(word.lower()) or _named(word) for word in words)
     return words if are_items or not words else [piece.strip()]
@@ -256,7 +256,7 @@ def _known(match: re.Match[str]) -> tuple[int, str]:
     number = int(match["number"] or match["major"] + match["minor"])
     suffix = match["suffix"] or ""
     if (known := ARCHITECTURES.get(number)) is None:
-        # those that begin like a number cut short, else the nearest
+        # those that begin like it, else the nearest
         begun = [other for other in ARCHITECTURES if str(other).startswith(str(number))]
         nearest = sorted(ARCHITECTURES, key=lambda other: (abs(other - number), other))
         products = _similar_names(str(number)) if number >= _LEAST_PRODUCT else ()
@@ -299,7 +299,7 @@ class GpuOffer(NamedTuple):
 
 
 class Service(StrEnum):
-    """How a fatbin serves a GPU: with machine code, with PTX that its driver compiles, or not at all."""
+    """How a fatbin serves a GPU: with machine code, with PTX, or not at all."""
 
     MACHINE = "machine"
     JIT = "jit"
@@ -307,7 +307,7 @@ class Service(StrEnum):
 
 
 class Ptx(StrEnum):
-    """Which PTX stays: that for GPUs without machine code (AUTO), also the newest, for later GPUs (KEEP), or none."""
+    """The PTX that stays: for GPUs without machine code (AUTO), also the newest, for later GPUs (KEEP), or none."""
 
     AUTO = "auto"
     KEEP = "keep"
@@ -429,7 +429,7 @@ def _kept_of_nvidia(offers: Sequence[GpuOffer], request: GpuRequest, ptx: Ptx) -
 
 
 def arch_order(arch: Device) -> tuple[int, int, str]:
-    """A key that sorts architectures as people list them: by number, plain before a and f."""
+    """A key that sorts by number, plain before a and f."""
     if isinstance(arch, Arch):
         return 0, arch.number, arch.suffix
     # gfx90a is 9.0.a, gfx1100 is 11.0.0: the last two are single digits, in hexadecimal; gfx9-4-generic is 9.4

@@ -56,7 +56,7 @@ _DRIVERS = {
         *((555, "12.5"), (560, "12.6"), (565, "12.7"), (570, "12.8"), (575, "12.9"), (580, "13.0"), (590, "13.1")),
     )
 }
-# a platform that uv has words for, and the manylinux_2_x among them
+# platforms that uv has words for, and manylinux_2_x
 _UV_PLATFORM = re.compile(r"(?P<kind>many|musl)linux_(?P<major>\d+)_(?P<minor>\d+)_(?P<machine>x86_64|aarch64)$")
 _UV_GLIBCS = (17, 28, *range(31, 41))
 _HIGHEST = 999  # minor version
@@ -212,7 +212,7 @@ def _glibc(text: str) -> int:
 
 
 def linux_tags(python: str, machine: str, glibc: int) -> tuple[str, ...]:
-    """The tags of CPython *python* on Linux for *machine*, with glibc 2.*glibc*, best first, in uv's order."""
+    """The tags of CPython *python* on Linux for *machine*, with glibc 2.*glibc*, in uv's order."""
     platforms = glibc_platforms(machine, glibc)
     version = Version(python).release[:2]
     name = f"cp{version[0]}{version[1]}"
@@ -235,7 +235,7 @@ def cpu_here() -> Cpu | None:
         cpu = Cpu.parse(_SPELLINGS.get(name, name))
     except HardwareError:
         return None
-    # archspec's host is the nearest that it knows, which may lack extras of this one
+    # archspec's host is the nearest known one, which may lack extras
     return cpu.with_extras(detected_info().features)
 
 

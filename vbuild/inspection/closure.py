@@ -29,7 +29,7 @@ _DLL = re.compile(r"(?P<stem>\w+?)(?:64_(?P<major>\d\d?)(?:0(?:_\d+)?)?)?\.dll",
 
 
 class ClosureRole(StrEnum):
-    """What a file is to the loader: Python imports it, a user starts it, or others need it."""
+    """Python imports it, a user starts it, or others need it."""
 
     MODULE = "module"
     PROGRAM = "program"
@@ -47,14 +47,14 @@ class LinkedLibrary(Struct, frozen=True):
 
 
 class Official(Struct, frozen=True, order=True):
-    """The project whose wheels have a library; *cuda* is its major version of CUDA, if there is a project for each."""
+    """The project whose wheels have a library; *cuda* is its major version of CUDA, if each has a project."""
 
     project: str
     cuda: int | None = None
 
 
 class NeededLibrary(Struct, frozen=True):
-    """One NEEDED of a file: how the loader finds it, its path if it is in the wheel, else the projects that have it."""
+    """A NEEDED: how the loader finds it, its path if it is in the wheel, else the projects that have it."""
 
     name: str
     via: Via
@@ -63,7 +63,7 @@ class NeededLibrary(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """A file of the closure: what it needs and may open, and which projects it is a copy from."""
+    """A file: what it needs and may open, and which projects it is a copy from."""
 
     linked: LinkedLibrary
     needs: tuple[NeededLibrary, ...]
@@ -102,7 +102,7 @@ class Node(Struct, frozen=True, kw_only=True):
     def mentioned(self) -> tuple[str, ...]:
         outline = self.loading.outline
         own = {self.name, outline.soname, *outline.needed}
-        # a repair tool that renames what is needed leaves the old name in the data
+        # repair tools leave old names in the data
         renamed = {outline.plain(original.name) for original in map(hashed, outline.needed) if original}
         return tuple(sorted(name for name in self.loading.mentioned - own if outline.plain(name) not in renamed))
 
@@ -135,8 +135,8 @@ class Node(Struct, frozen=True, kw_only=True):
 class Closure:
     """The files of a wheel that the loader loads, the largest first.
 
-    *cuda* is the major version that their names agree on. *named* lists, for libraries that nothing needs, the Python
-    files that name them.
+    *cuda* is the major version that their names agree on. *named* has the Python files that name a library that nothing
+    needs.
     """
 
     nodes: tuple[Node, ...]
@@ -212,7 +212,7 @@ class Closure:
 
 
 class Repeat(Struct, frozen=True):
-    """A library that several wheels have byte for byte: *size* is in bytes, *packed* that in each wheel."""
+    """A library that several wheels have byte for byte; *packed* is its size in each."""
 
     hash: str
     size: int
@@ -227,7 +227,7 @@ class Repeat(Struct, frozen=True):
 
 
 def repeats(closures: Iterable[tuple[str, Closure]]) -> tuple[Repeat, ...]:
-    """The libraries that several of the *closures*, pairs of wheel and closure, have; what repeats most first.
+    """The libraries of several *closures*, pairs of wheel and closure; what repeats most first.
 
     Extension modules and programs do not count: Python and users look for them where they are.
     """
@@ -250,7 +250,7 @@ def repeats(closures: Iterable[tuple[str, Closure]]) -> tuple[Repeat, ...]:
 def _graph(
     files: Mapping[str, BinaryLoading], platforms: Sequence[PlatformPolicy], added: Collection[str]
 ) -> LinkGraph:
-    """The graph of *files*; the room of each format finds the edges as its loader does."""
+    """The graph of *files*, with edges as each format's loader finds them."""
     outlines: dict[Format, dict[str, BinaryOutline]] = {format_: {} for format_ in Format}
     for path in sorted(files):
         outlines[files[path].outline.format][path] = files[path].outline
@@ -274,7 +274,7 @@ def _cuda_major(loadings: Iterable[BinaryLoading]) -> int | None:
 
 
 def _linux_name(name: str) -> str:
-    """The library's name on Linux, which the catalogue has: ``libcudart.so.12`` of ``cudart64_12.dll``."""
+    """The library's name on Linux: ``libcudart.so.12`` of ``cudart64_12.dll``."""
     name = name.rpartition("/")[2]
     if match := _DLL.fullmatch(name):
         version = f".{match['major']}" if match["major"] else ""
@@ -283,7 +283,7 @@ def _linux_name(name: str) -> str:
 
 
 def _installed_paths(paths: Iterable[str]) -> dict[str, str]:
-    """The installed path of each of *paths*; scripts, data, and all but the first at one place keep their path."""
+    """The installed path of each of *paths*; scripts, data and doubles keep their path."""
     installed: dict[str, str] = {}
     taken: set[str] = set()
     for path in paths:
@@ -294,7 +294,7 @@ def _installed_paths(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _paths_by_name(files: Iterable[LinkedLibrary]) -> dict[str, set[str]]:
-    """The paths of *files* by each name that code may open them under: with all, a part, or none of the version."""
+    """The paths of *files* by each name that code may open: with all, a part, or none of the version."""
     paths: dict[str, set[str]] = {}
     for file in files:
         for name in filter(None, (posixpath.basename(file.path), file.loading.outline.soname)):
@@ -335,6 +335,6 @@ def _owners_of_file(file: LinkedLibrary, cuda: int | None) -> tuple[Official, ..
 
 
 def _for_cuda(entries: Sequence[CatalogueEntry], cuda: int | None) -> tuple[Official, ...]:
-    """The projects of *entries* for the major version *cuda*; all of them if none is for it."""
+    """The projects of *entries* for the major version *cuda*, or else all."""
     fitting = [entry for entry in entries if cuda is None or entry.cuda in {None, cuda}]
     return tuple(dict.fromkeys(Official(entry.project, entry.cuda) for entry in fitting or entries))

@@ -5,8 +5,8 @@
         -> for each GPU: natively, by JIT, no; and the oldest driver for that
 
 "No kernel image is available for execution on the device" is CUDA's message about a library with neither machine code
-nor PTX for the GPU. The driver has to know the GPU, the CUDA that the library links, the version of PTX if it compiles
-that, and zstd if code is compressed with it.
+nor PTX for the GPU. The driver has to know the GPU, the CUDA that the library links, PTX that it compiles, and zstd
+that it unpacks.
 """
 
 import mmap
@@ -42,7 +42,7 @@ from vbuild.wheel.installed import Environment, InstalledDistribution
 
 _ALONE = (".cubin", ".ptx", ".co", ".hsaco", ".zst")
 _FILE = re.compile(r"\.so(\.[\w.]+)?$|\.(cubin|ptx|co|hsaco)(\.zst)?$|\.(pyd|dll)$", re.IGNORECASE)
-# bytes at the start and the end of a file with its headers; those of sections are at the end
+# bytes at the start and the end of a file with its headers
 _HEAD, _TAIL = 1 << 12, 1 << 16
 # on Linux and on Windows: cudart64_12.dll, and earlier cudart64_110.dll
 _RUNTIME = re.compile(
@@ -72,7 +72,7 @@ class Fitness(Struct, frozen=True):
 
 
 class Examined(Struct, frozen=True):
-    """A library with GPU code, or all device files of *owner*: bytes of GPU code, and those that slimming saves.
+    """A library with GPU code, or all device files of *owner*; sizes are bytes of GPU code.
 
     *fits* has an item for each GPU that doctor checks.
     """
@@ -196,7 +196,7 @@ def _files(distributions: Iterable[InstalledDistribution]) -> list[tuple[Install
 
 
 def _announce(paths: Iterable[str]) -> None:
-    """Let the system read the starts and ends of the files at *paths*, where ELF headers are, all at once."""
+    """Let the system read the ELF headers at the starts and ends of *paths*, all at once."""
     if not hasattr(os, "posix_fadvise"):
         return
     for path in paths:
@@ -251,7 +251,7 @@ def _read(owner: str, path: str, format_: Format, mapped: mmap.mmap) -> _Library
     if not sections:
         return _Library(owner, path, len(data), GpuCode())
     if hasattr(mmap, "MADV_RANDOM"):
-        # headers alone are read: by itself the system would read the megabytes of code between them as well
+        # only headers are read: by itself the system would read the megabytes between them
         for span in sections:
             start = span.start - span.start % mmap.PAGESIZE
             if start < (stop := min(span.stop, len(mapped))):
@@ -261,7 +261,7 @@ def _read(owner: str, path: str, format_: Format, mapped: mmap.mmap) -> _Library
         needed = OUTLINES[format_](data).needed
     code = device_code(image, everywhere=False)
     if not any(_has_kernel(data, entry) for container in code.containers for entry in container.entries):
-        # what the compiler leaves of sources without kernels; the library's own code may read others elsewhere
+        # left of sources without kernels; the library's own code may read others elsewhere
         idle = {container.span for container in code.containers}
         code = device_code(image)
         code = replace(code, containers=tuple(other for other in code.containers if other.span not in idle))
@@ -269,7 +269,7 @@ def _read(owner: str, path: str, format_: Format, mapped: mmap.mmap) -> _Library
 
 
 def _has_kernel(data: memoryview, entry: GpuEntry) -> bool:
-    """Whether *entry* may have a kernel: a cubin that is small enough to look at, and has no code, has none."""
+    """Whether *entry* may have a kernel: a small cubin without code has none."""
     if entry.kind != "cubin" or entry.size > _SMALL:
         return True
     with suppress(BinaryError):
@@ -339,7 +339,7 @@ def shortened_runs(fit: Fitness, driver: Dotted | None) -> str:
 
 
 def merged(examined: Sequence[Examined]) -> tuple[Examined, ...]:
-    """One row for all libraries of a distribution with the same result: the first one's path, and the sums of bytes."""
+    """One row for all libraries of a distribution with the same result, with the first path and sums of bytes."""
     groups: dict[tuple[object, ...], list[Examined]] = {}
     for library in examined:
         groups.setdefault((library.owner, library.is_library, library.fits), []).append(library)

@@ -37,7 +37,7 @@ class Sort(Struct, frozen=True):
 
 
 class Portion(Struct, frozen=True):
-    """All GPU code of one sort in a library: entries, bytes as stored with headers, and bytes uncompressed."""
+    """All GPU code of one sort in a library; sizes are bytes, stored with headers and uncompressed."""
 
     sort: Sort
     entries: int
@@ -67,7 +67,7 @@ class Runs(StrEnum):
 
 
 class Outlook(Struct, frozen=True):
-    """In how many containers *device* finds machine code, PTX alone, and nothing.
+    """The containers in which *device* finds machine code, PTX alone, and nothing.
 
     *kept* are the bytes that slimming to this GPU alone leaves.
     """
@@ -115,9 +115,9 @@ class Stack(Struct, frozen=True):
     """Containers with entries of the same *sorts* in the same order, their bytes added up.
 
     *sizes*, *uncompressed* and *smallest* have a number for each sort; *smallest* counts only the smallest entry of
-    each container. *frame* are the bytes besides entries. *is_offered* says that the GPU's runtime chooses from the
-    containers, *is_alone* that each is a file, which goes if nothing in it is for a GPU; *ptx* is the newest version of
-    PTX in them. *others* is what files beside such a one offer.
+    each container. *frame* are the bytes besides entries. *is_offered*: the GPU's runtime chooses from the containers;
+    *is_alone*: each is a file, which goes if nothing in it is for a GPU; *ptx* is the newest version in them. *others*
+    is what files beside such a one offer.
     """
 
     section: str
@@ -137,12 +137,12 @@ class Stack(Struct, frozen=True):
         return service(self._offers, device)
 
     def is_for(self, vendor: type) -> bool:
-        """Whether the GPU's runtime chooses from code here for GPUs of the kind *vendor*."""
+        """Whether the GPU's runtime chooses from code for *vendor* here."""
         machine = (offer.arch for offer in self._offers if offer.code is not GpuCodeKind.OTHER)
         return self.is_offered and any(isinstance(arch, vendor) for arch in machine)
 
     def places(self, device: Device) -> frozenset[int] | None:
-        """The indices of the sorts that *device* needs; None if all stay: pinned ones, and those of another vendor.
+        """The indices of the sorts that *device* needs; None if all stay: pinned, or another vendor's.
 
         A file of its own goes whole if nothing in it is for *device*; else one that cannot be cut stays whole.
         """
@@ -235,7 +235,7 @@ class GpuCode(Struct, frozen=True):
 
     @classmethod
     def contained(cls, container: Container, size: int) -> Self:
-        """*container*, a file of *size* bytes; if it is compressed as a whole, each entry takes its share of these."""
+        """*container*, a file of *size* bytes, which entries share if it is compressed as a whole."""
         code = cls.of(DeviceCode((container,)))
         inner = len(container.span)
         stacks = [replace(stack, smallest=(0,) * len(stack.sizes), is_alone=True) for stack in code.stacks]
@@ -333,7 +333,7 @@ class GpuCode(Struct, frozen=True):
 
 
 def devices(codes: Iterable[GpuCode]) -> tuple[Device, ...]:
-    """Every GPU that some of *codes* runs on: NVIDIA's that are known, and AMD's that the code names."""
+    """Every GPU that some of *codes* runs on: NVIDIA's known ones, and AMD's in the code."""
     stacks = {stack.sorts: stack for code in codes for stack in code.stacks if stack.is_offered}
     archs = {sort.arch for sorts in stacks for sort in sorts if sort.code is not GpuCodeKind.OTHER}
     numbers = {*ARCHITECTURES, *(arch.number for arch in archs if isinstance(arch, Arch))}

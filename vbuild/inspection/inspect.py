@@ -2,8 +2,8 @@
 
     wheel -> members that are ELF, PE or Mach-O files or static libraries, each inflated once and mapped -> Contents
 
-Members are read on all cores, the largest first, each once: what the closure needs comes from the same mapping. A
-library that cannot be read is named in the contents; a wheel that cannot be read is an error.
+Members are read once, on all cores, the largest first. An unreadable library is named in the contents; an unreadable
+wheel is an error.
 """
 
 import dataclasses
@@ -122,8 +122,8 @@ def save_page(contents: Contents, path: Path) -> None:
 
 
 def _read_members(wheel: Wheel, *, closure: bool) -> tuple[tuple[Item, Loaded], ...]:
-    """The compiled files of *wheel*, the largest first, then its device files; for the *closure*, what is loaded."""
-    # one thread finds them: with others at work, each of thousands of small members would wait for Python's lock
+    """The compiled files of *wheel*, the largest first, then device files; for the *closure*, what is loaded."""
+    # one thread finds them: several would wait for Python's lock at thousands of small members
     readers: list[tuple[Member, Reader]] = []
     known: list[tuple[Item, Loaded]] = []
     folders = Folders((member.path for member in wheel.members), wheel.read)
@@ -139,7 +139,7 @@ def _read_members(wheel: Wheel, *, closure: bool) -> tuple[tuple[Item, Loaded], 
 
 
 def _reader_of(wheel: Wheel, member: Member, folder: Folder) -> Reader | DeviceFiles | Archive | None:
-    """What reads *member*, by the magic it begins with; the result, if that is enough; None for other files."""
+    """What reads *member*, by its magic; the result, if that is enough; None for other files."""
     start = wheel.head(member, HEADER)
 
     def head(size: int) -> bytes:
@@ -192,7 +192,7 @@ def _grouped(files: Iterable[DeviceFiles]) -> tuple[DeviceFiles, ...]:
 
 
 def _read(wheel: Wheel, member: Member, reader: Reader, *, closure: bool) -> tuple[Item, Loaded]:
-    """What *reader* makes of *member*, or why it cannot read it; and for a *closure* what the loader reads of it."""
+    """What *reader* makes of *member*, or why it cannot; and for a *closure* what the loader reads."""
     try:
         with wheel.mapped(member) as data:
             item = reader(member, data)
@@ -257,7 +257,7 @@ def _naming(wheel: Wheel, nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
 
 
 def _words(name: str) -> Iterator[str]:
-    """How Python code may write the library *name*: whole, without its suffix, or with its number filled in later."""
+    """How Python code may write the library *name*: whole, without suffix, or with a number filled in later."""
     yield name
     stem = _SHARED.split(name)[0]
     if stem.startswith("lib"):
@@ -278,7 +278,7 @@ def _variant(wheel: Wheel) -> tuple[Variant | None, list[str]]:
     data = wheel.read(path) if wheel.find(path) else None
     try:
         if label is None and data is not None:
-            # a wheel whose label was taken off its name is still what its document says
+            # without its label in the name a wheel is still what its document says
             document = Document.parse(data)
             return document.only(next((variant.label for variant in document.variants), "")), []
         labelled = Document.of_wheel(label, data)

@@ -87,7 +87,7 @@ class LibraryContents(Struct, frozen=True):
 
 
 class DeviceFiles(Struct, frozen=True):
-    """Files of GPU code alone, of one *kind* for the same *archs*: how many, and the *first* of them.
+    """Files of GPU code alone, of one *kind* for the same *archs*.
 
     *kind* is that of an entry, or "fatbin" or "bundle" for what has several entries.
     """

@@ -119,10 +119,10 @@ def _facts(outline: BinaryOutline) -> Iterator[str]:
 
 
 def shortened(path: str, width: int) -> str:
-    """*path* in *width* columns, cut in its middle: the name stays whole if it fits, then its folder does."""
+    """*path* in *width* columns, cut in its middle: the name stays whole if it fits, then its folder."""
     if len(path) <= width:
         return path
-    # the end says more than the start: the name, its version, and the folder of a CPU level
+    # the end says more: the name, its version, and the folder of a CPU level
     folder, _, name = path.rpartition("/")
     end = len(name) + 1 + len(folder.rpartition("/")[2])
     head = max(0, min((width - 1) // 3, width - 1 - end)) if len(name) < width else (width - 1) // 3
@@ -221,7 +221,7 @@ def _level_table(contents: Contents) -> Iterator[str]:
 
 
 def _archs(portions: Iterable[Portion], width: int) -> str:
-    """The architectures in *width* columns: all, or the first and the last, or how many there are."""
+    """The architectures in *width* columns: all, the first and the last, or their number."""
     archs = sorted({portion.sort.arch for portion in portions}, key=arch_order)
     names = [str(arch).removeprefix("sm_") for arch in archs]
     texts = (" ".join(names), f"{names[0]} … {names[-1]}" if names else "")
@@ -244,7 +244,7 @@ def _findings(contents: Contents) -> Iterator[str]:
         archives = f"{counted(len(contents.archives), 'archive')}, {sized(size)}"
         yield from _finding("static", f"{archives}; the largest: {contents.archives[0].path}")
     yield from _finding("bundled", ", ".join(library.name for library in contents.bundled))
-    # what the libraries need from outside that the platform of the tags does not promise
+    # needed from outside, and not promised by the platform of the tags
     platforms = platforms_in(".".join(tag.rpartition("-")[2] for tag in contents.tags))
     missing = (
         name

@@ -55,7 +55,7 @@ _hidden = _Hidden()
 
 @contextmanager
 def hiding(texts: Mapping[str, str]) -> Iterator[None]:
-    """Commands that run in the block, in any thread, show the values of *texts* instead of its keys."""
+    """In the block, commands of any thread show the values of *texts* instead of its keys."""
     encoded = {text.encode(errors="surrogateescape"): shown.encode() for text, shown in texts.items() if text}
     _hidden.add(encoded)
     try:
@@ -69,7 +69,7 @@ def masked_text(text: str) -> str:
 
 
 def masked_in(value: T) -> T:
-    """*value*, with all texts in its structs, data classes, tuples, lists and dicts as a log shows them."""
+    """*value*, with all texts in it as a log shows them."""
     return Mask().within(value, {})
 
 
@@ -126,7 +126,7 @@ class Mask:
         return self._pattern.sub(lambda match: self._texts.get(match[0], _NOBODY.encode()), data)
 
     def _begin_of_more(self, data: bytes) -> int:
-        """Where the first text begins that may go on in the next piece; the end of *data* if none does."""
+        """Where the first text that may go on in the next piece begins, or the end of *data*."""
         begins = [len(data)]
         if login := _LOGIN_BEGINS.search(data[-5000:]):
             begins.append(len(data) - len(login[0]))

@@ -2,8 +2,8 @@
 
     map(function, things) -> a thread -> function and thing, pickled -> the thread's own process -> the result
 
-`multiprocessing` has helpers that import from the current folder, its resource tracker and its fork server, and its
-processes import the user's program again.
+`multiprocessing`'s resource tracker and fork server import from the current folder, and its processes import the user's
+program again.
 """
 
 import pickle
@@ -39,7 +39,7 @@ while True:
 class ProcessPool:
     """Up to *count* processes, each started when there is work for it; `end` ends them.
 
-    If a process is lost, for want of memory or by an error, its work is done here.
+    The work of a lost process is done here.
     """
 
     def __init__(self, count: int) -> None:
@@ -49,7 +49,7 @@ class ProcessPool:
         self._has_ended = False
 
     def map(self, function: Callable[[T], R], things: Iterable[T]) -> Iterator[R]:
-        """The results of *function*, which a module has by name, for *things*, in their order."""
+        """The results of *function*, which needs a name in a module, for *things*, in their order."""
         return self._threads.map(partial(self._result, function), things)
 
     def end(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def isolated(*words: str, python: Path | str = sys.executable) -> list[str]:
-    """The command that runs *words*, options and a program, in *python*, with its own packages alone."""
+    """The command that runs *words*, options and a program, in *python* with its own packages alone."""
     return [str(python), "-I", *words]
 
 

@@ -113,9 +113,9 @@ _Process = subprocess.Popen[bytes]
 
 
 class _Running:
-    """The commands that run now, each with its thread, and which threads may start new ones.
+    """The running commands with their threads, and which threads may start more.
 
-    The thread *stopped_by* has stopped all others: a pool's workers, with tasks left that nobody waits for.
+    The thread *stopped_by* has stopped all others: a pool's workers may have tasks left.
     """
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ def keep_watch() -> None:
 def stoppable() -> Iterator[Callable[[], None]]:
     """Gives a function that stops, from any thread, the commands of this one, and lets it start no more in the block.
 
-    For tasks of several users in one process; `stop_all` is for a process with one user.
+    For processes with tasks of several users.
     """
     me = threading.get_ident()
 
@@ -235,8 +235,8 @@ def stoppable() -> Iterator[Callable[[], None]]:
 def supervised() -> Iterator[None]:
     """An error or Ctrl-C in the block stops all running commands, also those of worker threads.
 
-    SIGTERM and a closed terminal count as Ctrl-C; the supervisor watches. A pool of workers goes outside of this block,
-    so that it has nothing left to wait for.
+    SIGTERM and a closed terminal count as Ctrl-C. A pool of workers goes outside of this block, so that it has nothing
+    to wait for.
     """
     with _running.lock:
         _running.stopped_by = None
@@ -258,7 +258,7 @@ def _opened(log: Path) -> BinaryIO:
 
 @contextmanager
 def _masked(log: BinaryIO) -> Iterator[tuple[int, Callable[[], None]]]:
-    """The descriptor of a pipe whose output is masked and appended to *log*, and a function to call at the end.
+    """The descriptor of a pipe to *log*, masked, and a function to call at the end.
 
     What the command leaves running may go on to write.
     """

@@ -25,7 +25,7 @@ _USUAL = {
 class Interruption:
     """The handler of these signals, which raises `KeyboardInterrupt`; *heard* is when, on the monotonic clock.
 
-    *number* is that signal. While *held* blocks are uninterrupted it raises nothing; the interrupt *is_due* afterwards.
+    *number* is that signal. Within *held* uninterrupted blocks it raises nothing; the interrupt *is_due* afterwards.
     """
 
     heard: float | None = None
@@ -47,8 +47,7 @@ def interruptible() -> Iterator[Interruption]:
     """In the block SIGTERM and a closed terminal are like Ctrl-C: a `KeyboardInterrupt` in the main thread.
 
     Further signals during cleanup are ignored. Signals with another handler, such as nohup's for SIGHUP, keep it. The
-    yielded value also tells of interrupts that became another error, as those in ``__set_name__``, while a module is
-    imported, did until Python 3.12.
+    yielded value also tells of interrupts that became other errors, as in ``__set_name__`` until Python 3.12.
     """
     interruption = Interruption()
     is_main = threading.current_thread() is threading.main_thread()  # no other may set handlers
@@ -66,7 +65,7 @@ def interruptible() -> Iterator[Interruption]:
 def uninterrupted() -> Iterator[None]:
     """The block runs to its end, and raises the `KeyboardInterrupt` of a signal only then.
 
-    That is so in `interruptible`, in the main thread, which alone gets signals.
+    It works within `interruptible`, in the main thread.
     """
     is_main = threading.current_thread() is threading.main_thread()
     handler = next((own for number in _USUAL if isinstance(own := signal.getsignal(number), Interruption)), None)

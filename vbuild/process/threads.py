@@ -25,9 +25,9 @@ def in_threads(
 ) -> list[R]:
     """The results of *work* for *things*, in their order, on *threads*.
 
-    Things at work together have *at_work* bytes by *size* at most, without the largest of them; the first that fits
-    begins. After an error none begins; of several errors, that of the first thing is raised. An interrupt sets *stop*,
-    for *work* to check, and waits for what has begun.
+    Things at work together have at most *at_work* bytes by *size*, without the largest; the first that fits begins.
+    After an error none begins; the error of the first thing is raised. An interrupt sets *stop*, for *work* to check,
+    and waits for what has begun.
     """
     left = dict(enumerate(things))
     begun: dict[int, Future[R]] = {}
@@ -61,7 +61,7 @@ def in_threads(
 
 @contextmanager
 def several_at_once(work: Callable[[T], R], things: Iterable[T]) -> Iterator[Iterator[R]]:
-    """The results of *work* for *things*, in their order; what has not begun when the block ends is cancelled."""
+    """The results of *work* for *things*, in their order; the end of the block cancels the rest."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
             yield pool.map(work, things)

@@ -5,7 +5,7 @@ build.host, glibc                      -> HostSettings
 matrix.cuda[].toolkit, libraries       -> ToolkitSpec
 build.cuda                             -> CudaSettings, the same for every backend
 
-The wrapper of nvcc imports this in a Python without packages: hence data classes.
+nvcc's wrapper imports this without packages: hence data classes.
 """
 
 import re
@@ -27,8 +27,8 @@ COMPRESS_MODES_SINCE = Dotted(12, 8)
 class Archs(StrEnum):
     """What becomes of a list of architectures that a project's own command has.
 
-    Of the list what is asked for, never nothing; what is asked for, unless all of the list is for one GPU or
-    family; what is asked for in any case; the list as it is.
+    The requested part of the list, unless empty; the request, unless all of the list is for one GPU or family; always
+    the request; the list as it is.
     """
 
     INTERSECT = "intersect"
@@ -83,7 +83,7 @@ class FileRule:
 
 @dataclass(frozen=True, slots=True)
 class CudaSettings:
-    """The options of nvcc that are the same for every backend; of *files*, the first that matches counts."""
+    """The options of nvcc for every backend; of *files*, the first that matches counts."""
 
     archs: Archs = Archs.INTERSECT
     files: tuple[FileRule, ...] = ()
@@ -110,7 +110,7 @@ class CudaSettings:
 
 @dataclass(frozen=True, slots=True)
 class CudaBuild:
-    """The toolkit of a build, and all architectures that it is compiled for; none without kernels."""
+    """The toolkit of a build, and all its architectures; none without kernels."""
 
     toolkit: ToolkitSpec
     archs: GpuList
@@ -157,7 +157,7 @@ def _treatment(files: Table, glob: str, toolkits: tuple[Dotted, ...]) -> Archs |
         return gpu_list(text, toolkits)
 
 
-# what `zig targets` lists: aarch64 came to glibc with 2.17, and x86-64 wheels have no tag for older ones either
+# what `zig targets` lists: aarch64 came to glibc with 2.17, and x86-64 wheels have no older tag
 OLDEST_GLIBC = (2, 17)
 NEWEST_GLIBC = (2, 44)
 _GLIBC = re.compile(r"(?P<major>2)\.(?P<minor>\d{1,2})", re.ASCII)
@@ -166,8 +166,8 @@ _GLIBC = re.compile(r"(?P<major>2)\.(?P<minor>\d{1,2})", re.ASCII)
 class OwnFlags(StrEnum):
     """The rule for all files that no other rule names.
 
-    ``auto`` takes out the flags that steer the whole build, as the level does, and keeps those of single files,
-    whose code the project chooses at run time; if the proof shows that it does not, these go, too.
+    ``auto`` takes out flags that steer the whole build, as the level does, and keeps those of single files, whose code
+    the project chooses at run time, unless the proof shows that it does not.
     """
 
     AUTO = "auto"

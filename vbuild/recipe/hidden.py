@@ -3,8 +3,8 @@
     DEMO_WORD=correct-horse-battery, build.pass-env DEMO_*     correct-horse-battery -> ****
     CFLAGS=-DTOKEN=abc                                        TOKEN=abc -> TOKEN=sha256:ba7816bf8f01cfea
 
-A value alone is hidden from eight characters on, and from four on if the name speaks of a secret; each of its lines by
-itself. A short number, or a path that is there, is not: it would be hidden everywhere.
+A value is hidden from eight characters on, from four on if its name speaks of a secret; each line by itself. Short
+numbers and existing paths are not: they are everywhere.
 """
 
 import os
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[^\s=,]+[=,]\Z")
 def hiding_secrets(
     recipe: Recipe, targets: Iterable[Target], environment: Mapping[str, str] = os.environ
 ) -> Iterator[None]:
-    """In the block no log has the secrets of *recipe* and its *targets*, or of what they ask for of *environment*."""
+    """In the block no log has the secrets of *recipe*, its *targets*, or what they ask for of *environment*."""
     with hiding(of_variables(environment, recipe.build.pass_env) | of_settings(_settings(recipe, targets))):
         yield
 
@@ -43,7 +43,7 @@ def too_short(
     environment: Mapping[str, str] = os.environ,
     asked: Iterable[str] | None = None,
 ) -> Iterator[str]:
-    """A line for each secret that is too short to be hidden, in settings and in what is *asked* for."""
+    """A line for each secret that is too short to be hidden."""
     asked = tuple(recipe.build.pass_env if asked is None else asked)
     passed_on = ((name, text) for name, text in environment.items() if is_asked(name, asked))
     named = dict.fromkeys(
@@ -69,7 +69,7 @@ def _settings(recipe: Recipe, targets: Iterable[Target]) -> Iterator[tuple[str, 
 
 
 def of_variables(environment: Mapping[str, str], asked: Iterable[str]) -> dict[str, str]:
-    """What to hide of the variables of *environment* that a build sees which *asked* for these; what stands for it."""
+    """What to hide of the variables in *environment* that a build *asked* for, with its replacement."""
     asked = tuple(asked)
     hidden: dict[str, str] = {}
     for name, text in passed(environment, asked).items():

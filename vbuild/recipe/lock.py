@@ -1,4 +1,4 @@
-"""The lock of a recipe: what its sources, toolkits and build requirements were found to be, each with its hash.
+"""The lock of a recipe: its sources, toolkits and build requirements, each with its hash.
 
     demo.toml -> demo.lock        pyproject.toml -> vbuild.lock        in the recipe's folder
 
@@ -41,7 +41,7 @@ class LockedRequirement(Struct, frozen=True):
 
 
 class Lock(Struct, frozen=True):
-    """What a recipe was resolved to; one that *is_binding* lets nothing else be used."""
+    """What a recipe was resolved to; if it *is_binding*, nothing else is used."""
 
     vbuild: str
     recipe: str

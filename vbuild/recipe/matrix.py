@@ -33,7 +33,7 @@ from vbuild.recipe.spelling import free_property, interpreter, label, located, v
 
 NAMESPACE = "nvidia"
 
-# the value of the axis cuda, next to the groups, for builds without CUDA
+# the value of the axis cuda for builds without CUDA
 NONE = "none"
 
 _VERSION = re.compile(r"\d{1,2}\.\d{1,2}", re.ASCII)
@@ -48,11 +48,11 @@ class GpuGroup(Struct, frozen=True):
     place: str = ""
 
     def properties(self, toolkit: Dotted, compress: Compress) -> tuple[str, ...]:
-        """What a wheel for these GPUs claims, built by CUDA *toolkit* with code stored as *compress* says."""
+        """What a wheel for these GPUs claims, built by *toolkit* with *compress*."""
         if not self.gpus.requests:
             return (f"{NAMESPACE} :: cuda_version_lower_bound :: {toolkit.major}.0",)
         real = [f"{device.number}_real" for device in self.gpus.native]
-        # of PTX, that of M.0 which has no machine code: every GPU that asks for M0_virtual asks for M0_real too
+        # PTX of M.0 without machine code: GPUs that ask for M0_virtual ask for M0_real too
         ptx = {request.device for request in self.gpus if request.ptx}.difference(self.gpus.native)
         virtual = [f"{number}_virtual" for number in sorted(device.number for device in ptx) if number % 10 == 0]
         if not real and not virtual:
@@ -167,9 +167,9 @@ _VERSIONS = re.compile(r"(0|[1-9]\d{0,5})(\.(0|[1-9]\d{0,5})){0,3}", re.ASCII)
 
 
 class Plain(StrEnum):
-    """What the plain wheel is: of a matrix with GPUs the build for all of them, or one without CUDA.
+    """The plain wheel: in a matrix with GPUs the build for all of them, or one without CUDA.
 
-    Of CPU levels it may be all of their builds joined: glibc loads the copy of the best level.
+    It may join the builds of all CPU levels: glibc loads the copy of the best.
     """
 
     CUDA = "cuda"
@@ -194,7 +194,7 @@ class Axis(Struct, frozen=True):
 
 
 class RequiredVersions(Struct, frozen=True):
-    """The *versions* of a *project*, against each of which all wheels of the matrix are built."""
+    """All wheels of the matrix are built against each of these *versions*."""
 
     project: str
     versions: tuple[str, ...]
@@ -231,7 +231,7 @@ class Matrix(Struct, frozen=True):
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
-        """The values' names by axis, ``cpu`` and ``cuda`` first as in a label, ``python`` last."""
+        """The values' names by axis: ``cpu`` and ``cuda`` first, ``python`` last."""
         cpus = {"cpu": tuple(str(cpu) for cpu in self.cpus)} if self.cpus else {}
         without = (NONE,) if self.plain is Plain.CPU else ()
         groups = (group.label for entry in self.cuda for group in entry.groups)
@@ -359,7 +359,7 @@ def _required(matrix: Table, axes: Table) -> Iterator[RequiredVersions]:
 
 
 def local_label(values: Iterable[tuple[str, str]]) -> str:
-    """What versions of wheels say of the *values* of ``matrix.requires``: ``torch2.15.numpy2.4``."""
+    """The local version label of the *values* of ``matrix.requires``: ``torch2.15.numpy2.4``."""
     return ".".join(f"{re.sub('[^a-z0-9]', '', project)}{value}" for project, value in values)
 
 
@@ -404,7 +404,7 @@ class _Rules(Struct, frozen=True):
         text = entry.text(axis)
         if axis != "cpu":
             return self._values(entry, axis)[0]
-        with at(entry.place(axis)):  # a level the others skip is what include is for
+        with at(entry.place(axis)):  # include is for levels that others skip
             cpu, first = Cpu.parse(text), Cpu.parse(self.names["cpu"][0])
             if cpu.machine != first.machine:
                 raise RecipeError(f"{cpu} is of another machine than {first}; expected a level of {first.machine}")

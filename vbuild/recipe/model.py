@@ -101,8 +101,7 @@ class BuildSettings(Struct, frozen=True):
 
 
 class Verify(Struct, frozen=True):
-    """Patterns of functions and files that may use more than the level the wheel claims, and the wheel to compare
-    with.
+    """Patterns of functions and files that may exceed the claimed level, and the wheel to compare with.
 
     That is the published one of its version, or of the version *against*; the file *against*; none; or for ``auto``
     that of its version if an sdist is built and there is one.
@@ -222,8 +221,7 @@ def _share(table: Table, key: str) -> float:
 class Recipe:
     """One project and the wheels to build of it; *file* is where all this was read.
 
-    *natives* are built before the wheels. *variant* is the ``[variant]`` table for its own reader, *drafts* are the
-    variants that it lists. *split* says what is taken out of finished wheels.
+    *variant* is the ``[variant]`` table for its own reader, *drafts* are the variants that it lists.
     """
 
     name: str
@@ -242,7 +240,7 @@ class Recipe:
 
     @classmethod
     def load(cls, path: Path, asked: Keys = MappingProxyType({})) -> Self:
-        """The recipe at *path*: a file, or the folder of a project; *asked* tables replace keys."""
+        """The recipe at *path*, a file or a project's folder; *asked* tables replace keys."""
         path = project_file(path) if path.is_dir() else path
         is_project = path.name in PROJECT_FILES
         table = Table({}) if path.name == "setup.py" else Table.load(path)
@@ -269,7 +267,7 @@ class Recipe:
         )
 
     def chosen(self, *, only: Collection[str] = (), pythons: Collection[str] = ()) -> tuple[Target, ...]:
-        """The targets called as in *only*, for those of *pythons*; all if one is empty."""
+        """The targets that *only* and *pythons* name; all if one is empty."""
         labels = dict.fromkeys(map(str, self.targets))
         for label in only:
             if label not in labels:
@@ -322,7 +320,7 @@ class Recipe:
         table = pyproject.handed("tool", optional=True).handed("vbuild", optional=True)
         source = Folder(path.parent.resolve())
         name, variant = _stated(source)
-        if "name" in table and "project" not in pyproject:  # what older files say may be meant for somebody else
+        if "name" in table and "project" not in pyproject:  # older files may mean somebody else
             name = table.text("name")
         if name is None:
             raise RecipeError('no [project] table names the project; expected name = "…" in [tool.vbuild]')
@@ -330,7 +328,7 @@ class Recipe:
 
     @classmethod
     def _read(cls, table: Table, name: str, source: Source, path: Path, variant: Table | None = None) -> Self:
-        # a stranger's project may say it, and it goes into workflows, scripts and names of files
+        # a stranger's text, which goes into workflows, scripts and file names
         name = checked_project(name, RecipeError)
         if table.raw("variant") is not None:
             if variant:

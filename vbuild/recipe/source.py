@@ -6,8 +6,7 @@
                 nccl==2.28.9                         of this version
                 nccl==2.28.9 sha256:4b0d… sha256:…   one of these wheels: there may be one for each machine
 
-Native dependencies are built in their order, before the wheels. A later one, and the project itself, see what the
-earlier ones installed.
+Native dependencies are built in their order, before the wheels; later ones, and the project, see the earlier ones.
 """
 
 import ast
@@ -125,7 +124,7 @@ def sdist_file(path: Path, subdirectory: str = "") -> Sdist:
 
 
 def _older_name(file: str) -> tuple[str, Version]:
-    """The name and version of an sdist as it was packed before PEP 625."""
+    """The name and version in an sdist's file name from before PEP 625."""
     match = _SDIST_FILE.fullmatch(file)
     try:
         if match:
@@ -236,7 +235,7 @@ NativeSource = Source | Debian
 
 
 class Native(Struct, frozen=True):
-    """One native dependency: what it is built of, and how; *per_level* for each CPU level, else once for all."""
+    """One native dependency; *per_level*: built for each CPU level, else once."""
 
     name: str
     source: NativeSource
@@ -349,7 +348,7 @@ _LIBRARY = re.compile(
 
 
 class ToolkitLibrary(Struct, frozen=True):
-    """A library by its normalized name, with *version* and *hashes* of wheels, 64 hex digits, if given."""
+    """A library by its normalized name, maybe with *version* and *hashes* of wheels, 64 hex digits."""
 
     name: str
     version: Version | None = None

@@ -60,7 +60,7 @@ def interpreter(text: str, folder: Path) -> str:
     path = located(text, folder)
     if not path.is_file():
         raise RecipeError(f"no interpreter {text!r}; paths start where the recipe stands")
-    # not resolved: behind its link, a virtual environment's interpreter is another one
+    # not resolved: a virtual environment's interpreter is a link to another
     return str(path)
 
 
@@ -90,7 +90,7 @@ def variables(table: Table, key: str) -> tuple[tuple[str, str], ...]:
 
 
 def requirement(text: str) -> str:
-    """*text* if it is a requirement (PEP 508), and not the name of a file that somebody means."""
+    """*text* if it is a requirement (PEP 508), and not the name of a file."""
     if is_path(text):
         raise RecipeError(f"{text!r} is the name of a file; expected a requirement, as in numpy>=2")
     checked_requirement(text, RecipeError)

@@ -33,10 +33,10 @@ _Build = tuple[ToolkitSpec | str | None, ...]
 
 
 class Target(Struct, frozen=True):
-    """A wheel: for one Python, running on *cpu* and all above it, under *label*, or plain if that is None.
+    """A wheel for one Python and for *cpu* and above, under *label*, or plain if that is None.
 
-    It is what a build with *cuda* leaves for *gpus*, or all of it. *requires* are the projects that it is built
-    against, with the version that the matrix has.
+    It has the code for *gpus* of a build with *cuda*, or all. *requires* are the projects, with versions, that it is
+    built against.
     """
 
     label: str | None
@@ -98,7 +98,7 @@ def _draft(variants: Table, name: str) -> Draft:
         if (name == "null") == bool(properties):
             what = "has properties; the null variant has none" if properties else "has no properties; only 'null' may"
             raise namespaces.wrong(what)
-        # several values of one feature: a machine that has any of them may get the wheel, so the lowest counts
+        # a machine with any of several values of a feature may get the wheel, so the lowest counts
         return Draft(name, properties, Cpu.of_properties(properties))
 
 
@@ -136,7 +136,7 @@ def evaluated(
     for (python, *versions), members in sorted(families.items(), key=lambda one: matrix.pythons.index(one[0][0])):
         requires = tuple((each.project, version) for each, version in zip(matrix.requires, versions, strict=True))
         made = [*_Family(matrix, base, groups, values, tuple(members)).targets()]
-        # the draft leaves the difference between variants to the build backend, so each is a build of its own
+        # the draft leaves variants to the build backend, so each is a build of its own
         made += [
             Target(draft.label, python, draft.cpu or base, draft.properties, (("variant", draft.label),))
             for draft in mine
@@ -260,7 +260,7 @@ class _Family(Struct, frozen=True):
         return gpus.entry.toolkit if gpus else None, point.values.get("cpu"), *choices
 
     def _archs(self, plain: _Point) -> Mapping[_Build, GpuList]:
-        """What each shared build is compiled for; the plain wheel's also for GPUs that only higher levels have."""
+        """The GPUs of each shared build; the plain wheel's also has those of higher levels only."""
         requests: dict[_Build, list[GpuRequest]] = defaultdict(list)
         for point in self.points:
             if gpus := self._gpus(point):

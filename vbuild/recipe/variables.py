@@ -5,8 +5,8 @@
     uv and pip, which install for them                the same, and their own settings, indexes with logins among them
     keys of builds                                    what the project's code sees
 
-Asked for are names, or patterns such as ``DEMO_*``: a recipe's ``build.pass-env``. A variable of the table is held back
-if its name speaks of a secret, or if it has a login in a URL, unless it is asked for.
+Asked for are names, or patterns such as ``DEMO_*``: a recipe's ``build.pass-env``. Others of the table are held back if
+their name speaks of a secret, or their value has a login in a URL.
 
 HOME is the user's own: compilers live there (``~/.cargo``), and another one would hide no file.
 
@@ -30,14 +30,14 @@ from vbuild.config.table import Setting
 from vbuild.errors import RecipeError
 from vbuild.process.masking import without_logins
 
-# what the name of a variable, a setting or an option is called by if its value is a secret
+# parts of names of variables, settings or options whose value is a secret
 SECRET = re.compile(
     r"(?:^|[^A-Za-z0-9])"
     r"(?:TOKENS?|PASS|PASSWORDS?|PASSWD|PASSPHRASE|SECRETS?|CREDENTIALS?|API_?KEY|KEY|AUTH|LOGIN|USERNAME)"
     r"(?:[^A-Za-z0-9]|$)",
     re.IGNORECASE,
 )
-# no secret is such a number or switch, and what is a hash already stays one
+# numbers and switches are no secrets, and a hash stays one
 PLAIN = re.compile(r"\d{1,4}|(?i:on|off|true|false|yes|no)|sha256:[0-9a-f]{16}")
 # after which a macro may come as a word of its own
 _DEFINING = {"-D", "/D", "--define", "--define-macro", "--cfg"}
@@ -138,7 +138,7 @@ _BACKEND_PREFIXES = (
 )
 _CUDA = frozenset({"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST", "TORCH_NVCC_FLAGS"})
 _CUDA_PREFIXES = ("CUDA", "NVCC_", "NVIDIA_", "CUDNN_", "CUTENSOR_", "NCCL_")
-# our own, the variants' that say what hardware there is, and what measures our compiler wrappers in tests
+# our own, those that say what hardware there is, and those of our tests
 _OURS = ("VBUILD_", "NV_VARIANT_PROVIDER_", "COVERAGE_PROCESS_")
 
 NAMES = _SURROUNDINGS | _NETWORK | _COMPILERS | _CUDA
@@ -161,7 +161,7 @@ _PATTERN = re.compile(r"[A-Za-z_*?\[][A-Za-z0-9_*?\[\]!-]*")
 
 
 def passed(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
-    """What the project's own code sees of *environment*: the table's variables, and those that are *asked* for."""
+    """What the project's own code sees of *environment*: the table's variables and those *asked* for."""
     asked = tuple(asked)
     return {
         name: text
@@ -172,7 +172,7 @@ def passed(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[st
 
 
 def for_installers(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
-    """What uv and pip see of *environment*: what the project's code does, and their own settings with their logins."""
+    """What uv and pip see of *environment*: also their own settings with logins."""
     own = {
         name: text
         for name, text in environment.items()
@@ -187,7 +187,7 @@ def undisturbed(before: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_asked(name: str, asked: Iterable[str]) -> bool:
-    """Whether *name* is one of those *asked* for, by names or patterns; capitals count."""
+    """Whether names or patterns have *asked* for *name*; capitals count."""
     return any(fnmatchcase(name, pattern) for pattern in asked)
 
 

@@ -2,8 +2,8 @@
 
     target -> job -> built -> repaired -> without paths of this machine -> with a bill of materials
 
-A bill says what was seen, and the same on every machine that builds the same: what pins the source, compilers,
-packages, and flags without paths. Nothing pins a project folder, so that it has no hash.
+A bill is the same on every machine that builds the same: hashes of the source, compilers, packages, flags without
+paths. Nothing pins a project folder, so it has no hash.
 """
 
 import os
@@ -62,7 +62,7 @@ from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.write import edit_wheel
 
-# how often a target is built, at most, until no flag of the project's own puts code above the level
+# builds of a target, at most, until none of its own flags puts code above the level
 TRIES = 4
 NOT_CALLED = (
     "no compiler was called through a compiler wrapper, so nothing shows that its code is for {cpu}: the project calls "
@@ -75,7 +75,7 @@ _PAST_WRAPPERS = (
 
 
 class PlannedWheel(Struct, frozen=True):
-    """A wheel to make from the build that *job* describes; *build* and *product* are their keys in the cache.
+    """A wheel to make by *job*; *build* and *product* are keys of the cache.
 
     Its code is compared with that of the build with the key *baseline*.
     """
@@ -94,7 +94,7 @@ class PlannedWheel(Struct, frozen=True):
 class RepairedWheel(Struct, frozen=True):
     """The portable wheel of a build, still plain; *seconds* of the build.
 
-    *overrides* and *lists* are what the compiler wrappers changed, *failed* the compiler calls that failed.
+    *overrides* and *lists* are the wrappers' changes, *failed* the calls that failed.
     """
 
     wheel: Path
@@ -127,7 +127,7 @@ class RepairedWheel(Struct, frozen=True):
 
 
 class CompiledWheel(Struct, frozen=True):
-    """A portable *wheel*, what it was *built* as, and the tree of the *project* that it was built in."""
+    """A portable *wheel*, what the backend *built*, and the tree of the *project*."""
 
     wheel: Path
     built: Built
@@ -138,8 +138,8 @@ class CompiledWheel(Struct, frozen=True):
 class Builder(Struct, frozen=True):
     """Builds the targets of a release, and has what their builds share.
 
-    *archive* is the source as it was fetched, *project* a tree of it to read. *digest* names what is built,
-    *digest_now* what would be built now: a source folder may be edited meanwhile. 0 *processes* are any number.
+    *archive* is the source as fetched, *project* a tree of it to read. *digest_now* differs from *digest* if a source
+    folder was edited meanwhile. 0 *processes* are any number.
     """
 
     context: ReleaseContext
@@ -227,7 +227,7 @@ class Builder(Struct, frozen=True):
         return ccache(self.context.recipe.build.cache, self.context.stage, os.environ)
 
     def built(self, planned: PlannedWheel, cache: Ccache | None = None) -> RepairedWheel | Failure:
-        """The repaired wheel of *planned*: of an earlier run, or built in its own tree."""
+        """The repaired wheel of *planned*, from the cache or built."""
         context, target, job, keys = self.context, planned.target, planned.job, planned.keys
         folder = context.place("builds", target)
         notes: list[str] = []
@@ -259,7 +259,7 @@ class Builder(Struct, frozen=True):
     def keep(self, kind: BuildKind, key: str, wheel: Path, record: Mapping[str, Any]) -> None:
         """Keep *wheel* for later runs; a note says if that fails.
 
-        The source is read again: a key stands for what it was when the run began.
+        The source is read again: a key is for the source when the run began.
         """
         if self.context.cache is None:
             return
@@ -280,7 +280,7 @@ class Builder(Struct, frozen=True):
         return replace(job, prefixes=tuple(step.prefix for step in steps), reached=tuple(variables.items()))
 
     def _portable(self, job: Job, folder: Path, cache: Ccache | None) -> RepairedWheel:
-        """The portable wheel of *job*, compiled in *folder*, checked, and with a bill of materials."""
+        """The portable wheel of *job*, checked, with a bill of materials."""
         target, recipe = job.target, self.context.recipe
         log = self.context.log(target)
         log.unlink(missing_ok=True)  # an earlier run's
@@ -382,7 +382,7 @@ class Builder(Struct, frozen=True):
         return compiled
 
     def _without_flags(self, job: Job, compiled: CompiledWheel, above: CodeAbove) -> tuple[Job, str] | None:
-        """*job* without the flags that put code *above* the level, and these flags in words; None if none did.
+        """*job* without the flags that put code *above* the level, and these in words; None if none did.
 
         Flags whose objects have the functions come first, then all that were kept for single files.
         """
@@ -439,7 +439,7 @@ class Builder(Struct, frozen=True):
         return CompiledWheel(wheel, built, project, job)
 
     def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:
-        """`BuildError`, with the files, if compiled code falls short of *archs*; *log* gets each command of nvcc."""
+        """`BuildError`, with the files, if code falls short of *archs*; *log* gets nvcc's commands."""
         settings = self.context.recipe.build.cuda
         for glob in unused_globs(settings.files, built.commands):
             self.notes.append(f"build.cuda.files: {glob!r} matches no file that nvcc compiled")
@@ -455,7 +455,7 @@ def tree_of(recipe: Recipe, archive: Path, folder: Path, *, exclude: Path) -> Pa
 
 
 def digest_of(recipe: Recipe, exclude: Path) -> str:
-    """What is built of *recipe* now: its project's name, and its source; the folder *exclude* is not part of it."""
+    """A digest of the project's name and source of *recipe*, without the folder *exclude*."""
     return f"{recipe.name} {source_digest(recipe.source, without=exclude)}"
 
 
@@ -524,7 +524,7 @@ def interpreter_of(target: Target) -> Interpreter:
     return Interpreter.found(target.python, {**os.environ, **dict(target.env)})
 
 
-# variables that decide what code compilers make; and those that only some of them read
+# variables that decide on code; and those that only some compilers read
 _FLAGS = re.compile(r"(C|CXX|CPP|LD|F|FC|RUST|NVCC_APPEND_|CUDA)FLAGS|CUDAARCHS|TORCH_CUDA_ARCH_LIST")
 _READERS = (
     ({"gfortran", "flang"}, {"FFLAGS", "FCFLAGS"}),
@@ -543,7 +543,7 @@ def billed(wheel: Path, folder: Path, making: Making) -> Path:
 
 
 def patches_of(recipe: Recipe) -> tuple[Material, ...]:
-    """The patches of *recipe*, which a worker that builds it gets within the source only."""
+    """The patches of *recipe*, which workers get within the source only."""
     return tuple(Material(MaterialRole.SOURCE, patch.name, sha256=sha256_of(patch)) for patch in recipe.build.patches)
 
 
@@ -562,8 +562,8 @@ def making(
     environment: Mapping[str, str] | None = None,
     natives: Iterable[str] = (),
 ) -> Making:
-    """What a build for *target* takes: its source, those *natives*, a *toolkit*, other *parts*; flags of *environment*
-    without paths.
+    """What a build for *target* takes: source, *natives*, *toolkit*, other *parts*; flags of *environment* without
+    paths.
     """
     named = {*natives}
     sources = [native for native in recipe.natives if native.name in named]

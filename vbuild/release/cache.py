@@ -6,7 +6,7 @@
     looked/<bare key>                       which builds with that key there are, and what each has looked for
     benches/<key>                           what a bench has measured
 
-The hash is checked at each use: an entry that a power failure or a disk has damaged is dropped.
+The hash is checked at each use; a damaged entry is dropped.
 """
 
 import hashlib
@@ -35,8 +35,8 @@ _MOST_LOOKED = 4  # builds with one bare key
 
 
 class BuildKind(StrEnum):
-    """What is kept: a build with its portable, plain wheel; a finished wheel with its verdict; a plain wheel joined of
-    several; a wheel that could not be repaired.
+    """A build's portable, plain wheel; a finished wheel with its verdict; a plain wheel joined of several; one that
+    could not be repaired.
     """
 
     BUILD = "builds"
@@ -46,20 +46,18 @@ class BuildKind(StrEnum):
 
 
 class KeptBuild(Struct, frozen=True):
-    """A wheel, and what is known of it as JSON."""
-
     wheel: Path
     record: Mapping[str, Any]
 
 
 class BuildCache(Struct, frozen=True):
-    """The entries below *root*, by default the user's. *fresh* ignores and replaces those that are there."""
+    """The entries below *root*, by default the user's. *fresh* ignores and replaces them."""
 
     root: Path = field(default_factory=lambda: Cache.of(Part.BUILDS).folder)
     fresh: bool = False
 
     def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:
-        """The entry under *key*, its wheel put into the folder *into*, or None if there is nothing whole.
+        """The entry under *key*, with its wheel in the folder *into*, or None without a whole one.
 
         The wheel may be a hard link to the entry, so it must not be written to.
         """
@@ -91,7 +89,7 @@ class BuildCache(Struct, frozen=True):
         return None
 
     def key(self, keys: BuildKeys) -> str:
-        """The key of an earlier build which finds here what it found then, or the own one of *keys*.
+        """The key of an earlier build that would find the same here, or the own one of *keys*.
 
         If the build with the own key looked for what has changed since, that key gets what is there now.
         """

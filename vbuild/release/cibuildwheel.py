@@ -196,7 +196,7 @@ def _run_context(words: Arguments, setup: PurePosixPath, supply: Supply, on_prog
 
 
 def _omitted(targets: Sequence[Target], identifiers: Sequence[str]) -> Iterator[str]:
-    """Notes on what only cibuildwheel would build: for other machines than the variants', and CUDA without glibc."""
+    """Notes on what only cibuildwheel would build: other machines, and CUDA without glibc."""
     machine = targets[0].cpu.machine
     if others := [identifier for identifier in identifiers if machine_of(identifier) != machine]:
         yield f"{', '.join(others)}: no variants, which are for {machine}"

@@ -3,8 +3,8 @@
     folders, at any depth -> wheels and report.json -> each wheel once, with its entry in a report
         -> verified, levels compared with the baseline -> split -> joined -> report.json, page
 
-A wheel is verified again: the one to compare it with may be of another part. Reports that contradict a wheel's own name
-and variant.json, or each other, are refused: installers go by these.
+Wheels are verified again, as the one to compare with may be of another part. Reports that contradict a wheel's name and
+variant.json, by which installers go, or each other, are refused.
 """
 
 import os
@@ -59,8 +59,8 @@ class ReleasePart(Struct, frozen=True):
 
     @classmethod
     def at(cls, folder: Path) -> "ReleasePart | None":
-        """The part in *folder* itself, or None without wheels and report; `RecipeError` for a report that cannot be
-        read, or that lists wheels that are not there; `WheelError` for a wrong name.
+        """The part in *folder*, or None without wheels and report; `RecipeError` for an unreadable report, or one with
+        missing wheels; `WheelError` for a wrong name.
         """
         wheels = tuple(path for path in wheels_in(folder) if not path.is_dir())
         for wheel in wheels:
@@ -86,7 +86,7 @@ class ReleasePart(Struct, frozen=True):
 
 
 class PartWheel(Struct, frozen=True):
-    """A wheel of a part, and its *entry* in the report; it *is_companion* if a split made it."""
+    """A wheel with its *entry* in the report; it *is_companion* if a split made it."""
 
     path: Path
     entry: WheelEntry | None
@@ -163,7 +163,7 @@ class _CollectedWheels(Struct, frozen=True):
     notes: list[str] = field(default_factory=list)
 
     def outcomes(self, wheels: Sequence[PartWheel]) -> list[Product | Failure]:
-        """The outcomes of *wheels*, in their order: baselines are verified first, then what is compared with them."""
+        """The outcomes of *wheels*, in their order; baselines are verified first."""
         outcomes = {wheel.path.name: self._product(wheel) for wheel in wheels}
         outcomes |= _of_other_base({wheel.path.name: outcomes[wheel.path.name] for wheel in wheels if wheel.entry})
         products = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Product)}
@@ -177,7 +177,7 @@ class _CollectedWheels(Struct, frozen=True):
         return [*(outcomes | lowest | higher).values()]
 
     def _product(self, part_wheel: PartWheel) -> Product | Failure:
-        """The product of another run, by its report or else its name; a failure if the two contradict each other."""
+        """The product, by its report or else its name; a failure if these contradict."""
         folder, entry = self.context.stage / "gathered", part_wheel.entry
         folder.mkdir(exist_ok=True)
         with at(part_wheel.path):
@@ -348,7 +348,7 @@ def _copied(log: Path, folder: Path) -> Path:
 def _by_project(
     wheels: Iterable[PartWheel], outcomes: Iterable[Product | Failure], project: str
 ) -> tuple[list[Product | Failure], list[Product | Failure]]:
-    """The *outcomes* of wheels of *project*, and those of others, whose failures have their project as label."""
+    """The *outcomes* of *project*, and those of others, whose failures are labelled by project."""
     own: list[Product | Failure] = []
     others: list[Product | Failure] = []
     for wheel, outcome in zip(wheels, outcomes, strict=True):
@@ -383,7 +383,7 @@ def _recipe_pythons(pythons: Iterable[str], recipe: Recipe) -> dict[str, str]:
         tag = _tag(name)
         alike = (known[other] for other in known if tag and _tag(other) == tag)
         free = (python for python in own if len(own) == 1 or python not in known.values())
-        # by version it would have been found; but a recipe that names none is for any, whatever runs vbuild here
+        # a recipe that names no version is for any, whatever runs vbuild here
         may_be = (python for python in free if not (tag and _tag(python)) or own == (sys.executable,))
         if python := next(alike, None) or next(may_be, None):
             known[name] = python
@@ -465,7 +465,7 @@ def parts_at(paths: Sequence[Path], *, output: Path) -> tuple[ReleasePart, ...]:
 
 
 def _check_results(results: ReleasePart, parts: Sequence[ReleasePart]) -> None:
-    """`RecipeError` if *results*, which the release of *parts* would overwrite, has something that no part has."""
+    """`RecipeError` if *results*, which would be overwritten, has something that no part has."""
     names = {wheel.name for part in parts for wheel in part.wheels if wheel.name not in part.companions}
     releases = {WheelName.parse(name).release for name in names}
     others = sorted({wheel.name for wheel in results.wheels} - results.companions - names)
@@ -473,7 +473,7 @@ def _check_results(results: ReleasePart, parts: Sequence[ReleasePart]) -> None:
     reports = [part.report for part in parts if part.report]
     known = {entry.target_key for report in reports for entry in (*report.wheels, *report.failures)}
     failures = results.report.failures if results.report else ()
-    # an earlier release has no log of what failed there and in no part
+    # earlier results may lack the log of a failure that is in no part
     alone += [f"the failed {failure.title}" for failure in failures if failure.log and failure.target_key not in known]
     if alone:
         more = f" and {len(alone) - 1} more" if len(alone) > 1 else ""

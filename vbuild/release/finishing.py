@@ -1,7 +1,7 @@
 """From a portable wheel to a finished one: cut to its GPUs, stamped, verified, tested, and emulated.
 
-On a machine with more than the wheel's CPU level a test says nothing of code above the level; in an emulator of it such
-code ends the process by SIGILL.
+A test says nothing of code above the level on a machine that has more; in an emulator of the level such code ends the
+process by SIGILL.
 """
 
 import os
@@ -62,7 +62,7 @@ _WITHOUT = (
     "build for newer processors: matrix.plain = 'x86-64-v2'"
 )
 _RUN_ABOVE = "let it run only after a check of the CPU, or build it without the flag: build.flags = 'strip'"
-# seconds that the import of all modules may take in the emulator, and the test
+# seconds for the import of all modules in the emulator, and for the test
 _SECONDS = 300.0
 
 # by folder: all variants are compared with one file
@@ -85,8 +85,8 @@ def slimmed_to_gpus(
 ) -> Mapping[Target, Path]:
     """The variant wheels of *targets*, cut in one pass from the *wheel* of their build, that of the target *first*.
 
-    `RepackageError` if it has no GPU code, or two of *targets* get the same. If they *may_be_built* alone, those that
-    would keep code for others are left out.
+    `RepackageError` if it has no GPU code, or two *targets* get the same. If they *may_be_built* alone, those with code
+    for others are left out.
     """
     if not targets:
         return {}
@@ -94,8 +94,8 @@ def slimmed_to_gpus(
 
     context.on_progress(first, "slimming")
     shares = [Share(target.gpus, context.family.label(target), context.family.document(target)) for target in targets]
-    # who builds a project may change its wheels; whether it has a bill of materials, its build has decided, and whether
-    # its code is compressed, where all who may load the wheel can read that, the recipe
+    # who builds a project may change its wheels; the build has decided on a bill of materials, and the recipe on
+    # compression
     zstd = False if context.recipe.build.cuda.compress in {Compress.NONE, Compress.SPEED} else None
     cuts = Cuts(unsupported=True, bill=False, zstd=zstd)
     cut = slim_wheel(wheel, context.place("divided", first), shares=shares, cuts=cuts, accept_license=True)
@@ -113,7 +113,7 @@ def slimmed_to_gpus(
 def _has_code_of_others(cut: "Slimmed", target: Target) -> bool:
     """Whether *cut* keeps code that the build of *target* was asked for, but for other targets.
 
-    Code for further GPUs is of libraries that were linked, which another build links as well.
+    Code for further GPUs is of linked libraries, which another build links as well.
     """
     if target.cuda is None:
         return False
@@ -149,7 +149,7 @@ def _check_distinct(wheel: Path, cut: "Mapping[Target, Slimmed]") -> None:
 def finished(
     builder: Builder, planned: PlannedWheel, build: RepairedWheel, cut: Path | None, *, baseline: Path | None
 ) -> Product | Failure:
-    """The *planned* wheel, stamped, verified against *baseline*, and tested: *cut* from its *build*, or all of it."""
+    """The *planned* wheel, *cut* from its *build* or all of it, stamped, verified against *baseline*, and tested."""
     context, target, interpreter = builder.context, planned.target, planned.job.interpreter
     plain = cut or build.wheel
     try:
@@ -236,10 +236,10 @@ def verified(
     failed: Sequence[FailedCall] = (),
     overrides: Sequence[Override] | None = None,
 ) -> Verdict:
-    """The verdict on *wheel*, compared with the build *baseline*; *failed* compiler calls may explain what it lacks.
+    """The verdict on *wheel*, compared with *baseline*; *failed* compiler calls may explain what it lacks.
 
-    *overrides* are the commands whose flags were changed, if known. `WheelError` if *wheel* does not keep its promises,
-    or has no code to keep them with; in a part of a release that is for `vbuild collect` to say.
+    *overrides* are the commands with changed flags, if known. `WheelError` if *wheel* breaks its promises, or has no
+    code; in a part of a release `vbuild collect` says so.
     """
     verdict = _judged(context, wheel, target, baseline=baseline, failed=failed)
     if context.is_part:
@@ -309,7 +309,7 @@ def _tag(target: Target) -> Tag | None:
 
 
 def _complaints(verdict: Verdict, natives: Sequence[str], overrides: Sequence[Override] | None) -> list[str]:
-    """The first errors of *verdict*; advice on code above the level stands behind the last of them about that."""
+    """The first errors of *verdict*; advice on code above the level follows the last of these."""
     errors = [finding for finding in verdict.findings if finding.is_error]
     lines = [error.sentence if error.allow else error.advised for error in errors[:_SHOWN]]
     if len(errors) > _SHOWN:
@@ -379,7 +379,7 @@ def tested_again(
 
 
 def emulator_name(check: Check, machine: str) -> str | None:
-    """The emulator of *machine*, its version and the Pythons for it, if *check* asks for it and it is there."""
+    """The emulator of *machine*, its version and its Pythons, if *check* asks for it and it is there."""
     emulator = Emulator.found(machine) if check.is_emulated else None
     if emulator is None:
         return None
@@ -390,7 +390,7 @@ def emulator_name(check: Check, machine: str) -> str | None:
 def with_emulation(
     context: ReleaseContext, target: Target, wheel: Path, verdict: Verdict, folder: Path, *, python: Path | None = None
 ) -> tuple[Verdict, LevelRun | None]:
-    """*verdict* with what an emulator of the level shows of *wheel*, and the run if the recipe asks for it.
+    """*verdict* with what an emulator shows of *wheel*, and the run if the recipe asks for it.
 
     `WheelError` if the wheel runs code above its level.
     """
@@ -423,7 +423,7 @@ def _emulation(context: ReleaseContext, target: Target, wheel: Path, folder: Pat
     for level in levels[cpu.rank + 1 :]:
         if run.is_tried or _why_not_emulated(above := Cpu.known(cpu.machine, level).with_extras(cpu.extras)):
             break
-        # what the wheel requires, or Python, is for a higher level: the next one still shows something
+        # Python or a requirement is for a higher level: the next one still shows something
         run = emulated(wheel, installed, replace(settings, cpu=above), folder=folder.resolve())
     if not run.is_tried:
         return first

@@ -1,12 +1,11 @@
-"""CPU levels of a release: what they bring on this machine, and the plain wheel that is joined of all of them.
+"""CPU levels of a release: what they bring here, and the plain wheel joined of all.
 
     products of one Python -> without GPU code, by the values of free axes -> the lowest level, higher ones, published
         -> `vbuild.verification.bench` -> BenchReport of each                                               `benched`
     plain, v3, v4 of one Python -> joined -> each copy verified -> tested as each level sees it        `HwcapsMerge`
 
-The Python that is timed counts for all. Wheels are joined after the split: what it shares out has another name for each
-build, so that the copies of a module lead to the right ones. The other way round, a library that moves would leave its
-copies behind.
+The Python that is timed counts for all. Wheels are joined after the split, which names libraries by build, so that
+copies of a module lead to the right ones. The other way round, a library that moves would leave its copies behind.
 """
 
 import json
@@ -53,7 +52,7 @@ Level = tuple[Cpu, tuple[tuple[str, str], ...]]
 
 
 class ReleaseBench(Struct, frozen=True):
-    """The *reports* of a release, one for each combination of the free axes, and the products *left_out*."""
+    """The *reports*, one for each combination of the free axes, and the products *left_out*."""
 
     reports: tuple[BenchReport, ...] = ()
     left_out: tuple[Product, ...] = ()
@@ -90,7 +89,7 @@ def benched(context: ReleaseContext, wheels: ReleaseWheels, outcomes: Sequence[P
 
 
 def _groups(wheels: ReleaseWheels, products: Sequence[Product]) -> tuple[Path | None, list[list[Product]]]:
-    """The first Python that is here, and its *products* that can be compared, the lowest level first."""
+    """The first Python that is here, and its comparable *products*, the lowest level first."""
     here = frozenset(platform_tags())
     by_python: dict[tuple[str, ...], dict[tuple[tuple[str, str], ...], list[Product]]] = {}
     for product in products:
@@ -105,7 +104,7 @@ def _groups(wheels: ReleaseWheels, products: Sequence[Product]) -> tuple[Path | 
 
 
 def _python(wheels: ReleaseWheels, product: Product) -> Path | None:
-    """The Python of *product*, or if it was built elsewhere one that takes its wheel; None if it is not here."""
+    """The Python of *product*, or one that takes a wheel built elsewhere; None without one."""
     try:
         return wheels.python(product.target).path
     except BuildError:
@@ -139,7 +138,7 @@ def _report(
     *,
     note: Callable[[str], None],
 ) -> BenchReport:
-    """The bench of *group*, whose first is the measure, or that of an earlier run with the same wheels."""
+    """The bench of *group*, whose first is the measure; or an earlier one of the same wheels."""
     script = settings.script and file_digest(settings.script)
     compared = [product.wheel for product in group] + ([published] if published else [])
     key = key_of(
@@ -193,7 +192,7 @@ def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
 
 
 class HwcapsMerge(Struct, frozen=True):
-    """Merges the plain wheels of a release, after the split, with its builds for CPU levels, less those *left_out*."""
+    """Merges the plain wheels, after the split, with the builds for CPU levels, less those *left_out*."""
 
     context: ReleaseContext
     wheels: ReleaseWheels
@@ -286,7 +285,7 @@ class HwcapsMerge(Struct, frozen=True):
         return product
 
     def _tested(self, product: Product) -> tuple[Product, list[str]] | Failure:
-        """*product* as each level of this machine sees it, or as it is if its Python is elsewhere; and notes."""
+        """*product* as each level here sees it, or as it is if its Python is elsewhere; and notes."""
         if product.trial is TrialResult.NONE:
             return product, [_summary(product.wheel, levels_in(product.wheel))]
         if self.context.recipe.test.command is None:  # cibuildwheel's test, of the wheel as it was before
@@ -340,6 +339,6 @@ def _summary(wheel: Path, levels: Sequence[str]) -> str:
 
 
 def _kind(product: Product) -> tuple[object, ...]:
-    """What wheels to be joined have in common; not a path of a Python, which means nothing on another machine."""
+    """What wheels to be joined have in common; paths of Pythons mean nothing elsewhere."""
     name = WheelName.parse(product.wheel.name)
     return (name.project, name.version, name.python, name.abi, kinds(name))

@@ -9,7 +9,7 @@ With --machine, a pylock.toml (PEP 751) of each machine's variant of a project, 
                  -> uv pip compile for its Python and platform -> pylock.h100.toml
                                                                   h100/demo-1.0-….whl
 
-The wheel stands beside the lock under its plain name: pip takes no file with a label. https://peps.python.org/pep-0751/
+The wheel is beside the lock under its plain name: pip takes no label. https://peps.python.org/pep-0751/
 """
 
 import dataclasses
@@ -136,7 +136,7 @@ def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpre
 
 
 def locked(recipe: Recipe, *, is_binding: bool = False) -> tuple[Recipe, tuple[str, ...]]:
-    """*recipe* with its lock, or in one line why that is stale.
+    """*recipe* with its lock, or a line on why that is stale.
 
     `RecipeError` if the lock cannot be read, or *is_binding* and missing or stale.
     """
@@ -196,7 +196,7 @@ class MachineLock(Struct, frozen=True):
 
 
 class _MachineLock(Struct, frozen=True):
-    """The wheel for a machine at *path*, its plain *name*, and the lock of the rest as *text*."""
+    """A machine's wheel at *path*, its plain *name*, and the lock of the rest as *text*."""
 
     called: str
     selection: Selection
@@ -216,9 +216,9 @@ def lock_machines(
 ) -> tuple[MachineLock, ...]:
     """Write into *folder* a lock of *project*, out of *places*, for each of *machines*, by name.
 
-    What *requires* names is installed as well. If *allow_builds*, requirements without a wheel are built to ask what
-    they require. Nothing is written if there is a `VariantError`, as nothing fits a machine, or a `BuildError`, as what
-    is required cannot be had.
+    *requires* are installed as well. If *allow_builds*, requirements without a wheel are built to ask what they
+    require. `VariantError`, and nothing written, if nothing fits a machine; `BuildError` if a requirement cannot be
+    had.
     """
     asked_project(project, VariantError)
     names = {called: re.sub(r"[^A-Za-z0-9_-]+", "-", Path(called).stem) for called in machines}
@@ -250,7 +250,7 @@ def _locked_for(
     *,
     builds: bool,
 ) -> _MachineLock:
-    """The newest release of *project* that fits *machine*, and whose requirements can be met along with *requires*."""
+    """The newest release of *project* that fits *machine*, with requirements that can be met along with *requires*."""
     refused: list[VbuildError] = []
     for version in _versions_of(project, places):
         try:

@@ -5,9 +5,8 @@
         -> split -> benched -> merged for CPU levels -> indexed, with report                 `released`
 
 `builder` builds and repairs, `finishing` slims, stamps, verifies and tests, `levels` times and merges, `publication`
-indexes and reports. A cluster takes the steps of the second line, cibuildwheel those of building and testing; `vbuild
-collect` starts from wheels of other runs. A target that fails leaves the others alone: the release has a `Failure` for
-it.
+indexes and reports. A cluster does the second line, cibuildwheel builds and tests; `vbuild collect` starts from wheels.
+A target that fails becomes a `Failure`, and leaves the others alone.
 """
 
 import dataclasses
@@ -66,9 +65,9 @@ _SHOWN = 5
 class MatrixRequest(Struct, frozen=True, kw_only=True):
     """How a recipe is built; by default every target, here.
 
-    *jobs* builds run at a time, or as many as the machine bears. If the run *is_locked*, it uses nothing that the
-    recipe's lock does not name. A run that *is_part* of a release leaves to `vbuild collect` what needs all of it.
-    *axes* replace those of the recipe's ``[matrix]``. *on_note* gets lines on what was chosen for the user.
+    *jobs* builds run at a time, or as many as the machine bears. If it *is_locked*, it uses only what the recipe's lock
+    names. One that *is_part* of a release leaves to `vbuild collect` what needs all of it. *axes* replace those of
+    ``[matrix]``. *on_note* gets lines on what was chosen for the user.
     """
 
     jobs: int | None = 1
@@ -141,7 +140,7 @@ def jobs_of(source: str | Path, request: MatrixRequest = _DEFAULT) -> tuple[Job,
 def recipe_and_targets(
     source: str | Path, request: MatrixRequest
 ) -> tuple[Recipe, tuple[Target, ...], tuple[str, ...]]:
-    """The recipe for *source*, with its lock if that is not stale, the targets asked for, and why a lock is stale."""
+    """The recipe for *source*, with its lock unless stale, the targets, and why a lock is stale."""
     draft = project_recipe(source, request.axes)
     for note in draft.notes:
         request.on_note(note)
@@ -154,7 +153,7 @@ def recipe_and_targets(
 
 
 def check_recipe(recipe: Recipe, targets: Sequence[Target]) -> SplitRequest | None:
-    """The request to split the wheels, or None; `VbuildError` for all that follows from the recipe alone."""
+    """The request to split the wheels, or None; `VbuildError` for mistakes that the recipe alone shows."""
     request = split_request(recipe)
     _check_against(recipe)
     _check_offered(recipe, targets)
@@ -211,7 +210,7 @@ def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
     }
     if missing := [wheel for wheel in wheels if wheel not in outcomes]:
         outcomes.update(zip(missing, _built_and_finished(builder, missing, wheels, jobs=jobs), strict=True))
-    # by the target of the outcome: a wheel that was compiled separately has another than it was planned with
+    # by the target of the outcome: that of a wheel compiled separately differs from the plan
     interpreters = {outcomes[wheel].target: wheel.job.interpreter for wheel in wheels}
 
     def test_again(product: Product, find_links: Path) -> Product | Failure:
@@ -254,7 +253,7 @@ def planned_wheel(builder: Builder, job: Job, build: str, baseline: str | None) 
 
 
 def baseline_of(target: Target, others: Iterable[Target]) -> Target | None:
-    """The first of *others* that is at the plain level and like *target* otherwise; None for one of these itself."""
+    """The first of *others* at the plain level and else like *target*; None for one of these."""
     if not target.asks_for_cpu:
         return None
     alike = (other for other in others if not other.asks_for_cpu and without_cpu(other) == without_cpu(target))
@@ -268,7 +267,7 @@ def without_cpu(target: Target) -> tuple[object, ...]:
 def _built_and_finished(
     builder: Builder, missing: Sequence[PlannedWheel], wheels: Sequence[PlannedWheel], *, jobs: int | None
 ) -> list[Product | Failure]:
-    """The outcomes of the *missing* ones of *wheels*: their builds are made, slimmed, and finished."""
+    """The outcomes of the *missing* ones of *wheels*."""
     keys = {key for wheel in missing for key in (wheel.build, wheel.baseline)}
     first: dict[str, PlannedWheel] = {}  # of each build, also of those to compare with
     for wheel in sorted((wheel for wheel in wheels if wheel.build in keys), key=_gpus_to_compile, reverse=True):
@@ -314,18 +313,18 @@ def _built_and_finished(
 
 
 def _gpus_to_compile(wheel: PlannedWheel) -> int:
-    """For how many GPUs the build of *wheel* compiles; those for most take longest, and begin first."""
+    """The number of GPUs of *wheel*'s build; those for most take longest, and begin first."""
     archs = wheel.target.cuda.archs if wheel.target.cuda else None
     return len(archs.requests) + len(archs.targets) if archs else 0
 
 
 def _is_uncut(wheel: PlannedWheel, pieces: Mapping[Target, Path] | Failure) -> bool:
-    """Whether *wheel* would keep code for other GPUs: it is none of the *pieces* of its build."""
+    """Whether *wheel* would keep code for other GPUs."""
     return bool(wheel.target.gpus) and not isinstance(pieces, Failure) and wheel.target not in pieces
 
 
 def _compiled_separately(builder: Builder, wheels: Sequence[PlannedWheel]) -> Mapping[PlannedWheel, PlannedWheel]:
-    """For each of *wheels*, which share builds, the same wheel from a build for its GPUs alone."""
+    """Each of *wheels*, which share builds, from a build for its GPUs alone."""
     if not wheels:
         return {}
     names = ", ".join(str(wheel.target) for wheel in wheels)
@@ -338,9 +337,9 @@ def _compiled_separately(builder: Builder, wheels: Sequence[PlannedWheel]) -> Ma
 
 
 def released(context: ReleaseContext, wheels: ReleaseWheels, *, notes: Iterable[str] = ()) -> ReleaseResult:
-    """The release of all *wheels* in its folder: split, timed, plain ones merged for CPU levels, indexed, reported.
+    """The release of all *wheels*: split, timed, plain ones merged for CPU levels, indexed, reported.
 
-    Until the last moment nothing is written into the folder.
+    The folder is written at the last moment.
     """
     outcomes, account = _split_wheels(context, wheels, without_twins(wheels.outcomes))
     bench = benched(context, wheels, outcomes)
@@ -356,9 +355,9 @@ def released(context: ReleaseContext, wheels: ReleaseWheels, *, notes: Iterable[
 def _split_wheels(
     context: ReleaseContext, wheels: ReleaseWheels, outcomes: Sequence[Product | Failure]
 ) -> tuple[Sequence[Product | Failure], "Split | None"]:
-    """*outcomes* with thin wheels instead of fat ones, and the account of the split, or None without one.
+    """*outcomes* with thin wheels, and the account of the split, or None without one.
 
-    A wheel that passed its test and changed is tested again, with the wheels that it requires now.
+    Changed wheels that passed their test are tested again, with the wheels that they require now.
     """
     products = [outcome for outcome in outcomes if isinstance(outcome, Product)]
     if context.split is None or not products:

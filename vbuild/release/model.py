@@ -60,9 +60,8 @@ OnProgress = Callable[[Target, str], None]
 class Product(Struct, frozen=True):
     """A finished wheel: how it was built and in how many *seconds*, its verdict and the result of its test.
 
-    *emulation* is its run in an emulator of its CPU level. *lists* are GPU architectures that were changed in commands
-    of nvcc. It *is_built* in this run, or by an earlier one; it *is_kept* if that also finished it. *not_reproducible*
-    is None if not known.
+    *emulation* is its run in an emulator. *lists* are GPU architectures changed in commands of nvcc. It *is_built* in
+    this run; it *is_kept* if an earlier one finished it. *not_reproducible* is None if not known.
     """
 
     target: Target
@@ -82,7 +81,7 @@ class Product(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """What people call it among those of its Python: ``x86_64_v3``, ``plain+torch2.15``."""
+        """What people call it: ``x86_64_v3``, ``plain+torch2.15``."""
         return "+".join(filter(None, [self.label or "plain", local_label(self.target.requires)]))
 
     @property
@@ -279,10 +278,10 @@ class ReleaseFamily(Struct, frozen=True):
 
 
 class ReleaseContext(Struct, frozen=True, kw_only=True):
-    """The release of *targets* of a *recipe*, or a part of it if it *is_part*, and where its steps work.
+    """The release of a *recipe*'s *targets*, or a part if it *is_part*.
 
-    Results go into *folder*, work in progress into *stage*. None as *cache* keeps nothing. The statement of provenance
-    names *source*, *inputs* and *parts*.
+    Results go into *folder*, work in progress into *stage*. The statement of provenance names *source*, *inputs* and
+    *parts*.
     """
 
     recipe: Recipe
@@ -301,7 +300,7 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
 
     @property
     def published(self) -> Path | str | None:
-        """The published wheel to compare with, or its version, which is empty for the one built; None for nothing."""
+        """The published wheel to compare with, or its version, "" for the one built; or None."""
         against = self.recipe.verify.against
         if against == "none" or (against == "auto" and not isinstance(self.recipe.source, Sdist)):
             return None
@@ -328,8 +327,8 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
 class ReleaseWheels(Struct, frozen=True):
     """The outcome of each target, and how wheels that a split or a merge changes are tested again.
 
-    *test_again* tests a wheel with those that it requires in a folder. *python* finds the Python of a target here, or
-    raises `BuildError`. *siblings* are the targets of the same Python.
+    *test_again* tests a wheel with those in a folder. *python* finds the Python of a target here, or raises
+    `BuildError`. *siblings* are the targets of the same Python.
     """
 
     outcomes: Sequence[Product | Failure]

@@ -80,7 +80,7 @@ STANDARD = (
     StandardMachine("Grace, Graviton4", _ARM_9),
     StandardMachine("NVIDIA GH200", _ARM_9, Arch(90)),
 )
-# the one that is asked with older drivers too: no driver of CUDA 11 or later is too old for it
+# asked with older drivers too: no driver of CUDA 11 or later is too old for it
 _OLDER_DRIVERS = StandardMachine("NVIDIA A100", _V3, Arch(80))
 
 
@@ -144,7 +144,7 @@ def published(
 
 
 def _provenance(context: ReleaseContext, wheels: Iterable[Path], *, is_remote: bool) -> Path:
-    """The file with the statement on *wheels*; it names a platform if all were made there, and none on a worker."""
+    """The file with the statement on *wheels*; it names this platform unless workers made them."""
     path = context.stage / PROVENANCE
     platforms = {"" if is_remote else build_platform(), *map(platform_at, context.parts)}
     stated = statement(

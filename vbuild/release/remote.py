@@ -2,16 +2,16 @@
 
     recipe, source -> packed -> builds, each once -> finished, each build's wheels -> Product, or at any step a Failure
 
-Values go both ways, pickled behind the check that both sides are one vbuild; a path in them means nothing elsewhere. A
-worker uses its own compilers and its own cache:
+Values go both ways, pickled behind the check that both sides are one vbuild; their paths mean nothing elsewhere. A
+worker uses its own compilers and cache:
 
     built(message, task, source) -> RemoteBuild, wheel
     finished(message, task, build, baseline) -> RemoteWheels, wheels
     tested(message, task, names, wheels) -> TrialResult, or RemoteFailure
 
 The client needs no compiler and no Python of the recipe's, and leaves its cache alone: its keys are of that machine.
-Dask hands a build's bytes from worker to worker. What builds of one run share on a worker is on one `WorkerState`. Each
-job has its own folder: it may be done twice.
+Dask hands a build's bytes from worker to worker. Builds of one run share a `WorkerState`. Each job has its own folder:
+it may be done twice.
 """
 
 import dataclasses
@@ -82,7 +82,7 @@ class PythonHome(Struct, frozen=True):
         return cls(sys.executable, f"{kind}@{major}.{minor}{free}")
 
     def local(self, target: Target) -> Target:
-        """*target*; if it is of the Python that runs vbuild there, of one of the same version here."""
+        """*target*; for the Python that runs vbuild there, one of the same version here."""
         if target.python != self.path:
             return target
         here = self.of_this()
@@ -90,7 +90,7 @@ class PythonHome(Struct, frozen=True):
 
 
 class RunMessage(Struct, frozen=True):
-    """What all jobs of a run have in common; *source* is the digest of what is built, with *patches* applied."""
+    """What all jobs of a run share; *source* is a digest, with *patches* applied."""
 
     name: str
     recipe: Recipe
@@ -136,10 +136,10 @@ class RemoteWheels(Struct, frozen=True):
 
 @contextmanager
 def wheels_of_workers(context: ReleaseContext, executor: Executor) -> Iterator[ReleaseWheels]:
-    """The wheels of all targets, made by the workers of *executor*, which test changed wheels within the block.
+    """The wheels of all targets, made by the workers, which test changed ones within the block.
 
-    Its end, also by Ctrl-C, cancels jobs that are not done. `BuildError` without such a cluster, or for a recipe with
-    native dependencies, whose sources only this machine has.
+    Its end cancels unfinished jobs. `BuildError` without such a cluster, or for a recipe with native dependencies,
+    whose sources only this machine has.
     """
     recipe = context.recipe
     if recipe.natives:
@@ -153,7 +153,7 @@ def wheels_of_workers(context: ReleaseContext, executor: Executor) -> Iterator[R
 
 
 class _Remote(Struct, frozen=True):
-    """The release *context* on *cluster*: the *message* that all its jobs get, and the *places* of its targets."""
+    """The release *context* on *cluster*; all jobs get the *message*."""
 
     cluster: Cluster
     context: ReleaseContext
@@ -193,7 +193,7 @@ class _Remote(Struct, frozen=True):
     def _submitted(
         self, groups: Mapping[tuple[str, ...], Sequence[Target]], source: Promise, outcomes: dict[Target, Any]
     ) -> dict[Promise, Sequence[Target]]:
-        """The last jobs of all *groups*, each of targets with one build; *outcomes* gets what no worker can build."""
+        """The last jobs of all *groups* of one build each; *outcomes* gets what no worker can build."""
         workers = self.cluster.resources()
         builds: dict[tuple[str, ...], Promise] = {}
         for key, group in groups.items():
@@ -305,7 +305,7 @@ def _packed(context: ReleaseContext) -> tuple[Path, str]:
 
 
 def built(message: bytes, task: bytes, source: bytes) -> Result:
-    """The build of the one target of *task* from *source*, a packed tree, with the bytes of its portable wheel."""
+    """The build of *task*'s one target from *source*, a packed tree, with its portable wheel."""
     with _working(message, task) as work:
         try:
             build = work.built(source)
@@ -317,7 +317,7 @@ def built(message: bytes, task: bytes, source: bytes) -> Result:
 
 
 def finished(message: bytes, task: bytes, build: Result, baseline: Result | None) -> Result:
-    """The wheels of all targets of *task*, of their one *build*, compared with that for the *baseline* and tested."""
+    """The wheels of *task*'s targets, of one *build*, compared with the *baseline* and tested."""
     received = opened(build[0])
     count = len(opened(task).targets)
     if isinstance(received, RemoteFailure):
@@ -378,7 +378,7 @@ class WorkerState:
 
 
 class _States:
-    """The states of this worker by their runs, the one that was used last at the end."""
+    """The states of this worker by run, the last used one at the end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -477,8 +477,8 @@ class _Work(Struct, frozen=True):
     def _planned_wheel(
         self, target: Target, build: RemoteBuild, other: RemoteBuild | RemoteFailure | None
     ) -> PlannedWheel:
-        """The wheel of *target* from *build*: its keys are those of the workers that made that and *other*."""
-        # a wheel that was compared with nothing, as that build failed, is another than one that was
+        """The wheel of *target* from *build*, with the keys of the workers that made that and *other*."""
+        # a wheel whose baseline failed to build differs from a compared one
         baseline = other.key if isinstance(other, RemoteBuild) else "failed" if other else None
         test = self.builder.context.recipe.test
         is_tested = test.command or test.is_emulated

@@ -46,7 +46,7 @@ FORMAT = 1
 REPORT = "report.json"
 PAGE = "report.html"
 
-# what distinguishes a wheel, or one that failed, from others of its release, and is the same in the next release
+# distinguishes wheels of a release, and is the same in the next one
 Key = tuple[object, ...]
 
 # manylinux1, manylinux2014, manylinux_2_28
@@ -65,13 +65,13 @@ _SHOWN = 60
 _MINUTE, _HOUR = 60, 3600
 _REASON = re.compile(r"\w+ :: (\w+) :: (\S+) is number (\d+ of \d+) that the machine supports", re.ASCII)
 _FEW = 12  # rows that need no filter
-_DENSE = 40  # rows from which on each is a single line
+_DENSE = 40  # rows from which on each is one line
 _RELEASES = 10  # with room for fewer, a project is full within a year or so
 _MANY = 1000
 
 
 def kinds(name: WheelName) -> tuple[str, ...]:
-    """The platforms of *name* without versions: ``manylinux_x86_64``, ``musllinux_aarch64``, ``win_amd64``.
+    """The platforms of *name* without versions: ``manylinux_x86_64``, ``win_amd64``.
 
     A Linux wheel that is not repaired counts as manylinux, which it would become.
     """
@@ -198,7 +198,7 @@ class CompanionEntry(Struct, frozen=True):
 
 
 class MachineChoice(Struct, frozen=True, kw_only=True):
-    """What *machine* gets with a *python*: the *wheel* of *size* bytes, or none, and *why*.
+    """The *wheel* of *size* bytes that *machine* gets with a *python*, or none, and *why*.
 
     *driver* is the newest CUDA version that its driver runs.
     """
@@ -317,7 +317,7 @@ class _Titled(Protocol):
 
 
 def differing(wheels: Iterable[_Titled]) -> Mapping[Unreproducible, tuple[str, ...]]:
-    """The files that would have other bytes if they were built elsewhere, with the titles of their *wheels*."""
+    """The files that would have other bytes elsewhere, with the titles of their *wheels*."""
     titles: dict[Unreproducible, dict[str, None]] = {}
     for wheel in wheels:
         for file in wheel.not_reproducible or ():
@@ -343,7 +343,7 @@ def _schema_text() -> str:
 
 
 def check(value: object, *, is_open: bool = False) -> None:
-    """`RecipeError`, with the place, for the first mistake in *value*, made by `json.loads`, against the schema.
+    """`RecipeError`, with the place, for the first mistake in *value* against the schema.
 
     If *is_open*, keys that the schema does not list are ignored.
     """
@@ -439,7 +439,7 @@ class PageGroup(Struct, frozen=True):
 
 
 class ServedMachine(Struct, frozen=True):
-    """A machine, the Pythons with which it gets the same variant, and the *sizes* of these."""
+    """A machine, and the Pythons with which it gets the same variant."""
 
     choice: MachineChoice
     pythons: tuple[str, ...]
@@ -468,7 +468,7 @@ class PageFile(Struct, frozen=True):
 
 
 class Removed(Struct, frozen=True):
-    """A flag of the project's own that was taken out of commands for *files*, in the builds of *wheels*.
+    """A flag of the project's own that was taken out for *files*, in the builds of *wheels*.
 
     It *is_refused* if a command only asked whether the compiler takes it.
     """
@@ -686,7 +686,7 @@ def _tested(report: Report) -> str:
     passed, skipped = tests.count(TrialResult.PASSED), tests.count(TrialResult.NOT_RUN)
     if passed == len(tests):
         return "all tested"
-    # above the level of the machine, split and without its Python, or cut from what cibuildwheel has tested
+    # above the machine's level, split and without its Python, or cut from what cibuildwheel has tested
     rest = f", {skipped} not run here" if skipped else ""
     return f"{passed} of {len(tests)} tested{rest}" if passed or skipped else ""
 

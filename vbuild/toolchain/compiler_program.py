@@ -1,13 +1,13 @@
 """The program behind every compiler wrapper: it makes a compiler's command one for the level being built, runs the
 compiler, and notes how it failed.
 
-It runs thousands of times in a build, on a Python without site packages. Hence no import but what a call needs
-(``json`` alone doubles the start-up), and nothing of the rest of vbuild: rules are in marshalled settings beside it.
+It runs thousands of times in a build, on a Python without site packages. So it imports only what a call needs (``json``
+alone doubles the start-up), and nothing else of vbuild: rules are in marshalled settings beside it.
 
     python -I -S compiler_program.pyc NAME ARGUMENT...  ->  the program that NAME stands for, with other arguments
 """
 
-# pathlib alone costs more than all the rest; late imports are what the last paragraph is about
+# pathlib alone costs more than all the rest
 # ruff: noqa: PTH100, PTH103, PTH118, PTH120, PTH123, PTH202, PLC0415, S606
 
 import itertools
@@ -22,16 +22,16 @@ if TYPE_CHECKING:  # typing costs a fifth of the start-up
     Rules = dict[str, tuple[str, ...]]
 
 SETTINGS = "settings.marshal"
-# how many processes a build may start, and below nvcc's wrapper that nvcc; what tells it so behind ccache
+# the processes that a build, or below its wrapper nvcc, may start; the same behind ccache
 THREADS, SIDE_BY_SIDE = "VBUILD_NVCC_THREADS", "side-by-side"
 TOOLKIT = "toolkit"  # a link to it, beside the compiler wrappers
-# what tells a compiler wrapper that nvcc, which calls it, puts line numbers into GPU code
+# tells a compiler wrapper that nvcc puts line numbers into GPU code
 DEVICE_LINES = "VBUILD_DEVICE_LINES"
 RUSTC = "rustc-launcher"  # not rustc: who asks PATH for that one is not cargo
 ANSWERS, LINKS = "answers", "links"  # beside the log of calls: what each compiler says of itself, and what it links
 TOOLS = ("ar", "ranlib")  # zig's, in the place of binutils'
 
-# in what compilers and linkers write, the words of the line that says why; and the characters that are logged of it
+# words of the line in which compilers and linkers say why; and how many characters are logged
 _ERRORS = ("error:", "undefined reference", "cannot find -l", "undefined symbol")
 _BEGIN = 400
 
@@ -43,7 +43,7 @@ SINGLE_FILE = "single file"  # stays: it is for a file whose code is chosen at r
 ASSEMBLY = "assembly"  # stays
 RULE = "rule"  # stays or goes, by the recipe
 
-# what chooses the instructions a compiler may use; -mno-... only ever lowers, and stays
+# chooses the instructions a compiler may use; -mno-... only lowers, and stays
 _CHOOSES = (
     *("-march=", "-mcpu=", "-mtune="),
     *("-mmmx", "-m3dnow", "-msse", "-mssse", "-mavx", "-mamx", "-mapxf", "-mevex512"),
@@ -76,7 +76,7 @@ _SOURCES = (
 )
 _NOT_LINKING = frozenset({"-c", "-S", "-E", "-fsyntax-only", "-M", "-MM"})
 
-# what build systems compile to ask whether the compiler takes a flag: CMake, Meson, pybind11
+# what CMake, Meson and pybind11 compile to ask whether the compiler takes a flag
 _FLAG_CHECKS = frozenset(
     {
         *("", "intmain(void){return0;}", "intmain(){return0;}", "intmain(intargc,char**argv){return0;}"),
@@ -124,7 +124,7 @@ def rewritten_command(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCo
         else:
             result.removed.append(flag)
     if rules["zig"] and not sources:
-        # zig would compile libc++ again for the level, half a minute each: all of them get the baseline's
+        # zig would compile libc++ for each level, half a minute each: all get the baseline's
         result.arguments = [word for word in result.arguments if not word.startswith(_CHOOSES)]
     elif sources or result.removed:
         keeps, why = verdict("")
@@ -170,7 +170,7 @@ def _verdict(sources: "Sequence[str]", rules: "Rules", *, assembles: bool) -> "C
 
 
 def rewritten_rustc(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
-    """The arguments of rustc; unchanged for the building machine: build scripts, macros."""
+    """The arguments of rustc; unchanged for build scripts and macros."""
     result = RewrittenCommand((), [word for word in arguments if word.endswith(".rs")][:1])
     if not any(word.startswith("--target") for word in arguments):
         result.arguments = list(arguments)
@@ -192,7 +192,7 @@ def rewritten_rustc(arguments: "Sequence[str]", rules: "Rules") -> RewrittenComm
 
 
 def _codegen(word: str, words: "Iterator[str]") -> tuple[str, bool, str]:
-    """A ``-C`` option: itself, whether its value is in the same word, the value; empty for others."""
+    """A ``-C`` option, whether its value is in the same word, the value; empty for others."""
     if word in {"-C", "--codegen"}:
         return word, False, next(words, "")
     for option in ("--codegen=", "-C"):
@@ -235,7 +235,6 @@ def _add(result: RewrittenCommand, flags: "Sequence[str]", *, first: bool) -> No
 
 
 def _options(arguments: "Sequence[str]") -> "Iterator[list[str]]":
-    """Each option with its value, and each other word."""
     words = iter(arguments)
     for word in words:
         yield [word, *itertools.islice(words, int(_takes_value(word)))]
@@ -312,7 +311,7 @@ def _matches(source: str, globs: "Sequence[str]") -> bool:
 
 
 def _is_flag_check(source: str) -> bool:
-    """Whether *source* is so empty that compiling it only asks whether the compiler takes the flags."""
+    """Whether compiling *source* only asks whether the compiler takes the flags."""
     try:
         if os.path.getsize(source) > _FLAG_CHECK_SIZE:
             return False
@@ -471,7 +470,7 @@ def _count(
 
 
 def _keep_answer(folder: str, name: str, command: "list[str]", *, is_zig: bool) -> None:
-    """Keep in *folder* what the compiler *name* says of itself, at its first call: only here it is known."""
+    """Keep in *folder* what the compiler *name* says of itself, at its first call."""
     answer = os.path.join(folder, name)
     if os.access(answer, os.F_OK):
         return

@@ -1,8 +1,7 @@
-"""Find compilers by their names, and put compiler wrappers before them: the part of it that any Python can do.
+"""Find compilers by their names, and put compiler wrappers before them, in any Python.
 
-A container in which cibuildwheel builds has Pythons, of which the oldest is 3.9, and no packages. So nothing is
-imported here but Python's own library, and `vbuild.toolchain.compiler_program`, which is the same. Settings and
-compiler wrappers belong to the Python that writes them: it is the one that runs them.
+cibuildwheel's containers have Pythons from 3.9 on, and no packages. So only Python's own library and
+`vbuild.toolchain.compiler_program` are imported. The Python that writes settings and wrappers also runs them.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ QUESTION = ("-E", "-dM", "-x", "c", os.devnull)
 # the first releases whose -march= knows x86-64-v2, -v3 and -v4
 KNOWS_LEVELS = {"gcc": 11, "clang": 12}
 
-# the process of an nvcc wrapper has no site packages: it finds vbuild beside its settings, by a link
+# nvcc's wrapper runs without site packages: it finds vbuild beside its settings, by a link
 _LIBRARY = "library"
 _NVCC = "vbuild.toolchain.nvcc"
 
 _RUN_NVCC = f"import sys; sys.path.insert(0, sys.argv[1] + '/{_LIBRARY}'); import {_NVCC} as nvcc; nvcc.main()"
 
-# of the settings, what says where logs go: nothing of a compiler's output depends on it
+# settings that say where logs go, on which no output depends
 _LOGS = ("log", "calls", "objects")
 _OLDEST = 315532800 * 10**9  # 1980-01-01, in nanoseconds, from which the times of compiler wrappers count
 _TIME_DIGITS = 14  # of the digest, so that these are less than three years
@@ -95,12 +94,12 @@ def write_wrappers(
 
 
 def is_wrapper(nvcc: bytes) -> bool:
-    """Whether the program that begins with *nvcc* is a wrapper of vbuild, which would start itself again."""
+    """Whether the program that begins with *nvcc* is a wrapper, which would start itself again."""
     return _NVCC.encode() in nvcc
 
 
 def script(file: Path, command: list[str], mark: str) -> None:
-    """Make *file* a program that becomes *command*, with its own arguments behind; *mark* tells it from others."""
+    """Make *file* a program that becomes *command*, with further arguments; *mark* tells it from others."""
     # through sh, because a #! line can neither quote a path nor be longer than 127 bytes
     text = f'#!/bin/sh\n# {mark}\nexec {shlex.join(command)} "$@"\n'
     file.write_text(text, encoding="utf-8")

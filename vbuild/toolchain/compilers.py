@@ -68,7 +68,7 @@ class Compilers(Struct, frozen=True):
     """The C compiler of a build with its C++ partner, and the Rust compiler if there is one.
 
     *c* and *cxx* are commands with a bare name; *programs* are all compilers on PATH with the commands behind them,
-    which need *variables*. *marks_levels*: the linker knows ``-z x86-64-v3``. *why* says why zig was taken.
+    which need *variables*. *marks_levels*: the linker knows ``-z x86-64-v3``. *why* is the reason for zig.
     """
 
     family: CompilerFamily
@@ -135,7 +135,7 @@ def _command(
     """The command of *variable*, or the first candidate that exists, with its compiler as a bare name."""
     if given := environment.get(variable):
         command = _on_path(given, programs)
-        # sysconfig may name a path of the machine that Python was built on; a user means the path
+        # sysconfig may name a path of another machine; a user means the path
         if command is None or any(Path(word).is_absolute() and not shutil.which(word) for word in given.split()):
             raise BuildError(f"{variable}={given}: no such compiler; {INSTALL_C}")
         return command
@@ -143,7 +143,7 @@ def _command(
 
 
 def _on_path(command: str, programs: dict[str, Path]) -> str | None:
-    """*command* with its compiler as a bare name of *programs*, which gets it; None without such a file."""
+    """*command* with a bare name that *programs* gets; None without such a file."""
     words = command.split()
     for index, word in enumerate(words):
         file = Path(word)
@@ -192,7 +192,7 @@ def family_of(macros: Mapping[str, int]) -> tuple[CompilerFamily, tuple[int, ...
 
 
 def described(name: str, answer: str) -> tuple[str, str | None, str | None]:
-    """The compiler *name* as everybody calls it, its version and its commit, by its *answer* to a compiler wrapper."""
+    """The usual name, version and commit of the compiler *name*, by its *answer*."""
     known = {macro or key: number or word for macro, number, key, word in _ANSWER.findall(answer)}
     if name == RUSTC:
         commit = known.get("commit-hash", "")
@@ -267,8 +267,8 @@ _ZIG_PINS = {
 
 _ZIG_PROGRAM = Path("ziglang", "zig")
 _C_NAMES, _CXX_NAMES = ("cc", "gcc", "clang"), ("c++", "g++", "clang++")
-# zig turns the sanitizer on if a command has no -O; and libc++'s debug information, which it links with the rest,
-# is ten times the size of its code and full of this machine's paths
+# zig turns the sanitizer on without -O; and libc++'s debug information is ten times the size of its code and full of
+# this machine's paths
 _ZIG_ALWAYS = ("-fno-sanitize=undefined", "-s")
 _OTHER_WAY = "with build.host = 'system' the system's compiler is used"
 

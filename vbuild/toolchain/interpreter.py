@@ -44,8 +44,7 @@ print(json.dumps({
 # the fields of an interpreter that are not text
 _PARSED: dict[str, Callable[[Any], Any]] = {"path": Path, "scripts": Path, "include": Path, "version": tuple}
 
-# what differs between two sessions of one user, or two jobs of a build server or a cluster, and says nothing of what
-# is built there; all else may be read by some build, and no list of what builds read could be complete
+# differs between sessions or jobs, and says nothing of what is built; any other may be read by some build
 _NOISE = frozenset(
     {
         *("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "TMPDIR", "TEMP", "TMP", "COLORTERM", "LS_COLORS"),
@@ -104,7 +103,7 @@ class Interpreter(Struct, frozen=True):
                 raise BuildError(f"{path}: not a Python that runs: {error}; expected one in matrix.python") from error
             return known
 
-        # a Python belongs to the environment whose settings are in its folder, or in the one above
+        # an environment's settings are in its Python's folder, or in the one above
         settings = (path.parent / "pyvenv.cfg", path.parent.parent / "pyvenv.cfg")
         # a script, such as pyenv's, may lead to another Python tomorrow
         known = ask() if is_script(path) else remembered(_ASK, path, environment=environment, ask=ask, also=settings)
@@ -133,7 +132,7 @@ def ambient(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def facts(path: Path) -> tuple[str, ...]:
-    """What *path* is, without reading it; a missing one has facts, too."""
+    """What *path* is, without reading it; it may be missing."""
     try:
         status, real = path.stat(), path.resolve()
     except (OSError, RuntimeError):  # a loop of links, which resolve() calls a RuntimeError before Python 3.13
@@ -142,7 +141,7 @@ def facts(path: Path) -> tuple[str, ...]:
 
 
 def is_script(program: Path) -> bool:
-    """Whether *program* starts others, so that its facts say only a part of what it is."""
+    """Whether *program* starts others, so that its facts do not suffice."""
     try:
         with program.open("rb") as file:
             return file.read(2) == b"#!"

@@ -56,14 +56,14 @@ _SPLITS = re.compile(r"""[\s,"']""")
 _COMPRESSION = frozenset({"-compress-mode", "-no-compress"})
 _COMPRESS_ALL = frozenset({"-compress-all", "--compress-all"})  # fatbinary's own name for the mode "size"
 _HAS_FATBIN = frozenset({NvccOutput.OBJECT, NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK, NvccOutput.FATBIN})
-# no compiler cache may take an object that has the lines of another folder, as it was made without the wrapper; ccache
-# passes over a macro that is a word of its own
+# compiler caches must not find an object with the lines of another folder; ccache passes over a macro that is a word of
+# its own
 _MAPPED = "-Xcompiler=-DVBUILD_MAPPED_LINES"
 
 
 @dataclass(frozen=True, slots=True)
 class HostCompiler:
-    """How host code is compiled: the wrappers' *rules*, where their compilers really are, and what maps folders."""
+    """How host code is compiled: *rules*, the real paths of compilers, and what maps folders."""
 
     rules: dict[str, tuple[str, ...]]
     compilers: Mapping[str, str]
@@ -78,9 +78,9 @@ class HostCompiler:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenNvcc:
-    """A command's new *words*, the line for the log, and which host flags came out, went in, or are refused.
+    """A command's new *words*, the line for the log, and the host flags that were changed.
 
-    With *keeps*, host code keeps the project's own flags: no compiler wrapper may stand before its compiler.
+    With *keeps*, host code keeps the project's own flags, so its compiler has no wrapper.
     """
 
     words: tuple[str, ...]
@@ -94,7 +94,7 @@ class RewrittenNvcc:
 def rewritten_nvcc(
     words: Sequence[str], rules: CudaRules, host: HostCompiler, *, log: Iterable[Command] = (), ccbin: str = ""
 ) -> RewrittenNvcc:
-    """What becomes of the command *words*; the commands in *log* made the objects that it may link."""
+    """The command *words*, rewritten; the commands in *log* made the objects that it may link."""
     call = Call.parse(words)
     if not call.inputs:
         return RewrittenNvcc(tuple(words))
@@ -104,7 +104,7 @@ def rewritten_nvcc(
     is_new = set(theirs) != set(ours)
     keeps = bool(paths) and all(any(matches(path, glob) for glob in host.rules["keep"]) for path in paths)
     tokens = _host_flags(call)
-    # who compiles for GPUs rarely has host code for some CPUs in the same file: its flags stay by a rule only
+    # files for GPUs rarely have host code for some CPUs: its flags stay by a rule only
     judged = compiler_program.rewritten_command([*tokens, *call.sources], {**host.rules, "flags": ("strip",)})
     compiler = _host_compiler((*call.values("-ccbin"), ccbin or rules.host)[0], host, is_wrapper=not keeps)
     gone = {*(LIST if is_new else ()), *(("-dlto",) if is_new and call.defers else ())}
@@ -310,7 +310,7 @@ def main() -> NoReturn:
 def side_by_side(
     command: Command, folder: Path, environment: dict[str, str], program: Sequence[str]
 ) -> tuple[str, ...]:
-    """The words that let nvcc use what is left of the build's processes, if *command* is for several GPUs.
+    """The words that let nvcc use the build's free processes, if *command* is for several GPUs.
 
     Each is the lock of a file in *folder*, kept as long as nvcc and its children run. For a compiler cache they are
     variables of *environment* instead.
@@ -353,7 +353,7 @@ def _started(program: Sequence[str], call: Call, folder: str, source: str) -> Se
 
 
 def _kept_in(call: Call, folder: Path) -> tuple[str, ...]:
-    """What takes the process number out of names of files in between if *call* also links: symbol tables have one."""
+    """What keeps the process number out of names of files in between if *call* links: symbol tables have them."""
     is_link = call.output is NvccOutput.LIBRARY and bool(call.sources) and tells_apart(call.sources)
     if not is_link or call.has("-keep", "-keep-dir", "-save-temps", "-objtemp", "-dryrun"):
         return ()

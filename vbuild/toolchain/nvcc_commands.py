@@ -16,8 +16,8 @@ https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#nvcc-command-options
 
 https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#options-for-steering-gpu-code-generation
 
-The wrapper of nvcc logs each command that ran as a line of JSON in `LOG`. What a wheel has to have is held against
-them, and a command that alone makes a build useless is found before the others run.
+The wrapper of nvcc logs each command as a line of JSON in `LOG`. A command that makes a build useless is found before
+the others run.
 """
 
 import itertools
@@ -77,7 +77,7 @@ _SHORT = {
     "--objdir-as-tempdir": "-objtemp",
 }
 
-# all options whose value may be the next word, from nvcc 13.5 --help
+# options whose value may be the next word, from nvcc 13.5 --help
 _TAKE_VALUE = frozenset(
     {
         *("-o", "-l", "-D", "-U", "-I", "-L", "-O", "-x", "-m", "-t", "-e", "-MF", "-MT", "-include", "-isystem"),
@@ -331,9 +331,9 @@ def requested(archs: GpuList, *, defers: bool = False) -> tuple[Codegen, ...]:
 
 
 def intersected(theirs: Sequence[Codegen], archs: GpuList) -> tuple[Codegen, ...]:
-    """What the GPUs of *archs* need of *theirs*; all, if that is none: a file may be for other GPUs by its nature."""
+    """What *archs* need of *theirs*, or all if nothing: a file may be for other GPUs by its nature."""
     offers = [codegen.offer for codegen in theirs]
-    # the device linker takes what is for an older architecture too, as a driver takes PTX
+    # the device linker takes code for older architectures, as a driver takes PTX
     deferred = [GpuOffer(GpuCodeKind.PTX, offer.arch) if offer.code is GpuCodeKind.OTHER else None for offer in offers]
     kept: set[int] = set()
     for request in archs:
@@ -438,7 +438,7 @@ _TRIAL_FILE = re.compile(r"(?:conftest|_configtest|CMake\w+Compiler(?:ABI|Id))(?
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command that passed the wrapper: the list of codes that it had, *theirs*, and the one it ran with, *ours*.
+    """A command of the wrapper: the list of codes that it had, *theirs*, and ran with, *ours*.
 
     *rule* tells how that came about, and *is_ruled* that it is the recipe's for this file.
     """
@@ -471,13 +471,13 @@ class Command:
 
 
 def is_trial(sources: Sequence[str]) -> bool:
-    """Whether a command that compiles *sources* only asks what the compiler can do, as build systems do first."""
+    """Whether compiling *sources* only asks what the compiler can do."""
     paths = [PurePath(source) for source in sources]
     return bool(paths) and all(_TRIAL_FILE.fullmatch(path.name) or _TRIALS.intersection(path.parts) for path in paths)
 
 
 def is_excused(command: Command) -> bool:
-    """Whether it is as it has to be: by the recipe's rule, its own list for one kind of GPU each, or what it links."""
+    """Whether the recipe's rule, its own list for one kind of GPU each, or what it links justifies it."""
     if not (command.sources or command.theirs):
         return True
     lists_specific = is_specific(map(Codegen.of, command.theirs))
@@ -520,7 +520,7 @@ def written(offers: Iterable[GpuOffer]) -> tuple[str, ...]:
 
 
 def contradiction(command: Command, archs: GpuList) -> str | None:
-    """Why what *command* compiles would not do for *archs*, or None: the first command says so, not the last."""
+    """Why what *command* compiles would not do for *archs*, or None."""
     codes = [Codegen.of(code).offer for code in command.ours]
     is_ours = not command.theirs or is_excused(command) or is_trial(command.sources)
     if is_ours or not (codes and command.sources) or command.output not in {NvccOutput.OBJECT, NvccOutput.LIBRARY}:

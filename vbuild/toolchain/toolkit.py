@@ -54,9 +54,9 @@ class ToolkitPin(Struct, frozen=True, order=True):
 
 
 class Toolkit(Struct, frozen=True):
-    """A CUDA toolkit in the folder *root*, a ``CUDA_HOME``; *pins* are what it was laid out from, if it was.
+    """A CUDA toolkit in *root*, a ``CUDA_HOME``, laid out from *pins* if it is vbuild's.
 
-    A build with it depends on *identity*. *is_new*: it was laid out just now, so its licence is pointed out.
+    Builds depend on *identity*. *is_new*: laid out just now, so its licence is pointed out.
     """
 
     version: Dotted
@@ -177,7 +177,7 @@ _SHOWN = 5
 
 
 def pin_of_index(projects: tuple[str, ...], version: Version, machine: str, *, indexes: Indexes) -> ToolkitPin:
-    """The wheel of *version* for Linux on *machine*, of the first of *projects* that the package index has."""
+    """The wheel of *version* for Linux on *machine*, of the first of *projects* on the package index."""
     from vbuild.index_client.packages import files_of
 
     for project in projects:
@@ -212,13 +212,13 @@ def _versions(wheels: Iterable[ListedFile]) -> str:
     return f"{', '.join(islice(versions, _SHOWN))}{more}"
 
 
-# of one of these projects the wheel of a version, for a machine; None if nobody knows yet, and that may be
+# the wheel of a version of one of these projects, for a machine; None if unknown, where allowed
 Ask = Callable[[tuple[str, ...], Version, str], ToolkitPin | None]
 
 CORE = ("nvcc", "crt", "nvvm", "cudart", "cccl")
 _CORE_WITHOUT_NVCC = ("nvcc", "cudart", "cccl")  # where that has crt's headers
 
-# counts the ways in which components were laid out, so that no build takes one for another
+# version of the layout of components, so that no build takes one for another
 _LAYOUT = 1
 
 
@@ -303,9 +303,9 @@ _NEEDED = ("bin/ptxas", "bin/fatbinary", "bin/cudafe++", "nvvm/bin/cicc")
 _NEEDED_HEADERS = ("cuda_runtime.h", "crt/host_config.h")
 _FOLDERS = ("bin", "include", "lib", "lib64", "nvvm")
 _LIBRARIES = ("/lib", "/lib64")
-# other folders there are somebody else's: of a Conda environment, all of it
+# other folders there belong to somebody else, as in a Conda environment
 _AMONG_LIBRARIES = frozenset({"stubs", "cmake"})
-# for a library without lib<name>.so or <name>.h: a file that shows that it is there
+# files that show a library without lib<name>.so or <name>.h
 _SIGN_FILES = {
     "nvcc": "bin/nvcc",
     "crt": "include/crt/host_config.h",
@@ -338,7 +338,7 @@ class Installed(Struct, frozen=True):
         return cls(root, version) if version and os.access(root / "bin" / "nvcc", os.X_OK) else None
 
     def lacks(self, libraries: Iterable[str] = ()) -> tuple[str, ...]:
-        """What of the compiler, its headers and *libraries* is not there."""
+        """What is missing of the compiler, its headers and *libraries*."""
         programs = [path for path in _NEEDED if not (self.root / path).is_file()]
         headers = [path for path in _NEEDED_HEADERS if not self._find(path, "include")]
         return (*programs, *headers, *(text for text in libraries if not self._has(ToolkitLibrary.parse(text))))

@@ -74,7 +74,7 @@ def add_stubs(root: Path, machine: str) -> None:
         stub = root / "lib" / "stubs" / library
         if machine in _MACHINES and path.is_file() and not stub.exists():
             text = path.read_text(encoding="utf-8", errors="replace")
-            # types that look like functions are included: a name too many does no harm
+            # includes types that look like functions, which does no harm
             names = set(pattern.findall(text))
             names |= {f"{name}_{kind.lower()}" for kind, name in _PER_THREAD.findall(text) if name in names}
             stub.parent.mkdir(exist_ok=True)
@@ -122,7 +122,7 @@ def stamp_of(folder: Path) -> dict[str, Any] | None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether all files of *folder* are as they were made; files that somebody added are no damage."""
+    """Whether all files of *folder* are as they were made; added ones are no damage."""
     stamp = stamp_of(folder)
     try:
         contents = stamp["contents"] if stamp else None
@@ -243,7 +243,7 @@ def _unversioned(names: Iterable[str]) -> dict[str, str]:
     return links
 
 
-# asked for only when something has to be fetched: pip takes most of a second to say where from
+# called only when something is fetched: pip takes most of a second to say where from
 Places = Callable[[], Indexes]
 OnProgress = Callable[[str], None]
 
@@ -315,7 +315,7 @@ class ToolkitCache(Struct, frozen=True):
         on_progress: OnProgress = silently,
         stop: threading.Event | None = None,
     ) -> Path:
-        """The folder of the unpacked wheel of *pin*; it ends soon after somebody has set *stop*."""
+        """The folder of the unpacked wheel of *pin*; setting *stop* ends this soon."""
         folder, stop = self.component_folder(pin), stop or threading.Event()
 
         def make(part: Path) -> None:
@@ -416,7 +416,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 class KeptToolkit(Struct, frozen=True):
-    """A toolkit of the cache: its size with what it shares with others, and when it was last *used*."""
+    """A toolkit of the cache; *size* includes what it shares with others."""
 
     version: Dotted
     root: Path

@@ -48,7 +48,7 @@ def provided_toolkit(
     environment: Mapping[str, str] = os.environ,
     on_progress: OnProgress = silently,
 ) -> Toolkit:
-    """The toolkit that *spec* asks for, fetched into *store*, by default the user's, if it has to be."""
+    """The toolkit that *spec* asks for, fetched into *store*, by default the user's, if needed."""
     return _installed(spec, environment) or packaged_toolkit(
         spec, store=store, indexes=indexes, on_progress=on_progress
     )
@@ -145,7 +145,7 @@ class ToolkitProvider(Protocol):
 
 
 class Supply(Struct, frozen=True):
-    """What gives toolkits and zig; *writes* if they are fetched for a build, and not only named in its plan."""
+    """What gives toolkits and zig; *writes* if they are fetched, not only named in a plan."""
 
     toolkit: ToolkitProvider
     zig: Callable[[], Path]

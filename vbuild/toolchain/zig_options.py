@@ -12,8 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# of the linker's options, those that zig refuses, and that change neither what is linked nor how it behaves where
-# extension modules are loaded; by their beginnings, and whole; the last take a value, maybe in the next word
+# linker options that zig refuses, and that extension modules can do without; by their beginnings, and whole; the last
+# take a value, maybe in the next word
 _NOT_ZIGS = (
     *("-O", "-Bsymbolic-functions", "-plugin", "-fuse-ld", "-Map", "--trace", "--stats", "--icf", "--lto-"),
     *("--threads", "--no-threads", "--warn-", "--package-metadata", "--exclude-libs", "--push-state", "--pop-state"),
@@ -35,18 +35,18 @@ _ZIGS_KEYWORDS = (
 )
 _NOTHING = ("-mtune=", "-specs=", "-fuse-linker-plugin", "-ffinite-math-only")
 
-# where a project promises that it has no infinities, and has them all the same, gcc lets it be; clang since 19 makes
-# code of it that crashes (annoy 1.17.3, whose search starts from one)
+# code that has infinities although its flags promise none works with gcc, but crashes with clang since 19 (annoy
+# 1.17.3, whose search starts from one)
 _FAST_MATH = frozenset({"-ffast-math", "-Ofast"})
 _HAS_INFINITIES = "-fno-finite-math-only"
 
-# questions about the compiler itself, to which the clang inside zig knows the answer
+# questions about the compiler itself, for the clang inside zig
 _QUESTIONS = ("-dump", "-print-", "--print-")
 _ZIGS_FEATURES = {"fp16": "fullfp16", "simd": "neon", "fp": "fp_armv8"}
 
 
 def command_for(command: "Sequence[str]", arguments: "Sequence[str]", *, target: str) -> "Sequence[str]":
-    """The zig *command* for *arguments*: questions about the compiler go to the clang inside, which knows no glibc."""
+    """The zig *command* for *arguments*; for questions about the compiler, that of the clang inside, without glibc."""
     if not any(word.startswith(_QUESTIONS) for word in arguments) and list(arguments) != ["-v"]:
         return command
     return [f"{word.partition('-gnu.')[0]}-gnu" if word == target else word for word in command]

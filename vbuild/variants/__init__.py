@@ -1,5 +1,4 @@
 """Wheel variants as PEP 817 and PEP 825 define them: labels, properties, indexes, and which wheel a machine gets.
 
-Start with `model`, then `document`, which knows the versions of the format. The commands stamp, index and select are
-the modules of these names.
+Start with `model`, then `document`, which knows the versions of the format.
 """

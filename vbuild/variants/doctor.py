@@ -2,8 +2,8 @@
 
     folders of an environment -> *.dist-info/variant.json -> supported here or not, and what is better
 
-Shared caches and disks bring variants to machines that cannot run them, and no installer checks again. A variant wheel
-keeps its variant.json when it is installed (PEP 825).
+Shared caches and disks bring variants to machines that cannot run them, and no installer checks again. Installed wheels
+keep their variant.json (PEP 825).
 """
 
 from pathlib import Path
@@ -66,7 +66,7 @@ class Diagnosis(Struct, frozen=True):
 
 
 def diagnosed_in(folders: list[str], machine: Machine) -> tuple[Diagnosis, ...]:
-    """The installed variants in *folders*, those that *machine* does not support first, then by name."""
+    """The installed variants in *folders*, unsupported ones first, then by name."""
     diagnoses: dict[str, Diagnosis | None] = {}
     for folder in dict.fromkeys(folders):
         for dist_info in sorted(Path(folder).glob("*.dist-info")):
@@ -95,7 +95,7 @@ def _diagnosis(project: str, version: str, dist_info: Path, machine: Machine) ->
 
 
 def _with_providers(document: Document) -> Document:
-    """*document* with its optional providers on, as when it was chosen, or with the built-in ones if it has none."""
+    """*document* with its optional providers on, as when it was chosen, or with the built-in ones."""
     metadata = document.metadata
     if not metadata.providers and all(namespace in BUILT_IN for namespace in metadata.namespaces):
         return replace(document, schema=Schema.PEP_850, metadata=metadata_for(metadata.namespaces))
@@ -104,7 +104,7 @@ def _with_providers(document: Document) -> Document:
 
 
 def _verdict(document: Document, machine: Machine) -> tuple[bool | None, str | None]:
-    """Whether *machine* supports the variant of *document*, None if vbuild cannot know, and what would be better."""
+    """Whether *machine* supports the variant, None if vbuild cannot know, and what would be better."""
     verdict: bool | None = True
     better = []
     for feature in document.variants[0].features:

@@ -191,7 +191,7 @@ def combine(documents: Iterable[tuple[object, Document]]) -> Document:
     if not pairs:
         raise VariantError("no variant to combine; expected at least one")
     longest_place, longest = max(pairs, key=lambda pair: len(pair[1].metadata.namespaces))
-    # with the place that has them first
+    # with their first place
     by_label: dict[str, tuple[object, Variant]] = {}
     by_properties: dict[tuple[Property, ...], tuple[object, str]] = {}
     for place, document in pairs:
@@ -215,7 +215,7 @@ def combine(documents: Iterable[tuple[object, Document]]) -> Document:
 
 
 def _check_alike(document: Document, longest: Document) -> None:
-    """Refuse *document* if it contradicts the one with the *longest* list of namespaces."""
+    """Refuse *document* if it contradicts *longest*."""
     if document.schema is not longest.schema:
         raise VariantError(f"different schemas: {document.schema.value} and {longest.schema.value}")
     mine, theirs = document.metadata.namespaces, longest.metadata.namespaces
@@ -270,7 +270,7 @@ def _listed(variant: Variant) -> str:
 
 
 class Declaration(Struct, frozen=True):
-    """The metadata that a project's variants share, and the variants that it names."""
+    """A project's variants, and the metadata that they share."""
 
     metadata: VariantMetadata
     variants: tuple[Variant, ...] = ()
@@ -308,7 +308,7 @@ class Declaration(Struct, frozen=True):
 
 
 def _current(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """The document *values* as 850/0.2.0 and notes, if it is of another tool or an earlier draft; else itself.
+    """The document *values* as 850/0.2.0, with notes on other tools and earlier drafts.
 
     What is malformed stays as it is, for the reader to refuse.
     """
@@ -364,7 +364,7 @@ def _table(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _static_provider(
     provider: Mapping[str, Any], properties: Mapping[str, Any], features: object, order: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """*provider* with its static *properties*, those that *features* and *order* name first."""
+    """*provider* with static *properties*, first those in *features* and *order*."""
     first = features if isinstance(features, list) else provider.get(_ORDER) or ()
     names = [*dict.fromkeys([*(name for name in first if name in properties), *properties])]
     return {

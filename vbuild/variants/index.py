@@ -59,7 +59,7 @@ def index(
         raise VariantError(f"{folder}: no such folder of wheels")
     if simple:
         check_index(simple)
-    with turn(folder):  # else another process may read first and write last, without what came between
+    with turn(folder):  # else another process may read first and write last
         if verify:
             check_wheels(wheels_in(folder))
         releases: dict[str, list[tuple[str, Document]]] = {}
@@ -91,7 +91,7 @@ def index(
 
 
 def _notes(documents: Sequence[tuple[str, Document]]) -> Iterator[str]:
-    """Each note once, with the first wheel that it is about, and how many more there are."""
+    """Each note once, with its first wheel, and how many more there are."""
     wheels: dict[str, list[str]] = {}
     for wheel, document in documents:
         for note in document.notes:

@@ -153,7 +153,7 @@ StaticProperties = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class VariantProvider(Struct, frozen=True):
-    """What says which properties of one namespace a machine supports: a static list, or a plugin."""
+    """What says which properties a machine supports: a static list, or a plugin."""
 
     requires: tuple[str, ...] = ()
     plugin_api: str | None = None

@@ -7,9 +7,8 @@
     nvidia :: sm_arch                      90_real > 90_virtual; of several values one must run
     amd :: gfx_arch                        gfx942; of several values one must be there
 
-Not all of these packages are published. Installers carry copies of one version each, and use a copy only if
-``requires`` is one specifier, without marker or extra, that admits its version.
-Order and values are those of uv 0.13.8 and of wheelnext/nvidia-variant-provider.
+Installers carry copies of one version each, and use a copy only if ``requires`` is one specifier, without marker or
+extra, that admits it. Order and values are those of uv 0.13.8 and of wheelnext/nvidia-variant-provider.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,7 +28,7 @@ _OLDEST_GPU = Dotted(5, 0)
 
 
 class BuiltIn(Struct, frozen=True):
-    """A provider that vbuild knows: the version that installers carry, and what it says a machine supports.
+    """A provider that vbuild knows: the version that installers carry, and its answers.
 
     *several* are the features that may have several values.
     """
@@ -62,7 +61,7 @@ def metadata_for(namespaces: Iterable[str], given: Mapping[str, VariantProvider]
 def supported(namespace: str, provider: VariantProvider, machine: Machine) -> Features:
     """The features of *namespace* that *machine* supports, each with its values, best first (PEP 850, providers).
 
-    Nothing for an optional provider, else its static list, else the machine's description, else the built-in answer.
+    Nothing for an optional provider; else its static list, the machine's description, or the built-in answer.
     """
     if provider.optional:
         return ()
@@ -74,7 +73,7 @@ def supported(namespace: str, provider: VariantProvider, machine: Machine) -> Fe
 
 
 def is_answered(namespace: str, provider: VariantProvider) -> bool:
-    """Whether vbuild itself knows what a machine supports of *namespace* under *provider*."""
+    """Whether vbuild knows what a machine supports of *namespace* under *provider*."""
     return namespace in BUILT_IN and BUILT_IN[namespace].is_meant_by(provider)
 
 

@@ -39,12 +39,12 @@ from vbuild.wheel.name import WheelName
 Place = tuple[int, int, int]
 
 _SHOWN = 6
-# after every place there is, so that of two lists that begin alike the longer one is the lower
+# after every place, so that of two lists that begin alike the longer one is lower
 _END: Place = (1 << 30, 0, 0)
 
 
 class Ranked(Struct, frozen=True):
-    """A variant with its rank on a machine, or what the machine lacks to support it."""
+    """A variant with its rank on a machine, or what the machine lacks for it."""
 
     variant: Variant
     rank: tuple[Place, ...]
@@ -67,7 +67,7 @@ class Ranked(Struct, frozen=True):
 
 
 def ranked(document: Document, machine: Machine) -> tuple[Ranked, ...]:
-    """The variants of *document*, the best for *machine* first, those that it does not support last."""
+    """The variants of *document*, the best for *machine* first, unsupported ones last."""
     namespaces = machine.ordered(document.metadata.namespaces)
     features = [supported_features(document.metadata, namespace, machine) for namespace in namespaces]
     places = dict(zip(namespaces, enumerate(features), strict=True))
@@ -275,14 +275,14 @@ def _candidates(
         fits = place is not None and tag is not None
         ranks[file.name] = fits, -(place or 0), -(tag or 0), name.build_order
         candidates.append(Candidate(file, name, fits, why))
-    # PEP 825 leaves what is equal open; uv takes the wheel of one tag before those of several
+    # PEP 825 leaves ties open; uv takes the wheel of one tag before those of several
     candidates.sort(key=lambda candidate: (len(candidate.name.tags) > 1, candidate.file.name))
     candidates.sort(key=lambda candidate: ranks[candidate.file.name], reverse=True)
     return _admitted(candidates, machine)
 
 
 def _placed(label: str | None, index: str, variants: tuple[Ranked, ...] | None) -> tuple[int | None, str]:
-    """Where wheels of *label* stand among the *variants* of *index*, and why; None if the machine cannot have them."""
+    """The rank of *label* among the *variants* of *index*, and why; None if the machine cannot have it."""
     if label is None:
         return len(variants or ()), "no variant: after every variant that fits"
     if variants is None:

@@ -34,7 +34,7 @@ PROVENANCE, ATTESTATION = ".provenance", ".attestation"
 
 # bytes of a file of attestations: one has ten thousand
 _LARGEST = 1 << 20
-# extensions of Fulcio's certificates, and PyPI's own form of the last two for each kind of publisher
+# extensions of Fulcio's certificates, and PyPI's form of the last two by publisher
 # https://github.com/sigstore/fulcio/blob/main/docs/oid-info.md
 _OIDS = "1.3.6.1.4.1.57264.1."
 _ISSUER, _SIGNER, _REPOSITORY, _CONFIG = (f"{_OIDS}{number}" for number in (8, 9, 12, 18))
@@ -78,7 +78,7 @@ def attested(verdict: Verdict, request: AttestationRequest) -> Verdict:
 
 
 def attested_files(files: Iterable[tuple[str, str, Path]], request: AttestationRequest) -> Iterator[Finding]:
-    """What the provenance of each of *files*, name, SHA-256 and path of the provenance, says of it.
+    """What the provenance of each of *files* (name, SHA-256, path of the provenance) says.
 
     `WheelError` if the root of trust or a provenance cannot be read.
     """
@@ -226,6 +226,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _first(error: BaseException) -> str:
-    """The first lines of *error* as one: pydantic's second is the place of what the third says."""
+    """The first lines of *error* as one: pydantic has the place in the second."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return ": ".join(line for line in lines[:3] if not line.startswith("For further")) or type(error).__name__

@@ -3,7 +3,7 @@
     wheels -> environments -> rounds, in each round every wheel once -> figures -> ratios to the first wheel
 
 It prints a line for each figure, such as ``encrypt 12.5 ms``, or the JSON of pyperf or pytest-benchmark. As wheels take
-turns, what else the machine does falls on all alike: a ratio is of two times in the same round.
+turns, other load falls on all alike: a ratio is of two times in the same round.
 
 A level is worth a wheel if it is faster than the next lower level that stays, or the plain wheel.
 """
@@ -40,7 +40,7 @@ from vbuild.wheel.name import WheelName
 
 PUBLISHED = "published"
 _TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-# as people print them, as `python -m timeit` does, and as `pyperf timeit` does with the deviation behind
+# as people, `python -m timeit`, and, with a deviation, `pyperf timeit` print them
 _LINE = re.compile(
     r"(?P<name>\S.*?)[:=\s]\s*(?P<value>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>[nuµm]?)s(?:ec)?"
     r"(?: per loop| \+- .*)?"
@@ -55,7 +55,7 @@ Figures = Mapping[str, float]
 
 
 class BenchRatio(Struct, frozen=True):
-    """How many times faster than another wheel: the *median* of the rounds, and *low* and *high*, its spread.
+    """How many times faster than another wheel: the *median* of the rounds and its spread.
 
     From five rounds on, the median of infinitely many is between these in fifteen of sixteen cases.
     """
@@ -77,10 +77,10 @@ class BenchRatio(Struct, frozen=True):
 
 
 class BenchedWheel(Struct, frozen=True):
-    """A *wheel* with the medians of its figures, in seconds, and ratios to the first; *untried* says why it has none.
+    """A *wheel* with the medians of its figures, in seconds, and ratios to the first; or why it is *untried*.
 
-    Its *title* is its label, ``plain``, or ``published``. Without it, machines of its level get the wheel *below*, to
-    which its *gain* is a ratio.
+    Its *title* is its label, ``plain``, or ``published``. Its *gain* is over the wheel *below*, which machines of its
+    level get without it.
     """
 
     wheel: str
@@ -152,9 +152,8 @@ def bench(
 ) -> BenchReport:
     """Time *wheels*, and the *published* one, as *settings* say; one above this machine's level is not run.
 
-    There are up to three times the rounds asked for as long as the noise hides whether a level brings enough.
-    `WheelError` if a wheel cannot be installed, or if the bench fails, or prints no figures, or other ones in another
-    run.
+    There are up to three times the rounds asked for while noise hides whether a level brings enough. `WheelError` if a
+    wheel cannot be installed, or if the bench fails, or prints no figures, or other ones in another run.
     """
     every = [_Subject(wheel, claimed_cpu(wheel)) for wheel in wheels]
     if published:
@@ -233,14 +232,14 @@ class _Subject(Struct, frozen=True):
         return f"{self.wheel.name}{', as published' if self.is_published else ''}"
 
     def gain(self, other: "_Subject") -> BenchRatio:
-        """How many times faster than the *other*: the geometric mean over the figures, of each round."""
+        """How many times faster than the *other*: each round's geometric mean of the figures."""
         pairs = zip(self.figures, other.figures, strict=True)
         means = (statistics.fmean(log(theirs[name] / ours[name]) for name in ours) for ours, theirs in pairs)
         return _ratio([exp(mean) for mean in means])
 
 
 class _Kind(Struct, frozen=True):
-    """How a bench is run: its *words* may be ``{python}``, and ``{output}``, a file for figures as JSON."""
+    """How a bench is run: *words* may be ``{python}``, and ``{output}``, a file for JSON."""
 
     words: tuple[str, ...]
     script: Path | None = None
@@ -346,7 +345,7 @@ def _check_same(subjects: Sequence[_Subject]) -> None:
 
 
 def _decided(subjects: Sequence[_Subject], why: str, min_gain: float | None) -> list[BenchedWheel]:
-    """Each of *subjects*, and of a level its gain over the next lower one that stays: the lowest come first."""
+    """Each of *subjects*, and a level's gain over the next lower one that stays, the lowest first."""
     first = subjects[0]
     wheels = [_benched(subject, first, why) for subject in subjects]
     order = sorted(range(1, len(subjects)), key=lambda number: _rank(subjects[number].cpu))

@@ -3,8 +3,8 @@
     qemu-x86_64 -cpu qemu64,+ssse3,...,-avx,...    has every feature of the level, and none above
     qemu-aarch64 -cpu cortex-a76                   the processor with every feature of the version, and the fewest above
 
-What it runs and what it stops is measured: a program with an instruction of each feature is run in it. What a process
-maps, and where a signal ended it, the emulator writes to a log:
+What it runs and stops is measured, by a program with an instruction of each feature. It logs what a process maps, and
+where a signal ended it:
 
     openat(-100,"/.../demo/_c.so",O_RDONLY|O_CLOEXEC) = 4
     mmap(0x000000400286f000,8192,PROT_EXEC|PROT_READ,MAP_PRIVATE|MAP_FIXED,4,0x1000) = 0x000000400286f000
@@ -39,7 +39,7 @@ from vbuild.verification.installed_wheel import mapped
 
 _SECONDS = 60.0
 _LONGEST = 15  # bytes of an instruction
-# what dispatch that knows processors by their numbers sees: an early Opteron, Nehalem, Haswell, Skylake
+# seen by dispatch by model numbers: an early Opteron, Nehalem, Haswell, Skylake
 _MODELS = {"v1": "", "v2": "6,model=26", "v3": "6,model=60", "v4": "6,model=85"}
 # qemu's Arm processors, with those of newer versions; features cannot be chosen one by one
 _ARM_MODELS = (
@@ -99,7 +99,7 @@ _ABOVE_ALL = ("avx", "amx")
 _FLAGS = re.compile(r"^(flags\s*:)(.*)$", re.MULTILINE)
 # an older processor takes the first for bsr; qemu has the second with RDRAND
 _NEVER_REFUSED = frozenset({"LZCNT", "RDSEED"})
-# where programs of the other machine find their loader and libraries: qemu's own place, Debian's, and cross compilers'
+# loader and libraries of the other machine: qemu's own place, Debian's, cross compilers'
 _PREFIXES = ("/usr/gnemul/qemu-{}", "/etc/qemu-binfmt/{}", "/usr/{}-linux-gnu", "/")
 _LOADERS = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
 # system calls of x86-64 Linux: write, fork, exit, wait4
@@ -113,7 +113,7 @@ _STOPPED = re.compile(r"--- SIGILL \{.*si_addr\s*=\s*(?P<address>0x[0-9a-f]+)")
 
 
 class Emulator(Struct, frozen=True):
-    """qemu's emulator of *machine* for single programs; *prefix* has the loader and libraries of another machine."""
+    """qemu's emulator of *machine* for programs; *prefix* has the loader and libraries."""
 
     path: Path
     version: str
@@ -129,7 +129,7 @@ class Emulator(Struct, frozen=True):
         return f"qemu-{self.machine} {self.version}"
 
     def command(self, cpu: Cpu) -> tuple[str, ...]:
-        """The command before a program that sees the features of *cpu*, and those that `passing` names."""
+        """The command before a program that sees the features of *cpu* and those of `passing`."""
         name = processor(cpu) if cpu.machine == "x86_64" else _arm_model(self, cpu)[0]
         return self.on(name)
 
@@ -145,7 +145,7 @@ class Emulator(Struct, frozen=True):
         return (str(self.path), *(("-L", str(self.prefix)) if self.prefix else ()), "-cpu", "max")
 
     def why_not(self, cpu: Cpu) -> str | None:
-        """Why it cannot judge code for *cpu*; None if it runs what such processors do, and what `passing` names."""
+        """Why it cannot judge code for *cpu*, or None."""
         return _why_not(self, cpu)
 
     def passing(self, cpu: Cpu) -> frozenset[str]:
@@ -254,7 +254,7 @@ def _arm_runs(emulator: Emulator) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 @cache
 def _arm_model(emulator: Emulator, cpu: Cpu) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The processor that is most like *cpu*, the features that it lacks, and those that it has beyond *cpu*'s."""
+    """The processor most like *cpu*, the features that it lacks, and those beyond *cpu*."""
     wanted = tuple(sorted(cpu.features))
     models = []
     for name, runs in _arm_runs(emulator):
@@ -303,7 +303,7 @@ def _arm_program() -> bytes:
 
 
 def _program() -> bytes:
-    """A program that runs each instruction in a process of its own, and writes how these ended, 8 bytes each."""
+    """A program that runs each instruction in a process, and writes how these ended, 8 bytes each."""
     # sub rsp, 1024; and rsp, -64
     code = [bytes.fromhex("4881ec000400004883e4c0")]
     for number, instruction in enumerate(_INSTRUCTIONS.values()):
@@ -329,7 +329,7 @@ def _executable(body: bytes, machine: int) -> bytes:
 
 
 def stopped_at(logs: Iterable[Path]) -> StoppedAt | None:
-    """Where SIGILL ended a process, by the emulator's *logs*, one for each process; None if none was ended by it."""
+    """Where SIGILL ended a process, by the emulator's *logs*, one for each process; or None."""
     return next(filter(None, map(_stopped_at, sorted(logs))), None)
 
 
@@ -347,7 +347,7 @@ def _stopped_at(log: Path) -> StoppedAt | None:
                 offset = int(match["offset"], 0)
                 maps.append((range(start, start + int(match["size"])), opened[match["file"]], offset))
             elif match := _STOPPED.search(text):
-                # a handler may come first: the last one is that which ended it
+                # a handler may come first: the last one ended it
                 address = int(match["address"], 16)
                 places = (
                     (path, address - part.start + offset) for part, path, offset in reversed(maps) if address in part

@@ -48,7 +48,7 @@ _OLDEST_GLIBC, _MUSL = 5, ("musllinux_1_2", "musllinux_1_1")
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _CPYTHON = re.compile(r"cp(?P<major>\d)(?P<minor>\d+)")
 _PYTHON = re.compile(r"python3\.\d+t?")
-# pip builds what a requirement names by its URL, although it is to take wheels only: so it may start no Python either
+# pip builds requirements by URL although it is to take wheels only: so it may start no Python
 _WITHOUT_BUILDS = """
 import runpy, sys
 def refuse(event, arguments):
@@ -106,7 +106,7 @@ class TargetPython(Struct, frozen=True):
     def options(self, installer: "Installer") -> list[str]:
         if installer is Installer.UV:
             return ["--python-version", self.version, "--python-platform", str(self.uv_platform)]
-        # pip takes environment markers from the Python that runs it, whatever these options say
+        # pip takes environment markers from its own Python, whatever these options say
         words = ["--python-version", self.version, "--implementation", self.implementation, "--abi", self.abi]
         return words + [f"--platform={tag}_{self.platform.machine}" for tag in self._platform_tags()]
 
@@ -160,10 +160,10 @@ class Installer(StrEnum):
 
 
 class WheelEnvironment(Struct, frozen=True):
-    """Where a wheel is installed: *packages* is site-packages in *folder*; *python* is None if none here can run it.
+    """Where a wheel is installed: *packages* is site-packages; *python* is None if none here runs it.
 
-    *left_out* are required projects that are not installed, for the installer's *reason*; with a reason alone, none is.
-    *machine* is that of the Python if it is another than this one.
+    *left_out* are required projects not installed, for the installer's *reason*; with a reason alone, none is.
+    *machine* is the Python's if it is not this one.
     """
 
     folder: Path
@@ -175,9 +175,9 @@ class WheelEnvironment(Struct, frozen=True):
 
 
 class WheelSources(Struct, frozen=True):
-    """Where installers find packages: folders of wheels, and indexes; *builds* what has no wheel, which runs its code.
+    """Where installers find packages: folders of wheels, and indexes; *builds* runs code of packages without a wheel.
 
-    *companions* are the projects of the companion wheels in these folders.
+    *companions* are projects of companion wheels there.
     """
 
     links: tuple[Path, ...]
@@ -257,8 +257,8 @@ def make_environment(
 ) -> WheelEnvironment:
     """A new environment of *python* in *folder*, made by uv: *wheel*, and what it and its test *requires*.
 
-    That of a Python of another machine gets wheels only. A wheel that *is_enough_alone* is installed alone if what is
-    required cannot be had. `RepackageError`, with uv's reason, if it cannot be made.
+    Pythons of other machines get wheels only. A wheel that *is_enough_alone* is installed alone if requirements cannot
+    be had. `RepackageError`, with uv's reason, if it cannot be made.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
@@ -296,7 +296,7 @@ def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
 
 
 def variables() -> dict[str, str]:
-    """For a process in an environment: the variables a build sees, less those that lead elsewhere."""
+    """For an environment's process: the variables a build sees, less those that lead elsewhere."""
     return undisturbed(passed(os.environ))
 
 

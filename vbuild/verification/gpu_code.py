@@ -27,7 +27,7 @@ from vbuild.verification.model import Finding, LibraryGpus, Severity, VerifyRule
 _ARCH, _LOWER_BOUND = (Vendor.NVIDIA, "sm_arch"), (Vendor.NVIDIA, "cuda_version_lower_bound")
 _GFX = (Vendor.AMD, "gfx_arch")
 _VALUE = re.compile(r"(?P<number>\d{2,3})_(?P<kind>real|virtual)", re.ASCII)
-# these sections hold nothing but containers: what cannot be read in them is damaged, or newer than vbuild
+# these sections hold only containers: what is unreadable is damaged, or newer than vbuild
 DEVICE_SECTIONS = frozenset(name for form in FORMS for name in form.sections)
 
 
@@ -41,7 +41,7 @@ class GpuClaim(Struct, frozen=True):
 
     @classmethod
     def of(cls, variant: Variant) -> tuple[Self, tuple[Finding, ...]]:
-        """The claim of *variant*, and a finding for each value that no installer ever asks for."""
+        """The claim of *variant*, and a finding for each value that no installer asks for."""
         findings: list[Finding] = []
         archs: dict[str, list[Arch]] = {"real": [], "virtual": []}
         targets: list[GpuTarget] = []
@@ -86,7 +86,7 @@ def _mistaken(value: str) -> str | None:
 
 
 class LibraryCode(Struct, frozen=True):
-    """The GPU code of one library: its fatbins by what they offer; *beside* is code that only the library reads."""
+    """The GPU code of one library: fatbins by offers; *beside* is code that only the library reads."""
 
     fatbins: Mapping[tuple[GpuOffer, ...], int]
     machine: tuple[str, ...]

@@ -6,8 +6,8 @@
     load       each of these files, by dlopen with RTLD_NOW in a process of its own
     import     each top-level package
 
-A wheel for another Python or another machine is installed and resolved only. It may lack requirements, because few
-wheels are published for a future Python.
+A wheel for another Python or machine is installed and resolved only. It may lack requirements: a future Python has few
+wheels.
 
 glibc's loader loads breadth-first from a root. A name that is loaded already, as SONAME or as it was asked for, needs
 no search. glibc-hwcaps folders are left out: a library there replaces one elsewhere.
@@ -103,7 +103,7 @@ class InstallCheck(Struct, frozen=True):
 
 
 class LoaderNeed(Struct, frozen=True):
-    """One NEEDED name as the loader meets it; *via* is how RPATHs find it, even if it *is_loaded* already.
+    """A NEEDED name as the loader meets it; *via* is how RPATHs find it, even if it *is_loaded*.
 
     *provider* is the file, relative to site-packages, or absolute if outside the environment; None for a library of the
     platform or the driver. *searched* are the entries of the RPATHs that the loader reads.
@@ -122,14 +122,14 @@ class LoaderNeed(Struct, frozen=True):
 
     @property
     def is_met_by_order(self) -> bool:
-        """Whether the loader continues only because something else was loaded before."""
+        """Whether only what was loaded before lets the loader continue."""
         return self.is_loaded and self.via in _UNMET
 
 
 class Loader:
-    """The loader in the environment in *folder*; paths are relative to its site-packages, *packages*.
+    """The loader in the environment in *folder*; paths are relative to *packages*.
 
-    *own* are the paths of the wheels under test, which may use what *platforms* promise, and others what any does.
+    *own* are the wheels under test, which may use what *platforms* promise; others what any does.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ class _CheckSteps:
         self.notes.append(InstallFinding(step, what))
 
     def resolve(self) -> None:
-        """Resolve every NEEDED entry as the loader does; what one root does not find counts as not found."""
+        """Resolve every NEEDED entry as the loader does; each root has to find it."""
         environment = self.environment
         loader = Loader(
             environment.packages, folder=environment.folder, own=tuple(self.installed.files), platforms=self.platforms
@@ -326,7 +326,7 @@ class _CheckSteps:
         machines = {platform.machine for platform in self.platforms} or {os.uname().machine}
         loadable = tuple(path for path, file in self.installed.files.items() if file.outline.machine in machines)
         first = self.installed.roots()
-        # a file that something needs, and that nothing leads to, can only be loaded on its own
+        # a needed file that nothing leads to can only be loaded on its own
         for root in dict.fromkeys((*first, *loadable)):
             if root not in loadable or (root in reached and root not in first):
                 continue

@@ -44,7 +44,7 @@ _WORD = re.compile(r"[^\W\d]\w*")
 _MODULE = re.compile(r"(?P<name>[^\W\d]\w*)(?:\.py|(?:\.[\w-]+)?\.so)")
 _SECONDS = 300.0
 _ABSENT = re.compile(r"(?P<name>[^\s:]+): cannot open shared object file")
-# what dlopen says if a library, or something in it that was linked against, is missing
+# what dlopen says of a missing library or symbol
 _UNRESOLVED = re.compile(
     r"undefined symbol: .+|version `.+' not found|cannot open shared object file|symbol .+ not found"
 )
@@ -93,8 +93,8 @@ _BUFFER = 1 << 16
 class InstalledWheel(Struct, frozen=True):
     """The ELF files of a wheel and its companion wheels by path from site-packages.
 
-    *named* are libraries of the wheel itself that Python code or another file names, and may open. *imports* are its
-    top-level packages and modules; *projects* all that are installed.
+    *named* are the wheel's libraries that Python code or another file names, and may open. *imports* are top-level
+    packages and modules; *projects* all that are installed.
     """
 
     files: Mapping[str, Loading]
@@ -215,7 +215,7 @@ def _imports(paths: Iterable[str]) -> Iterator[str]:
 
 
 class ProbeResult(Struct, frozen=True):
-    """The last line of the *error*, its *causes*, among them the loader's message, and the files that were *mapped*."""
+    """The last line of the *error*, its *causes* with the loader's message, and the *mapped* files."""
 
     error: str | None = None
     causes: tuple[str, ...] = ()
@@ -245,7 +245,7 @@ class ProbeResult(Struct, frozen=True):
 
 
 def try_load(path: Path, python: Path, *, after: Sequence[str] = ()) -> ProbeResult:
-    """Load the file at *path* in a process of *python*, which imports the modules *after* first."""
+    """Load *path* in a process of *python*, which imports the modules *after* first."""
     return _probed(python, str(path), after)
 
 

@@ -3,8 +3,8 @@
     GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F    hides features of this processor from all child processes
     qemu-x86_64 -cpu NAME                       emulates another processor
 
-``ld.so --help`` lists the folders that the loader then searches; a level is tried only if they are those of that level.
-The first changes what glibc's loader sees, and stops no code of a higher level; `vbuild.verification.emulator` does.
+A level is tried only if ``ld.so --help`` then lists its folders. The first changes what glibc's loader sees, and stops
+no code of a higher level; `vbuild.verification.emulator` does.
 https://sourceware.org/glibc/manual/latest/html_node/Hardware-Capability-Tunables.html
 """
 
@@ -38,7 +38,7 @@ _SEARCHED = re.compile(rf"^\s+x86-64-({'|'.join(LEVELS)}) \(supported, searched\
 _LOADER_VARIABLES = frozenset(
     {"LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "GLIBC_TUNABLES"}
 )
-# by which libraries take the processor for another than it says it is: in the emulator that ends by SIGILL
+# by which libraries assume another processor: SIGILL in the emulator
 _OF_ANOTHER_CPU = frozenset(
     {"ARROW_USER_SIMD_LEVEL", "ATEN_CPU_CAPABILITY", "BLIS_ARCH_TYPE", "DNNL_MAX_CPU_ISA", "GLIBC_TUNABLES"}
     | {"MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES"}
@@ -87,8 +87,8 @@ METHODS = (LevelMethod.TUNABLES, LevelMethod.QEMU)
 class LevelRun(Struct, frozen=True, rename={"method": "way", "is_tested": "tested"}):
     """A run of a wheel as processors of *level* see it; *untried* says why there was none.
 
-    *loaded* are the copies of libraries that the loader took. *illegal* are instructions of the wheel above the level
-    that ended a process. *instead* says why the level is not the wheel's own.
+    *loaded* are the loader's copies of libraries. *illegal* are instructions above the level that ended a process.
+    *instead* says why the level is not the wheel's own.
     """
 
     level: str
@@ -267,7 +267,7 @@ def _became(run: LevelRun) -> str:
 class LevelHost(Struct, frozen=True):
     """The machine and the C library that a Python, *program*, runs on: its dynamic *loader*, and the *glibc* version.
 
-    *as_is* is how it runs without a level; if it is of another machine, in the emulator of all features.
+    *as_is* is how it runs without a level; on another machine, in the emulator of all features.
     """
 
     program: Path
@@ -352,7 +352,7 @@ class LevelHost(Struct, frozen=True):
         return self._launched(emulator, emulator.on(processor), features)
 
     def _launched(self, emulator: Emulator, before: tuple[str, ...], features: Collection[str]) -> "Launch":
-        # what is in qemu's folder of the other machine is read instead of ours: some ask this file, not the processor
+        # qemu's folder of the other machine has precedence: some ask this file, not the processor
         is_seen = emulator.machine == "x86_64" and emulator.prefix is None and _CPUINFO.is_file()
         seen = cpuinfo(features, _CPUINFO.read_text(encoding="utf-8")) if is_seen else ""
         return Launch(before=before, program=self.program, cpuinfo=seen)
@@ -395,7 +395,7 @@ class Launch(Struct, frozen=True):
 
     @contextmanager
     def replacing(self, python: Path) -> Iterator[None]:
-        """Within the block, every start of *python* in its virtual environment goes through this command."""
+        """In the block, every start of *python* in its environment goes through this command."""
         if self.program is None:
             yield
             return

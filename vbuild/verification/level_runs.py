@@ -3,10 +3,9 @@
     wheel -> uv -> fresh environment -> for each level and method: import modules, run the test, read LD_DEBUG
           -> LevelReport
 
-For each library, the loader must take the best copy for the level: a fast copy that is never loaded still passes every
-test. A wheel without copies is run as it is, and in an emulator of its level, where an instruction above the level ends
-the process. LD_DEBUG=libs logs which files the loader tries: the last one for a name is the one it loads, if that
-exists.
+The loader must take the best copy of each library: a copy that is never loaded passes every test. A wheel without
+copies is run as it is, and in an emulator, where an instruction above the level ends the process. LD_DEBUG=libs logs
+which files the loader tries: it loads the last one for a name, if that exists.
 https://man7.org/linux/man-pages/man8/ld.so.8.html
 """
 
@@ -99,9 +98,8 @@ os._exit(0)
 class LevelSettings(Struct, frozen=True, kw_only=True):
     """How to run a wheel at each level.
 
-    *check* is the test to run, *cpu* the level of a wheel that claims none. Requirements may also be in *links*, by
-    default the wheel's folder; what has no wheel is built if it *builds*. The wheel is also run on qemu's *processors*.
-    The output of commands is appended to *log*.
+    *cpu* is the level of a wheel that claims none. Requirements may be in *links*, by default the wheel's folder; what
+    has no wheel is built if it *builds*. The wheel is also run on qemu's *processors*.
     """
 
     check: Check = Check()
@@ -118,7 +116,7 @@ class LevelSettings(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """The result of importing the module *name*: the *error*, and the *missing* module if that caused it.
+    """The result of importing *name*: the *error*, and the *missing* module if that caused it.
 
     *place* is the innermost file of Python code that the error came through.
     """
@@ -314,7 +312,7 @@ def python_for(name: WheelName) -> Path:
 
 
 class _LevelRunner(Struct, frozen=True):
-    """Runs an installed wheel at a level; *copies* are the levels of its libraries by the path of the baseline's."""
+    """Runs an installed wheel at a level; *copies* are the levels by the baseline's path."""
 
     environment: WheelEnvironment
     python: Path
@@ -416,7 +414,7 @@ class _LevelRunner(Struct, frozen=True):
         if not (launch.before and failed):
             return failed
         with self._process(self.host.as_is, "[as it is]") as process:
-            # what this machine's own processor cannot import either says nothing of the level
+            # modules that fail on this machine's processor say nothing of the level
             names = [result.name for result in failed]
             here_too = {result.name for result in import_each(names, self.python, process) if result.error}
         return [result for result in failed if result.name not in here_too and not self._is_asked_for(result.name)]

@@ -42,11 +42,11 @@ from vbuild.verification.python_tests import is_asked_for
 _MACHINE = "x86_64"
 _V3 = X86_64_LEVELS.index("v3")
 _V4 = X86_64_LEVELS.index("v4")
-# bytes of own code in which a compiler for v3 always finds a use for a VEX instruction, as for a move of 32 bytes;
-# start-up code and an empty module have 2 KB
+# bytes of own code in which a compiler for v3 always uses a VEX instruction; start-up code and an empty module have 2
+# KB
 _ENOUGH = 16384
 _SHOWN = 3
-# doubts that are nothing to go by: nobody knows who runs that code
+# doubts without meaning: nobody knows who runs that code
 _OPEN = frozenset({Doubt.UNFOLLOWED, Doubt.UNCLEAR})
 _SYSTEMS = {"windows": "Windows", "macos": "macOS"}
 _NAME = re.compile(r"[\w.]+")
@@ -59,7 +59,7 @@ _BYPASSED = (
 _ASKED_BY_PYTHON = "Python code loads it after a question about the CPU, which was not run"
 # functions that run when Python imports a module, the second one of Cython
 _INITIALISERS = ("PyInit_", "__pyx_pymod_exec_")
-# functions for which instructions are looked up: that takes longer than all the rest
+# functions whose instructions are shown: that takes longer than all the rest
 _SHOWN_INSTRUCTIONS = 1000
 
 
@@ -75,7 +75,7 @@ def can_disassemble(machine: str) -> bool:
 
 
 class Claim(Struct, frozen=True):
-    """The level that code has to keep to; *is_explicit* if somebody named it, otherwise it is the baseline.
+    """The level that code has to keep to: the baseline unless it *is_explicit*.
 
     *is_folders*: it is that of a glibc-hwcaps folder. *system* asks for more than the level.
     """
@@ -122,16 +122,16 @@ class _Judgement(Struct, frozen=True):
     asks: bool
 
 
-# the same for all wheels with the same host code: those for several GPUs, and a wheel before and after it is stamped;
-# it takes nearly all of the time, and a few kilobytes
+# the same for all wheels with the same host code: several GPUs, before and after the stamp; nearly all of the time, and
+# a few kilobytes
 _JUDGEMENTS: OncePerKey[bytes, Mapping[str, _Judgement]] = OncePerKey(most=64)
 
 
 class Levels:
     """Checks the libraries of one wheel against its claim; *baseline* finds the baseline build of a library by path.
 
-    *sources* reads the wheel's Python code; *published* gives the CPU features that the published wheel chooses code
-    for in the library at a path.
+    *sources* reads Python code; *published* gives the CPU features that the published wheel's library at a path chooses
+    code for.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Levels:
         self._isas = {path: judged.isa for path, judged in self._judged.items()}
 
     def _key(self) -> bytes:
-        """A digest of all that `_judgements` depends on; not of GPU code, nor of where that is."""
+        """A digest of all that `_judgements` depends on; not of GPU code or its place."""
         digest = blake2b(digest_size=32)
         for path, elf in self._libraries.items():
             if elf.machine != self._claim.cpu.machine:
@@ -284,7 +284,7 @@ class Levels:
             for number, (judged, doubt) in enumerate(zip(unexplained, doubts, strict=True))
         )
         own = own_rank(violations)
-        # where nothing asks the CPU, nothing is chosen, and a doubt says only that not all is known
+        # where nothing asks the CPU, nothing is chosen, and a doubt means little
         is_choice = judgement.asks or any(violation.doubt == _ASKED_BY_PYTHON for violation in violations)
         dispatched = judgement.dispatched | (chosen(violations) if is_choice else frozenset())
         library = LibraryIsa(
@@ -328,7 +328,7 @@ class Levels:
                 yield "the baseline build has the same: no flag for the level caused it"
             elif is_asked():
                 yield _ASKED_BY_PYTHON
-            # where a test was seen that forgets a feature, the published wheel may have the same fault
+            # the published wheel may have a test that forgets a feature, too
             elif judged.doubt in _OPEN and above == judged.features and above <= published:
                 yield f"{judged.doubt}; the published wheel chooses code for the same CPU features"
             elif judged.doubt == Doubt.MASKED:
@@ -392,7 +392,7 @@ class Levels:
 def chosen(violations: Iterable[Violation]) -> frozenset[str]:
     """The features that code of one library may be chosen for at run time, as the doubt about *violations* says.
 
-    What other code of it needs without a test is a baseline of its own, and so is all of that level.
+    What its other code needs without a test is its own baseline, as is all of that level.
     """
     needed: set[str] = set()
     doubted: set[str] = set()
@@ -457,7 +457,7 @@ def _accepting(path: str, violations: Sequence[Violation]) -> list[str]:
     names = [violation.function for violation in violations]
     if is_grafted(path) or len(names) > _SHOWN or not all(map(_NAME.fullmatch, names)):
         return [pattern_of(path)]
-    # the hash that rustc gives a function is another after each change of the compiler or its flags
+    # rustc's hash of a function changes with the compiler and its flags
     return [f"^{RUST_HASH.sub('', name)}{'' if RUST_HASH.search(name) else '$'}" for name in names]
 
 

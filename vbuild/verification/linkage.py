@@ -183,7 +183,7 @@ class LinkageCheck:
         """What no library defines that *elf* is loaded with, if all that it needs is known.
 
         CPython binds each symbol when it loads a module. Libraries of glibc, gcc and CUDA give each a version, but
-        Python brings those of glibc to modules that were not linked with them: their names are this machine's.
+        modules not linked with glibc's get them through Python: names are this machine's.
         """
         needed = {edge.name for edge in self._edges[path] if edge.via not in _WITHIN}
         if not self._is_glibc or not all(map(_VERSIONING.match, needed)):

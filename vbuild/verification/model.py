@@ -118,10 +118,10 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 class Violation(Struct, frozen=True):
-    """A function, at the hexadecimal *address*, that needs more than the claimed level, and why.
+    """A function, at the hexadecimal *address*, that needs more than the claimed level.
 
-    Of thousands of violations, only the first have *instructions*. *way* names the functions and tables that lead to it
-    without a test of the processor. *doubt* says why it may be none.
+    Only the first violations have *instructions*. *way* names the functions and tables that lead to it without a test
+    of the processor. *doubt* says why it may be none.
     """
 
     function: str
@@ -147,7 +147,7 @@ class Violation(Struct, frozen=True):
         return f"{self.function} ({first})" + (f" called without a test by {' > '.join(way)}" if way else "")
 
 
-# of functions above the level, what is right, and what is not, each in a word for a table and in words for a sentence
+# kinds of functions above the level, right and wrong, for a table and for a sentence
 _RIGHT: Mapping[str, str] = {
     Reason.TESTED: "tested",
     Reason.UNREACHED: "never reached",
@@ -169,8 +169,8 @@ _SAME = {
 class LibraryIsa(Struct, frozen=True):
     """What the code of one library needs: bytes of code, the highest level used, and the functions above the claim.
 
-    *accepted* counts functions above the claim that may be there, by reason; *dispatched* are the features that these
-    need, and those of violations that may be none.
+    *accepted* counts permitted functions above the claim, by reason; *dispatched* are features of these, and of
+    doubtful violations.
     """
 
     member: str
@@ -187,7 +187,7 @@ class LibraryIsa(Struct, frozen=True):
 
     @property
     def functions(self) -> Iterator[tuple[str, int]]:
-        """How many functions above the level there are of each kind: ``tested``, ``not shown``, ``untested``, ..."""
+        """The number of functions above the level by kind: ``tested``, ``not shown``, ..."""
         yield from ((_RIGHT.get(reason, reason), count) for reason, count in self.accepted.items())
         yield from Counter(violation.kind for violation in self.violations).items()
 
@@ -200,8 +200,8 @@ class LibraryIsa(Struct, frozen=True):
 class LibraryGpus(Struct, frozen=True):
     """The GPUs that the code of one library is for: *fatbins* that the runtime chooses from, with their architectures.
 
-    *served* says how the code serves each GPU that the wheel claims or has code for. *beside* names what else there is
-    code for, which the library's own code chooses.
+    *served* says how it serves each GPU that the wheel claims or has code for. *beside* names code that the library
+    itself chooses.
     """
 
     member: str
@@ -237,7 +237,7 @@ class LibraryGpus(Struct, frozen=True):
 
 
 def _served(data: Mapping[str, Any]) -> GpuServed:
-    # of names nothing is refused, because the code may be for a GPU that is newer than vbuild
+    # no names are refused: code may be for a GPU newer than vbuild
     name = data["gpu"]
     device = Arch(int(name.removeprefix(_SM))) if name.startswith(_SM) else GpuTarget(name)
     return GpuServed(device, data["machine"], data["jit"], data["nothing"])

@@ -8,8 +8,8 @@
     files, tags     other files that are missing, a newer glibc: warnings
     size            of the compiled modules, and of their code: a note, or a warning if it is twice as much
 
-Names of modules are compared without the tag of the ABI: ``_aes.abi3.so`` and ``_aes.cpython-311-….so`` are one, as
-are those in ``lib`` and ``lib64``. The likely cause of a loss is a call of the compiler that failed.
+Names of modules are compared without the tag of the ABI: ``_aes.abi3.so`` and ``_aes.cpython-311-….so`` are one, as are
+those in ``lib`` and ``lib64``.
 
 How much of the code differs from the plain build's is what a CPU level can bring at most. Functions are compared by
 their instructions, without the addresses in them.
@@ -52,18 +52,18 @@ from vbuild.wheel.name import WheelName
 _ABI_TAG = re.compile(r"\.(abi3|cpython-[\w-]+|pypy[\w-]+)(?=\.so$)")
 # CMake and Meson install libraries in the one of the two that is usual on the machine
 _LIB64 = re.compile(r"(^|/)lib64(?=/)")
-# names that C keeps for compilers and their own libraries, parts of which are linked into what they make
+# names that C keeps for compilers and their libraries, which are linked in
 _RESERVED = re.compile(r"_[_A-Z]")
-# among which each release of a compiler chooses others for the same functions; of AVX-512, registers of any length
+# compilers choose among these differently; of AVX-512, registers of any length
 _CHOICES = (frozenset({"BMI1", "BMI2", "LZCNT"}), frozenset({"AVX512F", "AVX512VL"}))
-# which processors have together, so that code that is chosen for one may use the others
+# which processors have together, so code chosen for one may use the others
 _AVX512 = frozenset({"AVX512F", "AVX512VL", "AVX512BW", "AVX512DQ", "AVX512CD"})
 _ADDED = re.compile(r"(-[0-9a-f]{8})?\.so(\.\d+)*$")
 _FOR_CUDA = re.compile(r"[_.-]cu(?:da)?_?1\d(?!\d)")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_|manylinux(1|2010|2014)_")
 _LEGACY = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}
 _SHOWN = 5
-# a module that is this many times as large has more in it than other compilers and flags make of the same source
+# modules so many times as large have more in them than compilers and flags explain
 _LARGE = 2.0
 _WORD = re.compile(r"[A-Za-z]+[\d.]*")
 _SHORTEST = 3  # letters of a word that says something
@@ -80,8 +80,7 @@ _READ: OncePerKey[tuple[str, bytes], "_Library | None"] = OncePerKey(most=64)
 class _Contents(Struct, frozen=True):
     """The modules of a wheel by their names, each with the features it dispatches to; its other files; its glibc.
 
-    *given* are the C symbols that each library gives to others, *bundled* the features that libraries of others
-    dispatch to.
+    *given* are the C symbols that each library exports, *bundled* the features that bundled libraries dispatch to.
     """
 
     modules: Mapping[str, frozenset[str]]
@@ -262,7 +261,7 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
     """The call of *failed* that is the likely cause of a loss, in a sentence; empty if none says anything.
 
     *about* are the names of what is lost. A call with one of their words comes first; then, if it *guesses*, one that
-    lacked something. An assembler is about every CPU feature.
+    lacked something.
     """
     words = {word.lower() for name in about for word in _WORD.findall(PurePath(name).stem) if len(word) >= _SHORTEST}
 
@@ -285,7 +284,7 @@ def _missing(
     ours: Collection[str], theirs: Collection[str], files: Collection[str], failed: Sequence[FailedCall]
 ) -> Iterator[Finding]:
     missing = tuple(sorted({*theirs}.difference(ours)))
-    # a wheel that has each module for several releases of CUDA, where ours is built with one
+    # a wheel with each module for several releases of CUDA, where ours has one
     built = {_of_any_cuda(path) for path in ours}
     if other := tuple(path for path in missing if _of_any_cuda(path) in built):
         missing = tuple(path for path in missing if path not in other)
@@ -297,7 +296,7 @@ def _missing(
         python = sum(path.removesuffix(".so") + ".py" in files for path in missing)
         became = f"; {python} of them became Python" if python else ""
         what = f"{len(missing)} of {len(theirs)} compiled modules of the published wheel are missing{became}"
-        # a project that has a module for each kind of CPU may build the one for this machine alone
+        # a project with a module for each kind of CPU may build this machine's alone
         is_for_cpus = any(named_rank(PurePath(path).name) for path in missing)
         otherwise = _ASKED if is_for_cpus else "no call of a compiler failed: a tool or an option is missing"
         advice = likely_cause(failed, missing, guesses=not is_for_cpus) or otherwise
@@ -355,8 +354,7 @@ def _glibc(tags: frozenset[Tag]) -> tuple[int, int] | None:
 class CodeGain(Struct, frozen=True):
     """Bytes of code, those in functions that the plain build does not have, and of vector instructions in these.
 
-    *beyond* are bytes of instructions that not every processor has, in these functions less those that only the plain
-    build has.
+    *beyond* are bytes of instructions that not every processor has, less those in functions of the plain build alone.
     """
 
     size: int
@@ -387,7 +385,7 @@ class CodeGain(Struct, frozen=True):
 
 
 class WheelGain(Struct, frozen=True):
-    """The gain of each library of a wheel's own, by path; modules *bypassed* did not come through the wrappers.
+    """The gain of each own library, by path; modules *bypassed* the wrappers.
 
     Their code is the plain build's, and they lack the mark of the level that the others have.
     """
@@ -503,6 +501,6 @@ def _digests(pieces: Iterable[tuple[int, bytes]]) -> list[_Function]:
 
 
 def _is_vector(instruction: Instruction) -> bool:
-    """Whether *instruction* is encoded with VEX or EVEX and works on vectors, as BMI's do not."""
+    """Whether *instruction* has VEX or EVEX and works on vectors, as BMI's do not."""
     registers = (instruction.op0_register, instruction.op1_register)
     return instruction.encoding in _ENCODINGS and any(map(RegisterExt.is_vector_register, registers))

@@ -1,7 +1,7 @@
 """Whether Python code loads a library only after it has asked what the processor has.
 
-Such a library has no test of its own. It is not shown that the question is the right one: only that there is one
-wherever the library is named. Of Cython, what is also Python counts: conditions, imports, and plain statements.
+Such a library has no test of its own. That the question is right is not shown: only that there is one wherever the
+library is named. Of Cython, what is also Python counts.
 """
 
 import ast
@@ -33,9 +33,9 @@ def python_code(path: PurePath, text: str) -> str:
 
 
 def is_asked_for(library: str, sources: Iterable[str]) -> bool:
-    """Whether *sources* name *library*, a module without its package, and each time behind a question.
+    """Whether *sources* name *library*, a module without its package, only behind a question.
 
-    The name may be handed to a function that asks before it uses that argument.
+    It may be handed to a function that asks before using it.
     """
     name = re.compile(rf"(?:^|[./]){re.escape(library)}(?:$|[./])")
     texts = tuple(sources)
@@ -52,7 +52,7 @@ def is_asked_for(library: str, sources: Iterable[str]) -> bool:
 
 
 def _all_of_some(answers: Iterable[bool]) -> bool:
-    """Whether there are *answers*, and all are yes; those after the first no are not looked at."""
+    """Whether there are *answers*, and all are yes; stops at the first no."""
     first = next(iterator := iter(answers), False)
     return first and all(iterator)
 

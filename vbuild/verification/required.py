@@ -33,7 +33,7 @@ from vbuild.wheel.paths import installed_path
 Fetch = Callable[[str, Callable[[ListedFile], int | None], Path], Path | None]
 
 _MUSL = re.compile(r"musllinux_(\d+)_(\d+)_")
-# a requirement with a marker for Python is none of a -libs wheel
+# -libs wheels have no marker for Python
 _ANY_MINOR = 11
 
 
@@ -47,7 +47,7 @@ class RequiredWheel(Struct, frozen=True):
 
 
 def required_wheels(wheel: Wheel, *, fetch: Fetch | None = None) -> Iterator[RequiredWheel]:
-    """The required wheels beside *wheel* that have libraries; -libs wheels that are not there, by *fetch*.
+    """The required wheels beside *wheel* that have libraries; *fetch* brings missing -libs wheels.
 
     `WheelError` if one is damaged, `FetchError` if no index answers.
     """

@@ -142,8 +142,7 @@ def _claim_of_code(
 ) -> tuple[Claim, tuple[Finding, ...]]:
     """The claim that the code is held to, and what is wrong with the *claim* of the wheel *name*.
 
-    If the wheel claims no level, it is the one that all *libraries* are marked with. *images* are code of other
-    formats, whose machines tags spell in several ways.
+    A wheel without a level claims the one that all *libraries* are marked with. *images* are code of other formats.
     """
     if claim.is_explicit:
         machines = sorted({image.machine for image in images.values()}) or name.machines
@@ -186,9 +185,9 @@ _LOADED_BY = {Format.PE: "windows", Format.MACHO: "macos"}
 
 @dataclass(slots=True)
 class _Contents:
-    """The ELF files of a wheel by path, other code, the GPU code in both, and by path why something is *unread*.
+    """The ELF files of a wheel, other code, the GPU code in both, and why something is *unread*, by path.
 
-    *foreign* files are for systems on which the wheel is not installed.
+    *foreign* files are for other systems.
     """
 
     libraries: dict[str, Elf] = field(default_factory=dict)
@@ -337,7 +336,7 @@ def _python_code(wheel: Wheel) -> Sequence[str]:
 
 @contextmanager
 def _finder(wheel: Path) -> Iterator[Callable[[str], CodeFile | None]]:
-    """Yield a function that finds the library of *wheel* at a path, whatever hash its name has there.
+    """Yield a function that finds the library at a path, whatever hash its name has.
 
     For a stub without code it gives the library that the stub loads on every processor.
     """

@@ -2,9 +2,8 @@
 
     connected(executor) -> Cluster.submit(function, arguments, key, needs) -> Cluster.each -> results, or BuildErrors
 
-There are three kinds of failure. A job that fails returns the error as its result. If a worker is lost, Dask does the
-job elsewhere, until it has cost several workers. If the scheduler or the last worker is lost, all unfinished jobs fail.
-Dask is an extra, and imported when it is used.
+A job that fails returns the error as its result. The job of a lost worker is done elsewhere, until it has cost several.
+If the scheduler or the last worker is lost, all unfinished jobs fail. Dask is an extra, imported when used.
 """
 
 import importlib
@@ -38,7 +37,7 @@ _LEAVES = 3.0  # seconds to tell the scheduler that the client leaves
 _GREETING = 1 << 16  # bytes; more than Dask's
 _PRELOAD = "--preload vbuild.workers.worker"
 
-# of a job that was stopped because no client wanted it, and that one wants again: see `executor.while_wanted`
+# a stopped job that a client wants again: see `executor.while_wanted`
 _RETRIES = 1
 
 
@@ -62,9 +61,9 @@ class Cluster:
         self._fingerprint = fingerprint()
 
     def brought(self, data: bytes, *, key: str) -> Promise:
-        """*data* as an argument for many jobs: it is sent once, then goes from worker to worker.
+        """*data* as an argument for many jobs, sent once.
 
-        Not scattered, as that would be lost with its worker; the scheduler makes this again.
+        Scattered data would be lost with its worker; the scheduler makes this again.
         """
         return self._promised(bytes, data, key=key)
 
@@ -78,8 +77,8 @@ class Cluster:
     ) -> Promise:
         """The job of calling *function*, ``module:name``, on a worker with the resources that it *needs*.
 
-        *arguments* are of Python's own types, or promises of them. Two jobs with the same *key* are one. A *priority*
-        above 0 is done first. `BuildError` if the scheduler is lost.
+        *arguments* are of Python's own types, or promises. Jobs with the same *key* are one. Higher *priority* goes
+        first. `BuildError` if the scheduler is lost.
         """
         promises = [argument for argument in arguments if isinstance(argument, Promise)]
         plain = [argument.future if isinstance(argument, Promise) else argument for argument in arguments]
@@ -97,7 +96,7 @@ class Cluster:
         return replace(job, needs=(*inherited, *([needs] if needs else [])))
 
     def each(self, jobs: Mapping[Promise, T]) -> Iterator[tuple[T, Any]]:
-        """The value of each of *jobs* and its result, as they end; a `BuildError` for a job that no worker did."""
+        """The value and result of each of *jobs*, as they end; a `BuildError` if no worker did it."""
         ended = queue.SimpleQueue[Any]()
         waiting = {promise.key: promise for promise in jobs}
         for promise in jobs:
@@ -196,7 +195,7 @@ _EXPECTED = f"expected vbuild {vbuild.__version__} as here everywhere"
 
 
 class _Stuck:
-    """Tells which jobs no worker has been able to do for longer than `PATIENCE`."""
+    """The jobs that no worker could do for longer than `PATIENCE`."""
 
     def __init__(self, resources: Callable[[], list[Mapping[str, float]]]) -> None:
         self._resources = resources
@@ -243,7 +242,7 @@ def connected(executor: Executor) -> Iterator[Cluster]:
                 raise BuildError(f"{executor}: the scheduler was lost before it was asked for anything") from error
             yield cluster
         finally:
-            # the scheduler forgets jobs that only we wanted; it may be gone, and we do not wait for it
+            # the scheduler forgets jobs that only we wanted; we do not wait for it
             with suppress(TimeoutError, OSError, CancelledError):
                 client.close(timeout=_LEAVES)
 
@@ -251,8 +250,7 @@ def connected(executor: Executor) -> Iterator[Cluster]:
 def _client(kind: Any, executor: Executor) -> Any:  # noqa: ANN401 - Dask's
     host, _, port = str(executor.address).rpartition(":")
     try:
-        # Dask's client would wait for ever for another server; Dask's greeting starts with the number of bytes that
-        # follow, and is short
+        # Dask's client would wait for ever for another server; Dask's greeting is short, and starts with its size
         with socket.create_connection((host.strip("[]"), int(port)), CONNECTS) as connection:
             connection.settimeout(CONNECTS)
             size = connection.recv(8, socket.MSG_WAITALL)

@@ -8,9 +8,9 @@ A worker runs one function of vbuild, which calls another by its name if both si
     called("vbuild.slimming.slim:slim_on_worker", fingerprint, arguments) -> the result
 
 Dask imports what it is sent before it runs, on the scheduler too. So vbuild sends this function, whose module imports
-next to nothing, and values of Python's own types; the rest is imported, and unpickled, after the check.
+next to nothing, and values of Python's own types; the rest is unpickled after the check.
 
-A job asks its Dask worker where to write, sends it events, and is stopped if nobody wants it any more.
+A job asks its worker where to write, sends it events, and is stopped if nobody wants it.
 """
 
 import functools
@@ -43,7 +43,7 @@ _WANTED = frozenset({"executing", "long-running"})
 
 
 class Executor(Struct, frozen=True):
-    """The workers of the scheduler at *address*, host and port, or this machine if that is None."""
+    """The workers of the scheduler at *address*, host and port; this machine if None."""
 
     address: str | None = None
 
@@ -101,7 +101,7 @@ def fingerprint() -> str:
 
 
 def scratch() -> Path:
-    """The folder of the worker that runs this task; it is removed with the worker, or when the next one starts."""
+    """The folder of this task's worker, removed with the worker, or when the next one starts."""
     return Path(_worker().local_directory)
 
 
@@ -112,9 +112,9 @@ def tell(event: Mapping[str, Any]) -> None:
 
 @contextmanager
 def while_wanted(stop: Callable[[], None]) -> Iterator[None]:
-    """Call *stop*, in another thread, if nobody wants the task that runs the block any more.
+    """Call *stop*, in another thread, if nobody wants the block's task any more.
 
-    The thread of a task that was cancelled, or whose client is gone, goes on: Dask only forgets the task.
+    Dask only forgets a cancelled task: its thread goes on.
     """
     worker = _worker()
     key = worker.get_current_task()

@@ -34,7 +34,7 @@ _ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2], sys.ex
 _PYTHONS = "/opt/python"
 _FIRST = ("cc", "gcc", "clang")  # the compilers that are asked, the first that is there
 
-# adds its arguments behind the command of auditwheel that takes them, and becomes the auditwheel that is next on PATH
+# adds its arguments and becomes the next auditwheel on PATH
 _AUDITWHEEL = """#!/bin/sh
 folder={folder}
 rest=
@@ -155,7 +155,7 @@ def check_compiler(compiler: Path, settings: dict[str, Any]) -> None:
 
 
 def wrapper_python(path: str) -> str:
-    """The Python that compiler wrappers run on: a fast one of the image, or the one that runs this."""
+    """The Python for compiler wrappers: a fast one of the image, or this one."""
     folders = sorted((minor, folder) for folder in Path(_PYTHONS).glob("cp3*") if (minor := _minor(folder.name)))
     named = [str(folder / "bin" / "python") for minor, folder in folders if minor >= _PREFERRED[1]]
     on_path = [program for name in ("python3", "python") if (program := shutil.which(name, path=path))]
@@ -163,7 +163,7 @@ def wrapper_python(path: str) -> str:
 
 
 def _minor(name: str) -> int:
-    """12 of ``cp312-cp312``; 0 for builds without the GIL, and other names."""
+    """12 of ``cp312-cp312``; 0 for other names and builds without the GIL."""
     digits = name.partition("-")[0][len("cp3") :]
     return int(digits) if digits.isdigit() and not name.endswith("t") else 0
 

@@ -58,7 +58,7 @@ _PASSED = ("CIBW_ENVIRONMENT_PASS", "CIBW_ENVIRONMENT_PASS_LINUX")
 
 
 def passed_on(arguments: Arguments, environment: Mapping[str, str]) -> set[str]:
-    """The variables in *environment* that cibuildwheel with *arguments* passes on into its containers."""
+    """The variables in *environment* that cibuildwheel passes on into its containers."""
     texts = {*_named(arguments.configuration), *(environment.get(name, "") for name in _PASSED)}
     return {name for text in texts for name in text.split()}
 
@@ -76,9 +76,9 @@ def _named(options: Any) -> Iterator[str]:  # noqa: ANN401 - whatever TOML holds
 
 
 class WrapperRecord(Struct, frozen=True):
-    """What the compiler wrappers recorded of a build.
+    """What the compiler wrappers recorded of a build since *started*.
 
-    *started* is when they were put there. *objects* is a folder of what commands with kept flags made.
+    *objects* is a folder of what commands with kept flags made.
     """
 
     overrides: tuple[Override, ...] = ()
@@ -94,7 +94,7 @@ class WrapperRecord(Struct, frozen=True):
 
 
 class ContainerSetup(Struct, frozen=True):
-    """The kit for containers in *folder*, outside of the project, which cibuildwheel copies."""
+    """The kit for containers in *folder*, outside of the project that cibuildwheel copies."""
 
     folder: Path
 
@@ -105,7 +105,7 @@ class ContainerSetup(Struct, frozen=True):
         except OSError as error:
             why = error.strerror or str(error)
             if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
-                # of the reasons that shutil puts together, one for each file, the first
+                # shutil joins the reasons, one for each file
                 why = str(error.args[0][0][2]).partition("] ")[2].partition(": ")[0]
             raise BuildError(
                 f"{folder}: {why}; expected room for what containers run: point TMPDIR at a folder that has it"
@@ -165,7 +165,7 @@ class ContainerBuild(Struct, frozen=True):
 
 
 class ContainerResult(Struct, frozen=True):
-    """What *run* made, by identifier; *error* if it failed, for the identifier *at_work*."""
+    """What *run* made, by identifier; if it failed, *at_work* names the identifier."""
 
     run: CibuildwheelRun
     log: Path
@@ -235,7 +235,7 @@ class ContainerRunner(Struct, frozen=True):
 
 
 def wheels_by_identifier(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:
-    """*wheels* by the identifier that each was built for, in order; `BuildError` for a wheel that is for none."""
+    """*wheels* by identifier, in order; `BuildError` for a wheel that is for none."""
     by_identifier: dict[str, Path] = {}
     for wheel in wheels:
         try:

@@ -52,7 +52,7 @@ _IDENTIFIER = re.compile(
     """,
     re.VERBOSE | re.MULTILINE,
 )
-# an empty line is behind each, and not behind what a build prints that says the same
+# an empty line follows each, but not the same words in a build's output
 _STEP = re.compile(
     r"""
     ^ (?: ::group:: | \#\#\[group\] )?
@@ -82,7 +82,7 @@ _TRAP = re.compile(
 )  # of vbuild.build.cibuildwheel.runs
 _LONGEST = 300
 
-# what cibuildwheel, auditwheel or an engine says, and what is to be done
+# what cibuildwheel, auditwheel or an engine says, with advice
 _ADVICE = (
     ("produced multiple wheels", "vbuild makes the variants of that one; let the command leave one in {dest_dir}"),
     ("unsupported ISA extensions", "let the command call auditwheel by its name, or with --disable-isa-ext-check"),
@@ -135,7 +135,7 @@ class Journal(Struct, frozen=True):
 
 
 def _reason(step: str, output: str) -> tuple[str, bool]:
-    """Why a *step* ended, in one line, with what to do; and whether that is the true cause."""
+    """Why a *step* ended, with advice, in one line; and whether that is the true cause."""
     if step in {"", BEFORE_BUILD} and (ours := _OURS.findall(output)):
         return str(ours[-1]), True
     error = next((match["text"] for match in reversed([*_ERROR.finditer(output)])), "")
@@ -269,7 +269,7 @@ def check_platform(platform: str, setting: str) -> None:
 
 
 class Containers(Struct, frozen=True):
-    """The containers of runs by *engine*, a program; its wrapper and their names are in *folder*."""
+    """The containers made by the program *engine*; its wrapper and their names are in *folder*."""
 
     engine: str
     folder: Path
@@ -300,14 +300,14 @@ class Containers(Struct, frozen=True):
 
     @contextmanager
     def removed(self) -> Iterator[None]:
-        """Leaving the block by an error or Ctrl-C removes the containers that were made in it."""
+        """An error or Ctrl-C in the block removes the containers made in it."""
         try:
             yield
         except BaseException:
             file = self.folder / "names"
             is_kept = os.environ.get(_KEEP, "") not in {"", "0"} or not file.exists()
             for name in () if is_kept else file.read_text(encoding="utf-8").split():
-                # rm waits ten seconds for a shell that ignores SIGTERM; what is not there any more is no error
+                # rm waits ten seconds for a shell that ignores SIGTERM; a missing container is no error
                 for command in (["kill", name], ["rm", "--force", "--volumes", name]):
                     subprocess.run([self.engine, *command], capture_output=True, check=False)
             raise
@@ -363,7 +363,7 @@ class Cibuildwheel(Struct, frozen=True):
         log: Path,
         echo: Echo | None = None,
     ) -> None:
-        """Run cibuildwheel for its wheels in *output*; what it prints goes to *log*, and to *echo* at once.
+        """Run cibuildwheel into *output*; what it prints goes to *log* and *echo*.
 
         `BuildError` if it fails. None of its *containers* is left, however it ends.
         """
@@ -403,7 +403,7 @@ def _echoed(log: Path, echo: Echo | None) -> Iterator[None]:
 
 
 def explained_failure(error: BuildError, journal: Journal) -> BuildError:
-    """*error* with the reason in *journal*, and what the last command printed unless the reason explains it."""
+    """*error* with the reason in *journal*, or else also what the last command printed."""
     first, _, end = str(error).partition(", which ends:\n")
     identifier = f"{journal.at_work}: " if journal.at_work else ""
     reason = journal.reason or first.partition(";")[0]

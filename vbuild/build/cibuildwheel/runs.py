@@ -69,15 +69,15 @@ HOST = PurePosixPath("/host")
 
 WRAPPER = "VBUILD_RUSTC_WRAPPER"  # has the RUSTC_WRAPPER of the project
 
-# of cuda_plan's variables, those that lead to the toolkit; the others are for the project to choose
+# cuda_plan's variables that lead to the toolkit; the project chooses the others
 _HOMES = ("CUDA_HOME", "CUDA_PATH")
 _FIXED = ("CUDACXX", "NVCC", "PYTORCH_NVCC")
 _ADDITIVE = ("CMAKE_ARGS",)
 _CMAKE_ARGS = '"$CMAKE_ARGS"'
 _DIGITS = 16  # of a digest
 
-# a result of a cache is found by what the compiler makes of a source first: compiler wrappers tell what they were
-# called for, and a wheel whose compilers were never called through one is none of its level
+# caches find results by the preprocessed source: compiler wrappers record what they were called for, and a wheel made
+# without them is none of its level
 _ASKING = (("CCACHE_NODIRECT", "1"), ("SCCACHE_DIRECT", "false"))
 
 # the target of a Rust that is installed only later is told from the C library
@@ -98,7 +98,7 @@ def inside(path: Path) -> PurePosixPath:
 
 def assignments(target: Target, rules: WrapperRules, cuda: CudaPlan | None) -> Env:
     words = {name: _quoted(value) for name, value in target.env}
-    # what makes builds the same anywhere, unless the image, the project or the recipe says otherwise
+    # makes builds the same anywhere, unless image, project or recipe say otherwise
     words |= {name: _unless_set(name, f"echo {value}") for name, value in SETTLED.items() if name not in words}
     for name, value in cuda.environment if cuda else ():
         if name in _HOMES:
@@ -109,7 +109,7 @@ def assignments(target: Target, rules: WrapperRules, cuda: CudaPlan | None) -> E
             words[name] = f'"${name} {_escaped(value)}"'
         else:
             words[name] = _unless_set(name, f'echo "{value}"')
-    # in front, where what anybody else says of it counts; behind the quote that each of these begins with
+    # in front, so that anybody else's value counts; behind the opening quote
     words["CMAKE_ARGS"] = f'"{RELATIVE_RPATHS} {words.get("CMAKE_ARGS", _CMAKE_ARGS)[1:]}'
     bins = [str(WRAPPERS), *([str(CUDA / "bin")] if cuda else [])]
     settings = json.dumps([to_builtins(rules), cuda.rules.data() if cuda else None], sort_keys=True)
@@ -132,12 +132,11 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """*text* for double quotes: what reads it for cibuildwheel is at odds with single ones."""
+    """*text* for double quotes: cibuildwheel's parser fails with single ones."""
     return re.sub(r'[\\"$`]', r"\\\g<0>", text)
 
 
 def _unless_set(name: str, command: str) -> str:
-    """What *command* prints, unless *name* has a value already."""
     return f""""$(sh -c 'printenv {name} | grep . || {command}')\""""
 
 
@@ -229,7 +228,7 @@ def _variable(option: str) -> str:
 
 
 def _rules(text: str) -> dict[str, InheritanceRule]:
-    """The rules in *text*, ``environment: append; config-settings``; an option without a rule is appended."""
+    """The rules in *text*, such as ``environment: append; config-settings``; append is the default."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";")
     lexer.commenters = ""
     lexer.whitespace_split = True
@@ -249,15 +248,14 @@ def _rules(text: str) -> dict[str, InheritanceRule]:
 _COMMANDS, _ASSIGNMENTS = joined(" && "), joined(" ")
 _PROGRAM = PurePosixPath("vbuild/build/cibuildwheel/container.py")
 
-# what the wrapper of auditwheel adds for a level: its own check knows none above the baseline
+# for a level: auditwheel's own check knows none above the baseline
 _LEVELS = "--disable-isa-ext-check"
 
 
 class CibuildwheelRun(Struct, frozen=True):
     """A run for the *targets* of one build and these *identifiers*.
 
-    It has no *plan* if nothing of vbuild's is put into the container. *repair* is what the wrapper of auditwheel
-    adds.
+    It has no *plan* if vbuild puts nothing into the container. *repair* is what auditwheel's wrapper adds.
     """
 
     targets: tuple[Target, ...]
@@ -311,7 +309,7 @@ class RunContext(Struct, frozen=True):
 def planned_runs(
     recipe: Recipe, targets: Sequence[Target], identifiers: Sequence[str], context: RunContext
 ) -> tuple[CibuildwheelRun, ...]:
-    """The runs that make *targets*, those of one Python, for *identifiers*."""
+    """The runs that make *targets* of one Python for *identifiers*."""
     if not identifiers:
         raise BuildError(
             f"{recipe.file}: cibuildwheel selects nothing; expected some: look at CIBW_BUILD, CIBW_SKIP, CIBW_ARCHS"
@@ -391,7 +389,7 @@ def _levelled(
     toolkit = context.toolkit(target) if target.cuda else None
     cuda = None
     if target.cuda and toolkit:
-        # nvcc takes gcc by itself; where the image has none, the program in the container names another
+        # nvcc takes gcc; where the image has none, the program in the container names another
         compilers = Compilers(CompilerFamily.GCC, (), target.cpu.machine, "gcc", "g++", (("gcc", ("gcc",)),))
         cuda = cuda_plan(
             target.cuda,
@@ -448,9 +446,9 @@ def _variables(options: Inheritance, context: RunContext) -> Env:
 
 
 def _before_build(recipe: Recipe, run: CibuildwheelRun, setup: PurePosixPath) -> str:
-    """The command that runs the program in the container after the project's own before-build.
+    """The command that runs our program after the project's own before-build.
 
-    That may end in anything, a newline or a comment. So ours is the shell's trap.
+    That may end in a newline or a comment, so ours is the shell's trap.
     """
     program = f"python -I -S -B {shlex.quote(str(setup / _PROGRAM))} {shlex.quote(str(setup / 'runs' / run.name))}"
     more = (f' && (cd "{{package}}" && sh -c {shlex.quote(command)})' for command in recipe.build.before_build)
