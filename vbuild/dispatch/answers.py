@@ -120,11 +120,11 @@ class Answers:
         """
         has_object = any(map(self.objects.has_telling_object, arguments))
         answers = (value for value in arguments if value is not ENVIRONMENT and not is_address(value))
-        told = reduce(or_, map(values.tells, answers), 0) & FEATURES
+        answered = reduce(or_, map(values.tells, answers), 0) & FEATURES
         if facts > ANY | ASKED or not (
             self.work.closed.get(address)
             or has_object
-            or told
+            or answered
             or (self.work.running and self._chooses(self.work.running[-1], address, arguments))
         ):
             return not has_object
@@ -132,7 +132,7 @@ class Answers:
             # only what can choose code above the level counts
             return not has_object
         if not self.is_closed(address):
-            self.variables.lost |= told
+            self.variables.unfollowed |= answered
             return False
         self._hand_over(parameter(address, FACTS), values.Choice.of(((0, facts), (1, facts))) if facts else None)
         for number, value in enumerate(arguments):

@@ -54,6 +54,8 @@ class Conditions:
                 if target is not None:
                     self._before[target].append(number)
         self._branches = [number for number, following in enumerate(self._after) if len(following) > 1]
+        # whether memory decides in some condition that was looked at: a field, an argument on the stack, a pointer
+        self.reads_memory = False
         self._past: dict[int, set[int]] = {}
         self._found: dict[int, Needs] = {}
         self._written: list[frozenset[int] | None] = [None] * len(self.instructions)
@@ -265,6 +267,7 @@ class Conditions:
             if slot is not None:
                 found.append(slot)
             elif not (one.is_ip_rel_memory_operand and self._module.is_constant(one.ip_rel_memory_address)):
+                self.reads_memory |= not one.is_ip_rel_memory_operand
                 return None
         for each in _used(one):
             number = general(each.register)

@@ -273,7 +273,7 @@ class Machine:
                 self.variables.hold_pointer(place, target)
         if cases is None:
             self.hand_out(value, state)
-            self.variables.lost |= values.tells(value)
+            self.variables.unfollowed |= values.tells(value)
         if self.is_handler and not is_followed:
             # code that handles errors may have any address that the rest has
             self.objects.share_seen()
@@ -348,7 +348,7 @@ class Machine:
         # what the caller handed over on the stack is not part of what a function keeps there
         length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
         for place, (size, value) in state.stack.places_from(start).items():
-            self.variables.lost |= values.tells(value)
+            self.variables.unfollowed |= values.tells(value)
             if place >= start + length:
                 # in a long structure
                 self.objects.share(value)

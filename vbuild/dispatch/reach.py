@@ -200,7 +200,7 @@ class Doubt(StrEnum):
 
     ASKED = "the CPU is asked on each way that leads there, in a way that was not understood"
     KEPT = (
-        "the CPU was asked for it, and where the answer is kept, in a field or an argument, was not followed: "
+        "a field, argument or pointer decides, and an answer of the CPU is put where it was not followed: "
         "test.emulate, or verify --run, tries it"
     )
     UNCLEAR = (
@@ -296,18 +296,24 @@ class Reach:
 
     def _doubt(self, address: int, found: Unguarded) -> Doubt | None:
         if self._architecture.is_understood:
-            if self._is_clear(address, found):
+            seen = {address}
+            if self._is_clear(address, found, seen):
                 return None
-            return Doubt.UNCLEAR if found.missing & ~unmasked(self._answers.variables.lost) else Doubt.KEPT
+            reads_memory = any(self._decided[node].reads_memory for node in seen & self._decided.keys())
+            is_asked = not found.missing & ~unmasked(self._answers.variables.unfollowed)
+            return Doubt.KEPT if reads_memory and is_asked else Doubt.UNCLEAR
         return Doubt.UNFOLLOWED if self._questions.asks_in(self.program.module(address)) else None
 
-    def _is_clear(self, address: int, found: Unguarded) -> bool:
-        """Whether the code at *address* runs without a test wherever some conditions, all understood, hold."""
+    def _is_clear(self, address: int, found: Unguarded, seen: set[int]) -> bool:
+        """Whether the code at *address* runs without a test wherever some conditions, all understood, hold.
+
+        What was looked at for that is added to *seen*.
+        """
         if not self._questions.is_asking:
             return True
         needs = self._needs_first(address, found.missing)
         # a piece or table, the arguments that decide whether it is used, and the features that are missing there
-        waiting, seen = [] if needs is None else [(address, needs, found.missing)], {address}
+        waiting = [] if needs is None else [(address, needs, found.missing)]
         while waiting and len(seen) < _MOST_CLEAR:
             node, needs, missing = waiting.pop()
             if self._is_entered(node):
@@ -347,9 +353,10 @@ class Reach:
         other = self.program.module(node)
         target = other.piece(node)
         conditions = self._conditions(piece)
-        for number, is_call in conditions.sites(
-            node, target.end if target else other.base + other.table(node - other.base).stop
-        ):
+        stop = target.end if target else other.base + other.table(node - other.base).stop
+        sites = [*conditions.sites(node, stop)]
+        conditions.reads_memory |= not sites
+        for number, is_call in sites:
             needs = conditions.of_leading(number)
             for register in arguments if is_call else ():
                 more = conditions.source(number, register)

@@ -6,7 +6,7 @@
     C4, C5          new instructions with a VEX prefix, as AMX has them
     0F 38           MOVRS, USER_MSR
 
-The decoder is of January 2024, and some bytes are no processor's instruction: tables and texts between functions.
+The decoder is of January 2024, and some bytes, such as tables and texts between functions, are not instructions.
 """
 
 from collections.abc import Callable, Iterator

@@ -253,8 +253,8 @@ class Variables:
         self._silent: set[Key] = set()
         # variables to which their first value is written again
         self._restored: set[Key] = set()
-        # the features of which an answer is where it is not followed: in a field of some structure, or overwritten
-        self.lost = 0
+        # the features of which an answer goes where it is not followed: into a field of some structure, or an argument
+        self.unfollowed = 0
         # objects, by their start: whether code writes there
         self._written: dict[int, bool] = {}
         # those that are copied to objects: what they have from the start counts

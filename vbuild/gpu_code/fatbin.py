@@ -340,7 +340,7 @@ def inflated(payload: memoryview, compression: Compression, *, size: int, place:
 
 
 def recompressed(data: Buffer, entry: GpuEntry) -> Part:
-    """*entry*, if a cubin or PTX, in a zstd frame unless that is no smaller: drivers from 550.54.14 on read it."""
+    """*entry*, if a cubin or PTX, in a zstd frame if that is smaller: drivers from 550.54.14 on read it."""
     if not _is_recompressed(entry):
         return entry.span
     code = decompressed(data, entry)

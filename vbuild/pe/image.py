@@ -318,7 +318,7 @@ def is_64_bit(head: Callable[[int], bytes]) -> bool:
 
 
 def coff_place(source: Sliceable) -> int:
-    """`BinaryError` if *source* is no PE file."""
+    """`BinaryError` unless *source* is a PE file."""
     head = bytes(source[: _E_LFANEW.size])
     if head[:2] != _DOS or len(head) < _E_LFANEW.size:
         raise BinaryError(f"not a PE file: begins with {head[:2].hex(' ') or 'nothing'}, expected 4d 5a")

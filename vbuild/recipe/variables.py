@@ -37,7 +37,7 @@ SECRET = re.compile(
     r"(?:[^A-Za-z0-9]|$)",
     re.IGNORECASE,
 )
-# numbers and switches are no secrets, and a hash stays one
+# numbers and switches are not secrets, and a hash stays one
 PLAIN = re.compile(r"\d{1,4}|(?i:on|off|true|false|yes|no)|sha256:[0-9a-f]{16}")
 # after which a macro may come as a word of its own
 _DEFINING = {"-D", "/D", "--define", "--define-macro", "--cfg"}

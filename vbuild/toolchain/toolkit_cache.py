@@ -122,7 +122,7 @@ def stamp_of(folder: Path) -> dict[str, Any] | None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether all files of *folder* are as they were made; added ones are no damage."""
+    """Whether all files of *folder* are as they were made; added ones are not damage."""
     stamp = stamp_of(folder)
     try:
         contents = stamp["contents"] if stamp else None

@@ -307,7 +307,7 @@ class Containers(Struct, frozen=True):
             file = self.folder / "names"
             is_kept = os.environ.get(_KEEP, "") not in {"", "0"} or not file.exists()
             for name in () if is_kept else file.read_text(encoding="utf-8").split():
-                # rm waits ten seconds for a shell that ignores SIGTERM; a missing container is no error
+                # rm waits ten seconds for a shell that ignores SIGTERM; a missing container is fine
                 for command in (["kill", name], ["rm", "--force", "--volumes", name]):
                     subprocess.run([self.engine, *command], capture_output=True, check=False)
             raise

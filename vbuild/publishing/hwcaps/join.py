@@ -353,7 +353,7 @@ def differences(base: LevelBuild, other: LevelBuild) -> Iterator[MemberDifferenc
 
 
 def _other_members(build: LevelBuild) -> dict[str, str]:
-    """The members that are no libraries, by installed path, without those that each wheel has its own."""
+    """The members that are not libraries, by installed path, without those that each wheel has its own."""
     compiled = {piece.member.path for piece in build.pieces.values()}
     compiled |= {*build.bundle.outside, *build.bundle.damaged}
     members = {}
