@@ -5,6 +5,7 @@ MEMBERS, PATHS, LISTED -> what the attack is called -> the archive
 
 import bz2
 import dataclasses
+import hashlib
 import lzma
 import zlib
 from typing import Any
@@ -258,7 +259,9 @@ LISTED = {
     "RECORD without size": archive(wheel_of(A, record=RECORD.replace(",600", ","))),
     "RECORD md5": archive(wheel_of(A, record=RECORD.replace(HASH, hashed(CODE, "md5")))),
     "RECORD hash padded": archive(wheel_of(A, record=RECORD.replace(HASH, HASH + "="))),
-    "RECORD hash in hex": archive(wheel_of(A, record=RECORD.replace(HASH, "sha256=" + "0f" * 32))),
+    "RECORD hash in hex": archive(
+        wheel_of(A, record=RECORD.replace(HASH, f"sha256={hashlib.sha256(CODE).hexdigest()}"))
+    ),
     "RECORD with CRLF": archive(wheel_of(A, record=RECORD.replace("\n", "\r\n"))),
     "RECORD with BOM": archive(wheel_of(A, record="\ufeff" + RECORD)),
     "RECORD empty": archive(wheel_of(A, record="")),

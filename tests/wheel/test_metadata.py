@@ -26,12 +26,15 @@ REFUSED_RECORDS = {
     ",sha256=x,1\n": "line 1: no path",
     "a,sha256=x,-1\n": "line 1: size '-1', expected a number of bytes",
     "a,sha256=x,٣\n": "line 1: size '٣', expected a number of bytes",
-    "a,sha256=x,1\na,sha256=y,2\n": "line 2: 'a' is listed twice",
+    "a,sha256=x,1\na,sha256=y,1\n": "line 2: 'a' is listed twice, and not alike",
+    "a,,1\n\n": "line 2: blank, which pip refuses; expected path, hash and size",
     'a,"sha256=x': "line 1: not comma-separated values: unexpected end of data",
     'a,"b"c,1\n': "line 1: not comma-separated values: ',' expected after '\"'",
 }
 
-paths = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda path: path.splitlines() == [path])
+paths = st.text(st.characters(codec="utf-8", exclude_characters="\\\ufeff"), min_size=1).filter(
+    lambda path: path.splitlines() == [path]
+)
 rows = st.builds(RecordRow, paths, st.none() | st.just("sha256=abc_-9"), st.none() | st.integers(0, 2**63))
 
 
@@ -51,8 +54,7 @@ def test_a_record_and_its_text_are_inverses(rows: tuple[RecordRow, ...]) -> None
 @given(st.lists(rows, unique_by=lambda row: row.path).map(tuple))
 def test_installer_reads_the_same_record(rows: tuple[RecordRow, ...]) -> None:
     read = list(parse_record_file(str(Record(rows)).splitlines()))
-    # installer turns the backslashes that Windows tools wrote; a wheel has none
-    assert [path for path, _, _ in read] == [row.path.replace("\\", "/") for row in rows]
+    assert [path for path, _, _ in read] == [row.path for row in rows]
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED_RECORDS.items())
@@ -68,7 +70,7 @@ def test_any_text_is_a_record_or_refused(text: str) -> None:
     except WheelError:
         return
     if all(row.path.splitlines() == [row.path] for row in record.rows):
-        assert Record.parse(str(record)) == record
+        assert Record.parse(str(record)).rows == record.rows
 
 
 def test_wheel_changes_only_where_asked() -> None:

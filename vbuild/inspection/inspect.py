@@ -79,8 +79,7 @@ def inspect(wheel: Path, *, closure: bool = False) -> Contents:
     with open_wheel(wheel) as source, at(wheel.name):
         metadata = source.metadata()
         variant, warnings = _variant(source)
-        if unhashed := source.record.unhashed(source.record_path):
-            warnings.append(f"{source.record_path}: {unhashed}")
+        warnings += map(": ".join, source.warnings())
         read = _read_members(source, closure=closure)
         items = [item for item, _ in read]
         linked = []

@@ -133,8 +133,6 @@ def slim_wheel(
             outputs = tuple(slim_outputs(wheel, plan, shares))
             written = _write(wheel, plan, outputs, cuts, folder, on_progress=advance) if folder else ()
             warnings = [] if plan.is_idle else [*map(_licence_warning, forbidden)]
-            if not plan.is_idle and (unhashed := wheel.record.unhashed(wheel.record_path)):
-                warnings.append(f"RECORD has {unhashed}: CRC-32 alone vouches for them; the new RECORD has them all")
             return tuple(_results(wheel, plan, outputs, written, warnings))
 
 

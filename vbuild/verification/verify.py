@@ -86,10 +86,7 @@ def verify(
         claims = _Claims.of(source, cpu, contents.images)
         libraries = contents.libraries
         findings = [*contents.findings, *claims.findings]
-        findings += (
-            Finding(Severity.WARNING, VerifyRule.ARCHIVE, (source.record_path,), what)
-            for what in source.record.warnings(source.record_path)
-        )
+        findings += (Finding(Severity.WARNING, VerifyRule.ARCHIVE, (path,), what) for path, what in source.warnings())
         findings += content_findings(source, libraries)
         findings += (
             Finding(Severity.ERROR, VerifyRule.SBOM, (path_of(source.dist_info),), what)

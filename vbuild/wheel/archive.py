@@ -9,8 +9,8 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 """
 
 import hashlib
+import logging
 import mmap
-import re
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +28,7 @@ from msgspec import Struct
 from vbuild.errors import WheelError, at
 from vbuild.files.reading import open_file
 from vbuild.files.records import Buffer
+from vbuild.files.wording import counted
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import OncePerKey, in_threads
 from vbuild.wheel.blocks import Blocks, InflatedFile, Stall
@@ -43,7 +44,7 @@ from vbuild.wheel.metadata import (
     wheel_headers,
 )
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.paths import check_eggs, check_placing, scripts_in
+from vbuild.wheel.paths import check_eggs, check_path, check_placing, scripts_in
 from vbuild.wheel.zip_read import CHUNK, Member, ZipMethod, ZipReader
 
 T = TypeVar("T")
@@ -51,10 +52,7 @@ R = TypeVar("R")
 Chunk = TypeVar("Chunk", bound=Buffer)
 _Key = tuple[Path, str]
 
-# PEP 427: SHA-256 or better
-_ALGORITHMS = ("sha256", "sha384", "sha512")
-# as flit 0.8 and uv_build 0.8.12 had it
-_HEXADECIMAL = re.compile(r"[0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128}")
+_LOG = logging.getLogger("vbuild")
 # bytes read whole, except of RECORD
 _READ_WHOLE = 1 << 23
 # bytes of entry_points.txt
@@ -212,6 +210,7 @@ class Wheel(Members):
         self._wheel_file: WheelFile | None = None
         self._digests: dict[str, str] = {}
         self._learnt: dict[tuple[str, object], object] = {}
+        self._is_warned = False
 
     @classmethod
     def verified(
@@ -222,6 +221,7 @@ class Wheel(Members):
         dist_info = _dist_info_in(source)
         check_dist_info(dist_info, name)
         source.check_layout()
+        source.check_twins()
         wheel = cls(path, source, name, dist_info, _record_in(source, dist_info), kept=kept, sound=sound)
         for file in ("METADATA", "WHEEL"):
             if not wheel.find(f"{dist_info}/{file}"):
@@ -284,7 +284,22 @@ class Wheel(Members):
         """The row of *member* in RECORD, with a missing size or hash filled in."""
         if member.path in self._unlisted:
             return RecordRow(member.path)
-        return RecordRow(member.path, self._rows[member.path].hash or self._digest(member), member.size)
+        row = self._rows.get(member.path)
+        stated = row.hash if row and not row.is_weak else None
+        return RecordRow(member.path, stated or self._digest(member), member.size)
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield paths and what is wrong with them in the archive or RECORD, and leaves no doubt about contents."""
+        for what in self.record.warnings(self.record_path, self._by_path):
+            yield self.record_path, what
+        if twins := [member.path for member in self.source.twins if not member.path.endswith("/")]:
+            yield twins[0], f"first of {counted(len(twins), 'file')} twice in the archive, with the same contents"
+
+    def warn(self) -> None:
+        """Log the warnings once, however many wheels are made from this one."""
+        for path, what in self.warnings() if not self._is_warned else ():
+            _LOG.warning("vbuild: %s: %s: %s; mended in what is made from it", self.path.name, path, what)
+        self._is_warned = True
 
     def metadata(self) -> Metadata:
         if not self._metadata:
@@ -315,7 +330,7 @@ class Wheel(Members):
         if member.path not in self._digests:
             hashing = hashlib.sha256()
             with at(self.path.name):
-                for chunk in self.source.inflated(member):
+                for chunk in self._checked(member):
                     hashing.update(chunk)
             self._digests[member.path] = f"sha256={unpadded(hashing.digest())}"
         return self._digests[member.path]
@@ -340,25 +355,25 @@ class Wheel(Members):
         if member.header.method == ZipMethod.ZSTD and not self.name.variant:
             why = "compressed with zstd, which pip cannot read; expected so in variants only"
             raise WheelError(f"{member.path}: {why}")
-        expected = None if member.path in self._unlisted else self._rows[member.path].hash
+        row = None if member.path in self._unlisted else self._rows.get(member.path)
+        expected = row.hash if row else None
         algorithm, _, digest = (expected or "sha256=").partition("=")
-        hashing = hashlib.new(algorithm)
+        hashing = hashlib.new(algorithm, usedforsecurity=False)
         chunks = self.source.inflated(member, stalls=stalls)
         yield from feed(hashing.update, chunks, in_thread=member.size > _SMALL)
-        if expected and unpadded(hashing.digest()) != digest.rstrip("="):
+        if expected and unpadded(hashing.digest()) != digest:
             raise WheelError(f"{member.path}: does not match its hash in RECORD")
         self._sound.add(member.path)
 
     def _check_record(self) -> None:
-        for path, row in self._rows.items():
+        """Of a path that leads elsewhere, uninstalling would take a file that is not the wheel's."""
+        for path in self._rows:
             if path not in self._by_path:
-                raise WheelError(f"RECORD lists {path!r}, which is not in the archive")
-            if path in self._unlisted and path != self.record_path:
-                raise WheelError(f"RECORD lists {path!r}, which is a signature over it; expected it not to (PEP 427)")
-            if path in self._unlisted and (row.hash or row.size is not None):
-                raise WheelError("RECORD has a hash or a size of itself; expected neither (PEP 427)")
+                with at(f"RECORD lists {path!r}"):
+                    check_path(path)
         for member in self.members:
-            if member.path not in self._unlisted and (wrong := _disagreement(member, self._rows.get(member.path))):
+            row = None if member.path in self._unlisted else self._rows.get(member.path)
+            if row and (wrong := _disagreement(member, row)):
                 raise WheelError(f"{member.path}: {wrong}")
 
     def _text(self, path: str, parse: Callable[[str], T], *, most: int = _READ_WHOLE) -> T:
@@ -463,15 +478,9 @@ def _record_in(source: ZipReader, dist_info: str) -> Record:
     return parsed(Record.parse, whole(source, record, most=most), path)
 
 
-def _disagreement(member: Member, row: RecordRow | None) -> str | None:
-    if not row:
-        return "not listed in RECORD"
-    algorithm, _, digest = (row.hash or "").partition("=")
-    if _HEXADECIMAL.fullmatch(digest):
-        return "its hash in RECORD is in hexadecimal digits, expected base64url (PEP 427)"
-    # pip and uv install it, and `Record.warnings` names it
-    if row.hash and algorithm not in _ALGORITHMS:
-        return f"its hash in RECORD is {row.hash!r}, expected {', '.join(_ALGORITHMS)}"
+def _disagreement(member: Member, row: RecordRow) -> str | None:
+    if row.hash and not row.algorithm:
+        return f"its hash in RECORD is {row.hash!r}, of an unknown algorithm; expected sha256, sha384 or sha512"
     if row.size not in {None, member.size}:
         return f"{member.size} bytes, but {row.size} according to RECORD"
     return None

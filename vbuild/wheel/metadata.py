@@ -9,9 +9,11 @@ https://packaging.python.org/en/latest/specifications/core-metadata/
 
 import base64
 import csv
+import hashlib
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from msgspec import Struct
@@ -19,6 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vbuild.errors import WheelError
+from vbuild.files.wording import counted
 from vbuild.wheel.name import WheelName
 
 # possessive: to remember a million lines takes a hundred bytes for each
@@ -98,6 +101,14 @@ _WHEEL_VERSION = re.compile(r"1(\.\d+)*", re.ASCII)
 _UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
 
+# "sha256 or better; specifically, md5, sha1 and sha224 are not permitted" (PEP 427)
+_WEAK = ("md5", "sha1", "sha224")
+_DIGEST_SIZES = {name: hashlib.new(name, usedforsecurity=False).digest_size for name in hashlib.algorithms_guaranteed}
+_USUAL_HASH = re.compile(r"sha256=[A-Za-z0-9_-]{43}")
+_TO_URLSAFE = str.maketrans("+/", "-_")
+_BYTE_ORDER_MARK = "\ufeff"
+
+
 class RecordRow(Struct, frozen=True):
     """One file in RECORD: its hash as ``sha256=…`` in unpadded base64url, its size in bytes."""
 
@@ -105,49 +116,71 @@ class RecordRow(Struct, frozen=True):
     hash: str | None = None
     size: int | None = None
 
+    @property
+    def algorithm(self) -> str | None:
+        """The algorithm of its hash; None if it is not known."""
+        name = (self.hash or "").partition("=")[0]
+        return name if _DIGEST_SIZES.get(name) else None
+
+    @property
+    def is_weak(self) -> bool:
+        return self.algorithm in _WEAK
+
 
 class Record(Struct, frozen=True):
+    """The rows of RECORD, one for each path; *quirks* has the paths of those that were written in another way."""
+
     rows: tuple[RecordRow, ...]
+    quirks: Mapping[str, Sequence[str]] = {}
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a RECORD file, with any line ends; `WheelError` naming the line that is not a row."""
         # decoded piece by piece: StringIO takes four bytes for each character
-        lines = csv.reader(io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline=""), strict=True)
+        file = io.TextIOWrapper(io.BytesIO(text.removeprefix(_BYTE_ORDER_MARK).encode()), "utf-8", newline="")
+        lines = csv.reader(file, strict=True)
         rows: dict[str, RecordRow] = {}
+        quirks = defaultdict[str, list[str]](list)
         try:
             for columns in lines:
                 if not columns:
-                    raise WheelError(f"line {lines.line_num}: blank, expected path, hash and size")
+                    raise WheelError(f"line {lines.line_num}: blank, which pip refuses; expected path, hash and size")
                 row = _row(columns, lines.line_num)
-                if row.path in rows:
-                    raise WheelError(f"line {lines.line_num}: {row.path!r} is listed twice")
-                rows[row.path] = row
+                if row.path != columns[0]:
+                    quirks["has backslashes in the path of"].append(row.path)
+                if (row.hash or "") != columns[1]:
+                    quirks["has hashes that are not unpadded base64url, of"].append(row.path)
+                if (other := rows.setdefault(row.path, row)) is not row:
+                    quirks["lists twice:"].append(row.path)
+                if other != row:
+                    raise WheelError(f"line {lines.line_num}: {row.path!r} is listed twice, and not alike")
         except csv.Error as error:
             raise WheelError(f"line {lines.line_num}: not comma-separated values: {error}") from error
-        return cls(tuple(rows.values()))
+        if text.startswith(_BYTE_ORDER_MARK):
+            quirks["begins with a byte order mark, before"] += list(rows)[:1]
+        return cls(tuple(rows.values()), quirks)
 
-    def warnings(self, own: str) -> Iterator[str]:
-        """Yield what `installer` refuses and pip and uv do not; every rewriting mends it; *own* is the path of RECORD.
+    def warnings(self, own: str, members: Collection[str]) -> Iterator[str]:
+        """Yield what PEP 427 does not allow, and leaves no doubt; *own* is the path of RECORD among *members*.
 
-        Published wheels have it: padded hashes (catboost#2282), a RECORD that does not list itself (whey#14), rows
-        without hashes.
+        pip and uv install such wheels. Published ones have it: padded hashes (catboost#2282), a RECORD that does not
+        list itself (whey#14), or not a file that was added later.
         """
-        if all(row.path != own for row in self.rows):
-            yield f"does not list itself, which installer refuses; expected the row '{own},,'"
-        padded = [row.path for row in self.rows if (row.hash or "").endswith("=")]
-        if padded:
-            yield f"{len(padded)} hashes end in '=', that of {padded[0]} first, which installer refuses"
-        if unhashed := self.unhashed(own):
-            yield f"{unhashed}, which installer refuses"
-        unsized = [row.path for row in self.rows if row.hash and row.size is None]
-        if unsized:
-            yield f"{len(unsized)} files without size, {unsized[0]} first, which installer refuses"
-
-    def unhashed(self, own: str) -> str | None:
-        """Count the files without hash in RECORD, in words; None if it has one of all but itself."""
-        bare = [row.path for row in self.rows if not row.hash and row.path not in unlisted(own.partition("/")[0])]
-        return f"{len(bare)} files without hash, {bare[0]} first" if bare else None
+        hashless = unlisted(own.partition("/")[0])
+        listed = {row.path: row for row in self.rows}
+        rows = [row for row in self.rows if row.path in members and row.path not in hashless]
+        for words, paths in (
+            *self.quirks.items(),
+            ("does not list", [path for path in members if path not in listed and path not in {*hashless} - {own}]),
+            ("lists what is not in the archive:", [path for path in listed if path not in members]),
+            ("lists the signature over it,", [path for path in listed if path in hashless and path != own]),
+            ("has a hash or a size of itself,", [own] if listed.get(own, RecordRow(own)) != RecordRow(own) else []),
+            ("has no hash of", [row.path for row in rows if not row.hash]),
+            ("has no size of", [row.path for row in rows if row.hash and row.size is None]),
+            ("has a hash that is weaker than SHA-256, of", [row.path for row in rows if row.is_weak]),
+        ):
+            if paths:
+                yield f"{words} {paths[0]}" + (f" and {counted(len(paths) - 1, 'other')}" if paths[1:] else "")
 
     def __str__(self) -> str:
         text = io.StringIO()
@@ -165,7 +198,28 @@ def _row(columns: Sequence[str], line: int) -> RecordRow:
         raise WheelError(f"line {line}: no path")
     if size and not (size.isascii() and size.isdigit() and len(size) < len(str(2**64))):
         raise WheelError(f"line {line}: size {size!r}, expected a number of bytes")
-    return RecordRow(path, hashed or None, int(size) if size else None)
+    # no member has a backslash in its path
+    return RecordRow(path.replace("\\", "/"), _in_base64url(hashed) or None, int(size) if size else None)
+
+
+def _in_base64url(hashed: str) -> str:
+    """*hashed* as PEP 427 spells it; as it is if that is no other spelling of a hash.
+
+    Published are hexadecimal digits (flit 0.8, uv_build 0.8.12) and padding.
+    """
+    if _USUAL_HASH.fullmatch(hashed):
+        return hashed
+    name, _, digest = hashed.partition("=")
+    size = _DIGEST_SIZES.get(name.lower(), 0)
+    try:
+        if len(digest) == 2 * size:
+            data = bytes.fromhex(digest)
+        else:
+            digest = digest.rstrip("=").translate(_TO_URLSAFE)
+            data = base64.b64decode(digest + "=" * (-len(digest) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        return hashed
+    return f"{name.lower()}={unpadded(data)}" if size and len(data) == size else hashed
 
 
 class _HeaderFile(Struct, frozen=True):

@@ -81,6 +81,7 @@ class WheelWriter:
         """Take time and compression of new members from *wheel*, if it is the first; refuse to overwrite it."""
         with at(self.path), _writing():
             _refuse_own(self.path, wheel.path)
+        wheel.warn()
         self._like = self._like or wheel
 
     def anonymise(self, *, mode: int) -> None:

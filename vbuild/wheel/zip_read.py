@@ -8,10 +8,12 @@
 A value that does not fit its field is all ones there and stands in the header's zip64 extra field instead.
 
 Refused is what two installers could read differently: bytes in front of the archive, two ends, members that overlap, a
-local header that contradicts the directory, a name given twice. So are links, encryption, and paths that lead out.
+local header that contradicts the directory, a name given twice with two contents. So are links, encryption, and paths
+that lead out.
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (section 4.3)
 """
 
+import hashlib
 import os
 import re
 import stat
@@ -363,11 +365,16 @@ class ZipReader:
         self._directory_offset = directory.offset
         everything = tuple(_members(self._read_at(directory.offset, directory.size), directory.entries))
         check_places(member.path for member in everything)
-        self.members = tuple(member for member in everything if not member.path.endswith("/"))
+        firsts: dict[str, Member] = {}
+        self.twins = tuple(member for member in everything if firsts.setdefault(member.path, member) is not member)
+        """Members and folders whose path another one in front of them has, and that are as large as it."""
+        if different := next((twin for twin in self.twins if _identity(twin) != _identity(firsts[twin.path])), None):
+            raise WheelError(f"{_shown(different.path)}: two members of this name, which are not alike")
+        self.members = tuple(member for member in firsts.values() if not member.path.endswith("/"))
         self._starts: dict[int, int] = {}
         # offsets of members whose descriptor has twice the size
         self._wide: set[int] = set()
-        self.folders = tuple(member for member in everything if member.path.endswith("/"))
+        self.folders = tuple(member for member in firsts.values() if member.path.endswith("/"))
 
     def data_offset(self, member: Member) -> int:
         """Where the data of *member* begin; `WheelError` if its local header contradicts the central one."""
@@ -403,7 +410,7 @@ class ZipReader:
         """
         end, before = 0, ""
         gap: tuple[str, int] | None = None
-        for member in sorted((*self.members, *self.folders), key=lambda member: member.header_offset):
+        for member in sorted((*self.members, *self.folders, *self.twins), key=lambda member: member.header_offset):
             if member.header_offset < end:
                 raise WheelError(f"{member.path}: overlaps {before}")
             if member.header_offset > end:
@@ -413,6 +420,19 @@ class ZipReader:
             gap = gap or ("in front of the central directory", self._directory_offset - end)
         if gap:
             raise WheelError(f"{gap[0]} are {gap[1]} bytes of no member; expected none")
+
+    def check_twins(self) -> None:
+        """`WheelError` if members of one name have different contents, which their sizes and CRC-32 do not show."""
+        firsts = {member.path: member for member in (*self.members, *self.folders)}
+        for twin in self.twins:
+            if self._sha256(twin) != self._sha256(firsts[twin.path]):
+                raise WheelError(f"{_shown(twin.path)}: two members of this name, which are not alike")
+
+    def _sha256(self, member: Member) -> bytes:
+        hashing = hashlib.sha256()
+        for chunk in self.inflated(member):
+            hashing.update(chunk)
+        return hashing.digest()
 
     def _end_of(self, member: Member) -> int:
         """The end of *member* with its data descriptor; `WheelError` if that lies or is missing."""
@@ -506,6 +526,10 @@ class ZipReader:
         return data
 
 
+def _identity(member: Member) -> tuple[int, int, int]:
+    return member.size, member.header.crc, member.header.external_attributes
+
+
 def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member) -> str | None:
     central = member.header
     truth = (member.size, member.compressed_size)
@@ -532,7 +556,6 @@ def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member
 
 
 def _members(directory: bytes, entries: int) -> Iterator[Member]:
-    paths = set()
     offset = 0
     for number in range(entries):
         if offset + CentralHeader.layout.size > len(directory):
@@ -558,9 +581,6 @@ def _members(directory: bytes, entries: int) -> Iterator[Member]:
             member = _member(path, packed, directory[middle:end])
             if record_byte := RECORD_BYTE.search(directory, end, offset):
                 raise WheelError(f"byte {record_byte[0][0]:#04x} in its comment, as zip records have; uv refuses it")
-            if path in paths:
-                raise WheelError("two members of this name")
-        paths.add(path)
         yield member
     if offset != len(directory):
         raise WheelError(f"the central directory has {len(directory) - offset} bytes after its {entries} entries")

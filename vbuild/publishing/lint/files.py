@@ -49,7 +49,8 @@ _AT_ONCE = 8  # requests
 class ReadyWheel:
     """A wheel with all that is checked of it; *size* and *unpacked*, the size of all members, are in bytes.
 
-    *methods* are the compressions that not every reader can inflate, *lacks* the files that License-File names in vain.
+    *methods* are the compressions that not every reader can inflate, *lacks* the files that License-File names in vain,
+    *quirks* the paths of what is wrong in the archive or RECORD, and leaves no doubt.
     *installs* are its files by installed path, with RECORD's hash, without its ``.dist-info`` folder.
     """
 
@@ -64,6 +65,7 @@ class ReadyWheel:
     methods: tuple[int, ...]
     lacks: tuple[str, ...]
     is_companion: bool
+    quirks: tuple[tuple[str, str], ...] = ()
     installs: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     @property
@@ -98,6 +100,7 @@ class ReadyWheel:
                 tuple(sorted(methods - _PLAIN_METHODS)),
                 tuple(file for file in metadata.licenses if not wheel.find(f"{wheel.dist_info}/licenses/{file}")),
                 is_companion(wheel.metadata(), wheel.wheel_file()),
+                tuple(wheel.warnings()),
                 dict(_installs(wheel)),
             )
 
@@ -215,8 +218,7 @@ def _read(files: Sequence[LocatedFile], read: Callable[[LocatedFile], T], damage
             what = str(result)
             for prefix in (str(file.path), file.url, file.name, repr(file.name)):
                 what = what.removeprefix(f"{prefix}: ")
-            advice = "make it again: no installer takes it"
-            damaged.append(Finding(Severity.ERROR, PublishRule.ARCHIVE, (file.name,), what, advice))
+            damaged.append(Finding(Severity.ERROR, PublishRule.ARCHIVE, (file.name,), what, "make it again"))
 
 
 class LintedRelease(Struct, frozen=True):

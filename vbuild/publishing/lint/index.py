@@ -86,7 +86,7 @@ def refusals(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
         if terms.is_pypi or wheel.is_unread:
             yield from _methods(wheel, terms)
         if terms.is_pypi:
-            yield from _archive(wheel)
+            yield from _archive(wheel, terms)
     if terms.is_pypi:
         yield from _kinds(release)
 
@@ -149,7 +149,11 @@ def _methods(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
         yield Finding(terms.severity, PublishRule.ARCHIVE, (wheel.file,), what + unread, _REWRITE)
 
 
-def _archive(wheel: ReadyWheel) -> Iterator[Finding]:
+def _archive(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
+    for path, quirk in wheel.quirks:
+        # PyPI refuses two members of one name, and warns of a RECORD with other paths (its blog, 2025-08-07)
+        severity = Severity.WARNING if path.endswith("/RECORD") else terms.severity
+        yield Finding(severity, PublishRule.ARCHIVE, (wheel.file,), f"{path}: {quirk}", _REWRITE)
     if wheel.has_comment:
         what = "its archive has a comment, which PyPI refuses"
         yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, _REWRITE)
