@@ -9,7 +9,7 @@ import pytest
 
 from vbuild.errors import HardwareError
 from vbuild.hardware.architectures import GENERIC, PROCESSORS, Arch, GpuTarget
-from vbuild.hardware.driver import FORCED_GFX, amd_gpus
+from vbuild.hardware.driver import FORCED_GFX, FORCED_TPU, amd_gpus, has_tpu
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, Ptx, Service, kept_offers, service
 
 _FLAGS = re.compile(r"Flags:\s+(0x[0-9A-Fa-f]+), (gfx[\w-]+)(.*)")
@@ -151,3 +151,20 @@ def test_llvm_knows_the_same_processors_by_the_same_numbers_and_modes(llvm: tupl
         if name in PROCESSORS:
             assert modes == set(PROCESSORS[name].modes)
         assert GpuTarget.of_flags(int(match[1], 16), 4) == GpuTarget(name)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "expected"),
+    [("0x1ae0", "0x0063", True), ("0x1ae0", "0x001f", False), ("0x10de", "0x0063", False)],
+)
+def test_a_tpu_is_a_device_of_googles_on_the_bus_unless_the_variable_says(
+    *, vendor: str, device: str, expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "0000:00:00.0").mkdir()  # whose files cannot be read
+    bus = tmp_path / "0000:00:05.0"
+    bus.mkdir()
+    (bus / "vendor").write_text(f"{vendor}\n")
+    (bus / "device").write_text(f"{device}\n")
+    assert has_tpu({}, devices=tmp_path) is expected
+    assert has_tpu({FORCED_TPU: "Yes"}, devices=tmp_path)
+    assert not has_tpu({FORCED_TPU: ""}, devices=tmp_path)

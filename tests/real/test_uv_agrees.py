@@ -15,7 +15,7 @@ import pytest
 from tests.factories.variants import tiny_wheel
 from vbuild.errors import VariantError
 from vbuild.hardware.cpu import X86_64_EXTRAS
-from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
+from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER, FORCED_TPU
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Schema
 from vbuild.variants.select import select
@@ -156,7 +156,7 @@ NVIDIA = {
         "plugin-api": "nvidia_variant_provider.plugin:NvidiaVariantPlugin",
     }
 }
-DRIVERS = ("10.2", "11.0", "11.20", "12.0", "12.8", "12.21", "13", "13.1", "15.20", "16.3")
+DRIVERS = ("10.2", "12.2000", "11.0", "11.20", "12.0", "12.8", "12.21", "12.1000", "13", "13.1", "15.20", "16.3")
 GPUS = ("3.5", "5.0", "7.5", "8.0", "8.9", "9.0", "10.3", "12.1")
 BOUNDS = ("11", "11.0", "11.8", "12", "12.0", "12.4", "12.8", "12.9", "13", "13.0", "15.20", "16.0")
 ARCHS = tuple(f"{arch}_{kind}" for arch in (50, 75, 80, 86, 89, 90, 100, 103, 120) for kind in ("real", "virtual"))
@@ -285,3 +285,154 @@ def test_uv_and_select_take_the_same_version(wheels: dict[str, str], tmp_path: P
         if filename.count("-") >= 4:
             tiny_wheel(folder, filename, requires_python=requires_python)
     assert chosen_by_vbuild(folder, Machine.here()) == chosen_by_uv(folder, tmp_path / "cache")
+
+
+STATIC = {"static-properties": {"level": ["1", "2"]}}
+ABI = {"abi": {"builtin": "abi_dependency"}, "blas": STATIC}
+TPU = {
+    "tpu": {
+        "requires": ["tpu-variant-provider>=0.1"],
+        "plugin-api": "tpu_variant_provider.plugin:TpuVariantPlugin",
+    }
+}
+ONE = {"x": {"blas": {"level": ["1"]}}}
+
+
+def shaped(providers: dict[str, Any] | None = None, variants: dict[str, Any] | None = None, **changes: Any) -> Any:
+    """A variants.json with *providers* and *variants*; in the names of *changes* underscores stand for dashes."""
+    providers = {"blas": STATIC} if providers is None else providers
+    values = json.loads(packed(providers, list(providers), ONE if variants is None else variants))
+    values |= {"$schema" if key == "schema" else key.replace("_", "-"): value for key, value in changes.items()}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def lay_out(folder: Path, values: dict[str, Any]) -> None:
+    """A plain wheel, a wheel of each label that may stand in a file name, and *values* as the variants.json."""
+    for label in values["variants"]:
+        if label.islower():
+            own = json.dumps(values | {"variants": {label: values["variants"][label]}}).encode()
+            tiny_wheel(folder, f"demo-1.0-py3-none-any-{label}.whl", variant_json=own)
+    tiny_wheel(folder, "demo-1.0-py3-none-any.whl")
+    (folder / "demo-1.0-variants.json").write_text(json.dumps(values))
+
+
+LATER = f"{Schema.PEP_850.value.rpartition('/')[0]}/v0.3.0.json"
+READ_ALIKE = {
+    "abi": shaped(ABI, {"a": {"abi": {"torch": ["2.8"]}}, "x": {"blas": {"level": ["2"]}}}),
+    "abi-not-canonical": shaped(ABI, {"a": {"abi": {"torch": ["02.8"]}}, "x": {"blas": {"level": ["2"]}}}),
+    "abi-optional": shaped(ABI | {"abi": {"builtin": "abi_dependency", "optional": True}}),
+    "another-builtin": shaped(ABI | {"abi": {"builtin": "other"}}, {"a": {"abi": {"torch": ["2"]}}} | ONE),
+    "unsorted": shaped(variants={"x": {"blas": {"level": ["2", "1"]}}}),
+    "later-schema": shaped(schema=LATER),
+    "later-schema-without-providers": shaped(schema=LATER, providers=None),
+    "825-with-providers": shaped(schema=Schema.PEP_825.value),
+    "empty-namespace": shaped(variants={"x": {"blas": {"level": ["1"]}, "other": {}}}),
+    "null-with-an-empty-namespace": shaped(variants={"null": {"other": {}}}),
+    "two-labels-of-the-same-properties": shaped(variants={"z": ONE["x"], "b": ONE["x"]}),
+    "no-tpu": shaped(TPU, {"x": {"tpu": {"present": ["false"]}}}),
+    "a-tpu": shaped(TPU, {"x": {"tpu": {"present": ["true"]}}}),
+    "not-listed": shaped(variants={"a": {"abi_dependency": {"torch": ["2.8"]}}} | ONE),
+    "two-providers-in-one": shaped(ABI | {"abi": {"builtin": "abi_dependency", "requires": ["x"]}}),
+    "another-key": shaped(more=1),
+    "a-value-twice": shaped(variants={"x": {"blas": {"level": ["1", "1"]}}}),
+    "another-provider": shaped({"blas": STATIC, "mpi": STATIC}, default_priorities={"namespace": ["blas"]}),
+    "no-providers": shaped(providers=None),
+    "no-namespaces": shaped(default_priorities={"namespace": []}),
+    "no-feature-order": shaped({"blas": {"static-properties": {"level": ["1"], "other": ["1"]}}}),
+    "an-empty-feature-order": shaped({"blas": STATIC | {"feature-order": []}}),
+    "null-with-properties": shaped(variants={"null": ONE["x"]}),
+}
+
+
+def read_by_vbuild(folder: Path) -> str | None:
+    """As `chosen_by_vbuild`; None also for a variants.json that is refused, of which uv installs nothing either."""
+    try:
+        return chosen_by_vbuild(folder, Machine.here())
+    except VariantError:
+        return None
+
+
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("values", READ_ALIKE.values(), ids=READ_ALIKE)
+@pytest.mark.parametrize("forced", ["", "Yes"])
+def test_uv_and_select_read_the_same_documents(
+    values: dict[str, Any], forced: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FORCED_TPU, forced)
+    lay_out(tmp_path / "wheels", values)
+    expected = chosen_by_uv(tmp_path / "wheels", tmp_path / "cache", **{FORCED_TPU: forced})
+    assert read_by_vbuild(tmp_path / "wheels") == expected
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (shaped(variants={"x": {}}), "has no properties; only the label 'null' may"),
+        (shaped({"blas": {"static-properties": {}}}), "no feature; expected at least one"),
+        (shaped({"blas": {"static-properties": {"level": []}}}), "feature 'level' has no values"),
+        (shaped({"blas": {"requires": []}}), "no requirement; expected at least one"),
+        (shaped({"blas": {"requires": ["a b c"]}}), "'a b c' is not a requirement"),
+        (shaped({"blas": {"requires": ["a"], "plugin-api": "1 2"}}), "'1 2' is not an object reference"),
+    ],
+)
+def test_what_the_peps_forbid_is_refused_where_uv_passes_over_it(
+    values: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    lay_out(tmp_path / "wheels", values)
+    assert chosen_by_uv(tmp_path / "wheels", tmp_path / "cache")
+    with pytest.raises(VariantError, match=re.escape(why)):
+        chosen_by_vbuild(tmp_path / "wheels", Machine.here())
+
+
+PROJECT = """
+[project]
+name = "app"
+version = "1"
+requires-python = ">=3.11"
+dependencies = ["demo"]
+"""
+
+
+@pytest.mark.nightly
+def test_the_commands_of_uv_take_the_wheels_that_the_page_on_variants_says(tmp_path: Path) -> None:
+    links, app, target = tmp_path / "links", tmp_path / "app", tmp_path / "target"
+    variants = {f"v{level}": {"x86_64": {"level": [f"v{level}"]}} for level in (1, 2, 3)}
+    write_release(links, {"x86_64": {"requires": ["x86-64-variant-provider"]}}, variants)
+    app.mkdir()
+    (app / "pyproject.toml").write_text(PROJECT)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("UV_")}
+    environ = clean | {"UV_CACHE_DIR": str(tmp_path / "cache"), "UV_PYTHON": sys.executable}
+
+    def uv(*command: str, expect: int = 0) -> str:
+        shared = ("--preview-features", "wheel-variants", "--offline", "--no-config", "--find-links", str(links))
+        words = 2 if command[0] == "pip" else 1
+        command = (*command[:words], *shared, *command[words:])
+        run = subprocess.run([UV, *command], cwd=app, env=environ, capture_output=True, text=True, check=False)
+        assert run.returncode == expect, run.stderr
+        return run.stdout + run.stderr
+
+    def installed(folder: Path) -> str:
+        """The label in the variant.json of demo in *folder*, or "plain"."""
+        return next(
+            (next(iter(json.loads(path.read_bytes())["variants"])) for path in folder.rglob("variant.json")), "plain"
+        )
+
+    here = Machine.here().cpu
+    assert here
+    uv("pip", "install", "--no-index", "--target", str(target), "demo")
+    assert installed(target) == min(here.level, "v3")
+    shutil.rmtree(target)
+    uv("pip", "install", "--no-index", "--target", str(target), "--python-platform", "x86_64-manylinux_2_28", "demo")
+    assert installed(target) == "v2"
+    listing = "import importlib.metadata as m; print(m.distribution('demo').read_text('variant.json'))"
+    assert f'"{min(here.level, "v3")}"' in uv(
+        "run", "--no-index", "--no-project", "--with", "demo", "--", "python", "-c", listing
+    )
+    uv("lock", "--no-index")
+    assert "demo-1.0-py3-none-any.whl" in (app / "uv.lock").read_text()
+    assert "v3.whl" not in (app / "uv.lock").read_text()
+    uv("sync", "--no-index")
+    assert installed(app / ".venv") == "plain"
+    refusal = uv("pip", "compile", "--no-index", "pyproject.toml", "-o", "pylock.toml", expect=2)
+    assert "resolved to a wheel variant, which pylock.toml export does not support" in refusal

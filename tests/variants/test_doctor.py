@@ -84,7 +84,7 @@ def test_what_nobody_can_say_is_left_open(site: Path) -> None:
     both = variant("both", "npu :: arch :: atom", "x86_64 :: level :: v4")
     put(site, document(both, metadata=metadata("npu", "x86_64", npu=NPU)), "other")
     torch = variant("torch", "abi_dependency :: torch :: 2.9", V3)
-    put(site, document(torch), "torchy")
+    put(site, document(torch, metadata=metadata("x86_64", "abi_dependency")), "torchy")
     found = diagnosed_in([str(site)], machine())
     assert [(one.project, one.is_supported, bool(one.advice)) for one in found] == [
         ("other", False, True),

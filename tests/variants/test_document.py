@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from tests.factories.variants import BLAS, V3, document, jsonified, metadata, variant
 from vbuild.errors import VariantError
 from vbuild.variants.document import Document, Schema, combine
-from vbuild.variants.model import NULL, UNREAD, Property, Variant, VariantMetadata, VariantProvider
+from vbuild.variants.model import NULL, Property, Variant, VariantMetadata, VariantProvider
+
+OTHER = VariantProvider(builtin="other")
+SITE = "https://variants-schema.wheelnext.dev/peps"
 
 names = st.text("ab0_", min_size=1, max_size=3)
 values = st.text("ab0_.", min_size=1, max_size=3)
@@ -87,14 +90,41 @@ def test_a_document_of_pep_825_alone_has_no_providers() -> None:
     assert Document.parse(found.pack()) == found
 
 
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"schema": f"{SITE}/850/v0.3.0.json"}, f"$schema is {SITE}/850/v0.3.0.json, read as 850/0.2.0"),
+        ({"schema": Schema.PEP_825.value}, f"$schema is {Schema.PEP_825.value}, read as 850/0.2.0"),
+        (
+            {"variants": {"ob": {"blas": {"library": ["openblas", "mkl"]}, "mpi": {}}}},
+            "ob: read with sorted values and without empty namespaces (PEP 825)",
+        ),
+    ],
+    ids=["later", "providers", "untidy"],
+)
+def test_what_uv_reads_is_read_with_a_note_and_written_as_the_pep_has_it(changes: dict[str, Any], note: str) -> None:
+    found = Document.parse(jsonified(**changes))
+    assert found.notes == (note,)
+    assert Document.parse(found.pack()).notes == ()
+
+
+def test_an_unknown_schema_without_providers_is_read_as_pep_825() -> None:
+    found = Document.parse(jsonified(schema=f"{SITE}/9/v1.json", providers=None))
+    assert (found.schema, found.notes) == (Schema.PEP_825, (f"$schema is {SITE}/9/v1.json, read as 825/0.1.1",))
+
+
+def test_two_labels_may_stand_for_the_same_properties_in_what_is_read_and_never_in_what_is_written() -> None:
+    same = {"blas": {"library": ["mkl"]}}
+    found = Document.parse(jsonified(variants={"y": same, "x": same}))
+    assert [variant.label for variant in found.variants] == ["x", "y"]
+    with pytest.raises(VariantError, match="the labels 'x' and 'y' stand for the same properties"):
+        combine([("index", found)])
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
-        {"schema": "https://example.org/v9.json"},
-        (
-            "\"$schema\": unknown variant schema 'https://example.org/v9.json'; expected "
-            "https://variants-schema.wheelnext.dev/peps/825/v0.1.1.json or "
-            "https://variants-schema.wheelnext.dev/peps/850/v0.2.0.json"
-        ),
+        {"schema": "https://example.org/v9.json", "variants": None},
+        "variants: missing; expected a table; $schema is https://example.org/v9.json, read as 850/0.2.0",
     ),
     ({"schema": None}, '"$schema": missing; expected a string'),
     ({"priorities": None}, "default-priorities: missing; expected a table"),
@@ -112,10 +142,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "default-priorities.namespace lists 'blas' twice (PEP 825, default priorities)",
     ),
     (
-        {"priorities": {"namespace": ["blas", "abi_dependency"]}},
-        "default-priorities.namespace lists 'abi_dependency', a reserved one (PEP 850)",
-    ),
-    (
         {"priorities": {"namespace": ["blas", "x86_64"]}},
         "providers of blas; expected those of default-priorities: blas, x86_64 (PEP 850)",
     ),
@@ -128,7 +154,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"providers": None, "priorities": {"namespace": ["blas", "n"]}},
         "no provider of blas, n; give static-properties or requires (PEP 850)",
     ),
-    ({"schema": Schema.PEP_825.value}, "providers in a document of PEP 825; expected none, or the schema of PEP 850"),
     ({"more": 1}, "more: no such key; known here: $schema, default-priorities, providers, variants"),
     ({"variants": None}, "variants: missing; expected a table"),
     ({"variants": []}, "variants: expected a table, got []"),
@@ -146,10 +171,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"variants": {"x": {}}},
         "variants.x: variant 'x' has no properties; only the label 'null' may (PEP 825, variant label)",
-    ),
-    (
-        {"variants": {"x": {"blas": {}}}},
-        "variants.x: namespace 'blas' has no features; expected at least one (PEP 825)",
     ),
     ({"variants": {"x": {"blas": []}}}, "variants.x.blas: expected a table, got []"),
     (
@@ -170,10 +191,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "variants.x: blas :: library has a value twice: a, a (PEP 825)",
     ),
     (
-        {"variants": {"x": {"blas": {"library": ["b", "a"]}}}},
-        "variants.x: blas :: library has unsorted values: b, a; expected a, b (PEP 825)",
-    ),
-    (
         {"variants": {"x": {"blas": {"library": ["A"]}}}},
         "variants.x: value 'A' may only hold a-z, 0-9, _ and . (PEP 825, variant properties)",
     ),
@@ -189,24 +206,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         "variant 'x': mpi :: abi :: 1: namespace missing from default-priorities, which lists blas, n (PEP 825)",
     ),
-    (
-        {"variants": {"x": {"blas": {"library": ["mkl"]}}, "y": {"blas": {"library": ["mkl"]}}}},
-        "variant 'x': has the same properties as variant 'y' (PEP 825, variant label)",
-    ),
-    (
-        {"variants": {"x": {"abi_dependency": {"torch__x": ["2.9"]}}}},
-        (
-            "variant 'x': abi_dependency :: torch__x :: 2.9: feature is not a normalised distribution name, "
-            "as in abi_dependency :: torch :: 2.9"
-        ),
-    ),
-    (
-        {"variants": {"x": {"abi_dependency": {"torch": ["2.9.1.0"]}}}},
-        (
-            "variant 'x': abi_dependency :: torch :: 2.9.1.0: value is not a release of one to three numbers, "
-            "as in abi_dependency :: torch :: 2.9"
-        ),
-    ),
 ]
 
 
@@ -218,10 +217,10 @@ def test_a_document_that_breaks_a_rule_is_refused(changes: dict[str, Any], messa
 
 
 PROVIDERS: list[tuple[dict[str, Any], str]] = [
-    ({}, "neither of requires and static-properties; expected exactly one (PEP 850)"),
+    ({}, "has none of requires, static-properties, builtin; expected one (PEP 850)"),
     (
         {"requires": ["a"], "static-properties": {"library": ["mkl"]}},
-        "both of requires and static-properties; expected exactly one (PEP 850)",
+        "has requires and static-properties of requires, static-properties, builtin; expected one (PEP 850)",
     ),
     ({"requires": ["a b"]}, "requires: 'a b' is not a requirement: "),
     ({"requires": ["a", "a"]}, "requires lists 'a' twice (PEP 850)"),
@@ -251,7 +250,7 @@ PROVIDERS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"requires": ["a"], "feature-order": ["library"]},
-        "feature-order with requires; expected it with static-properties only (PEP 850)",
+        "feature-order without static-properties; expected it with these only (PEP 850)",
     ),
 ]
 
@@ -276,7 +275,7 @@ def test_a_provider_that_breaks_a_rule_is_refused(keys: dict[str, Any], message:
             {"requires": ["a"], "enable-if": "true"},
             (
                 "providers.blas.enable-if: no such key; "
-                "known here: feature-order, optional, plugin-api, requires, static-properties"
+                "known here: builtin, feature-order, optional, plugin-api, requires, static-properties"
             ),
         ),
         ({"requires": ["a"], "optional": 1}, "providers.blas.optional: expected true or false, got 1"),
@@ -341,12 +340,18 @@ def test_providers_that_no_namespace_has_are_named_behind_the_others() -> None:
     ("found", "message"),
     [
         (
-            variant("x", "abi_dependency :: torch :: 2.9"),
-            (
-                f"abi_dependency :: torch :: 2.9: {UNREAD}; "
-                "expected Requires-Dist: torch==2.9.*, as matrix.requires writes it"
-            ),
+            variant("x", "abi_dependency :: torch :: 02.9"),
+            "abi_dependency :: torch :: 02.9: '02.9' is not a release prefix of one to three numbers, as in 2.8",
         ),
+        (
+            variant("x", "abi_dependency :: torch :: 2.9.1.0"),
+            "abi_dependency :: torch :: 2.9.1.0: '2.9.1.0' is not a release prefix of one to three numbers, as in 2.8",
+        ),
+        (
+            variant("x", "abi_dependency :: torch__x :: 2.9"),
+            "abi_dependency :: torch__x :: 2.9: feature 'torch__x' is no normalised name, as in my_runtime",
+        ),
+        (variant("x", "own :: a :: b"), "own :: a :: b: no built-in provider 'other'; expected abi_dependency"),
         (
             variant("x", V3, "x86_64 :: level :: v4"),
             "x86_64 :: level :: v3 | v4: 2 values; expected one (PEP 850, multi_value)",
@@ -363,7 +368,7 @@ def test_providers_that_no_namespace_has_are_named_behind_the_others() -> None:
 )
 def test_a_wheel_is_not_given_values_that_its_provider_forbids(found: Variant, message: str) -> None:
     with pytest.raises(VariantError) as refusal:
-        Document.of(found, metadata("x86_64", "blas", blas=BLAS))
+        Document.of(found, metadata("x86_64", "blas", "abi_dependency", "own", blas=BLAS, own=OTHER))
     assert str(refusal.value) == message
 
 

@@ -88,7 +88,7 @@ def test_wheels_for_single_features_are_taken_where_the_machine_lists_these() ->
     # installers answer for the level alone
     assert labels(found, machine("x86-64-v4"), "x86_64") == [v4.label]
     items = ranked(document(*found, metadata=metadata("x86_64")), machine("x86-64-v4"))
-    reason = "installers' own x86-64-variant-provider >=0.2,<1 answers for levels only"
+    reason = "installers do not ask for it: their provider answers for levels only"
     assert items[1].why == f"x86_64 :: avx512_bf16 :: on is not supported: {reason}"
 
 
@@ -156,8 +156,15 @@ def test_where_a_machine_has_nothing_of_a_namespace_the_reason_is_its_provider(
 
 
 def test_abi_dependencies_are_left_to_installers_that_match_them() -> None:
-    (item,) = ranked(document(variant("t", "abi_dependency :: torch :: 2.9")), machine())
-    assert item.why == ("abi_dependency :: torch :: 2.9 is not supported: installers do not match ABI dependencies yet")
+    abi = VariantProvider(builtin="abi_dependency")
+    found = document(variant("t", "abi :: torch :: 2.9"), metadata=metadata("abi", abi=abi))
+    (item,) = ranked(found, machine())
+    assert item.why.endswith(
+        "vbuild does not know what a machine has of abi, and does not run its provider, abi_dependency; "
+        "if the machine has it, add [supported.abi] with torch = ['2.9'] to the file of --machine"
+    )
+    (item,) = ranked(found, machine(supported={"abi": {"torch": ("2.9.1", "2.9", "2")}}))
+    assert item.why == "abi :: torch :: 2.9 is number 2 of 3 that the machine supports"
 
 
 def test_a_variant_that_fits_says_what_placed_it() -> None:
@@ -185,7 +192,23 @@ def test_a_machine_with_gpus_of_amd_supports_their_processors() -> None:
 
 def test_an_arm_machine_supports_the_versions_that_its_own_includes() -> None:
     features = dict(supported("aarch64", BUILT_IN["aarch64"].provider, machine("armv9.0-a")))
-    assert features["version"] == ("9.0a", "8.5a", "8.4a", "8.3a", "8.2a", "8.1a", "8a")
+    assert features["version"] == ("8.4a", "8.3a", "8.2a", "8.1a", "8a")
+    assert dict(supported("aarch64", BUILT_IN["aarch64"].provider, machine("armv8.1-a")))["version"] == ("8.1a", "8a")
+    newer = document(variant("a", "aarch64 :: version :: 8.5a"), metadata=metadata("aarch64"))
+    (item,) = ranked(newer, machine("armv9-a"))
+    assert "answers 8.4a at most" in item.why
+
+
+def test_a_driver_with_more_versions_than_uv_counts_has_no_answer() -> None:
+    nvidia = BUILT_IN["nvidia"].provider
+    assert len(dict(supported("nvidia", nvidia, machine(driver="12.1000")))["cuda_version_lower_bound"]) == 1024
+    assert not supported("nvidia", nvidia, machine(driver="12.1001"))
+
+
+def test_a_machine_has_no_tpu_unless_it_says_so() -> None:
+    tpu = BUILT_IN["tpu"].provider
+    assert supported("tpu", tpu, machine()) == (("present", ("false",)),)
+    assert supported("tpu", tpu, machine(supported={"tpu": {"present": ("true",)}})) == (("present", ("true",)),)
 
 
 def test_known_providers_are_written_as_uv_recognises_them() -> None:
@@ -199,6 +222,10 @@ def test_known_providers_are_written_as_uv_recognises_them() -> None:
         "amd": {
             "requires": ["rocm-bootstrap >=0.3,<1"],
             "plugin-api": "rocm_bootstrap.variant_provider:AMDVariantPlugin",
+        },
+        "tpu": {
+            "requires": ["tpu-variant-provider >=0.1,<1"],
+            "plugin-api": "tpu_variant_provider.plugin:TpuVariantPlugin",
         },
     }
 

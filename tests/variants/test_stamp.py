@@ -122,18 +122,6 @@ def test_a_level_that_no_machine_of_the_wheel_has_is_refused(
     assert not list(tmp_path.glob("out/*"))
 
 
-def test_an_abi_dependency_which_uv_refuses_the_release_for_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        VbuildError, match=r"abi_dependency :: torch :: 2\.15: no installer reads it yet, and uv refuses"
-    ):
-        stamped(
-            wheel(tmp_path),
-            tmp_path / "out",
-            variant=variant("a", "x86_64 :: level :: v3", "abi_dependency :: torch :: 2.15"),
-        )
-    assert not list(tmp_path.glob("out/*"))
-
-
 def test_uv_installs_what_was_stamped(tmp_path: Path) -> None:
     plain = wheel(tmp_path / "dist", files={"demo/__init__.py": ""})
     path = stamped(plain, tmp_path / "dist", variant=variant("x86_64_v1", "x86_64 :: level :: v1"))

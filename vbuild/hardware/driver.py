@@ -12,17 +12,23 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from vbuild.errors import HardwareError, at
 
-# variables of NVIDIA's variant provider, which uv obeys, and of AMD's
+# variables of NVIDIA's and the TPU's variant provider, which uv obeys, and of AMD's
 FORCED_DRIVER = "NV_VARIANT_PROVIDER_FORCE_CUDA_DRIVER_VERSION"
 FORCED_CAPABILITY = "NV_VARIANT_PROVIDER_FORCE_SM_ARCH"
 FORCED_GFX = "ROCM_BOOTSTRAP_FORCE_GFX_ARCH"
+FORCED_TPU = "TPU_VARIANT_PROVIDER_FORCE_PRESENT"
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
+PCI = Path("/sys/bus/pci/devices")
+_GOOGLE = "0x1ae0"
+# v3, plc, v4, v5p, v5e, v6e, 7x, 8i and 8t, as in JAX's hardware_utils.py
+_TPUS = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076", "0x0083", "0x007c"}
 _GFX_VERSION = re.compile(r"^gfx_target_version (?P<number>[1-9]\d{4,5})$", re.MULTILINE | re.ASCII)
 
 _DOTTED = re.compile(r"(?P<major>\d{1,4})(\.(?P<minor>\d{1,4}))?", re.ASCII)
@@ -141,3 +147,15 @@ def amd_gpus(environ: Mapping[str, str] = os.environ, *, topology: Path = TOPOLO
             # 90402 is gfx942, 90010 is gfx90a
             processors.append(f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}")
     return tuple(dict.fromkeys(processors))
+
+
+def has_tpu(environ: Mapping[str, str] = os.environ, *, devices: Path = PCI) -> bool:
+    """Whether one of Google's TPUs is here, or else in the variable of its provider."""
+    if (forced := environ.get(FORCED_TPU)) is not None:
+        return forced.lower() in {"1", "true", "yes"}
+    for device in devices.glob("*"):
+        with suppress(OSError):
+            vendor, kind = ((device / name).read_text(encoding="ascii").strip() for name in ("vendor", "device"))
+            if vendor == _GOOGLE and kind in _TPUS:
+                return True
+    return False

@@ -36,7 +36,7 @@ from packaging.version import InvalidVersion, Version
 from vbuild.config.table import Table
 from vbuild.errors import HardwareError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.driver import Dotted, Nvidia, amd_gpus
+from vbuild.hardware.driver import Dotted, Nvidia, amd_gpus, has_tpu
 
 Features = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -91,7 +91,8 @@ class Machine(Struct, frozen=True):
         cpu = cpu_here()
         # installers ask for the level alone
         level = cpu and cpu.with_extras(())
-        return cls(platform.python_version(), tuple(tags), level, Nvidia.here(), _of_amd(amd_gpus()))
+        tpu = (("tpu", (("present", ("true",)),)),) if has_tpu() else ()
+        return cls(platform.python_version(), tuple(tags), level, Nvidia.here(), (*_of_amd(amd_gpus()), *tpu))
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -52,7 +52,6 @@ _EMULATE = ("auto", "always", "never")
 _CACHES = ("auto", "ccache", "none")
 _FEWEST_ROUNDS = 2
 _PERCENTAGE = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)\s*%", re.ASCII)
-_NOT_ORDERED = frozenset({"abi_dependency"})  # reserved by the providers draft, which forbids it a place
 
 
 class BuildSettings(Struct, frozen=True):
@@ -295,7 +294,7 @@ class Recipe:
         Those of GPUs come first: no CPU level makes up for a wheel that leaves the GPU alone.
         """
         names = dict.fromkeys(text.split(" :: ")[0] for target in self.targets for text in target.properties)
-        others = tuple(name for name in names if name != NAMESPACE and name not in _NOT_ORDERED)
+        others = tuple(name for name in names if name != NAMESPACE)
         used = (NAMESPACE, *others) if NAMESPACE in names else others
         ordered = self.matrix.priority
         if self.variant and "default-priorities" in self.variant and not ordered:

@@ -37,6 +37,8 @@ from vbuild.recipe.compiling import CudaBuild, ToolkitSpec
 from vbuild.recipe.matrix import local_label
 from vbuild.recipe.target import Target
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
+from vbuild.variants.model import Property
+from vbuild.variants.providers import unanswered
 from vbuild.verification.bench import BenchRatio, BenchReport, spelled
 from vbuild.verification.level_emulation import LevelRun
 from vbuild.verification.model import Severity, Verdict, VerifyRule
@@ -569,6 +571,9 @@ def warnings(wheels: Sequence[WheelEntry]) -> tuple[Message, ...]:
         for finding in wheel.verdict.findings:
             if finding.severity is not Severity.NOTE or finding.rule is VerifyRule.PUBLISHED:
                 alike.setdefault(finding.advised, []).append(wheel.title)
+        for text in wheel.properties:
+            if why := unanswered([Property.parse(text)]):
+                alike.setdefault(f"{text}: no installer takes it by itself: {why}", []).append(wheel.title)
     return tuple(Message(what, tuple(dict.fromkeys(titles))) for what, titles in alike.items())
 
 

@@ -19,10 +19,10 @@ Providers that vbuild knows (x86_64, aarch64, nvidia) may be left out.
 https://peps.python.org/pep-0825/#variant-metadata
 The building draft of wheelnext: https://github.com/wheelnext/peps/blob/HEAD/peps/pep-9998.rst
 
-Documents of other tools and of earlier drafts are read with a note, never written:
+Documents of other tools, of earlier and of later drafts are read with a note, never written:
 
-    …/v0.2.0.json, …/peps/9999/v0.2.0.json   variantlib 0.2.2, and the draft without a number: the same as 850/0.2.0
-    …/v0.0.3.json                            PEP 817, and variantlib up to 0.2.1
+    …/v0.0.3.json    PEP 817, and variantlib up to 0.2.1
+    any other        as 850/0.2.0 if it has providers, else as 825/0.1.1, as uv does; variantlib 0.2.2 has …/v0.2.0.json
 
 What 0.0.3 has and 0.2.0 has not:
 
@@ -57,7 +57,6 @@ from vbuild.variants.model import (
     placed,
     read_namespaces,
     read_providers,
-    refuse_unread,
 )
 from vbuild.variants.providers import check_values, metadata_for
 
@@ -65,7 +64,6 @@ from vbuild.variants.providers import check_values, metadata_for
 _LARGEST = 1 << 21
 
 _SITE = "https://variants-schema.wheelnext.dev"
-_SAME = (f"{_SITE}/v0.2.0.json", f"{_SITE}/peps/9999/v0.2.0.json")
 _OLDER = f"{_SITE}/v0.0.3.json"
 _PRIORITIES, _STATIC, _ORDER = "default-priorities", "static-properties", "feature-order"
 _TOP = ("$schema", _PRIORITIES, "providers", "variants")
@@ -85,12 +83,20 @@ class Schema(Enum):
         raise VariantError(f"unknown variant schema {url!r}; expected {known}")
 
     @property
+    def version(self) -> str:
+        """Its PEP and version: ``850/0.2.0``."""
+        return self.value.removeprefix(f"{_SITE}/peps/").removesuffix(".json").replace("v", "")
+
+    @property
     def has_providers(self) -> bool:
         return self is Schema.PEP_850
 
 
 class Document(Struct, frozen=True):
-    """Variants and the metadata they share; *notes* say how an earlier draft was read."""
+    """Variants and the metadata they share; *notes* say how an earlier draft, or what PEP 825 forbids, was read.
+
+    Two labels may stand for the same properties: installers take the one that sorts first. `combine` writes none.
+    """
 
     schema: Schema
     metadata: VariantMetadata
@@ -98,16 +104,10 @@ class Document(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse variants that contradict one another (V1) or the metadata (V4), or a schema without its providers."""
-        by_label = {variant.label: variant for variant in self.variants}
-        by_properties = {variant.properties: variant.label for variant in self.variants}
+        """Refuse variants that contradict the metadata (V4), or a schema without its providers."""
         for variant in self.variants:
             with at(f"variant {variant.label!r}"):
                 self.metadata.check(variant)
-                if by_label[variant.label] != variant:
-                    raise VariantError("the label stands for two sets of properties (PEP 825, variant label)")
-                if (other := by_properties[variant.properties]) != variant.label:
-                    raise VariantError(f"has the same properties as variant {other!r} (PEP 825, variant label)")
         if self.schema.has_providers and not self.metadata.providers:
             lacking = ", ".join(self.metadata.namespaces)
             raise VariantError(f"no provider of {lacking}; give static-properties or requires (PEP 850)")
@@ -117,7 +117,6 @@ class Document(Struct, frozen=True):
     @classmethod
     def of(cls, variant: Variant, metadata: VariantMetadata) -> Self:
         """The document in a wheel of *variant*; `VariantError` if no installer takes such a wheel."""
-        refuse_unread(variant)
         check_values(variant, metadata)
         return cls(Schema.PEP_850, metadata, (variant,))
 
@@ -133,8 +132,8 @@ class Document(Struct, frozen=True):
             metadata = VariantMetadata.read(table)
             variants = read_variants(table)
             table.finish()
-        except RecipeError as error:
-            raise VariantError(str(error)) from error
+        except (RecipeError, VariantError) as error:
+            raise VariantError("; ".join((str(error), *notes))) from error
         return cls(schema, metadata, variants, notes)
 
     @classmethod
@@ -308,18 +307,24 @@ class Declaration(Struct, frozen=True):
 
 
 def _current(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """The document *values* as 850/0.2.0, with notes on other tools and earlier drafts.
+    """The document *values* under a schema that is known, tidy, with notes on what was not.
 
     What is malformed stays as it is, for the reader to refuse.
     """
-    schema = values.get("$schema")
-    if schema in _SAME:
-        return {**values, "$schema": Schema.PEP_850.value}, (
-            f"$schema is {schema}, read as 850/0.2.0, which is the same",
-        )
-    if schema != _OLDER:
-        return values, ()
-    return _upgraded(values)
+    url, variants = values.get("$schema"), values.get("variants")
+    if url == _OLDER:
+        return _upgraded(values)
+    notes = []
+    schema = Schema.PEP_850 if "providers" in values else Schema.PEP_825
+    if isinstance(url, str) and (schema.has_providers or url != Schema.PEP_850.value) and url != schema.value:
+        notes.append(f"$schema is {url}, read as {schema.version}")
+        values = {**values, "$schema": schema.value}
+    if isinstance(variants, Mapping):
+        tidy = _tidied(variants)
+        if untidy := [label for label in tidy if tidy[label] != variants[label]]:
+            notes.append(f"{', '.join(untidy)}: read with sorted values and without empty namespaces (PEP 825)")
+        values = {**values, "variants": tidy}
+    return values, tuple(notes)
 
 
 def _upgraded(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
@@ -352,7 +357,7 @@ def _upgraded(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, 
         "$schema": Schema.PEP_850.value,
         _PRIORITIES: {"namespace": priorities["namespace"]} if "namespace" in priorities else {},
         "providers": providers,
-        "variants": _with_sorted_values(variants) if isinstance(variants, Mapping) else variants,
+        "variants": _tidied(variants) if isinstance(variants, Mapping) else variants,
     }, tuple(notes)
 
 
@@ -380,8 +385,8 @@ def _ordered(values: object, first: object) -> object:
     return [*(value for value in first if value in values), *(value for value in values if value not in first)]
 
 
-def _with_sorted_values(variants: Mapping[str, Any]) -> dict[str, Any]:
-    """The *variants* with the values of each feature sorted, as PEP 825 wants them."""
+def _tidied(variants: Mapping[str, Any]) -> dict[str, Any]:
+    """The *variants* with the values of each feature sorted and without namespaces that have no features."""
 
     def with_sorted_lists(value: object) -> object:
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -390,4 +395,9 @@ def _with_sorted_values(variants: Mapping[str, Any]) -> dict[str, Any]:
             return {key: with_sorted_lists(item) for key, item in value.items()}
         return value
 
-    return {label: with_sorted_lists(value) for label, value in variants.items()}
+    return {
+        label: {name: with_sorted_lists(features) for name, features in namespaces.items() if features != {}}
+        if isinstance(namespaces, Mapping)
+        else namespaces
+        for label, namespaces in variants.items()
+    }

@@ -38,7 +38,7 @@ _VALUE = re.compile(r"[0-9a-z_.]+", re.ASCII)
 ABI_DEPENDENCY = "abi_dependency"
 _PLUGIN_API = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*( *: *[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?", re.ASCII)
 _DISTRIBUTION = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*", re.ASCII)
-_RELEASE = re.compile(r"\d+(\.\d+){0,2}", re.ASCII)
+_RELEASE = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){0,2}", re.ASCII)
 _PARTS = 3
 _HASH_DIGITS = 8
 
@@ -98,6 +98,10 @@ class Feature(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.namespace} :: {self.name} :: {' | '.join(self.values)}"
 
+    @property
+    def properties(self) -> tuple[Property, ...]:
+        return tuple(Property(self.namespace, self.name, value) for value in self.values)
+
 
 class Variant(Struct, frozen=True):
     label: str
@@ -153,26 +157,28 @@ StaticProperties = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class VariantProvider(Struct, frozen=True):
-    """What says which properties a machine supports: a static list, or a plugin."""
+    """What says which properties a machine supports: a static list, a plugin, or what installers have *builtin*."""
 
     requires: tuple[str, ...] = ()
     plugin_api: str | None = None
     static_properties: StaticProperties = ()
     feature_order: tuple[str, ...] = ()
     optional: bool = False
+    builtin: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what the providers draft forbids (provider information; V5)."""
-        if bool(self.requires) == bool(self.static_properties):
-            given = "both" if self.requires else "neither"
-            raise VariantError(f"{given} of requires and static-properties; expected exactly one (PEP 850)")
+        sources = {"requires": self.requires, "static-properties": self.static_properties, "builtin": self.builtin}
+        keys = [key for key, value in sources.items() if value]
+        if len(keys) != 1:
+            raise VariantError(f"has {' and '.join(keys) or 'none'} of {', '.join(sources)}; expected one (PEP 850)")
         for requirement in self.requires:
             _check_requirement(requirement)
         if twice := _first_twice(self.requires):
             raise VariantError(f"requires lists {twice!r} twice (PEP 850)")
         if self.plugin_api is not None:
-            if self.static_properties:
-                raise VariantError("plugin-api with static-properties; expected it with requires only (PEP 850)")
+            if not self.requires:
+                raise VariantError(f"plugin-api with {keys[0]}; expected it with requires only (PEP 850)")
             if not _PLUGIN_API.fullmatch(self.plugin_api):
                 expected = "expected module[.sub][:object] (PEP 850)"
                 raise VariantError(f"plugin-api {self.plugin_api!r} is not an object reference; {expected}")
@@ -195,6 +201,8 @@ class VariantProvider(Struct, frozen=True):
             static = tuple(sorted((feature, features.texts(feature)) for feature in features))
         if "static-properties" in table and not static:
             raise table.refuse("static-properties", "no feature; expected at least one (PEP 850)")
+        if "feature-order" in table and not table.texts("feature-order"):
+            raise table.refuse("feature-order", "no feature; expected every static feature once (PEP 850)")
         if "requires" in table and not table.texts("requires"):
             raise table.refuse("requires", "no requirement; expected at least one (PEP 850)")
         return cls(
@@ -203,6 +211,7 @@ class VariantProvider(Struct, frozen=True):
             static_properties=static,
             feature_order=table.texts("feature-order", ()),
             optional=table.flag("optional", default=False),
+            builtin=table.optional_text("builtin"),
         )
 
     @property
@@ -230,6 +239,8 @@ class VariantProvider(Struct, frozen=True):
             keys["static-properties"] = {feature: list(values) for feature, values in self.static_properties}
         if self.feature_order:
             keys["feature-order"] = list(self.feature_order)
+        if self.builtin:
+            keys["builtin"] = self.builtin
         if self.optional:
             keys["optional"] = True
         return keys
@@ -237,8 +248,8 @@ class VariantProvider(Struct, frozen=True):
     def _check_feature_order(self) -> None:
         features = [feature for feature, _ in self.static_properties]
         if self.feature_order:
-            if self.requires:
-                raise VariantError("feature-order with requires; expected it with static-properties only (PEP 850)")
+            if not self.static_properties:
+                raise VariantError("feature-order without static-properties; expected it with these only (PEP 850)")
             if sorted(self.feature_order) != sorted(features):
                 found, expected = ", ".join(self.feature_order), ", ".join(sorted(features))
                 raise VariantError(
@@ -262,8 +273,6 @@ class VariantMetadata(Struct, frozen=True):
             checked_name(namespace, "namespace")
         if twice := _first_twice(self.namespaces):
             raise VariantError(f"default-priorities.namespace lists {twice!r} twice (PEP 825, default priorities)")
-        if ABI_DEPENDENCY in self.namespaces:
-            raise VariantError(f"default-priorities.namespace lists {ABI_DEPENDENCY!r}, a reserved one (PEP 850)")
         if self.providers and sorted(namespace for namespace, _ in self.providers) != sorted(self.namespaces):
             found, expected = ", ".join(namespace for namespace, _ in self.providers), ", ".join(self.namespaces)
             raise VariantError(f"providers of {found}; expected those of default-priorities: {expected} (PEP 850)")
@@ -290,33 +299,22 @@ class VariantMetadata(Struct, frozen=True):
         return keys
 
     def check(self, variant: Variant) -> None:
-        """Refuse a *variant* whose namespaces are not listed (V4), or an ill-formed ABI dependency (PEP 850)."""
+        """Refuse a *variant* whose namespaces are not listed (V4)."""
         for prop in variant.properties:
-            if prop.namespace == ABI_DEPENDENCY:
-                wrong = ""
-                if not _DISTRIBUTION.fullmatch(prop.feature):
-                    wrong = "feature is not a normalised distribution name"
-                elif not _RELEASE.fullmatch(prop.value):
-                    wrong = "value is not a release of one to three numbers"
-                if wrong:
-                    raise VariantError(f"{prop}: {wrong}, as in abi_dependency :: torch :: 2.9")
-            elif prop.namespace not in self.namespaces:
+            if prop.namespace not in self.namespaces:
                 listed = ", ".join(self.namespaces)
                 raise VariantError(f"{prop}: namespace missing from default-priorities, which lists {listed} (PEP 825)")
 
 
-UNREAD = (
-    "no installer reads it yet, and uv refuses every wheel of the release: it misses the namespace among "
-    "default-priorities, where the draft forbids it"
-)
+def check_abi_dependency(prop: Property) -> None:
+    """Refuse a property that no release of a distribution can have (PEP 850, ABI dependencies).
 
-
-def refuse_unread(variant: Variant) -> None:
-    """Refuse a *variant* with an ABI dependency, as long as installers cannot have it."""
-    for prop in variant.properties:
-        if prop.namespace == ABI_DEPENDENCY:
-            expected = f"expected Requires-Dist: {prop.feature}=={prop.value}.*, as matrix.requires writes it"
-            raise VariantError(f"{prop}: {UNREAD}; {expected}")
+    ``torch :: 2.8`` means torch>=2.8.dev0,<2.9.dev0.
+    """
+    if not _DISTRIBUTION.fullmatch(prop.feature):
+        raise VariantError(f"{prop}: feature {prop.feature!r} is no normalised name, as in my_runtime")
+    if not _RELEASE.fullmatch(prop.value):
+        raise VariantError(f"{prop}: {prop.value!r} is not a release prefix of one to three numbers, as in 2.8")
 
 
 def read_namespaces(table: Table) -> tuple[str, ...]:

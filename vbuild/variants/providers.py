@@ -1,30 +1,43 @@
-"""The providers whose answers vbuild knows: x86-64 levels, Arm versions, NVIDIA drivers and GPUs, AMD's GPUs.
+"""The providers whose answers vbuild knows: x86-64 levels, Arm versions, NVIDIA drivers and GPUs, AMD's GPUs, TPUs.
 
     x86_64 :: level                        v4 > v3 > v2 > v1
-    aarch64 :: version                     9.0a > 8.5a > ... > 8.1a > 8a
+    aarch64 :: version                     8.4a > ... > 8.1a > 8a; what 8.5a adds (SPECRES) Linux and macOS keep back
     nvidia :: cuda_version_lower_bound     what the driver runs: 12.8 > 12.7 > ... > 12.0 > 12 > 11.20 > ... > 11
     nvidia :: cuda_version_upper_bound     what the driver is older than: 15.20 > ... > 12.9
     nvidia :: sm_arch                      90_real > 90_virtual; of several values one must run
     amd :: gfx_arch                        gfx942; of several values one must be there
+    tpu :: present                         true or false
 
 Installers carry copies of one version each, and use a copy only if ``requires`` is one specifier, without marker or
-extra, that admits it. Order and values are those of uv 0.13.8 and of wheelnext/nvidia-variant-provider.
+extra, that admits it. Order and values are those of uv 0.13.9 and of wheelnext/nvidia-variant-provider.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from itertools import islice
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import checked_requirement
 from vbuild.errors import VariantError
+from vbuild.hardware.cpu import Cpu, extra_of
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.machine import Features, Machine
-from vbuild.variants.model import Variant, VariantMetadata, VariantProvider
+from vbuild.variants.model import (
+    ABI_DEPENDENCY,
+    Property,
+    Variant,
+    VariantMetadata,
+    VariantProvider,
+    check_abi_dependency,
+)
 
 _OLDEST_MAJOR, _NEWEST_MAJOR, _NEWEST_MINOR = 11, 15, 20
 _OLDEST_GPU = Dotted(5, 0)
+# uv has no answer at all for drivers with more values
+_MOST_BOUNDS = 1024
+_NEWEST_ARM = "8.4a"
+_ARM_ANSWERED = Cpu.known("aarch64", _NEWEST_ARM).supported_levels
 
 
 class BuiltIn(Struct, frozen=True):
@@ -55,6 +68,8 @@ def metadata_for(namespaces: Iterable[str], given: Mapping[str, VariantProvider]
     """The metadata of *namespaces*, most important first, with the providers *given*, else the built-in ones."""
     order = tuple(namespaces)
     built_in = {namespace: BUILT_IN[namespace].provider for namespace in order if namespace in BUILT_IN}
+    if ABI_DEPENDENCY in order:
+        built_in[ABI_DEPENDENCY] = VariantProvider(builtin=ABI_DEPENDENCY)
     return VariantMetadata.of(order, built_in | dict(given or {}))
 
 
@@ -83,6 +98,12 @@ def check_values(variant: Variant, metadata: VariantMetadata) -> None:
         provider = metadata.provider(feature.namespace)
         if provider is None:
             continue
+        if provider.builtin == ABI_DEPENDENCY:
+            for prop in feature.properties:
+                check_abi_dependency(prop)
+            continue
+        if provider.builtin:
+            raise VariantError(f"{feature}: no built-in provider {provider.builtin!r}; expected {ABI_DEPENDENCY}")
         if provider.static_properties:
             # the building draft forbids a property that they do not list
             listed = dict(provider.static_properties).get(feature.name, ())
@@ -97,17 +118,39 @@ def check_values(variant: Variant, metadata: VariantMetadata) -> None:
             raise VariantError(f"{feature}: {len(feature.values)} values; expected one (PEP 850, multi_value)")
 
 
-def _levels(architecture: str, feature: str, machine: Machine) -> Features:
+def _x86_64(machine: Machine) -> Features:
     cpu = machine.cpu
-    return ((feature, cpu.supported_levels),) if cpu and cpu.machine == architecture else ()
+    return (("level", cpu.supported_levels),) if cpu and cpu.machine == "x86_64" else ()
+
+
+def _aarch64(machine: Machine) -> Features:
+    cpu = machine.cpu
+    if cpu is None or cpu.machine != "aarch64":
+        return ()
+    levels = cpu.supported_levels
+    return (("version", levels[levels.index(_NEWEST_ARM) :] if _NEWEST_ARM in levels else levels),)
+
+
+def unanswered(values: Iterable[Property]) -> str:
+    """Why installers have none of the *values* of a feature, whatever the processor; "" if they may have one."""
+    values = tuple(values)
+    if any(extra_of(str(value)) for value in values):
+        return "their provider answers for levels only"
+    versions = [Cpu.of_property(str(value)) for value in values]
+    if all(cpu and cpu.machine == "aarch64" and cpu.level not in _ARM_ANSWERED for cpu in versions):
+        return f"their provider answers {_NEWEST_ARM} at most, as systems keep back what 8.5a adds (SPECRES)"
+    return ""
 
 
 def _nvidia(machine: Machine) -> Features:
     driver, capabilities = machine.nvidia.driver, machine.nvidia.capabilities
     if driver is None:
         return ()
+    lower_bounds = tuple(islice(_lower_bounds(driver), _MOST_BOUNDS + 1))
+    if len(lower_bounds) > _MOST_BOUNDS:
+        return ()
     features = (
-        ("cuda_version_lower_bound", tuple(_lower_bounds(driver))),
+        ("cuda_version_lower_bound", lower_bounds),
         ("cuda_version_upper_bound", tuple(_upper_bounds(driver))),
         ("sm_arch", tuple(_sm_archs(max(capabilities, default=Dotted(0, 0))))),
     )
@@ -142,13 +185,13 @@ BUILT_IN: Mapping[str, BuiltIn] = {
         VariantProvider(requires=("x86-64-variant-provider >=0.2,<1",)),
         "0.2.1",
         frozenset(),
-        partial(_levels, "x86_64", "level"),
+        _x86_64,
     ),
     "aarch64": BuiltIn(
         VariantProvider(requires=("aarch64-variant-provider >=0.2,<1",)),
         "0.2.0",
         frozenset(),
-        partial(_levels, "aarch64", "version"),
+        _aarch64,
     ),
     "nvidia": BuiltIn(
         VariantProvider(
@@ -168,5 +211,15 @@ BUILT_IN: Mapping[str, BuiltIn] = {
         frozenset({"gfx_arch"}),
         # a machine's description lists AMD's GPUs
         lambda _machine: (),
+    ),
+    "tpu": BuiltIn(
+        VariantProvider(
+            requires=("tpu-variant-provider >=0.1,<1",),
+            plugin_api="tpu_variant_provider.plugin:TpuVariantPlugin",
+        ),
+        "0.1.0",
+        frozenset(),
+        # a machine's description says that there is one
+        lambda _machine: (("present", ("false",)),),
     ),
 }

@@ -26,12 +26,11 @@ from vbuild.config.requirements import asked_project
 from vbuild.errors import HardwareError, VariantError, WheelError, at, meant, reason_of
 from vbuild.files.atomic import replacing
 from vbuild.files.reading import read_text
-from vbuild.hardware.cpu import extra_of
 from vbuild.hardware.machine import Features, Machine
 from vbuild.index_client.located import LocatedFile, files_at
 from vbuild.variants.document import Document
-from vbuild.variants.model import ABI_DEPENDENCY, Feature, Variant, VariantMetadata
-from vbuild.variants.providers import BUILT_IN, is_answered, supported
+from vbuild.variants.model import Feature, Variant, VariantMetadata
+from vbuild.variants.providers import BUILT_IN, is_answered, supported, unanswered
 from vbuild.wheel.archive import peek_into
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
@@ -105,22 +104,20 @@ def _rank_of(
 def _reason(feature: Feature, metadata: VariantMetadata, features: Features, machine: Machine) -> str:
     """Why *machine*, which has *features* of the namespace, supports no value of *feature*."""
     is_listed = machine.features(feature.namespace) is not None
+    if not is_listed and (reason := unanswered(feature.properties)):
+        return f"installers do not ask for it: {reason}"
     if values := dict(features).get(feature.name):
         return f"the machine has {', '.join(values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}"
-    if feature.namespace == ABI_DEPENDENCY:
-        return "installers do not match ABI dependencies yet"
     provider = metadata.provider(feature.namespace)
     if provider is None:
         return "no provider says what a machine supports"
     if provider.optional:
         return "its provider is optional, so off unless asked for"
     if features or is_listed or is_answered(feature.namespace, provider):
-        is_unasked = not is_listed and extra_of(f"{feature.namespace} :: {feature.name} :: {feature.values[0]}")
-        unasked = f"installers' own {' '.join(provider.requires)} answers for levels only"
-        return unasked if is_unasked else f"the machine has no {feature.namespace} :: {feature.name}"
+        return f"the machine has no {feature.namespace} :: {feature.name}"
     setting = f"[supported.{feature.namespace}] with {feature.name} = ['{feature.values[0]}'] to the file of --machine"
     unknown = f"vbuild does not know what a machine has of {feature.namespace}, and does not run its provider"
-    return f"{unknown}, {', '.join(provider.requires)}; if the machine has it, add {setting}"
+    return f"{unknown}, {', '.join(provider.requires) or provider.builtin}; if the machine has it, add {setting}"
 
 
 class Candidate(Struct, frozen=True):

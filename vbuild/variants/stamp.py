@@ -12,7 +12,7 @@ from vbuild.errors import VariantError, at, reason_of
 from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Declaration, Document
-from vbuild.variants.model import Property, Variant, VariantMetadata, refuse_unread
+from vbuild.variants.model import Property, Variant, VariantMetadata
 from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON
@@ -35,7 +35,6 @@ def stamped(
     """
     with open_wheel(wheel) as source:
         with at(wheel.name):
-            refuse_unread(variant)
             cpu, machines = Cpu.of_properties(map(str, variant.properties)), source.name.machines
             if cpu and machines and cpu.machine not in machines:
                 raise VariantError(

@@ -125,7 +125,7 @@ def test_what_cannot_be_checked_is_marked_and_what_is_off_left_out() -> None:
         variant("f", f"{DRIVER}new"),
         variant("g", "abi_dependency :: torch :: 2.9"),
     ]
-    names = (*providers, "aarch64", "nvidia")
+    names = (*providers, "aarch64", "nvidia", "abi_dependency")
     assert [choice.data() for choice in ranked_choices(document(*found, metadata=metadata(*names, **providers)))] == [
         ["a", []],
         ["b", ["unknown npu :: arch :: atom"]],

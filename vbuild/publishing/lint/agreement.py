@@ -45,7 +45,7 @@ from vbuild.publishing.lint.metadata import (
 )
 from vbuild.publishing.model import PublishRule
 from vbuild.variants.document import Document, combine
-from vbuild.variants.model import refuse_unread
+from vbuild.variants.providers import check_values
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import VARIANT_JSON
 
@@ -273,7 +273,7 @@ def label_problems(release: LintedRelease) -> Iterator[Finding]:
                     what = f"{VARIANT_JSON}: {note}; installers may not"
                     yield Finding(Severity.WARNING, PublishRule.VARIANT, (wheel.file,), what, _STAMP)
                 for variant in document.variants:
-                    refuse_unread(variant)
+                    check_values(variant, document.metadata)
         except VariantError as error:
             yield Finding(Severity.ERROR, PublishRule.VARIANT, (wheel.file,), str(error), _STAMP)
     if documents:
