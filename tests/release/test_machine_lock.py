@@ -102,9 +102,44 @@ def test_the_command_line_takes_machines_as_files(release: Path, tmp_path: Path)
     assert ran.stdout.splitlines() == [
         f"{tmp_path}/locks/pylock.h.toml: demo-1.0+engine2.0-py3-none-any-x86_64_v3.whl",
         "  and 1 packages that it requires",
+        "  where another variant of this version is installed:",
+        f"    uv pip sync --reinstall-package demo {tmp_path}/locks/pylock.h.toml",
+        f"    pip install --force-reinstall -r {tmp_path}/locks/pylock.h.toml",
     ]
     with zipfile.ZipFile(tmp_path / "locks/h/demo-1.0+engine2.0-py3-none-any.whl") as archive:
         assert "demo-1.0+engine2.0.dist-info/variant.json" in archive.namelist()
     ran = subprocess.run(command, check=False, capture_output=True, text=True)
     assert ran.returncode == 2
     assert "--machine: expected --find-links with the wheels, and --output-dir for the locks" in ran.stderr
+
+
+def levels(folder: Path) -> Path:
+    """A release that requires something on other machines alone, with a plain wheel and variants for v2 and v3."""
+    requires = "Requires-Dist: engine; sys_platform == 'win32'\n"
+    wheel(folder, "demo-1.0-py3-none-any.whl", {"demo.py": "LABEL = 'v1'\n"}, metadata=requires)
+    for level in ("v2", "v3"):
+        stamp = document(variant(f"x86_64_{level}", f"x86_64 :: level :: {level}")).pack()
+        files: dict[str, bytes | str] = {"demo.py": f"LABEL = '{level}'\n", "demo-1.0.dist-info/variant.json": stamp}
+        wheel(folder, f"demo-1.0-py3-none-any-x86_64_{level}.whl", files, metadata=requires)
+    index(folder)
+    return folder
+
+
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_one_variant_replaces_another_as_the_lock_says(installer: str, tmp_path: Path) -> None:
+    cpus = {level: machine(Cpu.parse(f"x86-64-{level}" if level != "v1" else "x86-64")) for level in ("v1", "v2", "v3")}
+    locks = {
+        lock.machine: lock for lock in lock_machines("demo", [levels(tmp_path / "dist")], cpus, tmp_path / "locks")
+    }
+    assert [lock.packages for lock in locks.values()] == [0, 0, 0]
+    subprocess.run([UV, "venv", "-q", "--no-config", "--seed", str(tmp_path / "venv")], check=True)
+    python = tmp_path / "venv/bin/python"
+    for level in ("v1", "v3", "v2", "v1"):
+        (command,) = [line.split() for line in locks[level].lines() if line.split()[0] == installer and line[3] == " "]
+        program = [UV] if installer == "uv" else [str(python), "-m", "pip"]
+        options = ["--no-config", "--python", str(python), "--preview-features", "pylock"] if installer == "uv" else []
+        subprocess.run([*program, *command[1:], *options], check=True, capture_output=True)
+        ask = subprocess.run(
+            [python, "-B", "-c", "import demo; print(demo.LABEL)"], check=True, capture_output=True, text=True
+        )
+        assert ask.stdout == f"{level}\n"

@@ -18,11 +18,13 @@ import os
 import re
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.pylock import Pylock
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -53,6 +55,11 @@ from vbuild.variants.select import Selection, select
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
+_OVER = """\
+# Where another variant of the same version is installed, this file with
+#   {}
+#   {}
+"""
 _HEADER = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = {python}\n'
 
 
@@ -187,12 +194,20 @@ def natives(recipe: Recipe) -> Hashes:
 class MachineLock(Struct, frozen=True):
     machine: str
     file: Path
+    project: str
     wheel: str
     packages: int
 
     def lines(self) -> Iterator[str]:
         yield f"{self.file}: {self.wheel}"
         yield f"  and {self.packages} packages that it requires"
+        yield "  where another variant of this version is installed:"
+        yield from (f"    {command} {self.file}" for command in _reinstalling(self.project))
+
+
+def _reinstalling(project: str) -> tuple[str, str]:
+    """What replaces an installed variant by another of the same version, which installers else take for the same."""
+    return f"uv pip sync --reinstall-package {project}", "pip install --force-reinstall -r"
 
 
 class _MachineLock(Struct, frozen=True):
@@ -291,7 +306,8 @@ def _resolved_for(lines: Sequence[str], machine: Machine, stage: Path, *, builds
     wanted = stage / "wanted.txt"
     wanted.write_text(requirement_lines(lines, BuildError), encoding="utf-8")
     lock = lock_for(machine, [wanted], stage, builds=builds)
-    return read_text(lock).replace('created-by = "uv"', 'created-by = "vbuild"', 1)
+    # an empty list, of requirements that are for other machines, cannot be added to
+    return read_text(lock).replace('created-by = "uv"', 'created-by = "vbuild"', 1).replace("packages = []\n", "", 1)
 
 
 def _written_lock(lock: _MachineLock, folder: Path) -> MachineLock:
@@ -307,7 +323,8 @@ def _written_lock(lock: _MachineLock, folder: Path) -> MachineLock:
     entry = {"path": f"{lock.called}/{wheel.name}", "hashes": {"sha256": sha256_of(wheel)}}
     own = f"\n[[packages]]\nname = {toml(name)}\nversion = {toml(version)}\nwheels = {toml([entry])}\n"
     file = folder / f"pylock.{lock.called}.toml"
+    text = f"{_OVER.format(*_reinstalling(name))}{lock.text.rstrip()}\n{own}"
+    packages = Pylock.from_dict(tomllib.loads(text)).packages
     with replacing(file) as part:
-        part.write_text(f"{lock.text.rstrip()}\n{own}", encoding="utf-8")
-    count = lock.text.count("[[packages]]")
-    return MachineLock(lock.called, file, lock.selection.wheel.name, count)
+        part.write_text(text, encoding="utf-8")
+    return MachineLock(lock.called, file, name, lock.selection.wheel.name, len(packages) - 1)
