@@ -152,7 +152,14 @@ def test_the_licence_is_what_metadata_says_and_where_its_texts_are(tmp_path: Pat
     ("metadata", "said"),
     [
         ("", "not stated"),
-        ("License: Apache 2.0\n and more\n", "Apache 2.0"),
+        ("License: Apache 2.0\n\n and more\n", "Apache 2.0"),
+        (
+            "License: Copyright (c) 2001 A, Inc. 2003, B.\n All rights reserved.\n \n You may\n copy it. And",
+            "You may copy it.",
+        ),
+        ("License: MIT License\n Copyright (c) 2001 A\n", "MIT License"),
+        ("License: UNKNOWN\nClassifier: License :: OSI Approved :: MIT License\n", "MIT License"),
+        ("License: Copyright A\n", "not stated"),
         ("Classifier: License :: OSI Approved :: MIT License\n", "MIT License"),
     ],
 )

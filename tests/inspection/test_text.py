@@ -55,6 +55,15 @@ def test_the_summary_says_where_the_bytes_are_and_for_which_gpus(tmp_path: Path)
     assert any(line.startswith("bundled  libhost-1a2b3c4d.so.1") for line in table)
 
 
+def test_what_is_so_of_many_files_is_said_once(tmp_path: Path) -> None:
+    cut = shared_object(MODULE)[:100]
+    found = inspect(wheel(tmp_path, NAME, {f"demo/bad{number}.so": cut for number in range(58)}))
+    assert len(found.damaged) == 58
+    (line, *rest) = [line for line in summary(found) if "program header table" in line]
+    assert line.startswith("damaged  demo/bad0.so and 57 more: ")
+    assert not rest
+
+
 def test_no_line_is_wider_than_the_terminal(tmp_path: Path) -> None:
     found = contents(tmp_path)
     lines = [*summary(found), *(line for library in found.libraries for line in [*details(library, found.devices)][1:])]

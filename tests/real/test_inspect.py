@@ -1,6 +1,7 @@
 """Published wheels, and what other tools say is in them."""
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,7 +13,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from macholib.MachO import MachO
 
+from tests.factories.browser import browsed
 from tests.factories.elf import judged_by
+from tests.factories.tools import needs
 from vbuild.api.repackaging import slim
 from vbuild.binary.linkage import Via
 from vbuild.binary.outline import Format
@@ -46,6 +49,26 @@ def fetched(cache: Path, requirement: str) -> Path:
         subprocess.run([*pip, "--dest", str(cache), requirement], check=True, capture_output=True)
         found = [*cache.glob(f"{project}-*.whl")]
     return found[0]
+
+
+@needs("chromium")
+@pytest.mark.parametrize(
+    "requirement",
+    [*SMALL[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE[:2])],
+)
+def test_the_page_says_what_the_command_beside_it_writes(cache: Path, requirement: str, tmp_path: Path) -> None:
+    """Of a fat wheel of code that is packed already and host code that is not, sizes say little."""
+    path = fetched(cache, requirement)
+    shown = browsed(page(inspect(path, densities=True)), tmp_path, "sm_90,packed").elements
+    outcome = re.search(r"([\d.]+) MB become <strong>about ([\d.]+) MB", shown)
+    assert outcome
+    (slimmed,) = slim([path], tmp_path / "out", gpus="90", accept_license=True)
+    (planned,) = slim([path], None, gpus="90", accept_license=True)
+    before, after = (float(number) * 1e6 for number in outcome.groups())
+    assert before == pytest.approx(slimmed.before, abs=5e4)
+    # the page rounds to a tenth of a MB
+    assert after == pytest.approx(slimmed.packed, abs=0.03 * slimmed.packed + 5e4)
+    assert planned.packed == pytest.approx(slimmed.packed, rel=0.03)
 
 
 @pytest.mark.nightly

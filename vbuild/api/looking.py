@@ -190,7 +190,7 @@ def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = Non
     """
     from vbuild.inspection import inspect as inspection
 
-    contents = inspection.inspect(Path(wheel), closure=closure)
+    contents = inspection.inspect(Path(wheel), closure=closure, densities=html is not None)
     if html:
         inspection.save_page(contents, Path(html))
     return contents

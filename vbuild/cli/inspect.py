@@ -33,7 +33,7 @@ def inspect(
 
     if page and len(wheels) > 1:
         raise click.UsageError("expected one wheel with --html")
-    inspected = [inspection.inspect(wheel, closure=closure) for wheel in wheels]
+    inspected = [inspection.inspect(wheel, closure=closure, densities=bool(page)) for wheel in wheels]
     if page:
         inspection.save_page(inspected[0], page)
     lines = closure_lines(inspected, globs) if closure else contents_lines(inspected, globs)

@@ -49,6 +49,13 @@ class EditedFile(Struct, frozen=True, eq=False):
         for part in self.parts:
             yield self.source[part.start : part.stop] if isinstance(part, range) else memoryview(part)
 
+    def read(self, start: int, stop: int) -> bytes:
+        offset, pieces = 0, []
+        for buffer in self.buffers():
+            pieces.append(buffer[max(start - offset, 0) : max(stop - offset, 0)])
+            offset += len(buffer)
+        return b"".join(pieces)
+
     def __bytes__(self) -> bytes:
         return b"".join(self.buffers())
 

@@ -23,6 +23,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Loading, Outline
 from vbuild.errors import BinaryError, RepackageError, VariantError, WheelError, at
 from vbuild.files.atomic import replacing
+from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
 from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folder, Folders, container_in, may_be_container
 from vbuild.gpu_code.model import Vendor
@@ -30,8 +31,8 @@ from vbuild.gpu_code.survey import Image, device_code
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.gpu import arch_order
 from vbuild.inspection.closure import Closure, LinkedLibrary, Node
-from vbuild.inspection.gpu_code import GpuCode
-from vbuild.inspection.model import Archive, Contents, Damaged, DeviceFiles, Duplicate, LibraryContents, Others
+from vbuild.inspection.gpu_code import GpuCode, Sort
+from vbuild.inspection.model import OTHERS, Archive, Contents, Damaged, DeviceFiles, Duplicate, LibraryContents, Others
 from vbuild.inspection.page import page
 from vbuild.macho import read as macho
 from vbuild.pe import read as pe
@@ -40,6 +41,7 @@ from vbuild.sbom.keeping import bill_of, contradictions, path_of
 from vbuild.variants.document import Document
 from vbuild.variants.model import Variant
 from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.deflate import estimate_packed
 from vbuild.wheel.licence import Licence
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.paths import installed_path
@@ -74,13 +76,16 @@ _PYTHON = (".py", ".pth")
 _NAME = re.compile(rb"(?<![\w-])(?:lib[\w.+-]{0,250}[{%]?|[\w+-][\w.+-]{0,250}\.(?:so|dll|dylib)\b[\w.]{0,250})")
 
 
-def inspect(wheel: Path, *, closure: bool = False) -> Contents:
-    """What *wheel* has, and with *closure* which of its libraries loads which; `WheelError` if it is not a wheel."""
+def inspect(wheel: Path, *, closure: bool = False, densities: bool = False) -> Contents:
+    """What *wheel* has; `WheelError` if it is not a wheel.
+
+    With *closure* also which of its libraries loads which, with *densities* how well the parts of each are packed.
+    """
     with open_wheel(wheel) as source, at(wheel.name):
         metadata = source.metadata()
         variant, warnings = _variant(source)
         warnings += map(": ".join, source.warnings())
-        read = _read_members(source, closure=closure)
+        read = _read_members(source, closure=closure, densities=densities)
         items = [item for item, _ in read]
         linked = []
         for _, loaded in read:
@@ -120,7 +125,7 @@ def save_page(contents: Contents, path: Path) -> None:
         raise RepackageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _read_members(wheel: Wheel, *, closure: bool) -> tuple[tuple[Item, Loaded], ...]:
+def _read_members(wheel: Wheel, *, closure: bool, densities: bool) -> tuple[tuple[Item, Loaded], ...]:
     """The compiled files of *wheel*, the largest first, then device files; for the *closure*, what is loaded."""
     # one thread finds them: several would wait for Python's lock at thousands of small members
     readers: list[tuple[Member, Reader]] = []
@@ -133,8 +138,9 @@ def _read_members(wheel: Wheel, *, closure: bool) -> tuple[tuple[Item, Loaded], 
         elif reader:
             readers.append((member, reader))
     readers.sort(key=lambda pair: (-pair[0].size, pair[0].path))
+    read = partial(_read, wheel, closure=closure, densities=densities)
     with ThreadPoolExecutor(available_cores()) as threads:
-        return (*threads.map(lambda pair: _read(wheel, *pair, closure=closure), readers), *known)
+        return (*threads.map(lambda pair: read(*pair), readers), *known)
 
 
 def _reader_of(wheel: Wheel, member: Member, folder: Folder) -> Reader | DeviceFiles | Archive | None:
@@ -190,11 +196,13 @@ def _grouped(files: Iterable[DeviceFiles]) -> tuple[DeviceFiles, ...]:
     return tuple(sorted(merged, key=lambda files: (-files.size, files.first)))
 
 
-def _read(wheel: Wheel, member: Member, reader: Reader, *, closure: bool) -> tuple[Item, Loaded]:
+def _read(wheel: Wheel, member: Member, reader: Reader, *, closure: bool, densities: bool) -> tuple[Item, Loaded]:
     """What *reader* makes of *member*, or why it cannot; and for a *closure* what the loader reads."""
     try:
         with wheel.mapped(member) as data:
             item = reader(member, data)
+            if densities and isinstance(item, LibraryContents) and (image := _image(item.outline, data)):
+                item = replace(item, densities=dict(_densities(image)))
             if not (closure and isinstance(item, LibraryContents) and item.outline.is_loadable):
                 return item, None
             try:
@@ -214,13 +222,34 @@ def _damaged(wheel: Wheel, member: Member, error: BinaryError | WheelError) -> D
 
 def _library(format_: Format, member: Member, data: memoryview) -> LibraryContents:
     outline = OUTLINES[format_](data)
-    gpu = GpuCode()
-    if outline.bits == 64 and outline.byte_order == "little" and format_ in IMAGES:  # noqa: PLR2004 - bits
-        try:
-            gpu = GpuCode.of(device_code(IMAGES[format_](data)))
-        except BinaryError as error:
-            gpu = GpuCode(notes=(f"GPU code cannot be read: {error}",))
+    try:
+        image = _image(outline, data)
+        gpu = GpuCode.of(device_code(image)) if image else GpuCode()
+    except BinaryError as error:
+        gpu = GpuCode(notes=(f"GPU code cannot be read: {error}",))
     return LibraryContents(member.path, member.size, member.compressed_size, outline, gpu)
+
+
+def _image(outline: BinaryOutline, data: memoryview) -> Image | None:
+    """The file for a reader of GPU code, which knows two formats of 64 bits; `BinaryError` if it is damaged."""
+    is_read = outline.bits == 64 and outline.byte_order == "little" and outline.format in IMAGES  # noqa: PLR2004 - bits
+    return IMAGES[outline.format](data) if is_read else None
+
+
+def _densities(image: Image) -> Iterator[tuple[str | Sort, float]]:
+    """Yield the packed bytes for each byte of sections, of what is no GPU code, and of its sorts, from samples."""
+    spans: dict[str | Sort, list[range]] = {}
+    for container in device_code(image).containers:
+        for entry in container.entries:
+            spans.setdefault(Sort.of(entry, container.section), []).append(entry.span)
+    of_gpus = {sort.section for sort in spans if isinstance(sort, Sort)}
+    for section in image.sections:
+        if section.name not in of_gpus:
+            spans.setdefault(section.name, []).append(section.span)
+            spans.setdefault(OTHERS, []).append(section.span)
+    for part, ranges in spans.items():
+        if size := sum(map(len, ranges)):
+            yield part, estimate_packed(EditedFile.of(image.data, ranges)) / size
 
 
 def _closure(wheel: Wheel, files: Sequence[LinkedLibrary]) -> Closure:

@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 from msgspec import field as named
+from msgspec.structs import replace
 
 from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.linkage import baseline_of, level_of
@@ -24,7 +25,7 @@ from vbuild.hardware.architectures import Device
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.hardware.gpu import arch_order
 from vbuild.inspection.closure import Closure
-from vbuild.inspection.gpu_code import GpuCode, Outlook, Portion, devices
+from vbuild.inspection.gpu_code import GpuCode, Outlook, Portion, Sort, devices
 from vbuild.macho.linkage import is_system
 from vbuild.sbom.model import Bill, Treatment
 from vbuild.variants.model import Variant
@@ -35,14 +36,22 @@ VERSION = 1
 _BUNDLED = re.compile(r"(^|/)([^/]+\.libs|\.dylibs)/")
 
 
+OTHERS = ""
+"""All sections without GPU code, among densities."""
+
+
 class LibraryContents(Struct, frozen=True):
-    """A compiled file of a wheel: a shared library, extension module, program or object file."""
+    """A compiled file of a wheel: a shared library, extension module, program or object file.
+
+    *densities* are packed bytes for each byte of sections, `OTHERS` and sorts of GPU code, if they were measured.
+    """
 
     path: str
     size: int
     packed_size: int
     outline: BinaryOutline
     gpu: GpuCode
+    densities: dict[str | Sort, float] = {}
 
     @property
     def name(self) -> str:
@@ -165,6 +174,19 @@ class ArchitectureSize(Struct, frozen=True):
             "entries": self.entries,
             "bytes": self.size,
         }
+
+
+class Flaw(Struct, frozen=True):
+    """One sentence on *files* files, of which *path* is the first; *label* is damaged, note or warning."""
+
+    label: str
+    text: str
+    path: str
+    files: int
+
+    def __str__(self) -> str:
+        more = f" and {self.files - 1} more" if self.files > 1 else ""
+        return f"{self.path}{more}: {self.text}" if self.text else self.path
 
 
 class LevelCopy(Struct, frozen=True):
@@ -318,6 +340,29 @@ class Contents:
             if name not in provided and (is_system(name) or library.outline.plain(name) not in provided)
         )
         return dict(sorted(wanted.items()))
+
+    @property
+    def flaws(self) -> tuple[Flaw, ...]:
+        """What is damaged or left alone, and warnings; what several files have in common is one flaw."""
+        every = [
+            *(Flaw("damaged", damaged.why, damaged.path, 1) for damaged in self.damaged),
+            *(
+                Flaw("note", note, library.path, 1)
+                for library in self.libraries
+                for note in (*library.outline.notes, *library.gpu.notes)
+            ),
+            *(
+                Flaw("note", pinned.why, files.first, files.files)
+                for files in self.device_files
+                for pinned in files.gpu.pinned
+            ),
+            *(Flaw("warning", text, path, 1) for path, _, text in (line.partition(": ") for line in self.warnings)),
+        ]
+        flaws: dict[tuple[str, str], Flaw] = {}
+        for flaw in every:
+            key = flaw.label, flaw.text or flaw.path
+            flaws[key] = replace(flaws[key], files=flaws[key].files + flaw.files) if key in flaws else flaw
+        return tuple(flaws.values())
 
     @property
     def wasted(self) -> int:

@@ -39,7 +39,7 @@ function nearest(things, here, event) {
 }
 
 (() => {
-  const { root, gpus, installed, wheel } = JSON.parse(document.getElementById("contents").textContent);
+  const { root, gpus, packed, wheel } = JSON.parse(document.getElementById("contents").textContent);
   const map = document.getElementById("map");
   const crumbs = document.getElementById("crumbs");
   const boxes = [...document.querySelectorAll('input[name="gpu"]')];
@@ -63,17 +63,26 @@ function nearest(things, here, event) {
   };
   const kept = (node) =>
     node.children ? node.children.reduce((sum, child) => sum + kept(child), 0) : left(node) * scale(node);
-  // packed bytes of a file are shared out among its parts by their size
+  // packed bytes of a file are shared out among its parts by their size and, where it was measured, their density
+  const weight = (node) =>
+    node.children ? node.children.reduce((sum, child) => sum + weight(child), 0) : node.size * (node.density ?? 1);
   const scale = (node) => (asPacked.checked ? node.ratio : 1);
   const total = (node) =>
     node.children ? node.children.reduce((sum, child) => sum + total(child), 0) : node.size * scale(node);
   function prepare(node, ratio) {
-    const own = node.packed === undefined ? ratio : node.size ? node.packed / node.size : 1;
-    node.ratio = own;
+    const own = node.packed === undefined ? ratio : node.packed / (weight(node) || 1);
+    node.ratio = own * (node.density ?? 1);
     node.shares = node.shares?.map(([size, least, ...sets]) => [size, least, ...sets.map(BigInt)]);
     for (const child of node.children ?? []) prepare(child, own);
   }
   prepare(root, 1);
+  const isCut = (node) => (node.children ? node.children.some(isCut) : left(node) < node.size);
+  // a file that is cut is packed anew, each part at its own density; another one stays as it is
+  const anew = (node, changes) => {
+    const within = node.packed === undefined ? changes : isCut(node);
+    if (node.children) return node.children.reduce((sum, child) => sum + anew(child, within), 0);
+    return left(node) * (within ? node.density ?? node.ratio : node.ratio);
+  };
   const pen = document.createElement("canvas").getContext("2d");
   pen.font = `600 12px ${getComputedStyle(document.body).fontFamily}`;
   const wide = (text) => pen.measureText(text).width;
@@ -224,8 +233,10 @@ function nearest(things, here, event) {
     bits = wanted();
     for (const box of boxes) box.checked = chosen.has(box.value);
     for (const row of document.querySelectorAll("tr[data-gpu]")) row.classList.toggle("chosen", chosen.has(row.dataset.gpu));
-    const before = total(root), saved = before - kept(root);
     const about = asPacked.checked ? "about " : "";
+    // the headers of the archive stay
+    const before = about ? packed : total(root);
+    const saved = total(root) - (about ? anew(root, false) : kept(root));
     outcome.replaceChildren();
     if (chosen.size || strip?.checked) {
       const what = chosen.size ? `Slimmed to ${named()}${chosen.size === 1 ? " alone" : ""}` : "Stripped";
@@ -281,8 +292,9 @@ function nearest(things, here, event) {
       render();
     }
   }).observe(map);
-  // a link may name GPUs: page.html#sm_80,sm_90
-  const asked = new Set(decodeURIComponent(location.hash.slice(1)).split(","));
-  chosen = new Set(gpus.map((item) => item.gpu).filter((gpu) => asked.has(gpu)));
+  // a link may name GPUs, and how to count: page.html#sm_80,sm_90,packed
+  const linked = new Set(decodeURIComponent(location.hash.slice(1)).split(","));
+  chosen = new Set(gpus.map((item) => item.gpu).filter((gpu) => linked.has(gpu)));
+  asPacked.checked = linked.has("packed");
   update();
 })();

@@ -17,7 +17,7 @@ from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import GpuCodeKind, arch_order
 from vbuild.inspection.gpu_code import GpuCode, Sort
-from vbuild.inspection.model import Contents, DeviceFiles, LibraryContents
+from vbuild.inspection.model import OTHERS, Contents, DeviceFiles, LibraryContents
 from vbuild.inspection.text import grouped, reasons_of, together
 
 Box = dict[str, Any]
@@ -47,7 +47,7 @@ def page(contents: Contents) -> str:
         drawn={
             "root": _root(contents, colours),
             "gpus": [outlook.data() for outlook in contents.outlooks],
-            "installed": contents.size,
+            "packed": contents.packed_size,
             "wheel": contents.wheel,
         },
         colours=colours,
@@ -121,26 +121,34 @@ def _sections(
     small = 0
     for section in outline.sections:
         if section.name in gpu_sections:
-            portions = [*_portions(library.gpu, section.name, shares, colours)]
+            portions = [
+                portion | _density(library, sort)
+                for sort, portion in _portions(library.gpu, section.name, shares, colours)
+            ]
             if (rest := section.size - sum(portion["size"] for portion in portions)) > 0:
-                portions.append(_leaf("other contents", rest, "data"))
+                portions.append(_leaf("other contents", rest, "data") | _density(library, OTHERS))
             children.append(_inner(section.name, portions, "GPU code"))
         elif section.size < _SMALLEST * size:
             small += 1
         else:
             kinds = {"debug": section.is_debug, "symbols": section.is_symbols, "text": section.name.startswith(_CODE)}
             look = next((kind for kind, is_kind in kinds.items() if is_kind), "data")
-            children.append(_leaf(section.name, section.size, look))
+            children.append(_leaf(section.name, section.size, look) | _density(library, section.name))
     rest = size - sum(child["size"] for child in children)
     if rest > 0:
         note = f"{small} small sections, headers" if small else "headers"
-        children.append(_leaf("other sections", rest, "data", note))
+        children.append(_leaf("other sections", rest, "data", note) | _density(library, OTHERS))
     return children
+
+
+def _density(library: LibraryContents, part: str | Sort) -> Box:
+    density = library.densities.get(part, library.densities.get(OTHERS))
+    return {} if density is None else {"density": density}
 
 
 def _portions(
     gpu: GpuCode, section: str, shares: Mapping[Sort, Sequence[tuple[int, ...]]], colours: Mapping[str, str]
-) -> Iterator[Box]:
+) -> Iterator[tuple[Sort, Box]]:
     for portion in gpu.portions:
         sort = portion.sort
         if sort.section != section:
@@ -148,14 +156,18 @@ def _portions(
         entries = counted(portion.entries, "entry")
         note = f"{sort.kind}, {entries}, {sort.compression}, {sized(portion.uncompressed_size)} expanded"
         look = colours[str(sort.arch)] + ("" if sort.code is GpuCodeKind.MACHINE else " ptx")
-        yield _leaf(f"{sort.arch} {sort.kind}", portion.size, look, note) | {
-            "short": str(sort.arch),
-            "shares": [[size, least, *map(hex, sets)] for size, least, *sets in shares[sort]],
-        }
+        yield (
+            sort,
+            _leaf(f"{sort.arch} {sort.kind}", portion.size, look, note)
+            | {
+                "short": str(sort.arch),
+                "shares": [[size, least, *map(hex, sets)] for size, least, *sets in shares[sort]],
+            },
+        )
 
 
 def _device_files(files: DeviceFiles, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Box:
-    children = [*_portions(files.gpu, "", files.gpu.shares(devices), colours)]
+    children = [portion for _, portion in _portions(files.gpu, "", files.gpu.shares(devices), colours)]
     if (rest := files.size - sum(child["size"] for child in children)) > 0:
         children.append(_leaf("headers", rest, "data"))
     name = f"{' '.join(map(str, files.archs))} {files.kind}"

@@ -256,17 +256,8 @@ def _findings(contents: Contents) -> Iterator[str]:
 
 
 def _flaws(contents: Contents) -> Iterator[str]:
-    for damaged in contents.damaged:
-        yield from _finding("damaged", f"{damaged.path}: {damaged.why}")
-    for library in contents.libraries:
-        for note in (*library.outline.notes, *library.gpu.notes):
-            yield from _finding("note", f"{library.path}: {note}")
-    for files in contents.device_files:
-        for pinned in files.gpu.pinned:
-            more = f" (and {files.files - 1} more)" if files.files > 1 else ""
-            yield from _finding("note", f"{files.first}{more}: {pinned.why}")
-    for warning in contents.warnings:
-        yield from _finding("warning", warning)
+    for flaw in contents.flaws:
+        yield from _finding(flaw.label, str(flaw))
 
 
 def _gpu_details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str]:

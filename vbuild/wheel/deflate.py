@@ -45,8 +45,8 @@ _FEW = 8
 _TRIED, _SIXTHS, _CLEAR = 4, (3, 1, 5), 0.002
 # how long a piece that is copied may be, and how much larger than what it replaces
 _LONGEST_COPIED, _MOST_COPIED = 3 << 21, 1.005
-# places of a file that an estimate looks at, and bytes at each
-_SAMPLES, _SAMPLE = 32, 1 << 15
+# places of a file that an estimate looks at, bytes at each, and from one to the next
+_SAMPLES, _SAMPLE, _GAP = 64, 1 << 15, 1 << 17
 
 _Key = tuple[bool, bool, int, tuple[int, int, int] | bytes]
 
@@ -182,18 +182,15 @@ class Deflater:
 
 
 def estimate_packed(file: EditedFile) -> int:
-    """Estimate from samples the size of *file* in an archive, in bytes."""
-    size, chosen = file.size, []
-    step = max(size // _SAMPLES, _SAMPLE)
-    offset = wanted = 0
-    for buffer in file.buffers():
-        while wanted < offset + len(buffer):
-            start = max(wanted - offset, 0)
-            chosen.append(bytes(buffer[start : start + _SAMPLE]))
-            wanted += step
-        offset += len(buffer)
-    sample = b"".join(chosen)
-    return len(deflate.deflate_compress(sample, _LEVEL)) * size // len(sample) if sample else 0
+    """Estimate from samples the size of *file* in an archive, in bytes; each has before it what it may refer to."""
+    step = max(file.size // _SAMPLES, _GAP)
+    packed = plain = 0
+    for start in range(0, file.size, step):
+        window, sample = file.read(max(start - WINDOW, 0), start), file.read(start, start + _SAMPLE)
+        sizes = (len(deflate.deflate_compress(data, _LEVEL)) for data in (window + sample, window))
+        packed += next(sizes) - next(sizes)
+        plain += len(sample)
+    return packed * file.size // plain if plain else 0
 
 
 class _Store:

@@ -15,6 +15,7 @@ without a text, allows nothing.
 import posixpath
 import re
 from collections.abc import Iterator
+from textwrap import shorten
 from typing import Self
 
 from msgspec import Struct
@@ -43,9 +44,15 @@ _FORBIDS = tuple(
 )
 _PROPRIETARY = re.compile(r"\bproprietary\b", re.IGNORECASE)
 _METADATA = "METADATA"
+# of a sentence, a paragraph, or a heading over whose it is
+_END = re.compile(r"(?<=[.:;])\s+(?=(?-i:[A-Z]))|\n\s*\n|\n(?=\s*(?:copyright\b|\(c\)))", re.IGNORECASE)
+_SAYS_NOTHING = re.compile(
+    r"[\W_]*(?:$|(?:portions )?(?:copyright\b|\(c\)|©)|all rights reserved|unknown$)", re.IGNORECASE
+)
 # bytes of a text that is read, characters of a sentence that is shown
 _LARGEST = 1 << 24
 _LONGEST = 300
+_SHOWN = 120
 
 
 Package = Wheel | InstalledDistribution
@@ -88,13 +95,19 @@ class Licence(Struct, frozen=True):
         )
 
     def __str__(self) -> str:
-        licence = self.expression or next(iter((self.text or "").splitlines()), "")
         names = (classifier.rpartition(" :: ")[2] for classifier in self.classifiers)
-        return licence or ", ".join(names) or "not stated"
+        return self.expression or self._first_sentence or ", ".join(names) or "not stated"
+
+    @property
+    def _first_sentence(self) -> str:
+        """The first sentence or heading of the text that says more than whose it is."""
+        sentences = (" ".join(sentence.split()) for sentence in _END.split(self.text or ""))
+        first = next((sentence for sentence in sentences if not _SAYS_NOTHING.match(sentence)), "")
+        return shorten(first, _SHOWN, placeholder=" …")
 
     @property
     def proprietary(self) -> str | None:
-        named = (self.expression, next(iter((self.text or "").splitlines()), ""), *self.classifiers)
+        named = (self.expression, self._first_sentence, *self.classifiers)
         return next((text for text in named if text and _PROPRIETARY.search(text)), None)
 
 
