@@ -79,7 +79,7 @@ class _Handler(SimpleHTTPRequestHandler):
         match = _RANGE.fullmatch(self.headers.get("Range", ""))
         if self.serving.mood == "cut short" and Path(self.translate_path(self.path)).suffix == ".whl":
             self._cut_short(Path(self.translate_path(self.path)), int(match["first"]) if match else 0)
-        elif not match or self.serving.mood == "whole":
+        elif not match or self.serving.mood == "whole" or not Path(self.translate_path(self.path)).is_file():
             super().do_GET()
         elif self.serving.mood == "broken":
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)

@@ -1,8 +1,10 @@
 """A file behind a URL: the same bytes as on the disk, few of them transferred, and no server believed blindly."""
 
+import hashlib
 import io
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,9 +114,21 @@ def test_a_server_that_does_not_count_from_the_end_will_do(folder: Path) -> None
         assert server.ranges[1] == f"bytes=0-{PIECE - 1}"
 
 
+@pytest.mark.parametrize("data", [DATA, b""])
+def test_what_a_server_sends_whole_is_kept_and_compared_with_its_hash(folder: Path, data: bytes) -> None:
+    (folder / NAME).write_bytes(data)
+    with serving(folder, "whole") as server:
+        listed = replace(_listed(server.url), sha256=hashlib.sha256(data).hexdigest())
+        with ranged(listed, indexes=Indexes()) as file:
+            assert _at(file, 5, 10) == data[5:15]
+            assert (file.size, file.transferred) == (len(data), len(data))
+        assert len(server.asked) == 1
+        with pytest.raises(FetchError) as refused, ranged(replace(listed, sha256="0" * 64), indexes=Indexes()):
+            pass
+        assert str(refused.value) == f"{server.url}/{NAME}: has sha256 {listed.sha256}, expected {'0' * 64}"
+
+
 MOODS = {
-    "whole": "200 OK for a part of the file, expected 206: its server cannot send parts; download the wheel, and name "
-    "its folder in pip's find-links",
     "broken": "503 Service Unavailable",
     "lying": f"Content-Range 'bytes 1-{PIECE}/{len(DATA)}' for bytes=0-{PIECE - 1}",
     "no place": f"Content-Range '' for bytes=0-{PIECE - 1}",

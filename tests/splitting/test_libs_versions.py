@@ -12,10 +12,12 @@ from tests.factories.clients import PIP, UV
 from tests.factories.extensions import library, module
 from tests.factories.ranges import serving, simple_index
 from tests.factories.repaired_wheels import NAME, release
+from tests.factories.site_packages import loader_complaints, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
+from vbuild.publishing.check import check
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
@@ -24,7 +26,7 @@ from vbuild.wheel.metadata import Metadata
 pytestmark = needs("gcc", "ldd")
 
 FILES: dict[str, bytes | str] = {"demo/__init__.py": "", "demo/_c.so": module("libdeep.so.2")}
-OTHER = NAME.replace("311", "312")
+OTHER, LATE = NAME.replace("311", "312"), NAME.replace("311", "313")
 MUSL = tuple(name.replace("manylinux_2_17", "musllinux_1_2") for name in (NAME, OTHER))
 ARM = tuple(name.replace("x86_64", "aarch64") for name in (NAME, OTHER))
 
@@ -73,6 +75,21 @@ def test_all_platforms_of_a_release_have_one_version(tmp_path: Path) -> None:
     assert required(result) == {"demo-libs==1.0"}
 
 
+@pytest.mark.parametrize("number", [1, 2], ids=["same libraries", "other libraries"])
+def test_a_wheel_for_a_later_python_joins_what_is_published(tmp_path: Path, number: int) -> None:
+    published = thinned(tmp_path / "all", fat(tmp_path))
+    late = thinned(tmp_path / "late", fat(tmp_path, number=number, names=(LATE,)), against=tmp_path / "all")
+    assert required(late) == required(published) == {"demo-libs==1.0"}
+    assert late.companion_paths == ()
+    assert [str(move.kind) for move in late.libraries] == (["share"] if number == 1 else [])
+    for path in late.paths:
+        shutil.copy(path, tmp_path / "all")
+    assert not [problem for problem in check(tmp_path / "all").problems if problem.is_error]
+    if number == 1:
+        site = site_packages(tmp_path / "site", *late.paths, *published.companion_paths)
+        assert not loader_complaints(site)
+
+
 @pytest.mark.parametrize("place", ["folder", "index"])
 def test_a_later_release_requires_what_is_published_if_it_has_the_same(tmp_path: Path, place: str) -> None:
     first = thinned(tmp_path / "published", fat(tmp_path, "1.0", 1))
@@ -99,7 +116,7 @@ def test_what_is_on_no_index_yet_is_made(tmp_path: Path) -> None:
 
 
 def test_an_index_that_cannot_be_asked_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match=r"^demo-libs: http://127\.0\.0\.1:9/: "):
+    with pytest.raises(Exception, match=r"^demo: http://127\.0\.0\.1:9/: "):
         thinned(tmp_path / "thin", fat(tmp_path), against="http://127.0.0.1:9/")
     with pytest.raises(
         RepackageError, match=r"/nowhere: no such folder; expected one of published wheels, or an index$"

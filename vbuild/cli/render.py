@@ -201,7 +201,8 @@ def split_lines(split: "Split") -> Iterator[str]:
         shown = moves[:_SHOWN] if moves[0].kind == "keep" else moves
         for move in shown:
             proof = f" ({move.evidence})" if move.evidence else ""
-            yield from wrapped(f"  {move.name} in {counted(len(move.wheels), 'wheel')}{proof}", indent=4)
+            own = f", now {move.own_name}, since another project has another" if move.own_name else ""
+            yield from wrapped(f"  {move.name} in {counted(len(move.wheels), 'wheel')}{proof}{own}", indent=4)
         if len(moves) > len(shown):
             yield f"  and {len(moves) - len(shown)} more"
     for companion in split.companions:
@@ -228,7 +229,7 @@ def _becomes(move: "LibraryMove") -> str:
         case "share":
             return f"moved to {move.target}{because}"
         case _:
-            return f"left as it was, because {move.reason}"
+            return f"left {'where' if move.own_name else 'as'} it was, because {move.reason}"
 
 
 def _companion_lines(companion: "CompanionResult") -> Iterator[str]:

@@ -13,11 +13,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from http import HTTPStatus
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import BinaryIO, cast
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import url2pathname
@@ -112,15 +111,8 @@ def read(url: str) -> bytes:
 
 @contextmanager
 def opened_at(url: str, name: str) -> Iterator[BinaryIO]:
-    """Only what is read is transferred, or else all of it, to a temporary file, if its server cannot send parts."""
-    with ExitStack() as stack:
-        client = stack.enter_context(asking())
-        try:
-            file = cast("BinaryIO", stack.enter_context(opened(client, ListedFile(name, version=_NO_VERSION, url=url))))
-        except FetchError:
-            folder = stack.enter_context(TemporaryDirectory(prefix="vbuild-fetched-"))
-            file = stack.enter_context(open_file(fetched(url, Path(folder))))
-        yield file
+    with asking() as client, opened(client, ListedFile(name, version=_NO_VERSION, url=url)) as file:
+        yield cast("BinaryIO", file)
 
 
 def links_to_files(url: str, project: str) -> tuple[Link, ...]:

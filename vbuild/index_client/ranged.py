@@ -3,7 +3,7 @@
     bytes=-131072        the first request: the end, where an archive has its directory, and the size of the whole
     bytes=65536-131071   then what is read, in pieces; larger ones if it is read in order
 
-Each answer is compared with its request; a server that sends the whole file is refused after its headers.
+Each answer is compared with its request. What a server sends whole, as Python's http.server does, goes to a file.
 https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
 """
 
@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from hashlib import file_digest
+from tempfile import TemporaryFile, gettempdir
 from typing import TYPE_CHECKING, BinaryIO
 
 import httpx2
@@ -23,7 +25,7 @@ from vbuild.errors import FetchError
 from vbuild.files.reading import open_file
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
-from vbuild.index_client.packages import client_of
+from vbuild.index_client.packages import client_of, stated_sha256
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -120,7 +122,15 @@ def opened(client: PyPIClient, listed: ListedFile) -> Iterator[Ranged]:
                 raise FetchError(f"{link.redacted}: cannot be read: {error.strerror}") from error
             source: _Local | _Remote = _Local(file, link.redacted, os.fstat(file.fileno()).st_size)
         elif listed.url:
-            source = _Remote.at(client, listed.url, link.redacted)
+            whole = stack.enter_context(TemporaryFile())
+            source = _Remote.at(client, listed.url, link.redacted, whole)
+            if source.is_whole:
+                size = whole.seek(0, os.SEEK_END)
+                whole.seek(0)
+                digest = file_digest(whole, "sha256").hexdigest()
+                if (wanted := listed.sha256 or stated_sha256(link)) not in {None, digest}:
+                    raise FetchError(f"{link.redacted}: has sha256 {digest}, expected {wanted}")
+                source = _Local(whole, link.redacted, size, transferred=size)
         else:
             raise FetchError(f"{listed.file}: the index states no URL for it")
         yield stack.enter_context(Ranged(source))
@@ -144,21 +154,26 @@ class _Local:
 
 @dataclass(slots=True)
 class _Remote:
-    """A file of *size* bytes at *url*, *shown* without a password; the last bytes, *tail*, came with its size."""
+    """A file of *size* bytes at *url*, *shown* without a password; the last bytes, *tail*, came with its size.
+
+    If all of it came, it is in *whole*.
+    """
 
     client: PyPIClient
     url: str
     shown: str
+    whole: BinaryIO
     size: int = -1
     transferred: int = 0
     tail: bytes = b""
     etag: str | None = field(default=None, repr=False)
+    is_whole: bool = False
 
     @classmethod
-    def at(cls, client: PyPIClient, url: str, shown: str) -> "_Remote":
-        source = cls(client, url, shown)
+    def at(cls, client: PyPIClient, url: str, shown: str, whole: BinaryIO) -> "_Remote":
+        source = cls(client, url, shown, whole)
         source.tail = source._answer(f"-{TAIL}", None) or b""
-        if not source.tail:  # the server does not know ranges that count from the end
+        if not source.tail and not source.is_whole:  # the server does not know ranges that count from the end
             source._answer(f"0-{PIECE - 1}", range(PIECE))
         return source
 
@@ -166,10 +181,13 @@ class _Remote:
         return self._answer(f"{span.start}-{span.stop - 1}", span) or b""
 
     def _answer(self, range_text: str, span: range | None) -> bytes | None:
-        """The bytes of *span*, or of the end of the file; None if the server cannot send the end."""
+        """The bytes of *span*, or of the end of the file; None if the server cannot send the end, or sends all."""
         try:
             with self.client.get_stream(self.url, headers={"Range": f"bytes={range_text}"}) as response:
                 if span is None and response.status_code in _NO_SUFFIXES:
+                    return None
+                if self.size < 0 and response.status_code == httpx2.codes.OK:
+                    self._keep(response)
                     return None
                 return self._body(response, self._checked(response, range_text, span))
         except httpx2.HTTPError as error:
@@ -177,14 +195,8 @@ class _Remote:
 
     def _checked(self, response: httpx2.Response, range_text: str, span: range | None) -> range:
         """The span in *response*; `FetchError` unless it was requested."""
-        status = f"{response.status_code} {response.reason_phrase}"
-        if response.status_code == httpx2.codes.OK:
-            raise FetchError(
-                f"{self.shown}: {status} for a part of the file, expected 206: its server cannot send parts; "
-                "download the wheel, and name its folder in pip's find-links"
-            )
         if response.status_code != httpx2.codes.PARTIAL_CONTENT:
-            raise FetchError(f"{self.shown}: {status}")
+            raise FetchError(f"{self.shown}: {response.status_code} {response.reason_phrase}")
         stated = response.headers.get("Content-Range", "")
         if not (match := _CONTENT_RANGE.fullmatch(stated.strip())):
             raise FetchError(f"{self.shown}: Content-Range {stated!r} for bytes={range_text}")
@@ -197,6 +209,16 @@ class _Remote:
         if received != expected or response.headers.get("Content-Encoding", "identity") != "identity":
             raise FetchError(f"{self.shown}: Content-Range {stated!r} for bytes={range_text}")
         return received
+
+    def _keep(self, response: httpx2.Response) -> None:
+        if (coding := response.headers.get("Content-Encoding", "identity")) != "identity":
+            raise FetchError(f"{self.shown}: packed as {coding!r}, expected identity, which was asked for")
+        self.is_whole = True
+        try:
+            for chunk in response.iter_raw():
+                self.whole.write(chunk)
+        except OSError as error:
+            raise FetchError(f"{self.shown}: cannot be kept in {gettempdir()}: {error.strerror}") from error
 
     def _body(self, response: httpx2.Response, span: range) -> bytes:
         data = bytearray()

@@ -33,17 +33,28 @@ OriginFinder = Callable[[str, Loading, memoryview, str], Origin]
 
 
 class WheelBinary(Struct, frozen=True, eq=False):
-    """An ELF file of a wheel, installed at *path* below site-packages."""
+    """An ELF file of a wheel, installed at *path* below site-packages; a split may give it an *own_name*."""
 
     member: Member
     path: str
     loading: Loading
     sha256: str
     origin: Origin = None
+    own_name: str | None = None
 
     @property
     def name(self) -> str:
+        """The name of its file after the split."""
+        return self.own_name or self.file_name
+
+    @property
+    def file_name(self) -> str:
         return self.path.rpartition("/")[2]
+
+    @property
+    def soname(self) -> str:
+        """What the loader knows it by, before the split."""
+        return self.loading.outline.soname or self.file_name
 
     @property
     def folder(self) -> str:
@@ -56,7 +67,7 @@ class WheelBinary(Struct, frozen=True, eq=False):
     @property
     def is_bundled(self) -> bool:
         """Whether a repair tool added it, under a name or in a folder that code does not know."""
-        return hashed(self.name) is not None or _REPAIRED.search(self.folder) is not None
+        return hashed(self.file_name) is not None or _REPAIRED.search(self.folder) is not None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -69,7 +80,7 @@ class Bundle:
     """A wheel, and its ELF files by installed path, *binaries*; *outside* are those not below site-packages, by member.
 
     *mentions* are names of libraries and of their folders, with the files that have them; *damaged* are ELF files that
-    cannot be read, with the reason.
+    cannot be read, with the reason. *published* are the names of libraries that wheels of its release already require.
     """
 
     wheel: Wheel
@@ -77,6 +88,7 @@ class Bundle:
     outside: Mapping[str, Loading] = field(default_factory=dict)
     mentions: Mapping[str, Collection[str]] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
+    published: Collection[str] = ()
 
     @cached_property
     def graph(self) -> LinkGraph:
@@ -85,6 +97,9 @@ class Bundle:
     @cached_property
     def platforms(self) -> tuple[PlatformPolicy, ...]:
         return platforms_in(self.wheel.name.platform)
+
+    def own_name(self, path: str | None) -> str | None:
+        return self.binaries[path].own_name if path else None
 
     def namer(self, binary: WheelBinary) -> str | None:
         """A file of the wheel that names *binary* or its folder, and may open it, or None."""
@@ -115,13 +130,13 @@ class Bundle:
         return tuple((name, file) for name, files in self.mentions.items() if is_pattern(name) for file in files)
 
     def _namers(self, binary: WheelBinary) -> set[str]:
-        names = {binary.name, binary.loading.outline.soname or binary.name, binary.folder.rpartition("/")[2]}
+        names = {binary.file_name, binary.soname, binary.folder.rpartition("/")[2]}
         if binary.folder.endswith(OWN_FOLDER):
             names.add(OWN_FOLDER)
         files = {file for name in names for file in self.mentions.get(name, ())}
         files |= {file for pattern, file in self._patterns if matches_pattern(pattern, binary.path, by=file)}
         if not binary.is_bundled:
-            starts = (binary.name[:end] for end in range(1, len(binary.name) + 1))
+            starts = (binary.file_name[:end] for end in range(1, len(binary.file_name) + 1))
             files |= {file for start in starts if ".so" not in start for file in self.mentions.get(start, ())}
         # libraries often have their own name in their data
         return files - {binary.path}
@@ -172,7 +187,7 @@ class WheelReader:
         ordered = {path: binaries[path] for path in sorted(binaries)}
         names: set[str] = set()
         for binary in (library for library in ordered.values() if library.is_library):
-            for name in (binary.name, binary.loading.outline.soname or binary.name):
+            for name in (binary.file_name, binary.soname):
                 names.update(spellings(name, is_bundled=binary.is_bundled))
             if _REPAIRED.search(binary.folder):
                 names.add(binary.folder.rpartition("/")[2])

@@ -19,11 +19,12 @@ Neither stub has the library's SONAME: the loader would take it for the library.
 in the wheel. The library finds its dependencies by the RPATH of whatever loads it.
 """
 
+import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import combinations
+from itertools import chain, combinations, product
 from pathlib import PurePosixPath
 
 from msgspec import Struct
@@ -31,7 +32,7 @@ from msgspec.structs import replace
 
 from vbuild.binary.linkage import Via
 from vbuild.config.requirements import required_project
-from vbuild.elf.catalogue import is_driver, is_shared_object, plain, systems_of
+from vbuild.elf.catalogue import hashed, is_driver, is_shared_object, plain, systems_of
 from vbuild.elf.linkage import replaced_library
 from vbuild.elf.records import ElfMachine
 from vbuild.elf.write import STUB_SECTIONS, loader_stub
@@ -124,9 +125,15 @@ class Pool(Struct, frozen=True, eq=False):
     libraries: Mapping[str, WheelBinary]
 
     @property
+    def is_published(self) -> bool:
+        """Whether its libraries seem to be those that published wheels of the release require; `serves` knows."""
+        return all(name in bundle.published for bundle in self.bundles for name in self.libraries)
+
+    @property
     def saved(self) -> int:
         """Compressed bytes that are published once instead of in each wheel."""
-        return sum(library.member.compressed_size for library in self.libraries.values()) * (len(self.bundles) - 1)
+        copies = len(self.bundles) - (not self.is_published)
+        return sum(library.member.compressed_size for library in self.libraries.values()) * copies
 
     @property
     def projects(self) -> tuple[str, ...]:
@@ -191,7 +198,8 @@ def planned_pools(movable: Mapping[Bundle, Sequence[WheelBinary]], *, smallest: 
             draft.libraries = {**libraries, **draft.libraries}
     order = {bundle: index for index, bundle in enumerate(movable)}
     merged = (draft.pool(order) for several in drafts.values() for draft in _merged(several, order))
-    pools = _compatible(pool for pool in merged if len(pool.bundles) > 1 and pool.saved >= smallest)
+    enough = (pool for pool in merged if (len(pool.bundles) > 1 or pool.is_published) and pool.saved >= smallest)
+    pools = _compatible(enough)
     return tuple(sorted(pools, key=lambda pool: order[pool.bundles[0]]))
 
 
@@ -243,7 +251,7 @@ def _place(bundle: Bundle) -> Place:
 
 
 def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
-    """The wheels of *movable* with those libraries that another wheel of their platform has, too."""
+    """The wheels of *movable* with those libraries that others of their platform have, too, or seem published."""
     counts = Counter(
         (_place(bundle), *key)
         for bundle, libraries in movable.items()
@@ -251,7 +259,11 @@ def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple
     )
     for bundle, libraries in movable.items():
         place = _place(bundle)
-        if repeated := {library.key: library for library in libraries if counts[place, *library.key] > 1}:
+        if repeated := {
+            library.key: library
+            for library in libraries
+            if counts[place, *library.key] > 1 or library.name in bundle.published
+        }:
             # two files of one name do not fit into one folder
             names = Counter(name for name, _ in repeated)
             yield bundle, {key: library for key, library in repeated.items() if names[key[0]] == 1}
@@ -293,6 +305,44 @@ class Decisions(Struct, frozen=True, eq=False):
 
     def of(self, bundle: Bundle, path: str) -> LibraryDecision:
         return self.by_bundle[bundle].get(path) or LibraryDecision(DecisionKind.KEEP)
+
+
+def with_own_names(bundles: Sequence[Bundle], *, besides: Collection[Key]) -> tuple[Bundle, ...]:
+    """*bundles* in which a library is called after its contents if another project has another one of its SONAME.
+
+    In one process the loader takes whichever came first for both (glibc elf/dl-load.c, `_dl_map_object`; musl
+    ldso/dynlink.c, `load_library`). Those *besides* keep their names, as does what code may ask for by its name, what
+    is official, and what a repair tool has called after its contents.
+    """
+    known: dict[tuple[str, tuple[str, str]], set[tuple[str, str]]] = {}
+    for bundle in bundles:
+        for library, system in product(bundle.libraries, systems_of(bundle.wheel.name.platform)):
+            known.setdefault((library.soname, system), set()).add((bundle.wheel.name.project, library.sha256))
+
+    def named(bundle: Bundle, library: WheelBinary) -> WheelBinary:
+        others = (known.get((library.soname, system), set()) for system in systems_of(bundle.wheel.name.platform))
+        is_ambiguous = any(
+            project != bundle.wheel.name.project and sha256 != library.sha256
+            for project, sha256 in chain.from_iterable(others)
+        )
+        consumers = bundle.graph.consumers(library.path)
+        stays = (
+            not (is_ambiguous and library.is_library and library.is_bundled and consumers)
+            or library.key in besides
+            or hashed(library.file_name) is not None
+            or isinstance(library.origin, Provenance)
+            or bundle.namer(library) is not None
+            or library.path in bundle.hwcaps_copies
+            or any(edge.via is Via.NAME for edge in consumers)
+            or any(library.soname in loading.outline.needed for loading in bundle.outside.values())
+        )
+        stem, dot, rest = library.file_name.partition(".so")
+        return library if stays else replace(library, own_name=f"{stem}-{library.sha256[:_DIGITS]}{dot}{rest}")
+
+    return tuple(
+        dataclasses.replace(bundle, binaries={path: named(bundle, binary) for path, binary in bundle.binaries.items()})
+        for bundle in bundles
+    )
 
 
 def check_drivers(bundles: Sequence[Bundle]) -> None:

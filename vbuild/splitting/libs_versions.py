@@ -9,18 +9,18 @@ published one is taken only if it has the libraries of all. Its contents are rec
 WHEEL, a field that installers ignore.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
-from vbuild.config.requirements import spelled
+from vbuild.config.requirements import checked_requirement, required_project, spelled
 from vbuild.elf.catalogue import systems_of
 from vbuild.errors import RepackageError, at
 from vbuild.index_client.configuration import Indexes
@@ -28,7 +28,7 @@ from vbuild.index_client.located import ListedFile
 from vbuild.splitting.companion import Companion, LibsContents, contents_in
 from vbuild.splitting.decisions import MOST_FOREIGN, Pool
 from vbuild.wheel.archive import Distant, Wheel
-from vbuild.wheel.metadata import GENERATOR, Metadata, Record, WheelFile, is_dist_info, recorded_sha256
+from vbuild.wheel.metadata import GENERATOR, LIBS, Metadata, Record, WheelFile, is_dist_info, recorded_sha256
 from vbuild.wheel.name import WheelName
 
 _ANY = "any"
@@ -75,6 +75,7 @@ class Publications:
     indexes: Callable[[], Indexes] = Indexes.configured
     _read: dict[WheelName, PublishedLibs] = field(default_factory=dict)
     _listed: dict[str, Mapping[WheelName, ListedFile]] = field(default_factory=dict)
+    _firsts: dict[str, tuple[str, tuple[str, ...]] | None] = field(default_factory=dict)
 
     def releases(self, project: str) -> Iterator[tuple[Version, tuple[WheelName, ...]]]:
         """The versions of *project* with their wheels, the newest first; `RepackageError` if it is somebody else's."""
@@ -122,24 +123,51 @@ class Publications:
 
         return [file for file in files_of(project, indexes=self._places) if not file.is_yanked]
 
-    def contradiction(self, release: WheelName, lines: Sequence[str], *, given: Collection[str]) -> str | None:
-        """What is wrong with wheels of *release* that require *lines* beside the first published one, or None.
-
-        Wheels *given* are published again, or for the first time.
-        """
-        if self.against is None or not lines:
+    def contradiction(self, release: WheelName, lines: Sequence[str]) -> str | None:
+        """What is wrong with wheels of *release* that require *lines* beside the first published one, or None."""
+        if not lines or not (published := self._first(release)):
             return None
-        files = [file for file in self._files(release.project) if file.is_wheel and file.file not in given]
-        other = next((file for file in files if file.version == Version(release.version)), None)
-        if other is None:
-            return None
-        with self._opened(other) as distant:
-            stated = frozenset(map(spelled, distant.metadata.requires_dist))
+        file, requires = published
+        stated = frozenset(map(spelled, requires))
         lacking = next((line for line in lines if spelled(line) not in stated), None)
         return lacking and (
-            f"{self._shown} has {other.file}, which does not require {lacking.partition(';')[0]}: a tool that locks by "
+            f"{self._shown} has {file}, which does not require {lacking.partition(';')[0]}: a tool that locks by "
             "it leaves the libraries out; split all wheels of a release at once"
         )
+
+    def libs_lines(self, release: WheelName) -> tuple[str, ...]:
+        """Those of the lines of the first published wheel of *release* that require -libs wheels of a split."""
+        _, requires = self._first(release) or ("", ())
+        return tuple(line for line in requires if self._is_ours(required_project(line) or ""))
+
+    def library_names(self, release: WheelName) -> frozenset[str]:
+        """The file names of what is in those -libs wheels."""
+        names: set[str] = set()
+        for line in self.libs_lines(release):
+            requirement = checked_requirement(line, RepackageError)
+            for version, wheels in self.releases(requirement.name):
+                if version in requirement.specifier:
+                    names.update(PurePosixPath(path).name for wheel in wheels for path in self.read(wheel).files)
+        return frozenset(names)
+
+    def _is_ours(self, project: str) -> bool:
+        with suppress(RepackageError):
+            return project.endswith(LIBS) and any(True for _ in self.releases(project))
+        return False
+
+    def _first(self, release: WheelName) -> tuple[str, tuple[str, ...]] | None:
+        """The first published wheel of *release* and what it requires; what is given is published again."""
+        if self.against is None:
+            return None
+        if release.release not in self._firsts:
+            given = {wheel.path.name for wheel in self.given}
+            files = (file for file in self._files(release.project) if file.is_wheel and file.file not in given)
+            first = next((file for file in files if file.version == Version(release.version)), None)
+            self._firsts[release.release] = None
+            if first:
+                with self._opened(first) as distant:
+                    self._firsts[release.release] = first.file, distant.metadata.requires_dist
+        return self._firsts[release.release]
 
     @contextmanager
     def _opened(self, listed: ListedFile) -> Iterator[Distant]:
@@ -164,6 +192,12 @@ class Publications:
 
             return shown_place(self.against)
         return str(self.against)
+
+
+def is_published(wanted: LibsContents, publications: Publications) -> bool:
+    """Whether a wheel that is required already has all that is *wanted*."""
+    releases = publications.releases(wanted.name)
+    return any(publications.read(name).serves(wanted) for _, names in releases for name in names)
 
 
 class LibsChoice(Struct, frozen=True):

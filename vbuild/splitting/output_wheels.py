@@ -7,6 +7,7 @@ Both or neither. An sdist whose requirements are Dynamic stays as it is: nobody 
 lock take those of a wheel.
 """
 
+import posixpath
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from vbuild.errors import WheelError, at
@@ -98,12 +100,18 @@ def thin_wheel(
     wheel = bundle.wheel
     decisions = plan.decisions.by_bundle[bundle]
     gone = {bundle.binaries[path].member.path for path, decision in decisions.items() if decision.is_gone}
-    patched = {file.patch.binary.member.path: file for file in plan.staying[bundle] if file.data is not None}
+    patched: dict[str, PatchedFile] = {}
+    renamed: dict[str, str] = {}
+    for file in plan.staying[bundle]:
+        member_path = file.patch.binary.member.path
+        if file.data is not None:
+            renamed[member_path] = posixpath.join(posixpath.dirname(member_path), file.patch.binary.name)
+            patched[renamed[member_path]] = file
     metadata = wheel.metadata()
     lines = merged(metadata, requires)
     has_new_lines = lines != metadata.requires_dist
     stubs = plan.stubs(bundle)
-    left_out = gone - stubs.keys()
+    left_out = gone - stubs.keys() | {path for path, new in renamed.items() if path != new}
     if not (left_out or stubs or patched or has_new_lines or new_files):
         return None
     changed: dict[str, Buffer | EditedFile] = {
@@ -119,28 +127,35 @@ def thin_wheel(
         )
         hashes = {path: file.sha256 for path, file in patched.items()}
         hashes |= {path: sha256(data).hexdigest() for path, data in stubs.items()}
-        changed[path_of(wheel.dist_info)] = _bill(wheel, hashes, bill_changes, left_out=left_out)
-    return OutputWheel(wheel.name, wheel, tuple(_parts(wheel, changed, left_out)))
+        bill_bytes = _bill(wheel, hashes, bill_changes, left_out=left_out, renamed=renamed)
+        changed[path_of(wheel.dist_info)] = bill_bytes
+    return OutputWheel(wheel.name, wheel, tuple(_parts(wheel, changed, left_out, renamed)))
 
 
 def _parts(
-    wheel: Wheel, changed: Mapping[str, Buffer | EditedFile], left_out: set[str]
+    wheel: Wheel, changed: Mapping[str, Buffer | EditedFile], left_out: set[str], renamed: Mapping[str, str]
 ) -> Iterator[CopiedMember | NewMember]:
     for member in wheel.members:
-        if member.path in changed:
-            yield NewMember(member, changed[member.path])
+        path = renamed.get(member.path, member.path)
+        if path in changed:
+            yield NewMember(replace(member, path=path), changed[path])
         elif member.path not in left_out and member.path != f"{wheel.dist_info}/RECORD":
             yield CopiedMember(wheel, member, member.path)
     for path, data in changed.items():
-        if not wheel.find(path):
+        if not wheel.find(path) and path not in renamed.values():
             yield NewMember(path, data)
 
 
-def _bill(wheel: Wheel, hashes: Mapping[str, str], changes: Changes, *, left_out: set[str]) -> bytes:
+def _bill(
+    wheel: Wheel, hashes: Mapping[str, str], changes: Changes, *, left_out: set[str], renamed: Mapping[str, str]
+) -> bytes:
     rows = []
-    for row in (wheel.row(member) for member in wheel.members if member.path not in left_out):
-        new = hashes.get(row.path)
-        rows.append(RecordRow(row.path, f"sha256={unpadded(bytes.fromhex(new))}") if new else row)
+    for row in map(wheel.row, wheel.members):
+        path = renamed.get(row.path, row.path)
+        if path in hashes:
+            rows.append(RecordRow(path, f"sha256={unpadded(bytes.fromhex(hashes[path]))}"))
+        elif path not in left_out:
+            rows.append(row)
     earlier = bill_of(wheel)
     return revised(wheel.name, rows, earlier=[earlier] if earlier else [], changes=changes)
 
@@ -164,7 +179,7 @@ def _gone(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Itera
             name = companion.name
             purl = package_url(name.project, name.version, file=str(name))
             target = f"{plan.libs_folders[decision.pool]}/{binary.name}"
-            yield Gone(binary.member.path, binary.sha256, binary.name, Treatment.MOVED, purl, target)
+            yield Gone(binary.member.path, binary.sha256, binary.file_name, Treatment.MOVED, purl, target)
 
 
 def libs_wheel(

@@ -183,7 +183,10 @@ class PatchMaker(Struct, frozen=True, eq=False):
         staying = [binary for binary in bundle.binaries.values() if not self.decisions.of(bundle, binary.path).is_gone]
         stubs = (binary for binary in bundle.binaries.values() if self.decisions.of(bundle, binary.path).leaves_stub)
         alive = frozenset(binary.folder for binary in (*staying, *stubs))
-        return tuple(self._patch(_Destination(bundle, binary, binary.path, alive)) for binary in staying)
+        return tuple(
+            self._patch(_Destination(bundle, binary, posixpath.join(binary.folder, binary.name), alive))
+            for binary in staying
+        )
 
     def for_pool(self, pool: Pool) -> tuple[FilePatch, ...]:
         folder = self.libs_folders[pool]
@@ -203,6 +206,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
         packages: dict[LibraryPackage, None] = {}
         for edge in bundle.graph.needs(binary.path):
             decision = self.decisions.of(bundle, edge.provider) if edge.provider else None
+            renamed += _renamed(destination, edge, bundle.own_name(edge.provider))
             if decision and decision.provenance and edge.provider:
                 renamed += _renamed(destination, edge, decision.provenance.library.soname)
                 for provenance in self._replaced(bundle, edge.provider):
@@ -212,7 +216,8 @@ class PatchMaker(Struct, frozen=True, eq=False):
                     wheels = self.packages.officials.closure(provenance.wheel)
                     folders |= dict.fromkeys(folder for wheel in wheels for folder in wheel.folders)
             elif decision and decision.pool and edge.provider:
-                renamed += [(edge.name, bundle.binaries[edge.provider].name)] if "/" in edge.name else []
+                is_path = "/" in edge.name and not bundle.own_name(edge.provider)
+                renamed += [(edge.name, bundle.binaries[edge.provider].name)] if is_path else []
                 folder = self.libs_folders[decision.pool]
                 # a file in that folder without RUNPATH is found by the RPATH of the file that loads it
                 if destination.path.rpartition("/")[0] != folder or binary.loading.outline.runpath:
@@ -265,9 +270,11 @@ class PatchMaker(Struct, frozen=True, eq=False):
         )
         # in another folder the same entry leads elsewhere
         leads_elsewhere = destination.path != destination.binary.path and not {*rpath} <= {*before}
-        if not (first or folders or renamed or self.cleans or leads_elsewhere) or not outline.is_loadable:
+        own_name = destination.binary.own_name
+        is_new = first or folders or renamed or own_name or self.cleans or leads_elsewhere
+        if not is_new or not outline.is_loadable:
             return Relink()
-        return Relink(renamed=renamed, rpath=rpath if rpath != before else None)
+        return Relink(renamed=renamed, rpath=rpath if rpath != before else None, soname=own_name)
 
 
 class _Destination(Struct, frozen=True, eq=False):
@@ -277,17 +284,17 @@ class _Destination(Struct, frozen=True, eq=False):
     alive: frozenset[str]
 
 
-def _renamed(destination: _Destination, edge: Edge, soname: str) -> Iterator[tuple[str, str]]:
-    """The names other than *soname*, the official one, by which the file asks for the library of *edge*.
+def _renamed(destination: _Destination, edge: Edge, soname: str | None) -> Iterator[tuple[str, str]]:
+    """The names other than *soname*, the new one, by which the file asks for the library of *edge*.
 
     If NEEDED is a path, versions of symbols still refer to a name.
     """
     names = {edge.name: None}
-    if "/" in edge.name and edge.provider:
-        provider = destination.bundle.binaries[edge.provider]
+    provider = destination.bundle.binaries[edge.provider] if edge.provider else None
+    if provider and ("/" in edge.name or provider.own_name):
         taken = {version.library for version in destination.binary.loading.taken}
-        names |= dict.fromkeys(name for name in (provider.name, provider.loading.outline.soname) if name in taken)
-    yield from ((name, soname) for name in names if name != soname)
+        names |= dict.fromkeys(name for name in (provider.file_name, provider.soname) if name in taken)
+    yield from ((name, soname) for name in names if soname and name != soname)
 
 
 _Key = tuple[str, Relink]

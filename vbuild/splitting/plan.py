@@ -14,7 +14,7 @@ Variants are different: an installer reads the metadata of the variant it instal
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import sha256
 from itertools import chain
@@ -37,8 +37,8 @@ from vbuild.splitting.companion import (
     packages_in,
     unnamed,
 )
-from vbuild.splitting.decisions import Pool, check_drivers, pool_of
-from vbuild.splitting.libs_versions import LibsChoice, Publications, libs_choices
+from vbuild.splitting.decisions import Key, Pool, check_drivers, pool_of, with_own_names
+from vbuild.splitting.libs_versions import LibsChoice, Publications, is_published, libs_choices
 from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder, RequirementWriter, required
 from vbuild.splitting.output_wheels import OutputWheel, SourceFiles, libs_wheel, thin_wheel
@@ -124,6 +124,7 @@ def plan_machine(
     officials: Officials,
     machine: str,
     patcher: Patcher,
+    publications: Publications,
     looks_at_all: bool,
     on_progress: Callable[[int], None],
 ) -> MachinePlan:
@@ -135,12 +136,33 @@ def plan_machine(
         for wheel in wheels
         if not (is_official(wheel.name.project) or is_companion(wheel.metadata(), wheel.wheel_file()))
     ]
-    chosen = splittable if looks_at_all else _promising(splittable, request)
-    bundles = tuple(_read(wheel, reader) if wheel in chosen else Bundle(wheel, {}) for wheel in wheels)
+    published = {wheel: publications.library_names(wheel.name) for wheel in splittable}
+    chosen = splittable if looks_at_all else _promising(splittable, request, published)
+    bundles = tuple(
+        replace(_read(wheel, reader), published=published[wheel]) if wheel in chosen else Bundle(wheel, {})
+        for wheel in wheels
+    )
     check_drivers(bundles)
     packages = PackageFinder(officials, request)
-    patches = plan_patches(bundles, request, packages=packages, patcher=patcher)
-    return MachinePlan(bundles, patches, request, RequirementWriter(request, machine), packages)
+    unnamable: set[Key] = set()
+    while True:
+        named = with_own_names(bundles, besides=unnamable)
+        patches = plan_patches(named, request, packages=packages, patcher=patcher)
+        plan = MachinePlan(named, patches, request, RequirementWriter(request, machine), packages)
+        lone = [pool for pool in patches.decisions.pools if len(pool.bundles) == 1]
+        if other := {pool.bundles[0].wheel for pool in lone if not is_published(plan.libs(pool), publications)}:
+            # of the same names, and not the same
+            bundles = tuple(replace(each, published=()) if each.wheel in other else each for each in bundles)
+            continue
+        # what cannot be edited cannot get a name, nor can what it needs
+        affected = [
+            bundle.binaries[path]
+            for bundle, file in patches.uneditable
+            for path in (file, *(edge.provider for edge in bundle.graph.needs(file) if edge.provider))
+        ]
+        if not any(binary.own_name for binary in affected):
+            return plan
+        unnamable |= {(binary.file_name, binary.sha256) for binary in affected}
 
 
 def _read(wheel: Wheel, reader: WheelReader) -> Bundle:
@@ -162,22 +184,29 @@ def _origin(
     return officials.provenance(name, loading, data, sha256=sha256, entries=entries)
 
 
-def _promising(wheels: Sequence[Wheel], request: SplitRequest) -> set[Wheel]:
+def _promising(
+    wheels: Sequence[Wheel], request: SplitRequest, published: Mapping[Wheel, Collection[str]]
+) -> set[Wheel]:
     if request.rpath:
         return set(wheels)
     owners: dict[tuple[str, str, str | None], list[Wheel]] = {}
+    files_of: dict[str, dict[tuple[str, str | None], Wheel]] = {}
     promising = set()
     for wheel in wheels:
         for member in wheel.members:
             name = member.path.rpartition("/")[2]
             if not is_shared_object(name):
                 continue
-            if is_driver(plain(name)) or (request.replace and by_stem(plain(name))):
+            if is_driver(plain(name)) or (request.replace and by_stem(plain(name))) or name in published[wheel]:
                 promising.add(wheel)
-            owners.setdefault((wheel.name.platform, name, wheel.row(member).hash), []).append(wheel)
+            digest = wheel.row(member).hash
+            owners.setdefault((wheel.name.platform, name, digest), []).append(wheel)
+            files_of.setdefault(name, {})[wheel.name.project, digest] = wheel
     if request.share:
         promising |= {wheel for several in owners.values() if len({*several}) > 1 for wheel in several}
-    return promising
+    # other contents in another project
+    ambiguous = (files for files in files_of.values() if all(len({*values}) > 1 for values in zip(*files, strict=True)))
+    return promising.union(*(files.values() for files in ambiguous))
 
 
 def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _Lines], Mapping[Bundle, str]]:
@@ -294,7 +323,8 @@ class SplitPlan:
                 lines = [*machine.lines(machine.patches.staying[bundle], bundle.wheel.metadata())]
             if companion := self._companion(machine, bundle):
                 lines.append(machine.requirements.exactly(companion.project, companion.name.version))
-            own[bundle] = tuple(lines)
+            lines += self.publications.libs_lines(bundle.wheel.name)
+            own[bundle] = tuple(dict.fromkeys(lines))
         return agreed_requirements(own)
 
     def _companion(self, machine: MachinePlan, bundle: Bundle) -> Companion | None:
@@ -350,11 +380,8 @@ class SplitPlan:
 
     @cached_property
     def _contradictions(self) -> Mapping[str, str]:
-        names = {bundle.wheel.path.name for _, bundle in self._bundles}
         lines = {bundle.wheel.name.release: (bundle.wheel.name, self.requires(bundle)) for _, bundle in self._bundles}
-        warnings = {
-            release: self.publications.contradiction(name, its, given=names) for release, (name, its) in lines.items()
-        }
+        warnings = {release: self.publications.contradiction(name, its) for release, (name, its) in lines.items()}
         return {release: warning for release, warning in warnings.items() if warning}
 
     def warnings(self, machine: MachinePlan, bundle: Bundle) -> Iterator[str]:

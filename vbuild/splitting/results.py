@@ -29,6 +29,7 @@ _COMPANION_KEYS = {"name": "wheel", "packed": "packed_bytes", "unpacked": "bytes
 class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "packed": "packed_bytes"}):
     """What became of one library in the *wheels* that had it; *target* is what they require instead.
 
+    It is called *own_name* then if other projects have another library of its SONAME.
     *size* and *packed* are of all copies together. *reason* says why it stays, is not replaced, or leaves a *stub*.
     *to_try* has the SHA-256 of each copy if a run may show that it can move.
     """
@@ -39,6 +40,7 @@ class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "p
     packed: int
     wheels: tuple[str, ...]
     kind: DecisionKind
+    own_name: str | None = None
     target: str | None = None
     evidence: OfficialEvidence | None = None
     reason: str = ""
@@ -251,7 +253,8 @@ def _move(plan: SplitPlan, path: str, decision: LibraryDecision, bundles: Sequen
     elif decision.pool:
         target = plan.companions[decision.pool].requirement
     return LibraryMove(
-        name=copies[0].name,
+        name=copies[0].file_name,
+        own_name=copies[0].own_name,
         path=path,
         size=sum(copy.member.size for copy in copies),
         packed=sum(copy.member.compressed_size for copy in copies),

@@ -89,6 +89,7 @@ def split(
                 on_progress(name, min(done, total), total)
 
         patcher = Patcher(stack, room_for(folder))
+        publications = Publications(wheels, request.against, indexes)
         by_machine: dict[str, list[Wheel]] = {}
         for wheel in wheels:
             machine = next((platform.machine for platform in platforms_in(wheel.name.platform)), "any")
@@ -100,12 +101,13 @@ def split(
                 officials=Officials(machine, indexes=indexes),
                 machine=machine,
                 patcher=patcher,
+                publications=publications,
                 looks_at_all=looks_at_all,
                 on_progress=add_read,
             )
             for machine, same_machine in by_machine.items()
         )
-        plan = SplitPlan(machines, codec, sources, Publications(wheels, request.against, indexes))
+        plan = SplitPlan(machines, codec, sources, publications)
         checked = wheels if verify else []
         written = _write(folder, plan, checked=checked, on_progress=add_written) if folder else {}
         sweep_daily()
