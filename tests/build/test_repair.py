@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.wheels import wheel
+from tests.factories.wheels import contents, wheel
 from vbuild.build.repair import repaired
 from vbuild.errors import BuildError
 from vbuild.recipe.model import Repair
 
+INFO = "demo-1.0.dist-info"
 LINUX = f"demo-1.0-cp311-cp311-linux_{os.uname().machine}.whl"
 
 pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="auditwheel is for Linux")
@@ -121,4 +122,6 @@ def test_a_recipe_has_a_command_of_its_own(tmp_path: Path) -> None:
     settings = Repair(command="cp {wheel} {dest_dir}/demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl")
     result = repaired(source, tmp_path / "o u t", log=tmp_path / "log", settings=settings)
     assert result.name == "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
-    assert result.read_bytes() == source.read_bytes()
+    before, after = contents(source), contents(result)
+    assert {path for path in after if after[path] != before[path]} == {f"{INFO}/WHEEL", f"{INFO}/RECORD"}
+    assert after[f"{INFO}/WHEEL"].endswith(b"Tag: cp311-cp311-manylinux_2_17_x86_64\n")

@@ -1,16 +1,19 @@
 """`vbuild repair` on wheels with real libraries in them, as a project that runs cibuildwheel by itself calls it."""
 
+import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from installer.sources import WheelFile
 
 from tests.factories.projects import KERNEL, tree
 from tests.factories.tools import needs
-from tests.factories.wheels import contents, wheel
+from tests.factories.wheels import contents, everything, wheel
 from vbuild.build.repair import repair
 from vbuild.errors import BuildError, RecipeError, VbuildError, WheelError
 
@@ -32,10 +35,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
 
-def compiled(folder: Path, name: str, text: str, *flags: str) -> bytes:
+def compiled(folder: Path, name: str, text: str, *flags: str, compiler: str = "gcc") -> bytes:
     """The shared library *name* that gcc makes of *text* in *folder*."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", *flags, "-o", name]
+    command = [compiler, "-shared", "-fPIC", "-x", "c", "-", *flags, "-o", name]
     subprocess.run(command, cwd=folder, check=True, input=text.encode())
     return (folder / name).read_bytes()
 
@@ -250,3 +253,70 @@ def test_verify_is_an_audit_command(level: str, tmp_path: Path) -> None:
     audit = subprocess.run([*command[:-1], str(broken)], capture_output=True, text=True, check=False)
     assert audit.returncode == 1
     assert audit.stderr.startswith(f"vbuild: {broken.name}: ")
+
+
+NESTED = """
+int call(int (*function)(int)) { return function(2); }
+int answer(int x) { int inner(int y) { return x + y; } return call(inner); }
+"""
+SKIP = "[repair]\nskip = true\n"
+
+
+def stack_of(data: bytes, folder: Path) -> str:
+    (folder / "judged.so").write_bytes(data)
+    shown = subprocess.run(["readelf", "-lW", folder / "judged.so"], check=True, capture_output=True, text=True).stdout
+    [line] = [line for line in shown.splitlines() if "GNU_STACK" in line]
+    return line.split()[-2]
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-Os", "-O2 -fcf-protection=full", "-O3 -march=x86-64-v3"])
+@pytest.mark.parametrize(
+    ("machine", "compiler"),
+    [("x86_64", "gcc"), ("aarch64", "aarch64-linux-gnu-gcc"), ("armv7l", "arm-linux-gnueabihf-gcc")],
+)
+def test_an_executable_stack_is_cleared_where_no_trampoline_is_written(
+    tmp_path: Path, machine: str, compiler: str, level: str
+) -> None:
+    if not shutil.which(compiler) or (machine != "x86_64" and ("march" in level or "cf-" in level)):
+        pytest.skip(f"no {compiler}, or not its flags")
+    (tmp_path / "recipe.toml").write_text(SKIP)
+    needless, needed = (
+        compiled(tmp_path, "x.so", code, *level.split(), "-Wl,-z,execstack", compiler=compiler)
+        for code in ("int answer(int x) { return x; }", NESTED)
+    )
+    files = {"demo/needless.so": needless, "demo/needed.so": needed}
+    source = wheel(tmp_path, f"demo-1.0-py3-none-linux_{machine}.whl", files)
+    result = repair(source, tmp_path / "out", recipe=tmp_path / "recipe.toml")
+    stacks = {path: stack_of(data, tmp_path) for path, data in contents(result.wheel).items() if path in files}
+    is_known = machine != "armv7l"
+    assert stacks == {"demo/needless.so": "RW" if is_known else "RWE", "demo/needed.so": "RWE"}
+    assert [note.partition(", ")[0] for note in result.notes if "needed" in note] == [
+        "demo/needed.so: wants an executable stack"
+    ]
+    assert (
+        any("needless.so: executable stack cleared: no code in it writes a trampoline" in note for note in result.notes)
+        is is_known
+    )
+    after = repair(source, tmp_path / "all", recipe=tmp_path / "recipe.toml", clears_stacks=True)
+    for path, data in contents(after.wheel).items():
+        if path in files:
+            assert stack_of(data, tmp_path) == "RW"
+            changed = bytes(data).index(b"\x51\xe5\x74\x64") + (24 if machine == "armv7l" else 4)
+            assert [at for at, pair in enumerate(zip(data, files[path], strict=True)) if len({*pair}) > 1] == [changed]
+    if machine == "x86_64":
+        (tmp_path / "judged.so").write_bytes(contents(result.wheel)["demo/needless.so"])
+        assert ctypes.CDLL(str(tmp_path / "judged.so")).answer(7) == 7
+
+
+def test_tags_and_record_become_those_of_the_file(tmp_path: Path) -> None:
+    name, other = "demo-1.0-cp311-cp311-win_amd64.whl", "demo-1.0-cp312-cp312-win_arm64.whl"
+    files = everything(other, {"demo/a.py": "x = 1"})
+    info = "demo-1.0.dist-info"
+    source = wheel(tmp_path, name, {"demo/a.py": "x = 1", f"{info}/WHEEL": files[f"{info}/WHEEL"]}, record="")
+    result = repair(source, tmp_path / "out")
+    assert result.notes == (f"{info}/WHEEL: has the tags of the file name now, instead of cp312-cp312-win_arm64",)
+    assert b"Tag: cp311-cp311-win_amd64\n" in contents(result.wheel)[f"{info}/WHEEL"]
+    with WheelFile.open(result.wheel) as judged:
+        judged.validate_record()
+    again = repair(result.wheel, tmp_path / "again")
+    assert (again.notes, again.wheel.read_bytes()) == ((), result.wheel.read_bytes())

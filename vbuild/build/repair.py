@@ -6,6 +6,9 @@ https://github.com/pypa/auditwheel
 
 `vbuild repair` does the same for a project that runs cibuildwheel by itself:
 ``repair-wheel-command = "vbuild repair {wheel} {dest_dir}"``.
+
+Then WHEEL gets the tags of the file name, and libraries lose an executable stack that they want without need: glibc
+2.41 does not load what asks for one (its NEWS). An assembler file without ``.note.GNU-stack`` is enough to ask.
 https://cibuildwheel.pypa.io/en/stable/options/#repair-wheel-command
 """
 
@@ -14,8 +17,8 @@ import re
 import shlex
 import sysconfig
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -25,17 +28,25 @@ from vbuild.build.prefixes import LIBRARIES, Prefix, prefix_libraries
 from vbuild.build.requiring import outside_libraries
 from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries
-from vbuild.errors import BuildError, RecipeError, at
+from vbuild.elf.image import ElfImage
+from vbuild.elf.records import MAGIC, ElfMachine, SegmentFlag, SegmentType
+from vbuild.errors import BinaryError, BuildError, RecipeError, at
 from vbuild.files.atomic import OLDEST, duplicate, replacing, source_date_epoch, stage_in
+from vbuild.files.edited import EditedFile
+from vbuild.files.records import Buffer
 from vbuild.process.masking import hiding
 from vbuild.process.python import with_own_packages
 from vbuild.process.run import run, supervised
 from vbuild.recipe.hidden import of_variables
 from vbuild.recipe.model import Repair
 from vbuild.recipe.variables import passed, variable_pattern
-from vbuild.wheel.archive import check_wheels, wheels_in
+from vbuild.wheel.archive import check_wheels, open_wheel, wheels_in
+from vbuild.wheel.metadata import wheel_headers
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.write import edit_wheel
 
+# bytes in front of p_flags in a program header of 32 or 64 bits
+_FLAGS = {32: 24, 64: 4}
 # only once Python runs, which may be unable to load libraries for a higher level
 _AUDITWHEEL = (
     f"import os, runpy, sys; os.environ[{LIBRARIES!r}] = sys.argv.pop(1); "
@@ -52,15 +63,19 @@ def repaired(
     environment: Mapping[str, str] | None = None,
     prefixes: Sequence[Prefix] = (),
     pass_env: Collection[str] = (),
+    clears_stacks: bool = False,
+    on_note: Callable[[str], None] = lambda _note: None,
 ) -> Path:
-    """The portable wheel of *wheel* in *into*, or a copy if there is nothing to repair."""
+    """The portable wheel of *wheel* in *into*, or a copy if there is nothing to repair.
+
+    Executable stacks that no code seems to need are cleared, with *clears_stacks* all. *on_note* gets what was mended
+    besides the libraries and the tag, and what could not be.
+    """
     settings = settings or Repair()
     into.mkdir(parents=True, exist_ok=True)
     platforms = WheelName.parse(wheel.name).platform.split(".")
     if settings.skip or not any(name.startswith(("linux_", "manylinux", "musllinux")) for name in platforms):
-        with replacing(into / wheel.name) as part:
-            duplicate(wheel, part)
-        return into / wheel.name
+        return _mended(wheel, into, clears_stacks=clears_stacks, on_note=on_note)
     variables = {**passed(os.environ, pass_env), **(environment or {})}
     # auditwheel dates members by it, or else by the clock
     variables["SOURCE_DATE_EPOCH"] = variables.get("SOURCE_DATE_EPOCH") or str(OLDEST)
@@ -94,8 +109,100 @@ def repaired(
             names = ", ".join(path.name for path in wheels) or "no wheel"
             advice = "let repair.command leave one" if settings.command else "repair.skip = true leaves auditwheel out"
             raise BuildError(f"repairing {wheel.name} left {names}, expected one wheel: {advice}; its log is {log}")
-        WheelName.parse(wheels[0].name)
-        return wheels[0].rename(into / wheels[0].name)
+        return _mended(wheels[0], into, clears_stacks=clears_stacks, on_note=on_note)
+
+
+# bytes of the code that a compiler writes to the stack, where C, Fortran or Ada take the address of a nested function:
+# ix86_trampoline_init and aarch64_asm_trampoline_template of gcc, LowerINIT_TRAMPOLINE of LLVM's X86ISelLowering.cpp
+_TRAMPOLINES: Mapping[tuple[int, int], re.Pattern[bytes]] = {
+    # jmp *%r11 at its end, or movabs $..., %r10 as a constant of 16 bits
+    (ElfMachine.X86_64, 64): re.compile(
+        rb"\x49\xff\xe3|\x66\x41?\xc7[\s\S]{1,6}?\x49[\xba\xff]|[\xb8-\xbf]\x49\xba(?:\xff\xff|\0\0)"
+    ),
+    # ldr x17; ldr x18; br x17
+    (ElfMachine.AARCH64, 64): re.compile(rb"[\s\S]{3}\x58[\s\S]{3}\x58\x20\x02\x1f\xd6"),
+}
+
+
+def _mended(wheel: Path, into: Path, *, clears_stacks: bool, on_note: Callable[[str], None]) -> Path:
+    """Copy *wheel* into *into*, with the tags of its file name in WHEEL, and without executable stacks."""
+    edits: dict[str, Buffer | EditedFile] = {}
+    with ExitStack() as views, open_wheel(wheel) as opened, at(wheel.name):
+        about = f"{opened.dist_info}/WHEEL"
+        headers = wheel_headers(opened.read(about).decode())
+        tags = {str(tag) for tag in opened.name.tags}
+        if (stated := headers.values("Tag")) and {*stated} != tags:
+            edits[about] = str(headers.replacing("Tag", sorted(tags))).encode()
+            on_note(f"{about}: has the tags of the file name now, instead of {', '.join(stated)}")
+        for member in opened.members:
+            if opened.head(member, len(MAGIC)) != MAGIC:
+                continue
+            with ExitStack() as closing:
+                data = closing.enter_context(opened.mapped(member, folder=into, to_edit=True))
+                try:
+                    stack = _ExecutableStack.of(ElfImage.read(data))
+                except BinaryError:  # verify names it
+                    continue
+                if stack and (clears_stacks or stack.is_unneeded):
+                    edits[member.path] = stack.cleared(data)
+                    views.push(closing.pop_all())
+                if stack:
+                    on_note(f"{member.path}: {stack.state(is_cleared=member.path in edits)}")
+        if edits or any(opened.warnings()):
+            return edit_wheel(opened, into, opened.name, edits=edits)
+        with replacing(into / wheel.name) as part:
+            duplicate(wheel, part)
+    return into / wheel.name
+
+
+class _ExecutableStack(Struct, frozen=True):
+    """The byte at *offset* with which a library wants an executable stack, and what was seen of why."""
+
+    offset: int
+    flags: int
+    is_known: bool
+    trampoline: int | None
+
+    @classmethod
+    def of(cls, image: ElfImage) -> "_ExecutableStack | None":
+        bits, order = image.encoding
+        kinds = [segment.p_type for segment in image.segments]
+        # a program gets the stack that it wants
+        if SegmentType.INTERP in kinds or SegmentType.GNU_STACK not in kinds:
+            return None
+        number = kinds.index(SegmentType.GNU_STACK)
+        flags = image.segments[number].p_flags
+        if not flags & SegmentFlag.X:
+            return None
+        offset = image.header.e_phoff + number * image.header.e_phentsize + _FLAGS[bits]
+        pattern = _TRAMPOLINES.get((image.machine, bits))
+        loads = (load for load in image.segments if load.p_type == SegmentType.LOAD and load.p_flags & SegmentFlag.X)
+        matches = (
+            load.p_offset + match.start()
+            for load in loads
+            if pattern and (match := pattern.search(image.data[load.p_offset : load.p_offset + load.p_filesz]))
+        )
+        return cls(offset + (3 if order == ">" else 0), flags, pattern is not None, next(matches, None))
+
+    @property
+    def is_unneeded(self) -> bool:
+        return self.is_known and self.trampoline is None
+
+    def cleared(self, data: memoryview) -> EditedFile:
+        flags = bytes([self.flags & ~SegmentFlag.X & 0xFF])
+        return EditedFile.of(data, [range(self.offset), flags, range(self.offset + 1, len(data))])
+
+    def state(self, *, is_cleared: bool) -> str:
+        if self.trampoline is not None:
+            why = f"code at {self.trampoline:#x} seems to write a trampoline to it"
+        else:
+            why = "no code in it writes a trampoline" if self.is_known else "its code was not looked at"
+        if is_cleared:
+            return f"executable stack cleared: {why if self.is_unneeded else f'as asked, though {why}'}"
+        return (
+            f"wants an executable stack, and glibc 2.41 and newer do not load it: left, since {why}; link with "
+            "-Wl,-z,noexecstack, or --clear-execstack clears it all the same"
+        )
 
 
 def _policies(platform: str) -> tuple[str, str]:
@@ -159,16 +266,21 @@ _MISSING = re.compile(r'required library "([^"]+)" could not be located')
 
 
 class Portable(Struct, frozen=True):
+    """The portable *wheel* of *source*; *notes* say what was mended besides, and what could not be."""
+
     source: Path
     wheel: Path
+    notes: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
         return self.wheel.stat().st_size
 
 
-def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable:
+def repair(wheel: Path, folder: Path, *, recipe: Path | None = None, clears_stacks: bool = False) -> Portable:
     """Write the portable wheel of *wheel* into *folder*, one file and never half of it.
+
+    Executable stacks that no code seems to need are cleared, with *clears_stacks* all.
 
     *recipe* is a recipe, a ``pyproject.toml``, or the folder of a project; without one the ``[tool.vbuild]`` table
     in the current folder counts, but for a command of its own. `BuildError` with the end of the command's output,
@@ -188,7 +300,17 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
     check_wheels([wheel])
     try:
         with _log() as log, supervised(), hiding(of_variables(os.environ, pass_env)):
-            return Portable(wheel, repaired(wheel.absolute(), folder, log=log, settings=settings, pass_env=pass_env))
+            notes: list[str] = []
+            portable = repaired(
+                wheel.absolute(),
+                folder,
+                log=log,
+                settings=settings,
+                pass_env=pass_env,
+                clears_stacks=clears_stacks,
+                on_note=notes.append,
+            )
+            return Portable(wheel, portable, tuple(notes))
     except OSError as error:
         raise BuildError(f"{folder}: cannot be written: {error.strerror}") from error
 

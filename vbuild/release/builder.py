@@ -432,6 +432,7 @@ class Builder(Struct, frozen=True):
                 environment=dict(job.target.env),
                 prefixes=job.prefixes,
                 pass_env=recipe.build.pass_env,
+                on_note=lambda note: self.notes.append(f"{wheel.name}: {note}"),
             )
         except VbuildError:
             self.keep(BuildKind.UNREPAIRED, key, built.wheel, built.record(project))
