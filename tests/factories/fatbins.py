@@ -10,7 +10,7 @@ from tests.factories.elf import shared_object
 from vbuild.gpu_code.fatbin import HEADER_SIZE, MAGIC, VERSION, EntryHeader, FatbinFlag, FatbinHeader, FatbinKind
 
 LINUX_64 = FatbinFlag.ADDRESS_64 | FatbinFlag.LINUX
-PTX = b".version 9.0\n.target sm_90\n.address_size 64\n\0"
+PTX = b".version 7.8\n.target sm_90\n.address_size 64\n\0"
 _HEADER = EntryHeader.layout.size
 
 
@@ -35,7 +35,7 @@ def entry(
         len(stored),
         0,
         8,
-        1,
+        7 if kind == FatbinKind.PTX else 1,
         arch,
         0,
         0,

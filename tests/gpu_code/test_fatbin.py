@@ -107,9 +107,9 @@ def test_the_oddest_entry_is_the_one_that_is_named() -> None:
     )
 
 
-def test_only_ptx_has_a_version_of_its_language() -> None:
+def test_ptx_has_a_version_of_its_language_and_a_cubin_beside_it_the_toolkit_that_wrote_both() -> None:
     data = fatbin(entry(FatbinKind.PTX, major=8, minor=7), entry(major=8, minor=7))
-    assert [one.version for one in read(memoryview(data), range(len(data))).entries] == [Dotted(8, 7), None]
+    assert [one.version for one in read(memoryview(data), range(len(data))).entries] == [Dotted(8, 7), Dotted(12, 8)]
 
 
 def test_the_description_behind_a_cubin_is_no_options() -> None:

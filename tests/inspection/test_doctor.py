@@ -9,18 +9,18 @@ import pytest
 from click.testing import CliRunner
 
 from tests.factories.elf import shared_object
-from tests.factories.fatbins import device_library, entry, fatbin
+from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from tests.factories.windows import device_dll, needs_mingw
 from vbuild.api.looking import checkup
 from vbuild.cli.main import main
 from vbuild.errors import RepackageError
+from vbuild.gpu_code.coverage import Runs
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.hardware.driver import Dotted
-from vbuild.inspection.gpu_code import Runs
 
-KERNEL = b".text.kernel".ljust(512)
+KERNEL = cubin(90, 500) + b".text.kernel"
 FAT = device_library(fatbin(*(entry(arch=arch, code=KERNEL) for arch in (80, 90))))
 BY_PTX = device_library(fatbin(entry(FatbinKind.PTX, 75, flags=FatbinFlag.ZSTD)))
 LOOSE_PTX = ".version 7.0\n.target sm_80\n"
@@ -45,7 +45,7 @@ def test_each_library_is_judged_for_each_gpu(tmp_path: Path) -> None:
         "demo/b.so": [Runs.JIT, Runs.JIT, Runs.JIT],
     }
     assert [one.path for one in found.unserved] == ["demo/a.so"]
-    drivers = {one.path: [fit.driver for fit in one.fits] for one in found.examined}
+    drivers = {one.path: [fit.oldest_driver for fit in one.fits] for one in found.examined}
     assert drivers["demo/b.so"] == [Dotted(12, 4), Dotted(12, 4), Dotted(12, 8)]
     assert drivers["demo/a.so"] == [None, Dotted(11, 8), None]
 
@@ -54,9 +54,9 @@ def test_a_driver_compiles_ptx_of_its_own_version_and_older_ones(tmp_path: Path)
     both = fatbin(entry(arch=80, code=KERNEL), entry(FatbinKind.PTX, 80, major=8, minor=7))
     place = environment(tmp_path / "env", {"demo/a.so": device_library(both), "demo/b.ptx": LOOSE_PTX})
     found = checkup(place, gpus="80,90")
-    drivers = {one.path: [fit.driver for fit in one.fits] for one in found.examined}
-    # machine code for 8.0 needs a driver that knows the GPU alone
-    assert drivers["demo/a.so"] == [Dotted(11, 0), Dotted(12, 8)]
+    drivers = {one.path: [fit.oldest_driver for fit in one.fits] for one in found.examined}
+    # the PTX says which toolkit made the machine code, and that the same minor version of its driver is not needed
+    assert drivers["demo/a.so"] == [Dotted(12, 0), Dotted(12, 8)]
     assert drivers["a file of GPU code alone"] == [Dotted(11, 0), Dotted(11, 8)]
 
 
@@ -83,7 +83,7 @@ def test_device_files_are_one_row_that_no_gpu_fails_for(tmp_path: Path) -> None:
     ptx = {f"demo/{number}.ptx": ".version 8.0\n.target sm_90a\n" for number in range(3)}
     found = checkup(environment(tmp_path / "env", ptx), gpus="80,90")
     assert [(one.path, [fit.runs for fit in one.fits]) for one in found.examined] == [
-        ("3 files of GPU code alone", [Runs.NO, Runs.JIT])
+        ("3 files of GPU code alone", [Runs.FOR_OTHERS, Runs.JIT])
     ]
     assert found.unserved == ()
 
@@ -117,7 +117,8 @@ def test_the_command_fails_where_a_library_serves_nothing(tmp_path: Path) -> Non
     bad = CliRunner().invoke(main, ["doctor", str(place), "--gpu", "sm_75", "--json"])
     assert (bad.exit_code, bad.stderr.splitlines()[0].split(":")[1].strip()) == (1, "demo 1.0")
     (library,) = json.loads(bad.stdout)["libraries"]
-    assert library["gpus"] == [{"gpu": "sm_75", "runs": "no", "driver": None}]
+    (gpu,) = library["gpus"]
+    assert (gpu["gpu"], gpu["runs"], gpu["nothing"], gpu["driver"]) == ("sm_75", "no", 1, None)
 
 
 @needs_mingw

@@ -14,13 +14,14 @@ from tests.gpu_code.test_device_file import OLD, elf
 from vbuild.elf.image import ElfImage
 from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
+from vbuild.gpu_code.coverage import Runs
 from vbuild.gpu_code.device_file import DeviceFile, container_in
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.gpu_code.model import Container, Vendor
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch, Device, GpuTarget
 from vbuild.hardware.gpu import GpuCodeKind, GpuRequest, Ptx, Service, kept_offers, service
-from vbuild.inspection.gpu_code import GpuCode, Outlook, Runs, devices
+from vbuild.inspection.gpu_code import GpuCode, Outlook, devices
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "fatbins").glob("*.so"))
 SM_75, SM_80, SM_90, SM_103, SM_120 = map(Arch, (75, 80, 90, 103, 120))
@@ -82,7 +83,8 @@ def test_containers_of_any_sort_add_up_to_themselves(
     for device in (SM_80, SM_103):
         outlook = gpu.outlook(device)
         assert outlook.kept == left_of(data, code.containers, device)
-        assert outlook.machine + outlook.jit + outlook.nothing == len(drawn)
+        for_gpus = [one for one in drawn if any(kind is not FatbinKind.LTO_IR for kind, *_ in one)]
+        assert outlook.coverage.total.fatbins == len(for_gpus)
 
 
 def test_containers_of_the_same_sorts_become_one_stack() -> None:
@@ -99,8 +101,8 @@ def test_containers_of_the_same_sorts_become_one_stack() -> None:
     ("device", "outlook"),
     [
         (SM_75, (Runs.NO, 0, 0, 2)),
-        (SM_80, (Runs.NATIVELY, 1, 0, 1)),
-        (SM_90, (Runs.JIT, 0, 1, 1)),
+        (SM_80, (Runs.IN_PART, 1, 0, 1)),
+        (SM_90, (Runs.IN_PART, 0, 1, 1)),
         (SM_120, (Runs.PARTLY_JIT, 1, 1, 0)),
     ],
     ids=str,
@@ -109,8 +111,8 @@ def test_a_gpu_is_served_by_machine_code_or_ptx_or_not_at_all(
     device: Arch, outlook: tuple[Runs, int, int, int]
 ) -> None:
     gpu = summed(device_library(fatbin(entry(arch=80), entry(FatbinKind.PTX, 80)), fatbin(entry(arch=120))))
-    found = gpu.outlook(device)
-    assert (found.runs, found.machine, found.jit, found.nothing) == outlook
+    found = gpu.coverage(device)
+    assert (found.runs, *(amount.fatbins for amount in (found.machine, found.jit, found.holes))) == outlook
 
 
 def test_a_container_with_nothing_for_a_gpu_keeps_its_smallest_entry() -> None:
@@ -131,8 +133,9 @@ def test_what_no_wrapper_points_to_stays_whole_and_says_why() -> None:
     assert (section, size, count) == (".nv_fatbin", len(pinned), 1)
     assert why
     # and says nothing about what the library runs on
-    assert gpu.outlook(SM_80) == Outlook(SM_80, machine=1, kept=len(fatbin(entry(arch=80))) + len(pinned))
-    assert gpu.outlook(SM_120).machine == 0
+    assert gpu.outlook(SM_80).coverage.machine == gpu.coverage(SM_80).total == (1, len(free))
+    assert gpu.outlook(SM_80).kept == len(fatbin(entry(arch=80))) + len(pinned)
+    assert gpu.coverage(SM_120).machine == (0, 0)
 
 
 def test_code_that_only_the_library_chooses_from_still_tells_what_it_runs_on() -> None:
@@ -180,7 +183,7 @@ def test_code_of_no_known_gpu_is_called_so() -> None:
 
 def test_files_of_their_own_add_up() -> None:
     gpu = GpuCode.together([alone(SM_90), alone(SM_80), alone(SM_90)])
-    assert (gpu.size, gpu.entries, gpu.outlook(SM_90).kept, gpu.outlook(SM_90).machine) == (300, 3, 200, 2)
+    assert (gpu.size, gpu.entries, gpu.outlook(SM_90).kept, gpu.coverage(SM_90).machine) == (300, 3, 200, (2, 200))
 
 
 def test_a_file_that_is_a_container_promises_what_slimming_leaves_of_it() -> None:

@@ -81,7 +81,12 @@ def test_gpu_code_is_told_by_architecture_and_by_gpu(tmp_path: Path) -> None:
     assert outlooks["sm_90"] == {
         "gpu": "sm_90",
         "runs": "partly by JIT",
-        "containers": {"machine": 1, "jit": 1, "nothing": 0},
+        "machine": 1,
+        "jit": 1,
+        "specific": 0,
+        "nothing": 0,
+        "bytes": {"machine": 512, "jit": 320, "specific": 0, "nothing": 0},
+        "driver": "11.8",
         "slimmed_bytes": len(fatbin(entry(arch=90))) + len(fatbin(entry(FatbinKind.PTX, 90))),
     }
     assert outlooks["sm_120"]["runs"] == "by JIT"

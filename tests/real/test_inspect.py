@@ -20,8 +20,8 @@ from vbuild.api.repackaging import slim
 from vbuild.binary.linkage import Via
 from vbuild.binary.outline import Format
 from vbuild.files.wording import WIDTH
+from vbuild.gpu_code.coverage import Runs
 from vbuild.hardware.gpu import GpuList
-from vbuild.inspection.gpu_code import Runs
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
 from vbuild.inspection.page import page

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
+from vbuild.gpu_code.coverage import Amount, Coverage
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
-from vbuild.hardware.gpu import GpuServed
+from vbuild.hardware.driver import ANY_DRIVER, Dotted
 from vbuild.verification.model import Finding, LibraryGpus, LibraryIsa, Severity, Verdict, VerifyRule, Violation
 from vbuild.verification.verify import verify
 
@@ -38,7 +39,9 @@ accepted = st.dictionaries(texts, counts, max_size=3)
 isas = st.builds(
     LibraryIsa, texts, texts, counts, st.none() | texts, accepted, st.lists(violations, max_size=2).map(tuple), lists
 )
-served = st.builds(GpuServed, st.integers(1, 999).map(Arch), counts, counts, counts)
+amounts = st.builds(Amount, counts, counts)
+drivers = st.none() | st.just(ANY_DRIVER) | st.builds(Dotted, st.integers(1, 99), st.integers(0, 9))
+served = st.builds(Coverage, st.integers(1, 999).map(Arch), amounts, amounts, amounts, amounts, drivers)
 gpus = st.builds(LibraryGpus, texts, counts, lists, lists, st.lists(served, max_size=2).map(tuple), lists)
 verdicts = st.builds(
     Verdict,

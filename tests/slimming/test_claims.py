@@ -3,8 +3,9 @@
 import pytest
 
 from vbuild.errors import RepackageError
+from vbuild.gpu_code.coverage import Amount, Coverage
 from vbuild.hardware.architectures import Arch
-from vbuild.hardware.gpu import GpuServed
+from vbuild.hardware.driver import ANY_DRIVER, Dotted
 from vbuild.slimming.library import cuda_major
 from vbuild.slimming.results import LibraryCut
 from vbuild.slimming.slim import nvidia_properties
@@ -13,13 +14,19 @@ from vbuild.wheel.metadata import Metadata
 HEAD = "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
 
 
-def cut(*served: GpuServed, kept: int = 1, virtual: tuple[int, ...] = (), zstd: bool = False) -> LibraryCut:
-    archs = tuple(map(Arch, virtual))
-    return LibraryCut(member="_C.so", before=9, after=9, kept=kept, served=served, virtual=archs, zstd=zstd)
+ONE = Amount(1, 100)
 
 
-def machine(number: int) -> GpuServed:
-    return GpuServed(Arch(number), machine=1)
+def cut(*served: Coverage, kept: int = 1, virtual: tuple[Coverage, ...] = ()) -> LibraryCut:
+    return LibraryCut(member="_C.so", before=9, after=9, kept=kept, served=served, virtual=virtual)
+
+
+def machine(number: int, driver: Dotted | None = ANY_DRIVER) -> Coverage:
+    return Coverage(Arch(number), machine=ONE, driver=driver)
+
+
+def ptx(number: int, driver: Dotted | None = ANY_DRIVER) -> Coverage:
+    return Coverage(Arch(number), jit=ONE, driver=driver)
 
 
 def said(*cuts: LibraryCut, major: int | None = None) -> list[str]:
@@ -27,26 +34,41 @@ def said(*cuts: LibraryCut, major: int | None = None) -> list[str]:
 
 
 def test_each_gpu_that_some_library_has_machine_code_for_is_claimed_once_and_in_order() -> None:
-    assert said(cut(machine(120), machine(90)), cut(machine(90), GpuServed(Arch(80), nothing=3))) == [
+    assert said(cut(machine(120), machine(90)), cut(machine(90), Coverage(Arch(80), holes=ONE))) == [
         "sm_arch 90_real",
         "sm_arch 120_real",
     ]
 
 
 def test_ptx_is_claimed_only_where_all_libraries_with_gpu_code_have_it() -> None:
-    both = cut(machine(90), virtual=(90, 100))
-    assert said(both, cut(machine(90), virtual=(100,))) == ["sm_arch 90_real", "sm_arch 100_virtual"]
+    both = cut(machine(90), virtual=(ptx(90), ptx(100)))
+    assert said(both, cut(machine(90), virtual=(ptx(100),))) == ["sm_arch 90_real", "sm_arch 100_virtual"]
     assert said(both, cut(machine(90))) == ["sm_arch 90_real"]
     assert said(both, cut(kept=0)) == ["sm_arch 90_real", "sm_arch 90_virtual", "sm_arch 100_virtual"]
 
 
-def test_the_oldest_driver_is_that_of_the_cuda_linked_or_one_that_reads_zstd() -> None:
-    assert said(cut(machine(90)), major=12)[-1] == "cuda_version_lower_bound 12.0"
-    assert said(cut(machine(90), zstd=True), major=12)[-1] == "cuda_version_lower_bound 12.4"
-    assert said(cut(machine(90), zstd=True), major=13)[-1] == "cuda_version_lower_bound 13.0"
+@pytest.mark.parametrize(
+    ("cuts", "major", "bound"),
+    [
+        ([cut(machine(90))], 12, "12.0"),
+        ([cut(machine(90, Dotted(12, 4)))], 12, "12.4"),
+        ([cut(machine(90, Dotted(12, 4)))], 13, "13.0"),
+        ([cut(machine(90, Dotted(12, 0))), cut(machine(90, Dotted(13, 0)))], None, "13.0"),
+        ([cut(machine(80, Dotted(12, 0)), ptx(90, Dotted(12, 8)))], None, "12.8"),
+        ([cut(machine(80, Dotted(12, 0)), virtual=(ptx(90, Dotted(12, 8)),))], None, "12.8"),
+        # PTX for a GPU that has machine code is not compiled
+        ([cut(machine(90, Dotted(12, 0)), virtual=(ptx(90, Dotted(12, 8)),))], None, "12.0"),
+    ],
+)
+def test_the_oldest_driver_takes_all_that_the_gpus_need(cuts: list[LibraryCut], major: int | None, bound: str) -> None:
+    assert said(*cuts, major=major)[-1] == f"cuda_version_lower_bound {bound}"
 
 
-@pytest.mark.parametrize("cuts", [(), (cut(kept=0),), (cut(GpuServed(Arch(89), jit=1)),)])
+def test_a_driver_that_cannot_be_told_is_not_claimed() -> None:
+    assert said(cut(machine(90, None)), major=12) == ["sm_arch 90_real"]
+
+
+@pytest.mark.parametrize("cuts", [(), (cut(kept=0),), (cut(ptx(89)),)])
 def test_a_wheel_of_which_nothing_can_be_said_is_refused(cuts: tuple[LibraryCut, ...]) -> None:
     with pytest.raises(RepackageError) as caught:
         nvidia_properties(cuts, major=None)

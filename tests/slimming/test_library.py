@@ -13,9 +13,10 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.loaded_pointers import LoadedPointers
 from tests.factories.pe_files import pe_file
 from vbuild.errors import RepackageError
+from vbuild.gpu_code.coverage import Amount, Coverage
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.hardware.architectures import Arch
-from vbuild.hardware.gpu import GpuList, GpuServed, Ptx
+from vbuild.hardware.gpu import GpuList, Ptx
 from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
@@ -35,6 +36,13 @@ def cut(data: bytes, gpus: str = "90", cuts: Cuts | None = None) -> LibraryCut:
     rope, account = GpuLibrary.of("demo/_C.so", memoryview(data)).slimmed(share, cuts or Cuts())
     assert (account.member, account.before, account.after) == ("demo/_C.so", len(data), rope.size)
     return account
+
+
+def counted(account: LibraryCut) -> list[tuple[object, ...]]:
+    return [
+        (one.device, *(amount.fatbins for amount in (one.machine, one.jit, one.specific, one.holes)))
+        for one in account.served
+    ]
 
 
 def test_a_library_without_gpu_code_has_nothing_to_account_for() -> None:
@@ -95,20 +103,25 @@ def test_where_no_gpu_needs_any_the_smallest_stays_and_ptx_only_where_it_may(ptx
     assert account.gpus == (left,)
 
 
-def test_ptx_that_may_not_stay_serves_nothing_where_it_is_the_smallest_that_is_left() -> None:
+def test_ptx_that_may_not_stay_is_what_a_fatbin_has_left_where_it_has_nothing_else() -> None:
     account = cut(device_library(code(90), code(ptx=(80,))), cuts=Cuts(ptx=Ptx.NONE))
     assert account.gpus == ("sm_90", "PTX for sm_80")
-    assert (account.served, account.jit_only, account.empty) == ((GpuServed(SM_90, 1, 0, 1),), 0, 1)
+    assert (counted(account), account.jit_only, account.empty) == ([(SM_90, 1, 1, 0, 0)], 1, 1)
 
 
 def test_for_each_gpu_it_is_counted_how_many_fatbins_serve_it_and_how() -> None:
     data = device_library(code(90), code(90), code(80, ptx=(80,)), code(120), code(120), code(120))
-    assert cut(data, "90,120").served == (GpuServed(SM_90, 2, 1, 3), GpuServed(Arch(120), 3, 1, 2))
+    assert counted(cut(data, "90,120")) == [(SM_90, 2, 1, 0, 3), (Arch(120), 3, 1, 0, 2)]
+
+
+def test_what_is_for_one_other_architecture_alone_is_no_hole() -> None:
+    data = device_library(code(80), fatbin(entry(arch=90, flags=FatbinFlag.ARCH_SPECIFIC)))
+    assert counted(cut(data, "80", Cuts(strict=True))) == [(SM_80, 1, 0, 1, 0)]
 
 
 def test_ptx_is_claimed_for_gpus_that_there_are() -> None:
     account = cut(device_library(code(80, ptx=(0, 90)), code(80, ptx=(90, 130))), "90,100")
-    assert list(map(str, account.virtual)) == ["sm_90", "sm_100"]
+    assert [str(coverage.device) for coverage in account.virtual] == ["sm_90", "sm_100"]
     assert account.jit_only == 2
 
 
@@ -192,20 +205,21 @@ def test_only_by_force_a_library_becomes_smaller_that_has_no_room_for_headers_an
     assert (forced.is_fragile, forced.headers, forced.notes) == (True, ("moved program headers",), ())
 
 
-MISSING = LibraryCut(member="a.so", before=9, after=9, served=(GpuServed(SM_90, 0, 0, 1),), lacks={SM_90: "nothing"})
+ONE = Amount(1, 100)
+MISSING = LibraryCut(member="a.so", before=9, after=9, served=(Coverage(SM_90, holes=ONE),), lacks={SM_90: "nothing"})
 GONE = LibraryCut(
     member="k.cubin",
     before=9,
     after=0,
     alone="cubin for sm_80",
     gpus_before=("sm_80", "PTX for sm_80"),
-    served=(GpuServed(SM_80, 1, 0, 0), GpuServed(SM_90, 0, 0, 1)),
+    served=(Coverage(SM_80, machine=ONE), Coverage(SM_90, holes=ONE)),
 )
 
 
-@pytest.mark.parametrize("served", [GpuServed(SM_90, 1, 0, 0), GpuServed(SM_90, 0, 1, 0)], ids=["machine", "jit"])
-def test_what_one_library_lacks_another_may_have(served: GpuServed) -> None:
-    other = LibraryCut(member="b.so", before=9, after=9, served=(GpuServed(SM_80, 1, 0, 0), served))
+@pytest.mark.parametrize("served", [Coverage(SM_90, machine=ONE), Coverage(SM_90, jit=ONE)], ids=["machine", "jit"])
+def test_what_one_library_lacks_another_may_have(served: Coverage) -> None:
+    other = LibraryCut(member="b.so", before=9, after=9, served=(Coverage(SM_80, machine=ONE), served))
     for cuts in ([MISSING, other], [other, GONE]):
         check_served(cuts)
 
@@ -270,7 +284,7 @@ def test_a_shared_fatbin_whose_size_is_known_elsewhere_stays_whole() -> None:
         library = device_library(shared, code(80, 90), wrapped=[0, 0, 1], more=f".data\n.byte 1\n{known}\n")
         account = cut(library)
         assert (account.pinned, account.dropped, account.empty) == (1, 1, 0)
-        assert account.served == (GpuServed(SM_90, 2, 0, 0),)
+        assert counted(account) == [(SM_90, 2, 0, 0, 0)]
 
 
 @pytest.mark.parametrize("kind", ["-no-pie", "-pie"])

@@ -109,6 +109,10 @@ def test_slimming_twice_is_slimming_once(tmp_path: Path) -> None:
     assert once.path
 
 
+# its PTX is of CUDA 11.8
+BOUND = "nvidia :: cuda_version_lower_bound :: 11.0"
+
+
 def test_a_family_comes_of_one_pass_with_its_claims_and_index(tmp_path: Path) -> None:
     fat = fat_wheel(tmp_path)
     shares = [Share.parse("sm80=80,86"), Share.parse("sm90=90a")]
@@ -118,8 +122,8 @@ def test_a_family_comes_of_one_pass_with_its_claims_and_index(tmp_path: Path) ->
         "demo-1.0-py3-none-manylinux_2_28_x86_64-sm90.whl",
     ]
     assert [list(map(str, result.properties)) for result in slimmed] == [
-        ["nvidia :: sm_arch :: 80_real", "nvidia :: sm_arch :: 86_real"],
-        ["nvidia :: sm_arch :: 90_real"],
+        [BOUND, "nvidia :: sm_arch :: 80_real", "nvidia :: sm_arch :: 86_real"],
+        [BOUND, "nvidia :: sm_arch :: 90_real"],
     ]
     index = Document.parse((tmp_path / "out" / "demo-1.0-variants.json").read_bytes())
     assert [found.label for found in index.variants] == ["sm80", "sm90"]
@@ -146,9 +150,9 @@ def test_a_wheel_without_gpu_code_passes_byte_for_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ptx", "kept", "claimed"),
     [
-        (Ptx.AUTO, [["sm_90"], ["sm_90"]], ["90_real"]),
-        (Ptx.NONE, [["sm_90"], ["sm_90"]], ["90_real"]),
-        (Ptx.KEEP, [["sm_90", "ptx sm_100"], ["sm_90", "ptx sm_100"]], ["100_virtual", "90_real"]),
+        (Ptx.AUTO, [["sm_90"], ["sm_90"]], ["11.0", "90_real"]),
+        (Ptx.NONE, [["sm_90"], ["sm_90"]], ["11.0", "90_real"]),
+        (Ptx.KEEP, [["sm_90", "ptx sm_100"], ["sm_90", "ptx sm_100"]], ["11.8", "100_virtual", "90_real"]),
     ],
 )
 def test_ptx_stays_as_asked_and_is_claimed(tmp_path: Path, ptx: Ptx, kept: list[list[str]], claimed: list[str]) -> None:
@@ -286,6 +290,7 @@ def test_other_hardwares_claims_stay_beside_the_new_ones(tmp_path: Path) -> None
     document = Document.parse(members(path)["demo-1.0.dist-info/variant.json"])
     assert document.metadata.namespaces == ("nvidia", "x86_64")
     assert list(map(str, document.only("sm90_v3").properties)) == [
+        BOUND,
         "nvidia :: sm_arch :: 90_real",
         "x86_64 :: level :: v3",
     ]

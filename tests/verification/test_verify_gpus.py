@@ -81,7 +81,9 @@ def test_a_claim_that_every_fatbin_keeps_is_fine(tmp_path: Path) -> None:
         ("sm_80", "sm_86", "sm_90", "sm_90a"),
         (),
     )
-    assert [f"{served.device}: {served}" for served in gpus.served] == ["sm_80: yes", "sm_86: yes", "sm_90: yes"]
+    assert [f"{served.device}: {served}" for served in gpus.served] == [
+        f"sm_{number}: all of its GPU code" for number in (80, 86, 90)
+    ]
 
 
 def test_a_plain_wheel_states_its_gpus_and_promises_nothing(tmp_path: Path) -> None:
@@ -90,8 +92,8 @@ def test_a_plain_wheel_states_its_gpus_and_promises_nothing(tmp_path: Path) -> N
     (gpus,) = verdict.gpus
     assert (gpus.machine, gpus.ptx) == (("sm_80", "sm_90a"), ("sm_80",))
     assert [(str(one.device), str(one)) for one in gpus.served] == [
-        ("sm_80", "yes"),
-        ("sm_90", "yes, 1 of 2 fatbins by JIT"),
+        ("sm_80", "all of its GPU code but 1 fatbin for other architectures alone"),
+        ("sm_90", "all of its GPU code, 1 fatbin by JIT"),
     ]
 
 
@@ -132,7 +134,10 @@ def test_a_wheel_without_gpu_code_says_so(tmp_path: Path) -> None:
         (
             ["80", "90", "80"],
             real(90),
-            "note: 2 of 3 fatbins have no code for sm_90: their kernels are for other GPUs [gpu-missing]",
+            (
+                "warning: 90_real is claimed, but only 1 of 3 fatbins have code for it:"
+                " kernels of the others do not run there [gpu-missing]"
+            ),
         ),
         (
             ["80 90"],
@@ -198,9 +203,9 @@ def test_a_library_for_other_gpus_is_a_warning_beside_one_with_machine_code(tmp_
         ("demo/next.so", Severity.WARNING, "gpu-missing"),
     ]
     assert [[str(one) for one in gpus.served] for gpus in verdict.gpus] == [
-        ["no", "yes", "no"],
-        ["yes", "by JIT", "by JIT"],
-        ["no", "no", "yes"],
+        ["none", ALL, "none"],
+        [ALL, f"{ALL}, by JIT", f"{ALL}, by JIT"],
+        ["none", "none", ALL],
     ]
 
 
@@ -223,16 +228,17 @@ def test_zstd_needs_a_driver_that_reads_it(tmp_path: Path, bound: str, is_too_lo
         tmp_path, library("80 90", flags=FatbinFlag.ZSTD), *real(90), f"cuda_version_lower_bound :: {bound}"
     )
     version = bound if "." in bound else f"{bound}.0"
-    what = (
-        f"2 entries are compressed with zstd, which drivers read from CUDA 12.4 on; the variant admits CUDA {version}"
-    )
-    assert found(verify(variant_)) == ([f"warning: {what} [gpu-driver]"] if is_too_low else [])
+    what = f"needs the driver of CUDA 12.4 or a newer one; the variant admits that of CUDA {version}"
+    assert found(verify(variant_)) == ([f"error: {what} [gpu-driver]"] if is_too_low else [])
 
 
 def test_what_other_libraries_read_is_not_asked_to_serve_a_gpu(tmp_path: Path) -> None:
     assert found(verify(made(tmp_path, library("90", "other75"), *real(90)))) == []
     (gpus,) = verify(made(tmp_path, library("other75"))).gpus
     assert (gpus.fatbins, gpus.served) == (1, ())
+
+
+ALL = "all of its GPU code"
 
 
 def amd_library(*idents: str) -> bytes:
@@ -249,7 +255,7 @@ def gfx(*processors: str) -> tuple[str, ...]:
 def test_the_code_of_another_vendor_is_stated(tmp_path: Path) -> None:
     (gpus,) = verify(made(tmp_path, amd_library(GFX90A, GFX942))).gpus
     assert gpus.machine == ("gfx90a:xnack+", "gfx942")
-    assert {str(served.device): str(served) for served in gpus.served} == {"gfx90a": "yes", "gfx942": "yes"}
+    assert {str(served.device): str(served) for served in gpus.served} == dict.fromkeys(("gfx90a", "gfx942"), ALL)
 
 
 def test_a_claim_of_amds_processors_is_compared_with_the_bundles(tmp_path: Path) -> None:

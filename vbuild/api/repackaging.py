@@ -84,7 +84,7 @@ class SlimRequest:
     drop: Texts = DROP
     zstd: bool | None = _RECOMPRESS
     allow_unsupported: bool = _UNSUPPORTED
-    strict: bool = option("Refuse a wheel if one library has no code for a GPU that you name.", default=False)
+    strict: bool = option("Refuse a wheel if any of its fatbins has no code for a GPU that you name.", default=False)
     accept_license: bool = _LICENSE
     force: bool = _FORCE
     provenance: bool = _PROVENANCE

@@ -56,7 +56,7 @@ def checkup_lines(checkup: "Checkup") -> Iterator[str]:
         yield f"{'installed':<{_OWNER}}{'library':<{_PATH}}{columns}{'driver':>7}{'GPU code':>10}{'saves':>9}  MB"
     for library in rows:
         states = "".join(f"{shortened_runs(fit, checkup.driver):<12}" for fit in library.fits)
-        needed = max((fit.driver for fit in library.fits if fit.driver), default=None)
+        needed = max(filter(None, (fit.oldest_driver for fit in library.fits)), default=None)
         path = library.path.rpartition("/")[2]
         cut = path if len(path) < _PATH else f"{path[: _PATH // 2 - 2]}…{path[-(_PATH // 2) + 1 :]}"
         owner = library.owner if len(library.owner) < _OWNER else f"{library.owner[: _OWNER - 2]}…"

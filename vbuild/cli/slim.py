@@ -175,10 +175,7 @@ def _cut_lines(cut: "LibraryCut") -> Iterator[str]:
         pinned = f", {counted(cut.pinned, 'fatbin')} pinned" if cut.pinned else ""
         yield f"  {cut.kept} of {cut.kept + cut.dropped} entries kept{pinned}"
     for served in cut.served:
-        ptx = "PTX" if served.word == "fatbin" else "SPIR-V"
-        jit = f", {ptx} in {served.jit} (compiled at first use)" if served.jit else ""
-        nothing = f", nothing in {served.nothing}" if served.nothing else ""
-        yield f"  {served.device}: machine code in {counted(served.machine, served.word)}{jit}{nothing}"
+        yield from wrapped(f"  {served.device}: {served}", indent=4)
     if cut.why_whole:
         yield f"  left as it was: {cut.why_whole}"
     yield from (f"  left alone: {note}" for note in cut.notes)

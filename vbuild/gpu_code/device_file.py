@@ -39,10 +39,10 @@ from vbuild.files.reading import read_file
 from vbuild.gpu_code.bundle import BUNDLES, COMPRESSED_MAGIC
 from vbuild.gpu_code.bundle import MAGIC as BUNDLE_MAGIC
 from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES
-from vbuild.gpu_code.model import Compression, Vendor
+from vbuild.gpu_code.model import Compression, Vendor, oldest_driver
 from vbuild.gpu_code.model import Container as CodeContainer
 from vbuild.hardware.architectures import GENERIC, PROCESSORS, Arch, Device, GpuTarget
-from vbuild.hardware.driver import Dotted
+from vbuild.hardware.driver import ANY_DRIVER, Dotted
 from vbuild.hardware.gpu import GpuCodeKind, GpuOffer
 
 Head = Callable[[int], bytes]
@@ -56,6 +56,7 @@ HEADER = FileHeader.layout.size
 _NOTES = 1 << 14  # the first bytes, in which the notes of a compiler stand, behind names and symbols
 _ARCH_OPTION = re.compile(rb"-arch[ =]sm_(?P<number>\d{2,3})(?P<suffix>[af]?)[ \0]")
 _TARGET = re.compile(rb"^\s*\.target\s+sm_(?P<number>\d{2,3})(?P<suffix>[af]?)\b", re.MULTILINE)
+_RELEASE = re.compile(rb"Cuda compilation tools, release (?P<major>\d{1,2})\.(?P<minor>\d)\b")
 _VERSION = re.compile(rb"^\s*\.version\s+(?P<major>\d{1,2})\.(?P<minor>\d)\b", re.MULTILINE)
 _ZSTD, _ZSTD_SUFFIX, _WINDOW_LOG = b"\x28\xb5\x2f\xfd", ".zst", 27
 # code in a frame gets smaller by a few times
@@ -108,7 +109,7 @@ class Folders:
 class DeviceFile(Struct, frozen=True):
     """A file of code for one kind of GPU; *trouble* says why it is not known for which.
 
-    *kind* is the vendor's word ("cubin", "ptx", "code-object"), *version* that of PTX.
+    *kind* is the vendor's word ("cubin", "ptx", "code-object"), *version* that of PTX, or the toolkit's.
     """
 
     vendor: Vendor
@@ -160,7 +161,7 @@ class DeviceFile(Struct, frozen=True):
         trouble = file.trouble
         if not trouble and (stated.partition(":")[0] != own or is_nvidia is not isinstance(file.arch, Arch)):
             trouble = f"{machine} is for {file.arch}, though {description} says {stated}"
-        return cls(file.vendor, TRITON, file.code, file.arch, trouble=trouble)
+        return cls(file.vendor, TRITON, file.code, file.arch, trouble=trouble, version=file.version)
 
     @classmethod
     def _named(cls, name: str, named: tuple[str, Device, str], head: Head, folder: Folder) -> Self | None:
@@ -213,7 +214,11 @@ class DeviceFile(Struct, frozen=True):
             else:
                 trouble = _contradicted(path, arch)
         if machine == _CUBIN:
-            return cls(Vendor.NVIDIA, "cubin", GpuCodeKind.MACHINE, arch or _NO_GPU, trouble=trouble)
+            # ptxas of CUDA 12.8 and newer says so in a note, for newer GPUs at first; of others it cannot be told
+            release = _RELEASE.search(head(_NOTES)) if arch and (start[7], start[8]) == _NEW else None
+            version = Dotted(int(release["major"]), int(release["minor"])) if release else None
+            kind = GpuCodeKind.MACHINE
+            return cls(Vendor.NVIDIA, "cubin", kind, arch or _NO_GPU, trouble=trouble, version=version)
         return cls(Vendor.AMD, "code-object", GpuCodeKind.MACHINE, arch or _NO_PROCESSOR, trouble=trouble)
 
     @classmethod
@@ -234,6 +239,11 @@ class DeviceFile(Struct, frozen=True):
     def offer(self) -> GpuOffer:
         """What it offers the driver: in *trouble*, something that every GPU may need."""
         return GpuOffer(GpuCodeKind.OTHER if self.trouble else self.code, self.arch)
+
+    @property
+    def driver(self) -> Dotted | None:
+        """The CUDA version of the oldest driver for it; None if that cannot be told, as of a cubin's head."""
+        return oldest_driver(self.code, self.version) if self.vendor is Vendor.NVIDIA else ANY_DRIVER
 
 
 def container_in(data: memoryview) -> CodeContainer | None:

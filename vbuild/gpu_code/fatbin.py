@@ -19,7 +19,7 @@ Entry header, `headerSize` bytes, at least 64; `payloadSize` bytes follow, and t
     0x08  8     payloadSize        padded to 8
     0x10  4     compressedSize     of the payload without padding; 0: stored raw
     0x14  4     optionsOffset      from the entry's start; there the offset and the size (4 bytes each) of ptxas options
-    0x18  2     minor              of the PTX ISA; cubin: 7, 8
+    0x18  2     minor              of the PTX ISA; cubin: 7, and 8 from CUDA 13 on, and for 100 and newer
     0x1A  2     major              of the PTX ISA; cubin: 1
     0x1C  4     arch               75, 90, 120 ...; what follows the number (90a, 103f) is in the flags
     0x20  4     identOffset        from the entry's start; 0: no name
@@ -54,8 +54,9 @@ from vbuild.files import zstd
 from vbuild.files.edited import Part
 from vbuild.files.records import U16, U32, U64, Buffer, Packed
 from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, Reading, Vendor, Writing
+from vbuild.gpu_code.toolkit_marks import cubin_toolkit
 from vbuild.hardware.architectures import Arch
-from vbuild.hardware.driver import Dotted
+from vbuild.hardware.driver import ANY_DRIVER, Dotted, compiles_since
 from vbuild.hardware.gpu import GpuCodeKind
 
 MAGIC = 0xBA55ED50
@@ -65,6 +66,7 @@ ENTRY_VERSION = 0x0101
 ALIGNMENT = 8
 _LARGEST = (1 << 31) - 1  # of fatSize, which the driver reads as a signed number
 _MOST_ENTRIES = 1 << 10  # fifty times as many as any compiler writes for one translation unit
+_ELF_7, _ELF_7_UNTIL = 7, 12  # the minor version of a cubin's header up to CUDA 12, but for architectures from 100 on
 _ARCHS = 1000  # compute capabilities have three digits
 
 
@@ -184,7 +186,23 @@ def read(data: memoryview, span: range) -> Reading:
         entries.append(entry)
         oddity = oddity or traits.oddity
         start = entry.span.stop
-    return Reading(tuple(entries), f"holds {oddity}" if oddity else None)
+    return Reading(tuple(_with_toolkits(room, entries)), f"holds {oddity}" if oddity else None)
+
+
+def _with_toolkits(data: memoryview, entries: Sequence[GpuEntry]) -> Sequence[GpuEntry]:
+    """The *entries* of one fatbin, each cubin with the toolkit that made it: one run of nvcc writes them all.
+
+    The PTX or a header tells it, else the smallest cubin with a kernel; cubins without any need no driver.
+    """
+    cubins = sorted((entry for entry in entries if entry.code is GpuCodeKind.MACHINE), key=lambda cubin: cubin.size)
+    ptx = (compiles_since(entry.version) for entry in entries if entry.code is GpuCodeKind.PTX and entry.version)
+    toolkit = max(filter(None, (*ptx, *(cubin.version for cubin in cubins))), default=None)
+    try:
+        for cubin in cubins:
+            toolkit = toolkit or cubin_toolkit(decompressed(data, cubin))
+    except BinaryError:
+        return entries
+    return [replace(entry, version=toolkit or ANY_DRIVER) if entry in cubins else entry for entry in entries]
 
 
 def packed(kept: Sequence[GpuEntry], written: Writing) -> tuple[Part, ...]:
@@ -271,8 +289,16 @@ def _entry(data: memoryview, start: int, header: EntryHeader, traits: _Traits) -
         _text(data, start, header, TextPlace(header.ident_offset, header.ident_size)),
         # behind a cubin's offset of options stands a binary description
         _options(data, start, header) if header.kind == FatbinKind.PTX else "",
-        version=Dotted(header.major, header.minor) if header.kind == FatbinKind.PTX else None,
+        version=Dotted(header.major, header.minor)
+        if header.kind == FatbinKind.PTX
+        else _stated_toolkit(header, traits),
     )
+
+
+def _stated_toolkit(header: EntryHeader, traits: _Traits) -> Dotted | None:
+    """CUDA 12's toolkits alone write such a cubin for what CUDA 11 does not know: reading it would take long."""
+    since = traits.arch.toolkits[0] if traits.arch.toolkits else None
+    return since if since and since.major == _ELF_7_UNTIL and header.minor == _ELF_7 else None
 
 
 def _options(data: memoryview, start: int, header: EntryHeader) -> str:

@@ -25,7 +25,7 @@ from vbuild.errors import BinaryError
 from vbuild.files.edited import Part
 from vbuild.files.records import U32, U64, Packed
 from vbuild.hardware.architectures import Arch, Device
-from vbuild.hardware.driver import Dotted
+from vbuild.hardware.driver import ANY_DRIVER, ZSTD_SINCE, Dotted, compiles_since, runs_since
 from vbuild.hardware.gpu import GpuCodeKind, GpuOffer
 
 
@@ -49,8 +49,9 @@ class Compression(StrEnum):
 class GpuEntry(Struct, frozen=True):
     """Code for one kind of GPU: file offsets of the whole entry and of its stored bytes.
 
-    *kind* is the vendor's word ("cubin", "ptx", "lto-ir", "code-object"), *options* are ptxas's, *version* is PTX's. In
-    a container that is compressed as a whole, *share* estimates its own bytes.
+    *kind* is the vendor's word ("cubin", "ptx", "lto-ir", "code-object"), *options* are ptxas's; *version* is that of
+    PTX, and of the toolkit that made a cubin, or None if unknown. In a container that is compressed as a whole, *share*
+    estimates its own bytes.
     """
 
     vendor: Vendor
@@ -75,6 +76,21 @@ class GpuEntry(Struct, frozen=True):
     def offer(self) -> GpuOffer:
         return GpuOffer(self.code, self.arch)
 
+    @property
+    def driver(self) -> Dotted | None:
+        """The CUDA version of the oldest driver that takes it, whatever the GPU; None if that cannot be told."""
+        if self.vendor is not Vendor.NVIDIA or self.code is GpuCodeKind.OTHER:
+            return ANY_DRIVER
+        since = oldest_driver(self.code, self.version)
+        return max(since, ZSTD_SINCE) if since and self.compression is Compression.ZSTD else since
+
+
+def oldest_driver(code: GpuCodeKind, version: Dotted | None) -> Dotted | None:
+    """That for PTX of this *version*, or machine code of this toolkit."""
+    if version is None:
+        return None
+    return compiles_since(version) if code is GpuCodeKind.PTX else runs_since(version)
+
 
 Writing = Callable[[GpuEntry], Part]
 Packing = Callable[[Sequence[GpuEntry], Writing], tuple[Part, ...]]
@@ -96,7 +112,8 @@ class Container(Struct, frozen=True):
     """Entries that the GPU's runtime chooses from, at *span* of the file, loaded at *address*, with their wrappers.
 
     It may become smaller and move within its section, unless *why_pinned*. A pinned one may become smaller *in_place*
-    if only its start is pointed to, and handed to the driver.
+    if only its start is pointed to, and handed to the driver. The entry of a *filler* is there because a fatbin must
+    have one: slimming took out the code for the GPUs that it was made for.
     """
 
     vendor: Vendor
@@ -108,6 +125,7 @@ class Container(Struct, frozen=True):
     why_pinned: str | None
     packing: Packing
     in_place: bool = False
+    is_filler: bool = False
 
     @property
     def movable(self) -> bool:
@@ -141,11 +159,15 @@ class Blob(Struct, frozen=True):
 
 
 class DeviceCode(Struct, frozen=True):
-    """In the order of the file; *notes* say what was not understood and stays."""
+    """In the order of the file; *notes* say what was not understood and stays.
+
+    *cudart* is the CUDA version of the oldest driver for the CUDA that the library links, or None if unknown.
+    """
 
     containers: tuple[Container, ...] = ()
     blobs: tuple[Blob, ...] = ()
     notes: tuple[str, ...] = ()
+    cudart: Dotted | None = ANY_DRIVER
 
     def __bool__(self) -> bool:
         return bool(self.containers or self.blobs)

@@ -36,6 +36,8 @@ from vbuild.gpu_code.model import (
     GpuEntry,
     Vendor,
 )
+from vbuild.gpu_code.toolkit_marks import cudart_driver
+from vbuild.hardware.driver import ANY_DRIVER, Dotted
 from vbuild.pe.image import PeImage, PeSection
 
 Image = ElfImage | PeImage
@@ -67,10 +69,18 @@ def device_code(image: Image, *, everywhere: bool = True) -> DeviceCode:
             if section.is_data and section.span not in known:
                 _search(image, section, findings)
     notes = findings.notes
+    cudart: Dotted | None = ANY_DRIVER
+    if findings.containers:
+        try:
+            cudart = cudart_driver(image)
+        except BinaryError as error:
+            cudart = None
+            notes.append(f"cannot tell which CUDA it links: {error}")
     return DeviceCode(
         tuple(sorted(findings.containers, key=lambda container: container.span.start)),
         tuple(sorted(findings.blobs, key=lambda blob: blob.span.start)),
         tuple(notes if len(notes) <= _NOTES else [*notes[:_NOTES], f"and {len(notes) - _NOTES} notes more"]),
+        cudart,
     )
 
 

@@ -32,6 +32,7 @@ _TPUS = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076", "
 _GFX_VERSION = re.compile(r"^gfx_target_version (?P<number>[1-9]\d{4,5})$", re.MULTILINE | re.ASCII)
 
 _DOTTED = re.compile(r"(?P<major>\d{1,4})(\.(?P<minor>\d{1,4}))?", re.ASCII)
+_ANY_MINOR = 11  # from this major version on, the minor one of a driver does not matter to machine code
 _LIBRARIES = ("libnvidia-ml.so.1", "nvml.dll")
 
 
@@ -51,6 +52,9 @@ class Dotted(NamedTuple):
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}"
 
+
+# what asks for no driver of its own
+ANY_DRIVER = Dotted(0, 0)
 
 # drivers before that of CUDA 12.4 do not read GPU code compressed with zstd (nvcc's manual, --compress-mode)
 ZSTD_SINCE = Dotted(12, 4)
@@ -73,6 +77,14 @@ def compiles_since(ptx: Dotted) -> Dotted | None:
     """
     first = max((known for known in _PTX if known <= ptx and known.major == ptx.major), default=None)
     return Dotted(_PTX[first].major, _PTX[first].minor + ptx.minor - first.minor) if first else None
+
+
+def runs_since(toolkit: Dotted) -> Dotted:
+    """The CUDA version of the oldest driver for machine code, and for a cudart, of *toolkit*.
+
+    Since CUDA 11 every driver of a major version runs what its toolkits make (CUDA Compatibility, minor versions).
+    """
+    return Dotted(toolkit.major, 0) if toolkit.major >= _ANY_MINOR else toolkit
 
 
 class Nvidia(NamedTuple):

@@ -16,12 +16,11 @@ https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum, StrEnum
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from vbuild.errors import HardwareError
 from vbuild.hardware.architectures import ARCHITECTURES, GENERIC, Arch, Device, GpuTarget
@@ -321,46 +320,6 @@ def service(offers: Sequence[GpuOffer], device: Device) -> Service:
     if any(offer.code is GpuCodeKind.PTX and offer.arch.compiles_on(device) for offer in offers):
         return Service.JIT
     return Service.NONE
-
-
-class GpuServed(NamedTuple):
-    """How many fatbins of a library have machine code for *device*, PTX alone, or nothing.
-
-    Other vendors' containers do not count. AMD's are called bundles, and its SPIR-V counts as PTX.
-    """
-
-    device: Device
-    machine: int = 0
-    jit: int = 0
-    nothing: int = 0
-
-    @classmethod
-    def by(cls, fatbins: Mapping[tuple[GpuOffer, ...], int], device: Device) -> Self:
-        """How *fatbins*, numbers of them by what they offer, serve *device*."""
-        counts: Counter[Service] = Counter()
-        for offers, count in fatbins.items():
-            if any(isinstance(offer.arch, type(device)) for offer in offers):
-                counts[service(offers, device)] += count
-        return cls(device, counts[Service.MACHINE], counts[Service.JIT], counts[Service.NONE])
-
-    @property
-    def word(self) -> str:
-        return "fatbin" if isinstance(self.device, Arch) else "bundle"
-
-    @property
-    def fatbins(self) -> int:
-        return self.machine + self.jit + self.nothing
-
-    def __str__(self) -> str:
-        """Whether the library runs on the GPU, for a table; fatbins with nothing for it are normal."""
-        if self.machine and self.jit:
-            return f"yes, {self.jit} of {self.fatbins} {self.word}s by JIT"
-        if self.machine:
-            return "yes"
-        return "by JIT" if self.jit else "no"
-
-    def data(self) -> dict[str, Any]:
-        return {"gpu": str(self.device), "machine": self.machine, "jit": self.jit, "nothing": self.nothing}
 
 
 def kept_offers(offers: Sequence[GpuOffer], request: GpuRequest | GpuTarget, *, ptx: Ptx) -> frozenset[int]:

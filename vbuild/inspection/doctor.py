@@ -25,16 +25,16 @@ from msgspec.structs import replace
 from vbuild.binary.outline import Format
 from vbuild.errors import BinaryError
 from vbuild.files.reading import AT_ONCE, open_file
+from vbuild.gpu_code.coverage import Coverage, Runs, driver_data
 from vbuild.gpu_code.device_file import HEADER, TRITON, DeviceFile, Folder, is_named
 from vbuild.gpu_code.fatbin import decompressed
-from vbuild.gpu_code.model import Compression, GpuEntry, Vendor
+from vbuild.gpu_code.model import GpuEntry
 from vbuild.gpu_code.survey import FORMS, device_code
-from vbuild.hardware.architectures import Arch, Device
-from vbuild.hardware.driver import ZSTD_SINCE, Dotted, compiles_since
-from vbuild.hardware.gpu import Service
+from vbuild.hardware.architectures import Device
+from vbuild.hardware.driver import Dotted
 from vbuild.hardware.machine import Machine
-from vbuild.inspection.gpu_code import GpuCode, Outlook, Runs
-from vbuild.inspection.inspect import IMAGES, OUTLINES, inspect
+from vbuild.inspection.gpu_code import GpuCode
+from vbuild.inspection.inspect import IMAGES, inspect
 from vbuild.pe.image import PeImage
 from vbuild.pe.read import PACKED, UPX
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
@@ -44,44 +44,29 @@ _ALONE = (".cubin", ".ptx", ".co", ".hsaco", ".zst")
 _FILE = re.compile(r"\.so(\.[\w.]+)?$|\.(cubin|ptx|co|hsaco)(\.zst)?$|\.(pyd|dll)$", re.IGNORECASE)
 # bytes at the start and the end of a file with its headers
 _HEAD, _TAIL = 1 << 12, 1 << 16
-# on Linux and on Windows: cudart64_12.dll, and earlier cudart64_110.dll
-_RUNTIME = re.compile(
-    r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(\d+)[\d.]*|(?:cudart|cublas|cublasLt)64_(\d\d)0?\.dll", re.IGNORECASE
-)
 # bytes of a cubin without kernels, and some more
 _SMALL = 1 << 13
+_SHORT = {
+    Runs.NATIVELY: "native",
+    Runs.JIT: "by PTX",
+    Runs.PARTLY_JIT: "partly PTX",
+    Runs.FOR_OTHERS: "for others",
+    Runs.NO: "NO",
+}
 _SECTIONS = tuple(name for form in FORMS for name in form.sections)
-
-
-class Fitness(Struct, frozen=True):
-    """How code *runs* on *device*, and the CUDA version of the oldest *driver* for that.
-
-    *runs* is None if the code is for another vendor's GPUs, *driver* if no version is known.
-    """
-
-    device: Device
-    runs: Runs | None
-    driver: Dotted | None = None
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "gpu": str(self.device),
-            "runs": str(self.runs) if self.runs else None,
-            "driver": str(self.driver) if self.driver else None,
-        }
 
 
 class Examined(Struct, frozen=True):
     """A library with GPU code, or all device files of *owner*; sizes are bytes of GPU code.
 
-    *fits* has an item for each GPU that doctor checks.
+    *fits* has how it serves each GPU that doctor checks.
     """
 
     owner: str
     path: str
     size: int
     saves: int
-    fits: tuple[Fitness, ...]
+    fits: tuple[Coverage, ...]
     is_library: bool = True
 
     def data(self) -> dict[str, Any]:
@@ -90,7 +75,7 @@ class Examined(Struct, frozen=True):
             "path": self.path,
             "gpu_bytes": self.size,
             "saves_bytes": self.saves,
-            "gpus": [fit.data() for fit in self.fits],
+            "gpus": [{**fit.data(), "driver": driver_data(fit.oldest_driver)} for fit in self.fits],
         }
 
 
@@ -129,13 +114,12 @@ class Checkup(Struct, frozen=True):
 
 
 class _Library(Struct, frozen=True):
-    """A library, or all device files of *owner*, with the names of the libraries that it needs."""
+    """A library, or all device files of *owner*."""
 
     owner: str
     path: str
     size: int
     gpu: GpuCode
-    needed: tuple[str, ...] = ()
     is_library: bool = True
 
 
@@ -174,7 +158,7 @@ def _in_wheel(wheel: Path, notes: list[str]) -> Iterator[_Library]:
     for library in contents.libraries:
         if PACKED in library.outline.notes:
             notes.append(f"{owner}: {library.path}: {PACKED}")
-        yield _Library(owner, library.path, library.size, library.gpu, library.outline.needed)
+        yield _Library(owner, library.path, library.size, library.gpu)
     if groups := contents.device_files:
         gpu = GpuCode.together(group.gpu for group in groups)
         yield _of_device_files(owner, sum(group.files for group in groups), gpu)
@@ -256,16 +240,13 @@ def _read(owner: str, path: str, format_: Format, mapped: mmap.mmap) -> _Library
             start = span.start - span.start % mmap.PAGESIZE
             if start < (stop := min(span.stop, len(mapped))):
                 mapped.madvise(mmap.MADV_RANDOM, start, stop - start)
-    needed: tuple[str, ...] = ()
-    with suppress(BinaryError):
-        needed = OUTLINES[format_](data).needed
     code = device_code(image, everywhere=False)
     if not any(_has_kernel(data, entry) for container in code.containers for entry in container.entries):
         # left of sources without kernels; the library's own code may read others elsewhere
         idle = {container.span for container in code.containers}
         code = device_code(image)
         code = replace(code, containers=tuple(other for other in code.containers if other.span not in idle))
-    return _Library(owner, path, len(data), GpuCode.of(code), needed)
+    return _Library(owner, path, len(data), GpuCode.of(code))
 
 
 def _has_kernel(data: memoryview, entry: GpuEntry) -> bool:
@@ -283,7 +264,7 @@ def _of_device_files(owner: str, count: int, gpu: GpuCode) -> _Library:
 
 
 def _examined(library: _Library, devices: Sequence[Device]) -> Examined:
-    fits = tuple(_fitness(library, device) for device in devices)
+    fits = tuple(library.gpu.coverage(device) for device in devices)
     served = [fit.device for fit in fits if fit.runs]
     size = library.gpu.size
     saves = size - _kept(library.gpu, served) if served else 0
@@ -303,37 +284,11 @@ def _kept(gpu: GpuCode, devices: Sequence[Device]) -> int:
     return total
 
 
-def _fitness(library: _Library, device: Device) -> Fitness:
-    vendor = Vendor.of(device)
-    stacks = [stack for stack in library.gpu.stacks if any(sort.vendor is vendor for sort in stack.sorts)]
-    if not any(stack.is_for(type(device)) for stack in stacks):
-        return Fitness(device, None)
-    runs = sum((stack.outlook(device) for stack in stacks), Outlook(device)).runs
-    return Fitness(device, runs, _oldest_driver(library, device) if runs is not Runs.NO else None)
-
-
-def _oldest_driver(library: _Library, device: Device) -> Dotted | None:
-    if not isinstance(device, Arch):
-        return None
-    runtimes = filter(None, map(_RUNTIME.fullmatch, library.needed))
-    versions = [Dotted(int(match[1] or match[2]), 0) for match in runtimes]
-    if toolkits := device.toolkits:
-        versions.append(toolkits[0])
-    needed = (sort for stack in library.gpu.stacks for sort, size in stack.kept(device).items() if size)
-    if any(sort.compression is Compression.ZSTD and sort.section for sort in needed):
-        versions.append(ZSTD_SINCE)
-    compiled = (stack.ptx for stack in library.gpu.stacks if stack.ptx and stack.service(device) is Service.JIT)
-    versions += filter(None, map(compiles_since, compiled))
-    return max(versions, default=None)
-
-
-def shortened_runs(fit: Fitness, driver: Dotted | None) -> str:
-    if fit.runs is None:
+def shortened_runs(fit: Coverage, driver: Dotted | None) -> str:
+    if not fit.runs:
         return "-"
-    if fit.runs is Runs.NO:
-        return "NO"
-    words = {Runs.NATIVELY: "native", Runs.JIT: "by PTX", Runs.PARTLY_JIT: "partly PTX"}[fit.runs]
-    if driver and fit.driver and driver < fit.driver:
+    words = _SHORT.get(fit.runs) or f"{fit.served.fatbins} of {fit.total.fatbins}"
+    if driver and (oldest := fit.oldest_driver) and driver < oldest:
         return f"{words}, driver too old"
     return words
 

@@ -3,22 +3,22 @@
 DeviceCode   every container with every entry, at its place in the file
 Stack        the containers that hold the same sorts of entries, as one: a thousand become a dozen
 Portion      bytes and entries of one sort, for a table
-Outlook      whether the code runs on one GPU, and the bytes left when the code for others goes
+Outlook      how the code serves one GPU, and the bytes left when the code for others goes
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
 from typing import Any, Self
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from vbuild.gpu_code.coverage import Coverage, Fatbin, Runs, newest
 from vbuild.gpu_code.device_file import DeviceFile
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered
 from vbuild.hardware.architectures import ARCHITECTURES, GENERIC, PROCESSORS, Arch, Device, GpuTarget
-from vbuild.hardware.driver import Dotted
-from vbuild.hardware.gpu import GpuCodeKind, GpuOffer, GpuRequest, Ptx, Service, arch_order, kept_offers, service
+from vbuild.hardware.driver import ANY_DRIVER, Dotted
+from vbuild.hardware.gpu import GpuCodeKind, GpuOffer, GpuRequest, Ptx, arch_order, kept_offers
 
 
 class Sort(Struct, frozen=True):
@@ -57,49 +57,25 @@ class Portion(Struct, frozen=True):
         }
 
 
-class Runs(StrEnum):
-    """Whether GPU code runs on a GPU: as machine code, or partly or all compiled by the driver."""
-
-    NATIVELY = "natively"
-    PARTLY_JIT = "partly by JIT"
-    JIT = "by JIT"
-    NO = "no"
-
-
 class Outlook(Struct, frozen=True):
-    """The containers in which *device* finds machine code, PTX alone, and nothing.
+    """How GPU code serves a GPU, and the bytes *kept* when it is slimmed to this GPU alone."""
 
-    *kept* are the bytes that slimming to this GPU alone leaves.
-    """
-
-    device: Device
-    machine: int = 0
-    jit: int = 0
-    nothing: int = 0
+    coverage: Coverage
     kept: int = 0
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(
-            self.device,
-            self.machine + other.machine,
-            self.jit + other.jit,
-            self.nothing + other.nothing,
-            self.kept + other.kept,
-        )
+        return type(self)(self.coverage + other.coverage, self.kept + other.kept)
 
     @property
-    def runs(self) -> Runs:
-        if self.jit:
-            return Runs.PARTLY_JIT if self.machine else Runs.JIT
-        return Runs.NATIVELY if self.machine else Runs.NO
+    def device(self) -> Device:
+        return self.coverage.device
+
+    @property
+    def runs(self) -> Runs | None:
+        return self.coverage.runs
 
     def data(self) -> dict[str, Any]:
-        return {
-            "gpu": str(self.device),
-            "runs": str(self.runs),
-            "containers": {"machine": self.machine, "jit": self.jit, "nothing": self.nothing},
-            "slimmed_bytes": self.kept,
-        }
+        return {**self.coverage.data(), "slimmed_bytes": self.kept}
 
 
 class Pinned(Struct, frozen=True):
@@ -115,9 +91,9 @@ class Stack(Struct, frozen=True):
     """Containers with entries of the same *sorts* in the same order, their bytes added up.
 
     *sizes*, *uncompressed* and *smallest* have a number for each sort; *smallest* counts only the smallest entry of
-    each container. *frame* are the bytes besides entries. *is_offered*: the GPU's runtime chooses from the containers;
-    *is_alone*: each is a file, which goes if nothing in it is for a GPU; *ptx* is the newest version in them. *others*
-    is what files beside such a one offer.
+    each container, *drivers* the oldest driver for all of them. *frame* are the bytes besides entries. *is_offered*:
+    the GPU's runtime chooses from the containers; *is_alone*: each is a file, which goes if nothing in it is for a GPU;
+    *is_filler*: slimming left its entry for no GPU. *others* is what files beside such a one offer.
     """
 
     section: str
@@ -129,24 +105,29 @@ class Stack(Struct, frozen=True):
     sizes: tuple[int, ...]
     uncompressed: tuple[int, ...]
     smallest: tuple[int, ...]
+    drivers: tuple[Dotted | None, ...]
     is_alone: bool = False
-    ptx: Dotted | None = None
+    is_filler: bool = False
     others: tuple[GpuOffer, ...] = ()
 
-    def service(self, device: Device) -> Service:
-        return service(self._offers, device)
+    @property
+    def fatbins(self) -> Fatbin:
+        size = self.frame + sum(self.sizes)
+        return Fatbin(self._offers, self.drivers, size, self.count, is_filler=self.is_filler)
 
-    def is_for(self, vendor: type) -> bool:
+    def serves(self, device: Device) -> bool:
+        return bool(self.fatbins.coverage(device).served.fatbins)
+
+    def is_for(self, vendor: type[Device]) -> bool:
         """Whether the GPU's runtime chooses from code for *vendor* here."""
-        machine = (offer.arch for offer in self._offers if offer.code is not GpuCodeKind.OTHER)
-        return self.is_offered and any(isinstance(arch, vendor) for arch in machine)
+        return self.is_offered and self.fatbins.is_for(vendor)
 
     def places(self, device: Device) -> frozenset[int] | None:
         """The indices of the sorts that *device* needs; None if all stay: pinned, or another vendor's.
 
         A file of its own goes whole if nothing in it is for *device*; else one that cannot be cut stays whole.
         """
-        if not any(isinstance(offer.arch, type(device)) for offer in self._offers):
+        if self.is_filler or not any(isinstance(offer.arch, type(device)) for offer in self._offers):
             return None
         if self.why_pinned is not None and not self.is_alone:
             return None
@@ -171,20 +152,10 @@ class Stack(Struct, frozen=True):
             kept[sort] += size
         return dict(kept)
 
-    def outlook(self, device: Device, *, is_cut: bool = True) -> Outlook:
-        """How it runs on *device*; *is_cut* says whether slimming to it cuts the library."""
+    def left(self, device: Device, *, is_cut: bool) -> int:
+        """The bytes that slimming to *device* leaves; *is_cut* says whether that cuts the library."""
         sizes = sum(self.kept(device).values() if is_cut else self.sizes)
-        kept = sizes + self.frame if sizes or not self.is_alone else 0
-        if not self.is_offered:
-            return Outlook(device, kept=kept)
-        served = self.service(device)
-        return Outlook(
-            device,
-            machine=self.count * (served is Service.MACHINE),
-            jit=self.count * (served is Service.JIT),
-            nothing=self.count * (served is Service.NONE),
-            kept=kept,
-        )
+        return sizes + self.frame if sizes or not self.is_alone else 0
 
     @property
     def _offers(self) -> tuple[GpuOffer, ...]:
@@ -192,12 +163,13 @@ class Stack(Struct, frozen=True):
 
 
 class GpuCode(Struct, frozen=True):
-    """All GPU code of one library; *loose* is what no container holds, by section."""
+    """All GPU code of one library; *loose* is what no container holds, by section; *cudart* as in `DeviceCode`."""
 
     stacks: tuple[Stack, ...] = ()
     pinned: tuple[Pinned, ...] = ()
     notes: tuple[str, ...] = ()
     loose: tuple[tuple[str, int], ...] = ()
+    cudart: Dotted | None = ANY_DRIVER
 
     @classmethod
     def of(cls, code: DeviceCode) -> Self:
@@ -206,13 +178,19 @@ class GpuCode(Struct, frozen=True):
         stacks: dict[tuple[object, ...], list[Container]] = {}
         for container in code.containers:
             sorts = tuple(Sort.of(entry, container.section) for entry in _code(container))
-            key = (container.section, sorts, container.why_pinned, container.span in chosen_from)
+            key = (
+                container.section,
+                sorts,
+                container.why_pinned,
+                container.is_filler,
+                container.span in chosen_from,
+            )
             stacks.setdefault(key, []).append(container)
         loose: Counter[str] = Counter()
         for blob in code.blobs:
             loose[blob.section] += len(blob.span)
         summed = (_stack(containers, is_offered=bool(key[-1])) for key, containers in stacks.items())
-        return cls(tuple(summed), tuple(_pinned(code)), code.notes, tuple(loose.items()))
+        return cls(tuple(summed), tuple(_pinned(code)), code.notes, tuple(loose.items()), code.cudart)
 
     @classmethod
     def alone(cls, file: DeviceFile, size: int) -> Self:
@@ -227,8 +205,8 @@ class GpuCode(Struct, frozen=True):
             (size,),
             (size,),
             (0,),
+            (file.driver,),
             is_alone=True,
-            ptx=file.version,
             others=file.others,
         )
         return cls((stack,), (Pinned("", size, 1, file.trouble),) if file.trouble else ())
@@ -254,7 +232,7 @@ class GpuCode(Struct, frozen=True):
         reasons: dict[tuple[str, str], list[Pinned]] = {}
         for code in codes:
             for stack in code.stacks:
-                key = (stack.sorts, stack.why_pinned, stack.is_offered, stack.others)
+                key = (stack.sorts, stack.why_pinned, stack.is_filler, stack.is_offered, stack.others)
                 stacks.setdefault(key, []).append(stack)
             for pinned in code.pinned:
                 reasons.setdefault((pinned.section, pinned.why), []).append(pinned)
@@ -300,7 +278,7 @@ class GpuCode(Struct, frozen=True):
     def is_cut_for(self, device: Device) -> bool:
         """Whether slimming to *device* may cut the library: one with nothing for it stays whole."""
         stacks = [stack for stack in self.stacks if stack.is_for(type(device)) and not stack.is_alone]
-        return not stacks or any(stack.service(device) is not Service.NONE for stack in stacks)
+        return not stacks or any(stack.serves(device) for stack in stacks)
 
     def shares(self, devices: Sequence[Device]) -> dict[Sort, list[tuple[int, int, int, int, int]]]:
         """What any choice among *devices* leaves of each sort: bytes, smallest entries, and three sets of devices.
@@ -326,21 +304,23 @@ class GpuCode(Struct, frozen=True):
             sort: [(size, smallest[sort][key], *key) for key, size in by_key.items()] for sort, by_key in sizes.items()
         }
 
+    def coverage(self, device: Device) -> Coverage:
+        """How it serves *device*, as far as the GPU's runtime chooses from it."""
+        return Coverage.by((stack.fatbins for stack in self.stacks if stack.is_offered), device, cudart=self.cudart)
+
     def outlook(self, device: Device) -> Outlook:
         is_cut = self.is_cut_for(device)
-        loose = Outlook(device, kept=sum(size for _, size in self.loose))
-        return sum((stack.outlook(device, is_cut=is_cut) for stack in self.stacks), loose)
+        kept = sum(size for _, size in self.loose) + sum(stack.left(device, is_cut=is_cut) for stack in self.stacks)
+        return Outlook(self.coverage(device), kept)
 
 
 def devices(codes: Iterable[GpuCode]) -> tuple[Device, ...]:
     """Every GPU that some of *codes* runs on: NVIDIA's known ones, and AMD's in the code."""
-    stacks = {stack.sorts: stack for code in codes for stack in code.stacks if stack.is_offered}
+    stacks = {stack.sorts: stack for code in codes for stack in code.stacks if stack.is_offered and not stack.is_filler}
     archs = {sort.arch for sorts in stacks for sort in sorts if sort.code is not GpuCodeKind.OTHER}
     numbers = {*ARCHITECTURES, *(arch.number for arch in archs if isinstance(arch, Arch))}
     nvidia: list[Device] = [
-        device
-        for device in map(Arch, sorted(numbers))
-        if any(stack.service(device) is not Service.NONE for stack in stacks.values())
+        device for device in map(Arch, sorted(numbers)) if any(stack.serves(device) for stack in stacks.values())
     ]
     targets = [arch.device for arch in archs if isinstance(arch, GpuTarget)]
     generic = {GpuTarget(member) for target in targets for member in GENERIC.get(target.processor, ())}
@@ -356,6 +336,7 @@ def _code(container: Container) -> tuple[GpuEntry, ...]:
 def _stack(containers: list[Container], *, is_offered: bool) -> Stack:
     first, entries = containers[0], _code(containers[0])
     sizes, uncompressed, smallest = [0] * len(entries), [0] * len(entries), [0] * len(entries)
+    drivers = [[entry.driver for entry in _code(container)] for container in containers]
     for container in containers:
         least = container.smallest
         for index, entry in enumerate(_code(container)):
@@ -373,7 +354,8 @@ def _stack(containers: list[Container], *, is_offered: bool) -> Stack:
         tuple(sizes),
         tuple(uncompressed),
         tuple(smallest),
-        ptx=_newest(entry.version for container in containers for entry in container.entries),
+        tuple(newest(column) for column in zip(*drivers, strict=True)),
+        is_filler=first.is_filler,
     )
 
 
@@ -387,12 +369,8 @@ def _added(stacks: Sequence[Stack]) -> Stack:
         sizes=sizes,
         uncompressed=uncompressed,
         smallest=smallest,
-        ptx=_newest(stack.ptx for stack in stacks),
+        drivers=tuple(map(newest, zip(*(stack.drivers for stack in stacks), strict=True))),
     )
-
-
-def _newest(versions: Iterable[Dotted | None]) -> Dotted | None:
-    return max(filter(None, versions), default=None)
 
 
 def _pinned(code: DeviceCode) -> Iterator[Pinned]:

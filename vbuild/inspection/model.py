@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.linkage import baseline_of, level_of
+from vbuild.gpu_code.coverage import Coverage
 from vbuild.gpu_code.model import Compression
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.cpu import X86_64_LEVELS
@@ -274,7 +275,9 @@ class Contents:
     @property
     def outlooks(self) -> tuple[Outlook, ...]:
         """How the code of all files runs on each GPU that runs some of it."""
-        return tuple(sum((gpu.outlook(device) for gpu in self.gpu_codes), Outlook(device)) for device in self.devices)
+        return tuple(
+            sum((gpu.outlook(device) for gpu in self.gpu_codes), Outlook(Coverage(device))) for device in self.devices
+        )
 
     @property
     def bundled(self) -> tuple[LibraryContents, ...]:

@@ -17,6 +17,7 @@ from vbuild.binary.linkage import Via
 from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.catalogue import platforms_in
 from vbuild.files.wording import WIDTH, counted, percent, sized
+from vbuild.gpu_code.coverage import Runs
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import arch_order
 from vbuild.inspection.closure import HERE, Closure, ClosureRole, NeededLibrary, Node, Official, repeats
@@ -275,11 +276,9 @@ def _gpu_details(library: LibraryContents, devices: Sequence[Device]) -> Iterato
     for pinned in gpu.pinned:
         where = f" in {pinned.section}" if pinned.section else ""
         yield from _labelled("left alone", f"{sized(pinned.size)}, {pinned.count}{where}: {pinned.why}")
-    outlooks = [gpu.outlook(device) for device in devices]
-    for (runs, served), group in _alike(outlooks, lambda outlook: (outlook.runs, outlook.machine + outlook.jit)):
-        total = served + group[0].nothing
-        share = f" ({served} of {total} containers)" if 0 < served < total else ""
-        yield from _labelled("runs", f"{runs}: {_named(group)}{share}")
+    outlooks = [outlook for device in devices if (outlook := gpu.outlook(device)).runs]
+    for (runs, share), group in _alike(outlooks, lambda outlook: (outlook.runs, outlook.coverage.share)):
+        yield from _labelled("runs", f"{runs}: {_named(group)}" + (f" ({share})" if runs is Runs.IN_PART else ""))
 
 
 def _alike(outlooks: Iterable[Outlook], key: Callable[[Outlook], Key]) -> list[tuple[Key, list[Outlook]]]:

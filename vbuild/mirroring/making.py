@@ -185,7 +185,7 @@ def _cut(source: Path, place: Path, want: Wanted) -> MirroredFile:
             )
             path = place / slimmed.name
             reasons = dict.fromkeys(library.why_whole for library in slimmed.libraries if library.why_whole)
-            served = {str(gpu.device) for library in slimmed.libraries for gpu in library.served if gpu.machine}
+            served = {str(gpu.device) for library in slimmed.libraries for gpu in library.served if gpu.machine.fatbins}
             return replace(
                 uncut,
                 sha256=sha256_of(path),

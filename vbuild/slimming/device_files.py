@@ -25,12 +25,13 @@ from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.files.wording import counted
+from vbuild.gpu_code.coverage import Coverage, Fatbin
 from vbuild.gpu_code.device_file import SUFFIXES, DeviceFile, Folder, Head, container_in, may_be_container
 from vbuild.gpu_code.model import Compression, Container, Vendor
 from vbuild.gpu_code.survey import Image
 from vbuild.hardware.architectures import Device, GpuTarget
 from vbuild.hardware.cpu import available_cores
-from vbuild.hardware.gpu import GpuRequest, GpuServed, Service, kept_offers, service
+from vbuild.hardware.gpu import GpuRequest, kept_offers
 from vbuild.pe.image import is_64_bit
 from vbuild.slimming.library import ContainerDecision, GpuLibrary, LibraryPlan, names_of
 from vbuild.slimming.request import Cuts, Share
@@ -109,7 +110,7 @@ def file_plan(file: DeviceFile, path: str, size: int, shares: Sequence[Share], c
         kept = [kept_offers([file.offer, *file.others], request, ptx=cuts.ptx) for request in requests]
         # for a GPU that none is for all stay: it may be given any
         stays = not requests or any(0 in places or (file.others and not places) for places in kept)
-        services = [(device, service([file.offer], device)) for device in _devices(share, file.vendor)]
+        fatbin = Fatbin((file.offer,), (file.driver,), size, is_filler=not stays)
         names = tuple(names_of([file.offer]))
         accounts.append(
             LibraryCut(
@@ -118,7 +119,7 @@ def file_plan(file: DeviceFile, path: str, size: int, shares: Sequence[Share], c
                 after=size if stays else 0,
                 kept=int(stays),
                 dropped=int(not stays),
-                served=tuple(_served(device, how if stays else Service.NONE) for device, how in services),
+                served=tuple(map(fatbin.coverage, _devices(share, file.vendor))),
                 gpus_before=names,
                 gpus=names if stays else (),
                 alone=f"{file.kind} for {file.arch}" if file.is_known else file.kind,
@@ -161,7 +162,7 @@ def _container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: 
                 after=file.size if stays else 0,
                 kept=len(kept),
                 dropped=len(container.entries) - len(kept),
-                served=tuple(_served(device, decision.service(device)) for device in _devices(share, container.vendor)),
+                served=tuple(map(decision.fatbin.coverage, _devices(share, container.vendor))),
                 zstd=any(entry.compression is Compression.ZSTD for entry in kept),
                 is_recompressed=bool(cuts.zstd) and not file.is_unchanged,
                 gpus_before=tuple(names_of(entry.offer for entry in container.entries)),
@@ -194,15 +195,10 @@ def join_device_cuts(cuts: Iterable[LibraryCut]) -> Iterator[LibraryCut]:
             yield cut
     for group in groups.values():
         first = group[0]
-        served = [
-            GpuServed(
-                of_device[0].device,
-                sum(served.machine for served in of_device),
-                sum(served.jit for served in of_device),
-                sum(served.nothing for served in of_device),
-            )
+        served = (
+            sum(of_device, Coverage(of_device[0].device))
             for of_device in zip(*(cut.served for cut in group), strict=True)
-        ]
+        )
         yield replace(
             first,
             files=len(group),
@@ -225,10 +221,6 @@ def _requests(share: Share, vendor: Vendor) -> tuple[GpuRequest | GpuTarget, ...
 
 def _devices(share: Share, vendor: Vendor) -> list[Device]:
     return [device for device in (share.gpus.every if share.gpus else ()) if Vendor.of(device) is vendor]
-
-
-def _served(device: Device, how: Service) -> GpuServed:
-    return GpuServed(device, how is Service.MACHINE, how is Service.JIT, how is Service.NONE)
 
 
 class OwnLists(Struct, frozen=True):

@@ -9,7 +9,7 @@ What cannot be read or cut safely stays as it is, and the account says why.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Self
@@ -24,22 +24,14 @@ from vbuild.elf.surgery.cutting import Operation, cut
 from vbuild.elf.surgery.holes import PointerSlot, sections_to_strip
 from vbuild.errors import BinaryError, RepackageError
 from vbuild.files.edited import EditedFile, Part
+from vbuild.gpu_code.coverage import Coverage, Fatbin, Runs
 from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE, recompressed, recompressed_size
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
 from vbuild.gpu_code.survey import Image, device_code
+from vbuild.gpu_code.toolkit_marks import cuda_named
 from vbuild.hardware.architectures import Arch, Device
-from vbuild.hardware.driver import ZSTD_SINCE, Dotted
-from vbuild.hardware.gpu import (
-    GpuCodeKind,
-    GpuList,
-    GpuOffer,
-    GpuServed,
-    Ptx,
-    Service,
-    arch_order,
-    kept_offers,
-    service,
-)
+from vbuild.hardware.driver import ANY_DRIVER, ZSTD_SINCE, Dotted
+from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, Ptx, arch_order, kept_offers
 from vbuild.pe.cutting import cut as pe_cut
 from vbuild.pe.cutting import debug_sections, symbols_of
 from vbuild.pe.image import PeImage, is_64_bit
@@ -49,12 +41,6 @@ from vbuild.slimming.results import LibraryCut, Saving
 from vbuild.wheel.deflate import estimate_packed
 from vbuild.wheel.metadata import Metadata
 
-# libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
-_SONAMES = (
-    re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?"),
-    # Windows's: cudart64_110.dll, cublas64_12.dll, nvrtc64_120_0.dll
-    re.compile(r"(?:cudart|nvrtc|cublas|cublasLt)64_(?P<major>[0-9]{2})0?(?:_0)?\.dll", re.IGNORECASE),
-)
 # the packages of CUDA 12 have its number in their names; those of CUDA 13 only in the version that is required
 _REQUIREMENTS = (
     re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>[0-9]{1,2})\b", re.IGNORECASE),
@@ -93,6 +79,8 @@ class ContainerDecision(Struct, frozen=True):
         requests = gpus.targets if container.vendor is Vendor.AMD else gpus.requests
         if not requests:
             return cls.untouched(container)
+        if container.is_filler:
+            return cls(container, container.entries, serves=False)
         offers = [entry.offer for entry in container.entries]
         needed = {index for request in requests for index in kept_offers(offers, request, ptx=cuts.ptx)}
         kept = tuple(entry for index, entry in enumerate(container.entries) if index in needed)
@@ -110,12 +98,14 @@ class ContainerDecision(Struct, frozen=True):
     def is_for_gpus(self) -> bool:
         return any(entry.code is not GpuCodeKind.OTHER for entry in self.container.entries)
 
-    def service(self, device: Device) -> Service:
-        return service([entry.offer for entry in self.kept], device) if self.serves else Service.NONE
+    @property
+    def fatbin(self) -> Fatbin:
+        return replace(Fatbin.of(self.container, self.kept), is_filler=self.is_filler)
 
-    def compiles_for(self, device: Arch) -> bool:
-        ptx = [entry.offer for entry in self.kept if entry.code is GpuCodeKind.PTX]
-        return not self.serves or service(ptx, device) is Service.JIT
+    @property
+    def is_filler(self) -> bool:
+        """Whether what stays, stays for no GPU: now, or since it was slimmed before."""
+        return self.container.is_filler or (self.is_cut and not self.serves)
 
     def rewritten(self, data: memoryview, *, zstd: bool) -> "Rewrite":
         written = partial(recompressed, data) if zstd else verbatim
@@ -171,13 +161,12 @@ class GpuLibrary(Struct, frozen=True):
     def slimmed(self, share: Share, cuts: Cuts, *, threads: int = 1) -> tuple[EditedFile, LibraryCut]:
         """The library cut for *share*, and an account; GPU code is compressed again in so many *threads*.
 
-        Raises `RepackageError` if the cuts are strict and the library has no code for a GPU of *share*.
+        Raises `RepackageError` if fatbins lack code for a GPU that a variant would claim, or any if cuts are strict.
         """
         if self.image is None:
             return self._unchanged(share, cuts, self.trouble)
         decisions, lacks, left = self._decide(share, cuts)
-        if cuts.strict and lacks:
-            raise RepackageError(refusal(self.member, min(lacks.values())))
+        self._check_holes(decisions, lacks, share, cuts)
         cuts = replace(cuts, zstd=self._recompresses(share, cuts, decisions))
         movable = [
             decision
@@ -202,12 +191,13 @@ class GpuLibrary(Struct, frozen=True):
         is_recompressed = bool(cuts.zstd) and not all(
             _needs_zstd(entry) for entry in entries if entry.vendor is Vendor.NVIDIA
         )
+        if is_recompressed:
+            account = account.recompressed
         return operation.edited, replace(
             account,
             headers=tuple(slot.value for slot in operation.slots),
             is_fragile=PointerSlot.MOVED in operation.slots,
             is_recompressed=is_recompressed,
-            zstd=account.zstd or is_recompressed,
             notes=(*account.notes, *wrong, *left, *filter(None, [operation.why_large])),
             more=tuple(_savings(self.image, entries, cuts)),
             lacks=lacks,
@@ -240,6 +230,40 @@ class GpuLibrary(Struct, frozen=True):
             tuple(sorted({why for device, why in lacks.items() if Vendor.of(device) not in served})),
         )
 
+    def _check_holes(
+        self, decisions: Sequence[ContainerDecision], lacks: Mapping[Device, str], share: Share, cuts: Cuts
+    ) -> None:
+        """`RepackageError` if fatbins lack code for a GPU of *share*, and the cuts are strict or a variant claims it.
+
+        A library with nothing at all for it may be for other GPUs only, and never be loaded on that one.
+        """
+        if cuts.strict and lacks:
+            raise RepackageError(refusal(self.member, min(lacks.values())))
+        is_claimed = share.label and not share.document and not cuts.unsupported
+        for device in share.gpus.every if share.gpus and (cuts.strict or is_claimed) else ():
+            coverage = self._coverage(decisions, device)
+            if coverage.runs is Runs.IN_PART:
+                why = f"only {coverage.share} have code for {device}, and kernels of the others do not run there"
+                raise RepackageError(f"{self.member}: {why}; choose other GPUs, or let it go with --allow-unsupported")
+
+    def _coverage(self, decisions: Sequence[ContainerDecision], device: Device, *, by_ptx: bool = False) -> Coverage:
+        fatbins = (decision.fatbin for decision in _chosen_from(decisions))
+        return Coverage.by(fatbins, device, cudart=self.code.cudart, by_ptx=by_ptx)
+
+    def _by_ptx(self, decisions: Sequence[ContainerDecision], devices: Iterable[Device]) -> tuple[Coverage, ...]:
+        """How PTX serves the GPUs M.0 that it serves everywhere, of *devices* or those that there is PTX for."""
+        made_for = {
+            entry.arch
+            for decision in _chosen_from(decisions)
+            for entry in decision.kept
+            if entry.code is GpuCodeKind.PTX
+        }
+        numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}
+        coverages = (
+            self._coverage(decisions, arch, by_ptx=True) for arch in map(Arch, sorted(numbers)) if arch.toolkits
+        )
+        return tuple(coverage for coverage in coverages if coverage.runs is Runs.JIT)
+
     def _recompresses(self, share: Share, cuts: Cuts, decisions: Sequence[ContainerDecision]) -> bool:
         """Whether to compress with zstd: the cuts say so, or all users of the variant have a driver for it."""
         if cuts.zstd is not None or share.label is None:
@@ -247,10 +271,11 @@ class GpuLibrary(Struct, frozen=True):
         if share.document:  # what it claims is known, and has to stay true
             return share.oldest_driver >= ZSTD_SINCE
         devices = share.gpus.devices if share.gpus else ()
-        fatbins = [decision for decision in _chosen_from(decisions) if decision.container.vendor is Vendor.NVIDIA]
-        served = (*devices, *_virtual(fatbins, devices))
+        served = (*devices, *(ptx.device for ptx in self._by_ptx(decisions, devices)))
         # no driver knows a GPU that is newer than its CUDA
-        oldest_cuda = min((toolkits[0] for device in served if (toolkits := device.toolkits)), default=Dotted(0, 0))
+        oldest_cuda = min(
+            (arch.toolkits[0] for arch in served if isinstance(arch, Arch) and arch.toolkits), default=ANY_DRIVER
+        )
         linked = Dotted(cuda_major(self.needed) or 0, 0)
         return max(oldest_cuda, linked) >= ZSTD_SINCE
 
@@ -289,11 +314,14 @@ class GpuLibrary(Struct, frozen=True):
             kept=len(entries),
             dropped=total - len(entries),
             empty=sum(not decision.serves for decision in chosen),
-            jit_only=sum(any(decision.service(device) is Service.JIT for device in devices) for decision in chosen),
+            jit_only=sum(
+                any(decision.fatbin.coverage(device).runs is Runs.JIT for device in devices) for decision in chosen
+            ),
             pinned=sum(not (decision.container.movable or decision.is_cut) for decision in decisions),
-            served=tuple(_served(own, device) for device in devices if (own := _of_vendor(chosen, device))),
-            virtual=_virtual([decision for decision in chosen if decision.container.vendor is Vendor.NVIDIA], devices),
+            served=tuple(served for device in devices if (served := self._coverage(decisions, device)).runs),
+            virtual=self._by_ptx(decisions, devices),
             zstd=any(map(_needs_zstd, entries)),
+            fillers=tuple(number for number, decision in enumerate(decisions) if decision.is_filler),
             gpus_before=tuple(names_of(entry.offer for decision in decisions for entry in decision.container.entries)),
             gpus=tuple(names_of(entry.offer for entry in entries)),
             notes=self.code.notes,
@@ -329,9 +357,10 @@ def _lacking(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) 
     for device in devices:
         # was never for a GPU
         chosen = [decision for decision in _of_vendor(_chosen_from(decisions), device) if decision.is_for_gpus]
-        if chosen and all(decision.service(device) is Service.NONE for decision in chosen):
+        coverage = Coverage.by((decision.fatbin for decision in chosen), device)
+        if chosen and not coverage.served.fatbins:
             names = ", ".join(names_of(entry.offer for decision in chosen for entry in decision.container.entries))
-            where = f"any of its {GpuServed(device).word}s ({len(chosen)})"
+            where = f"any of its {coverage.word}s ({len(chosen)})"
             yield device, f"nothing for {device} in {where}, which have {names}"
 
 
@@ -365,21 +394,9 @@ def names_of(offers: Iterable[GpuOffer]) -> list[str]:
     return [*map(str, machine), *(f"PTX for {arch}" if isinstance(arch, Arch) else str(arch) for arch in ptx)]
 
 
-def _served(decisions: Iterable[ContainerDecision], device: Device) -> GpuServed:
-    services = [decision.service(device) for decision in decisions]
-    return GpuServed(device, services.count(Service.MACHINE), services.count(Service.JIT), services.count(Service.NONE))
-
-
-def _virtual(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) -> tuple[Arch, ...]:
-    made_for = {entry.arch for decision in decisions for entry in decision.kept if entry.code is GpuCodeKind.PTX}
-    numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}
-    existing = (arch for arch in map(Arch, sorted(numbers)) if arch.toolkits)
-    return tuple(arch for arch in existing if all(decision.compiles_for(arch) for decision in decisions))
-
-
 def cuda_major(needed: Iterable[str], metadata: Metadata | None = None) -> int | None:
     """The CUDA major of a wheel with these NEEDED entries, or None unless there is exactly one."""
-    majors = {int(match["major"]) for name in needed for pattern in _SONAMES if (match := pattern.fullmatch(name))}
+    majors = {version.major for version in cuda_named(needed)}
     if not majors and metadata:
         majors = {
             int(match["major"])

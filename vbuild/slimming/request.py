@@ -14,7 +14,7 @@ from vbuild.variants.document import Document
 from vbuild.variants.model import checked_label
 from vbuild.wheel.archive import Wheel
 
-_LOWER_BOUND = "cuda_version_lower_bound"
+LOWER_BOUND = "cuda_version_lower_bound"
 
 
 class Share(Struct, frozen=True):
@@ -51,7 +51,7 @@ class Share(Struct, frozen=True):
     def oldest_driver(self) -> Dotted:
         """The CUDA version of the oldest driver that the variant asks for; 0.0 if that is not known before."""
         properties = self.document.variants[0].properties if self.document else ()
-        bounds = (Dotted.parse(prop.value) for prop in properties if prop.feature == _LOWER_BOUND)
+        bounds = (Dotted.parse(prop.value) for prop in properties if prop.feature == LOWER_BOUND)
         return max(bounds, default=Dotted(0, 0))
 
     def __str__(self) -> str:

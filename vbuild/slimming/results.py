@@ -4,12 +4,14 @@ A container is one fatbin, the GPU code of one translation unit; an entry is its
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from vbuild.hardware.architectures import Arch, Device
-from vbuild.hardware.gpu import GpuServed
+from vbuild.gpu_code.coverage import Coverage, newest
+from vbuild.hardware.architectures import Device
+from vbuild.hardware.driver import ZSTD_SINCE
 from vbuild.variants.model import Property
 
 
@@ -27,9 +29,10 @@ class Saving(Struct, frozen=True):
 class LibraryCut(Struct, frozen=True, kw_only=True):
     """One library before and after: the number of entries kept and dropped, of containers emptied, JIT-only and pinned.
 
-    *jit_only* counts containers that have only PTX for some GPU of the share; *virtual* are the GPUs M.0 that PTX in
-    all containers serves. *zstd*: some kept code needs a driver that reads zstd; *is_recompressed*: slimming compressed
-    it so. *headers* says where there was room for program headers, *is_fragile* that GNU
+    *jit_only* counts containers that have only PTX for some GPU of the share; *virtual* says how PTX alone serves the
+    GPUs M.0 that it serves wherever there is code. *fillers* are the containers, by their numbers in the file, whose
+    code is there for no GPU. *zstd*: some kept code needs a driver that reads zstd; *is_recompressed*: slimming
+    compressed it so. *headers* says where there was room for program headers, *is_fragile* that GNU
     strip would destroy the library, *why_whole* why code that could go stays, *more* what other options would save,
     *lacks* what there is instead of code for a GPU, and *surplus*, of each container that cannot be cut, the
     architectures whose code no GPU needs. *alone* says what it is if it is nothing but GPU code ("cubin for sm_90");
@@ -44,8 +47,9 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     empty: int = 0
     jit_only: int = 0
     pinned: int = 0
-    served: tuple[GpuServed, ...] = ()
-    virtual: tuple[Arch, ...] = ()
+    served: tuple[Coverage, ...] = ()
+    virtual: tuple[Coverage, ...] = ()
+    fillers: tuple[int, ...] = ()
     zstd: bool = False
     is_recompressed: bool = False
     gpus_before: tuple[str, ...] = ()
@@ -62,6 +66,15 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     gone: int = 0
 
     @property
+    def recompressed(self) -> Self:
+        """The account after all code was compressed with zstd."""
+        served, virtual = (
+            tuple(replace(coverage, driver=newest([coverage.driver, ZSTD_SINCE])) for coverage in coverages)
+            for coverages in (self.served, self.virtual)
+        )
+        return replace(self, served=served, virtual=virtual, zstd=True)
+
+    @property
     def has_gpu_code(self) -> bool:
         return bool(self.kept or self.dropped)
 
@@ -76,7 +89,7 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
             "jit_only": self.jit_only,
             "pinned": self.pinned,
             "gpus": [served.data() for served in self.served],
-            "virtual": list(map(str, self.virtual)),
+            "virtual": [str(coverage.device) for coverage in self.virtual],
             "zstd": self.zstd,
             "recompressed": self.is_recompressed,
             "headers": list(self.headers),

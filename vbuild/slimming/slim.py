@@ -10,7 +10,7 @@ Host code that a family shares is deflated once. The claims of a variant follow 
 
     nvidia :: sm_arch :: 90_real                     machine code that a GPU of capability 9.0 runs
     nvidia :: sm_arch :: 90_virtual                  PTX that its driver compiles; only for M.0, by the providers
-    nvidia :: cuda_version_lower_bound :: 12.0       the oldest driver, by the CUDA major that the wheel links
+    nvidia :: cuda_version_lower_bound :: 12.0       the oldest driver that takes what serves these GPUs
     amd :: gfx_arch :: gfx942                        code that runs on AMD's gfx942, in any mode
 
 https://github.com/wheelnext/nvidia-variant-provider defines the first two features, PyPI's rocm-bootstrap the third.
@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from msgspec import Struct
@@ -29,11 +30,12 @@ from msgspec.structs import replace
 from vbuild.binary.outline import Format
 from vbuild.errors import RepackageError, at
 from vbuild.files.edited import EditedFile
+from vbuild.gpu_code.coverage import newest
 from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folders
 from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.architectures import Arch, GpuTarget
 from vbuild.hardware.cpu import available_cores
-from vbuild.hardware.driver import ZSTD_SINCE, Dotted
+from vbuild.hardware.driver import ANY_DRIVER, ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import arch_order
 from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, Treatment
@@ -46,7 +48,7 @@ from vbuild.slimming.device_files import (
     worth_reading,
 )
 from vbuild.slimming.library import LibraryPlan, cuda_major, refusal
-from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.request import LOWER_BOUND, Cuts, Share
 from vbuild.slimming.results import LibraryCut, Saving, Slimmed
 from vbuild.variants.document import Document
 from vbuild.variants.index import index
@@ -65,6 +67,7 @@ _WORTH = 20
 # bytes of a member's two headers in a zip archive, besides its path in each
 _HEADERS = 76
 _HOW = "vbuild slim"
+_NO_CODE = LibraryCut(member="", before=0, after=0)
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -303,7 +306,7 @@ def _examined(
 
 def check_served(cuts: Sequence[LibraryCut]) -> None:
     """`RepackageError` if none of the files *cuts* serves a GPU of the share, and some have code for others."""
-    served = {served.device for cut in cuts for served in cut.served if served.machine or served.jit}
+    served = {served.device for cut in cuts for served in cut.served if served.served.fatbins}
     for cut in cuts:
         lost = [service.device for service in cut.served if service.device not in served] if not cut.after else []
         if cut.alone and lost:
@@ -337,6 +340,9 @@ class SlimOutput(Struct, frozen=True):
         if zstd := [cut.member for cut in self.cuts if cut.is_recompressed]:
             reason = f"GPU code is compressed with zstd, which no driver before that of CUDA {ZSTD_SINCE} reads"
             yield f"{reason}: in {', '.join(zstd)}"
+        features = {prop.feature for prop in self.properties if prop.namespace == Vendor.NVIDIA}
+        if features and LOWER_BOUND not in features:
+            yield "it cannot be told which drivers its GPU code needs; the variant claims none"
         yield from self.notes
 
     def remakes(self, wheel: Wheel, path: str) -> bool:
@@ -412,7 +418,7 @@ def _document(
         names = ", ".join(dict.fromkeys(gpu for cut in cuts for gpu in cut.gpus))
         raise RepackageError(f"{share}: no GPU code is for such GPUs; it is for {names}: expected some of these")
     if Vendor.AMD in share.vendors:
-        devices = {service.device for service in served if service.machine or service.jit}
+        devices = {service.device for service in served if service.served.fatbins}
         targets = sorted((device for device in devices if isinstance(device, GpuTarget)), key=arch_order)
         first = tuple(Property(Vendor.AMD, "gfx_arch", str(target)) for target in targets)
     else:
@@ -431,19 +437,21 @@ def nvidia_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tuple
     Raises `RepackageError` if no property can say what the wheel is for.
     """
     with_code = tuple(cut for cut in cuts if any(isinstance(served.device, Arch) for served in cut.served))
-    # what single fatbins lack, they lacked before
-    served = {served.device for cut in with_code for served in cut.served if served.machine}
-    real = {device.number for device in served if isinstance(device, Arch)}
+    # what single fatbins lack, the user has let go
+    real = {served.device: served for cut in with_code for served in cut.served if served.machine.fatbins}
     # GPUs of a new major that PTX of every library serves
-    shared = frozenset.intersection(*(frozenset(cut.virtual) for cut in with_code)) if with_code else frozenset[Arch]()
-    values = [*(f"{number}_real" for number in sorted(real)), *(f"{arch.number}_virtual" for arch in sorted(shared))]
+    shared = frozenset.intersection(*(frozenset(ptx.device for ptx in cut.virtual) for cut in with_code or [_NO_CODE]))
+    numbers = [(device.number, "real") for device in real if isinstance(device, Arch)]
+    numbers += [(device.number, "virtual") for device in shared if isinstance(device, Arch)]
+    values = [f"{number}_{kind}" for number, kind in sorted(numbers, key=itemgetter(1, 0))]
     if not values:
         raise RepackageError("PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others")
     properties = [Property(Vendor.NVIDIA, "sm_arch", value) for value in values]
-    oldest = [ZSTD_SINCE] if any(cut.zstd for cut in with_code) else []
-    oldest += [Dotted(major, 0)] if major is not None else []
-    if oldest:
-        properties.append(Property(Vendor.NVIDIA, "cuda_version_lower_bound", str(max(oldest))))
+    compiled = (ptx for cut in with_code for ptx in cut.virtual if ptx.device in shared - real.keys())
+    served = (served for cut in with_code for served in cut.served if served.served.fatbins)
+    oldest = newest([*(coverage.driver for coverage in (*served, *compiled)), Dotted(major or 0, 0)])
+    if oldest not in {None, ANY_DRIVER}:
+        properties.append(Property(Vendor.NVIDIA, LOWER_BOUND, str(oldest)))
     return tuple(properties)
 
 

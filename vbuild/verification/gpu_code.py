@@ -2,25 +2,26 @@
 
 NN_real        machine code for that GPU; a library without it is an error unless another of the project's own has it
 M0_virtual     PTX that a driver can compile for GPUs of major version M
-lower bound    no older than the drivers that read the code: zstd came with CUDA 12.4
+lower bound    no older than the oldest driver that takes what serves the GPUs claimed
 gfx942         code that runs on this processor of AMD, in whatever mode; a library without it as with NN_real
 
 The values are those of NVIDIA's variant provider and of uv: a GPU of 8.6 asks for 86_real ... 80_real and 80_virtual.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.errors import HardwareError
-from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered
+from vbuild.gpu_code.coverage import Coverage, Fatbin, Runs, newest
+from vbuild.gpu_code.model import DeviceCode, GpuEntry, Vendor, offered
 from vbuild.gpu_code.survey import FORMS
 from vbuild.hardware.architectures import PROCESSORS, Arch, Device, GpuTarget
-from vbuild.hardware.driver import ZSTD_SINCE, Dotted
-from vbuild.hardware.gpu import GpuCodeKind, GpuOffer, GpuServed, Service, arch_order, service
+from vbuild.hardware.driver import ANY_DRIVER, Dotted
+from vbuild.hardware.gpu import GpuCodeKind, arch_order
 from vbuild.variants.model import Variant
 from vbuild.verification.model import Finding, LibraryGpus, Severity, VerifyRule, is_grafted
 
@@ -86,16 +87,19 @@ def _mistaken(value: str) -> str | None:
 
 
 class LibraryCode(Struct, frozen=True):
-    """The GPU code of one library: fatbins by offers; *beside* is code that only the library reads."""
+    """The GPU code of one library: what its *fatbins* offer, alike ones as one; *cudart* as in `DeviceCode`.
 
-    fatbins: Mapping[tuple[GpuOffer, ...], int]
+    *beside* is code that only the library reads.
+    """
+
+    fatbins: tuple[Fatbin, ...]
     machine: tuple[str, ...]
     ptx: tuple[str, ...]
     containers: int
-    zstd: int
     damaged: tuple[str, ...]
     notes: tuple[str, ...]
     beside: tuple[str, ...] = ()
+    cudart: Dotted | None = ANY_DRIVER
 
     @classmethod
     def of(cls, code: DeviceCode) -> Self:
@@ -103,13 +107,14 @@ class LibraryCode(Struct, frozen=True):
         entries = [entry for container in containers for entry in container.entries]
         spans = {container.span for container in containers}
         others = [entry for container in code.containers if container.span not in spans for entry in container.entries]
-        fatbins = Counter(offers for container in containers if (offers := _offers(container)))
+        alike: dict[Fatbin, list[int]] = {}
+        for container in containers:
+            alike.setdefault(replace(Fatbin.of(container), size=0), []).append(len(container.span))
         return cls(
-            fatbins,
+            tuple(replace(fatbin, size=sum(sizes), count=len(sizes)) for fatbin, sizes in alike.items()),
             _names(entries, GpuCodeKind.MACHINE),
             _names(entries, GpuCodeKind.PTX),
             len(containers),
-            sum(entry.compression is Compression.ZSTD for entry in entries),
             tuple(
                 f"{blob.what} at {blob.span.start:#x} in {blob.section}"
                 for blob in code.blobs
@@ -120,6 +125,7 @@ class LibraryCode(Struct, frozen=True):
                 *_names(others, GpuCodeKind.MACHINE),
                 *(f"PTX for {name}" for name in _names(others, GpuCodeKind.PTX)),
             ),
+            code.cudart,
         )
 
     def __bool__(self) -> bool:
@@ -127,20 +133,16 @@ class LibraryCode(Struct, frozen=True):
 
     @property
     def devices(self) -> frozenset[Device]:
-        archs = {offer.arch for offers in self.fatbins for offer in offers if offer.code is not GpuCodeKind.OTHER}
+        offers = {offer for fatbin in self.fatbins if not fatbin.is_filler for offer in fatbin.offers}
+        archs = {offer.arch for offer in offers if offer.code is not GpuCodeKind.OTHER}
         return frozenset(arch.device for arch in archs if isinstance(arch, Arch) or arch.processor in PROCESSORS)
 
-    def fatbins_with_ptx(self, device: Arch) -> int:
-        return sum(
-            count
-            for offers, count in self.fatbins.items()
-            if service([offer for offer in offers if offer.code is GpuCodeKind.PTX], device) is Service.JIT
-        )
+    def coverage(self, device: Device) -> Coverage:
+        return Coverage.by(self.fatbins, device, cudart=self.cudart)
 
-
-def _offers(container: Container) -> tuple[GpuOffer, ...]:
-    offers = tuple(entry.offer for entry in container.entries)
-    return offers if any(offer.code is not GpuCodeKind.OTHER for offer in offers) else ()
+    def by_ptx(self, device: Arch) -> Coverage:
+        """How its PTX alone serves *device*."""
+        return Coverage.by(self.fatbins, device, cudart=self.cudart, by_ptx=True)
 
 
 def _names(entries: Iterable[GpuEntry], code: GpuCodeKind) -> tuple[str, ...]:
@@ -156,13 +158,15 @@ class GpuCodeCheck:
         devices = {device for code in self._libraries.values() for device in code.devices}
         self._devices = sorted(devices | claim.devices, key=arch_order)
         self._served = {
-            path: {device: served for device in self._devices if (served := GpuServed.by(code.fatbins, device)).fatbins}
+            path: {device: served for device in self._devices if (served := code.coverage(device)).total.fatbins}
             for path, code in self._libraries.items()
             if code.fatbins
         }
         # libraries that a repair tool added may be for more GPUs than the project's own code
         judged = [path for path in self._served if not is_grafted(path)] or list(self._served)
-        self._native = {device for path in judged for device, served in self._served[path].items() if served.machine}
+        self._native = {
+            device for path in judged for device, served in self._served[path].items() if served.machine.fatbins
+        }
 
     def libraries(self) -> Iterator[LibraryGpus]:
         for path, code in self._libraries.items():
@@ -185,36 +189,49 @@ class GpuCodeCheck:
                     yield from self._real_findings(path, served[device], code)
             for device in self._claim.virtual:
                 if device in served:
-                    yield from _virtual_findings(path, code, device)
-            bound = self._claim.lower_bound
-            if code.zstd and bound and bound < ZSTD_SINCE:
-                what = f"{code.zstd} entries are compressed with zstd, which drivers read from CUDA {ZSTD_SINCE} on"
-                text = f"{what}; the variant admits CUDA {bound}"
-                yield Finding(Severity.WARNING, VerifyRule.GPU_DRIVER, (path,), text)
+                    yield from _virtual_findings(path, device, code.by_ptx(device))
+            yield from self._driver_findings(path, code)
 
-    def _real_findings(self, path: str, served: GpuServed, code: LibraryCode) -> Iterator[Finding]:
-        device, total, word = served.device, served.fatbins, served.word
+    def _driver_findings(self, path: str, code: LibraryCode) -> Iterator[Finding]:
+        claimed = [code.coverage(device) for device in self._claim.real]
+        claimed += [code.by_ptx(device) for device in self._claim.virtual if device not in self._claim.real]
+        oldest = newest(served.driver for served in claimed if served.served.fatbins)
+        bound = self._claim.lower_bound
+        if oldest is None:
+            what = "cannot tell which driver its GPU code needs, so the claimed one is not checked"
+            yield Finding(Severity.NOTE, VerifyRule.GPU_DRIVER, (path,), what)
+        elif bound and bound < oldest:
+            text = f"needs the driver of CUDA {oldest} or a newer one; the variant admits that of CUDA {bound}"
+            yield Finding(Severity.ERROR, VerifyRule.GPU_DRIVER, (path,), text)
+
+    def _real_findings(self, path: str, served: Coverage, code: LibraryCode) -> Iterator[Finding]:
+        device, total, word = served.device, served.total.fatbins, served.word
         claim = f"{device.number}_real is claimed" if isinstance(device, Arch) else f"{device} is claimed"
         # some libraries are for some GPUs only, and are never loaded on others
         severity = Severity.WARNING if device in self._native else Severity.ERROR
-        if served.nothing == total:
+        if served.runs in {Runs.NO, Runs.FOR_OTHERS}:
             archs = ", ".join((*code.machine, *(f"PTX for {name}" for name in code.ptx)))
             what = f"{claim}, but none of its {word}s ({total}) has code for {device}; they have {archs}"
             yield Finding(severity, VerifyRule.GPU_MISSING, (path,), what)
             return
-        if served.jit:
-            what = f"{claim}, but {served.jit} of {total} {word}s have only PTX for {device}, compiled at first use"
+        if served.jit.fatbins:
+            jit = served.jit.fatbins
+            what = f"{claim}, but {jit} of {total} {word}s have only PTX for {device}, compiled at first use"
             yield Finding(severity, VerifyRule.GPU_JIT, (path,), what)
-        if served.nothing:
-            what = f"{served.nothing} of {total} {word}s have no code for {device}: their kernels are for other GPUs"
+        if served.holes.fatbins:
+            what = f"{claim}, but only {served.share} have code for it: kernels of the others do not run there"
+            yield Finding(Severity.WARNING, VerifyRule.GPU_MISSING, (path,), what)
+        if served.specific.fatbins:
+            count = served.specific.fatbins
+            what = f"{count} of {total} {word}s are for other architectures alone, among which host code chooses"
             yield Finding(Severity.NOTE, VerifyRule.GPU_MISSING, (path,), what)
 
 
-def _virtual_findings(path: str, code: LibraryCode, device: Arch) -> Iterator[Finding]:
-    total, with_ptx = sum(code.fatbins.values()), code.fatbins_with_ptx(device)
-    if not with_ptx:
-        what = f"{device.number}_virtual is claimed, but none of its fatbins ({total}) has PTX that runs on {device}"
+def _virtual_findings(path: str, device: Arch, ptx: Coverage) -> Iterator[Finding]:
+    total, value = ptx.total.fatbins, f"{device.number}_virtual"
+    if not ptx.jit.fatbins:
+        what = f"{value} is claimed, but none of its fatbins ({total}) has PTX that runs on {device}"
         yield Finding(Severity.ERROR, VerifyRule.GPU_PTX, (path,), what)
-    elif with_ptx < total:
-        what = f"{total - with_ptx} of {total} fatbins have no PTX that runs on {device}"
+    elif missing := total - ptx.jit.fatbins:
+        what = f"{missing} of {total} fatbins have no PTX that runs on {device}"
         yield Finding(Severity.NOTE, VerifyRule.GPU_PTX, (path,), what)

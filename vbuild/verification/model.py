@@ -17,11 +17,8 @@ from msgspec.structs import replace
 from vbuild.dispatch.judge import Reason
 from vbuild.dispatch.reach import Doubt
 from vbuild.elf.linkage import level_of
-from vbuild.hardware.architectures import Arch, GpuTarget
+from vbuild.gpu_code.coverage import Coverage
 from vbuild.hardware.cpu import Cpu, lesser_processor
-from vbuild.hardware.gpu import GpuServed
-
-_SM = "sm_"
 
 _SHOWN_WAY = 3
 _MOST_PROCESSORS = 4
@@ -208,7 +205,7 @@ class LibraryGpus(Struct, frozen=True):
     fatbins: int
     machine: tuple[str, ...]
     ptx: tuple[str, ...]
-    served: tuple[GpuServed, ...] = ()
+    served: tuple[Coverage, ...] = ()
     notes: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
 
@@ -218,7 +215,7 @@ class LibraryGpus(Struct, frozen=True):
             "fatbins": self.fatbins,
             "machine": list(self.machine),
             "ptx": list(self.ptx),
-            "gpus": [{**served.data(), "runs": str(served)} for served in self.served],
+            "gpus": [served.data() for served in self.served],
             "notes": list(self.notes),
             "beside": list(self.beside),
         }
@@ -230,17 +227,10 @@ class LibraryGpus(Struct, frozen=True):
             fatbins=data["fatbins"],
             machine=tuple(data["machine"]),
             ptx=tuple(data["ptx"]),
-            served=tuple(map(_served, data["gpus"])),
+            served=tuple(map(Coverage.of_data, data["gpus"])),
             notes=tuple(data["notes"]),
             beside=tuple(data.get("beside", ())),
         )
-
-
-def _served(data: Mapping[str, Any]) -> GpuServed:
-    # no names are refused: code may be for a GPU newer than vbuild
-    name = data["gpu"]
-    device = Arch(int(name.removeprefix(_SM))) if name.startswith(_SM) else GpuTarget(name)
-    return GpuServed(device, data["machine"], data["jit"], data["nothing"])
 
 
 class Verdict(Struct, frozen=True):

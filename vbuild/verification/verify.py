@@ -15,6 +15,7 @@ Every fault becomes a finding; a wheel that cannot be read at all raises an erro
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -154,15 +155,17 @@ def _claim_of_code(
     return Claim(marked, is_explicit=True), (found,)
 
 
-def fatbins(wheel: Path) -> dict[str, Mapping[tuple[GpuOffer, ...], int]]:
+def fatbins(wheel: Path) -> dict[str, Counter[tuple[GpuOffer, ...]]]:
     """How many fatbins each library of *wheel* has, by what they offer; `WheelError` or `BinaryError` if damaged."""
-    by_library: dict[str, Mapping[tuple[GpuOffer, ...], int]] = {}
+    by_library: dict[str, Counter[tuple[GpuOffer, ...]]] = {}
     with open_wheel(wheel) as source:
         for member in source.members:
             if source.head(member, len(MAGIC)) == MAGIC:
                 with source.mapped(member) as data, at(member.path):
                     if code := LibraryCode.of(device_code(ElfImage.parse(data))):
-                        by_library[member.path] = code.fatbins
+                        by_library[member.path] = Counter[tuple[GpuOffer, ...]]()
+                        for fatbin in code.fatbins:
+                            by_library[member.path][fatbin.offers] += fatbin.count
     return by_library
 
 
