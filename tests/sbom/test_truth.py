@@ -50,11 +50,11 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a library left out": (lambda bill: bill["components"].pop(0), "does not list demo/a.so"),
     "a library too many": (
         lambda bill: bill["components"][0]["properties"][0].update(value="demo/no.so"),
-        "lists demo/no.so, which is not in the wheel, or has no SHA-256 in RECORD",
+        "lists demo/no.so, not in the wheel, or without SHA-256 in RECORD",
     ),
     "another hash": (
         lambda bill: bill["components"][0]["hashes"][0].update(content="ab" * 32),
-        "has another hash for demo/a.so: abababababababab…, but RECORD ca978112ca1bbdca…",
+        "has another hash than RECORD for demo/a.so",
     ),
     "no bill": (lambda bill: bill.pop("metadata"), "cannot be read; expected CycloneDX 1.6 as vbuild writes it"),
 }

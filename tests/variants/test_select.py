@@ -97,7 +97,7 @@ def test_a_version_of_which_nothing_fits_gives_way_to_an_older_one(release: Path
     tiny_wheel(release, "demo-1.5-py3-none-any.whl", requires_python=">=3.99")
     selection = select("demo", [release], machine=machine())
     assert [(found.name.version, found.why) for found in selection.ranking][:2] == [
-        ("2.0", "none of its tags is the machine's: cp27-none-any"),
+        ("2.0", "cp27-none is no tag of the machine, which has Python 3.11.7"),
         ("1.5", "Requires-Python is >=3.99, the machine has 3.11.7"),
     ]
     assert selection.name.version == "1.0"
@@ -125,7 +125,7 @@ def test_the_python_that_a_wheel_wants_has_to_be_the_machines(
         else f"Requires-Python is {wanted}, the machine has {python}"
     )
     assert (first["fits"], first["why"]) == (fits, why)
-    assert (second["fits"], second["why"]) == (False, "none of its tags is the machine's: cp27-none-any")
+    assert (second["fits"], second["why"]) == (False, f"cp27-none is no tag of the machine, which has Python {python}")
 
 
 def with_metadata(folder: Path, metadata: bytes | None) -> None:
@@ -306,8 +306,27 @@ def test_where_nothing_fits_every_wheel_says_why(tmp_path: Path) -> None:
     assert str(refusal.value) == (
         "demo: none of 2 wheels fits this machine: "
         "demo-1.0-py3-none-any-x86_64_v4.whl: x86_64 :: level :: v4 is not supported: the machine has v3, v2, v1; "
-        "demo-1.0-cp27-none-any.whl: none of its tags is the machine's: cp27-none-any"
+        "demo-1.0-cp27-none-any.whl: cp27-none is no tag of the machine, which has Python 3.11.7"
     )
+
+
+@pytest.mark.parametrize(
+    ("tag", "why"),
+    [
+        ("cp311-abi3-manylinux_2_34_x86_64", "needs glibc 2.34, the machine has 2.28"),
+        ("cp311-cp311-manylinux_2_34_x86_64.manylinux_2_31_x86_64", "needs glibc 2.31, the machine has 2.28"),
+        ("cp38-cp38-manylinux_2_34_x86_64", "cp38-cp38 is no tag of the machine, which has Python 3.11"),
+        ("py3-none-win_amd64", "is for win_amd64, the machine is manylinux_2_28_x86_64"),
+        ("py3-none-manylinux_2_34_aarch64", "is for manylinux_2_34_aarch64, the machine is manylinux_2_28_x86_64"),
+    ],
+)
+def test_what_the_machine_lacks_for_a_tag_is_said_once_for_all_wheels(tmp_path: Path, tag: str, why: str) -> None:
+    for version in ("1.0", "1.1", "1.2", "1.3"):
+        tiny_wheel(tmp_path, f"demo-{version}-{tag}.whl")
+    old = Machine.parse('python = "3.11"\nglibc = "2.28"\ncpu = "x86-64-v3"\n')
+    with pytest.raises(VariantError) as refusal:
+        select("demo", [tmp_path], machine=old)
+    assert str(refusal.value) == f"demo: none of 4 wheels fits this machine: demo-1.3-{tag}.whl and 3 more: {why}"
 
 
 def test_an_index_that_is_wrong_is_refused_with_its_path(release: Path) -> None:

@@ -51,7 +51,7 @@ def counting(folder: Path, figures: str) -> str:
         f"state = pathlib.Path({str(state)!r})\n"
         "count = len(state.read_text()) if state.exists() else 0\n"
         "state.write_text('x' * (count + 1))\n"
-        f"print('a', {figures}[count], 'ms')\n"
+        f"print('a', ({figures})[count], 'ms')\n"
     )
 
 
@@ -66,18 +66,33 @@ def test_figures_are_compared_with_those_of_the_first_wheel(tmp_path: Path) -> N
 
 
 def test_figures_of_which_some_say_faster_and_some_slower_are_noise(tmp_path: Path) -> None:
-    # in the second round the second wheel is the first to run
-    _, other = run(tmp_path, counting(tmp_path, "[10, 5, 20, 10]"), [demo(tmp_path, "1")] * 2).wheels
+    # the first, the second, the first once more; in each second round the other way
+    script = counting(tmp_path, "[10, 5, 10, 10, 20, 10] * 3")
+    found = run(tmp_path, script, [demo(tmp_path, "1")] * 2)
+    _, other = found.wheels
     assert other.overall
     assert (other.overall.low, other.overall.high, other.overall.is_noise) == (0.5, 2.0, True)
-    assert str(other.overall).endswith("(0.50 to 2.00), within the noise")
+    assert str(other.overall).endswith("(0.50 to 2.00), cannot tell")
+    assert found.rounds == 6  # three times those asked for
+
+
+def test_a_wheel_that_is_not_as_fast_as_itself_widens_the_spread_of_the_others(tmp_path: Path) -> None:
+    script = counting(tmp_path, "[10, 9, 8, 8, 9, 10] * 3")
+    _, other = run(tmp_path, script, [demo(tmp_path, "1")] * 2).wheels
+    assert other.overall
+    assert str(other.overall) == "1.11x (0.89 to 1.39), cannot tell"
+
+
+def test_wheels_between_which_there_is_no_difference_are_within_the_noise(tmp_path: Path) -> None:
+    found = run(tmp_path, counting(tmp_path, "[100, 101, 100, 100, 99, 100]"), [demo(tmp_path, "1")] * 2)
+    assert found.rounds == 2
+    assert str(found.wheels[1].overall) == "1.00x (0.99 to 1.01), within the noise"
 
 
 @pytest.mark.nightly
 def test_of_nine_rounds_one_outlier_on_each_side_says_nothing(tmp_path: Path) -> None:
-    figures = "[ms for n in range(9) for ms in ([10, 5] if n % 2 == 0 else [5, 10])]"
     # rounds 1 and 3 say 10 and 0.1 times
-    script = counting(tmp_path, f"(lambda all: [10, 1] + all[2:4] + [10, 100] + all[6:])({figures})")
+    script = counting(tmp_path, "[10, 1, 10] + [10, 5, 10] + [10, 100, 10] + [10, 5, 10] * 6")
     _, other = run(tmp_path, script, [demo(tmp_path, "1")] * 2, Bench(rounds=9)).wheels
     assert other.overall
     assert (other.overall.low, other.overall.median, other.overall.high) == (2, 2, 2)
@@ -157,8 +172,8 @@ def test_a_level_is_held_against_the_next_lower_one_that_stays(tmp_path: Path) -
 @pytest.mark.nightly
 @needs_v3
 def test_a_level_stays_if_the_noise_is_greater_than_the_gain(tmp_path: Path) -> None:
-    # plain, v3, v3, plain, and so on: v3 is slower in every other round
-    script = counting(tmp_path, "([10, 10, 12, 10] * 8)")
+    # v3 is slower in every other round
+    script = counting(tmp_path, "[10, 10, 10, 10, 12, 10] * 8")
     found = run(tmp_path, script, [demo(tmp_path, "1"), demo(tmp_path, "1", "v3")], Bench(min_gain=0.03))
     _, v3 = found.wheels
     assert found.rounds == 15  # three times those asked for

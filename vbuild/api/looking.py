@@ -168,10 +168,10 @@ def bench(
     """Time *script* with each of *wheels*, files or folders of them, in turns, and compare with the first.
 
     *script* prints lines such as "encrypt 12.5 ms", uses pyperf, or is a file of pytest-benchmark. Each wheel is run
-    *rounds* times, at least twice, in an environment of its own that also has what the script *requires*; with
-    *allow_builds*, requirements without a wheel are built, which runs their code. ``wheels`` of the result have seconds
-    and ratios; ``untried`` of one says that this machine cannot run its level. `WheelError` if a wheel cannot be
-    installed, or if the script fails or prints no figures.
+    *rounds* times, at least twice, and up to three times as often while noise hides which is faster, in an environment
+    of its own that also has what the script *requires*; with *allow_builds*, requirements without a wheel are built,
+    which runs their code. ``wheels`` of the result have seconds and ratios; ``untried`` of one says that this machine
+    cannot run its level. `WheelError` if a wheel cannot be installed, or if the script fails or prints no figures.
     """
     from vbuild.recipe.model import Bench
     from vbuild.recipe.spelling import requirement

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from vbuild.build.plan import WrapperRules
 from vbuild.build.wrappers import CompilerCall, Override, with_known_sources
+from vbuild.files.wording import several
 from vbuild.toolchain.compiler_program import SINGLE_FILE
 from vbuild.toolchain.nvcc_commands import is_trial
 
@@ -114,11 +115,10 @@ class KeptFlags(Struct, frozen=True):
         leaking = owners or self.files
         flags = sorted({flag for file in leaking for flag in file.flags})
         names = sorted({file.source for file in leaking})
-        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         globs = {escape(name) for name in names} - {*rules.leaking}
         if not globs:  # they have lost their flags already, and it made no difference
             return None
-        difference = f"{' '.join(flags)} of {shown}: {_WHY}"
+        difference = f"{' '.join(flags)} of {several(names, _SHOWN)}: {_WHY}"
         return NextRules(replace(rules, leaking=(*rules.leaking, *sorted(globs))), difference)
 
 

@@ -9,7 +9,7 @@ import vbuild
 from vbuild.cli import options, terminal
 from vbuild.cli.group import DefaultCommand
 from vbuild.errors import RepackageError
-from vbuild.files.wording import counted, percent, sized, wrapped
+from vbuild.files.wording import counted, percent, several, sized, wrapped
 
 if TYPE_CHECKING:
     from vbuild.mirroring.mirror import Mirrored
@@ -90,9 +90,8 @@ def mirrored_lines(result: "Mirrored") -> Iterator[str]:
     how = f"{result.fetched} fetched, {result.kept} kept, {result.removed} removed"
     yield f"{counted(len(result.files), 'file')}: {how}"
     if result.replaced:
-        name = result.replaced[0].rpartition("/")[2]
-        others = f" and {len(result.replaced) - 1} more" if result.replaced[1:] else ""
-        yield from wrapped(f"note: other bytes than before, which old locks do not install: {name}{others}", indent=2)
+        names = several([path.rpartition("/")[2] for path in result.replaced])
+        yield from wrapped(f"note: other bytes than before, which old locks do not install: {names}", indent=2)
     for name in result.dropped:
         yield f"note: {name} is not a machine of this run: its lock is gone"
     yield from (line if line.endswith(":") else f"  {line}" for line in result.usage())

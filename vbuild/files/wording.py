@@ -1,7 +1,7 @@
 """Sizes, counts and long lines as people read them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 WIDTH = 80
 
@@ -33,6 +33,12 @@ def percent(part: float, whole: float) -> str:
 def counted(number: int, noun: str) -> str:
     many = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number} {noun if number == 1 else many}"
+
+
+def several(names: Sequence[object], most: int = 1) -> str:
+    """``a, b, c and 4 more``"""
+    more = len(names) - most
+    return ", ".join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
 
 
 def wrapped(text: str, *, indent: int = 2) -> Iterator[str]:

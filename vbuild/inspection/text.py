@@ -16,7 +16,7 @@ from typing import TypeVar
 from vbuild.binary.linkage import Via
 from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.catalogue import platforms_in
-from vbuild.files.wording import WIDTH, counted, percent, sized
+from vbuild.files.wording import WIDTH, counted, percent, several, sized
 from vbuild.gpu_code.coverage import Runs
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import arch_order
@@ -376,7 +376,8 @@ def reasons_of(closure: Closure, node: Node, *, whole: bool = True) -> Iterator[
     yield from (" > ".join(map(posixpath.basename, chain)) for chain in chains)
     if not chains:
         openers = closure.openers(node.path)
-        yield f"opened by name: {_some(openers, whole=whole)}" if openers else "nothing needs it, and nothing names it"
+        names = several(openers, len(openers) if whole else _NAMES)
+        yield f"opened by name: {names}" if openers else "nothing needs it, and nothing names it"
 
 
 def together(names: Iterable[str]) -> Iterator[str]:
@@ -423,7 +424,7 @@ def _node_lines(closure: Closure, node: Node, *, whole: bool) -> Iterator[str]:
         yield from _labelled(label, "; ".join(grouped(node.via(via))))
     if promised := len(node.via(Via.PLATFORM)):
         yield from _labelled("platform", counted(promised, "library"))
-    yield from _labelled("may open", _some(node.mentioned, whole=whole))
+    yield from _labelled("may open", several(node.mentioned, len(node.mentioned) if whole else _NAMES))
     if node.role is not ClosureRole.LIBRARY:
         return
     reasons = [*reasons_of(closure, node, whole=whole)]
@@ -440,11 +441,5 @@ def _closure_findings(contents: Contents, closure: Closure) -> Iterator[str]:
     if unneeded := closure.unneeded:
         size = sized(sum(node.linked.size for node in unneeded))
         count = f"{counted(len(unneeded), 'library')}, {size}, that nothing needs or names"
-        yield from _finding("idle", f"{count}: {_some([node.name for node in unneeded], whole=False)}")
+        yield from _finding("idle", f"{count}: {several([node.name for node in unneeded], _NAMES)}")
     yield from _flaws(contents)
-
-
-def _some(names: Sequence[str], *, whole: bool) -> str:
-    shown = names if whole else names[:_NAMES]
-    rest = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {rest} more" if rest else "")

@@ -23,6 +23,7 @@ from packaging.version import InvalidVersion, Version
 from vbuild import __version__
 from vbuild.elf.catalogue import is_shared_object
 from vbuild.files.reading import parsed_json
+from vbuild.files.wording import several
 from vbuild.sbom.model import FILE, Bill, BillChange, BillFile, Gone, Making, packed, read
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import RecordRow, is_dist_info, recorded_sha256
@@ -181,13 +182,16 @@ def contradictions(wheel: Wheel) -> Iterator[str]:
         yield f"is of {bill.project} {bill.version}, expected {wheel.name.project} {wheel.name.version}"
     digests = {file.path: file.sha256 for file in bill.files}
     recorded = listed((wheel.row(member) for member in wheel.members), also=digests)
-    for path in sorted(digests.keys() | recorded.keys()):
-        if path not in recorded:
-            yield f"lists {path}, which is not in the wheel, or has no SHA-256 in RECORD"
-        elif path not in digests:
-            yield f"does not list {path}"
-        elif digests[path] != recorded[path]:
-            yield f"has another hash for {path}: {digests[path][:16]}…, but RECORD {recorded[path][:16]}…"
+    for sentence, paths in (
+        ("lists {}, not in the wheel, or without SHA-256 in RECORD", digests.keys() - recorded.keys()),
+        ("does not list {}", recorded.keys() - digests.keys()),
+        (
+            "has another hash than RECORD for {}",
+            {path for path in digests.keys() & recorded.keys() if digests[path] != recorded[path]},
+        ),
+    ):
+        if paths:
+            yield sentence.format(several(sorted(paths)))
     for gone in bill.gone:
         if recorded.get(gone.path) == gone.sha256:
             yield f"says that {gone.path} has been {gone.fate}, but it is in the wheel"

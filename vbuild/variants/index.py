@@ -14,6 +14,7 @@ from msgspec import Struct
 from vbuild.errors import VariantError, at
 from vbuild.files.atomic import replacing_all, sweep, turn
 from vbuild.files.reading import read_file
+from vbuild.files.wording import several
 from vbuild.variants.document import Document, combine
 from vbuild.wheel.archive import check_wheels, peek, wheels_in
 from vbuild.wheel.metadata import VARIANT_JSON
@@ -96,9 +97,8 @@ def _notes(documents: Sequence[tuple[str, Document]]) -> Iterator[str]:
     for wheel, document in documents:
         for note in document.notes:
             wheels.setdefault(note, []).append(wheel)
-    for note, (first, *others) in wheels.items():
-        more = f" and {len(others)} more" if others else ""
-        yield f"{first}{more}: {note}"
+    for note, names in wheels.items():
+        yield f"{several(names)}: {note}"
 
 
 def _write(documents: Mapping[Path, bytes]) -> None:

@@ -23,9 +23,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.config.requirements import asked_project
+from vbuild.elf.catalogue import platforms_in
 from vbuild.errors import HardwareError, VariantError, WheelError, at, meant, reason_of
 from vbuild.files.atomic import replacing
 from vbuild.files.reading import read_text
+from vbuild.files.wording import counted, several
 from vbuild.hardware.machine import Features, Machine
 from vbuild.index_client.located import LocatedFile, files_at
 from vbuild.variants.document import Document
@@ -206,8 +208,11 @@ def select(
             _check_policy(machine, known)
             return Selection(best.path, best.name, tuple(ranking), best.file.url, tuple(notes))
     _check_policy(machine, known)
-    reasons = "; ".join(f"{candidate.file.name}: {candidate.why}" for candidate in ranking)
-    raise VariantError(f"{name}: none of {len(ranking)} wheels fits this machine: {reasons}")
+    reasons: dict[str, list[str]] = {}
+    for candidate in ranking:
+        reasons.setdefault(candidate.why, []).append(candidate.file.name)
+    lines = "; ".join(f"{several(files)}: {why}" for why, files in reasons.items())
+    raise VariantError(f"{name}: none of {counted(len(ranking), 'wheel')} fits this machine: {lines}")
 
 
 def _check_policy(machine: Machine, known: Collection[str]) -> None:
@@ -268,7 +273,7 @@ def _candidates(
         place, why = _placed(name.variant, index, variants)
         tag = min((tags[tag] for tag in map(str, name.tags) if tag in tags), default=None)
         if tag is None:
-            why = f"none of its tags is the machine's: {name.python}-{name.abi}-{name.platform}"
+            why = _lacking(name, machine)
         fits = place is not None and tag is not None
         ranks[file.name] = fits, -(place or 0), -(tag or 0), name.build_order
         candidates.append(Candidate(file, name, fits, why))
@@ -276,6 +281,21 @@ def _candidates(
     candidates.sort(key=lambda candidate: (len(candidate.name.tags) > 1, candidate.file.name))
     candidates.sort(key=lambda candidate: ranks[candidate.file.name], reverse=True)
     return _admitted(candidates, machine)
+
+
+def _lacking(name: WheelName, machine: Machine) -> str:
+    """What the tags of the wheel *name* ask for and *machine* does not have."""
+    pairs, platforms = (dict.fromkeys(tag.rpartition("-")[end] for tag in machine.tags) for end in (0, 2))
+    if not any(f"{tag.interpreter}-{tag.abi}" in pairs for tag in name.tags):
+        return f"{name.python}-{name.abi} is no tag of the machine, which has Python {machine.python}"
+    there = platforms_in(".".join(platforms))
+    newest = max((platform.glibc for platform in there if platform.glibc), default=None)
+    machines = {platform.machine for platform in there}
+    wanted = [platform.glibc for platform in platforms_in(name.platform) if platform.machine in machines]
+    glibc = min(filter(None, wanted), default=None)
+    if glibc and newest and glibc > newest:
+        return f"needs glibc {'.'.join(map(str, glibc))}, the machine has {'.'.join(map(str, newest))}"
+    return f"is for {name.platform}, the machine is {next(iter(platforms))}"
 
 
 def _placed(label: str | None, index: str, variants: tuple[Ranked, ...] | None) -> tuple[int | None, str]:

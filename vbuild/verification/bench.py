@@ -2,8 +2,10 @@
 
     wheels -> environments -> rounds, in each round every wheel once -> figures -> ratios to the first wheel
 
-It prints a line for each figure, such as ``encrypt 12.5 ms``, or the JSON of pyperf or pytest-benchmark. As wheels take
-turns, other load falls on all alike: a ratio is of two times in the same round.
+It prints a line for each figure, such as ``encrypt 12.5 ms``, or the JSON of pyperf or pytest-benchmark. A ratio is of
+two times in the same round, whose order turns round each time. The first wheel is installed twice: what sets it apart
+from itself, such as load that comes and goes, or where its files lie, does the same to the others, and widens the
+spread of their ratios.
 
 A level is worth a wheel if it is faster than the next lower level that stays, or the plain wheel.
 """
@@ -15,11 +17,11 @@ import shutil
 import statistics
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import comb, exp, inf, log
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
@@ -51,29 +53,45 @@ _NO_MODULE = re.compile(r"No module named '?(\w+)(?![\w.])")
 _FEWEST, _MOST = 2, 3
 _SHOWN = 3
 _CHANCE = 1 / 16
+# a spread around 1 that is narrower says that two wheels are as fast
+_ALIKE = 1.05
 Figures = Mapping[str, float]
 
 
 class BenchRatio(Struct, frozen=True):
     """How many times faster than another wheel: the *median* of the rounds and its spread.
 
-    From five rounds on, the median of infinitely many is between these in fifteen of sixteen cases.
+    From five rounds on, the median of infinitely many is between these in fifteen of sixteen cases, as far as rounds
+    differ by chance; the spread of the first wheel against itself is in it.
     """
 
     median: float
     low: float
     high: float
 
+    @classmethod
+    def of(cls, ratios: Iterable[float], same: Iterable[float]) -> Self:
+        """The median of *ratios* with its spread by the sign test, widened by that of *same*, which should be 1."""
+        low, median, high = _spread(ratios)
+        least, _, most = _spread(same)
+        widening = max(most, 1 / least)
+        return cls(median, low / widening, high * widening)
+
     @property
     def is_noise(self) -> bool:
         return self.low <= 1 <= self.high
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it says faster, slower, or no difference worth a word."""
+        return not self.is_noise or self.high < self.low * _ALIKE
 
     def is_surely_below(self, other: float) -> bool:
         return self.median + (self.high - self.low) < other
 
     def __str__(self) -> str:
-        noise = ", within the noise" if self.is_noise else ""
-        return f"{self.median:.2f}x ({self.low:.2f} to {self.high:.2f}){noise}"
+        doubt = ", cannot tell" if not self.is_settled else ", within the noise" if self.is_noise else ""
+        return f"{self.median:.2f}x ({self.low:.2f} to {self.high:.2f}){doubt}"
 
 
 class BenchedWheel(Struct, frozen=True):
@@ -152,7 +170,8 @@ def bench(
 ) -> BenchReport:
     """Time *wheels*, and the *published* one, as *settings* say; one above this machine's level is not run.
 
-    There are up to three times the rounds asked for while noise hides whether a level brings enough. `WheelError` if a
+    There are up to three times the rounds asked for while noise hides which wheel is faster, or whether a level brings
+    enough. `WheelError` if a
     wheel cannot be installed, or if the bench fails, or prints no figures, or other ones in another run.
     """
     every = [_Subject(wheel, claimed_cpu(wheel)) for wheel in wheels]
@@ -161,11 +180,12 @@ def bench(
     if len(every) < _FEWEST:
         raise WheelError(f"found {len(every)} to compare; expected two wheels or more, the first of them the measure")
     here = cpu_here()
+    again = _Subject(every[0].wheel, every[0].cpu, is_published=every[0].is_published)
     rounds = max(settings.rounds, _FEWEST)
     with TemporaryDirectory(prefix="vbuild-bench-") as text:
         kind = _Kind.of(settings)
         tried: list[tuple[_Subject, Path]] = []
-        for number, subject in enumerate(every):
+        for number, subject in enumerate([*every, again]):
             if subject.cpu and not (here and here.runs(subject.cpu)):
                 continue
             on_progress(f"{subject.wheel.name}: installing it for the bench")
@@ -174,7 +194,7 @@ def bench(
             sources = WheelSources((subject.wheel.parent,), indexes(), builds=builds)
             tried.append((subject, _installed(subject, folder, python, (*settings.requires, *kind.requires), sources)))
         number, seen = 0, undisturbed(passed(os.environ, pass_env))
-        while number < rounds or (number < _MOST * rounds and _is_open(every, settings.min_gain)):
+        while number < rounds or (number < _MOST * rounds and _is_open(every, again, settings.min_gain)):
             for subject, program in tried[:: -1 if number % 2 else 1]:  # none is always the first
                 on_progress(f"{subject.wheel.name}: round {number + 1} of the bench")
                 with at(subject.name):
@@ -185,7 +205,7 @@ def bench(
     names = Counter(subject.name for subject in every)
     wheels_by_name = [
         replace(wheel, wheel=str(subject.wheel)) if names[subject.name] > 1 else wheel
-        for subject, wheel in zip(every, _decided(every, why, settings.min_gain), strict=True)
+        for subject, wheel in zip(every, _decided(every, again, why, settings.min_gain), strict=True)
     ]
     return BenchReport(number, tuple(wheels_by_name), settings.min_gain)
 
@@ -231,11 +251,10 @@ class _Subject(Struct, frozen=True):
         """For messages: the published wheel may have the name of the plain one."""
         return f"{self.wheel.name}{', as published' if self.is_published else ''}"
 
-    def gain(self, other: "_Subject") -> BenchRatio:
-        """How many times faster than the *other*: each round's geometric mean of the figures."""
-        pairs = zip(self.figures, other.figures, strict=True)
-        means = (statistics.fmean(log(theirs[name] / ours[name]) for name in ours) for ours, theirs in pairs)
-        return _ratio([exp(mean) for mean in means])
+    def gains(self, other: "_Subject", *names: str) -> Iterator[float]:
+        """How many times faster than *other* in each round: the geometric mean of the figures *names*, or of all."""
+        for ours, theirs in zip(self.figures, other.figures, strict=True):
+            yield exp(statistics.fmean(log(theirs[name] / ours[name]) for name in names or ours))
 
 
 class _Kind(Struct, frozen=True):
@@ -344,43 +363,49 @@ def _check_same(subjects: Sequence[_Subject]) -> None:
                 raise WheelError(f"{subject.name}: {', '.join(zero)}: no time at all; expected seconds above 0")
 
 
-def _decided(subjects: Sequence[_Subject], why: str, min_gain: float | None) -> list[BenchedWheel]:
-    """Each of *subjects*, and a level's gain over the next lower one that stays, the lowest first."""
+def _decided(subjects: Sequence[_Subject], again: _Subject, why: str, min_gain: float | None) -> list[BenchedWheel]:
+    """Each of *subjects*, and a level's gain over the next lower one that stays, the lowest first.
+
+    *again* is the first once more.
+    """
     first = subjects[0]
-    wheels = [_benched(subject, first, why) for subject in subjects]
+    wheels = [_benched(subject, first, again, why) for subject in subjects]
     order = sorted(range(1, len(subjects)), key=lambda number: _rank(subjects[number].cpu))
     below = 0
     for number in order:
         subject = subjects[number]
         if subject.cpu and subject.figures and first.figures:
-            gain = subject.gain(subjects[below])
+            gain = BenchRatio.of(subject.gains(subjects[below]), again.gains(first))
             is_left_out = min_gain is not None and gain.is_surely_below(1 + min_gain)
             wheels[number] = replace(wheels[number], below=wheels[below].title, gain=gain, is_left_out=is_left_out)
             below = below if is_left_out else number
     return wheels
 
 
-def _is_open(subjects: Sequence[_Subject], min_gain: float | None) -> bool:
-    return min_gain is not None and any(wheel.is_open(min_gain) for wheel in _decided(subjects, "", min_gain))
+def _is_open(subjects: Sequence[_Subject], again: _Subject, min_gain: float | None) -> bool:
+    wheels = _decided(subjects, again, "", min_gain)
+    if min_gain is None:
+        return any(wheel.overall and not wheel.overall.is_settled for wheel in wheels)
+    return any(wheel.is_open(min_gain) for wheel in wheels)
 
 
-def _benched(subject: _Subject, first: _Subject, why: str) -> BenchedWheel:
+def _benched(subject: _Subject, first: _Subject, again: _Subject, why: str) -> BenchedWheel:
     wheel, title, figures = subject.wheel.name, subject.title, subject.figures
     if not figures:
         return BenchedWheel(wheel, title, untried=why)
     seconds = {name: statistics.median(run[name] for run in figures) for name in figures[0]}
     if subject is first or not first.figures:
         return BenchedWheel(wheel, title, seconds)
-    pairs = [*zip(figures, first.figures, strict=True)]
-    ratios = {name: _ratio([measure[name] / run[name] for run, measure in pairs]) for name in seconds}
-    return BenchedWheel(wheel, title, seconds, ratios, subject.gain(first))
+    ratios = {name: BenchRatio.of(subject.gains(first, name), again.gains(first, name)) for name in seconds}
+    return BenchedWheel(wheel, title, seconds, ratios, BenchRatio.of(subject.gains(first), again.gains(first)))
 
 
-def _ratio(values: Sequence[float]) -> BenchRatio:
-    """The median of *values* with its spread by the sign test."""
-    ordered, count = sorted(values), len(values)
+def _spread(ratios: Iterable[float]) -> tuple[float, float, float]:
+    """The median of *ratios* between its bounds by the sign test."""
+    ordered = sorted(ratios)
+    count = len(ordered)
     cut, tail = 0, 1 + count
     while 2 * tail <= _CHANCE * 2**count:
         cut += 1
         tail += comb(count, cut + 1)
-    return BenchRatio(statistics.median(ordered), ordered[cut], ordered[-1 - cut])
+    return ordered[cut], statistics.median(ordered), ordered[-1 - cut]
