@@ -32,6 +32,7 @@ machines = st.builds(
     st.dictionaries(names, features.map(lambda found: tuple(found.items())), max_size=2).map(
         lambda found: tuple(found.items())
     ),
+    installed=st.sampled_from([(), (("run-time", "2.0"), ("torch", "2.11.1+cu126"))]),
 )
 
 
@@ -84,7 +85,10 @@ def test_a_machine_is_written_in_one_way() -> None:
         (
             "cpu = ",
             "cpus = ",
-            "cpus: no such key; known here: cpu, namespace-order, nvidia, platforms, python, supported, tags, without",
+            (
+                "cpus: no such key; "
+                "known here: cpu, installed, namespace-order, nvidia, platforms, python, supported, tags, without"
+            ),
         ),
         ('"x86-64-v3"', '"x86-64-v9"', "cpu: no CPU level 'v9' of 'x86_64'"),
         (

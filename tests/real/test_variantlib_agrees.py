@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple, replace
 from variantlib.api import get_variant_label, get_variants_by_priority
 from variantlib.models.variant import VariantDescription, VariantProperty
+from variantlib.resolver.lib import sort_and_filter_supported_variants
 from variantlib.variants_json import VariantsJson
 
-from tests.factories.variants import machine, variant_wheel
+from tests.factories.variants import machine, metadata, variant_wheel
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
 from vbuild.variants.model import NULL, Property, Variant, VariantMetadata, VariantProvider, hash_label
@@ -61,6 +63,57 @@ def test_variantlib_ranks_random_variants_alike(seed: int, monkeypatch: pytest.M
         assert expected.pop() == "null", "variantlib adds the null variant to every release"
     found = [item.variant.label for item in ranked(document, machine()) if item.is_supported]
     assert found == expected
+
+
+def random_abi_document(chance: random.Random) -> Document:
+    """Variants of a static namespace and of releases of two distributions, each as one to three numbers."""
+    static = {"blas": random_provider(chance)}
+    variants: dict[tuple[Property, ...], Variant] = {}
+    for number in range(chance.randint(2, 9)):
+        properties = random_properties(chance, static) if chance.random() < 0.5 else []
+        for project in chance.sample(["engine", "run_time"], chance.randint(1, 2)):
+            release = [str(chance.choice((1, 2, 10))) for _ in range(chance.randint(1, 3))]
+            properties.append(Property("abi_dependency", project, ".".join(release)))
+        variants.setdefault(tuple(sorted(set(properties))), Variant.of(f"{chance.choice('abc')}{number}", properties))
+    return Document(Schema.PEP_850, metadata("blas", "abi_dependency", **static), tuple(variants.values()))
+
+
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("seed", range(60))
+def test_variantlib_ranks_variants_for_releases_of_a_dependency_alike(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    document = random_abi_document(chance)
+    versions = {
+        project: ".".join(str(chance.choice((1, 2, 10))) for _ in range(3)) for project in ("engine", "run-time")
+    }
+    monkeypatch.setenv("VARIANT_ABI_DEPENDENCY", ",".join(f"{name}=={version}" for name, version in versions.items()))
+    provider = dict(document.metadata.providers)["blas"]
+    described = [
+        VariantDescription([VariantProperty(*astuple(prop)) for prop in variant.properties])
+        for variant in document.variants
+    ]
+    labels = {each.hexdigest: variant.label for each, variant in zip(described, document.variants, strict=True)}
+    theirs = sort_and_filter_supported_variants(
+        described,
+        [VariantProperty("blas", feature, value) for feature, values in provider.features for value in values],
+        ["blas"],
+        feature_priorities={
+            "blas": [feature for feature, _ in provider.features],
+            "abi_dependency": ["engine", "run_time"],
+        },
+        property_priorities={
+            "blas": {feature: list(values) for feature, values in provider.features},
+            "abi_dependency": {
+                project.replace("-", "_"): [version, version.rpartition(".")[0], version.partition(".")[0]]
+                for project, version in versions.items()
+            },
+        },
+    )
+    here = replace(machine(), installed=tuple(sorted(versions.items())))
+    found = [item.variant.label for item in ranked(document, here) if item.is_supported]
+    assert found == [labels[each.hexdigest] for each in theirs if each.properties]
 
 
 def test_variantlib_combines_wheels_into_the_same_json(tmp_path: Path) -> None:

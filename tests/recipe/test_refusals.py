@@ -142,7 +142,7 @@ MATRICES = [
         CPU + 'level = "v3"',
         (
             "matrix.level: no such key; known here: "
-            "axes, cpu, cuda, exclude, include, labels, plain, priority, python, requires"
+            "axes, cpu, cuda, exclude, include, labels, plain, priority, python, requires, requires-as"
         ),
     ),
     (CPU + "exclude = [{}]", "matrix.exclude[0]: names no axis; expected values of cpu, python"),

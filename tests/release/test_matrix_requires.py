@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.clients import UV, masked, taken_by_uv
 from tests.factories.gpu_projects import FRESH, TALLY, cuda
@@ -17,14 +18,21 @@ from tests.factories.redirect_installs import ran, virtual
 from tests.factories.redirect_installs import uv as uv_command
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
+from vbuild.config.table import Table
 from vbuild.errors import RecipeError
+from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
+from vbuild.hardware.machine import Machine
+from vbuild.publishing.check import check
 from vbuild.publishing.local import Local
 from vbuild.publishing.publish import publish
 from vbuild.publishing.redirect.plan import Redirect
+from vbuild.recipe.matrix import read_matrix
+from vbuild.recipe.target import evaluated
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.model import ReleaseResult
+from vbuild.variants.select import select
 
 pytestmark = [
     pytest.mark.network,
@@ -85,6 +93,42 @@ def test_each_value_gives_wheels_that_are_held_to_it(engines: Path, tmp_path: Pa
             }
 
 
+def test_each_value_gives_variants_of_one_version(engines: Path, tmp_path: Path) -> None:
+    recipe = '[matrix]\ncpu = ["x86-64-v3"]\nrequires-as = "variants"\n'
+    release = released(tmp_path, f'{recipe}[matrix.requires]\nengine = ["2.0", "1.4"]\n')
+    assert not release.failures
+    requires = {}
+    for one in release.products:
+        with zipfile.ZipFile(one.wheel) as archive:
+            lines = archive.read("demo-1.0.dist-info/METADATA").decode().splitlines()
+            requires[one.title] = [line for line in lines if line.startswith("Requires-Dist")]
+    old, new = (["Requires-Dist: engine==1.4.*"], ["Requires-Dist: engine==2.0.*"])
+    assert requires == {
+        "plain": new,
+        "engine2.0": new,
+        "engine2.0_x86_64_v3": new,
+        "engine1.4": old,
+        "engine1.4_x86_64_v3": old,
+    }
+    for version, label in (("1.4.1", "-engine1.4.whl"), ("2.0.0+local", "-engine2.0.whl"), ("3", "x86_64.whl")):
+        machine = replace(Machine.here(), cpu=Cpu.parse("x86-64"), installed=(("engine", version),))
+        assert select("demo", [tmp_path / "dist"], machine=machine).wheel.name.endswith(label)
+    assert not check(tmp_path / "dist").failed
+    # uv reads the release, and takes none of these variants yet
+    links = ["--no-index", "--find-links", str(engines), "--find-links", str(tmp_path / "dist")]
+    uv = [UV, "pip", "install", "-q", "--no-config", "--python", sys.executable, "--preview-features", "wheel-variants"]
+    assert installed([*uv, *links], tmp_path / "target", "demo") == {"demo-1.0", "engine-2.0.0"}
+    assert not list((tmp_path / "target").rglob("variant.json"))
+
+
+def test_the_plain_wheel_is_built_against_the_versions_that_the_recipe_names() -> None:
+    recipe = 'requires-as = "variants"\nplain = "engine1.4"\nrequires.engine = ["1.4", "1.10"]\n'
+    older = read_matrix(Table.parse(recipe), Path())
+    assert [str(target) for target in evaluated(older)] == ["plain", "engine1.4", "engine1.10"]
+    newest = read_matrix(Table.parse(recipe.replace('plain = "engine1.4"\n', "")), Path())
+    assert [str(target) for target in evaluated(newest)] == ["engine1.4", "plain", "engine1.10"]
+
+
 @pytest.mark.parametrize(
     ("requires", "message"),
     [
@@ -110,6 +154,8 @@ def test_values_that_cannot_be_built_against_are_refused_before_anything_is_buil
 
 
 def test_without_isolation_there_is_nothing_to_choose(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"requires-as: would have no effect without matrix\.requires: remove it"):
+        released(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\nrequires-as = "variants"\n')
     with pytest.raises(
         RecipeError, match=r"isolation: false builds against what is installed, and matrix\.requires names"
     ):

@@ -249,13 +249,6 @@ def test_warnings_are_told_once_and_notes_of_a_check_not_at_all() -> None:
     assert [(said.what, said.wheels) for said in warnings(report(*wheels).wheels)] == [("a.so: odd", ("v2", "v3"))]
 
 
-def test_a_wheel_that_no_installer_asks_for_is_a_warning() -> None:
-    (message,) = warnings(report(entry("v9", properties=["aarch64 :: version :: 9.0a"])).wheels)
-    assert message.what.startswith(
-        "aarch64 :: version :: 9.0a: no installer takes it by itself: their provider answers 8.4a"
-    )
-
-
 @pytest.mark.nightly
 @needs("chromium")
 def test_in_chromium_a_long_label_does_not_push_the_page_sideways(tmp_path: Any) -> None:

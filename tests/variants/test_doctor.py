@@ -83,17 +83,14 @@ def test_what_nobody_can_say_is_left_open(site: Path) -> None:
     put(site, document(atom, metadata=metadata("npu", npu=NPU)))
     both = variant("both", "npu :: arch :: atom", "x86_64 :: level :: v4")
     put(site, document(both, metadata=metadata("npu", "x86_64", npu=NPU)), "other")
-    torch = variant("torch", "abi_dependency :: torch :: 2.9", V3)
-    put(site, document(torch, metadata=metadata("x86_64", "abi_dependency")), "torchy")
     found = diagnosed_in([str(site)], machine())
     assert [(one.project, one.is_supported, bool(one.advice)) for one in found] == [
         ("other", False, True),
         ("demo", None, False),
-        ("torchy", None, False),
     ]
     assert str(found[1]).startswith("demo 1.0 (atom) may run here or not: npu :: arch :: atom is not supported")
     known = machine(supported={"npu": {"arch": ("atom",)}})
-    assert [one.is_supported for one in diagnosed_in([str(site)], known)] == [False, None, True]
+    assert [one.is_supported for one in diagnosed_in([str(site)], known)] == [False, True]
 
 
 def test_an_optional_provider_was_asked_for(site: Path) -> None:
@@ -171,3 +168,15 @@ def test_what_may_run_here_or_not_is_no_failure(python: Path, site: Path) -> Non
     told = CliRunner().invoke(main, ["doctor", str(python.parents[1])])
     assert told.exit_code == 0
     assert "demo 1.0 (atom) may run here or not: " in told.stdout
+
+
+def test_a_variant_for_another_release_of_what_it_was_built_against_is_named(site: Path) -> None:
+    built = variant("torch2.9", "abi_dependency :: torch :: 2.9")
+    put(site, document(built, metadata=metadata("abi_dependency")))
+    assert only(site, machine()).why.endswith("the machine has no abi_dependency :: torch")
+    (site / "torch-2.9.1.dist-info").mkdir()
+    assert only(site, machine()).is_supported
+    (site / "torch-2.9.1.dist-info").rename(site / "torch-2.10.0+cu126.dist-info")
+    found = only(site, machine())
+    assert found.why == "abi_dependency :: torch :: 2.9 is not supported: the machine has 2.10.0, 2.10, 2"
+    assert (found.is_supported, found.advice) == (False, "chosen for another torch, reinstall it without cache")

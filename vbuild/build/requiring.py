@@ -29,7 +29,6 @@ from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, BuildError
 from vbuild.files.reading import read_text
 from vbuild.hardware.driver import Dotted
-from vbuild.recipe.matrix import local_label
 from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import Metadata, Renaming
@@ -75,8 +74,10 @@ def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
             raise BuildError(f"{problem} for CUDA {there}, not {toolkit}; expected matrix.cuda[].toolkit = '{there}'")
 
 
-def with_requirements(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[str, str]) -> Path:
-    """*wheel* in *folder*, with requirements by *pins*, and with what was *asked* for in its version; or itself.
+def with_requirements(
+    wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[str, str], label: str = ""
+) -> Path:
+    """*wheel* in *folder*, with requirements by *pins* for what was *asked* for, and *label* in its version; or itself.
 
     It also requires the frameworks whose libraries it needs; `BuildError` if its requirements exclude these.
     """
@@ -90,7 +91,6 @@ def with_requirements(wheel: Path, folder: Path, *, pins: Mapping[str, str], ask
         if not asked and lines == list(before.requires_dist):
             return wheel
         name = source.name.normalised()
-        label = local_label(asked.items())
         if label:
             separator = "." if Version(name.version).local else "+"
             name = type(name)(

@@ -1,5 +1,7 @@
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,6 +36,14 @@ _IMAGES = "oci:"
     help="Choose for a machine with this CPU level, as in v3, and with what --gpu says.",
 )
 @click.option("--gpu", "gpus", type=options.GPUS, metavar="LIST", help="With --cpu: its GPUs. [default: none]")
+@click.option(
+    "--with",
+    "installed",
+    type=options.Value("installed", "vbuild.hardware.machine:pinned"),
+    multiple=True,
+    metavar="NAME==VERSION",
+    help="Choose as if this were installed: torch==2.11.1. Repeatable. [default: what the active environment has]",
+)
 @click.option(
     "--without",
     multiple=True,
@@ -102,13 +112,21 @@ def _machines(settings: Mapping[str, Any]) -> "dict[str, Machine]":
     from msgspec.structs import replace
 
     from vbuild.api.arguments import machine_of
+    from vbuild.wheel.installed import installed_versions
 
     if (described := _described(settings)) is not None:
         machines = {"machine": described}
     else:
         machines = {str(file): machine_of(file) for file in settings["machines"]} or {"here": machine_of(None)}
+        active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+        if active and not (settings["machines"] or settings["write_machine"]):
+            machines = {"here": replace(machines["here"], installed=installed_versions(Path(active)))}
     return {
-        called: replace(machine, without=(*machine.without, *settings["without"]))
+        called: replace(
+            machine,
+            without=(*machine.without, *settings["without"]),
+            installed=tuple(sorted({**dict(machine.installed), **dict(settings["installed"])}.items())),
+        )
         for called, machine in machines.items()
     }
 

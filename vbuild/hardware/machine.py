@@ -12,6 +12,9 @@
     [supported.rebellions]
     arch = ["atom_max"]
 
+    [installed]
+    torch = "2.11.1"
+
 Tags come best first; one of two parts stands for a tag on each of the platforms. In short, for CPython with a glibc:
 
     python = "3.12"
@@ -31,6 +34,7 @@ import archspec.cpu
 from archspec.cpu.detect import detected_info
 from msgspec import Struct, field
 from packaging.tags import compatible_tags, cpython_tags, sys_tags
+from packaging.utils import canonicalize_name, is_normalized_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.config.table import Table
@@ -69,7 +73,7 @@ class Machine(Struct, frozen=True):
 
     *tags* come best first, and so do features and values in *supported*, the answers of other providers. *cpu* is None
     if it is not known. *without* and *namespace_order* are the user's policy: namespaces to ignore, and those that come
-    first.
+    first. *installed* are distributions with their versions, for variants built against one of them.
     """
 
     python: str
@@ -79,6 +83,7 @@ class Machine(Struct, frozen=True):
     supported: tuple[tuple[str, Features], ...] = ()
     without: tuple[str, ...] = ()
     namespace_order: tuple[str, ...] = ()
+    installed: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def here(cls) -> Self:
@@ -119,6 +124,7 @@ class Machine(Struct, frozen=True):
             supported=tuple(_supported(table)),
             without=_namespaces(table, "without"),
             namespace_order=_namespaces(table, "namespace-order"),
+            installed=tuple(_installed(table)),
         )
         table.finish()
         return machine
@@ -174,6 +180,8 @@ class Machine(Struct, frozen=True):
         for namespace, features in self.supported:
             lines += ["", f"[supported.{namespace}]"]
             lines += [line for feature, values in features for line in _array(feature, values)]
+        if self.installed:
+            lines += ["", "[installed]", *(f'{project} = "{version}"' for project, version in self.installed)]
         return "\n".join(lines) + "\n"
 
     def ordered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
@@ -280,6 +288,27 @@ def _supported(table: Table) -> Iterator[tuple[str, Features]]:
                         _check(_VALUE, value, features.place(feature))
                     supported.append((feature, values))
             yield namespace, tuple(supported)
+
+
+def _installed(table: Table) -> Iterator[tuple[str, str]]:
+    with table.table("installed", optional=True) as projects:
+        for project in sorted(projects):
+            yield canonicalize_name(project), projects.parsed(project, _release)
+
+
+def pinned(text: str) -> tuple[str, str]:
+    """The project and the version in *text*, as in torch==2.11.1; `HardwareError` if it is something else."""
+    project, equals, version = text.partition("==")
+    if not equals or not is_normalized_name(name := canonicalize_name(project.strip())):
+        raise HardwareError(f"{text!r}: expected a project and its version, as in torch==2.11.1")
+    return name, _release(version)
+
+
+def _release(text: str) -> str:
+    try:
+        return str(Version(text))
+    except InvalidVersion as error:
+        raise HardwareError(f"no version {text!r}; expected one as in 2.11.1") from error
 
 
 def _namespaces(table: Table, key: str) -> tuple[str, ...]:

@@ -14,13 +14,15 @@ https://github.com/wheelnext/nvidia-variant-provider
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import product
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import HardwareError, RecipeError, at
@@ -228,6 +230,8 @@ class Matrix(Struct, frozen=True):
     plain: Plain = Plain.CUDA
     lowest: Cpu | None = None
     requires: tuple[RequiredVersions, ...] = ()
+    # the local version label of the requirements of the plain wheel, where each of them makes variants
+    plain_requires: str | None = None
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -242,8 +246,10 @@ class Matrix(Struct, frozen=True):
 
 
 def read_matrix(table: Table, folder: Path) -> Matrix:
-    plain, lowest = _plain(table)
     with table.table("axes", optional=True) as axes:
+        required = tuple(_required(table, axes))
+        plain_requires = _plain_requires(table, required)
+        plain, lowest = (Plain.CUDA, None) if table.raw("plain") == plain_requires else _plain(table)
         matrix = Matrix(
             cpus=table.parsed_texts("cpu", Cpu.parse, (), unique=True),
             pythons=table.parsed_texts("python", lambda text: interpreter(text, folder), (), unique=True)
@@ -254,7 +260,8 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
             cuda=read_cuda(table, folder) if table.raw("cuda") is not None else (),
             plain=plain,
             lowest=lowest,
-            requires=tuple(_required(table, axes)),
+            requires=required,
+            plain_requires=plain_requires,
         )
     for axis in ("cpu", "python"):
         if table.raw(axis) == []:
@@ -361,6 +368,19 @@ def _required(matrix: Table, axes: Table) -> Iterator[RequiredVersions]:
 def local_label(values: Iterable[tuple[str, str]]) -> str:
     """The local version label of the *values* of ``matrix.requires``: ``torch2.15.numpy2.4``."""
     return ".".join(f"{re.sub('[^a-z0-9]', '', project)}{value}" for project, value in values)
+
+
+def _plain_requires(matrix: Table, required: Sequence[RequiredVersions]) -> str | None:
+    """The label in ``matrix.plain``, by default that of the newest versions; None without variants for *required*."""
+    if matrix.one_of("requires-as", ("local", "variants")) == "local":
+        return None
+    if not required:
+        raise matrix.refuse("requires-as", "would have no effect without matrix.requires: remove it")
+    labels = [
+        local_label(zip((each.project for each in required), versions, strict=True))
+        for versions in product(*(sorted(each.versions, key=Version) for each in required))
+    ]
+    return str(matrix.raw("plain")) if matrix.raw("plain") in labels else labels[-1]
 
 
 def _release(text: str) -> str:

@@ -36,7 +36,7 @@ class Target(Struct, frozen=True):
     """A wheel for one Python and for *cpu* and above, under *label*, or plain if that is None.
 
     It has the code for *gpus* of a build with *cuda*, or all. *requires* are the projects, with versions, that it is
-    built against.
+    built against, *local* is what its own version says of them.
     """
 
     label: str | None
@@ -49,9 +49,10 @@ class Target(Struct, frozen=True):
     cuda: CudaBuild | None = None
     gpus: GpuList | None = None
     requires: tuple[tuple[str, str], ...] = ()
+    local: str = ""
 
     def __str__(self) -> str:
-        return "+".join(filter(None, [self.label or "plain", local_label(self.requires)]))
+        return titled(self.label, self.local)
 
     def is_level_of(self, plain: "Target") -> bool:
         """Whether it differs from *plain*, of the same Python, in a higher CPU level and nothing else."""
@@ -76,6 +77,11 @@ class Target(Struct, frozen=True):
         cuda = (self.cuda.key,) if self.cuda else ()
         choices = (f"{axis}={value}" for axis, value in (*self.choices, *self.requires))
         return (self.python, str(self.cpu), *choices, *cuda)
+
+
+def titled(label: str | None, local: str) -> str:
+    """What people call a wheel: ``x86_64_v3``, ``plain+torch2.15``."""
+    return "+".join(filter(None, [label or "plain", local]))
 
 
 class Draft(Struct, frozen=True):
@@ -133,7 +139,7 @@ def evaluated(
     for point in points:
         families[point.values["python"], *(point.values[each.project] for each in matrix.requires)].append(point)
     targets: list[Target] = []
-    for (python, *versions), members in sorted(families.items(), key=lambda one: matrix.pythons.index(one[0][0])):
+    for (python, *versions), members in sorted(families.items(), key=lambda item: matrix.pythons.index(item[0][0])):
         requires = tuple((each.project, version) for each, version in zip(matrix.requires, versions, strict=True))
         made = [*_Family(matrix, base, groups, values, tuple(members)).targets()]
         # the draft leaves variants to the build backend, so each is a build of its own
@@ -141,11 +147,26 @@ def evaluated(
             Target(draft.label, python, draft.cpu or base, draft.properties, (("variant", draft.label),))
             for draft in mine
         ]
-        targets += [replace(target, requires=requires) for target in made]
+        if matrix.plain_requires:
+            targets += _variants_for(requires, made, has_plain=local_label(requires) == matrix.plain_requires)
+        else:
+            targets += [replace(target, requires=requires, local=local_label(requires)) for target in made]
     _tell_apart(targets)
     if matrix.plain is Plain.HWCAPS:
         _check_levels(targets)
     return tuple(targets)
+
+
+def _variants_for(
+    requires: tuple[tuple[str, str], ...], targets: Iterable[Target], *, has_plain: bool
+) -> Iterator[Target]:
+    """*targets* as variants for *requires* (PEP 850, ABI dependencies), and the plain one as such if it *has_plain*."""
+    properties = tuple(f"abi_dependency :: {project.replace('-', '_')} :: {version}" for project, version in requires)
+    for target in targets:
+        if target.label is None and has_plain:
+            yield replace(target, requires=requires)
+        label = "_".join(filter(None, [local_label(requires), target.label]))
+        yield replace(target, label=label, properties=(*properties, *target.properties), requires=requires)
 
 
 def merged(settings: Settings, more: Settings) -> Settings:

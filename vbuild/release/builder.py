@@ -294,7 +294,9 @@ class Builder(Struct, frozen=True):
         if target.cuda:
             self._check_gpu_code(built, target.cuda.archs, log)
         wheel = without_folders(wheel, folder / "without-folders", built.traces)
-        wheel = with_requirements(wheel, folder / "tied", pins=dict(built.pins), asked=dict(target.requires))
+        wheel = with_requirements(
+            wheel, folder / "tied", pins=dict(built.pins), asked=dict(target.requires), label=target.local
+        )
         if recipe.repair.bill:
             materials = (*self.patches, *built.materials)
             materials += self.natives.materials(job.prefixes) if self.natives else ()

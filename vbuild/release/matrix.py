@@ -53,6 +53,8 @@ from vbuild.release.model import (
 from vbuild.release.publication import published, without_twins
 from vbuild.splitting.request import SplitRequest
 from vbuild.toolchain.toolkit_provision import FORESEEN
+from vbuild.variants.model import Property
+from vbuild.variants.providers import unanswered
 from vbuild.wheel.name import WheelName
 from vbuild.workers.executor import LOCAL, Executor
 
@@ -387,5 +389,10 @@ def _cpu_notes(context: ReleaseContext) -> Iterator[str]:
         others = "glibc 2.33 and newer refuse to load it, and others crash"
         below = others if lowest.machine == "x86_64" else "it crashes"
         yield f"plain: for {lowest}, and installers give it to every {lowest.machine} machine: below that, {below}"
-    if extras := [str(target) for target in context.targets if target.cpu.extras]:
-        yield f"{', '.join(extras)}: uv and other installers choose by level, and take no wheel for single features yet"
+    untaken: dict[str, list[str]] = {}
+    for target in context.targets:
+        for text in target.properties:
+            if why := unanswered([Property.parse(text)]):
+                untaken.setdefault(why, []).append(str(target))
+    for why, titles in untaken.items():
+        yield f"{', '.join(dict.fromkeys(titles))}: no installer takes it by itself: {why}"

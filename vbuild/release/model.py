@@ -20,10 +20,9 @@ from vbuild.files.atomic import LOGS
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
 from vbuild.publishing.lint.index import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
-from vbuild.recipe.matrix import local_label
 from vbuild.recipe.model import AGAINST, Recipe
 from vbuild.recipe.source import Sdist
-from vbuild.recipe.target import Target
+from vbuild.recipe.target import Target, titled
 from vbuild.recipe.variables import masked, masked_setting
 from vbuild.release.cache import BuildCache
 from vbuild.release.report import (
@@ -81,8 +80,7 @@ class Product(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """What people call it: ``x86_64_v3``, ``plain+torch2.15``."""
-        return "+".join(filter(None, [self.label or "plain", local_label(self.target.requires)]))
+        return titled(self.label, self.target.local)
 
     @property
     def size(self) -> int:

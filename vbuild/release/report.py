@@ -34,11 +34,8 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.publishing.lint.index import is_uploadable
 from vbuild.recipe.compiling import CudaBuild, ToolkitSpec
-from vbuild.recipe.matrix import local_label
-from vbuild.recipe.target import Target
+from vbuild.recipe.target import Target, titled
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
-from vbuild.variants.model import Property
-from vbuild.variants.providers import unanswered
 from vbuild.verification.bench import BenchRatio, BenchReport, spelled
 from vbuild.verification.level_emulation import LevelRun
 from vbuild.verification.model import Severity, Verdict, VerifyRule
@@ -93,6 +90,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
     properties: tuple[str, ...]
     choices: dict[str, str]
     requires: dict[str, str]
+    local: str
     gpus: str | None
     compiled_for: str | None
     label: str | None
@@ -106,6 +104,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
             "properties": target.properties,
             "choices": dict(target.choices),
             "requires": dict(target.requires),
+            "local": target.local,
             "gpus": str(target.gpus) if target.gpus else None,
             "compiled_for": str(target.cuda.archs) if target.cuda else None,
             "label": label,
@@ -121,13 +120,14 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
             properties=self.properties,
             choices=tuple(self.choices.items()),
             requires=tuple(self.requires.items()),
+            local=self.local,
             cuda=CudaBuild(spec, GpuList.parse(self.compiled_for)) if self.compiled_for else None,
             gpus=GpuList.parse(self.gpus) if self.gpus else None,
         )
 
     @property
     def title(self) -> str:
-        return "+".join(filter(None, [self.label or "plain", local_label(self.requires.items())]))
+        return titled(self.label, self.local)
 
     @property
     def target_key(self) -> Key:
@@ -571,9 +571,6 @@ def warnings(wheels: Sequence[WheelEntry]) -> tuple[Message, ...]:
         for finding in wheel.verdict.findings:
             if finding.severity is not Severity.NOTE or finding.rule is VerifyRule.PUBLISHED:
                 alike.setdefault(finding.advised, []).append(wheel.title)
-        for text in wheel.properties:
-            if why := unanswered([Property.parse(text)]):
-                alike.setdefault(f"{text}: no installer takes it by itself: {why}", []).append(wheel.title)
     return tuple(Message(what, tuple(dict.fromkeys(titles))) for what, titles in alike.items())
 
 

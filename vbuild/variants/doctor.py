@@ -67,13 +67,14 @@ class Diagnosis(Struct, frozen=True):
 
 def diagnosed_in(folders: list[str], machine: Machine) -> tuple[Diagnosis, ...]:
     """The installed variants in *folders*, unsupported ones first, then by name."""
-    diagnoses: dict[str, Diagnosis | None] = {}
+    installed: dict[str, tuple[str, Path]] = {}
     for folder in dict.fromkeys(folders):
         for dist_info in sorted(Path(folder).glob("*.dist-info")):
             name, _, version = dist_info.name.removesuffix(".dist-info").partition("-")
-            if (project := canonicalize_name(name)) not in diagnoses:  # Python imports from the first folder
-                diagnoses[project] = _diagnosis(project, version, dist_info, machine)
-    variants = filter(None, diagnoses.values())
+            # Python imports from the first folder
+            installed.setdefault(canonicalize_name(name), (version, dist_info))
+    machine = replace(machine, installed=tuple((project, version) for project, (version, _) in installed.items()))
+    variants = filter(None, (_diagnosis(project, *place, machine) for project, place in installed.items()))
     order = (False, None, True)
     return tuple(sorted(variants, key=lambda variant: (order.index(variant.is_supported), variant.project)))
 
@@ -107,16 +108,19 @@ def _verdict(document: Document, machine: Machine) -> tuple[bool | None, str | N
     """Whether *machine* supports the variant, None if vbuild cannot know, and what would be better."""
     verdict: bool | None = True
     better = []
+    others = set()
     for feature in document.variants[0].features:
         values = dict(supported_features(document.metadata, feature.namespace, machine)).get(feature.name, ())
         provider = document.metadata.provider(feature.namespace)
-        listed = provider and (provider.static_properties or machine.features(feature.namespace) is not None)
+        is_abi = document.metadata.is_abi(feature.namespace)
+        listed = is_abi or (provider and provider.static_properties) or machine.features(feature.namespace) is not None
         if not (provider and (listed or is_answered(feature.namespace, provider))):
             verdict = None if verdict else verdict
         elif not set(values) & set(feature.values):
             verdict = False
+            others.add(feature.name if is_abi else "machine")
         elif feature.namespace in _CPUS and values[0] not in feature.values:
             better.append(f"{feature.namespace} :: {feature.name} :: {values[0]}")
     if verdict is False:
-        return verdict, "chosen for another machine, reinstall it without cache"
+        return verdict, f"chosen for another {' and '.join(sorted(others))}, reinstall it without cache"
     return verdict, f"the machine has {', '.join(better)}; if there is a wheel for that, get it" if better else None

@@ -292,6 +292,11 @@ class VariantMetadata(Struct, frozen=True):
     def provider(self, namespace: str) -> VariantProvider | None:
         return dict(self.providers).get(namespace)
 
+    def is_abi(self, namespace: str) -> bool:
+        """Whether its features are distributions that a variant was built against (PEP 850, ABI dependencies)."""
+        provider = self.provider(namespace)
+        return provider is not None and provider.builtin == ABI_DEPENDENCY
+
     def data(self) -> dict[str, Any]:
         keys: dict[str, Any] = {"default-priorities": {"namespace": list(self.namespaces)}}
         if self.providers:

@@ -7,6 +7,7 @@
     nvidia :: sm_arch                      90_real > 90_virtual; of several values one must run
     amd :: gfx_arch                        gfx942; of several values one must be there
     tpu :: present                         true or false
+    abi_dependency :: torch                what is installed: 2.8.1 > 2.8 > 2, each >=2.8.dev0,<2.9.dev0 and so on
 
 Installers carry copies of one version each, and use a copy only if ``requires`` is one specifier, without marker or
 extra, that admits it. Order and values are those of uv 0.13.9 and of wheelnext/nvidia-variant-provider.
@@ -17,6 +18,7 @@ from itertools import islice
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from vbuild.config.requirements import checked_requirement
 from vbuild.errors import VariantError
@@ -84,7 +86,18 @@ def supported(namespace: str, provider: VariantProvider, machine: Machine) -> Fe
         return provider.features
     if (listed := machine.features(namespace)) is not None:
         return listed
+    if provider.builtin == ABI_DEPENDENCY:
+        return tuple((project.replace("-", "_"), _prefixes(version)) for project, version in machine.installed)
     return BUILT_IN[namespace].supported(machine) if is_answered(namespace, provider) else ()
+
+
+def _prefixes(version: str) -> tuple[str, ...]:
+    """The releases that *version* is one of: 2.8.1, 2.8 and 2 for 2.8.1+cu126; none for what is no version."""
+    try:
+        numbers = [str(number) for number in (*Version(version).release, 0, 0)[:3]]
+    except InvalidVersion:
+        return ()
+    return tuple(".".join(numbers[:count]) for count in (3, 2, 1))
 
 
 def is_answered(namespace: str, provider: VariantProvider) -> bool:

@@ -18,10 +18,12 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
+from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
 
 from msgspec import Struct
+from packaging.utils import canonicalize_name
 
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.reading import json_object, read_file
@@ -201,6 +203,12 @@ class Environment(Struct, frozen=True):
                 ),
             )
         )
+
+
+def installed_versions(environment: Path) -> tuple[tuple[str, str], ...]:
+    """The normalised name and the version of each distribution in *environment*."""
+    folders = [str(folder) for folder in Environment.at(environment).folders]
+    return tuple((canonicalize_name(package.name), package.version) for package in distributions(path=folders))
 
 
 def rewrite_listing(listing: Path, data: bytes, changes: Mapping[str, FileRow | None]) -> bytes:

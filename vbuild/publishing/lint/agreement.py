@@ -134,7 +134,10 @@ def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterat
     plain = {wheel.name: wheel for wheel in wheels if wheel.name.variant is None}
     for wheel in others:
         like = plain.get(wheel.name.plain(), first) if wheel.name.variant else first
+        built_against = _built_against(wheel)
         for difference in like.metadata.differences(wheel.metadata):
+            if difference.field == REQUIRES_DIST and built_against.issuperset(_projects(difference)):
+                continue  # it says so among its properties
             is_declared = all(difference.field.lower() in file.metadata.dynamic for file in (like, wheel))
             chosen_by = difference.field in INSTALLER_FIELDS and wheel.name.variant is not None
             is_error = chosen_by and not (is_declared or _is_added(difference, beside))
@@ -145,8 +148,23 @@ def _is_added(difference: MetadataDifference, beside: Collection[str]) -> bool:
     """Whether only requirements differ that a variant alone needs: the vendor's packages, and those *beside*."""
     if difference.field != REQUIRES_DIST:
         return False
-    projects = [required_project(line) or "" for line in (*difference.lacks, *difference.has)]
-    return all(project == TOOLKIT or is_official(project) or project in beside for project in projects)
+    return all(project == TOOLKIT or is_official(project) or project in beside for project in _projects(difference))
+
+
+def _projects(difference: MetadataDifference) -> list[str]:
+    return [required_project(line) or "" for line in (*difference.lacks, *difference.has)]
+
+
+def _built_against(wheel: ReadyWheel) -> frozenset[str]:
+    """The projects that the variant *wheel* was built against (PEP 850, ABI dependencies)."""
+    try:
+        document = Document.of_wheel(wheel.name.variant, wheel.variant_json)
+    except VariantError:
+        return frozenset()  # which is a finding of its own
+    properties = document.variants[0].properties if document else ()
+    return frozenset(
+        prop.feature.replace("_", "-") for prop in properties if document and document.metadata.is_abi(prop.namespace)
+    )
 
 
 def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: MetadataDifference, *, is_error: bool) -> Finding:
