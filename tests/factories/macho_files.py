@@ -57,21 +57,28 @@ def macho(
     rpaths: Sequence[str] = (),
     exports: Sequence[str] = (),
     local: Sequence[str] = (),
+    taken: Sequence[str] = (),
+    oldest: tuple[int, int] | None = None,
     text: bytes = b"",
     signature: int = 0,
 ) -> bytes:
-    """A Mach-O file of 64 bits whose constants are *text*, with symbols of *exports* and *local*, and a UUID."""
+    """A Mach-O file of 64 bits whose constants are *text*, with symbols of *exports*, *local* and *taken*, and a UUID.
+
+    *oldest* is the macOS that it is for.
+    """
     versions = struct.pack("<III", 2, 0x10000, 0x10000)
     commands = [_text_command(_ID, name, versions)] if name else []
     commands += [_text_command(_LOAD, each, versions) for each in needed]
     commands += [_text_command(_WEAK, each, versions) for each in weak]
     commands += [_text_command(_RPATH, each) for each in rpaths]
     commands.append(struct.pack("<II16s", 0x1B, 24, bytes(range(16))))
+    if oldest:
+        commands.append(struct.pack("<IIIIII", 0x32, 24, 1, oldest[0] << 16 | oldest[1] << 8, 0, 0))
     strings = b"\0"
     symbols = b""
-    for group, flags in ((local, 0xE), (exports, 0xF)):
+    for group, flags, section in ((local, 0xE, 1), (exports, 0xF, 1), (taken, 1, 0)):
         for each in group:
-            symbols += struct.pack("<IBBHQ", len(strings), flags, 1, 0, 0)
+            symbols += struct.pack("<IBBHQ", len(strings), flags, section, 0, 0)
             strings += f"_{each}\0".encode()
     constants = text + bytes(-len(text) % 8)
     body = _PAGE + len(constants)
@@ -81,8 +88,10 @@ def macho(
         "<16s16sQQIIIIIIII", b"__const", b"__TEXT", _PAGE, len(constants), _PAGE, 0, 0, 0, 0, 0, 0, 0
     )
     linkedit = struct.pack("<II16sQQQQIIII", 0x19, 72, b"__LINKEDIT", body, _PAGE, body, len(linked), 1, 1, 0, 0)
-    table = struct.pack("<IIIIII", 2, 24, body, len(local) + len(exports), body + len(symbols), len(strings))
-    ranges = struct.pack("<IIIIIIII", 0xB, 80, 0, len(local), len(local), len(exports), 0, 0).ljust(80, b"\0")
+    defined = len(local) + len(exports)
+    table = struct.pack("<IIIIII", 2, 24, body, defined + len(taken), body + len(symbols), len(strings))
+    ranges = struct.pack("<IIIIIIII", 0xB, 80, 0, len(local), len(local), len(exports), defined, len(taken))
+    ranges = ranges.ljust(80, b"\0")
     commands += [segment, linkedit, table, ranges]
     if signature:
         commands.append(struct.pack("<IIII", 0x1D, 16, body + len(symbols) + len(strings), signature))

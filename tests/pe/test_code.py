@@ -136,7 +136,7 @@ def test_what_is_not_understood_is_named_and_not_checked(tmp_path: Path, data: b
     with pytest.raises(BinaryError, match=re.escape(expected)):
         read_code(data)
     verdict = verify(windows_wheel(tmp_path, data))
-    assert verdict.outcome == "not checked"
+    assert verdict.isa == "not checked"
     assert verify(windows_wheel(tmp_path, data), cpu=Cpu.parse("x86-64-v3")).outcome == "failed"
 
 

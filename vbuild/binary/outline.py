@@ -85,7 +85,8 @@ class BinaryOutline(Struct, frozen=True, kw_only=True):
     """A compiled file without its contents.
 
     *delayed* of *needed* are loaded when first called, *weak* ones may be missing. *exports* is None for ELF files. The
-    *halves* of a universal2 file are whole files.
+    *halves* of a universal2 file are whole files. *oldest_os* is of macOS. ELF alone has a *page_size*, the largest
+    that it loads with, bytes of *static_tls*, and may want an executable stack, or write into its code.
     """
 
     format: Format = Format.ELF
@@ -105,6 +106,11 @@ class BinaryOutline(Struct, frozen=True, kw_only=True):
     exports: int | None = None
     is_signed: bool = False
     notes: tuple[str, ...] = ()
+    oldest_os: tuple[int, int] | None = None
+    wants_executable_stack: bool = False
+    page_size: int | None = None
+    has_text_relocations: bool = False
+    static_tls: int = 0
     sections: tuple[SizedSection, ...]
     halves: tuple["Half", ...] = ()
 
@@ -187,6 +193,25 @@ class BinaryLoading(Struct, frozen=True, kw_only=True):
     is_program: bool
     mentioned: frozenset[str]
     own_place: tuple[str, ...] = ()
+
+
+class Import(Struct, frozen=True):
+    """A symbol that a file takes from others; *version* and *library* if it says them."""
+
+    name: str
+    version: str | None = None
+    library: str | None = None
+    is_weak: bool = False
+
+
+class BinaryFacts(Struct, frozen=True):
+    """What a file for one machine wants of its platform; *exported* symbols are of ELF files only."""
+
+    outline: BinaryOutline
+    imports: tuple[Import, ...]
+    modules: tuple[str, ...]
+    is_program: bool
+    exported: frozenset[str] = frozenset()
 
 
 @contextmanager

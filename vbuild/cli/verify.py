@@ -72,7 +72,7 @@ def verify(
     that is promised. Also checks RECORD, and that libraries find each other, also those in required wheels that lie
     beside them. Attestations are files WHEEL.provenance or WHEEL.publish.attestation.
     """
-    from vbuild.verification.level_emulation import LevelReport
+    from vbuild.verification.verify import with_clashes
 
     if (test or allow_builds) and not run:
         raise click.UsageError("--test and --allow-builds go with --run only")
@@ -90,14 +90,14 @@ def verify(
             trust_root=trust_root,
             on_progress=on_progress,
         )
-        verdicts = [*map(judge, wheels)]
+        verdicts = with_clashes(map(judge, wheels))
         levels = partial(vbuild.run_levels, cpu=cpu, test=test, allow_builds=allow_builds)
         runs = (
             [levels(verdict.wheel, processors=verdict.processors, on_progress=on_progress) for verdict in verdicts]
             if run
             else []
         )
-    verdicts[: len(runs)] = map(LevelReport.evidence_for, runs, verdicts)
+    verdicts[: len(runs)] = [ran.evidence_for(verdict) for ran, verdict in zip(runs, verdicts, strict=False)]
     crashes = [ran.crash for ran in runs] or [""] * len(verdicts)
     judged = list(zip(verdicts, crashes, strict=True))
     lines = [line for verdict, crash in judged for line in verdict_lines(verdict, crash=crash)]

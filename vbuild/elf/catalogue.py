@@ -187,6 +187,16 @@ def _entries(*, by_stem: bool = False) -> Mapping[str, tuple[CatalogueEntry, ...
     return {name: tuple(sorted(entries, key=lambda entry: entry.cuda or 0)) for name, entries in by_name.items()}
 
 
+MUSL_MACHINES = frozenset({"x86_64", "aarch64"})
+
+
+@cache
+def musl_symbols() -> frozenset[str]:
+    """What musl defines on any of `MUSL_MACHINES`."""
+    lines = files("vbuild.elf").joinpath("musl-symbols.txt").read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
+
+
 _TAG = re.compile(
     r"(?P<family>linux|manylinux|musllinux)(?P<year>1|2010|2014)?(?:_(?P<major>\d+)_(?P<minor>\d+))?"
     r"_(?P<machine>x86_64|i[3-6]86|aarch64|armv[678]l|ppc64le|ppc64|s390x|riscv64|loongarch64)"

@@ -25,10 +25,10 @@ from msgspec import Struct
 
 from vbuild.binary.code import CodeImage, CodeSection, Symbol
 from vbuild.binary.image import Ranges
-from vbuild.binary.outline import BinaryOutline
+from vbuild.binary.outline import BinaryOutline, Import
 from vbuild.elf.iced import Decoder, is_installed
 from vbuild.elf.image import ElfImage, Section, StringTable
-from vbuild.elf.read import Dynamic, outline_facts
+from vbuild.elf.read import Dynamic, imports_of, outline_facts
 from vbuild.elf.records import (
     HIDDEN,
     LITTLE_64,
@@ -37,7 +37,6 @@ from vbuild.elf.records import (
     STB_LOCAL,
     STB_WEAK,
     STV_MASK,
-    VERSION_NUMBER,
     DynamicTag,
     ElfMachine,
     FileType,
@@ -68,13 +67,6 @@ _FRAME_HEADER = struct.Struct("<BBBBiI")
 _FRAME_ENTRY = struct.Struct("<ii")
 _FRAME_ENCODINGS = (0x03, 0x3B)  # count as udata4; entries as sdata4, relative to the table
 _FDE = struct.Struct("<IIiI")
-
-
-class Import(Struct, frozen=True):
-    name: str
-    version: str | None = None
-    library: str | None = None
-    is_weak: bool = False
 
 
 class Elf(BinaryOutline, frozen=True, kw_only=True):
@@ -120,7 +112,7 @@ class Elf(BinaryOutline, frozen=True, kw_only=True):
                 code=tuple(sorted((*code, *in_data), key=lambda piece: piece.address)),
                 functions=symbols.functions,
                 objects=symbols.objects,
-                imports=_imports(dynamic, symbols),
+                imports=imports_of(dynamic, symbols.undefined),
                 pointers=pointers,
                 import_places=import_places,
                 resolvers=resolvers,
@@ -232,26 +224,6 @@ def _slice(image: ElfImage, span: range) -> bytes:
         size = span.stop - span.start
         raise BinaryError(f"code at {span.start:#x}, {size:#x} bytes long, runs past the end, {image.size:#x}")
     return bytes(image.view(span))
-
-
-def _imports(dynamic: Dynamic, symbols: "SymbolTables") -> tuple[Import, ...]:
-    if not symbols.undefined:
-        return ()
-    versions = {
-        number & VERSION_NUMBER: (need.library, name)
-        for need in dynamic.required("backslashreplace")
-        for _, _, number, name in need.versions
-    }
-    indices: bytes = b""
-    for section in dynamic.image.sections:
-        if section.header.sh_type == SectionType.GNU_VERSYM:
-            indices = bytes(dynamic.image.view(section.span))
-    imports = []
-    for number, name, is_weak in symbols.undefined:
-        index = int.from_bytes(indices[2 * number : 2 * number + 2], "little") & VERSION_NUMBER
-        library, version = versions.get(index, (None, None))
-        imports.append(Import(name, version, library, is_weak))
-    return tuple(imports)
 
 
 def _pointers(

@@ -11,6 +11,8 @@
                PROGBITS without code         "libcuda.so.1": what it may open with dlopen
                                              "/proc/self/maps", and dladdr in DT_SYMTAB: it may ask where it is
                DT_FILTER, DT_AUDIT ...       what the loader opens along with it
+    Facts      PT_GNU_STACK, PT_LOAD, PT_TLS the stack it wants, pages that it loads with, thread-local variables
+               DT_SYMTAB, DT_VERSYM          the symbols it takes, with versions, and those that it gives
 
 The tables are found as the loader finds them, also without section headers, in files of 32 and 64 bits and of either
 byte order; a table that cannot be read is a `BinaryError`.
@@ -21,23 +23,30 @@ https://docs.python.org/3/c-api/extension-modules.html
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, Self, TypeVar
 
 from msgspec import Struct
 
-from vbuild.binary.outline import MODULE, BinaryLoading, BinaryOutline, LoadedName
-from vbuild.elf.image import DynamicRow, ElfImage, Section
+from vbuild.binary.outline import MODULE, BinaryFacts, BinaryLoading, BinaryOutline, Import, LoadedName
+from vbuild.elf.image import DynamicRow, ElfImage, Section, StringTable
 from vbuild.elf.records import (
     ADDRESS_TAGS,
+    DF_STATIC_TLS,
+    DF_TEXTREL,
+    HIDDEN,
     PATH_TAGS,
     STB_LOCAL,
+    STB_WEAK,
     STRING_TAGS,
+    STV_MASK,
     VER_FLG_BASE,
+    VERSION_NUMBER,
     DynamicEntry,
     DynamicTag,
     SectionFlag,
     SectionType,
+    SegmentFlag,
     SegmentType,
     SymbolEntry,
     VersionDefinition,
@@ -72,6 +81,8 @@ _MACHINES = {
     224: "EM_AMDGPU",
 }
 _PPC64 = 21
+# machines whose stack glibc makes executable for a file that does not say which it wants
+_EXECUTABLE_BY_DEFAULT = frozenset({"x86_64", "i686"})
 _TYPES = {0: "ET_NONE", 1: "ET_REL", 2: "ET_EXEC", 3: "ET_DYN"}
 _NT_GNU_BUILD_ID, _NT_GNU_PROPERTY_TYPE_0 = 3, 5
 _ISA_NEEDED, _ISA_USED = 0xC0008002, 0xC0010002
@@ -278,8 +289,12 @@ def outline_facts(image: ElfImage, dynamic: Dynamic) -> dict[str, Any]:
     bits, order = image.encoding
     properties, build_id = _properties(image)
     ppc64 = "ppc64le" if order == "<" else "ppc64"
+    machine = ppc64 if image.machine == _PPC64 else _MACHINES.get(image.machine, str(image.machine))
+    flags = dynamic.value(DynamicTag.FLAGS) or 0
+    stacks = [segment.p_flags for segment in image.segments if segment.p_type == SegmentType.GNU_STACK]
+    tls = sum(segment.p_memsz for segment in image.segments if segment.p_type == SegmentType.TLS)
     return {
-        "machine": ppc64 if image.machine == _PPC64 else _MACHINES.get(image.machine, str(image.machine)),
+        "machine": machine,
         "bits": bits,
         "byte_order": "little" if order == "<" else "big",
         "type": _TYPES.get(image.header.e_type, f"{image.header.e_type:#x}"),
@@ -290,8 +305,58 @@ def outline_facts(image: ElfImage, dynamic: Dynamic) -> dict[str, Any]:
         "isa_needed": _levels(properties.get(_ISA_NEEDED, 0)),
         "isa_used": _levels(properties.get(_ISA_USED, 0)),
         "build_id": build_id,
+        # glibc's own default, stackinfo.h
+        "wants_executable_stack": bool(stacks[-1] & SegmentFlag.X) if stacks else machine in _EXECUTABLE_BY_DEFAULT,
+        # dl-load.c refuses a segment whose alignment is no multiple of a page
+        "page_size": min((load.p_align & -load.p_align for load in image.loads if load.p_align), default=None),
+        "has_text_relocations": bool(flags & DF_TEXTREL) or dynamic.value(DynamicTag.TEXTREL) is not None,
+        "static_tls": tls if flags & DF_STATIC_TLS else 0,
         "sections": image.sections,
     }
+
+
+def read_facts(data: Buffer) -> tuple[BinaryFacts, ...]:
+    """The ELF file *data*; `BinaryError` if it is none or is damaged."""
+    with memoryview(data) as view:
+        image = ElfImage.read(view)
+        dynamic = Dynamic.read(image)
+        outline = Outline(**outline_facts(image, dynamic))
+        names = StringTable(bytes(image.view(dynamic.strings)))
+        undefined, exported = [], set()
+        for number, (name, info, other, section, *_) in enumerate(_dynamic_symbols(dynamic)):
+            if name and not section:
+                undefined.append((number, names.at(name), info >> 4 == STB_WEAK))
+            elif name and info >> 4 != STB_LOCAL and other & STV_MASK not in HIDDEN:
+                exported.add(names.at(name))
+        has_interpreter = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
+        modules = (MODULE.fullmatch(name.encode() + b"\0") for name in exported)
+        return (
+            BinaryFacts(
+                outline,
+                imports_of(dynamic, undefined),
+                tuple(sorted(match[1].decode() for match in modules if match)),
+                outline.type == "ET_EXEC" or (has_interpreter and not outline.soname),
+                frozenset(exported),
+            ),
+        )
+
+
+def imports_of(dynamic: Dynamic, undefined: Sequence[tuple[int, str, bool]]) -> tuple[Import, ...]:
+    """The *undefined* symbols, each with its number and whether it is weak, with their versions."""
+    versions = {
+        number & VERSION_NUMBER: (need.library, name)
+        for need in (dynamic.required("backslashreplace") if undefined else ())
+        for _, _, number, name in need.versions
+    }
+    start = dynamic.offset(DynamicTag.VERSYM) if undefined else None
+    order: Literal["little", "big"] = "little" if dynamic.image.encoding.order == "<" else "big"
+    indices = b"" if start is None else bytes(dynamic.image.data[start : start + 2 * (undefined[-1][0] + 1)])
+    imports = []
+    for number, name, is_weak in undefined:
+        index = int.from_bytes(indices[2 * number : 2 * number + 2], order) & VERSION_NUMBER
+        library, version = versions.get(index, (None, None))
+        imports.append(Import(name, version, library, is_weak))
+    return tuple(imports)
 
 
 def _texts(dynamic: Dynamic, *tags: DynamicTag) -> tuple[str, ...]:
@@ -338,7 +403,7 @@ def _gnu_notes(image: ElfImage) -> Iterator[tuple[int, bytes]]:
             name_size, size, kind = head.unpack_from(image.data, at)
             text = at + head.size + _aligned(name_size, 4)
             if text + size > end:
-                raise BinaryError(f"note at {at:#x} runs past its segment, {end:#x}")
+                break  # tools that move notes may leave the old segment: loaders read on without it
             if bytes(image.data[at + head.size : at + head.size + min(name_size, 4)]) == b"GNU\0":
                 yield kind, bytes(image.data[text : text + size])
             at = text + _aligned(size, 4)

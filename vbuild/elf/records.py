@@ -108,8 +108,10 @@ class DynamicTag(IntEnum):
     SONAME = 14
     RPATH = 15
     REL = 17
+    TEXTREL = 22
     JMPREL = 23
     RUNPATH = 29
+    FLAGS = 30
     RELRSZ = 35
     RELR = 36
     ANDROID_REL = 0x6000000F
@@ -166,6 +168,8 @@ STRING_TAGS = PATH_TAGS | {
     DynamicTag.AUXILIARY,
     DynamicTag.FILTER,
 }
+# DT_FLAGS: it has relocations in code; it takes its thread-local variables to have places since the start
+DF_TEXTREL, DF_STATIC_TLS = 4, 0x10
 # DT_FLAGS_1: a program that can be loaded anywhere
 DF_1_PIE = 0x08000000
 # st_info, its lower four bits: the symbol stands for a section

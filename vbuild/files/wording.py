@@ -51,3 +51,9 @@ def wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
             line = " " * indent
         line += piece
     yield line.rstrip()
+
+
+def shown(names: Sequence[object], most: int = 3) -> str:
+    """``a, b, c and 4 more``"""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more

@@ -6,6 +6,7 @@
     LC_LOAD_DYLIB ...        the libraries that it needs; the weak ones may be missing
     LC_RPATH                 where @rpath leads
     LC_UUID                  the build id
+    LC_BUILD_VERSION         the oldest macOS that it is for, of older linkers LC_VERSION_MIN_MACOSX
     LC_SYMTAB, LC_DYSYMTAB   how many exports, which symbols strip -x takes, PyInit_demo: the Python module demo
     LC_CODE_SIGNATURE        whether it is signed, as all code for arm64 must be
 
@@ -19,7 +20,17 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vbuild.binary.outline import MODULE, BinaryLoading, BinaryOutline, Format, Half, PlainSection, reading_with_lief
+from vbuild.binary.outline import (
+    MODULE,
+    BinaryFacts,
+    BinaryLoading,
+    BinaryOutline,
+    Format,
+    Half,
+    Import,
+    PlainSection,
+    reading_with_lief,
+)
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 from vbuild.macho.linkage import is_system
@@ -32,6 +43,7 @@ _MACHINES = {7: "i386", 0x1000007: "x86_64", 0x100000C: "arm64"}
 _ARM64, _ARM64E = 0x100000C, 2
 _SUBTYPE = 0xFFFFFF  # the rest are flags
 _TYPES = ("OBJECT", "EXECUTE", "FVMLIB", "CORE", "PRELOAD", "DYLIB", "DYLINKER", "BUNDLE", "DYLIB_STUB", "DSYM")
+_EXECUTE = _TYPES.index("EXECUTE") + 1
 _THIN = {b"\xce\xfa\xed\xfe": 32, b"\xcf\xfa\xed\xfe": 64}
 _HEADER = struct.Struct("<4sIIIIII")
 # big-endian: cputype, cpusubtype, offset, size, align
@@ -39,7 +51,7 @@ _FAT = {b"\xca\xfe\xba\xbe": struct.Struct(">IIIII"), b"\xca\xfe\xba\xbf": struc
 # the names of more symbols are not looked at
 _MOST_HALVES, _MOST_COMMANDS, _MOST_SYMBOLS = 16, 1 << 22, 1 << 22
 _SYMBOL = {32: struct.Struct("<IBBHI"), 64: struct.Struct("<IBBHQ")}
-_IS_STAB, _TYPE, _IN_SECTION = 0xE0, 0x0E, 0x0E
+_IS_STAB, _TYPE, _IN_SECTION, _IS_EXTERNAL, _IS_WEAK = 0xE0, 0x0E, 0x0E, 1, 0x40
 _LONGEST = 255
 _MODULE = re.compile(rb"\0_" + MODULE.pattern)
 _WITH_TEXT = frozenset({"__cstring", "__const", "__data", "__ustring"})
@@ -84,6 +96,9 @@ class _MachoFile:
         """Read every value of *binary* that is needed: lief raises here what it cannot give."""
         self.libraries: list[tuple[str, str]] = [(library.command.name, library.name) for library in binary.libraries]
         self.rpaths: list[str] = [rpath.path for rpath in binary.rpaths]
+        versions = [binary.build_version.minos] if binary.build_version else []
+        versions += [binary.version_min.version] if binary.version_min else []
+        self.oldest_os: tuple[int, int] | None = next(((int(major), int(minor)) for major, minor, *_ in versions), None)
         self.uuid = bytes(binary.uuid.uuid).hex() if binary.uuid else None
         self.segments = [
             (_text(segment.name), int(segment.file_offset), int(segment.file_size)) for segment in binary.segments
@@ -150,6 +165,16 @@ class _MachoFile:
                 yield wanted.pop(row[0])
 
     @property
+    def imports(self) -> Iterator[Import]:
+        start, size = self.names
+        for name, kind, _, description, _ in self._symbols(0, min(self.symbols[1], _MOST_SYMBOLS)):
+            if kind & (_IS_STAB | _TYPE) == 0 and kind & _IS_EXTERNAL and name < size:
+                text = bytes(self.data[start + name : start + min(name + _LONGEST, size)]).partition(b"\0")[0]
+                # C's names begin with an underscore
+                plain = text.decode("utf-8", "backslashreplace").removeprefix("_")
+                yield Import(plain, is_weak=bool(description & _IS_WEAK))
+
+    @property
     def mentioned(self) -> Iterator[str]:
         for name, start, size in self.sections:
             with self.data[start : start + size] as text:
@@ -174,6 +199,7 @@ class _MachoFile:
             build_id=self.uuid,
             exports=sum(1 for _ in self._exported),
             is_signed=self.signature is not None,
+            oldest_os=self.oldest_os,
             sections=tuple(self._parts()),
         )
 
@@ -213,6 +239,15 @@ def read_loading(data: Buffer) -> BinaryLoading:
             modules=tuple(dict.fromkeys(name for _, file in files for name in file.modules)),
             is_program=outline.type == "MH_EXECUTE",
             mentioned=frozenset(name for name in mentioned - known if not is_system(name)),
+        )
+
+
+def read_facts(data: Buffer) -> tuple[BinaryFacts, ...]:
+    """The files in the Mach-O file *data*, thin or fat; `BinaryError` if it is none or is damaged."""
+    with memoryview(data) as view:
+        return tuple(
+            BinaryFacts(file.outline, tuple(file.imports), tuple(file.modules), file.kind == _EXECUTE)
+            for _, file in _files(view)
         )
 
 

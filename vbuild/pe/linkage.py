@@ -37,14 +37,17 @@ _NAMES = """
     xaudio2_8 xaudio2_9 xinput1_4 xinput9_1_0 xmllite xolehlp
 """
 _SYSTEM = frozenset(f"{name}.dll" for name in _NAMES.split()) | {"winspool.drv", "ntoskrnl.exe"}
-# of the display driver, with the loaders of OpenCL and Vulkan
-_DRIVER = frozenset(
-    ("nvcuda.dll", "nvml.dll", "nvcuvid.dll", "nvencodeapi64.dll", "nvapi64.dll", "opencl.dll", "vulkan-1.dll")
-)
+_DRIVER = frozenset({"nvcuda.dll", "nvml.dll", "nvcuvid.dll", "nvencodeapi64.dll", "nvapi64.dll"})
+# which drivers bring, and packages too
+_DRIVER_LOADERS = frozenset({"opencl.dll", "vulkan-1.dll"})
 
 
 def is_system(name: str) -> bool:
     return name.lower() in _SYSTEM or _GIVEN.fullmatch(name.lower()) is not None
+
+
+def is_driver(name: str) -> bool:
+    return name.lower() in _DRIVER
 
 
 def edges_of(
@@ -70,7 +73,7 @@ def edges_of(
                 yield Edge(path, name, Via.ADDED, in_added)
             elif is_system(name):
                 yield Edge(path, name, Via.PLATFORM, None)
-            elif name.lower() in _DRIVER:
+            elif is_driver(name) or name.lower() in _DRIVER_LOADERS:
                 yield Edge(path, name, Via.DRIVER, None)
             elif fitting:
                 nearest = min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home))

@@ -18,7 +18,16 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from vbuild.binary.outline import MODULE, BinaryLoading, BinaryOutline, Format, PlainSection, reading_with_lief
+from vbuild.binary.outline import (
+    MODULE,
+    BinaryFacts,
+    BinaryLoading,
+    BinaryOutline,
+    Format,
+    Import,
+    PlainSection,
+    reading_with_lief,
+)
 from vbuild.errors import BinaryError
 from vbuild.files.records import U32, Buffer, Packed
 from vbuild.pe.image import CoffHeader, DebugEntry, Directory, coff_place
@@ -40,6 +49,7 @@ _NUMBER, _ADDRESS = struct.Struct("<I"), struct.Struct("<Q")
 _MOST_EXPORTS, _MOST_LIBRARIES, _MOST_DEBUG, _LONGEST = 1 << 16, 4096, 1 << 12, 255
 _DEBUG_NAMES = (".debug_", ".zdebug_", ".stab")
 UPX = "UPX0"
+DOTNET = ".NET assembly: its code is not a processor's"
 PACKED = "packed by UPX: what it unpacks is not read"
 # GPU code of hundreds of MB, and tables
 _WITHOUT_TEXT = frozenset({".nv_fatb", "__nv_rel", ".hip_fat", ".pdata", ".xdata", ".reloc", ".rsrc", ".edata"})
@@ -183,18 +193,38 @@ class _PeFile:
             raise BinaryError(f"name at {start:#x}, which does not end within {_LONGEST} bytes")
         return text.decode("utf-8", "backslashreplace")
 
-    def libraries(self, number: int, kind: type[_Import] | type[_DelayedImport]) -> tuple[str, ...]:
+    def _libraries(self, number: int, kind: type[_Import] | type[_DelayedImport]) -> Iterator[tuple[str, int]]:
+        """Each DLL, and the address of the table of the symbols that are taken from it."""
         if (start := self.directory(number)) is None:
-            return ()
-        names: dict[str, None] = {}
+            return
         for offset in range(start, start + _MOST_LIBRARIES * kind.layout.size, kind.layout.size):
             row = kind.parse(self.data, offset)
             if not row.name:
-                return tuple(names)
+                return
             # Visual C++ 6 wrote addresses that have the base in them
-            is_absolute = isinstance(row, _DelayedImport) and not row.attributes & 1
-            names[self.text(row.name - self.base if is_absolute else row.name)] = None
+            base = self.base if isinstance(row, _DelayedImport) and not row.attributes & 1 else 0
+            symbols = row.names if isinstance(row, _DelayedImport) else row.lookup or row.addresses
+            yield self.text(row.name - base), symbols - base if symbols else 0
         raise BinaryError(f"imports from more than {_MOST_LIBRARIES} DLLs")
+
+    def libraries(self, number: int, kind: type[_Import] | type[_DelayedImport]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for name, _ in self._libraries(number, kind)))
+
+    @property
+    def imports(self) -> Iterator[Import]:
+        """The symbols that it takes by name."""
+        layout = _ADDRESS if self.bits > _NUMBER.size * 8 else _NUMBER
+        tables = (*self._libraries(Directory.IMPORT, _Import), *self._libraries(Directory.DELAY_IMPORT, _DelayedImport))
+        for library, address in tables:
+            start = self.offset(address) if address else len(self.data)
+            for offset in range(start, min(start + layout.size * _MOST_EXPORTS, len(self.data)), layout.size):
+                if not (symbol := self.number(offset, layout)):
+                    break
+                # the highest bit says that it is a number
+                if not symbol >> layout.size * 8 - 1:
+                    name_at = self.offset(symbol + 2)
+                    name = bytes(self.data[name_at : name_at + _LONGEST]).partition(b"\0")[0]
+                    yield Import(name.decode("utf-8", "backslashreplace"), library=library)
 
     @property
     def exports(self) -> _ExportDirectory | None:
@@ -258,7 +288,7 @@ class _PeFile:
         delayed = self.libraries(Directory.DELAY_IMPORT, _DelayedImport)
         notes: tuple[str, ...] = (PACKED,) if self.is_packed else ()
         if self.directory(Directory.CLR) is not None:
-            notes += (".NET assembly: its code is not a processor's",)
+            notes += (DOTNET,)
         symbols = PlainSection("(symbols)", len(self.symbols), is_loaded=False, is_symbols=True)
         certificates = PlainSection("(certificates)", len(self.certificates), is_loaded=False)
         # numbers that were left out have no address
@@ -300,3 +330,11 @@ def read_loading(data: Buffer) -> BinaryLoading:
             is_program=outline.type == "EXE",
             mentioned=frozenset(name for name in file.mentioned if name.lower() not in known),
         )
+
+
+def read_facts(data: Buffer) -> tuple[BinaryFacts, ...]:
+    """The PE file *data*; `BinaryError` if it is none or is damaged."""
+    with memoryview(data) as view:
+        file = _PeFile(view)
+        outline = file.outline
+        return (BinaryFacts(outline, tuple(file.imports), tuple(file.modules), outline.type == "EXE"),)

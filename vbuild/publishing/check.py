@@ -18,8 +18,10 @@ from vbuild.publishing.conda import channel as conda
 from vbuild.publishing.hwcaps import plan as hwcaps
 from vbuild.publishing.lint.agreement import collisions, label_problems, metadata_problems, sdist_problems
 from vbuild.publishing.lint.files import (
+    broken_tags,
     files_in,
     lacking_companions,
+    library_clashes,
     releases_among,
     served_problems,
     spelling_twins,
@@ -114,9 +116,11 @@ def _checked(place: Path | str, terms: IndexRules) -> Checklist:
         *spelling_twins(releases),
         *totals(releases, terms),
         *collisions(releases),
+        *library_clashes(releases),
     ]
     for release in releases:
         problems += refusals(release, terms)
+        problems += broken_tags(release)
         problems += label_problems(release)
         problems += lacking_companions(release, releases=releases)
         problems += metadata_problems(release, beside=beside - {release.project})

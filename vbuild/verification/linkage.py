@@ -20,24 +20,32 @@ from packaging.utils import canonicalize_name
 from vbuild.binary.linkage import Edge, Via
 from vbuild.config.requirements import read_requirement
 from vbuild.dispatch.module import MODULE_ENTRIES
-from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver, platforms_in
+from vbuild.elf.catalogue import (
+    MUSL_MACHINES,
+    PlatformPolicy,
+    by_soname,
+    framework,
+    is_driver,
+    musl_symbols,
+    platforms_in,
+)
 from vbuild.elf.code import Elf
 from vbuild.elf.linkage import ORIGIN_TOKEN, edges_of, search_folders
-from vbuild.files.wording import counted
+from vbuild.files.wording import counted, shown
 from vbuild.verification.model import Finding, Severity, VerifyRule
 from vbuild.verification.required import Fetch, RequiredWheel, required_wheels
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import LIBS
 
-_WRITABLE_BY_ALL = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - refused, not used
 _SHOWN = 4
+_WRITABLE_BY_ALL = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - refused, not used
 # operators that leave later versions out
 _CLOSED = frozenset({"==", "===", "~=", "<", "<="})
 _FOUND = frozenset({Via.OWN, Via.INHERITED, Via.PLATFORM})
 _WITHIN = frozenset({Via.OWN, Via.INHERITED})
-# libraries that give each symbol a version; what Python defines
+# libraries that give each symbol a version, and musl, whose symbols are known; what Python defines
 _VERSIONING = re.compile(
-    r"(?:lib(?:c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|cudart)|ld-linux[\w-]*)\.so\.\d+$|libpython3"
+    r"(?:lib(?:c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|cudart)|ld-linux[\w-]*)\.so\.\d+$|libpython3|lib(c\.musl-\w+\.so\.1|c\.so)$"
 )
 _OF_PYTHON = re.compile(r"_?Py")
 
@@ -66,6 +74,9 @@ class LinkageCheck:
         for edge in edges_of(everything, self._platforms):
             self._edges[edge.consumer].append(edge)
         self._is_glibc = bool(platforms) and all(platform.glibc for platform in platforms)
+        self._is_musl = bool(platforms) and all(
+            platform.tag.startswith("musl") and platform.machine in MUSL_MACHINES for platform in platforms
+        )
         self._given = frozenset().union(*(elf.exported for elf in everything.values()))
         # who has a library of that name, and in which folders
         self._homes: dict[str, dict[str, str]] = {}
@@ -175,7 +186,7 @@ class LinkageCheck:
                 if symbol.version and platform.has(symbol.library or "") and not platform.has_version(symbol.version):
                     late.setdefault(symbol.version, []).append(symbol.name)
             if late and platform.promises:
-                newest = ", ".join(f"{version} ({_first(names)})" for version, names in sorted(late.items()))
+                newest = ", ".join(f"{version} ({shown(names, _SHOWN)})" for version, names in sorted(late.items()))
                 what = f"needs symbols that are newer than {platform.tag}: {newest}"
                 yield Finding(Severity.ERROR, VerifyRule.SYMBOL_VERSION, (path,), what)
 
@@ -183,22 +194,26 @@ class LinkageCheck:
         """What no library defines that *elf* is loaded with, if all that it needs is known.
 
         CPython binds each symbol when it loads a module. Libraries of glibc, gcc and CUDA give each a version, but
-        modules not linked with glibc's get them through Python: names are this machine's.
+        modules not linked with glibc's get them through Python: names are this machine's. Of musl the names are known,
+        and those with two underscores in front are a C library's or compiler's: no package brings them.
         """
         needed = {edge.name for edge in self._edges[path] if edge.via not in _WITHIN}
-        if not self._is_glibc or not all(map(_VERSIONING.match, needed)):
+        if not (self._is_glibc or self._is_musl) or not all(map(_VERSIONING.match, needed)):
             return
         names = [
             symbol.name
             for symbol in elf.imports
             if not (symbol.version or symbol.is_weak or symbol.name in self._given or _OF_PYTHON.match(symbol.name))
         ]
-        system = _system_libraries() if names else ()
-        names = [name for name in names if not any(hasattr(library, name) for library in system)]
-        if not names or not system:
+        names = sorted({*names} - musl_symbols() if self._is_musl else _not_of_this_system(names))
+        if not names:
             return
-        what = f"needs symbols that no library of the wheel or of the platform has: {_first(sorted(names))}"
-        if not self._requires and any(name.startswith(MODULE_ENTRIES) for name in elf.exported):
+        what = f"needs symbols that no library of the wheel or of the platform has: {shown(names, _SHOWN)}"
+        is_module = any(name.startswith(MODULE_ENTRIES) for name in elf.exported)
+        if self._is_musl and (reserved := [name for name in names if name.startswith("__")]):
+            what, advice = f"needs symbols that musl does not have: {shown(reserved, _SHOWN)}", "compile it for musl"
+            yield Finding(Severity.ERROR, VerifyRule.UNDEFINED, (path,), what, advice)
+        elif not self._requires and is_module:
             advice = "the module cannot be imported; link the library or compile the file that defines them"
             yield Finding(Severity.ERROR, VerifyRule.UNDEFINED, (path,), what, advice)
         else:
@@ -213,6 +228,11 @@ def _system_libraries() -> tuple[ctypes.CDLL, ...]:
         return tuple(map(ctypes.CDLL, ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libutil.so.1")))
     except OSError:
         return ()
+
+
+def _not_of_this_system(names: Sequence[str]) -> list[str]:
+    system = _system_libraries() if names else ()
+    return [name for name in names if system and not any(hasattr(library, name) for library in system)]
 
 
 def _rpath_findings(path: str, elf: Elf) -> Iterator[Finding]:
@@ -231,7 +251,3 @@ def _rpath_findings(path: str, elf: Elf) -> Iterator[Finding]:
                 yield Finding(
                     Severity.WARNING, VerifyRule.RPATH, (path,), f"{what}: a path of the machine it was built on"
                 )
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -37,10 +37,15 @@ class VerifyRule(StrEnum):
     """The promise that a finding is about."""
 
     ARCHIVE = "archive"
+    ABI = "abi"
     ATTESTATION = "attestation"
     VARIANT = "variant"
     CLAIM = "claim"
+    CLASH = "soname-clash"
+    DRIVER = "driver"
     ELF = "elf"
+    EXECUTABLE_STACK = "executable-stack"
+    FILE_NAME = "file-name"
     HWCAPS = "hwcaps"
     ISA_ABOVE = "isa-above"
     ISA_DOUBTFUL = "isa-doubtful"
@@ -50,7 +55,9 @@ class VerifyRule(StrEnum):
     ISA_NOTE = "isa-note"
     ISA_UNCHECKED = "isa-unchecked"
     MACHINE = "machine"
+    MINIMUM_OS = "minimum-os"
     NEEDED = "needed"
+    PAGES = "pages"
     PUBLISHED = "published"
     PURE = "pure"
     EXTENSION = "extension"
@@ -62,9 +69,13 @@ class VerifyRule(StrEnum):
     GPU_PTX = "gpu-ptx"
     RPATH = "rpath"
     SBOM = "sbom"
+    STATIC_TLS = "static-tls"
     SYMBOL_VERSION = "symbol-version"
+    TAG = "tag"
+    TEXTREL = "textrel"
     UNDEFINED = "undefined"
     UNPINNED = "unpinned"
+    UNREAD = "unread"
 
 
 # what the name of a processor follows in a doubt
@@ -233,11 +244,23 @@ class LibraryGpus(Struct, frozen=True):
         )
 
 
+class SharedLibrary(Struct, frozen=True):
+    """A library that files of its wheel need by *name*, so that one of another wheel may be taken instead.
+
+    It *is_compatible* if its maker, or the platform, promises that another of that name will do.
+    """
+
+    name: str
+    path: str
+    digest: str
+    is_compatible: bool
+
+
 class Verdict(Struct, frozen=True):
     """Whether a wheel keeps what its name and metadata promise: the level it was checked for, and all findings.
 
     *claimed*: the wheel or the caller named that level; otherwise it is the baseline. *gpus* are the libraries with GPU
-    code, *claimed_gpus* the GPUs that the wheel's variant names.
+    code, *claimed_gpus* the GPUs that the wheel's variant names, *shared* what other wheels may replace.
     """
 
     wheel: Path
@@ -247,6 +270,7 @@ class Verdict(Struct, frozen=True):
     libraries: tuple[LibraryIsa, ...]
     gpus: tuple[LibraryGpus, ...] = ()
     claimed_gpus: tuple[str, ...] = ()
+    shared: tuple[SharedLibrary, ...] = ()
 
     @property
     def failed(self) -> bool:

@@ -5,10 +5,8 @@
 
 What tags mean for the binaries:
 
-    any, Root-Is-Purelib   no binaries at all
-    x86_64, aarch64 ...    binaries for that machine
-    cp311, abi3, none      extension modules that such a Python imports
-    what the loader needs  `vbuild.verification.linkage`
+    what each part promises   `vbuild.verification.promises`
+    what the loader needs     `vbuild.verification.linkage`
 
 Every fault becomes a finding; a wheel that cannot be read at all raises an error.
 """
@@ -24,10 +22,11 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from vbuild.binary.outline import Format
+from vbuild.binary.outline import BinaryFacts, Format
 from vbuild.dispatch.regions import processes
-from vbuild.elf.catalogue import is_shared_object, platforms_in
+from vbuild.elf.catalogue import is_shared_object
 from vbuild.elf.code import CodeFile, Elf
 from vbuild.elf.image import ElfImage
 from vbuild.elf.linkage import level_of
@@ -46,6 +45,7 @@ from vbuild.verification.gpu_code import DEVICE_SECTIONS, GpuClaim, GpuCodeCheck
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.linkage import LinkageCheck
 from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule, is_grafted
+from vbuild.verification.promises import broken_promises, clashes, facts_of, is_foreign, shared_libraries, unchecked
 from vbuild.verification.python_tests import is_python_code, python_code
 from vbuild.verification.required import Fetch
 from vbuild.wheel.archive import Wheel, open_wheel, peek
@@ -88,7 +88,7 @@ def verify(
         libraries = contents.libraries
         findings = [*contents.findings, *claims.findings]
         findings += (Finding(Severity.WARNING, VerifyRule.ARCHIVE, (path,), what) for path, what in source.warnings())
-        findings += content_findings(source, libraries)
+        findings += broken_promises(source, contents.facts)
         findings += (
             Finding(Severity.ERROR, VerifyRule.SBOM, (path_of(source.dist_info),), what)
             for what in contradictions(source)
@@ -124,7 +124,20 @@ def verify(
         tuple(isas),
         tuple(gpu_code.libraries()),
         claims.gpus.values,
+        shared_libraries(source, contents.facts),
     )
+
+
+def with_clashes(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The *verdicts* of wheels that go into one environment, with what of one stands in for another's library."""
+    judged = list(verdicts)
+    pairs = [(WheelName.parse(verdict.wheel.name), verdict.shared) for verdict in judged]
+    for number, other, finding in clashes(pairs):
+        for own, its in ((number, other), (other, number)):
+            place = finding.places[own != number]
+            found = replace(finding, places=(place,), what=finding.what.format(judged[its].wheel.name))
+            judged[own] = replace(judged[own], findings=(found, *judged[own].findings))
+    return judged
 
 
 def _by_machine(claim: Claim, files: Mapping[str, CodeFile]) -> Iterator[tuple[Claim, Mapping[str, CodeFile]]]:
@@ -180,16 +193,16 @@ def pattern(text: str | re.Pattern[str]) -> re.Pattern[str]:
 HALF = " ("
 _FATBIN = re.compile(re.escape(MAGIC_BYTES))
 _SYSTEMS = {Format.PE: "Windows files (PE)", Format.MACHO: "macOS files (Mach-O)"}
-_LOADED_BY = {Format.PE: "windows", Format.MACHO: "macos"}
 
 
 @dataclass(slots=True)
 class _Contents:
-    """The ELF files of a wheel, other code, the GPU code in both, and why something is *unread*, by path.
+    """The ELF files of a wheel, other code, *facts* of both, their GPU code, and why something is *unread*, by path.
 
     *foreign* files are for other systems.
     """
 
+    facts: dict[str, tuple[BinaryFacts, ...]] = field(default_factory=dict)
     libraries: dict[str, Elf] = field(default_factory=dict)
     others: dict[str, Format] = field(default_factory=dict)
     images: dict[str, CodeFile] = field(default_factory=dict)
@@ -210,9 +223,15 @@ class _Contents:
                         pass
                     continue
                 with wheel.mapped(member) as data:
-                    if wheel.name.systems and _LOADED_BY.get(kind) not in {None, *wheel.name.systems}:
+                    if is_foreign(wheel.name, kind):
                         contents.foreign[member.path] = kind
-                    elif kind is Format.ELF:
+                        continue
+                    try:
+                        contents.facts[member.path] = facts_of(kind, data)
+                    except BinaryError as error:
+                        # of ELF files the reader of code says the same
+                        contents.findings += [unchecked(member.path, error)] if kind is not Format.ELF else []
+                    if kind is Format.ELF:
                         contents._read(member.path, data)
                     else:
                         contents._read_other(member.path, data, kind)
@@ -360,46 +379,3 @@ def _finder(wheel: Path) -> Iterator[Callable[[str], CodeFile | None]]:
             return library
 
         yield find
-
-
-# foo.cpython-311-x86_64-linux-gnu.so: only that Python looks for it (PEP 3149)
-_TAGGED = re.compile(r"\.cpython-(?P<version>\d+)(?P<flags>[a-z]*)-[\w-]+\.so$")
-_ABI_TAG = re.compile(r"cp(?P<module>\d+[a-z]*)")
-# i386 to i686, armv6l to armv8l: one instruction set to ELF
-_KINDS = (re.compile(r"i[3-6]86"), re.compile(r"armv[678]l"))
-
-
-def content_findings(wheel: Wheel, libraries: Mapping[str, Elf]) -> Iterator[Finding]:
-    linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
-    if linked and "any" in wheel.name.platform.split("."):
-        what = f"{len(linked)} binaries, {next(iter(linked))} first, in a wheel for any platform"
-        yield Finding(Severity.ERROR, VerifyRule.PURE, (), f"{what}; expected a platform tag")
-    elif linked and wheel.wheel_file().root_is_purelib:
-        what = "Root-Is-Purelib is true in a wheel with binaries; expected false (they belong to the platform's folder)"
-        yield Finding(Severity.WARNING, VerifyRule.PURE, (), what)
-    machines = {platform.machine for platform in platforms_in(wheel.name.platform)}
-    for path, elf in linked.items():
-        if machines and not any(
-            tag == elf.machine or any(kind.fullmatch(tag) and kind.fullmatch(elf.machine) for kind in _KINDS)
-            for tag in machines
-        ):
-            what = f"code for {elf.machine} in a wheel for {', '.join(sorted(machines))}"
-            yield Finding(Severity.ERROR, VerifyRule.MACHINE, (path,), what)
-    yield from _module_findings(wheel, linked)
-
-
-def _module_findings(wheel: Wheel, paths: Iterable[str]) -> Iterator[Finding]:
-    modules: dict[str, dict[str, str]] = {}
-    for path in paths:
-        if match := _TAGGED.search(path):
-            modules.setdefault(path[: match.start()], {})[match["version"] + match["flags"]] = path
-    abis = wheel.name.abi.split(".")
-    exact = {found["module"] for abi in abis if (found := _ABI_TAG.fullmatch(abi))}
-    for copies in modules.values():
-        module, path = next(iter(copies.items()))
-        what = f"an extension module of CPython {module} only, in a wheel for {wheel.name.python}-{wheel.name.abi}"
-        if exact and exact.isdisjoint(copies):
-            yield Finding(Severity.ERROR, VerifyRule.EXTENSION, (path,), f"{what}, which does not look for it")
-        elif not exact and len(copies) == 1:
-            what += "; expected .abi3.so, or a copy for each"
-            yield Finding(Severity.WARNING, VerifyRule.EXTENSION, (path,), what)

@@ -8,7 +8,7 @@ import pytest
 from packaging import tags
 
 from vbuild.publishing.lint.index import is_bare_linux, is_taken
-from vbuild.publishing.lint.metadata import machine, serves
+from vbuild.wheel.slots import machine, serves
 
 TAKEN = [
     "any",

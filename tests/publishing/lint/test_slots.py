@@ -3,8 +3,8 @@
 import pytest
 from packaging.tags import compatible_tags, cpython_tags
 
-from vbuild.publishing.lint.metadata import FileSlot, covers, slots
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.slots import FileSlot, covers, slots
 
 LINUX = "manylinux_2_28_x86_64"
 

@@ -47,9 +47,9 @@ from vbuild.elf.interface import Interface, Versioned, digest
 from vbuild.elf.linkage import GLIBC_HWCAPS, soname_fault
 from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, at
+from vbuild.files.wording import shown
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.pool import ProcessPool
-from vbuild.publishing.lint.metadata import shown
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
 from vbuild.verification.levels import Claim, Levels

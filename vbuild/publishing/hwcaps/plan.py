@@ -62,6 +62,7 @@ from vbuild.elf.linkage import (
 from vbuild.elf.surgery.relink import Relink
 from vbuild.elf.write import loader_stub
 from vbuild.errors import RepackageError, VbuildError, at
+from vbuild.files.wording import shown
 from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.publishing.hwcaps.join import (
     BASELINE,
@@ -77,7 +78,6 @@ from vbuild.publishing.hwcaps.join import (
     with_and_without_versions,
 )
 from vbuild.publishing.lint.index import index_problems, layout_problem, wheels_in
-from vbuild.publishing.lint.metadata import shown
 from vbuild.publishing.model import (
     ConsumerUse,
     Copied,

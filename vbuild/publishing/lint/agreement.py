@@ -33,21 +33,20 @@ from packaging.version import InvalidVersion, Version
 from vbuild.config.requirements import applies, read_requirement, required_project, spelled
 from vbuild.elf.catalogue import TOOLKIT, is_official
 from vbuild.errors import FetchError, VariantError, WheelError, at
+from vbuild.files.wording import shown
 from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel
 from vbuild.publishing.lint.index import IndexRules
 from vbuild.publishing.lint.metadata import (
     INSTALLER_FIELDS,
     REQUIRES_DIST,
-    FileSlot,
     MetadataDifference,
-    covers,
-    shown,
 )
 from vbuild.publishing.model import PublishRule
 from vbuild.variants.document import Document, combine
 from vbuild.variants.providers import check_values
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import VARIANT_JSON
+from vbuild.wheel.slots import FileSlot, covers, meet
 
 
 def metadata_problems(release: LintedRelease, *, beside: Collection[str]) -> Iterator[Finding]:
@@ -195,10 +194,6 @@ class _Group:
     wheels: list[ReadyWheel] = field(default_factory=list)
     installs: dict[str, str] = field(default_factory=dict)
 
-    def meets(self, other: "_Group") -> bool:
-        pairs = ((slot, other_slot) for slot in self.slots for other_slot in other.slots)
-        return any(slot.serves(other_slot) or other_slot.serves(slot) for slot, other_slot in pairs)
-
 
 def collisions(releases: Iterable[LintedRelease]) -> Iterator[Finding]:
     """The projects among *releases* that install the same files; those that are linked so are named together."""
@@ -258,7 +253,7 @@ def _meetings(
     for pair, several in keys_of.items():
         group, other_group = (groups[number] for number in pair)
         files = (path for owners in several for path in paths[owners])
-        if group.project == other_group.project or not group.meets(other_group):
+        if group.project == other_group.project or not meet(group.slots, other_group.slots):
             continue
         # a package of several distributions has the same __init__.py in each
         if not all(basename(path) == _INIT and group.installs[path] == other_group.installs[path] for path in files):

@@ -21,20 +21,23 @@ from pathlib import Path
 from typing import BinaryIO, Self, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
 
 from vbuild.config.requirements import read_requirement
 from vbuild.errors import FetchError, RepackageError, VbuildError, at
 from vbuild.index_client.located import LocatedFile
-from vbuild.publishing.lint.metadata import FileSlot, MetadataView, metadata_view, slots, spelled_value
+from vbuild.publishing.lint.metadata import MetadataView, metadata_view, spelled_value
 from vbuild.publishing.model import PublishRule
-from vbuild.verification.model import Finding, Severity
+from vbuild.verification.model import Finding, Severity, SharedLibrary
+from vbuild.verification.promises import broken_promises, clashes, compiled_files, shared_libraries
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import LIBS, VARIANT_JSON, is_companion, is_dist_info
 from vbuild.wheel.name import VARIANTS_JSON, WheelName, escaped
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.sdist import LARGEST, PKG_INFO, SUFFIX, below_top, reading, release_of
+from vbuild.wheel.slots import FileSlot, slots
 from vbuild.wheel.zip_read import READ_METHODS, ZipMethod, ZipReader
 
 T = TypeVar("T")
@@ -50,7 +53,8 @@ class ReadyWheel:
     """A wheel with all that is checked of it; *size* and *unpacked*, the size of all members, are in bytes.
 
     *methods* are the compressions that not every reader can inflate, *lacks* the files that License-File names in vain,
-    *quirks* the paths of what is wrong in the archive or RECORD, and leaves no doubt.
+    *quirks* the paths of what is wrong in the archive or RECORD, and leaves no doubt. *faults* are promises of its tags
+    that it breaks, *shared* libraries that those of other wheels may replace: on a server compiled files are not read.
     *installs* are its files by installed path, with RECORD's hash, without its ``.dist-info`` folder.
     """
 
@@ -66,6 +70,8 @@ class ReadyWheel:
     lacks: tuple[str, ...]
     is_companion: bool
     quirks: tuple[tuple[str, str], ...] = ()
+    faults: tuple[Finding, ...] = ()
+    shared: tuple[SharedLibrary, ...] = ()
     installs: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     @property
@@ -81,7 +87,9 @@ class ReadyWheel:
         with source.opened() as file, at(source.name):
             wheel = Wheel.verified(Path(source.name), ZipReader(file, is_strict=True))
             methods = {member.header.method for member in wheel.members}
-            if source.path and methods <= READ_METHODS:
+            is_read = source.path is not None and methods <= READ_METHODS
+            files, unread = compiled_files(wheel) if is_read else ({}, ())
+            if is_read:
                 wheel.check()
             member_path = f"{wheel.dist_info}/METADATA"
             data = wheel.read(member_path)
@@ -101,6 +109,8 @@ class ReadyWheel:
                 tuple(file for file in metadata.licenses if not wheel.find(f"{wheel.dist_info}/licenses/{file}")),
                 is_companion(wheel.metadata(), wheel.wheel_file()),
                 tuple(wheel.warnings()),
+                (*unread, *broken_promises(wheel, files)),
+                shared_libraries(wheel, files),
                 dict(_installs(wheel)),
             )
 
@@ -270,6 +280,21 @@ def releases_among(folder: PublishFolder) -> tuple[LintedRelease, ...]:
         )
         for project, version in sorted({*wheels, *sources}, key=lambda key: (key[0], Version(key[1]), key[1]))
     )
+
+
+def broken_tags(release: LintedRelease) -> Iterator[Finding]:
+    """What the tags of its wheels promise in vain, as `vbuild verify` has it; notes are left to that."""
+    for wheel in release.wheels:
+        for fault in wheel.faults:
+            if fault.severity is not Severity.NOTE:
+                yield replace(fault, places=(wheel.file,), what=fault.sentence)
+
+
+def library_clashes(releases: Iterable[LintedRelease]) -> Iterator[Finding]:
+    wheels = [wheel for release in releases for wheel in release.wheels]
+    for number, other, finding in clashes([(wheel.name, wheel.shared) for wheel in wheels]):
+        files = wheels[number].file, wheels[other].file
+        yield replace(finding, places=files, what=finding.what.format("another file"))
 
 
 def served_problems(release: LintedRelease) -> Iterator[Finding]:

@@ -1,0 +1,459 @@
+"""What the tags of a wheel promise of its files, as one table; `vbuild verify` and `vbuild check` both ask it.
+
+    tags, WHEEL   an interpreter that installers know, with that ABI; WHEEL has the tags of the file name
+    cp311, abi3   names of modules that such a Python looks for, and symbols that each of these has
+    macosx_11_0   no file is for a newer macOS only
+    arm64 ...     code for that machine, which loads with all sizes of pages that it has
+    manylinux     no executable stack, which glibc 2.41 and newer refuse to dlopen
+    all           no part of a driver; for Windows no names that it cannot have
+
+The stable ABI is CPython's own list by version, as abi3info has it; what tags exist, packaging knows.
+https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+https://docs.python.org/3/c-api/stable.html and https://peps.python.org/pep-0803/
+glibc 2.41's NEWS, and elf/dl-load.c for pages
+https://learn.microsoft.com/en-us/windows/win32/fileio/naming-a-file
+"""
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import combinations
+from typing import Self
+
+from abi3info import DATAS, FUNCTIONS
+from msgspec import Struct
+from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms, parse_tag
+
+from vbuild.binary.outline import BinaryFacts, Format
+from vbuild.elf.catalogue import PlatformPolicy, by_soname, hashed, is_driver, is_official, platforms_in
+from vbuild.elf.read import read_facts as elf_facts
+from vbuild.errors import BinaryError, WheelError
+from vbuild.files.wording import shown
+from vbuild.macho.read import read_facts as macho_facts
+from vbuild.pe.linkage import is_driver as is_driver_dll
+from vbuild.pe.read import DOTNET
+from vbuild.pe.read import read_facts as pe_facts
+from vbuild.verification.model import Finding, Severity, SharedLibrary, VerifyRule
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.slots import meet, slots
+
+Files = Mapping[str, tuple[BinaryFacts, ...]]
+"""The compiled files of a wheel by path; of a universal2 file one for each machine."""
+
+_READERS = {Format.ELF: elf_facts, Format.PE: pe_facts, Format.MACHO: macho_facts}
+_LOADED_BY = {Format.PE: "windows", Format.MACHO: "macos"}
+_WINDOWS = {"win32": {"x86"}, "win_amd64": {"amd64"}, "win_arm64": {"arm64", "arm64x"}}
+_MACOS = re.compile(r"\bmacosx_(\d+)_(\d+)_(?P<machines>\w+)")
+_MACS = {"universal2": {"arm64", "x86_64"}, "intel": {"x86_64"}, "x86_64": {"x86_64"}, "arm64": {"arm64"}}
+_FIRST_ARM_MACOS = (11, 0)
+# machines whose Linux has larger pages than 4K, too: https://docs.kernel.org/arch/arm64/memory.html
+_LARGEST_PAGE = {"aarch64": 1 << 16, "ppc64le": 1 << 16, "loongarch64": 1 << 16}
+# i386 to i686, armv6l to armv8l: one instruction set to ELF
+_KINDS = (re.compile(r"i[3-6]86"), re.compile(r"armv[678]l"))
+_STABLE, _THREADED = re.compile(r"abi3t?"), re.compile(r"\dt\b")
+_PYTHON = re.compile(r"(?P<kind>cp|py)(?P<major>\d)(?P<minor>\d*)")
+_ABI_TAG = re.compile(r"cp(?P<module>\d+[a-z]*)")
+# foo.cpython-311-x86_64-linux-gnu.so, foo.cp311-win_amd64.pyd: only that Python looks for it (PEP 3149)
+_TAGGED = re.compile(r"\.(?:cpython-|cp)(?P<module>\d+[a-z]*)-(?P<platform>[\w-]+)(?P<suffix>\.so|\.pyd)$")
+_PYTHON_DLL = re.compile(r"python(?P<module>3\d+t?)(_d)?\.dll", re.IGNORECASE)
+# Python has musl in the names of modules since 3.11: https://github.com/python/cpython/issues/87278
+_FIRST_MUSL_NAMES = 311
+_NOT_WINDOWS = re.compile(
+    r"(?:^|/)(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[1-9\u00b9\u00b2\u00b3]) *(?:\.[^/]*)?(?=/|$)"
+    r"|[<>:\"|?*\x00-\x1f]|[. ](?=/|$)",
+    re.IGNORECASE,
+)
+
+
+class Promised(Struct, frozen=True):
+    """The tags of a wheel: platforms for Linux, the oldest macOS by machine, the oldest CPython of a stable ABI.
+
+    *modules* are the single CPythons that it is for, such as ``311``; *given* are the symbols that its files export.
+    """
+
+    name: WheelName
+    linux: tuple[PlatformPolicy, ...]
+    macos: Mapping[str, tuple[int, int]]
+    windows: frozenset[str]
+    stable: tuple[int, int] | None
+    modules: frozenset[str]
+    given: frozenset[str]
+
+    @classmethod
+    def of(cls, name: WheelName, files: Files) -> Self:
+        macos: dict[str, tuple[int, int]] = {}
+        for match in _MACOS.finditer(name.platform):
+            for machine in _MACS.get(match["machines"], ()):
+                version = int(match[1]), int(match[2])
+                version = max(version, _FIRST_ARM_MACOS) if machine == "arm64" else version
+                macos[machine] = min(version, macos.get(machine, version))
+        pythons = map(_PYTHON.fullmatch, name.python.split("."))
+        versions = [(int(python["major"]), int(python["minor"])) for python in pythons if python and python["minor"]]
+        is_stable = any(map(_STABLE.fullmatch, name.abi.split(".")))
+        return cls(
+            name,
+            platforms_in(name.platform),
+            macos,
+            frozenset().union(*(_WINDOWS.get(tag, ()) for tag in name.platform.split("."))),
+            min(versions, default=None) if is_stable else None,
+            frozenset(module[1] for module in map(_ABI_TAG.fullmatch, name.abi.split(".")) if module),
+            frozenset().union(*(facts.exported for several in files.values() for facts in several)),
+        )
+
+    def machines(self, kind: Format) -> frozenset[str]:
+        """The machines that a file of this kind may be for; none if it is not known."""
+        if kind is Format.ELF:
+            return frozenset(platform.machine for platform in self.linux)
+        return self.windows if kind is Format.PE else frozenset(self.macos)
+
+    def fits(self, files: Sequence[BinaryFacts]) -> bool:
+        """Whether *files*, the halves of one, are for all machines of the wheel; of ELF and PE one suffices."""
+        wanted = self.machines(files[0].outline.format)
+        own = {facts.outline.machine.removesuffix("e") for facts in files if facts.outline.format is Format.MACHO}
+        return wanted <= own if own else not wanted or any(_is_same(files[0].outline.machine, tag) for tag in wanted)
+
+
+def _is_same(machine: str, tag: str) -> bool:
+    return tag == machine or any(kind.fullmatch(tag) and kind.fullmatch(machine) for kind in _KINDS)
+
+
+class Promise(Struct, frozen=True):
+    """What is wrong with a compiled file: *fault* gives the sentence, or None if the promise is kept."""
+
+    rule: VerifyRule
+    severity: Severity
+    fault: Callable[[Promised, str, BinaryFacts], str | None]
+    advice: str
+
+
+def _newer_macos(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
+    machine, oldest = facts.outline.machine, facts.outline.oldest_os
+    tag = promised.macos.get(machine)
+    # tags have no minor version from macOS 11 on
+    if not tag or not oldest or oldest <= tag or (oldest[0] == tag[0] and tag >= _FIRST_ARM_MACOS):
+        return None
+    return f"is for macOS {_dotted(oldest)} and newer on {machine}; the tag promises {_dotted(tag)}"
+
+
+def _executable_stack(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
+    is_glibc = any(not platform.tag.startswith("musl") for platform in promised.linux)
+    if facts.is_program or not (is_glibc and facts.outline.wants_executable_stack):
+        return None
+    return "wants an executable stack: glibc 2.41 and newer do not dlopen it"
+
+
+def _small_pages(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
+    largest, own = _LARGEST_PAGE.get(facts.outline.machine), facts.outline.page_size
+    if not (promised.linux and largest and own and own < largest):
+        return None
+    return f"has segments aligned to {own >> 10}K: {facts.outline.machine} with larger pages, up to 64K, cannot load it"
+
+
+def _text_relocations(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
+    if not (promised.linux and facts.outline.has_text_relocations):
+        return None
+    return "has relocations in its code (DT_TEXTREL): SELinux may forbid them, and no two processes share that code"
+
+
+def _static_tls(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
+    size = facts.outline.static_tls
+    if not (promised.linux and size) or facts.is_program:
+        return None
+    return f"takes {size} bytes of the static TLS block, of which little is left for what is loaded later (dlopen)"
+
+
+@cache
+def _stable_symbols() -> Mapping[str, tuple[int, int]]:
+    functions = {entry.symbol.name: (entry.added.major, entry.added.minor) for entry in FUNCTIONS.values()}
+    return functions | {entry.symbol.name: (entry.added.major, entry.added.minor) for entry in DATAS.values()}
+
+
+def _unstable_symbols(promised: Promised, path: str, facts: BinaryFacts) -> str | None:
+    if not promised.stable or _TAGGED.search(path):
+        return None
+    private, newer = [], []
+    for symbol in facts.imports:
+        is_python = not symbol.library or _PYTHON_NAME.match(symbol.library)
+        if not symbol.is_weak and is_python and _OF_PYTHON.match(symbol.name) and symbol.name not in promised.given:
+            if (added := _stable_symbols().get(symbol.name)) is None:
+                private.append(symbol.name)
+            elif added > promised.stable:
+                newer.append(f"{symbol.name} ({_dotted(added)})")
+    parts = [f"symbols outside of it: {shown(sorted(private))}"] if private else []
+    parts += [f"symbols newer than {_dotted(promised.stable)}: {shown(sorted(newer))}"] if newer else []
+    return f"promises the stable ABI, and takes {' and '.join(parts)}" if parts else None
+
+
+_PYTHON_NAME = re.compile(r"python", re.IGNORECASE)
+_OF_PYTHON = re.compile(r"_?Py")
+
+
+def _other_python_dll(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
+    for name in facts.outline.needed if facts.outline.format is Format.PE else ():
+        if not (match := _PYTHON_DLL.fullmatch(name)):
+            continue
+        if match[2]:
+            return f"needs {name}, which debug builds of Python have"
+        modules = {tag.rstrip("m") for tag in promised.modules}
+        if promised.stable or (modules and match["module"] not in modules):
+            return f"needs {name}, which not every {promised.name.python}-{promised.name.abi} Python has"
+    return None
+
+
+def _bundled_driver(promised: Promised, path: str, facts: BinaryFacts) -> str | None:
+    name = posixpath.basename(path)
+    if not facts.outline.is_loadable or "stubs" in path.split("/") or is_official(promised.name.project):
+        return None
+    if not (is_driver(name) or is_driver(facts.outline.soname or "") or is_driver_dll(name)):
+        return None
+    return "is part of the driver, whose version has to be that of the machine's kernel module"
+
+
+PROMISES = (
+    Promise(
+        VerifyRule.MINIMUM_OS,
+        Severity.ERROR,
+        _newer_macos,
+        "build with MACOSX_DEPLOYMENT_TARGET, or give the wheel the tag that delocate finds",
+    ),
+    Promise(
+        VerifyRule.EXECUTABLE_STACK,
+        Severity.ERROR,
+        _executable_stack,
+        "link with -Wl,-z,noexecstack; vbuild repair clears the mark where no code needs it",
+    ),
+    Promise(VerifyRule.PAGES, Severity.WARNING, _small_pages, "link with -Wl,-z,max-page-size=65536"),
+    Promise(VerifyRule.TEXTREL, Severity.WARNING, _text_relocations, "compile all of it with -fPIC"),
+    Promise(VerifyRule.STATIC_TLS, Severity.NOTE, _static_tls, "compile with -ftls-model=global-dynamic"),
+    Promise(
+        VerifyRule.ABI,
+        Severity.ERROR,
+        _unstable_symbols,
+        "build with Py_LIMITED_API of that version, or give the wheel the tag of one Python",
+    ),
+    Promise(VerifyRule.ABI, Severity.ERROR, _other_python_dll, "link it with the import library of that Python"),
+    Promise(VerifyRule.DRIVER, Severity.ERROR, _bundled_driver, "leave it out: auditwheel repair --exclude"),
+)
+
+
+def is_foreign(name: WheelName, kind: Format) -> bool:
+    """Whether no system that the wheel *name* is for loads files of this *kind*."""
+    return bool(name.systems) and _LOADED_BY.get(kind) not in {None, *name.systems}
+
+
+def facts_of(kind: Format, data: memoryview) -> tuple[BinaryFacts, ...]:
+    return _READERS[kind](data)
+
+
+def compiled_files(wheel: Wheel) -> tuple[Files, tuple[Finding, ...]]:
+    """The compiled files of *wheel* that its systems load, and why others cannot be read."""
+    files: dict[str, tuple[BinaryFacts, ...]] = {}
+    unread: list[Finding] = []
+    for member in wheel.members:
+        kind = Format.of(member.path, partial(wheel.head, member))
+        if kind is None or is_foreign(wheel.name, kind):
+            continue
+        with wheel.mapped(member) as data:
+            try:
+                files[member.path] = facts_of(kind, data)
+            except BinaryError as error:
+                unread.append(unchecked(member.path, error))
+    return files, tuple(unread)
+
+
+def unchecked(path: str, error: BinaryError) -> Finding:
+    return Finding(Severity.WARNING, VerifyRule.UNREAD, (path,), f"what its tags promise is not checked: {error}")
+
+
+def broken_promises(wheel: Wheel, files: Files) -> Iterator[Finding]:
+    """What is not as the tags of *wheel* promise; *files* are its compiled files."""
+    promised = Promised.of(wheel.name, files)
+    yield from _tag_findings(wheel)
+    yield from _purity_findings(wheel, files)
+    yield from _machine_findings(promised, files)
+    yield from _module_findings(promised, files)
+    for path, several in files.items():
+        for row in PROMISES:
+            for what in dict.fromkeys(what for facts in several if (what := row.fault(promised, path, facts))):
+                yield Finding(row.severity, row.rule, (path,), what, row.advice)
+    is_for_windows = not wheel.name.systems or "windows" in wheel.name.systems
+    paths = tuple(member.path for member in wheel.members if is_for_windows and _NOT_WINDOWS.search(member.path))
+    if paths:
+        what, advice = "no file of Windows can have this name: it does not install there", "rename it"
+        yield Finding(Severity.ERROR, VerifyRule.FILE_NAME, paths, what, advice)
+
+
+def _tag_findings(wheel: Wheel) -> Iterator[Finding]:
+    path, tags = f"{wheel.dist_info}/WHEEL", wheel.name.tags
+    if not any(map(_is_installable, tags)):
+        what = f"no CPython has the tag {wheel.name.python}-{wheel.name.abi}-{wheel.name.platform}"
+        advice = (
+            "the stable ABI of free-threaded Pythons is spelled cp315-abi3t (PEP 803)"
+            if _THREADED.search(f"{wheel.name.python}-{wheel.name.abi}")
+            else ""
+        )
+        yield Finding(Severity.ERROR, VerifyRule.TAG, (), f"{what}: installers skip it", advice)
+    try:
+        stated = frozenset(tag for line in wheel.wheel_file().tags for tag in parse_tag(line))
+    except (WheelError, ValueError) as error:
+        yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), f"its tags cannot be read: {error}")
+        return
+    if stated != tags:
+        others = shown(sorted(map(str, stated - tags or tags - stated)))
+        what = f"has {others}, which the file name has not" if stated - tags else f"lacks {others} of the file name"
+        severity = Severity.WARNING if stated & tags else Severity.ERROR
+        effect = "" if stated & tags else ": uv installs it again at each sync"
+        yield Finding(
+            severity, VerifyRule.TAG, (path,), what + effect, "vbuild repair writes the tags of the file name there"
+        )
+
+
+def _is_installable(tag: Tag) -> bool:
+    """Whether some CPython has the *tag*; True for other interpreters, whose tags have no rule."""
+    if not (match := _PYTHON.fullmatch(tag.interpreter)):
+        return not tag.interpreter.startswith(("cp", "py"))
+    if tag.platform.startswith("macosx_") and tag.platform not in _mac_platforms():
+        return False
+    newest = 99
+    version = int(match["major"]), int(match["minor"] or newest)
+    python = f"cp{version[0]}{version[1]}"
+    abis = [tag.abi] if tag.abi.startswith(python) else [python]
+    free_threaded = [f"{python}t"]
+    return tag in {
+        *cpython_tags(version, abis, [tag.platform]),
+        *cpython_tags(version, free_threaded, [tag.platform]),
+        *compatible_tags(version, python, [tag.platform]),
+    }
+
+
+@cache
+def _mac_platforms() -> frozenset[str]:
+    newest = {"x86_64": (99, 0), "arm64": (99, 0), "i386": (10, 16), "ppc": (10, 6)}
+    return frozenset(tag for machine, version in newest.items() for tag in mac_platforms(version, machine))
+
+
+def _purity_findings(wheel: Wheel, files: Files) -> Iterator[Finding]:
+    # what is Windows's or macOS's may be a tool that the package chooses itself; a module is not
+    linked = [
+        path
+        for path, (facts, *_) in files.items()
+        if facts.outline.is_loadable and (facts.outline.format is Format.ELF or facts.modules)
+    ]
+    if linked and "any" in wheel.name.platform.split("."):
+        what = f"{len(linked)} binaries, {linked[0]} first, in a wheel for any platform"
+        yield Finding(Severity.ERROR, VerifyRule.PURE, (), f"{what}; expected a platform tag")
+    elif linked and wheel.wheel_file().root_is_purelib:
+        what = "Root-Is-Purelib is true in a wheel with binaries; expected false (they belong to the platform's folder)"
+        yield Finding(Severity.WARNING, VerifyRule.PURE, (), what)
+
+
+def _machine_findings(promised: Promised, files: Files) -> Iterator[Finding]:
+    """Files for other machines: an error if Python or a library would load them, else they may be tools."""
+    loadable = {
+        path: several
+        for path, several in files.items()
+        if several[0].outline.is_loadable and DOTNET not in several[0].outline.notes
+    }
+    fitting = {path for path, several in loadable.items() if promised.fits(several)}
+    needed = {
+        facts.outline.plain(name) for path in fitting for facts in loadable[path] for name in facts.outline.needed
+    }
+    for path, several in loadable.items():
+        if path in fitting:
+            continue
+        outline = several[0].outline
+        wanted = promised.machines(outline.format)
+        own = {facts.outline.machine for facts in several}
+        what = f"code for {', '.join(sorted(own))} in a wheel for {', '.join(sorted(wanted))}"
+        is_loaded = several[0].modules or outline.plain(posixpath.basename(path)) in needed or not fitting
+        yield Finding(Severity.ERROR if is_loaded else Severity.WARNING, VerifyRule.MACHINE, (path,), what)
+
+
+def _module_findings(promised: Promised, files: Files) -> Iterator[Finding]:
+    """Modules that no Python of the tags looks for; of several copies one has to fit."""
+    modules: dict[str, dict[str, re.Match[str]]] = {}
+    for path in files:
+        if match := _TAGGED.search(path):
+            modules.setdefault(path[: match.start()], {})[path] = match
+    exact = {tag.rstrip("m") for tag in promised.modules}
+    tags = f"{promised.name.python}-{promised.name.abi}"
+    for stem, copies in modules.items():
+        if any(f"{stem}{suffix}" in files for suffix in (".abi3.so", ".so", ".pyd")):
+            continue
+        path, match = next(iter(copies.items()))
+        what = f"an extension module of CPython {match['module']} only, in a wheel for {tags}"
+        if exact and exact.isdisjoint(copy["module"].rstrip("m") for copy in copies.values()):
+            yield Finding(Severity.ERROR, VerifyRule.EXTENSION, (path,), f"{what}, which does not look for it")
+        elif not exact and len(copies) == 1:
+            what += f"; expected {'.abi3.so' if match['suffix'] == '.so' else '.pyd'}, or a copy for each"
+            yield Finding(Severity.WARNING, VerifyRule.EXTENSION, (path,), what)
+        for platform in promised.name.platform.split("."):
+            if not any(_looks_for(platform, copy) for copy in copies.values()):
+                what = f"is named for {match['platform']}: no Python of {platform} looks for it"
+                yield Finding(Severity.ERROR, VerifyRule.EXTENSION, (path,), what, "build it for that platform")
+                break
+
+
+def _looks_for(platform: str, module: re.Match[str]) -> bool:
+    """Whether Pythons of the tag *platform* look for the name; True for platforms that are not known."""
+    name = module["platform"]
+    if platform.startswith("macosx_"):
+        return name == "darwin"
+    if platform.startswith("win"):
+        return name == platform
+    for policy in platforms_in(platform):
+        machine, _, libc = name.partition("-linux-")
+        is_musl, digits = libc.startswith("musl"), re.match(r"\d+", module["module"])
+        is_old = digits is not None and int(digits[0]) < _FIRST_MUSL_NAMES
+        if policy.machine in {"x86_64", "aarch64"} and machine != policy.machine:
+            return False
+        if policy.tag.startswith("musl"):
+            return is_musl or is_old
+        return not is_musl or policy.tag.startswith("linux")
+    return True
+
+
+def shared_libraries(wheel: Wheel, files: Files) -> tuple[SharedLibrary, ...]:
+    """Of ELF and PE; macOS looks at paths. Names with the hash of the original stand for one library."""
+    needed = {
+        facts.outline.plain(name) for several in files.values() for facts in several for name in facts.outline.needed
+    }
+    platforms = platforms_in(wheel.name.platform)
+    libraries = []
+    for path, (facts, *_) in files.items():
+        outline = facts.outline
+        base = outline.plain(posixpath.basename(path))
+        name = (outline.soname or base) if outline.format is Format.ELF else base
+        if outline.format is not Format.MACHO and name in needed and not hashed(name):
+            is_compatible = bool(by_soname(name)) or any(platform.has(name) for platform in platforms)
+            is_compatible = is_compatible or outline.format is Format.PE
+            digest = wheel.row(wheel.member_at(path)).hash or ""
+            libraries.append(SharedLibrary(name, path, digest, is_compatible))
+    return tuple(libraries)
+
+
+def clashes(wheels: Sequence[tuple[WheelName, Sequence[SharedLibrary]]]) -> Iterator[tuple[int, int, Finding]]:
+    """The pairs of *wheels*, by number, of two projects that bring one name with two contents to one environment.
+
+    The loader takes what answers to a name already, whatever RPATH says: dl_open and _dl_map_object of glibc, and
+    Windows's list of loaded modules.
+    """
+    homes: dict[str, list[tuple[int, SharedLibrary]]] = {}
+    for number, (_, libraries) in enumerate(wheels):
+        for library in libraries:
+            homes.setdefault(library.name, []).append((number, library))
+    for name, several in homes.items():
+        for (number, library), (other_number, other) in combinations(several, 2):
+            own, others = wheels[number][0], wheels[other_number][0]
+            if library.digest == other.digest or own.project == others.project or not meet(slots(own), slots(others)):
+                continue
+            severity = Severity.WARNING if library.is_compatible else Severity.ERROR
+            what = f"{name} has other contents in {{}}: a process has one of them, the first that is loaded, for both"
+            advice = "give it a name of its own: auditwheel, delvewheel or vbuild split do"
+            yield number, other_number, Finding(severity, VerifyRule.CLASH, (library.path, other.path), what, advice)
+
+
+def _dotted(version: Iterable[int]) -> str:
+    return ".".join(map(str, version))
