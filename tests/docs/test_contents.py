@@ -157,7 +157,7 @@ def test_programs_that_write_files_find_what_they_import_and_the_file(name: str)
 
 
 def test_readme_is_short_enough_to_read() -> None:
-    assert len(TEXTS[README].splitlines()) <= 180
+    assert len(TEXTS[README].splitlines()) <= 150
 
 
 def test_readmes_two_commands_are_its_first_and_one_line_each() -> None:

@@ -1,4 +1,4 @@
-"""What slimming makes of wheels that many people install: the table of README.
+"""What slimming makes of wheels that many people install: the table of docs/howto/slim.md.
 
     python -m tests.surveys.headline [REQUIREMENT ...]
 
