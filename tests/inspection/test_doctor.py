@@ -65,6 +65,8 @@ def test_it_promises_what_slimming_saves(tmp_path: Path) -> None:
     (one,) = checkup(place, gpus="90").examined
     assert one.saves == len(entry(arch=80, code=KERNEL))
     assert checkup(place, gpus="80,90").saves == 0
+    # with nothing for a GPU it stays whole
+    assert checkup(place, gpus="75").saves == 0
 
 
 def test_a_file_that_two_distributions_list_is_counted_once(tmp_path: Path) -> None:

@@ -265,9 +265,8 @@ def _of_device_files(owner: str, count: int, gpu: GpuCode) -> _Library:
 
 def _examined(library: _Library, devices: Sequence[Device]) -> Examined:
     fits = tuple(library.gpu.coverage(device) for device in devices)
-    served = [fit.device for fit in fits if fit.runs]
     size = library.gpu.size
-    saves = size - _kept(library.gpu, served) if served else 0
+    saves = size - _kept(library.gpu, [device for device in devices if library.gpu.is_cut_for(device)])
     return Examined(library.owner, library.path, size, saves, fits, library.is_library)
 
 

@@ -50,9 +50,9 @@ _REQUIREMENTS = (
 _MOST_PINNED = 32
 # bytes of debug data or GPU code that are worth a word, and the time that a sample takes
 _LEAST = 1 << 16
-_SAMPLES = 4
+_SAMPLES = 16
 # bytes of a sample: for zstd, and for deflate
-_CODE, _LYING = 1 << 19, 1 << 20
+_CODE, _LYING = 1 << 20, 1 << 20
 
 
 class ContainerDecision(Struct, frozen=True):
@@ -429,10 +429,11 @@ def unmeasured_containers(image: Image, code: DeviceCode) -> frozenset[int]:
 
 def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Saving]:
     """Yield what stripping *image* and compressing *kept*, its movable entries, would save, from samples."""
-    debug = _debug(image) if cuts.strip is Strip.NOTHING else []
-    size = sum(map(len, debug))
-    if size >= _LEAST:
-        yield Saving("--strip debug", _packed(image, debug), size)
+    gone = _strippable(image, cuts.strip)
+    for strip in (Strip.DEBUG, Strip.UNNEEDED):
+        spans = [span for span in _strippable(image, strip) if span not in gone]
+        if (size := sum(map(len, spans))) >= _LEAST:
+            yield Saving(f"--strip {strip}", _packed(image, spans), size)
     plain = [
         entry
         for entry in kept
@@ -441,8 +442,9 @@ def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Sav
     size = sum(entry.size for entry in plain)
     if cuts.zstd or size < _LEAST:
         return
-    # the largest and some between
-    samples = sorted(plain, key=lambda entry: entry.size, reverse=True)[:: max(len(plain) // _SAMPLES, 1)][:_SAMPLES]
+    # of all sizes
+    step = -(-len(plain) // _SAMPLES)
+    samples = sorted(plain, key=lambda entry: entry.size)[step // 2 :: step]
     try:
         after = sum(recompressed_size(image.data, entry, sample=_CODE) for entry in samples)
     except BinaryError:
@@ -457,11 +459,11 @@ def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Sav
         yield saving
 
 
-def _debug(image: Image) -> list[range]:
-    if isinstance(image, PeImage):
-        indices = debug_sections(image)
-        return [] if indices is None else [*(image.sections[index].raw for index in indices), symbols_of(image)]
-    return [section.span for section in sections_to_strip(image, Strip.DEBUG)]
+def _strippable(image: Image, strip: Strip) -> list[range]:
+    if not isinstance(image, PeImage):
+        return [section.span for section in sections_to_strip(image, strip)]
+    indices = debug_sections(image) if strip is not Strip.NOTHING else None
+    return [] if indices is None else [*(image.sections[index].raw for index in indices), symbols_of(image)]
 
 
 def _packed(image: Image, spans: Iterable[range]) -> int:

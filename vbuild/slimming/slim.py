@@ -533,14 +533,17 @@ def _estimated(wheel: Wheel, output: SlimOutput) -> int:
 
 
 def _savings(wheel: Wheel, plan: SlimPlan, share: int, output: SlimOutput, packed: int) -> Iterator[Saving]:
-    """What other options would save, if at least a twentieth of *packed* bytes."""
+    """What other options would save, if at least a twentieth of *packed* bytes; a stronger one has to save more."""
     by_option: dict[str, list[Saving]] = {}
     for library in plan.libraries:
         for saving in library.cuts[share].more:
             by_option.setdefault(saving.option, []).append(saving)
     static = [member for member in wheel.members if member.path.endswith(".a") and member.path not in output.gone]
     by_option["--drop '*.a'"] = [Saving("", member.compressed_size, member.size) for member in static]
-    for option, savings in by_option.items():
+    shown = dict.fromkeys((option.partition(" ")[0] for option in by_option), 0)  # bytes of the milder ones
+    for option, savings in sorted(by_option.items()):
         total = Saving(option, sum(saving.packed for saving in savings), sum(saving.unpacked for saving in savings))
-        if total.packed * _WORTH >= packed:
+        name = option.partition(" ")[0]
+        if (total.packed - shown[name]) * _WORTH >= packed:
+            shown[name] = total.packed
             yield total

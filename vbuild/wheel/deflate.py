@@ -183,6 +183,8 @@ class Deflater:
 
 def estimate_packed(file: EditedFile) -> int:
     """Estimate from samples the size of *file* in an archive, in bytes; each has before it what it may refer to."""
+    if file.size <= _GAP:
+        return len(deflate.deflate_compress(bytes(file), _LEVEL))
     step = max(file.size // _SAMPLES, _GAP)
     packed = plain = 0
     for start in range(0, file.size, step):
@@ -190,7 +192,7 @@ def estimate_packed(file: EditedFile) -> int:
         sizes = (len(deflate.deflate_compress(data, _LEVEL)) for data in (window + sample, window))
         packed += next(sizes) - next(sizes)
         plain += len(sample)
-    return packed * file.size // plain if plain else 0
+    return packed * file.size // plain
 
 
 class _Store:
