@@ -21,6 +21,7 @@ from vbuild.sbom.model import (
     BillChange,
     BillFile,
     Gone,
+    GpuCut,
     Making,
     Material,
     MaterialRole,
@@ -115,7 +116,14 @@ def _bills() -> Iterator[bytes]:
             "demo",
             "1.0",
             "0.1.0",
-            (BillFile("demo/_C.so", _HASH, (BillChange(_HASH, "vbuild slim", ("sm_80",)),), ("sm_90",)),),
+            (
+                BillFile(
+                    "demo/_C.so",
+                    _HASH,
+                    (BillChange(_HASH, "vbuild slim", ("sm_80",), "1 of 3: 0x4"),),
+                    GpuCut(("sm_90",), ("sm_90",), "2 of 3: 0x3"),
+                ),
+            ),
             (Gone("demo.libs/libb.so.2", _HASH, "libb.so.2", Treatment.MOVED, libs, "demo_libs/lib/libb.so.2"),),
             (Making((source, native, toolkit), (("cpu", "x86-64-v3"),)),),
         )

@@ -14,6 +14,7 @@ from vbuild.sbom.model import (
     BillChange,
     BillFile,
     Gone,
+    GpuCut,
     Making,
     Material,
     MaterialRole,
@@ -29,7 +30,7 @@ CUT = BillFile(
     "demo/_C.so",
     "ab" * 32,
     (BillChange("cd" * 32, "vbuild slim", ("sm_80", "sm_90", "PTX for sm_90")), BillChange("ef" * 32, "vbuild split")),
-    ("sm_90",),
+    GpuCut(("sm_90",), ("sm_90",), "1 of 2: 0x1"),
 )
 GONE = (
     Gone("demo.libs/libb-1a.so.2", "12" * 32, "libb.so.2", Treatment.MOVED, LIBS, "demo_libs/lib/libb.so.2"),

@@ -197,18 +197,23 @@ class Coverage(Struct, frozen=True):
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of `data`."""
-        # no names are refused: code may be for a GPU newer than vbuild
-        name, sizes = data["gpu"], data["bytes"]
+        sizes = data["bytes"]
         amounts = (Amount(data[kind], sizes[kind]) for kind in ("machine", "jit", "specific", "nothing"))
         machine, jit, specific, holes = amounts
         return cls(
-            Arch(int(name.removeprefix(_SM))) if name.startswith(_SM) else GpuTarget(name),
+            device_named(data["gpu"]),
             machine,
             jit,
             specific,
             holes,
             driver=ANY_DRIVER if data["driver"] == _ANY else data["driver"] and Dotted.parse(data["driver"]),
         )
+
+
+def device_named(name: str) -> Device:
+    """The GPU that `str` of it named; none is refused, as it may be newer than vbuild."""
+    number = name.removeprefix(_SM)
+    return Arch(int(number)) if number != name and number.isdecimal() else GpuTarget(name)
 
 
 def driver_data(driver: Dotted | None) -> str | None:

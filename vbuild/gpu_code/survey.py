@@ -13,7 +13,7 @@ Host code chooses among fatbins elsewhere (.rodata, .ldata, .cask_resource) and 
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -38,15 +38,19 @@ from vbuild.gpu_code.model import (
 )
 from vbuild.gpu_code.toolkit_marks import cudart_driver
 from vbuild.hardware.driver import ANY_DRIVER, Dotted
+from vbuild.hardware.gpu import GpuCodeKind
 from vbuild.pe.image import PeImage, PeSection
 
 Image = ElfImage | PeImage
 Section = ElfSection | PeSection
 FORMS = (FATBINS, BUNDLES)
+# these sections hold only containers: what is unreadable is damaged, or newer than vbuild
+DEVICE_SECTIONS = frozenset(name for form in FORMS for name in form.sections)
 
 _ELF_OF_DEVICE = {190: "bare cubin", 224: "bare code object"}
 _ELF64_LITTLE_ENDIAN = re.compile(re.escape(b"\x7fELF\x02\x01"))
 _FATBIN = re.compile(re.escape(fatbin.MAGIC_BYTES))
+_FILLERS = re.compile(r"(?P<count>\d{1,7}) of (?P<total>\d{1,7}): 0x(?P<bits>[0-9a-f]{1,40000})", re.ASCII)
 _ZEROS = 1 << 12
 _WORD = 8
 # pieces, five times cuFFT's: a file of one pattern, hours of work, can come in a tiny wheel
@@ -82,6 +86,33 @@ def device_code(image: Image, *, everywhere: bool = True) -> DeviceCode:
         tuple(notes if len(notes) <= _NOTES else [*notes[:_NOTES], f"and {len(notes) - _NOTES} notes more"]),
         cudart,
     )
+
+
+def filler_text(containers: Iterable[Container]) -> str:
+    """The fillers among the *containers* of a library as "2 of 3: 0x5", with a bit for each; empty if there is none.
+
+    Those that a library's own code looks for do not count: not every reader looks for these.
+    """
+    bits = ["01"[container.is_filler] for container in containers if container.section in DEVICE_SECTIONS]
+    fillers = int("".join(reversed(bits)) or "0", 2)
+    return f"{fillers.bit_count()} of {len(bits)}: {fillers:#x}" if fillers else ""
+
+
+def with_fillers(code: DeviceCode, text: str) -> DeviceCode:
+    """*code* with the containers marked that *text* of `filler_text` names; a note if that is not of this file."""
+    if not text:
+        return code
+    places = [place for place, container in enumerate(code.containers) if container.section in DEVICE_SECTIONS]
+    match = _FILLERS.fullmatch(text)
+    bits = int(match["bits"], 16) if match else 0
+    fillers = {place for number, place in enumerate(places) if bits >> number & 1}
+    # what slimming leaves of one is one entry, and such as are for other libraries
+    entries = [[entry.code is not GpuCodeKind.OTHER for entry in code.containers[place].entries] for place in fillers]
+    is_of_it = match and (int(match["count"]), int(match["total"])) == (bits.bit_count(), len(places))
+    if not is_of_it or len(fillers) < bits.bit_count() or any(sum(are_for_gpus) > 1 for are_for_gpus in entries):
+        return replace(code, notes=(*code.notes, f"the bill of materials says {text!r} of fillers, not of this file"))
+    containers = (replace(container, is_filler=place in fillers) for place, container in enumerate(code.containers))
+    return replace(code, containers=tuple(containers))
 
 
 class _Findings(Struct):

@@ -29,7 +29,7 @@ from vbuild.gpu_code.coverage import Coverage, Runs, driver_data
 from vbuild.gpu_code.device_file import HEADER, TRITON, DeviceFile, Folder, is_named
 from vbuild.gpu_code.fatbin import decompressed
 from vbuild.gpu_code.model import GpuEntry
-from vbuild.gpu_code.survey import FORMS, device_code
+from vbuild.gpu_code.survey import DEVICE_SECTIONS, device_code, with_fillers
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.machine import Machine
@@ -37,6 +37,8 @@ from vbuild.inspection.gpu_code import GpuCode
 from vbuild.inspection.inspect import IMAGES, inspect
 from vbuild.pe.image import PeImage
 from vbuild.pe.read import PACKED, UPX
+from vbuild.sbom.keeping import cuts_of, installed_bill
+from vbuild.sbom.model import GpuCut
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
 from vbuild.wheel.installed import Environment, InstalledDistribution
 
@@ -53,7 +55,6 @@ _SHORT = {
     Runs.FOR_OTHERS: "for others",
     Runs.NO: "NO",
 }
-_SECTIONS = tuple(name for form in FORMS for name in form.sections)
 
 
 class Examined(Struct, frozen=True):
@@ -199,6 +200,7 @@ def _installed(owner: InstalledDistribution, files: Mapping[str, str], notes: li
     """What *owner* has in *files*, each read by its headers; *notes* say what cannot be read."""
     if owner.trouble:
         notes.append(f"{owner}: {owner.trouble}")
+    cuts = cuts_of(installed_bill(owner))
     alone: list[GpuCode] = []
     folders: dict[str, Folder] = {}
     for listed, path in files.items():
@@ -213,7 +215,8 @@ def _installed(owner: InstalledDistribution, files: Mapping[str, str], notes: li
                         device_file = replace(device_file, trouble="of use together with others only")
                     alone.append(GpuCode.alone(device_file, size))
                 elif (format_ := Format.of(listed, partial(_first, file.fileno(), start))) and format_ in IMAGES:
-                    yield _read(str(owner), listed, format_, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                    yield _read(str(owner), listed, format_, mapped, cuts.get(listed, GpuCut()).fillers)
         except BinaryError as error:
             notes.append(f"{owner}: {listed}: {error}")
         except (OSError, ValueError):
@@ -226,12 +229,12 @@ def _first(file: int, start: bytes, size: int) -> bytes:
     return start[:size] if size <= len(start) else os.pread(file, size, 0)
 
 
-def _read(owner: str, path: str, format_: Format, mapped: mmap.mmap) -> _Library:
+def _read(owner: str, path: str, format_: Format, mapped: mmap.mmap, fillers: str) -> _Library:
     data = memoryview(mapped)
     image = IMAGES[format_](data)
     if isinstance(image, PeImage) and image.named(UPX):
         raise BinaryError(PACKED)
-    sections = [section.span for name in _SECTIONS for section in image.named(name)]
+    sections = [section.span for name in DEVICE_SECTIONS for section in image.named(name)]
     if not sections:
         return _Library(owner, path, len(data), GpuCode())
     if hasattr(mmap, "MADV_RANDOM"):
@@ -240,7 +243,7 @@ def _read(owner: str, path: str, format_: Format, mapped: mmap.mmap) -> _Library
             start = span.start - span.start % mmap.PAGESIZE
             if start < (stop := min(span.stop, len(mapped))):
                 mapped.madvise(mmap.MADV_RANDOM, start, stop - start)
-    code = device_code(image, everywhere=False)
+    code = with_fillers(device_code(image, everywhere=False), fillers)
     if not any(_has_kernel(data, entry) for container in code.containers for entry in container.entries):
         # left of sources without kernels; the library's own code may read others elsewhere
         idle = {container.span for container in code.containers}

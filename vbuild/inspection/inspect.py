@@ -27,7 +27,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
 from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folder, Folders, container_in, may_be_container
 from vbuild.gpu_code.model import Vendor
-from vbuild.gpu_code.survey import Image, device_code
+from vbuild.gpu_code.survey import Image, device_code, with_fillers
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.gpu import arch_order
 from vbuild.inspection.closure import Closure, LinkedLibrary, Node
@@ -37,7 +37,7 @@ from vbuild.inspection.page import page
 from vbuild.macho import read as macho
 from vbuild.pe import read as pe
 from vbuild.pe.image import PeImage
-from vbuild.sbom.keeping import bill_of, contradictions, path_of
+from vbuild.sbom.keeping import bill_of, contradictions, cuts_of, path_of
 from vbuild.variants.document import Document
 from vbuild.variants.model import Variant
 from vbuild.wheel.archive import Wheel, open_wheel
@@ -131,8 +131,10 @@ def _read_members(wheel: Wheel, *, closure: bool, densities: bool) -> tuple[tupl
     readers: list[tuple[Member, Reader]] = []
     known: list[tuple[Item, Loaded]] = []
     folders = Folders((member.path for member in wheel.members), wheel.read)
+    cuts = cuts_of(bill_of(wheel))
     for member in wheel.members:
-        reader = _reader_of(wheel, member, folders.of(member.path))
+        fillers = cuts[member.path].fillers if member.path in cuts else ""
+        reader = _reader_of(wheel, member, folders.of(member.path), fillers)
         if isinstance(reader, DeviceFiles | Archive):
             known.append((reader, None))
         elif reader:
@@ -143,8 +145,8 @@ def _read_members(wheel: Wheel, *, closure: bool, densities: bool) -> tuple[tupl
         return (*threads.map(lambda pair: read(*pair), readers), *known)
 
 
-def _reader_of(wheel: Wheel, member: Member, folder: Folder) -> Reader | DeviceFiles | Archive | None:
-    """What reads *member*, by its magic; the result, if that is enough; None for other files."""
+def _reader_of(wheel: Wheel, member: Member, folder: Folder, fillers: str) -> Reader | DeviceFiles | Archive | None:
+    """What reads *member*, which has these *fillers*, by its magic; the result, if that is enough; or None."""
     start = wheel.head(member, HEADER)
 
     def head(size: int) -> bytes:
@@ -157,11 +159,11 @@ def _reader_of(wheel: Wheel, member: Member, folder: Folder) -> Reader | DeviceF
     if member.size < _SMALLEST or not start:
         # reading one that cannot be inflated says why
         is_library = member.size >= _SMALLEST and _LIBRARY.search(member.path)
-        return partial(_library, Format.ELF) if is_library else None
+        return partial(_library, Format.ELF, "") if is_library else None
     format_ = Format.of(member.path, head)
     is_static = member.path.endswith(_ARCHIVE_SUFFIX)
     if format_ and not is_static:
-        return partial(_library, format_)
+        return partial(_library, format_, fillers)
     if may_be_container(member.path, head):
         return _container
     is_archive = is_static and (start.startswith(_ARCHIVE) or format_ is Format.MACHO)
@@ -220,11 +222,11 @@ def _damaged(wheel: Wheel, member: Member, error: BinaryError | WheelError) -> D
     return Damaged(member.path, member.size, member.compressed_size, why)
 
 
-def _library(format_: Format, member: Member, data: memoryview) -> LibraryContents:
+def _library(format_: Format, fillers: str, member: Member, data: memoryview) -> LibraryContents:
     outline = OUTLINES[format_](data)
     try:
         image = _image(outline, data)
-        gpu = GpuCode.of(device_code(image)) if image else GpuCode()
+        gpu = GpuCode.of(with_fillers(device_code(image), fillers)) if image else GpuCode()
     except BinaryError as error:
         gpu = GpuCode(notes=(f"GPU code cannot be read: {error}",))
     return LibraryContents(member.path, member.size, member.compressed_size, outline, gpu)

@@ -24,8 +24,9 @@ from vbuild import __version__
 from vbuild.elf.catalogue import is_shared_object
 from vbuild.files.reading import parsed_json
 from vbuild.files.wording import several
-from vbuild.sbom.model import FILE, Bill, BillChange, BillFile, Gone, Making, packed, read
+from vbuild.sbom.model import FILE, Bill, BillChange, BillFile, Gone, GpuCut, Making, packed, read
 from vbuild.wheel.archive import Wheel
+from vbuild.wheel.installed import InstalledDistribution
 from vbuild.wheel.metadata import RecordRow, is_dist_info, recorded_sha256
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter
@@ -79,13 +80,13 @@ def _replaced(value: Any, reference: str, values: dict[str, str]) -> Any:  # noq
 
 
 class Changes(Struct, frozen=True):
-    """What is done to a wheel: *edited* files by their new paths, the *gpus* that are left, libraries that go, builds.
+    """What is done to a wheel: *edited* files by their new paths, *cuts* of their GPU code, libraries that go, builds.
 
     What an *edited* file was before counts only where its bytes are others now.
     """
 
     edited: Mapping[str, BillChange] = field(default_factory=dict)
-    gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cuts: Mapping[str, GpuCut] = field(default_factory=dict)
     gone: tuple[Gone, ...] = ()
     makings: tuple[Making, ...] = ()
 
@@ -98,6 +99,17 @@ def bill_of(wheel: Wheel) -> Bill | None:
     """The bill in *wheel*; None if unreadable or missing."""
     member = wheel.find(path_of(wheel.dist_info))
     return read(wheel.read(member)) if member and member.size <= LARGEST else None
+
+
+def installed_bill(distribution: InstalledDistribution) -> Bill | None:
+    """The bill of an installed *distribution*; None if unreadable or missing."""
+    file = None if distribution.is_conda else distribution.find(path_of(distribution.dist_info))
+    return read(distribution.read(file.path)) if file and file.size <= LARGEST else None
+
+
+def cuts_of(bill: Bill | None) -> dict[str, GpuCut]:
+    """The last cut of the GPU code of each file in *bill*, by path."""
+    return {file.path: file.cut for file in bill.files} if bill else {}
 
 
 def carries(wheel: Wheel) -> bool:
@@ -125,10 +137,13 @@ def revised(
         change = changes.edited.get(path)
         before = past.get(change.sha256 if change else digest)
         steps = before.before if before else ()
+        last = before.cut if before else GpuCut()
         if change and change.sha256 != digest:
-            steps = (*steps, change)
-        gpus = changes.gpus.get(path, before.gpus if before else ())
-        files.append(BillFile(path, digest, steps, gpus if steps else ()))
+            steps = (*steps, replace(change, fillers=last.fillers))
+        cut = changes.cuts.get(path, last)
+        files.append(
+            BillFile(path, digest, steps, replace(cut, cut_to=cut.cut_to or last.cut_to) if steps else GpuCut())
+        )
     present = {(file.path, file.sha256) for file in files}
     all_gone = (*(library for bill in earlier for library in bill.gone), *changes.gone)
     gone = {(library.path, library.sha256): library for library in all_gone}
@@ -150,11 +165,12 @@ def rehashed(data: bytes, changes: Mapping[str, str | None]) -> bytes:
         digest = changes.get(file.path, file.sha256)
         if digest is None:
             continue
-        if file.before and file.before[-1].sha256 == digest:
-            steps = file.before[:-1]
-        else:
-            steps = file.before if digest == file.sha256 else (*file.before, BillChange(file.sha256, _SLIM))
-        files.append(replace(file, sha256=digest, before=steps))
+        steps, cut = file.before, file.cut
+        if steps and steps[-1].sha256 == digest:
+            steps, cut = steps[:-1], GpuCut(fillers=steps[-1].fillers)
+        elif digest != file.sha256:
+            steps = (*steps, BillChange(file.sha256, _SLIM, fillers=cut.fillers))
+        files.append(replace(file, sha256=digest, before=steps, cut=cut))
     return packed(replace(bill, files=tuple(files)))
 
 

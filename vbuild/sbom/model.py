@@ -40,20 +40,29 @@ class Treatment(StrEnum):
 
 
 class BillChange(Struct, frozen=True):
-    """One step that a file went through; hash and GPUs are those before it."""
+    """One step that a file went through; hash, GPUs and fillers are those before it."""
 
     sha256: str
     how: str
     gpus: tuple[str, ...] = ()
+    fillers: str = ""
+
+
+class GpuCut(Struct, frozen=True):
+    """What a cut left: architectures, the GPUs that it was *cut_to*, and *fillers* as `vbuild.gpu_code` has them."""
+
+    gpus: tuple[str, ...] = ()
+    cut_to: tuple[str, ...] = ()
+    fillers: str = ""
 
 
 class BillFile(Struct, frozen=True):
-    """*before* are the changes in their order, *gpus* what is left after a cut."""
+    """*before* are the changes in their order, *cut* is the last one of its GPU code."""
 
     path: str
     sha256: str
     before: tuple[BillChange, ...] = ()
-    gpus: tuple[str, ...] = ()
+    cut: GpuCut = GpuCut()
 
 
 class Gone(Struct, frozen=True):
@@ -197,13 +206,15 @@ def _parts(bill: Bill) -> Iterator[_Json]:
 def _file(file: BillFile, whole: str) -> _Json:
     name = file.path.rpartition("/")[2]
     # an empty list says that there is no GPU code any more
-    gpus = ", ".join(file.gpus) if file.gpus or any(change.gpus for change in file.before) else None
+    gpus = ", ".join(file.cut.gpus) if file.cut.gpus or any(change.gpus for change in file.before) else None
     ancestors = [
         stated(
             type="library",
             name=name,
             hashes=_hashes(change.sha256),
-            properties=_properties(changed=change.how, gpus=", ".join(change.gpus) or None),
+            properties=_properties(
+                changed=change.how, gpus=", ".join(change.gpus) or None, fillers=change.fillers or None
+            ),
         )
         for change in file.before
     ]
@@ -212,7 +223,13 @@ def _file(file: BillFile, whole: str) -> _Json:
         "bom-ref": f"{whole}#{sha256(file.path.encode()).hexdigest()}",
         "name": name,
         "hashes": _hashes(file.sha256),
-        "properties": _properties(path=file.path, bundled="true" if _BUNDLED in file.path else None, gpus=gpus),
+        "properties": _properties(
+            path=file.path,
+            bundled="true" if _BUNDLED in file.path else None,
+            gpus=gpus,
+            cut_to=", ".join(file.cut.cut_to) or None,
+            fillers=file.cut.fillers or None,
+        ),
         **stated(pedigree=stated(ancestors=ancestors)),
     }
 
@@ -341,9 +358,16 @@ def _materials(parts: Iterable[Mapping[str, Any]]) -> Iterator[Material]:
 def _file_of(part: Mapping[str, Any]) -> BillFile:
     ancestors = part.get("pedigree", {}).get("ancestors", ())
     before = tuple(
-        BillChange(_digest(ancestor), _own_properties(ancestor)["changed"], _gpus(ancestor)) for ancestor in ancestors
+        BillChange(
+            _digest(ancestor),
+            _own_properties(ancestor)["changed"],
+            _listed(ancestor, "gpus"),
+            _own_properties(ancestor).get("fillers", ""),
+        )
+        for ancestor in ancestors
     )
-    return BillFile(_own_properties(part)["path"], _digest(part), before, _gpus(part))
+    cut = GpuCut(_listed(part, "gpus"), _listed(part, "cut_to"), _own_properties(part).get("fillers", ""))
+    return BillFile(_own_properties(part)["path"], _digest(part), before, cut)
 
 
 def _gone_of(part: Mapping[str, Any]) -> Gone:
@@ -368,8 +392,8 @@ def _own_properties(part: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _gpus(part: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(filter(None, _own_properties(part).get("gpus", "").split(", ")))
+def _listed(part: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    return tuple(filter(None, _own_properties(part).get(name, "").split(", ")))
 
 
 def _digest(part: Mapping[str, Any]) -> str:

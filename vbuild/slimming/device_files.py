@@ -75,9 +75,9 @@ def worth_reading(path: str, head: Head) -> bool:
 
 
 def examine_file(
-    path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts, folder: Folder | None = None
+    path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts, folder: Folder | None = None, *, fillers: str = ""
 ) -> LibraryPlan:
-    """What each of *shares* keeps of the file *data* at *path*, which lies in *folder*.
+    """What each of *shares* keeps of the file *data* at *path*, which lies in *folder*, and has *fillers* by its bill.
 
     Raises `RepackageError` if the cuts are strict, and it has no code for a GPU of a share.
     """
@@ -92,7 +92,7 @@ def examine_file(
     if not worth_reading(path, head):
         account = LibraryCut(member=path, before=len(data), after=len(data))
         return LibraryPlan(path, (EditedFile.whole(data),) * len(shares), (account,) * len(shares))
-    library = GpuLibrary.of(path, data)
+    library = GpuLibrary.of(path, data, fillers=fillers)
     cores = available_cores()
     cut = partial(library.slimmed, cuts=cuts, threads=max(cores // len(shares), 1))
     with ThreadPoolExecutor(min(len(shares), cores)) as pool:

@@ -27,7 +27,7 @@ from vbuild.files.edited import EditedFile, Part
 from vbuild.gpu_code.coverage import Coverage, Fatbin, Runs
 from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE, recompressed, recompressed_size
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
-from vbuild.gpu_code.survey import Image, device_code
+from vbuild.gpu_code.survey import Image, device_code, filler_text, with_fillers
 from vbuild.gpu_code.toolkit_marks import cuda_named
 from vbuild.hardware.architectures import Arch, Device
 from vbuild.hardware.driver import ANY_DRIVER, ZSTD_SINCE, Dotted
@@ -140,8 +140,8 @@ class GpuLibrary(Struct, frozen=True):
     shrinking: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, member: str, data: memoryview) -> Self:
-        """Damage goes into *trouble* and raises nothing."""
+    def of(cls, member: str, data: memoryview, *, fillers: str = "") -> Self:
+        """Damage goes into *trouble* and raises nothing; *fillers* is what a bill of materials says of them."""
         try:
             if is_64_bit(lambda size: bytes(data[:size])):
                 image: Image = PeImage.parse(data)
@@ -152,7 +152,7 @@ class GpuLibrary(Struct, frozen=True):
                 return cls(member, data, None, DeviceCode(), trouble=trouble)
             if isinstance(image, PeImage) and image.named(UPX):
                 return cls(member, data, None, DeviceCode(), trouble=PACKED)
-            code = device_code(image)
+            code = with_fillers(device_code(image), fillers)
             needed = (read_outline(data) if isinstance(image, PeImage) else Outline.parse(data)).needed
             return cls(member, data, image, code, needed, shrinking=unmeasured_containers(image, code))
         except BinaryError as error:
@@ -321,7 +321,7 @@ class GpuLibrary(Struct, frozen=True):
             served=tuple(served for device in devices if (served := self._coverage(decisions, device)).runs),
             virtual=self._by_ptx(decisions, devices),
             zstd=any(map(_needs_zstd, entries)),
-            fillers=tuple(number for number, decision in enumerate(decisions) if decision.is_filler),
+            fillers=filler_text(replace(one.container, is_filler=one.is_filler) for one in decisions),
             gpus_before=tuple(names_of(entry.offer for decision in decisions for entry in decision.container.entries)),
             gpus=tuple(names_of(entry.offer for entry in entries)),
             notes=self.code.notes,

@@ -30,11 +30,11 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     """One library before and after: the number of entries kept and dropped, of containers emptied, JIT-only and pinned.
 
     *jit_only* counts containers that have only PTX for some GPU of the share; *virtual* says how PTX alone serves the
-    GPUs M.0 that it serves wherever there is code. *fillers* are the containers, by their numbers in the file, whose
-    code is there for no GPU. *zstd*: some kept code needs a driver that reads zstd; *is_recompressed*: slimming
-    compressed it so. *headers* says where there was room for program headers, *is_fragile* that GNU
-    strip would destroy the library, *why_whole* why code that could go stays, *more* what other options would save,
-    *lacks* what there is instead of code for a GPU, and *surplus*, of each container that cannot be cut, the
+    GPUs M.0 that it serves wherever there is code. *fillers* are the containers whose
+    code is there for no GPU, see `vbuild.gpu_code.survey`. *zstd*: some kept code needs a driver that reads zstd;
+    *is_recompressed*: slimming compressed it so. *headers* says where there was room for program headers, *is_fragile*
+    that GNU strip would destroy the library, *why_whole* why code that could go stays, *more* what other options would
+    save, *lacks* what there is instead of code for a GPU, and *surplus*, of each container that cannot be cut, the
     architectures whose code no GPU needs. *alone* says what it is if it is nothing but GPU code ("cubin for sm_90");
     then it may stand for several *files*, of which *gone* are left out.
     """
@@ -49,7 +49,7 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     pinned: int = 0
     served: tuple[Coverage, ...] = ()
     virtual: tuple[Coverage, ...] = ()
-    fillers: tuple[int, ...] = ()
+    fillers: str = ""
     zstd: bool = False
     is_recompressed: bool = False
     gpus_before: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ https://github.com/wheelnext/nvidia-variant-provider defines the first two featu
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -37,8 +37,8 @@ from vbuild.hardware.architectures import Arch, GpuTarget
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import ANY_DRIVER, ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import arch_order
-from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
-from vbuild.sbom.model import BillChange, Gone, Treatment
+from vbuild.sbom.keeping import Changes, bill_of, carries, cuts_of, listed, path_of, put
+from vbuild.sbom.model import BillChange, Gone, GpuCut, Treatment
 from vbuild.slimming.device_files import (
     examine_file,
     file_plan,
@@ -256,7 +256,8 @@ def slim_plan(
         stack.callback(pool.shutdown, cancel_futures=True)
         if any(plan.is_changed for plan in plans):
             on_change()
-        examine = partial(_examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room)
+        fillers = {path: cut.fillers for path, cut in cuts_of(bill_of(wheel)).items()}
+        examine = partial(_examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room, fillers=fillers)
         for plan in pool.map(examine, to_inflate):
             if plan.is_changed:
                 on_change()
@@ -293,11 +294,18 @@ def _head(wheel: Wheel, member: Member, start: bytes, size: int) -> bytes:
 
 
 def _examined(
-    wheel: Wheel, member: Member, *, stack: ExitStack, shares: Sequence[Share], cuts: Cuts, room: Path | None
+    wheel: Wheel,
+    member: Member,
+    *,
+    stack: ExitStack,
+    shares: Sequence[Share],
+    cuts: Cuts,
+    room: Path | None,
+    fillers: Mapping[str, str],
 ) -> LibraryPlan:
     with ExitStack() as mapped:
         data = mapped.enter_context(wheel.mapped(member, folder=room, to_edit=True))
-        plan = examine_file(member.path, data, shares, cuts)
+        plan = examine_file(member.path, data, shares, cuts, fillers=fillers.get(member.path, ""))
         if plan.is_changed:
             forget(data)
             stack.push(mapped.pop_all())
@@ -318,7 +326,7 @@ def check_served(cuts: Sequence[LibraryCut]) -> None:
 
 
 class SlimOutput(Struct, frozen=True):
-    """A wheel to write; *document* is its variant.json if new, *gone* what it lacks."""
+    """A wheel to write, *cut_to* these GPUs; *document* is its variant.json if new, *gone* what it lacks."""
 
     name: WheelName
     files: dict[str, EditedFile]
@@ -326,6 +334,7 @@ class SlimOutput(Struct, frozen=True):
     document: Document | None = None
     gone: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    cut_to: tuple[str, ...] = ()
 
     @property
     def properties(self) -> tuple[Property, ...]:
@@ -354,7 +363,8 @@ class SlimOutput(Struct, frozen=True):
         if self.document:
             path = f"{wheel.dist_info}/{VARIANT_JSON}"
             writer.write(wheel.find(path) or path, self.document.pack())
-        if bill or carries(wheel):
+        # which fatbins are fillers, nothing else says
+        if bill or carries(wheel) or any(cut.fillers for cut in self.cuts):
             put(writer, wheel, changes=self._changes(wheel))
 
     def _changes(self, wheel: Wheel) -> Changes:
@@ -368,7 +378,7 @@ class SlimOutput(Struct, frozen=True):
         gone = [path for path in sorted(self.gone) if path in before]
         return Changes(
             edited,
-            {path: cut.gpus for path, cut in cuts.items() if path in edited},
+            {path: GpuCut(cut.gpus, self.cut_to, cut.fillers) for path, cut in cuts.items() if path in edited},
             tuple(Gone(path, before[path], path.rpartition("/")[2], Treatment.DROPPED) for path in gone),
         )
 
@@ -388,7 +398,12 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
     vendors = tuple(vendor for vendor in Vendor if any(vendor in share.vendors for share in shares))
     for number, share in enumerate(shares):
         output = SlimOutput(
-            wheel.name, plan.files(number), plan.cuts(number), gone=plan.gone(number), notes=plan.notes[number]
+            wheel.name,
+            plan.files(number),
+            plan.cuts(number),
+            gone=plan.gone(number),
+            notes=plan.notes[number],
+            cut_to=tuple(map(str, share.gpus.every)) if share.gpus else (),
         )
         if share.label is None:
             if claimed and (same := share.vendors.intersection(claimed.metadata.namespaces)):

@@ -16,20 +16,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.errors import HardwareError
-from vbuild.gpu_code.coverage import Coverage, Fatbin, Runs, newest
+from vbuild.gpu_code.coverage import Coverage, Fatbin, Runs, device_named, newest
 from vbuild.gpu_code.model import DeviceCode, GpuEntry, Vendor, offered
-from vbuild.gpu_code.survey import FORMS
+from vbuild.gpu_code.survey import DEVICE_SECTIONS, with_fillers
 from vbuild.hardware.architectures import PROCESSORS, Arch, Device, GpuTarget
 from vbuild.hardware.driver import ANY_DRIVER, Dotted
 from vbuild.hardware.gpu import GpuCodeKind, arch_order
+from vbuild.sbom.model import GpuCut
 from vbuild.variants.model import Variant
 from vbuild.verification.model import Finding, LibraryGpus, Severity, VerifyRule, is_grafted
 
 _ARCH, _LOWER_BOUND = (Vendor.NVIDIA, "sm_arch"), (Vendor.NVIDIA, "cuda_version_lower_bound")
 _GFX = (Vendor.AMD, "gfx_arch")
 _VALUE = re.compile(r"(?P<number>\d{2,3})_(?P<kind>real|virtual)", re.ASCII)
-# these sections hold only containers: what is unreadable is damaged, or newer than vbuild
-DEVICE_SECTIONS = frozenset(name for form in FORMS for name in form.sections)
 
 
 class GpuClaim(Struct, frozen=True):
@@ -89,7 +88,7 @@ def _mistaken(value: str) -> str | None:
 class LibraryCode(Struct, frozen=True):
     """The GPU code of one library: what its *fatbins* offer, alike ones as one; *cudart* as in `DeviceCode`.
 
-    *beside* is code that only the library reads.
+    *beside* is code that only the library reads, *cut_to* are the GPUs that it was slimmed to.
     """
 
     fatbins: tuple[Fatbin, ...]
@@ -100,11 +99,15 @@ class LibraryCode(Struct, frozen=True):
     notes: tuple[str, ...]
     beside: tuple[str, ...] = ()
     cudart: Dotted | None = ANY_DRIVER
+    cut_to: tuple[Device, ...] = ()
 
     @classmethod
-    def of(cls, code: DeviceCode) -> Self:
+    def of(cls, code: DeviceCode, cut: GpuCut | None = None) -> Self:
+        """*code*, which went through *cut* if the bill of materials says so."""
+        cut = cut or GpuCut()
+        code = with_fillers(code, cut.fillers)
         containers = offered(code.containers)
-        entries = [entry for container in containers for entry in container.entries]
+        entries = [entry for container in containers if not container.is_filler for entry in container.entries]
         spans = {container.span for container in containers}
         others = [entry for container in code.containers if container.span not in spans for entry in container.entries]
         alike: dict[Fatbin, list[int]] = {}
@@ -126,6 +129,7 @@ class LibraryCode(Struct, frozen=True):
                 *(f"PTX for {name}" for name in _names(others, GpuCodeKind.PTX)),
             ),
             code.cudart,
+            tuple(map(device_named, cut.cut_to)),
         )
 
     def __bool__(self) -> bool:
@@ -135,7 +139,8 @@ class LibraryCode(Struct, frozen=True):
     def devices(self) -> frozenset[Device]:
         offers = {offer for fatbin in self.fatbins if not fatbin.is_filler for offer in fatbin.offers}
         archs = {offer.arch for offer in offers if offer.code is not GpuCodeKind.OTHER}
-        return frozenset(arch.device for arch in archs if isinstance(arch, Arch) or arch.processor in PROCESSORS)
+        known = (arch.device for arch in archs if isinstance(arch, Arch) or arch.processor in PROCESSORS)
+        return frozenset((*known, *self.cut_to))
 
     def coverage(self, device: Device) -> Coverage:
         return Coverage.by(self.fatbins, device, cudart=self.cudart)

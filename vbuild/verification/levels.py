@@ -23,10 +23,10 @@ from vbuild.dispatch.reach import Doubt
 from vbuild.elf.code import CodeFile, Elf
 from vbuild.elf.iced import is_installed
 from vbuild.elf.linkage import at_level, baseline_of, level_of, missing_base, soname_fault
+from vbuild.gpu_code.survey import DEVICE_SECTIONS
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features, masked_processor
 from vbuild.process.pool import ProcessPool
 from vbuild.process.threads import OncePerKey
-from vbuild.verification.gpu_code import DEVICE_SECTIONS
 from vbuild.verification.model import (
     IF_ALLOWED,
     ON_PROCESSOR,

@@ -374,9 +374,17 @@ class Verdict(Struct, frozen=True):
         if not (self.gpus or self.claimed_gpus):
             return "no code"
         rules = {finding.rule for finding in self.findings if finding.is_error}
-        if rules & {VerifyRule.GPU_CLAIM, VerifyRule.GPU_MISSING, VerifyRule.GPU_JIT, VerifyRule.GPU_PTX}:
+        if rules & {
+            VerifyRule.GPU_CLAIM,
+            VerifyRule.GPU_DRIVER,
+            VerifyRule.GPU_MISSING,
+            VerifyRule.GPU_JIT,
+            VerifyRule.GPU_PTX,
+        }:
             return "failed"
-        return f"ok, for {', '.join(self.claimed_gpus)}" if self.claimed_gpus else "not claimed"
+        warned = {finding.rule for finding in self.findings if finding.severity is Severity.WARNING}
+        how = "in part" if VerifyRule.GPU_MISSING in warned else "ok"
+        return f"{how}, for {', '.join(self.claimed_gpus)}" if self.claimed_gpus else "not claimed"
 
     @property
     def gpu_codes(self) -> tuple[str, ...]:

@@ -33,15 +33,16 @@ from vbuild.elf.linkage import level_of
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, at
 from vbuild.gpu_code.fatbin import MAGIC_BYTES
-from vbuild.gpu_code.survey import device_code
+from vbuild.gpu_code.survey import DEVICE_SECTIONS, device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuOffer
 from vbuild.macho.code import read_codes
 from vbuild.pe.code import read_code
 from vbuild.pe.image import PeImage, is_64_bit
-from vbuild.sbom.keeping import contradictions, path_of
+from vbuild.sbom.keeping import bill_of, contradictions, cuts_of, path_of
+from vbuild.sbom.model import GpuCut
 from vbuild.variants.document import Document
-from vbuild.verification.gpu_code import DEVICE_SECTIONS, GpuClaim, GpuCodeCheck, LibraryCode
+from vbuild.verification.gpu_code import GpuClaim, GpuCodeCheck, LibraryCode
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.linkage import LinkageCheck
 from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule, is_grafted
@@ -210,11 +211,12 @@ class _Contents:
     foreign: dict[str, Format] = field(default_factory=dict)
     gpu_codes: dict[str, LibraryCode] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    cuts: Mapping[str, GpuCut] = field(default_factory=dict)
 
     @classmethod
     def of(cls, wheel: Wheel) -> Self:
         """Read every member of *wheel* once and check it against RECORD."""
-        contents = cls()
+        contents = cls(cuts=cuts_of(bill_of(wheel)))
         for member in wheel.members:
             try:
                 kind = Format.of(member.path, partial(wheel.head, member))
@@ -247,7 +249,7 @@ class _Contents:
             self.unread[path] = str(error)
         try:
             if is_64_bit(lambda size: bytes(data[:size])) and (
-                code := LibraryCode.of(device_code(PeImage.parse(data)))
+                code := LibraryCode.of(device_code(PeImage.parse(data)), self.cuts.get(path))
             ):
                 self.gpu_codes[path] = code
         except BinaryError as error:
@@ -280,7 +282,7 @@ class _Contents:
         if not any(section.name in DEVICE_SECTIONS for section in elf.sections) and not _FATBIN.search(data):
             return
         try:
-            self.gpu_codes[path] = LibraryCode.of(device_code(ElfImage.parse(data)))
+            self.gpu_codes[path] = LibraryCode.of(device_code(ElfImage.parse(data)), self.cuts.get(path))
         except BinaryError as error:
             self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), str(error)))
 

@@ -1,0 +1,173 @@
+"""A fatbin must have an entry: one that slimming leaves for no GPU never counts as support, whatever follows."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import vbuild
+from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.variants import variant
+from tests.factories.wheels import wheel
+from vbuild.elf.image import ElfImage
+from vbuild.errors import RepackageError
+from vbuild.gpu_code.coverage import Runs
+from vbuild.gpu_code.fatbin import FatbinKind
+from vbuild.gpu_code.survey import device_code, filler_text, with_fillers
+from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.slim import slim
+from vbuild.variants.stamp import stamped
+from vbuild.verification.verify import verify
+
+NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
+BIG = 1 << 14
+
+
+def code(*archs: int) -> bytes:
+    return fatbin(*(entry(arch=arch, code=cubin(arch, BIG)) for arch in archs))
+
+
+# 60 has code in one of three, the others keep their smallest entry
+FAT = device_library(code(75, 90), code(60, 75, 90), fatbin(entry(arch=75), entry(FatbinKind.PTX, 90)))
+IN_PART = Cuts(unsupported=True)
+
+
+def cut_to_60(folder: Path, cuts: Cuts = IN_PART) -> Path:
+    fat = wheel(folder / "fat", NAME, {"demo/__init__.py": b"", "demo/_C.so": FAT})
+    (slimmed,) = slim([fat], folder / "slim", shares=[Share.parse("b60=60")], cuts=cuts)
+    assert slimmed.path
+    return slimmed.path
+
+
+def runs(place: Path, gpus: str) -> list[Runs | None]:
+    (library,) = vbuild.checkup([place], gpus=gpus).examined
+    return [fit.runs for fit in library.fits]
+
+
+def test_a_variant_that_would_claim_a_gpu_for_a_part_of_its_kernels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RepackageError) as refused:
+        cut_to_60(tmp_path, Cuts())
+    assert str(refused.value) == (
+        f"{NAME}: demo/_C.so: only 1 of 3 fatbins have code for sm_60, and kernels of the others do not "
+        "run there; choose other GPUs, or let it go with --allow-unsupported"
+    )
+    assert not [*(tmp_path / "slim").glob("*.whl")]
+
+
+def test_what_is_no_variant_is_cut_and_says_how_much_serves_the_gpu(tmp_path: Path) -> None:
+    fat = wheel(tmp_path, NAME, {"demo/_C.so": FAT})
+    plain = (Share(Share.parse("x=60").gpus),)
+    (slimmed,) = slim([fat], tmp_path / "out", shares=plain)
+    assert [str(served) for served in slimmed.libraries[0].served] == ["1 of 3 fatbins"]
+    with pytest.raises(RepackageError, match="only 1 of 3 fatbins"):
+        slim([fat], tmp_path / "strict", shares=plain, cuts=Cuts(strict=True))
+
+
+def test_ptx_that_serves_some_fatbins_only_is_not_claimed_for_all(tmp_path: Path) -> None:
+    fat = wheel(tmp_path, NAME, {"demo/_C.so": FAT})
+    with pytest.raises(RepackageError, match="only 1 of 3 fatbins have code for sm_120"):
+        slim([fat], tmp_path / "out", shares=[Share.parse("b120=120")])
+
+
+def again(path: Path, folder: Path) -> Path:
+    (slimmed,) = slim([path], folder, shares=[Share()], cuts=Cuts(zstd=True))
+    assert slimmed.path
+    return slimmed.path
+
+
+def with_other_label(path: Path, folder: Path) -> Path:
+    return stamped(path, folder, variant=variant("other", "x86_64 :: level :: v3"))
+
+
+def installed(path: Path, folder: Path) -> Path:
+    plain = folder / NAME
+    folder.mkdir()
+    plain.write_bytes(path.read_bytes())
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--target",
+        str(folder / "env"),
+    ]
+    subprocess.run([*command, str(plain)], check=True)
+    return folder / "env"
+
+
+def without_debug(path: Path, folder: Path) -> Path:
+    """As `split` and others do: what the bill says of a file that is edited later stays."""
+    (slimmed,) = slim([path], folder, shares=[Share.parse("b60=60")], cuts=replace(IN_PART, zstd=True))
+    assert slimmed.path
+    return slimmed.path
+
+
+@pytest.mark.parametrize("step", [None, again, with_other_label, installed, without_debug])
+def test_fillers_serve_no_gpu_whatever_is_done_to_the_wheel(
+    step: Callable[[Path, Path], Path] | None, tmp_path: Path
+) -> None:
+    place = cut_to_60(tmp_path)
+    place = step(place, tmp_path / "step") if step else place
+    assert runs(place, "60,75,90,120") == [Runs.IN_PART, Runs.NO, Runs.NO, Runs.NO]
+
+
+def test_verify_names_the_gpu_that_was_asked_for_and_no_other(tmp_path: Path) -> None:
+    verdict = verify(cut_to_60(tmp_path))
+    assert [(str(served.device), served.runs) for library in verdict.gpus for served in library.served] == [
+        ("sm_60", Runs.IN_PART)
+    ]
+    assert verdict.gpu == "in part, for 60_real"
+
+
+def test_a_gpu_that_other_code_serves_is_named_as_well(tmp_path: Path) -> None:
+    fat = wheel(tmp_path, NAME, {"demo/_C.so": device_library(code(75, 80, 90))})
+    (slimmed,) = slim([fat], tmp_path / "out", shares=(Share(Share.parse("x=86").gpus),))
+    assert slimmed.path
+    (library,) = verify(slimmed.path).gpus
+    assert [str(served.device) for served in library.served] == ["sm_80", "sm_86"]
+
+
+def test_a_bill_is_written_for_fillers_even_where_none_is_asked_for(tmp_path: Path) -> None:
+    path = cut_to_60(tmp_path, replace(IN_PART, bill=False))
+    with zipfile.ZipFile(path) as archive:
+        (bill,) = (archive.read(name) for name in archive.namelist() if name.endswith(".cdx.json"))
+    (part,) = (part for part in json.loads(bill)["components"] if part["name"] == "_C.so")
+    properties = {prop["name"]: prop["value"] for prop in part["properties"]}
+    assert (properties["vbuild:fillers"], properties["vbuild:cut_to"]) == ("2 of 3: 0x5", "sm_60")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 of 2: 0",
+        "1 of 3: 7",
+        "2 of 3: 0",
+        "1 of 3: 1",
+        "all",
+        "1 of 9999999: 0-9999999",
+        "2 of 3: 0 0",
+        "0 of 3: 2-0",
+    ],
+)
+def test_a_bill_that_is_not_of_this_file_changes_nothing_and_is_named(text: str) -> None:
+    code_ = device_code(ElfImage.parse(memoryview(FAT)))
+    marked = with_fillers(code_, text)
+    assert marked.containers == code_.containers
+    assert marked.notes == (f"the bill of materials says {text!r} of fillers, not of this file",)
+
+
+def test_fillers_are_written_as_bits() -> None:
+    many = device_code(ElfImage.parse(memoryview(device_library(*[code(75)] * 9)))).containers
+    chosen = [replace(one, is_filler=number in {0, 1, 2, 4, 8}) for number, one in enumerate(many)]
+    assert filler_text(chosen) == "5 of 9: 0x117"
+    code_ = device_code(ElfImage.parse(memoryview(device_library(*[code(75)] * 9))))
+    assert filler_text(with_fillers(code_, filler_text(chosen)).containers) == "5 of 9: 0x117"
+    assert filler_text(many) == ""
