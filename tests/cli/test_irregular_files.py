@@ -35,7 +35,7 @@ REFUSED = [
     (X, ("split", X, *OUT)),
     (X, ("repair", X, "out")),
     (X, ("slim", X, "--gpu", "90", *OUT)),
-    (X, ("stamp", X, "--null", *OUT)),
+    (X, ("stamp", X, "--label", "null", *OUT)),
     (X, ("bench", X, OK, "--script", "script.py")),
     (X, ("doctor", X, "--gpu", "90")),
     (X, ("verify", OK, "--baseline", X)),

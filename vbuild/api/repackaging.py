@@ -332,18 +332,17 @@ def install_check(
 
 @dataclass(frozen=True)
 class StampRequest:
-    """Give exactly one of *label*, *null* and *remove*."""
+    """Give either *label* or *remove*."""
 
     wheel: StrPath
     output_dir: StrPath
     _: KW_ONLY
     label: str | None = option(
-        "Use this variant label, made of a-z, 0-9, _ and dots.",
+        "Use this variant label, made of a-z, 0-9, _ and dots. null has no properties, and ranks after all others.",
         default=None,
         flags="-l --label",
         parse="vbuild.variants.model:checked_label",
     )
-    null: bool = option("Make the null variant: it has no properties and ranks after all others.", default=False)
     remove: bool = option("Remove the label and variant.json.", default=False)
     properties: "Iterable[str | Property]" = option(
         "Add this property, written as namespace :: feature :: value. Repeatable.",
@@ -363,15 +362,15 @@ def stamp(request: StampRequest) -> Path:
 
     `VariantError` if label, properties and metadata do not go together, `WheelError` if the wheel is damaged.
     """
-    from vbuild.variants.model import NULL, Property
+    from vbuild.variants.model import Property
     from vbuild.variants.stamp import declaration_at, described, stamped, unstamped
 
     wheel, folder, label = Path(request.wheel), Path(request.output_dir), request.label
-    if sum((label is not None, request.null, request.remove)) != 1:
-        raise VariantError("expected exactly one of label, null and remove")
+    if (label is not None) == request.remove:
+        raise VariantError("expected either label or remove")
     if request.remove:
         return unstamped(wheel, folder)
     declaration = declaration_at(Path(request.metadata)) if request.metadata else None
     properties = [value_of(text, Property.parse) for text in request.properties]
-    variant = NULL if request.null else described(properties, label=label, declaration=declaration)
+    variant = described(properties, label=label, declaration=declaration)
     return stamped(wheel, folder, variant=variant, metadata=declaration.metadata if declaration else None)

@@ -16,9 +16,8 @@ from vbuild.cli import options, terminal
 @options.of("vbuild.api.repackaging:StampRequest")
 def stamp(wheel: Path, folder: Path, **given: Any) -> None:  # noqa: ANN401 - the options of StampRequest
     """Copy a wheel under a variant label, or remove its label."""
-    label, null, remove = (given[name] for name in ("label", "null", "remove"))
-    if sum((label is not None, null, remove)) != 1:
-        raise click.UsageError("expected exactly one of --label, --null and --remove")
-    if (null or remove) and given["properties"]:
+    if (given["label"] is not None) == given["remove"]:
+        raise click.UsageError("expected either --label or --remove")
+    if given["remove"] and given["properties"]:
         raise click.UsageError("--property goes with --label only")
     terminal.show(None, [str(vbuild.stamp(wheel, folder, **given))])

@@ -12,7 +12,7 @@ from vbuild.errors import VariantError, at, reason_of
 from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Declaration, Document
-from vbuild.variants.model import Property, Variant, VariantMetadata
+from vbuild.variants.model import NULL_LABEL, Property, Variant, VariantMetadata
 from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON
@@ -64,7 +64,7 @@ def described(properties: Iterable[Property], *, label: str | None, declaration:
     properties = tuple(properties)
     if label is None:
         return Variant.hashed(properties)
-    if not properties and declaration:
+    if not properties and declaration and label != NULL_LABEL:
         return declaration.variant(label)
     return Variant.of(label, properties)
 
