@@ -211,6 +211,33 @@ CASES: tuple[Case, ...] = (
         lambda: {"demo/_demo.cp311-win_arm64.pyd": pe_file(machine=ARM64_PE)},
     ),
     (
+        VerifyRule.EXTENSION,
+        ERROR,
+        "cp39-abi3-win_amd64",
+        lambda: {"demo/_demo.abi3.pyd": pe_file(exports=["PyInit__demo"])},
+        "is named .abi3.pyd, for which no Python looks",
+        "cp39-abi3-win_amd64",
+        lambda: {"demo/_demo.pyd": pe_file(exports=["PyInit__demo"])},
+    ),
+    (
+        VerifyRule.MACHINE,
+        WARNING,
+        "py3-none-win_amd64",
+        lambda: {"demo/a.so": shared_object(MODULE)},
+        "none of its compiled files is for windows, which loads no other",
+        "py3-none-win_amd64",
+        lambda: {"demo/a.so": shared_object(MODULE), "demo/a.dll": pe_file()},
+    ),
+    (
+        VerifyRule.SYMBOL_VERSION,
+        ERROR,
+        "py3-none-manylinux_2_17_x86_64",
+        lambda: {"demo/a.so": shared_object(ONE_CALL.format("getrandom"))},
+        "needs symbols that are newer than manylinux_2_17_x86_64: GLIBC_2.25 (getrandom)",
+        "py3-none-manylinux_2_28_x86_64",
+        lambda: {"demo/a.so": shared_object(ONE_CALL.format("getrandom"))},
+    ),
+    (
         VerifyRule.TAG,
         ERROR,
         f"cp315t-abi3t-{LINUX}",
@@ -257,10 +284,8 @@ def test_each_promise_is_found_broken_and_found_kept(tmp_path: Path, case: Case)
     assert [(finding.severity, what in finding.what) for finding in findings] == [(severity, True)]
     fine = wheel(tmp_path / "kept", f"demo-1.0-{kept_tags}.whl", kept())
     assert not [finding for finding in verify(fine).findings if finding.rule is rule]
-    # what verify reads of symbols and code above the table is not check's
-    if rule is not VerifyRule.UNDEFINED:
-        problems = [problem for problem in check(tmp_path / "broken").problems if problem.rule == rule]
-        assert [problem.severity for problem in problems] == ([] if severity is NOTE else [severity])
+    problems = [problem for problem in check(tmp_path / "broken").problems if problem.rule == rule]
+    assert [problem.severity for problem in problems] == ([] if severity is NOTE else [severity])
 
 
 @needs(f"{MINGW}gcc", f"{MINGW}dlltool")
@@ -293,6 +318,7 @@ def test_the_stable_abi_of_windows_modules_is_compared_by_name(tmp_path: Path) -
         ),
         ("cp311-cp311-manylinux_2_17_x86_64", WARNING, "lacks cp311-cp311-manylinux2014_x86_64 of the file name"),
         ("cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64", None, ""),
+        ("py3-none-any", WARNING, "has py3-none-any, which the file name has not"),
         ("cp311", ERROR, "its tags cannot be read"),
     ],
 )

@@ -2,7 +2,6 @@
 
 RPATH, RUNPATH    relative to the library ($ORIGIN), not to the machine it was built on
 NEEDED            in the wheel, or on the platform's list, or Python's own
-symbol versions   no newer than the platform tag allows
 symbols           defined by some library of the wheel or of the platform, or by Python
 
 "In the wheel" is also what the wheels beside it have that it requires: see `vbuild.verification.required`.
@@ -33,6 +32,7 @@ from vbuild.elf.code import Elf
 from vbuild.elf.linkage import ORIGIN_TOKEN, edges_of, search_folders
 from vbuild.files.wording import counted, shown
 from vbuild.verification.model import Finding, Severity, VerifyRule
+from vbuild.verification.promises import late_symbols
 from vbuild.verification.required import Fetch, RequiredWheel, required_wheels
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import LIBS
@@ -106,7 +106,6 @@ class LinkageCheck:
         for path, elf in self._libraries.items():
             yield from _rpath_findings(path, elf)
             yield from self._needed_findings(path, elf)
-            yield from self._version_findings(path, elf)
             yield from self._undefined_findings(path, elf)
         yield from self._unpinned_findings()
         for required in self._required:
@@ -124,7 +123,12 @@ class LinkageCheck:
             left += new
         for path in sorted(used):
             place, elf = f"{required.name}: {path}", required.libraries[path]
-            findings += [*self._version_findings(place, elf), *self._needed_findings(path, elf, place=place)]
+            findings += (
+                Finding(Severity.ERROR, VerifyRule.SYMBOL_VERSION, (place,), what)
+                for platform in self._platforms
+                if (what := late_symbols(platform, elf.imports))
+            )
+            findings += self._needed_findings(path, elf, place=place)
         yield from findings
         if used and not findings:
             tags = ", ".join(platform.tag for platform in self._platforms)
@@ -179,23 +183,11 @@ class LinkageCheck:
                 advice = "bundle them (auditwheel repair), or require the packages that have them"
                 yield Finding(Severity.ERROR, VerifyRule.NEEDED, places, f"{what}; {advice}")
 
-    def _version_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
-        for platform in self._platforms:
-            late: dict[str, list[str]] = {}
-            for symbol in elf.imports:
-                if symbol.version and platform.has(symbol.library or "") and not platform.has_version(symbol.version):
-                    late.setdefault(symbol.version, []).append(symbol.name)
-            if late and platform.promises:
-                newest = ", ".join(f"{version} ({shown(names, _SHOWN)})" for version, names in sorted(late.items()))
-                what = f"needs symbols that are newer than {platform.tag}: {newest}"
-                yield Finding(Severity.ERROR, VerifyRule.SYMBOL_VERSION, (path,), what)
-
     def _undefined_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
         """What no library defines that *elf* is loaded with, if all that it needs is known.
 
         CPython binds each symbol when it loads a module. Libraries of glibc, gcc and CUDA give each a version, but
-        modules not linked with glibc's get them through Python: names are this machine's. Of musl the names are known,
-        and those with two underscores in front are a C library's or compiler's: no package brings them.
+        modules not linked with glibc's get them through Python: names are this machine's. Of musl the names are known.
         """
         needed = {edge.name for edge in self._edges[path] if edge.via not in _WITHIN}
         if not (self._is_glibc or self._is_musl) or not all(map(_VERSIONING.match, needed)):
@@ -205,15 +197,16 @@ class LinkageCheck:
             for symbol in elf.imports
             if not (symbol.version or symbol.is_weak or symbol.name in self._given or _OF_PYTHON.match(symbol.name))
         ]
-        names = sorted({*names} - musl_symbols() if self._is_musl else _not_of_this_system(names))
+        if self._is_musl:
+            # of others the table of promises tells
+            names = [name for name in names if not name.startswith("__") and name not in musl_symbols()]
+        else:
+            names = _not_of_this_system(names)
         if not names:
             return
-        what = f"needs symbols that no library of the wheel or of the platform has: {shown(names, _SHOWN)}"
+        what = f"needs symbols that no library of the wheel or of the platform has: {shown(sorted(names), _SHOWN)}"
         is_module = any(name.startswith(MODULE_ENTRIES) for name in elf.exported)
-        if self._is_musl and (reserved := [name for name in names if name.startswith("__")]):
-            what, advice = f"needs symbols that musl does not have: {shown(reserved, _SHOWN)}", "compile it for musl"
-            yield Finding(Severity.ERROR, VerifyRule.UNDEFINED, (path,), what, advice)
-        elif not self._requires and is_module:
+        if not self._requires and is_module:
             advice = "the module cannot be imported; link the library or compile the file that defines them"
             yield Finding(Severity.ERROR, VerifyRule.UNDEFINED, (path,), what, advice)
         else:

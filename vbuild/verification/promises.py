@@ -16,7 +16,7 @@ https://learn.microsoft.com/en-us/windows/win32/fileio/naming-a-file
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import combinations
 from typing import Self
@@ -25,8 +25,17 @@ from abi3info import DATAS, FUNCTIONS
 from msgspec import Struct
 from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms, parse_tag
 
-from vbuild.binary.outline import BinaryFacts, Format
-from vbuild.elf.catalogue import PlatformPolicy, by_soname, hashed, is_driver, is_official, platforms_in
+from vbuild.binary.outline import BinaryFacts, Format, Import
+from vbuild.elf.catalogue import (
+    MUSL_MACHINES,
+    PlatformPolicy,
+    by_soname,
+    hashed,
+    is_driver,
+    is_official,
+    musl_symbols,
+    platforms_in,
+)
 from vbuild.elf.read import read_facts as elf_facts
 from vbuild.errors import BinaryError, WheelError
 from vbuild.files.wording import shown
@@ -37,13 +46,13 @@ from vbuild.pe.read import read_facts as pe_facts
 from vbuild.verification.model import Finding, Severity, SharedLibrary, VerifyRule
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.slots import meet, slots
+from vbuild.wheel.slots import FileSlot, meet, slots
 
 Files = Mapping[str, tuple[BinaryFacts, ...]]
 """The compiled files of a wheel by path; of a universal2 file one for each machine."""
 
 _READERS = {Format.ELF: elf_facts, Format.PE: pe_facts, Format.MACHO: macho_facts}
-_LOADED_BY = {Format.PE: "windows", Format.MACHO: "macos"}
+_LOADED_BY = {Format.ELF: "linux", Format.PE: "windows", Format.MACHO: "macos"}
 _WINDOWS = {"win32": {"x86"}, "win_amd64": {"amd64"}, "win_arm64": {"arm64", "arm64x"}}
 _MACOS = re.compile(r"\bmacosx_(\d+)_(\d+)_(?P<machines>\w+)")
 _MACS = {"universal2": {"arm64", "x86_64"}, "intel": {"x86_64"}, "x86_64": {"x86_64"}, "arm64": {"arm64"}}
@@ -52,6 +61,8 @@ _FIRST_ARM_MACOS = (11, 0)
 _LARGEST_PAGE = {"aarch64": 1 << 16, "ppc64le": 1 << 16, "loongarch64": 1 << 16}
 # i386 to i686, armv6l to armv8l: one instruction set to ELF
 _KINDS = (re.compile(r"i[3-6]86"), re.compile(r"armv[678]l"))
+# libc of musl, by all its names
+_OF_MUSL = re.compile(r"libc\.so|libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1")
 _STABLE, _THREADED = re.compile(r"abi3t?"), re.compile(r"\dt\b")
 _PYTHON = re.compile(r"(?P<kind>cp|py)(?P<major>\d)(?P<minor>\d*)")
 _ABI_TAG = re.compile(r"cp(?P<module>\d+[a-z]*)")
@@ -70,7 +81,8 @@ _NOT_WINDOWS = re.compile(
 class Promised(Struct, frozen=True):
     """The tags of a wheel: platforms for Linux, the oldest macOS by machine, the oldest CPython of a stable ABI.
 
-    *modules* are the single CPythons that it is for, such as ``311``; *given* are the symbols that its files export.
+    *modules* are the single CPythons that it is for, such as ``311``. Of its files, *given* are the symbols that they
+    export, *libraries* what a NEEDED may mean.
     """
 
     name: WheelName
@@ -80,6 +92,7 @@ class Promised(Struct, frozen=True):
     stable: tuple[int, int] | None
     modules: frozenset[str]
     given: frozenset[str]
+    libraries: frozenset[str]
 
     @classmethod
     def of(cls, name: WheelName, files: Files) -> Self:
@@ -100,6 +113,7 @@ class Promised(Struct, frozen=True):
             min(versions, default=None) if is_stable else None,
             frozenset(module[1] for module in map(_ABI_TAG.fullmatch, name.abi.split(".")) if module),
             frozenset().union(*(facts.exported for several in files.values() for facts in several)),
+            frozenset(map(posixpath.basename, files)) | {several[0].outline.soname or "" for several in files.values()},
         )
 
     def machines(self, kind: Format) -> frozenset[str]:
@@ -164,6 +178,40 @@ def _static_tls(promised: Promised, _path: str, facts: BinaryFacts) -> str | Non
     return f"takes {size} bytes of the static TLS block, of which little is left for what is loaded later (dlopen)"
 
 
+def late_symbols(platform: PlatformPolicy, imports: Iterable[Import]) -> str | None:
+    """The versions of symbols among *imports* that are newer than *platform* promises, in a sentence."""
+    late: dict[str, list[str]] = {}
+    for symbol in imports if platform.promises else ():
+        if symbol.version and platform.has(symbol.library or "") and not platform.has_version(symbol.version):
+            late.setdefault(symbol.version, []).append(symbol.name)
+    newest = ", ".join(f"{version} ({shown(names, 4)})" for version, names in sorted(late.items()))
+    return f"needs symbols that are newer than {platform.tag}: {newest}" if late else None
+
+
+def _late_symbols(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
+    found = (late_symbols(platform, facts.imports) for platform in promised.linux)
+    return next(filter(None, found), None) if facts.outline.is_loadable else None
+
+
+def _not_of_musl(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
+    """Names with two underscores in front are a C library's or compiler's, so that no package brings them.
+
+    Nothing is said of what another package's library may have, nor of machines whose musl has not been looked at.
+    """
+    musl = [platform for platform in promised.linux if platform.tag.startswith("musl")]
+    is_known = all(platform.machine in MUSL_MACHINES for platform in musl)
+    others = [name for name in facts.outline.needed if name not in promised.libraries]
+    if not (musl and is_known and facts.outline.is_loadable and all(map(_OF_MUSL.fullmatch, others))):
+        return None
+    missing = {
+        symbol.name
+        for symbol in facts.imports
+        if symbol.name.startswith("__") and not symbol.is_weak and symbol.name not in promised.given
+    }
+    missing -= musl_symbols()
+    return f"needs symbols that musl does not have: {shown(sorted(missing), 4)}" if missing else None
+
+
 @cache
 def _stable_symbols() -> Mapping[str, tuple[int, int]]:
     functions = {entry.symbol.name: (entry.added.major, entry.added.minor) for entry in FUNCTIONS.values()}
@@ -190,16 +238,22 @@ _PYTHON_NAME = re.compile(r"python", re.IGNORECASE)
 _OF_PYTHON = re.compile(r"_?Py")
 
 
-def _other_python_dll(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
+def _other_python_dll(promised: Promised, path: str, facts: BinaryFacts) -> str | None:
+    tagged = _TAGGED.search(path)
+    modules = {tag.rstrip("m") for tag in promised.modules} if tagged is None else {tagged["module"]}
     for name in facts.outline.needed if facts.outline.format is Format.PE else ():
         if not (match := _PYTHON_DLL.fullmatch(name)):
             continue
         if match[2]:
             return f"needs {name}, which debug builds of Python have"
-        modules = {tag.rstrip("m") for tag in promised.modules}
-        if promised.stable or (modules and match["module"] not in modules):
+        if (promised.stable and not tagged) or (modules and match["module"] not in modules):
             return f"needs {name}, which not every {promised.name.python}-{promised.name.abi} Python has"
     return None
+
+
+def _stable_pyd(_promised: Promised, path: str, facts: BinaryFacts) -> str | None:
+    """Python's dynload_win.c has no name for the stable ABI."""
+    return "is named .abi3.pyd, for which no Python looks" if facts.modules and path.endswith(".abi3.pyd") else None
 
 
 def _bundled_driver(promised: Promised, path: str, facts: BinaryFacts) -> str | None:
@@ -224,6 +278,8 @@ PROMISES = (
         _executable_stack,
         "link with -Wl,-z,noexecstack; vbuild repair clears the mark where no code needs it",
     ),
+    Promise(VerifyRule.SYMBOL_VERSION, Severity.ERROR, _late_symbols, ""),
+    Promise(VerifyRule.UNDEFINED, Severity.ERROR, _not_of_musl, "compile it for musl"),
     Promise(VerifyRule.PAGES, Severity.WARNING, _small_pages, "link with -Wl,-z,max-page-size=65536"),
     Promise(VerifyRule.TEXTREL, Severity.WARNING, _text_relocations, "compile all of it with -fPIC"),
     Promise(VerifyRule.STATIC_TLS, Severity.NOTE, _static_tls, "compile with -ftls-model=global-dynamic"),
@@ -233,6 +289,7 @@ PROMISES = (
         _unstable_symbols,
         "build with Py_LIMITED_API of that version, or give the wheel the tag of one Python",
     ),
+    Promise(VerifyRule.EXTENSION, Severity.ERROR, _stable_pyd, "name it .pyd"),
     Promise(VerifyRule.ABI, Severity.ERROR, _other_python_dll, "link it with the import library of that Python"),
     Promise(VerifyRule.DRIVER, Severity.ERROR, _bundled_driver, "leave it out: auditwheel repair --exclude"),
 )
@@ -240,44 +297,50 @@ PROMISES = (
 
 def is_foreign(name: WheelName, kind: Format) -> bool:
     """Whether no system that the wheel *name* is for loads files of this *kind*."""
-    return bool(name.systems) and _LOADED_BY.get(kind) not in {None, *name.systems}
+    return bool(name.systems) and _LOADED_BY[kind] not in name.systems
 
 
 def facts_of(kind: Format, data: memoryview) -> tuple[BinaryFacts, ...]:
     return _READERS[kind](data)
 
 
-def compiled_files(wheel: Wheel) -> tuple[Files, tuple[Finding, ...]]:
-    """The compiled files of *wheel* that its systems load, and why others cannot be read."""
+def promises_of(wheel: Wheel) -> tuple[tuple[Finding, ...], tuple[SharedLibrary, ...]]:
+    """What is not as the tags of *wheel* promise, and libraries that those of other wheels may replace."""
     files: dict[str, tuple[BinaryFacts, ...]] = {}
     unread: list[Finding] = []
+    foreign: list[str] = []
     for member in wheel.members:
         kind = Format.of(member.path, partial(wheel.head, member))
-        if kind is None or is_foreign(wheel.name, kind):
+        if kind is None:
+            continue
+        if is_foreign(wheel.name, kind):
+            foreign.append(member.path)
             continue
         with wheel.mapped(member) as data:
             try:
                 files[member.path] = facts_of(kind, data)
             except BinaryError as error:
                 unread.append(unchecked(member.path, error))
-    return files, tuple(unread)
+    return (*unread, *broken_promises(wheel, files, foreign)), shared_libraries(wheel, files)
 
 
 def unchecked(path: str, error: BinaryError) -> Finding:
     return Finding(Severity.WARNING, VerifyRule.UNREAD, (path,), f"what its tags promise is not checked: {error}")
 
 
-def broken_promises(wheel: Wheel, files: Files) -> Iterator[Finding]:
-    """What is not as the tags of *wheel* promise; *files* are its compiled files."""
+def broken_promises(wheel: Wheel, files: Files, foreign: Collection[str]) -> Iterator[Finding]:
+    """What is not as the tags of *wheel* promise; *files* are its compiled files, *foreign* those for other systems."""
     promised = Promised.of(wheel.name, files)
-    yield from _tag_findings(wheel)
-    yield from _purity_findings(wheel, files)
+    if foreign and not files:
+        what = f"none of its compiled files is for {', '.join(sorted(wheel.name.systems))}, which loads no other"
+        yield Finding(Severity.WARNING, VerifyRule.MACHINE, tuple(foreign), what)
+    yield from _wheel_file_findings(wheel, files)
     yield from _machine_findings(promised, files)
     yield from _module_findings(promised, files)
     for path, several in files.items():
         for row in PROMISES:
-            for what in dict.fromkeys(what for facts in several if (what := row.fault(promised, path, facts))):
-                yield Finding(row.severity, row.rule, (path,), what, row.advice)
+            faults = dict.fromkeys(row.fault(promised, path, facts) for facts in several)
+            yield from (Finding(row.severity, row.rule, (path,), fault, row.advice) for fault in faults if fault)
     is_for_windows = not wheel.name.systems or "windows" in wheel.name.systems
     paths = tuple(member.path for member in wheel.members if is_for_windows and _NOT_WINDOWS.search(member.path))
     if paths:
@@ -285,7 +348,7 @@ def broken_promises(wheel: Wheel, files: Files) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, VerifyRule.FILE_NAME, paths, what, advice)
 
 
-def _tag_findings(wheel: Wheel) -> Iterator[Finding]:
+def _wheel_file_findings(wheel: Wheel, files: Files) -> Iterator[Finding]:
     path, tags = f"{wheel.dist_info}/WHEEL", wheel.name.tags
     if not any(map(_is_installable, tags)):
         what = f"no CPython has the tag {wheel.name.python}-{wheel.name.abi}-{wheel.name.platform}"
@@ -298,16 +361,20 @@ def _tag_findings(wheel: Wheel) -> Iterator[Finding]:
     try:
         stated = frozenset(tag for line in wheel.wheel_file().tags for tag in parse_tag(line))
     except (WheelError, ValueError) as error:
-        yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), f"its tags cannot be read: {error}")
+        yield Finding(
+            Severity.ERROR, VerifyRule.TAG, (path,), f"its tags cannot be read: {str(error).rpartition(': ')[2]}"
+        )
         return
+    yield from _purity_findings(wheel, files)
     if stated != tags:
         others = shown(sorted(map(str, stated - tags or tags - stated)))
         what = f"has {others}, which the file name has not" if stated - tags else f"lacks {others} of the file name"
-        severity = Severity.WARNING if stated & tags else Severity.ERROR
-        effect = "" if stated & tags else ": uv installs it again at each sync"
-        yield Finding(
-            severity, VerifyRule.TAG, (path,), what + effect, "vbuild repair writes the tags of the file name there"
-        )
+        advice = "vbuild repair writes the tags of the file name there"
+        # uv asks WHEEL whether what is installed fits: https://github.com/astral-sh/uv/issues/17711
+        if any(FileSlot.of(own).serves(FileSlot.of(tag)) for own in stated for tag in tags):
+            yield Finding(Severity.WARNING, VerifyRule.TAG, (path,), what, advice)
+        else:
+            yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), f"{what}: uv installs it again at each sync", advice)
 
 
 def _is_installable(tag: Tag) -> bool:
@@ -350,7 +417,10 @@ def _purity_findings(wheel: Wheel, files: Files) -> Iterator[Finding]:
 
 
 def _machine_findings(promised: Promised, files: Files) -> Iterator[Finding]:
-    """Files for other machines: an error if Python or a library would load them, else they may be tools."""
+    """Files for other machines: an error if Python or a library would load them, or if none beside is for this one.
+
+    Else they may be tools, of which the package takes one.
+    """
     loadable = {
         path: several
         for path, several in files.items()
@@ -360,15 +430,15 @@ def _machine_findings(promised: Promised, files: Files) -> Iterator[Finding]:
     needed = {
         facts.outline.plain(name) for path in fitting for facts in loadable[path] for name in facts.outline.needed
     }
+    chosen = {part for path in fitting if not loadable[path][0].modules for part in posixpath.split(path)}
     for path, several in loadable.items():
-        if path in fitting:
-            continue
-        outline = several[0].outline
-        wanted = promised.machines(outline.format)
-        own = {facts.outline.machine for facts in several}
-        what = f"code for {', '.join(sorted(own))} in a wheel for {', '.join(sorted(wanted))}"
-        is_loaded = several[0].modules or outline.plain(posixpath.basename(path)) in needed or not fitting
-        yield Finding(Severity.ERROR if is_loaded else Severity.WARNING, VerifyRule.MACHINE, (path,), what)
+        if path not in fitting:
+            outline = several[0].outline
+            machines, own = promised.machines(outline.format), {facts.outline.machine for facts in several}
+            what = f"code for {', '.join(sorted(own))} in a wheel for {', '.join(sorted(machines))}"
+            is_tool = not several[0].modules and not chosen.isdisjoint(posixpath.split(path))
+            is_tool = is_tool and outline.plain(posixpath.basename(path)) not in needed
+            yield Finding(Severity.WARNING if is_tool else Severity.ERROR, VerifyRule.MACHINE, (path,), what)
 
 
 def _module_findings(promised: Promised, files: Files) -> Iterator[Finding]:

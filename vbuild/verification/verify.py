@@ -89,7 +89,7 @@ def verify(
         libraries = contents.libraries
         findings = [*contents.findings, *claims.findings]
         findings += (Finding(Severity.WARNING, VerifyRule.ARCHIVE, (path,), what) for path, what in source.warnings())
-        findings += broken_promises(source, contents.facts)
+        findings += broken_promises(source, contents.facts, contents.foreign)
         findings += (
             Finding(Severity.ERROR, VerifyRule.SBOM, (path_of(source.dist_info),), what)
             for what in contradictions(source)
@@ -193,7 +193,7 @@ def pattern(text: str | re.Pattern[str]) -> re.Pattern[str]:
 # what stands in front of the machine of one half of a universal2 file
 HALF = " ("
 _FATBIN = re.compile(re.escape(MAGIC_BYTES))
-_SYSTEMS = {Format.PE: "Windows files (PE)", Format.MACHO: "macOS files (Mach-O)"}
+_SYSTEMS = {Format.ELF: "Linux files (ELF)", Format.PE: "Windows files (PE)", Format.MACHO: "macOS files (Mach-O)"}
 
 
 @dataclass(slots=True)

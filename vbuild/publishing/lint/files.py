@@ -31,7 +31,7 @@ from vbuild.index_client.located import LocatedFile
 from vbuild.publishing.lint.metadata import MetadataView, metadata_view, spelled_value
 from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import Finding, Severity, SharedLibrary
-from vbuild.verification.promises import broken_promises, clashes, compiled_files, shared_libraries
+from vbuild.verification.promises import broken_promises, clashes, promises_of
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import LIBS, VARIANT_JSON, is_companion, is_dist_info
 from vbuild.wheel.name import VARIANTS_JSON, WheelName, escaped
@@ -88,7 +88,7 @@ class ReadyWheel:
             wheel = Wheel.verified(Path(source.name), ZipReader(file, is_strict=True))
             methods = {member.header.method for member in wheel.members}
             is_read = source.path is not None and methods <= READ_METHODS
-            files, unread = compiled_files(wheel) if is_read else ({}, ())
+            faults, shared = promises_of(wheel) if is_read else (tuple(broken_promises(wheel, {}, ())), ())
             if is_read:
                 wheel.check()
             member_path = f"{wheel.dist_info}/METADATA"
@@ -109,8 +109,8 @@ class ReadyWheel:
                 tuple(file for file in metadata.licenses if not wheel.find(f"{wheel.dist_info}/licenses/{file}")),
                 is_companion(wheel.metadata(), wheel.wheel_file()),
                 tuple(wheel.warnings()),
-                (*unread, *broken_promises(wheel, files)),
-                shared_libraries(wheel, files),
+                faults,
+                shared,
                 dict(_installs(wheel)),
             )
 
