@@ -41,9 +41,9 @@ NEEDED = {VerifyRule.NEEDED, VerifyRule.SYMBOL_VERSION}
 LIBRARIES = {"libtop.so.1": TOP, "libdeep.so.2": DEEP}
 
 
-def thin(folder: Path, libraries: Mapping[str, bytes]) -> tuple[Path, Path]:
+def thin(folder: Path, libraries: Mapping[str, bytes], source: str = CALLS) -> tuple[Path, Path]:
     """A wheel whose *libraries*, of which it needs the first, moved to the other one beside it."""
-    files: dict[str, bytes | str] = {"demo/_c.so": module(next(iter(libraries)), source=CALLS)}
+    files: dict[str, bytes | str] = {"demo/_c.so": module(next(iter(libraries)), source=source)}
     request = SplitRequest(smallest=0)
     fat = release(folder / "fat", files, libraries)
     split(fat, folder / "thin", request=request, indexes=lambda: Indexes(no_index=True))
@@ -61,6 +61,25 @@ def test_libraries_in_the_wheel_beside_it_are_found_and_prove_the_tag(tmp_path: 
     what = f"finds 2 libraries of {libs.name}, beside it, by RPATH; together they are {LINUX}"
     assert findings(path) == [f"note: {what} [needed]"]
     assert not verify(path).failed
+
+
+CHOOSES = """
+int top(void);
+__attribute__((target("avx2"), optimize("O3"), noinline)) void wide(int *a) { for (int i = 0; i < 64; i++) a[i] *= 3; }
+int numbers[64];
+__attribute__((constructor)) void begin(void) { if (top()) wide(numbers); }
+"""
+
+
+@pytest.mark.parametrize(("test", "is_right"), [("avx2", True), ("popcnt", False)])
+def test_what_a_library_beside_it_answers_about_the_cpu_counts(tmp_path: Path, test: str, *, is_right: bool) -> None:
+    asks = library("libasks.so.1", source=f'int top(void) {{ return __builtin_cpu_supports("{test}") != 0; }}')
+    path, libs = thin(tmp_path, {"libasks.so.1": asks}, CHOOSES)
+    (judged,) = verify(path).libraries
+    assert (judged.violations == ()) is is_right
+    libs.unlink()
+    (alone,) = verify(path).libraries
+    assert alone.violations
 
 
 def test_alone_it_is_said_what_is_to_be_put_beside_it(tmp_path: Path) -> None:

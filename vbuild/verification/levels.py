@@ -130,6 +130,7 @@ _JUDGEMENTS: OncePerKey[bytes, Mapping[str, _Judgement]] = OncePerKey(most=64)
 class Levels:
     """Checks the libraries of one wheel against its claim; *baseline* finds the baseline build of a library by path.
 
+    Libraries of wheels *beside* it are not judged: what they answer about the CPU counts for those that need them.
     *sources* reads Python code; *published* gives the CPU features that the published wheel's library at a path chooses
     code for.
     """
@@ -139,6 +140,7 @@ class Levels:
         libraries: Mapping[str, CodeFile],
         claim: Claim,
         *,
+        beside: Mapping[str, Elf] | None = None,
         baseline: Callable[[str], CodeFile | None] | None = None,
         allow: Sequence[re.Pattern[str]] = (),
         executor: ProcessPool | None = None,
@@ -150,6 +152,7 @@ class Levels:
         mine = [elf for elf in self._libraries.values() if elf.machine == claim.cpu.machine]
         systems = {_SYSTEMS[elf.system] for elf in mine if elf.given}
         self._claim = replace_in(claim, system=" and ".join(sorted(systems)))
+        self._beside = _needed_by(mine, beside or {})
         self._baseline = baseline
         self._allow = tuple(allow)
         self._executor = executor
@@ -165,7 +168,7 @@ class Levels:
     def _key(self) -> bytes:
         """A digest of all that `_judgements` depends on; not of GPU code or its place."""
         digest = blake2b(digest_size=32)
-        for path, elf in self._libraries.items():
+        for path, elf in {**self._beside, **self._libraries}.items():
             if elf.machine != self._claim.cpu.machine:
                 continue
             digest.update(repr((path, self._claim.on(path), self._is_open(path))).encode())
@@ -179,9 +182,16 @@ class Levels:
     def _judgements(self) -> Mapping[str, _Judgement]:
         mine = {path: elf for path, elf in self._libraries.items() if elf.machine == self._claim.cpu.machine}
         isas = {path: scan(elf, self._executor) for path, elf in mine.items()}
-        dispatch = Dispatch(
-            {path: (mine[path], isa) for path, isa in isas.items()}, is_open=self._is_open, extras=self._extras
-        )
+        judgements = self._judged_in(mine, isas)
+        # following other wheels' libraries as well takes several times as long
+        if self._beside and any(judgement.unexplained for judgement in judgements.values()):
+            return self._judged_in({**self._beside, **mine}, isas)
+        return judgements
+
+    def _judged_in(self, program: Mapping[str, CodeFile], isas: Mapping[str, Isa]) -> dict[str, _Judgement]:
+        """Judge the libraries with *isas* as parts of *program*."""
+        files = {path: (elf, isas.get(path) or scan(elf, self._executor)) for path, elf in program.items()}
+        dispatch = Dispatch(files, is_open=self._is_open, extras=self._extras)
         judgements = {}
         for number, (path, isa) in enumerate(isas.items(), 1):
             self._on_progress(f"code of {posixpath.basename(path)} ({number} of {len(isas)})")
@@ -445,6 +455,20 @@ def _unknown_findings(path: str, strange: Sequence[Judged]) -> Iterator[Finding]
         more = f"; and in {len(strange) - 1} more functions" if len(strange) > 1 else ""
         what = f"instruction sets: not understood: {use.address:#x} in {first}: {use.instruction}{more}"
         yield Finding(Severity.WARNING, VerifyRule.ISA_UNCHECKED, (path,), what)
+
+
+def _needed_by(libraries: Iterable[CodeFile], beside: Mapping[str, Elf]) -> dict[str, Elf]:
+    """Those of *beside* that *libraries* need, and that those need in turn."""
+    names = {name for elf in libraries for name in elf.needed}
+    needed: dict[str, Elf] = {}
+    while more := {
+        path: elf
+        for path, elf in beside.items()
+        if path not in needed and not names.isdisjoint({posixpath.basename(path), elf.soname})
+    }:
+        needed |= more
+        names |= {name for elf in more.values() for name in elf.needed}
+    return needed
 
 
 def _mark_findings(path: str, elf: CodeFile, claim: Claim) -> Iterator[Finding]:

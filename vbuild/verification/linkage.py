@@ -102,6 +102,11 @@ class LinkageCheck:
             return check
         return cls(linked, platforms, requires=requires, is_split=is_split, required=required)
 
+    @property
+    def beside(self) -> dict[str, Elf]:
+        """The libraries of the required wheels."""
+        return {path: elf for wheel in self._required for path, elf in wheel.libraries.items()}
+
     def findings(self) -> Iterator[Finding]:
         for path, elf in self._libraries.items():
             yield from _rpath_findings(path, elf)

@@ -94,7 +94,8 @@ def verify(
             Finding(Severity.ERROR, VerifyRule.SBOM, (path_of(source.dist_info),), what)
             for what in contradictions(source)
         )
-        findings += LinkageCheck.of(source, libraries, is_split=is_split, fetch=fetch).findings()
+        linkage = LinkageCheck.of(source, libraries, is_split=is_split, fetch=fetch)
+        findings += linkage.findings()
         gpu_code = GpuCodeCheck(contents.gpu_codes, claims.gpus)
         findings += gpu_code.findings()
         claim, doubts = _claim_of_code(claims.cpu, source.name, libraries, contents.images)
@@ -105,6 +106,7 @@ def verify(
             levels = Levels(
                 files,
                 one,
+                beside=linkage.beside,
                 baseline=find,
                 allow=patterns,
                 executor=executor,
