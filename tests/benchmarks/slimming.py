@@ -7,7 +7,7 @@ from tests.benchmarks.measuring import BIN, Command, Word, installed, packed, pu
 from tests.benchmarks.wheels import TORCH, VLLM, XGBOOST
 
 FAMILY = ("sm80=80,86,89", "sm90=90,90a", "sm100=100", "sm120=120")
-ACCEPTED = ("--allow-unsupported", "--accept-license")
+ACCEPTED = ("--allow-unsupported", "--accept-license", "*")
 SM90 = ("--gpu", "90")
 UNNEEDED = ("--strip", "unneeded")
 

@@ -18,7 +18,7 @@ from tests.factories.wheels import wheel
 
 WIDTH = 80
 NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
-CUT, CLOSED, GONE = (f"{name}-1.0-py3-none-any.whl" for name in ("cut", "closed", "gone"))
+CUT, CLOSED, GONE, PURE, SHUT = (f"{name}-1.0-py3-none-any.whl" for name in ("cut", "closed", "gone", "pure", "shut"))
 FAT = device_library(fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 13)) for arch in (80, 90))))
 SENTENCE = "You may not modify it, or create derivative works."
 FAMILY = ("--variant", "sm80=80", "--variant", "sm90=90")
@@ -121,6 +121,39 @@ def test_what_slim_refuses_is_one_line_and_leaves_nothing(
     assert not list(fat.glob("out/*"))
 
 
+def test_one_refusal_does_not_hide_the_rest(fat: Path) -> None:
+    wheel(fat, PURE, {"pure/__init__.py": ""})
+    wheels = (CUT, CLOSED, NAME, GONE, PURE)
+    result = vbuild("slim", *wheels, "--gpu", "90", "-o", "out", folder=fat)
+    assert (result.returncode, result.stderr) == (1, "vbuild: 3 of 5 wheels refused\n")
+    assert sorted(path.name for path in (fat / "out").iterdir()) == sorted([NAME, PURE])
+    vbuild("slim", NAME, "--gpu", "90", "-o", "alone", folder=fat)
+    assert (fat / "alone" / NAME).read_bytes() == (fat / "out" / NAME).read_bytes()
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    table = lines[lines.index("") :]
+    fates = {line.split()[-1]: line.split()[0] for line in table if line.endswith(".whl")}
+    assert fates == {NAME: "cut", PURE: "left", CUT: "refused", CLOSED: "refused", GONE: "refused"}
+    why = " ".join(" ".join(table).split())
+    for reason in ("truncated", "say so with --accept-license closed", "No such file", "runs on any machine"):
+        assert reason in why
+    told = json.loads(vbuild("slim", *wheels, "--gpu", "90", "-o", "told", "--json", folder=fat).stdout)
+    assert {row["wheel"] for row in told if "refused" in row} == {CUT, CLOSED, GONE}
+
+
+@pytest.mark.parametrize("pattern", ["closed", "Closed", "clos*"])
+def test_a_licence_is_accepted_for_one_package_and_stated_of_that_alone(fat: Path, pattern: str) -> None:
+    wheel(fat, SHUT, {"shut/_C.so": FAT, "shut-1.0.dist-info/LICENSE": SENTENCE})
+    options = ("--gpu", "90", "-o", "out", "--accept-license", pattern, "--provenance", "--json")
+    result = vbuild("slim", CLOSED, SHUT, NAME, *options, folder=fat)
+    assert result.returncode == 1
+    rows = {row["wheel"]: row for row in json.loads(result.stdout)}
+    assert "--accept-license shut" in rows[SHUT]["refused"]
+    assert (rows[CLOSED]["accepted"], rows[NAME]["accepted"]) == (["closed"], [])
+    stated = {path.name.partition("-")[0]: "accept_license" in path.read_text() for path in fat.glob("out/*.json")}
+    assert stated == {"closed": True, "demo": False}
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -157,6 +190,10 @@ def test_what_cannot_be_read_or_written_is_one_line(fat: Path, arguments: tuple[
         (("slim", NAME, "--variant", "A=90", "-o", "out"), "'A'"),
         (("slim", NAME, "--gpu", "90", "--ptx", "all", "-o", "out"), "'all' is not one of 'auto', 'keep', 'none'"),
         (("slim", NAME, "--gpu", "90", "-o", "file"), "Directory 'file' is a file"),
+        (
+            ("slim", "--accept-license", NAME, "--gpu", "90", "-o", "out"),
+            "expected the name of a project, or a pattern",
+        ),
         (("slim", "-o", "out"), "Missing argument 'WHEELS...'"),
         (("inspect",), "Missing argument 'WHEELS...'"),
         (("inspect", "."), "File '.' is a directory"),

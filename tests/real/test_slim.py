@@ -147,7 +147,9 @@ def test_what_is_installed_is_smaller_by_as_many_bytes_as_were_told(
 ) -> None:
     fat = published_wheels.wheel(NVJPEG)
     command = [sys.executable, "-m", "vbuild", "slim", str(fat), "--gpu", "sm_90", "-o", str(tmp_path)]
-    told = subprocess.run([*command, "--accept-license", "--json"], check=True, capture_output=True, text=True).stdout
+    told = subprocess.run(
+        [*command, "--accept-license", "*", "--json"], check=True, capture_output=True, text=True
+    ).stdout
     (account,) = json.loads(told)
     before, after = installed(fat, tmp_path / "fat"), installed(Path(account["path"]), tmp_path / "slim")
     (library,) = (each for each in account["libraries"] if each["dropped"])

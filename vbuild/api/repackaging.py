@@ -1,7 +1,7 @@
 """Repackage: wheels, packages for conda, images and environments made smaller, split or labelled."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from vbuild.api.request import (
     silent,
     takes,
 )
-from vbuild.errors import RepackageError, VariantError
+from vbuild.errors import RepackageError, VariantError, VbuildError
 
 if TYPE_CHECKING:
     from vbuild.hardware.gpu import GpuList
@@ -59,7 +59,13 @@ _RECOMPRESS: bool | None = option(
     flags="--recompress/--no-recompress --zstd/--no-zstd",
 )
 _UNSUPPORTED = option("Go on if a wheel has no code for a GPU that you name.", default=False)
-_LICENSE = option("Go on if the licence forbids changes: you have permission.", default=False)
+_LICENSE: "bool | Texts" = option(
+    "Change NAME though its licence forbids it: you have permission. Repeatable; patterns too.",
+    default=(),
+    flags="--accept-license",
+    parse="vbuild.wheel.licence:accepted_pattern",
+    metavar="NAME",
+)
 _FORCE = option("Cut libraries even if GNU strip would destroy them later.", default=False)
 _PROVENANCE = option("Write <wheel>.provenance.json, ready to sign, next to each wheel.", default=False)
 
@@ -85,9 +91,14 @@ class SlimRequest:
     zstd: bool | None = _RECOMPRESS
     allow_unsupported: bool = _UNSUPPORTED
     strict: bool = option("Refuse a wheel if any of its fatbins has no code for a GPU that you name.", default=False)
-    accept_license: bool = _LICENSE
+    accept_license: "bool | Texts" = _LICENSE
     force: bool = _FORCE
     provenance: bool = _PROVENANCE
+    on_refusal: "Callable[[Path, VbuildError], None] | None" = option(
+        "Call this with each wheel that is refused, and why, and go on; without it the first refusal ends the run.",
+        default=None,
+        flags=None,
+    )
     on_progress: OnProgress = PROGRESS
 
 
@@ -114,11 +125,14 @@ def slim(request: SlimRequest) -> "tuple[Slimmed, ...]":
         shares=tuple(shares) or (Share(gpus),),
         cuts=cuts_of(request, drop=request.drop, strict=request.strict),
         accept_license=request.accept_license,
+        on_refusal=request.on_refusal,
         on_progress=request.on_progress,
     )
     if request.provenance:
         for result in results:
-            state_inputs("slim", request, [result.path] if result.path else [], [result.wheel])
+            # what was accepted for one package is stated of that one alone
+            own = replace(request, accept_license=result.accepted)
+            state_inputs("slim", own, [result.path] if result.path else [], [result.wheel])
     return results
 
 
@@ -135,7 +149,7 @@ class SlimEnvironmentRequest:
     strip: StripChoice = STRIP
     zstd: bool | None = _RECOMPRESS
     allow_unsupported: bool = _UNSUPPORTED
-    accept_license: bool = _LICENSE
+    accept_license: "bool | Texts" = _LICENSE
     force: bool = _FORCE
     on_progress: OnProgress = PROGRESS
 
@@ -177,7 +191,7 @@ class SlimImagesRequest:
     strip: StripChoice = STRIP
     zstd: bool | None = _RECOMPRESS
     allow_unsupported: bool = _UNSUPPORTED
-    accept_license: bool = _LICENSE
+    accept_license: "bool | Texts" = _LICENSE
     force: bool = _FORCE
     on_progress: OnProgress = PROGRESS
 

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vbuild.api import Layout
-from vbuild.api.arguments import attestations_of, layout_of, level_named, path_of, paths_of, places_of, texts_of
+from vbuild.api.arguments import (
+    attestations_of,
+    layout_of,
+    level_named,
+    path_of,
+    paths_of,
+    places_of,
+    texts_of,
+)
 from vbuild.api.request import (
     DROP,
     PROGRESS,
@@ -160,7 +168,12 @@ class MirrorRequest:
     )
     strip: StripChoice = STRIP
     drop: Texts = DROP
-    accept_license: bool = option("Cut wheels whose licence forbids changes: you have permission.", default=False)
+    accept_license: "bool | Texts" = option(
+        "Cut NAME though its licence forbids changes: you have permission. Repeatable; patterns too.",
+        default=(),
+        parse="vbuild.wheel.licence:accepted_pattern",
+        metavar="NAME",
+    )
     variants: bool = option("Add a variant wheel for each kind of GPUs, for uv.", default=False)
     prune: bool = option("Remove files that no machine installs any more.", default=False)
     url: str | None = option(

@@ -90,8 +90,11 @@ class Place(_Path):
         return path if is_path(value) else requirement_of(value) or path
 
 
-def here(wheels: Iterable[Any]) -> tuple[Path, ...]:
-    """The paths of *wheels*, fetched if named on the package index, until the command ends."""
+def here(wheels: Iterable[Any], *, on_refusal: Callable[[Path, VbuildError], None] | None = None) -> tuple[Path, ...]:
+    """The paths of *wheels*, fetched if named on the package index, until the command ends.
+
+    *on_refusal* gets what cannot be fetched, and why; without it that is raised.
+    """
     from tempfile import TemporaryDirectory
 
     def fetched_wheel(wanted: Any) -> Path:  # noqa: ANN401 - a requirement
@@ -101,7 +104,15 @@ def here(wheels: Iterable[Any]) -> tuple[Path, ...]:
         folder = click.get_current_context().find_root().with_resource(TemporaryDirectory(prefix="vbuild-fetched-"))
         return download_wheel(wanted, Path(folder), indexes=Indexes.configured(), on_note=terminal.note)
 
-    return tuple(wheel if isinstance(wheel, Path) else fetched_wheel(wheel) for wheel in wheels)
+    paths = []
+    for wheel in wheels:
+        try:
+            paths.append(wheel if isinstance(wheel, Path) else fetched_wheel(wheel))
+        except VbuildError as error:
+            if on_refusal is None:
+                raise
+            on_refusal(Path(str(wheel)), error)
+    return tuple(paths)
 
 
 class Value(click.ParamType[Any]):

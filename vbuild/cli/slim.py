@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -6,7 +6,8 @@ import click
 
 import vbuild
 from vbuild.cli import options, terminal
-from vbuild.files.wording import counted, mb, sized, wrapped
+from vbuild.errors import RepackageError, VbuildError
+from vbuild.files.wording import WIDTH, counted, mb, sized, wrapped
 
 if TYPE_CHECKING:
     from vbuild.publishing.oci.slimming import SlimmedImage
@@ -70,11 +71,42 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, *, dry_run: bool, as_json
             raise click.UsageError("expected --gpu for one wheel, or --variant for a family; not both")
         if folder is None and not dry_run:
             raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
-        fetched = options.here(wheels)
-        with terminal.bar(quiet=as_json) as on_progress:
-            results = vbuild.slim(fetched, None if dry_run else folder, **given, on_progress=on_progress)
-        lines = [line for result in results for line in slimmed_lines(result)]
-        terminal.show([result.data() for result in results], lines, as_json=as_json)
+        _slim_wheels(wheels, None if dry_run else folder, given, as_json=as_json)
+
+
+def _slim_wheels(wheels: Sequence[Any], folder: Path | None, given: Mapping[str, Any], *, as_json: bool) -> None:
+    """Slim all *wheels*; refuse with one line after what has become of the others."""
+    refusals: dict[Path, VbuildError] = {}
+    fetched = options.here(wheels, on_refusal=refusals.__setitem__)
+    with terminal.bar(quiet=as_json) as on_progress:
+        results = vbuild.slim(fetched, folder, **given, on_refusal=refusals.__setitem__, on_progress=on_progress)
+    if not results and len(refusals) == 1:
+        raise next(iter(refusals.values()))
+    lines = [line for result in results for line in slimmed_lines(result)]
+    count = len({result.wheel for result in results}) + len(refusals)
+    lines += _table(results, refusals) if count > 1 else ()
+    refused = [{"wheel": path.name, "refused": str(error)} for path, error in refusals.items()]
+    terminal.show([*(result.data() for result in results), *refused], lines, as_json=as_json)
+    if refusals:
+        raise RepackageError(f"{len(refusals)} of {counted(count, 'wheel')} refused")
+
+
+def _table(results: "Sequence[Slimmed]", refusals: Mapping[Path, VbuildError]) -> Iterator[str]:
+    """What became of each wheel, in MB, and why it was left or refused."""
+    yield ""
+    yield f"{'':7} {'before':>9} {'after':>9}  MB"
+    for result in results:
+        fate = "left" if result.is_untouched else "cut"
+        yield _cell(f"{fate:7} {mb(result.before):>9} {mb(result.packed):>9}  {result.name}")
+        yield from wrapped(f"  {result.why_untouched}", indent=2) if result.why_untouched else ()
+    for path, error in refusals.items():
+        size = mb(path.stat().st_size) if path.exists() else "-"
+        yield _cell(f"{'refused':7} {size:>9} {'-':>9}  {path.name}")
+        yield from wrapped(f"  {str(error).removeprefix(f'{path.name}: ')}", indent=2)
+
+
+def _cell(row: str) -> str:
+    return row if len(row) <= WIDTH else f"{row[: WIDTH - 1]}…"
 
 
 def _cuts(given: Mapping[str, Any]) -> dict[str, Any]:

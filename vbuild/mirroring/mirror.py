@@ -171,7 +171,11 @@ class _Run(Struct, frozen=True):
                     raise RepackageError(f"{original.file}: two files of this name; expected one for all machines")
                 users.setdefault(original.file, []).append(machine)
         wanted = (
-            Wanted(original, Cut.for_machines(users[file], self.request), tuple(user.name for user in users[file]))
+            Wanted(
+                original,
+                Cut.for_machines(users[file], self.request, project=original.project),
+                tuple(user.name for user in users[file]),
+            )
             for file, original in sorted(originals.items())
         )
         installs = {name: frozenset(original.file for original in files) for name, files in resolutions.items()}

@@ -20,6 +20,7 @@ from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import Machine
 from vbuild.sbom.model import public_url
 from vbuild.slimming.request import Cuts, Share
+from vbuild.wheel.licence import Accepted, is_accepted
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.sdist import release_of
 
@@ -59,7 +60,7 @@ class Cut(Struct, frozen=True):
     label: str = ""
 
     @classmethod
-    def for_machines(cls, machines: Iterable[FleetMachine], request: "MirrorRequest") -> "Cut":
+    def for_machines(cls, machines: Iterable[FleetMachine], request: "MirrorRequest", *, project: str) -> "Cut":
         several = tuple(machines)
         names = [name for machine in several for name in machine.gpus]
         drivers_allow = bool(names) and all(machine.reads_zstd for machine in several)
@@ -68,7 +69,7 @@ class Cut(Struct, frozen=True):
             recompressed=drivers_allow if request.recompress is None else request.recompress,
             strip=request.strip,
             drop=request.drop,
-            licence_accepted=request.accept_license,
+            licence_accepted=is_accepted(request.accept_license, project),
         )
 
     @property
@@ -113,7 +114,7 @@ class MirrorRequest(Struct, frozen=True, kw_only=True):
     recompress: bool | None = None
     strip: Strip = Strip.NOTHING
     drop: tuple[str, ...] = ()
-    accept_license: bool = False
+    accept_license: Accepted = False
     variants: bool = False
     prune: bool = False
     url: str | None = None

@@ -37,7 +37,7 @@ from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import FileLeft, LibraryCut, SlimmedDistribution, SlimmedEnvironment
 from vbuild.variants.document import Document
 from vbuild.wheel.installed import Environment, FileRow, InstalledDistribution
-from vbuild.wheel.licence import prohibitions
+from vbuild.wheel.licence import Accepted, is_accepted, prohibitions
 from vbuild.wheel.metadata import VARIANT_JSON, RecordRow, recorded_sha256, unpadded
 
 _SHOWN_OWNERS = 3
@@ -93,7 +93,7 @@ def slim_environment(
     *,
     dry_run: bool = False,
     backup: Path | None = None,
-    accept_license: bool = False,
+    accept_license: Accepted = False,
     unread: Collection[Path] = (),
     on_progress: OnProgress = lambda _what, _done, _total: None,
 ) -> SlimmedEnvironment:
@@ -134,7 +134,7 @@ class _Run:
         share: Share,
         cuts: Cuts,
         *,
-        accept_license: bool,
+        accept_license: Accepted,
         unread: Collection[Path],
         on_progress: OnProgress,
     ) -> None:
@@ -307,8 +307,8 @@ class _Run:
             if why is None:
                 own = [prohibition for prohibition in prohibitions(distribution) if prohibition.is_own]
                 warnings = tuple(f"accepted for you: {prohibition}" for prohibition in own)
-                if own and not self._accept_license:
-                    why, warnings = f"the licence forbids changes ({own[0]}); {_PRIVATE}", ()
+                if own and not is_accepted(self._accept_license, distribution.project):
+                    why, warnings = f"the licence forbids changes ({own[0]}); {_PRIVATE} {distribution.project}", ()
             self._refused[key] = why, warnings
         return self._refused[key][0]
 

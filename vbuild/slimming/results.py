@@ -105,7 +105,8 @@ class Slimmed(Struct, frozen=True, kw_only=True):
     """One output of slimming: its wheel, its path, and what went; sizes are packed and unpacked.
 
     After a dry run *path* is None, and *packed* is estimated from samples. *more* is what other options would save.
-    *why_untouched* says why the output is the input, byte for byte, or is None.
+    *why_untouched* says why the output is the input, byte for byte, or is None. *accepted* is the project if its
+    licence forbids the change, and was accepted.
     """
 
     wheel: Path
@@ -120,6 +121,7 @@ class Slimmed(Struct, frozen=True, kw_only=True):
     properties: tuple[Property, ...] = ()
     warnings: tuple[str, ...] = ()
     why_untouched: str | None = None
+    accepted: tuple[str, ...] = ()
     more: tuple[Saving, ...] = ()
 
     @property
@@ -139,6 +141,7 @@ class Slimmed(Struct, frozen=True, kw_only=True):
             "libraries": [library.data() for library in self.libraries],
             "removed": list(self.removed),
             "warnings": list(self.warnings),
+            "accepted": list(self.accepted),
             "could_save": [saving.data() for saving in self.more],
         }
 

@@ -19,7 +19,7 @@ https://github.com/wheelnext/nvidia-variant-provider defines the first two featu
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -28,7 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.binary.outline import Format
-from vbuild.errors import RepackageError, at
+from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.coverage import newest
 from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folders
@@ -56,7 +56,7 @@ from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel, forget, open_wheel, room_for, wheels_at
 from vbuild.wheel.deflate import Deflater, estimate_packed
-from vbuild.wheel.licence import Prohibition, prohibitions
+from vbuild.wheel.licence import Accepted, Prohibition, is_accepted, prohibitions
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter, copy_wheel, write_wheels
@@ -77,14 +77,17 @@ def slim(
     *,
     shares: Sequence[Share],
     cuts: Cuts | None = None,
-    accept_license: bool = False,
+    accept_license: Accepted = False,
+    on_refusal: Callable[[Path, VbuildError], None] | None = None,
     on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
     """Write into *folder* what *shares* keep of the wheels at *paths*, which may be folders of wheels.
 
     Without a folder nothing is written, and packed sizes are estimated. Shares with a label become variant wheels, with
     a variants.json for each release. A wheel without GPU code is copied unchanged, unless *cuts* strip or drop
-    something. *on_progress* is called with the name of the current wheel, the bytes done, and the bytes in total.
+    something. *on_refusal* gets each wheel that is refused, with the reason, and the others are slimmed; without it the
+    first refusal is raised. *on_progress* is called with the name of the current wheel, the bytes done, and the bytes
+    in total.
 
     Raises `RepackageError` if nothing in a wheel serves a GPU of a share, or a licence forbids the change, and
     `WheelError` if a wheel is damaged: then no part of it is in *folder*.
@@ -94,10 +97,17 @@ def slim(
     wheels = wheels_at(paths)
     _check_globs(wheels, cuts)
     slim_one = partial(slim_wheel, shares=shares, cuts=cuts, accept_license=accept_license, on_progress=on_progress)
-    slimmed = tuple(result for path in wheels for result in slim_one(path, folder))
-    if folder and any(share.label for share in shares):
+    slimmed: list[Slimmed] = []
+    for path in wheels:
+        try:
+            slimmed += slim_one(path, folder)
+        except VbuildError as error:
+            if on_refusal is None:
+                raise
+            on_refusal(path, error)
+    if folder and slimmed and any(share.label for share in shares):
         index(folder, verify=False)
-    return slimmed
+    return tuple(slimmed)
 
 
 def slim_wheel(
@@ -106,7 +116,7 @@ def slim_wheel(
     *,
     shares: Sequence[Share],
     cuts: Cuts,
-    accept_license: bool = False,
+    accept_license: Accepted = False,
     on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
     """Slim the one wheel at *path*, as `slim` does; no index is written."""
@@ -127,16 +137,19 @@ def slim_wheel(
         own = next((prohibition for prohibition in forbidden if prohibition.is_own), None)
 
         def check_licence() -> None:
-            if own and not accept_license:
+            if own and not is_accepted(accept_license, wheel.name.project):
                 why = f"the licence forbids to modify what is in this wheel ({own})"
-                raise RepackageError(f"{why}; if you are allowed to, say so with --accept-license")
+                raise RepackageError(f"{why}; if you are allowed to, say so with --accept-license {wheel.name.project}")
 
         room = room_for(folder)
         with slim_plan(wheel, shares, cuts, room=room, on_progress=advance, on_change=check_licence) as plan:
             outputs = tuple(slim_outputs(wheel, plan, shares))
             written = _write(wheel, plan, outputs, cuts, folder, on_progress=advance) if folder else ()
             warnings = [] if plan.is_idle else [*map(_licence_warning, forbidden)]
-            return tuple(_results(wheel, plan, outputs, written, warnings))
+            accepted = (wheel.name.project,) if own and not plan.is_idle else ()
+            return tuple(
+                replace(result, accepted=accepted) for result in _results(wheel, plan, outputs, written, warnings)
+            )
 
 
 def _check_shares(shares: Sequence[Share], cuts: Cuts) -> None:
@@ -152,7 +165,8 @@ def _check_shares(shares: Sequence[Share], cuts: Cuts) -> None:
 def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
     unused = set(cuts.drop)
     for path in wheels if unused else ():
-        with open_wheel(path) as wheel, at(path.name):
+        # what cannot be read is refused later, in its turn
+        with suppress(WheelError), open_wheel(path) as wheel, at(path.name):
             unused -= {glob for glob in unused if replace(cuts, drop=(glob,)).dropped(wheel)}
     if unused:
         raise RepackageError(f"--drop {min(unused)!r}: names no member of any wheel given; * also crosses slashes")

@@ -14,13 +14,15 @@ without a text, allows nothing.
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from textwrap import shorten
 from typing import Self
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
+from vbuild.errors import WheelError
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.installed import InstalledDistribution
 
@@ -56,6 +58,24 @@ _SHOWN = 120
 
 
 Package = Wheel | InstalledDistribution
+# a project, or patterns of names of projects, whose licences somebody has accepted; True for all
+Accepted = bool | str | Iterable[str]
+
+
+_PATTERN = re.compile(r"[A-Za-z0-9*?\[][\w.*?\[\]-]*(?<!\.whl)", re.ASCII)
+
+
+def accepted_pattern(text: str) -> str:
+    if not _PATTERN.fullmatch(text):
+        raise WheelError(f"{text!r}: expected the name of a project, or a pattern such as 'nvidia-*'")
+    return text
+
+
+def is_accepted(accepted: Accepted, project: str) -> bool:
+    if isinstance(accepted, bool):
+        return accepted
+    patterns = [accepted] if isinstance(accepted, str) else accepted
+    return any(fnmatchcase(canonicalize_name(project), canonicalize_name(pattern)) for pattern in patterns)
 
 
 class Prohibition(Struct, frozen=True):

@@ -47,6 +47,7 @@ from vbuild.slimming.environment import slim_environment
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import FileLeft, SlimmedEnvironment
 from vbuild.wheel.installed import Environment
+from vbuild.wheel.licence import Accepted
 
 _LISTS = (".dist-info", "conda-meta")
 _CHUNK = 1 << 20
@@ -254,7 +255,7 @@ def slim_images(
     share: Share,
     cuts: Cuts,
     *,
-    accept_license: bool = False,
+    accept_license: Accepted = False,
     on_progress: OnProgress = lambda _what, _done, _total: None,
 ) -> tuple[SlimmedImage, ...]:
     """Write the images of the layout *place*, ``DIR`` or ``DIR:NAME``, into the layout *output*, slimmed.
@@ -304,7 +305,7 @@ class _Layout:
         share: Share,
         cuts: Cuts,
         *,
-        accept_license: bool,
+        accept_license: Accepted,
         on_progress: OnProgress,
     ) -> None:
         self._layout = layout
