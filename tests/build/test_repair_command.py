@@ -308,6 +308,17 @@ def test_an_executable_stack_is_cleared_where_no_trampoline_is_written(
         assert ctypes.CDLL(str(tmp_path / "judged.so")).answer(7) == 7
 
 
+def test_auditwheel_gets_a_record_that_is_right(tmp_path: Path) -> None:
+    """It ends with FileNotFoundError for a row of what is not there, as wheels of ddtrace 2 have."""
+    source = built(tmp_path)
+    rows = contents(source)["demo-1.0.dist-info/RECORD"].decode()
+    record = f"{rows}demo/gone.c,,\n"
+    files = {path: data for path, data in contents(source).items() if "dist-info" not in path}
+    result = repair(wheel(tmp_path / "odd", LINUX, files, record=record), tmp_path / "out")
+    with WheelFile.open(result.wheel) as judged:
+        judged.validate_record()
+
+
 def test_tags_and_record_become_those_of_the_file(tmp_path: Path) -> None:
     name, other = "demo-1.0-cp311-cp311-win_amd64.whl", "demo-1.0-cp312-cp312-win_arm64.whl"
     files = everything(other, {"demo/a.py": "x = 1"})

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from installer.sources import WheelFile as InstallerWheel
 
-from tests.factories.elf import shared_object
+from tests.factories.elf import patchelfed, shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
@@ -242,6 +242,24 @@ def test_symbols_go_from_wheels_without_gpu_code(tmp_path: Path) -> None:
     (slimmed,) = slim([host], tmp_path / "out", shares=[Share()], cuts=Cuts(strip=Strip.UNNEEDED))
     assert slimmed.libraries[0].after < slimmed.libraries[0].before
     assert b"hidden" not in members(tmp_path / "out" / NAME)[LIBRARY]
+
+
+def test_what_is_less_than_a_page_is_not_stripped_and_said_so(tmp_path: Path) -> None:
+    # patchelf puts what it makes longer behind the debug data
+    moved = patchelfed(shared_object("int seen(void) { return 1; }", "-g"), "--set-rpath", "$ORIGIN/../a/long/folder")
+    host = fat_wheel(tmp_path, library=moved)
+    (slimmed,) = slim([host], tmp_path / "out", shares=[Share()], cuts=Cuts(strip=Strip.DEBUG))
+    assert slimmed.why_untouched == "its compiled files have no GPU code, and less than a page to strip"
+    assert [note.partition(" ")[2] for note in slimmed.libraries[0].notes] == [
+        "bytes to strip stay: what is loaded behind them moves by whole pages"
+    ]
+    (stripped,) = slim(
+        [fat_wheel(tmp_path / "b", library=shared_object("int seen;", "-s"))],
+        tmp_path / "out2",
+        shares=[Share()],
+        cuts=Cuts(strip=Strip.DEBUG),
+    )
+    assert stripped.why_untouched == "its compiled files have no GPU code, and nothing to strip"
 
 
 LICENCE = b"(2) you may\nnot copy, sell, distribute,\nmodify, or create derivative works of any portion of the SDK.\n"

@@ -25,7 +25,7 @@ from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.errors import FetchError, RepackageError
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.official import Officials
+from vbuild.splitting.official import Officials, Provenance
 
 pytestmark = needs("gcc")
 
@@ -222,8 +222,8 @@ def test_hashes_that_are_no_sha256_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("mood", ["whole", "broken", "breaking"])
-def test_a_server_without_parts_is_one_line(tmp_path: Path, mood: str) -> None:
+@pytest.mark.parametrize("mood", ["broken", "breaking"])
+def test_a_server_that_fails_is_one_line(tmp_path: Path, mood: str) -> None:
     with officials_of(tmp_path, official_wheel(tmp_path / "made"), mood=mood) as (officials, server):
         for ask in (
             lambda: officials.wheel(FFT, SpecifierSet()),
@@ -233,6 +233,11 @@ def test_a_server_without_parts_is_one_line(tmp_path: Path, mood: str) -> None:
                 ask()
             assert str(refused.value).startswith(f"{server.url}/{FFT}/nvidia_cufft")
             assert "\n" not in str(refused.value)
+
+
+def test_a_server_that_sends_files_whole_will_do(tmp_path: Path) -> None:
+    with officials_of(tmp_path, official_wheel(tmp_path / "made"), mood="whole") as (officials, _):
+        assert isinstance(origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1))), Provenance)
 
 
 def test_an_index_that_cannot_be_asked_is_one_line_and_not_remembered(tmp_path: Path) -> None:

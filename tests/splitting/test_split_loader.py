@@ -2,6 +2,7 @@
 
 import os
 import py_compile
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -413,3 +414,48 @@ def test_code_that_is_too_large_to_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WheelError) as refused:
         thinned(tmp_path, {**repaired(FILES, LIBRARIES), "demo/a.py": b"#" * size}, names=(NAME,), rpath=True)
     assert str(refused.value) == f"{NAME}: demo/a.py: {size} bytes of Python code, expected {size - 1} at most"
+
+
+# code before data, as newer binutils lay it out
+CODE_FIRST = """
+SECTIONS
+{
+  . = SIZEOF_HEADERS;
+  .init : { KEEP (*(.init)) }
+  .plt : { *(.plt) *(.iplt) }
+  .text : { *(.text .text.*) }
+  .fini : { KEEP (*(.fini)) }
+  . = ALIGN(CONSTANT (MAXPAGESIZE));
+  .gnu.hash : { *(.gnu.hash) }
+  .dynsym : { *(.dynsym) }
+  .dynstr : { *(.dynstr) }
+  .rela.dyn : { *(.rela.dyn) *(.rela.data .rela.got .rela.*_array) }
+  .rela.plt : { *(.rela.plt) }
+  .rodata : { *(.rodata .rodata.*) }
+  .eh_frame : { KEEP (*(.eh_frame)) }
+  . = DATA_SEGMENT_ALIGN (CONSTANT (MAXPAGESIZE), CONSTANT (COMMONPAGESIZE));
+  .dynamic : { *(.dynamic) }
+  .got : { *(.got) *(.got.plt) }
+  .data : { *(.data .data.*) }
+  .bss : { *(.bss .bss.*) *(COMMON) }
+}
+"""
+
+
+@pytest.mark.parametrize("layout", ["data first", "code first"])
+def test_gnu_strip_keeps_what_a_split_writes(tmp_path: Path, layout: str) -> None:
+    is_code_first = layout == "code first"
+    (tmp_path / "script.ld").write_text(CODE_FIRST)
+    flags = ("-Wl,--build-id=none", f"-Wl,-T,{tmp_path / 'script.ld'}") if is_code_first else ()
+    name, source = "libdeep-0123abcd.so.2", "int deep(void); int answer(void) { return deep(); }"
+    user = library(None, (name,), source=source, runpath="$ORIGIN/../demo.libs", flags=flags)
+    deep = library(name, source="int deep(void) { return 41; }")
+    result = thinned(tmp_path, {"demo/__init__.py": "", "demo/_user.so": user, f"demo.libs/{name}": deep})
+    kind, reason = fates(result)[f"demo.libs/{name}"]
+    assert kind == ("keep" if is_code_first else "share")
+    assert ("GNU strip destroys such a file" in reason) is is_code_first
+    site = installed(tmp_path, result)
+    for path in site.rglob("*.so*"):
+        subprocess.run(["strip", path], check=True)
+    loads = f"import ctypes; print(ctypes.CDLL({str(site / 'demo' / '_user.so')!r}).answer())"
+    assert program_output(site, loads) == "41"

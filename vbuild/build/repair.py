@@ -83,6 +83,9 @@ def repaired(
     variables["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), variables.get("PATH", os.defpath)])
     reached = prefix_libraries(prefixes, variables)
     with stage_in(into) as stage:
+        with open_wheel(wheel) as source:
+            if any(source.warnings()):  # auditwheel takes RECORD at its word
+                wheel = edit_wheel(source, stage / "mended", source.name, edits={})
         folder = stage / "repaired"
         folder.mkdir()
         name = None if settings.command else "auditwheel"

@@ -27,6 +27,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.edits import Strip
 from vbuild.binary.outline import Format
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.edited import EditedFile
@@ -181,13 +182,14 @@ def _licence_warning(prohibition: Prohibition) -> str:
 class SlimPlan(Struct, frozen=True):
     """What happens to the files of a wheel, and the members that every share loses.
 
-    It *has_others* if compiled files are of formats without GPU code. *lists* of each share are without what went;
-    *notes* are about others.
+    It *has_others* if compiled files are of formats without GPU code, and *strips* as asked. *lists* of each share are
+    without what went; *notes* are about others.
     """
 
     libraries: tuple[LibraryPlan, ...]
     dropped: frozenset[str]
     has_others: bool = False
+    strips: bool = False
     lists: tuple[dict[str, EditedFile], ...] = ()
     notes: tuple[tuple[str, ...], ...] = ()
 
@@ -213,7 +215,9 @@ class SlimPlan(Struct, frozen=True):
             unread = (
                 "no GPU code in what could be read, and files that could not be read are left, for the reasons below"
             )
-            return unread if is_left else "its compiled files have no GPU code"
+            rest = "less than a page" if any(cut.notes for cut in cuts) else "nothing"
+            to_strip = f", and {rest} to strip" if self.strips else ""
+            return unread if is_left else f"its compiled files have no GPU code{to_strip}"
         if is_left or any(cut.surplus for cut in cuts):
             why = "for the reasons below" if is_left else "in code that cannot be cut; vbuild inspect says why"
             return f"what could go of it is left, {why}"
@@ -283,7 +287,8 @@ def slim_plan(
             check_served([plan.cuts[share] for plan in plans])
         libraries, lists, notes = with_true_lists(wheel, plans, len(shares))
         has_others = not plans and any(Format.of(member.path, partial(wheel.head, member)) for member in wheel.members)
-        yield SlimPlan(libraries, dropped, has_others, lists, notes)
+        strips = cuts.strip is not Strip.NOTHING
+        yield SlimPlan(libraries, dropped, has_others, strips, lists, notes)
 
 
 def _sorted_out(

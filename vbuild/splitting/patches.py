@@ -40,6 +40,7 @@ from packaging.utils import canonicalize_name
 from vbuild.binary.linkage import Edge, Via
 from vbuild.elf.linkage import ORIGIN_TOKEN
 from vbuild.elf.read import Loading
+from vbuild.elf.records import FileHeader
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.files.edited import EditedFile, Spool
@@ -354,6 +355,7 @@ class Patcher:
             with at(wheel.path.name), at(binary.path):
                 try:
                     with relinked(edited, patch.relink, folder=self.room) as view:
+                        _check_table(source, view)
                         digest = hashlib.sha256(view).hexdigest()
                         is_new = digest != binary.sha256
                         self._kept[_key(patch)] = (
@@ -378,6 +380,15 @@ class Patcher:
         kept_file = self._kept[_key(patch)]
         data = EditedFile.whole(self._spool.view(kept_file.place)) if kept_file.place else kept_file.data
         return PatchedFile(patch, data, kept_file.sha256)
+
+
+def _check_table(before: memoryview, after: memoryview) -> None:
+    """`BinaryError` if the program headers no longer follow the file header: patchelf found no room for one more."""
+    places = [FileHeader.parse(view).e_phoff for view in (before, after)]
+    if places[0] == FileHeader.layout.size != places[1]:
+        raise BinaryError(
+            "no room for one more program header: the table would move, and GNU strip destroys such a file"
+        )
 
 
 def _key(patch: FilePatch) -> _Key:

@@ -436,3 +436,12 @@ def test_a_damaged_library_is_refused_or_relinked() -> None:
         for word in (b"\xff" * 7 + b"\x7f", b"\0" * 8):
             with suppress(BinaryError):
                 relink(whole[:at] + word + whole[at + 8 :])
+
+
+@pytest.mark.parametrize("machine", [62, 243], ids=["x86-64", "RISC-V"])
+def test_segments_may_lie_next_to_each_other_where_all_kernels_have_small_pages(machine: int) -> None:
+    data = bytearray(elf.shared_object(SOURCE))
+    data[18:20] = machine.to_bytes(2, "little")
+    order = Relink(rpath=("$ORIGIN/../folder/of/another/package/with/a/long/name",))
+    with relinked(EditedFile.whole(bytes(data)), order) as view:
+        assert Loading.parse(view).outline.rpath == order.rpath

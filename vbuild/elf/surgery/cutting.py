@@ -81,7 +81,9 @@ def cut(
     check_followed(replacements, spans, image.pointers(spans), image.exported(spans))
     plan = _best(image, beds, unneeded, replacements, force=force)
     if not plan.holes.size and not plan.beds:
-        return Operation(EditedFile.whole(image.data))
+        size = sum(len(section.span) for section in unneeded)
+        why = f"{size} bytes to strip stay: what is loaded behind them moves by whole pages" if size else None
+        return Operation(EditedFile.whole(image.data), why_large=why)
     check_tables(image, spans, filled=[pointer.place for piece in replacements for pointer in piece.pointers])
     edited = apply_edits(image.data, _edits(image, plan))
     replaced = tuple(replacement for bed in plan.beds for replacement in bed.replacements)

@@ -96,8 +96,10 @@ def _referred(image: ElfImage, gone: set[int]) -> set[int]:
     return referred & gone
 
 
+# arch/riscv/include/asm/page.h of Linux: pages of 4K alone
+_RISCV = 243
 # the largest page of a kernel for the machine; what is mapped moves in the file by whole pages only
-_PAGES: dict[int, int] = {ElfMachine.X86_64: 0x1000}
+_PAGES: dict[int, int] = {ElfMachine.X86_64: 0x1000, _RISCV: 0x1000}
 _LARGEST_PAGE = 0x10000
 _HEADER_ALIGNMENT = 8
 _PADDING = 16
