@@ -7,7 +7,7 @@ Facts about a processor only get fewer on the way to the end, and what is not fo
 """
 
 from collections.abc import Sequence
-from functools import cached_property, reduce
+from functools import reduce
 from operator import or_
 
 from vbuild.dispatch import values
@@ -29,9 +29,9 @@ from vbuild.dispatch.variables import (
     parameter,
 )
 
-# steps in all: so many and one for ten bytes of code, as far as that is less than the most; one for so many bytes.
-# Most steps are instructions that are run, of some 40 us; beginning to run a piece costs as much as some of them.
-_FEWEST_STEPS, _MOST_STEPS, _BYTES_A_STEP, _STEPS_A_RUN = 20_000, 1_000_000, 20, 20
+# steps in all: so many and one for some bytes of code, as far as that is less than the most; and one for so many bytes.
+# Most steps are instructions that are run, of some 20 us; beginning to run a piece costs as much as many of them.
+_FEWEST_STEPS, _BYTES_A_STEP, _MOST_STEPS, _BYTES_A_STEP_MORE, _STEPS_A_RUN = 25_000, 5.5, 600_000, 100, 60
 # files that ask for which there are as many; the part for code that only calls what all calls have to be known of
 _MOST_ASKING, _CALLER_SHARE = 3, 3
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
@@ -76,7 +76,8 @@ class Answers:
         self._caller_steps = 0
         self.results: dict[int, Interpreter] = {}
         self._callers: dict[int, set[int]] = {}
-        self.runs = self._steps = 0
+        self.runs = 0
+        self.work.most = self._most_steps()
         # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
         self._calls: dict[Key, dict[int, Value]] = {}
         self._fresh: dict[int, set[Key]] = {}
@@ -95,13 +96,12 @@ class Answers:
         if not self._architecture.is_understood:
             return False
         if address not in self.work.closed:
-            callers = self.references.known_callers(address)
+            is_too_much = self.work.is_spent or self._caller_steps >= self.work.most // _CALLER_SHARE
+            callers = None if is_too_much else self.references.known_callers(address)
             if callers is not None and (
                 not self.work.given_up.isdisjoint(callers) or any(map(self.questions.is_known, callers.values()))
             ):
                 # some are not run
-                callers = None
-            if self._caller_steps >= self._most_steps // _CALLER_SHARE:
                 callers = None
             self.work.closed[address] = callers is not None
             if callers is not None and (piece := self.program.module(address).piece(address)):
@@ -228,8 +228,12 @@ class Answers:
     def result(self, piece: Piece) -> Interpreter | None:
         """What running *piece* has found; None if it takes too much."""
         if piece.address not in self.results and piece.address not in self.work.given_up:
-            self.work.queue[piece.address] = piece
-            self.settle()
+            if self.work.is_spent:
+                self._give_up(piece)
+            else:
+                self.work.queue[piece.address] = piece
+            if self.work.queue or self.work.called_anew:
+                self.settle()
         return self.results.get(piece.address)
 
     def settle(self) -> None:
@@ -239,11 +243,15 @@ class Answers:
         while True:
             if waiting := self.work.queue or self.work.called_anew:
                 address, piece = waiting.popitem()
-                if self.work.can_run(address) and address not in self.work.called_anew:
+                if address not in self.work.given_up and address not in self.work.called_anew:
                     self._run(piece)
                 continue
             if self.work.spread:
-                self._follow_spread()
+                # short code that uses answers may hand them on
+                for address, piece in self.work.spread.items():
+                    if piece.end - piece.address <= _LONGEST_SPREAD and len(self.work.aware) < _MOST_SPREAD:
+                        self.work.add({address: piece})
+                self.work.spread.clear()
                 continue
             # a variable that says nothing about the processor can be anything
             silent = [
@@ -260,32 +268,25 @@ class Answers:
             for key in silent:
                 self.variables.forget(key)
 
-    def _follow_spread(self) -> None:
-        """Run short code that uses answers: it may hand them on."""
-        for address, piece in self.work.spread.items():
-            if piece.end - piece.address <= _LONGEST_SPREAD and len(self.work.aware) < _MOST_SPREAD:
-                self.work.add({address: piece})
-        self.work.spread.clear()
-
     def _run(self, piece: Piece) -> None:
         self.runs += 1
         self.work.queue.pop(piece.address, None)
         self.work.called_anew.pop(piece.address, None)
         old = self.results.get(piece.address)
-        if self._steps >= self._most_steps:
+        if self.work.is_spent:
             self._give_up(piece)
             return
+        self.work.spent += _STEPS_A_RUN
         interpreter = self._architecture.interpreter(self)
         self.work.running.append(piece)
         self._fresh.pop(piece.address, None)
         try:
-            interpreter.run_piece(piece, most=self._most_steps - self._steps)
+            interpreter.run_piece(piece)
         except TooMuchError:
             self._give_up(piece)
             return
         finally:
             self.work.running.pop()
-            self._steps += interpreter.steps + _STEPS_A_RUN
             if piece.address in self._only_callers:
                 self._caller_steps += interpreter.steps
         self.results[piece.address] = interpreter
@@ -321,14 +322,9 @@ class Answers:
         if old is not None:
             self.work.again(self._callers.get(piece.address, ()))
 
-    @cached_property
-    def _asking(self) -> int:
-        return max(1, min(_MOST_ASKING, len(self.questions.asking_modules)))
-
-    @cached_property
     def _most_steps(self) -> int:
-        size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
-        return self._asking * min(_FEWEST_STEPS + size // 10, _MOST_STEPS) + size // _BYTES_A_STEP
+        asking, size = max(1, min(_MOST_ASKING, len(self.questions.asking_modules))), self.program.size
+        return asking * min(_FEWEST_STEPS + int(size / _BYTES_A_STEP), _MOST_STEPS) + size // _BYTES_A_STEP_MORE
 
     def is_aware(self, piece: Piece) -> bool:
         if piece.address in self.work.aware:

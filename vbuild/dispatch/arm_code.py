@@ -392,7 +392,8 @@ class ArmModule(Module):
             if target and not start <= target < end
         )
         last = next((at for at in range(stop - 1, -1, -1) if words[at] not in {_NOP, 0}), None)
-        return Shape(tuple(found), last is not None and flow_of(words[last], 0)[0] not in ENDS)
+        falls_through = last is not None and flow_of(words[last], 0)[0] not in ENDS
+        return Shape(tuple(found), falls_through, is_whole=stop == len(words))
 
     @cached_property
     def _called(self) -> set[int]:

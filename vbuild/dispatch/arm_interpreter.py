@@ -505,7 +505,7 @@ class ArmMachine(Machine):
 class ArmInterpreter(Interpreter):
     _machine_of = ArmMachine
     _machine: ArmMachine
-    _most_steps = 20_000
+    _most_steps = 28_000
 
     def _unknown(self, facts: int = 0) -> State:
         registers: list[Value] = [None] * _SP

@@ -45,52 +45,32 @@ class Conditions:
         self.instructions: list[Instruction] = list(self._module.instructions(piece)) if is_short else []
         # by address; none if the piece is too long to be looked through
         self.numbers = {one.ip: number for number, one in enumerate(self.instructions)}
-        self._after = [self._following(one) for one in self.instructions]
-        self._before: list[list[int]] = [[] for _ in self.instructions]
-        # what nothing leads to is padding, or handles errors, but where a jump may lead anywhere
-        is_open = any(one.flow_control == FlowControl.INDIRECT_BRANCH for one in self.instructions)
-        for number in range(len(self.instructions)) if is_open else sorted(self._entered()):
-            for target in self._after[number]:
-                if target is not None:
-                    self._before[target].append(number)
-        self._branches = [number for number, following in enumerate(self._after) if len(following) > 1]
+        # where control does not just go on: the instructions that follow, by number; None is outside the piece
+        self._turns = {
+            number: following
+            for number, one in enumerate(self.instructions)
+            if (following := self._following(one)) != (number + 1,)
+        }
+        self._branches = [number for number, following in self._turns.items() if len(following) > 1]
         # whether memory decides in some condition that was looked at: a field, an argument on the stack, a pointer
         self.reads_memory = False
-        self._past: dict[int, set[int]] = {}
+        self._past: dict[int, set[int | None]] = {}
         self._found: dict[int, Needs] = {}
-        self._written: list[frozenset[int] | None] = [None] * len(self.instructions)
-
-    def _entered(self) -> set[int]:
-        waiting, found = ([0], {0}) if self.instructions else ([], set[int]())
-        while waiting:
-            new = {target for target in self._after[waiting.pop()] if target is not None} - found
-            found |= new
-            waiting += new
-        return found
+        self._written: dict[int, frozenset[int]] = {}
 
     def _following(self, instruction: Instruction) -> tuple[int | None, ...]:
-        """The instructions that *instruction* leads to, by number; None is outside the piece."""
-        flow = instruction.flow_control
-        if flow in CALLS and self._is_endless(instruction):
+        flow, numbers = instruction.flow_control, self.numbers
+        if flow == FlowControl.NEXT:
+            return (numbers.get(instruction.next_ip),)
+        target = self.destination(instruction) if flow in CALLS else None
+        if isinstance(target, int) and target < LEAVES and self._program.module(target).has_no_end(target):
+            return (None,)
+        if target in ENDLESS:
             return (None,)
         found = [instruction.next_ip] if flow in _GO_ON else []
         if flow in _BRANCHES:
             found.append(instruction.near_branch_target)
-        return tuple(self.numbers.get(place) for place in found) or (None,)
-
-    def _is_endless(self, call: Instruction) -> bool:
-        target = self.destination(call)
-        if isinstance(target, str):
-            return target in ENDLESS
-        if target is None or target >= LEAVES:
-            return False
-        module = self._program.module(target)
-        called = module.piece(target)
-        if called is None or called.end - called.address > _LONGEST:
-            return False
-        flows = {one.flow_control for one in module.instructions(called)}
-        leaving = any(one.flow != FlowControl.CALL and one.is_branch for one in module.shape(called).outward)
-        return not (leaving or flows & {FlowControl.RETURN, FlowControl.INDIRECT_BRANCH})
+        return tuple(map(numbers.get, found)) or (None,)
 
     def destination(self, instruction: Instruction) -> int | str | None:
         """Where the call or jump *instruction* always leads; else None."""
@@ -143,8 +123,9 @@ class Conditions:
             return frozenset()
         if depth > _DEEPEST:
             return None
-        for branch in self._branches:
-            if len({target is None or block_of[target] in past for target in self._after[branch]}) > 1:
+        for branch, (first, *others) in self._sides:
+            is_past = first in past
+            if any((other in past) != is_past for other in others):
                 needs, more = self._decides(branch), self.of(branch, depth + 1)
                 if needs is not None and more is not None:
                     return needs | more
@@ -165,10 +146,8 @@ class Conditions:
 
     @cached_property
     def _starts(self) -> list[int]:
-        found = {0}
-        for number, following in enumerate(self._after):
-            if following != (number + 1,):
-                found.update((number + 1, *(target for target in following if target is not None)))
+        found = {0, *(number + 1 for number in self._turns)}
+        found.update(target for following in self._turns.values() for target in following if target is not None)
         return sorted(found - {len(self.instructions)})
 
     @cached_property
@@ -178,23 +157,55 @@ class Conditions:
         return [block for block, length in enumerate(lengths) for _ in range(length)]
 
     @cached_property
+    def _sides(self) -> list[tuple[int, list[int | None]]]:
+        """The branches, and the blocks they lead to; None is outside the piece."""
+        block_of = self._block_of
+        return [
+            (branch, [None if target is None else block_of[target] for target in self._turns[branch]])
+            for branch in self._branches
+        ]
+
+    @cached_property
+    def _before(self) -> dict[int, list[int]]:
+        """By the first instruction of a block: those that lead there."""
+        starts = self._starts
+        ends = [end - 1 for end in (*starts[1:], len(self.instructions))]
+        following = [self._turns.get(end, (end + 1,)) for end in ends]
+        # what nothing leads to is padding, or handles errors, but where a jump may lead anywhere
+        if not any(one.flow_control == FlowControl.INDIRECT_BRANCH for one in self.instructions):
+            waiting, entered = [0], {0}
+            while waiting:
+                after = following[self._block_of[waiting.pop()]]
+                new = {target for target in after if target is not None} - entered
+                entered |= new
+                waiting += new
+            following = [after if start in entered else () for start, after in zip(starts, following, strict=True)]
+        found: dict[int, list[int]] = {start: [] for start in starts}
+        for end, after in zip(ends, following, strict=True):
+            for target in after:
+                if target is not None:
+                    found[target].append(end)
+        return found
+
+    @cached_property
     def _ways(self) -> tuple[list[int], list[list[int]]]:
         """The blocks whose end leaves the piece, and the predecessors of each block."""
         block_of = self._block_of
-        leaving = [block_of[number] for number, following in enumerate(self._after) if None in following]
-        return leaving, [[block_of[one] for one in self._before[start]] for start in self._starts]
+        leaving = [block_of[number] for number, following in self._turns.items() if None in following]
+        return leaving, [[block_of[end] for end in self._before[start]] for start in self._starts]
 
-    def _leading_past(self, block: int) -> set[int]:
-        """The blocks from which the piece can be left without *block*."""
+    def _leading_past(self, block: int) -> set[int | None]:
+        """The blocks from which the piece can be left without *block*, and None for what is outside."""
         if block not in self._past:
             leaving, before = self._ways
             waiting = [one for one in leaving if one != block]
             # it is left out as if it had been found
-            found = {block, *waiting}
+            found: set[int | None] = {None, block, *waiting}
             while waiting:
-                new = [one for one in before[waiting.pop()] if one not in found]
-                found.update(new)
-                waiting += new
+                for one in before[waiting.pop()]:
+                    if one not in found:
+                        found.add(one)
+                        waiting.append(one)
             found.remove(block)
             self._past[block] = found
         return self._past[block]
@@ -206,30 +217,30 @@ class Conditions:
         found = set[int]()
         while waiting:
             at, what = waiting.pop()
-            if len(seen) > _MOST_SOURCES or (at and not self._before[at]):
+            # back to where it is written, or paths meet
+            while at not in self._before and isinstance(what, int) and what not in self._written_at(at - 1):
+                at -= 1
+            leading = self._before.get(at, (at - 1,))
+            if len(seen) > _MOST_SOURCES or (at and not leading):
                 return None
             if at == 0:
                 if isinstance(what, tuple) or what not in self._convention.arguments:
                     return None
                 found.add(what)
-            for before in self._before[at]:
-                if isinstance(what, int) and what not in self._written_at(before):
-                    sources: list[int | _Slot] | None = [what]
-                else:
-                    sources = self._made_of(before, what)
+            for before in leading:
+                is_kept = isinstance(what, int) and what not in self._written_at(before)
+                sources = [what] if is_kept else self._made_of(before, what)
                 if sources is None:
                     return None
-                for one in sources:
-                    if (before, one) not in seen:
-                        seen.add((before, one))
-                        waiting.append((before, one))
+                new = {(before, source) for source in sources} - seen
+                waiting += new
+                seen |= new
         return frozenset(found)
 
     def _written_at(self, number: int) -> frozenset[int]:
-        written = self._written[number]
-        if written is None:
-            written = self._written[number] = self._written_by(self.instructions[number])
-        return written
+        if number not in self._written:
+            self._written[number] = self._written_by(self.instructions[number])
+        return self._written[number]
 
     def _made_of(self, number: int, what: int | _Slot) -> list[int | _Slot] | None:
         """What has to be plain for *what* to be plain after an instruction that writes it; None if it never is."""
@@ -286,7 +297,7 @@ class Conditions:
         displacement = one.memory_displacement - (one.memory_displacement >> 63 << 64)
         return (displacement, int(MemorySizeExt.size(one.memory_size))) if displacement < 0 else None
 
-    @property
+    @cached_property
     def _has_frame(self) -> bool:
         return any(
             one.mnemonic == Mnemonic.MOV and one.op0_register == Register.RBP and one.op1_register == Register.RSP

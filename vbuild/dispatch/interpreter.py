@@ -44,6 +44,8 @@ _DEPTH, _RANGE = 6, 64
 _FLAG_DEPTH = 3
 # parts of a stack that copying and joining costs nothing to speak of; beyond them, how many cost as much as a step
 _SMALL_STACK, _PARTS_A_STEP = 16, 8
+# what a call costs besides, in steps
+_STEPS_A_CALL = 5
 
 
 def imported(machine: Machine, name: str, state: State) -> list[State]:
@@ -124,10 +126,11 @@ class Interpreter:
 
     _machine_of: ClassVar[type[Machine]] = Machine
     # instructions that are run for one piece
-    _most_steps = 12_000
+    _most_steps = 20_000
 
     def __init__(self, world: World) -> None:
         self._world, self._program, self._references = world, world.program, world.references
+        self._work = world.work
         self._variables, self._objects = world.variables, world.objects
         self._machine = machine = self._machine_of(world)
         convention = world.program.convention
@@ -167,9 +170,9 @@ class Interpreter:
         )
         return Summary(result, second, facts, returns=True, hands_out=self._machine.hands_out, is_asked=is_asked)
 
-    def run_piece(self, piece: Piece, *, most: int) -> None:
+    def run_piece(self, piece: Piece) -> None:
         """Run *piece* from its start, then what was not reached, such as code that handles errors."""
-        self._most = min(most, self._most_steps + piece.end - piece.address)
+        self._most = self._most_steps + piece.end - piece.address
         self._entry, self._machine.known = piece.address, self._variables.facts_at(piece.address)
         start, registers = self._unknown(self._machine.known), self._argument_registers
         for number, value in enumerate(self._world.arguments(piece.address)):
@@ -217,7 +220,7 @@ class Interpreter:
             _, address = first
             visits[address] = visits.get(address, 0) + 1
             # a state that is large is copied and kept for each block
-            self.steps += max(len(states[address].stack.parts) - _SMALL_STACK, 0) // _PARTS_A_STEP
+            self._charge(max(len(states[address].stack.parts) - _SMALL_STACK, 0) // _PARTS_A_STEP)
             for target, after in self._until_paths_part(address, states[address].copy(), entry, states):
                 if target in states:
                     merged = self._machine.joined(states[target], after, target, visits=visits.get(target, 0))
@@ -235,9 +238,7 @@ class Interpreter:
         operations, machine = self._program.operations, self._machine
         while True:
             operation = operations.get(address) or self._operation(address)
-            self.steps += 1
-            if self.steps > self._most:
-                raise TooMuchError
+            self._charge(1)
             self.ran[address] = self.ran.get(address, EVERY) & state.facts
             if operation.instruction is None:
                 return []
@@ -252,6 +253,13 @@ class Interpreter:
                 ((address, state),) = following
             if address in known or (operations.get(address) or self._operation(address)).is_joined:
                 return [(address, state)]
+
+    def _charge(self, steps: int) -> None:
+        """Count *steps*; raise `TooMuchError` if the piece, or all of the program, takes more than it may."""
+        self.steps += steps
+        self._work.spent += steps
+        if self.steps > self._most or self._work.is_spent:
+            raise TooMuchError
 
     def _operation(self, address: int) -> Operation:
         module = self._program.module(address)
@@ -357,7 +365,8 @@ class Interpreter:
         found: list[tuple[int, State]] = []
         targets = self._targets(operation, state)
         if not targets:
-            self._note_jump(state)
+            # a jump to an unknown place
+            self._at_jumps = state.facts if self._at_jumps is None else self._at_jumps & state.facts
             self._returned(state.copy())
         for target, facts in targets:
             after = state.copy(facts)
@@ -367,10 +376,6 @@ class Interpreter:
                 for left in self._called([(target, facts)], after, 8):
                     self._returned(left)
         return found
-
-    def _note_jump(self, state: State) -> None:
-        """Note a jump to an unknown place."""
-        self._at_jumps = state.facts if self._at_jumps is None else self._at_jumps & state.facts
 
     def _returned(self, state: State) -> None:
         result = state.registers[RAX]
@@ -412,6 +417,7 @@ class Interpreter:
     def _called(self, targets: Iterable[tuple[int | str, int]], state: State, stack: int = 0) -> list[State]:
         """The state after a call of one of *targets*, with arguments *stack* bytes up; none if it never returns."""
         known = list(targets)
+        self._charge(_STEPS_A_CALL)
         if len(known) == 1:
             ((target, facts),) = known
             if isinstance(target, str):

@@ -90,10 +90,11 @@ class Reference(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What points out of a piece, and whether control may leave it at its end."""
+    """What points out of a piece, whether control may leave it at its end, and whether all of it are instructions."""
 
     outward: tuple[Reference, ...]
     falls_through: bool
+    is_whole: bool
 
 
 class Module:
@@ -110,6 +111,7 @@ class Module:
         # whether code that is not in the program can call what it exports
         self.is_open = True
         self._stubs = sorted(elf.stubs, key=_address_of)
+        self._stub_starts = [stub.address for stub in self._stubs]
         self._decoded: dict[int, Instruction | None] = {}
         self._shapes: dict[int, Shape] = {}
         self._relative: dict[int, list[Instruction]] = {}
@@ -133,7 +135,7 @@ class Module:
         return self._jumps[index][1] if index < len(self._jumps) else None
 
     def _is_stub(self, address: int) -> bool:
-        index = bisect_right(self._stubs, address, key=_address_of) - 1
+        index = bisect_right(self._stub_starts, address) - 1
         return index >= 0 and address < self._stubs[index].end
 
     @cached_property
@@ -364,15 +366,19 @@ class Module:
         place = self.place_of_stub(target) if target else call.ip_rel_memory_address
         if place:
             return self.imports.get(place) in ENDLESS
-        if target not in self._endless:
-            piece = self.piece(self.base + target) if target else None
-            inside = range(target, piece.end - self.base) if piece else range(0)
-            self._endless[target] = piece is not None and not any(
+        return target != 0 and self.has_no_end(self.base + target)
+
+    def has_no_end(self, address: int) -> bool:
+        """Whether code at *address* has no way out but by calls."""
+        if address not in self._endless:
+            piece = self.piece(address)
+            inside = range(address - self.base, piece.end - self.base) if piece else range(0)
+            self._endless[address] = piece is not None and not any(
                 one.flow_control in {FlowControl.RETURN, FlowControl.INDIRECT_BRANCH}
                 or (one.flow_control in _JUMPS and one.near_branch_target not in inside)
-                for one in self.decoded(target, self.bytes_at(target, len(inside)))
+                for one in self.decoded(inside.start, self.bytes_at(inside.start, len(inside)))
             )
-        return self._endless[target]
+        return self._endless[address]
 
     def is_entered(self, piece: Piece) -> bool:
         """Whether *piece* is code for sure: a function, or the loader or an instruction of other code leads there.
@@ -429,7 +435,8 @@ class Module:
                 found.append(Reference(base + target, instruction.flow_control, branch != 0, is_comparing))
         found += (Reference(handler, FlowControl.CALL, False, False) for handler in self.handlers_of(piece))  # noqa: FBT003
         last = next((one for one in reversed(instructions) if not self.is_padding(one)), None)
-        return Shape(tuple(found), last is not None and last.flow_control not in ENDS)
+        is_whole = bool(instructions) and instructions[-1].next_ip >= end
+        return Shape(tuple(found), last is not None and last.flow_control not in ENDS, is_whole)
 
     @cached_property
     def exports(self) -> dict[str, int]:
@@ -460,12 +467,13 @@ class Module:
         found |= {self.base + symbol.address for symbol in self.elf.functions if symbol.is_resolver}
         if self.elf.has_strange_handlers:
             # what nothing seems to lead to may handle errors
-            found |= {self.base + one.address for one in self.elf.functions if self._is_alone(one)}
+            found |= {
+                self.base + function.address
+                for function in self.elf.functions
+                if not self.is_referred(function.address, function.end)
+                and not self.places_of(function.address, function.end)
+            }
         return frozenset(found)
-
-    def _is_alone(self, function: Symbol) -> bool:
-        start, end = function.address, function.end
-        return not (self.is_referred(start, end) or self.places_of(start, end))
 
     @cached_property
     def is_python_module(self) -> bool:

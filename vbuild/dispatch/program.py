@@ -33,6 +33,11 @@ class Program:
         self._orders: dict[int, tuple[dict[int, int], frozenset[int]]] = {}
 
     @cached_property
+    def size(self) -> int:
+        """How much code there is, in bytes."""
+        return sum(len(code.data) for module in self.modules for code in module.elf.code)
+
+    @cached_property
     def _exports(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for module in self.modules:
@@ -146,6 +151,12 @@ class Work:
         self.given_up: set[int] = set()
         # whether all calls of a function are known
         self.closed: dict[int, bool] = {}
+        # steps that were taken, and how many may be
+        self.spent, self.most = 0, 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self.spent >= self.most
 
     @property
     def current(self) -> int:
@@ -156,9 +167,6 @@ class Work:
         for address in addresses:
             if piece := self.program.module(address).piece(address):
                 self.queue[address] = piece
-
-    def can_run(self, address: int) -> bool:
-        return address not in self.given_up
 
     def add(self, pieces: Mapping[int, Piece]) -> None:
         self.queue.update((address, piece) for address, piece in pieces.items() if address not in self.aware)

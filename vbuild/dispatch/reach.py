@@ -10,7 +10,7 @@ Only pieces with an answer on these ways are run by the interpreter; of all othe
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,8 +24,8 @@ from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import LEAVES, Program
 from vbuild.elf.iced import Instruction
 
-# users of code above the level that are looked at
-_MOST_USERS = 40000
+# users of code above the level that are looked at: so many and one for some bytes of code, as far as that is less
+_FEWEST_USERS, _BYTES_A_USER, _MOST_USERS = 500, 250, 40000
 # pieces above the level from which is looked backwards; with more, all code is followed from where others enter
 _MOST_BACKWARDS = 2000
 _LONGEST_WAY = 16
@@ -46,6 +46,7 @@ class Uses:
     def __init__(self, answers: Answers) -> None:
         self.program, self._questions, self._answers = answers.program, answers.questions, answers
         self._table_users: dict[tuple[int, int], tuple[Piece, ...]] = {}
+        self._most = min(_FEWEST_USERS + answers.program.size // _BYTES_A_USER, _MOST_USERS)
 
     def _node(self, address: int) -> int:
         module = self.program.module(address)
@@ -88,8 +89,9 @@ class Uses:
 
     def all_leading(self, above: Iterable[Piece]) -> set[int] | None:
         """The pieces from which calls and jumps seem to lead to those *above*; None for too many."""
-        found = {piece.address for piece in above}
         waiting = [piece.address for piece in above]
+        found = set(waiting)
+        most = len(found) + self._most
         while waiting:
             module = self.program.module(waiting[-1])
             piece = module.piece(waiting.pop())
@@ -102,12 +104,12 @@ class Uses:
                 if piece.address in self._questions.targets(one)
                 or (one.end == piece.address and module.shape(one).falls_through)
             )
-            for user in (*users, *near):
+            for user in chain(users, near):
                 if user.address not in found:
                     found.add(user.address)
                     waiting.append(user.address)
-            if len(found) > _MOST_USERS:
-                return None
+                if len(found) > most:
+                    return None
         return found
 
     def uses_of(self, node: int) -> Mapping[int, int]:
@@ -134,14 +136,17 @@ class Uses:
         """
         nodes = set(start)
         roots = [node for node in nodes if self._is_root(node)]
-        most = len(nodes) + _MOST_USERS
+        most = len(nodes) + self._most
         users: dict[int, dict[int, int]] = {}
         # what uses other things than those known so far: code that it follows may be found to be a user
         others: dict[int, dict[int, dict[int, int]]] = {}
         waiting = deque(nodes)
         while waiting and len(nodes) < most:
             node = waiting.popleft()
-            for user, uses in (*self._users_of_node(node), *others.pop(node, {}).items()):
+            for user, uses in chain(self._users_of_node(node), others.pop(node, {}).items()):
+                if len(nodes) >= most:
+                    waiting.append(node)
+                    break
                 if uses.keys().isdisjoint(nodes):
                     for target in uses:
                         others.setdefault(target, {})[user] = uses
@@ -191,8 +196,12 @@ class Uses:
             # code that is followed through a table uses what stands in it
             users.update((user.address, user) for user in self._users_of_table(module, table))
         for user in users.values():
-            if user.address != node:
-                yield user.address, self._uses(user)
+            if user.address == node:
+                continue
+            uses = self._uses(user)
+            # what code uses that is not run is all in it: it is found from there
+            if node in uses or self._answers.is_aware(user):
+                yield user.address, uses
 
 
 class Doubt(StrEnum):
@@ -316,7 +325,8 @@ class Reach:
         waiting = [] if needs is None else [(address, needs, found.missing)]
         while waiting and len(seen) < _MOST_CLEAR:
             node, needs, missing = waiting.pop()
-            if self._is_entered(node):
+            module = self.program.module(node)
+            if node in module.entries or module.is_start_or_end(node - module.base):
                 return True
             for user, facts in self._using.get(node, {}).items():
                 left = missing & ~facts
@@ -327,10 +337,6 @@ class Reach:
                 if more is not None:
                     waiting.append((user, more, left))
         return False
-
-    def _is_entered(self, node: int) -> bool:
-        module = self.program.module(node)
-        return node in module.entries or module.is_start_or_end(node - module.base)
 
     def _needs_first(self, address: int, missing: int) -> Needs:
         """What decides whether an instruction runs for which features are *missing*, as in `Conditions.of`."""

@@ -198,9 +198,8 @@ class References:
         if piece is None or piece.address != address or address in module.entries:
             return None
         slots = module.places_of(place, place + 1)
-        if not all(self._is_only_called(module, one) for one in slots):
-            return None
-        if self.program.importers(module, range(place, place + 1)):
+        is_offered = bool(self.program.importers(module, range(place, place + 1)))
+        if is_offered or not all(self._is_only_called(module, slot) for slot in slots):
             return None
         users = {user.address: user for user in self._questions.users(module, range(place, piece.end - module.base))}
         users.update((user.address, user) for user in module.pieces_near(piece))
@@ -216,7 +215,9 @@ class References:
             is_user = sites or any(one.target - module.base in slots for one in shape.outward)
             if is_user and not self._is_dead(user):
                 found[user.address] = user
-        return found if len(found) <= MOST_USERS else None
+                if len(found) > MOST_USERS:
+                    return None
+        return found
 
     def _is_dead(self, piece: Piece, depth: int = 0) -> bool:
         """Whether nothing refers to *piece* but code that nothing leads to."""
@@ -229,7 +230,7 @@ class References:
     def _found_dead(self, piece: Piece, depth: int) -> bool:
         module = self.program.module(piece.address)
         addresses = range(piece.address - module.base, piece.end - module.base)
-        if depth > _MOST_CALLED or any(module.base + place in module.entries for place in addresses):
+        if depth > _MOST_CALLED or not module.entries.isdisjoint(range(piece.address, piece.end)):
             return False
         if not all(self._is_only_called(module, place) for place in module.places_of(addresses.start, addresses.stop)):
             return False
@@ -243,22 +244,16 @@ class References:
     def _leads_to(self, user: Piece, piece: Piece) -> bool:
         """Whether code of *user* refers to *piece*, or runs on into it, or *piece* handles its errors."""
         module = self.program.module(user.address)
-        is_next = user.end == piece.address and module.shape(user).falls_through
-        if is_next or piece.address in module.handlers_of(user):
+        shape = module.shape(user)
+        if user.end == piece.address and shape.falls_through:
             return True
-        end = user.address
-        for instruction in module.instructions(user):
-            end = module.base + instruction.next_ip
-            target = instruction.near_branch_target
-            if not target and instruction.is_ip_rel_memory_operand:
-                target = instruction.ip_rel_memory_address
-            if not target:
-                continue
-            places = (self.program.destination(module.base + target), self.program.behind(module, target))
+        for reference in shape.outward:
+            target = reference.target
+            places = (self.program.destination(target), self.program.behind(module, target - module.base))
             if any(isinstance(place, int) and piece.address <= place < piece.end for place in places):
                 return True
         # behind bytes that are not instructions nobody knows what stands
-        return end < user.end
+        return not shape.is_whole
 
     @staticmethod
     def _is_only_called(module: Module, slot: int) -> bool:

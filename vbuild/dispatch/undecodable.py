@@ -10,6 +10,7 @@ The decoder is of January 2024, and some bytes, such as tables and texts between
 """
 
 from collections.abc import Callable, Iterator
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from vbuild.elf.iced import Decoder, FlowControl, Instruction, Mnemonic
@@ -107,15 +108,16 @@ def instructions_of(
     Bytes that are none are among these, as an instruction that is false, if they are reached. A call that *is_endless*
     does not come back. If it *has_tables* of jumps, these may look like code.
     """
-    for instruction in Decoder(_BITS, data, ip=address):
-        if not instruction:
-            behind = list(_in_line(data, address, instruction.ip - address))
-            if has_tables or not (behind[-1] or is_newer(behind[-1])):
-                behind = [one for one in _reached(data, address, is_endless)[0] if one.ip >= instruction.ip]
-            # otherwise all is code: what nothing jumps to is reached through tables, or handles errors
-            yield from behind
-            return
-        yield instruction
+    instructions = list(Decoder(_BITS, data, ip=address))
+    # no step in Python for each, where there is nothing to ask
+    if all(instructions):
+        return iter(instructions)
+    start = next(instruction.ip for instruction in instructions if not instruction)
+    behind = list(_in_line(data, address, start - address))
+    if has_tables or not (behind[-1] or is_newer(behind[-1])):
+        behind = [one for one in _reached(data, address, is_endless)[0] if one.ip >= start]
+    # otherwise all is code: what nothing jumps to is reached through tables, or handles errors
+    return chain(takewhile(bool, instructions), behind)
 
 
 def may_be_code(data: bytes, address: int) -> bool:

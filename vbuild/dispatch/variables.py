@@ -4,7 +4,7 @@ A variable has all that is written to it; what may write there is run as soon as
 that says nothing of the processor can hold anything, and so can a field of a structure that nobody knows the place of.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -214,7 +214,7 @@ class Objects:
         module = self.program.module(key[0])
         users = {piece.address: piece for piece in self._writers.users_of_variable(module, key[0] - module.base)}
         self._holder_users[key] = set(users)
-        if len(users) > MOST_USERS or not all(map(self._work.can_run, users)):
+        if len(users) > MOST_USERS or not self._work.given_up.isdisjoint(users):
             self._forget(key)
             return
         self._work.add(users)
@@ -477,7 +477,7 @@ class Variables:
         address, size = key
         if is_object(address):
             self.held[key], writers = self.objects.first_of_object(address)
-            self._run_writers(key, writers)
+            self._run_writers(key, writers.values())
             return
         module = self.program.module(address)
         place = address - module.base
@@ -487,13 +487,15 @@ class Variables:
         if module.is_counted(starts):
             self.held[key] = None
             return
-        pieces = {piece.address: piece for piece in self._writers.writers_of(module, table, starts)}
-        self._run_writers(key, pieces)
+        self._run_writers(key, self._writers.writers_of(module, table, starts))
 
-    def _run_writers(self, key: Key, pieces: Mapping[int, Piece]) -> None:
-        if len(pieces) > MOST_USERS:
-            self.forget(key)
-            return
+    def _run_writers(self, key: Key, writers: Iterable[Piece]) -> None:
+        pieces: dict[int, Piece] = {}
+        for piece in writers:
+            pieces[piece.address] = piece
+            if len(pieces) > MOST_USERS:
+                self.forget(key)
+                return
         self.written_by[key] = set(pieces)
         self._work.aware |= pieces.keys()
         self._work.queue.update(pieces)
@@ -534,6 +536,7 @@ class World(Protocol):
     """The parts of the engine, and what `Answers` says of functions."""
 
     program: Program
+    work: Work
     references: References
     writers: Writers
     variables: Variables
