@@ -331,3 +331,15 @@ def test_tags_and_record_become_those_of_the_file(tmp_path: Path) -> None:
         judged.validate_record()
     again = repair(result.wheel, tmp_path / "again")
     assert (again.notes, again.wheel.read_bytes()) == ((), result.wheel.read_bytes())
+
+
+def test_an_executable_stack_by_default_is_named_and_left(tmp_path: Path) -> None:
+    code = compiled(tmp_path, "x.so", "int answer;")
+    without = code.replace(b"\x51\xe5\x74\x64", bytes(4))
+    assert code != without
+    source = wheel(tmp_path, LINUX, {"demo/bare.so": without})
+    (tmp_path / "recipe.toml").write_text(SKIP)
+    result = repair(source, tmp_path / "out", recipe=tmp_path / "recipe.toml", clears_stacks=True)
+    assert result.wheel.read_bytes() == source.read_bytes()
+    assert [note for note in result.notes if "it has no PT_GNU_STACK" in note] == list(result.notes)
+    assert bool(result.notes) is (os.uname().machine == "x86_64")

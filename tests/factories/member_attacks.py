@@ -31,6 +31,24 @@ def one(**lies: Any) -> bytes:
     return archive(wheel_of(dataclasses.replace(A, **lies)))
 
 
+def forged(data: bytes, size: int, crc: int) -> bytes:
+    """*data* and bytes behind it, so that its size and CRC-32 are those asked for."""
+    padded = data.ljust(size - 4, b"#")
+    low, value = zlib.crc32(padded) ^ 0xFFFFFFFF, crc ^ 0xFFFFFFFF
+    raw = [_step(number) for number in range(256)]
+    tops = {entry >> 24: number for number, entry in enumerate(raw)}
+    for _ in range(4):
+        number = tops[value >> 24]
+        value = ((value ^ raw[number]) << 8) & 0xFFFFFFFF | number
+    return padded + (value ^ low).to_bytes(4, "little")
+
+
+def _step(value: int) -> int:
+    for _ in range(8):
+        value = value >> 1 ^ (0xEDB88320 if value & 1 else 0)
+    return value
+
+
 def more(path: str, data: bytes = b"evil") -> bytes:
     """A wheel with one more member."""
     return archive(wheel_of(A, Entry(path, data)))
@@ -204,6 +222,9 @@ PATHS = {
     **{f"path {name}": named(path) for name, path in _PATHS.items()},
     "name twice, same content": archive(wheel_of(A, Entry("demo/a.py", CODE))),
     "name twice, other content": archive(wheel_of(A, EVIL)),
+    "name twice, other content of one CRC-32": archive(
+        wheel_of(A, Entry("demo/a.py", forged(b"evil = 1\n", len(CODE), zlib.crc32(CODE))))
+    ),
     "name in two encodings": archive(
         wheel_of(Entry("demo/é.py".encode("cp437"), b"1"), Entry("demo/é.py", b"2"), files={"demo/é.py": b"2"})
     ),

@@ -23,21 +23,31 @@ SONAME = "libclash.so.2"
 ANSWERS = {"pa": 111, "pb": 222}
 
 
-def project(folder: Path, name: str, number: int, *, pythons: tuple[int, ...], code: str = "") -> list[Path]:
+def project(
+    folder: Path,
+    name: str,
+    number: int,
+    *,
+    pythons: tuple[int, ...],
+    code: str = "",
+    place: str = "{0}.libs",
+    **more: str,
+) -> list[Path]:
     source = f"int clash(void) {{ return {number}; }}"
     # the module asks for a version of the symbol, so its library is named in .gnu.version_r as well
     user = library(
         None,
         (SONAME,),
         source="int clash(void); int answer(void) { return clash(); }",
-        runpath=f"$ORIGIN/../{name}.libs",
+        runpath=f"$ORIGIN/../{place.format(name)}",
         stubs="int clash(void) { return 0; }",
         stub_script=SCRIPT,
     )
     files: dict[str, bytes | str] = {
         f"{name}/__init__.py": f"import ctypes\n{code}",
         f"{name}/_user.so": user,
-        f"{name}.libs/{SONAME}": library(SONAME, source=source, script=SCRIPT),
+        f"{place.format(name)}/{SONAME}": library(SONAME, source=source, script=SCRIPT),
+        **more,
     }
     names = (f"{name}-1.0-cp3{python}-cp3{python}-manylinux_2_17_x86_64.whl" for python in pythons)
     return [
@@ -65,9 +75,14 @@ def answers(folder: Path, result: Split) -> set[str]:
     }
 
 
+@pytest.mark.parametrize("place", ["{0}.libs", "{0}/inner"])
 @pytest.mark.parametrize("pythons", [(11,), (11, 12)], ids=["they stay", "they move"])
-def test_each_project_loads_its_own(tmp_path: Path, pythons: tuple[int, ...]) -> None:
-    wheels = [path for name, number in ANSWERS.items() for path in project(tmp_path, name, number, pythons=pythons)]
+def test_each_project_loads_its_own(tmp_path: Path, pythons: tuple[int, ...], place: str) -> None:
+    wheels = [
+        path
+        for name, number in ANSWERS.items()
+        for path in project(tmp_path, name, number, pythons=pythons, place=place)
+    ]
     result = done(tmp_path, wheels)
     assert answers(tmp_path, result) == {"111 222"}
     own_names = renamed(result).values()
@@ -96,6 +111,14 @@ def test_what_code_asks_for_by_its_name_keeps_it(tmp_path: Path) -> None:
         [*project(tmp_path, "pa", 111, pythons=(11, 12), code=asks), *project(tmp_path, "pb", 222, pythons=(11, 12))],
     )
     assert renamed(result).keys() == {f"pb.libs/{SONAME}"}
+
+
+def test_what_others_may_link_with_keeps_its_name(tmp_path: Path) -> None:
+    header: dict[str, str] = {"pa/clash.h": "int clash(void);"}
+    shown = project(tmp_path, "pa", 111, pythons=(11,), place="{0}/inner", **header)
+    result = done(tmp_path, [*shown, *project(tmp_path, "pb", 222, pythons=(11,))])
+    assert renamed(result).keys() == {f"pb.libs/{SONAME}"}
+    assert answers(tmp_path, result) == {"111 222"}
 
 
 def test_one_project_and_equal_libraries_keep_their_names(tmp_path: Path) -> None:

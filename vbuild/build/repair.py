@@ -29,6 +29,7 @@ from vbuild.build.requiring import outside_libraries
 from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.elf.image import ElfImage
+from vbuild.elf.read import Outline
 from vbuild.elf.records import MAGIC, ElfMachine, SegmentFlag, SegmentType
 from vbuild.errors import BinaryError, BuildError, RecipeError, at
 from vbuild.files.atomic import OLDEST, duplicate, replacing, source_date_epoch, stage_in
@@ -143,11 +144,11 @@ def _mended(wheel: Path, into: Path, *, clears_stacks: bool, on_note: Callable[[
             with ExitStack() as closing:
                 data = closing.enter_context(opened.mapped(member, folder=into, to_edit=True))
                 try:
-                    stack = _ExecutableStack.of(ElfImage.read(data))
+                    stack = _ExecutableStack.of(data) if Outline.parse(data).wants_executable_stack else None
                 except BinaryError:  # verify names it
                     continue
-                if stack and (clears_stacks or stack.is_unneeded):
-                    edits[member.path] = stack.cleared(data)
+                if stack and stack.offset and (clears_stacks or stack.is_unneeded):
+                    edits[member.path] = stack.cleared(data, stack.offset)
                     views.push(closing.pop_all())
                 if stack:
                     on_note(f"{member.path}: {stack.state(is_cleared=member.path in edits)}")
@@ -159,25 +160,26 @@ def _mended(wheel: Path, into: Path, *, clears_stacks: bool, on_note: Callable[[
 
 
 class _ExecutableStack(Struct, frozen=True):
-    """The byte at *offset* with which a library wants an executable stack, and what was seen of why."""
+    """How a library wants an executable stack, by the byte at *offset* or by default, and what was seen of why."""
 
-    offset: int
+    offset: int | None
     flags: int
     is_known: bool
     trampoline: int | None
 
     @classmethod
-    def of(cls, image: ElfImage) -> "_ExecutableStack | None":
+    def of(cls, data: memoryview) -> "_ExecutableStack | None":
+        image = ElfImage.read(data)
         bits, order = image.encoding
-        kinds = [segment.p_type for segment in image.segments]
-        # a program gets the stack that it wants
-        if SegmentType.INTERP in kinds or SegmentType.GNU_STACK not in kinds:
+        segments = {segment.p_type: number for number, segment in enumerate(image.segments)}
+        if SegmentType.INTERP in segments:  # a program gets the stack that it wants
             return None
-        number = kinds.index(SegmentType.GNU_STACK)
-        flags = image.segments[number].p_flags
-        if not flags & SegmentFlag.X:
-            return None
-        offset = image.header.e_phoff + number * image.header.e_phentsize + _FLAGS[bits]
+        offset, flags = None, 0
+        if (number := segments.get(SegmentType.GNU_STACK)) is not None:
+            flags = image.segments[number].p_flags
+            offset = (
+                image.header.e_phoff + number * image.header.e_phentsize + _FLAGS[bits] + (3 if order == ">" else 0)
+            )
         pattern = _TRAMPOLINES.get((image.machine, bits))
         loads = (load for load in image.segments if load.p_type == SegmentType.LOAD and load.p_flags & SegmentFlag.X)
         matches = (
@@ -185,15 +187,15 @@ class _ExecutableStack(Struct, frozen=True):
             for load in loads
             if pattern and (match := pattern.search(image.data[load.p_offset : load.p_offset + load.p_filesz]))
         )
-        return cls(offset + (3 if order == ">" else 0), flags, pattern is not None, next(matches, None))
+        return cls(offset, flags, pattern is not None, next(matches, None))
 
     @property
     def is_unneeded(self) -> bool:
         return self.is_known and self.trampoline is None
 
-    def cleared(self, data: memoryview) -> EditedFile:
+    def cleared(self, data: memoryview, offset: int) -> EditedFile:
         flags = bytes([self.flags & ~SegmentFlag.X & 0xFF])
-        return EditedFile.of(data, [range(self.offset), flags, range(self.offset + 1, len(data))])
+        return EditedFile.of(data, [range(offset), flags, range(offset + 1, len(data))])
 
     def state(self, *, is_cleared: bool) -> str:
         if self.trampoline is not None:
@@ -202,9 +204,14 @@ class _ExecutableStack(Struct, frozen=True):
             why = "no code in it writes a trampoline" if self.is_known else "its code was not looked at"
         if is_cleared:
             return f"executable stack cleared: {why if self.is_unneeded else f'as asked, though {why}'}"
+        why, way = (
+            (why, ", or --clear-execstack clears it all the same")
+            if self.offset
+            else ("it has no PT_GNU_STACK that could say otherwise", "")
+        )
         return (
             f"wants an executable stack, and glibc 2.41 and newer do not load it: left, since {why}; link with "
-            "-Wl,-z,noexecstack, or --clear-execstack clears it all the same"
+            f"-Wl,-z,noexecstack{way}"
         )
 
 

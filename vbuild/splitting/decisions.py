@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from vbuild.binary.linkage import Via
 from vbuild.config.requirements import required_project
-from vbuild.elf.catalogue import hashed, is_driver, is_shared_object, plain, systems_of
+from vbuild.elf.catalogue import by_soname, hashed, is_driver, is_shared_object, plain, systems_of
 from vbuild.elf.linkage import replaced_library
 from vbuild.elf.records import ElfMachine
 from vbuild.elf.write import STUB_SECTIONS, loader_stub
@@ -94,15 +94,18 @@ class Doubt(Struct, frozen=True):
 
 
 def stub_doubt(bundle: Bundle, library: WheelBinary) -> Doubt | None:
-    paths = (member.path for member in bundle.wheel.members)
-    header = next((path for path in paths if PurePosixPath(path).suffix in _HEADERS), None)
-    if header and not library.is_bundled:
+    if (header := _header(bundle)) and not library.is_bundled:
         return Doubt(f"others may link with it, because the wheel has headers ({header})", can_be_tried=False)
     for path in sorted(bundle.namers(library)):
         member = bundle.wheel.find(path) if path.endswith(".py") else None
         if member and _NO_LOAD in bundle.wheel.read(member):
             return Doubt(f"{path} asks with RTLD_NOLOAD whether a library is loaded")
     return Doubt(f"it {asking}") if (asking := asks_own_place(library)) else None
+
+
+def _header(bundle: Bundle) -> str | None:
+    paths = (member.path for member in bundle.wheel.members)
+    return next((path for path in paths if PurePosixPath(path).suffix in _HEADERS), None)
 
 
 def asks_own_place(library: WheelBinary) -> str:
@@ -312,7 +315,8 @@ def with_own_names(bundles: Sequence[Bundle], *, besides: Collection[Key]) -> tu
 
     In one process the loader takes whichever came first for both (glibc elf/dl-load.c, `_dl_map_object`; musl
     ldso/dynlink.c, `load_library`). Those *besides* keep their names, as does what code may ask for by its name, what
-    is official, and what a repair tool has called after its contents.
+    others may link with, what a repair tool has called after its contents, and the platform's and NVIDIA's names, whose
+    newer files serve older users.
     """
     known: dict[tuple[str, tuple[str, str]], set[tuple[str, str]]] = {}
     for bundle in bundles:
@@ -327,10 +331,12 @@ def with_own_names(bundles: Sequence[Bundle], *, besides: Collection[Key]) -> tu
         )
         consumers = bundle.graph.consumers(library.path)
         stays = (
-            not (is_ambiguous and library.is_library and library.is_bundled and consumers)
+            not (is_ambiguous and library.is_library and consumers)
             or library.key in besides
             or hashed(library.file_name) is not None
-            or isinstance(library.origin, Provenance)
+            or (not library.is_bundled and _header(bundle) is not None)
+            or bool(by_soname(library.soname))
+            or any(platform.has(library.soname) for platform in bundle.platforms)
             or bundle.namer(library) is not None
             or library.path in bundle.hwcaps_copies
             or any(edge.via is Via.NAME for edge in consumers)
