@@ -446,3 +446,37 @@ def test_lists_of_architectures_that_still_name_what_went_are_told_of(tmp_path: 
     )
     (whole,) = slim([fat], None, shares=plain("80,90"))
     assert whole.warnings == ()
+
+
+def test_a_wheel_loses_as_little_as_makes_it_fit_under_a_limit(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    machine = [entry(arch=arch, code=cubin(arch, BIG) + chance.randbytes(BIG // 4) * 3) for arch in (80, 90)]
+    symbols = "".join(f"s{chance.getrandbits(64):x}: .byte {number % 256}\n" for number in range(400))
+    debug = f".section .debug_x\n.byte {', '.join(map(str, chance.randbytes(BIG)))}\n"
+    library = device_library(fatbin(*machine), more=f".data\n{symbols}{debug}")
+    fat = fat_wheel(tmp_path, library=library)
+    (gpus,) = (share.gpus for share in plain("90"))
+    steps = {
+        "--recompress": (None, Strip.NOTHING),
+        "--recompress --strip debug": (None, Strip.DEBUG),
+        "--recompress --strip unneeded": (None, Strip.UNNEEDED),
+        "--recompress --strip unneeded --gpu sm_90": (gpus, Strip.UNNEEDED),
+    }
+    sizes = {}
+    for how, (kept, strip) in steps.items():
+        (slimmed,) = slim([fat], tmp_path / how, shares=[Share(kept)], cuts=Cuts(zstd=True, strip=strip))
+        sizes[how] = slimmed.packed
+    assert sorted(sizes.values(), reverse=True) == list(sizes.values())
+    assert len(set(sizes.values())) == len(steps)
+    for how, size in sizes.items():
+        (fitting,) = slim([fat], tmp_path / "out" / str(size), shares=[Share(gpus)], limit=size)
+        assert fitting.path
+        assert (fitting.how.partition(" by ")[2], fitting.path.stat().st_size) == (how, size)
+        assert [path.name for path in fitting.path.parent.iterdir()] == [NAME]
+    smallest = min(sizes.values())
+    with pytest.raises(RepackageError, match=r"kB is the least that --recompress --strip unneeded --gpu sm_90 leaves$"):
+        slim([fat], tmp_path / "none", shares=[Share(gpus)], limit=smallest - 1)
+    assert not list((tmp_path / "none").iterdir())
+    (same,) = slim([fat], tmp_path / "same", shares=[Share()], limit=fat.stat().st_size)
+    assert same.path
+    assert same.path.read_bytes() == fat.read_bytes()

@@ -85,6 +85,13 @@ class SlimRequest:
         parse="vbuild.slimming.request:Share.parse",
         metavar="LABEL=LIST",
     )
+    under: str | int | None = option(
+        "Lose as little as makes a wheel fit under this size: compress GPU code better, strip debug data, then "
+        "symbols, and cut to --gpu last, if that is given.",
+        default=None,
+        parse="vbuild.slimming.request:size_limit",
+        metavar="SIZE",
+    )
     ptx: PtxChoice = _PTX
     strip: StripChoice = STRIP
     drop: Texts = DROP
@@ -111,7 +118,7 @@ def slim(request: SlimRequest) -> "tuple[Slimmed, ...]":
     `HardwareError` for a GPU that does not exist, `RepackageError` if a wheel has no code for a GPU or a licence
     forbids changes, `WheelError` if a wheel is damaged.
     """
-    from vbuild.slimming.request import Share
+    from vbuild.slimming.request import Share, size_limit
     from vbuild.slimming.slim import slim as verb
 
     gpus, shares = gpus_of(request.gpus), request.variants
@@ -119,10 +126,13 @@ def slim(request: SlimRequest) -> "tuple[Slimmed, ...]":
         shares = [Share.parse(f"{label}={','.join(texts_of(texts))}") for label, texts in shares.items()]
     if gpus and shares:
         raise RepackageError("gpus and variants: expected one of them, GPUs for one wheel or labels for a family")
+    if request.under is not None and (shares or request.strip or request.zstd is not None):
+        raise RepackageError("under chooses what to strip and to compress by itself, for wheels under their own names")
     results = verb(
         paths_of(request.wheels),
         path_of(request.output_dir),
         shares=tuple(shares) or (Share(gpus),),
+        limit=value_of(request.under, size_limit),
         cuts=cuts_of(request, drop=request.drop, strict=request.strict),
         accept_license=request.accept_license,
         on_refusal=request.on_refusal,

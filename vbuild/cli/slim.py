@@ -181,6 +181,8 @@ def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     about = "" if slimmed.path else "about "
     packed = f"{mb(slimmed.before)} -> {about}{mb(slimmed.packed)} MB"
     yield f"  {packed}, unpacked {mb(slimmed.unpacked_before)} -> {mb(slimmed.unpacked)} MB"
+    if slimmed.how:
+        yield f"  {slimmed.how}"
     for library in slimmed.libraries:
         yield from (f"  {line}" for line in _cut_lines(library))
     if slimmed.removed:

@@ -1,5 +1,6 @@
 """What to take out of a wheel, as values: the cuts for every library, and what each output keeps."""
 
+import re
 from fnmatch import fnmatchcase
 from typing import Self
 
@@ -14,7 +15,16 @@ from vbuild.variants.document import Document
 from vbuild.variants.model import checked_label
 from vbuild.wheel.archive import Wheel
 
+_SIZE = re.compile(r"(?P<number>\d{1,6}(\.\d{1,3})?) ?(?P<unit>[MG]i?B)", re.ASCII | re.IGNORECASE)
+_UNITS = {"MB": 10**6, "MIB": 1 << 20, "GB": 10**9, "GIB": 1 << 30}
 LOWER_BOUND = "cuda_version_lower_bound"
+
+
+def size_limit(text: str) -> int:
+    """The bytes that *text* stands for: 100MB are 10^8, 100MiB are PyPI's 100 MB; `RepackageError` for other texts."""
+    if match := _SIZE.fullmatch(text.strip()):
+        return int(float(match["number"]) * _UNITS[match["unit"].upper()])
+    raise RepackageError(f"no size {text!r}; expected one as in 100MB, or 100MiB, which is PyPI's limit")
 
 
 class Share(Struct, frozen=True):

@@ -106,7 +106,7 @@ class Slimmed(Struct, frozen=True, kw_only=True):
 
     After a dry run *path* is None, and *packed* is estimated from samples. *more* is what other options would save.
     *why_untouched* says why the output is the input, byte for byte, or is None. *accepted* is the project if its
-    licence forbids the change, and was accepted.
+    licence forbids the change, and was accepted. *how* says by which options it fits under a limit.
     """
 
     wheel: Path
@@ -122,6 +122,7 @@ class Slimmed(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     why_untouched: str | None = None
     accepted: tuple[str, ...] = ()
+    how: str = ""
     more: tuple[Saving, ...] = ()
 
     @property
@@ -135,6 +136,7 @@ class Slimmed(Struct, frozen=True, kw_only=True):
             "path": str(self.path) if self.path else None,
             "untouched": self.is_untouched,
             "why_untouched": self.why_untouched,
+            **({"how": self.how} if self.how else {}),
             "packed": {"before": self.before, "after": self.packed, "estimated": self.path is None},
             "unpacked": {"before": self.unpacked_before, "after": self.unpacked},
             "properties": list(map(str, self.properties)),

@@ -19,7 +19,7 @@ https://github.com/wheelnext/nvidia-variant-provider defines the first two featu
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -30,14 +30,16 @@ from msgspec.structs import replace
 from vbuild.binary.edits import Strip
 from vbuild.binary.outline import Format
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
+from vbuild.files.atomic import stage_in
 from vbuild.files.edited import EditedFile
+from vbuild.files.wording import sized
 from vbuild.gpu_code.coverage import newest
 from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folders
 from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.architectures import Arch, GpuTarget
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import ANY_DRIVER, ZSTD_SINCE, Dotted
-from vbuild.hardware.gpu import arch_order
+from vbuild.hardware.gpu import GpuList, arch_order
 from vbuild.sbom.keeping import Changes, bill_of, carries, cuts_of, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, GpuCut, Treatment
 from vbuild.slimming.device_files import (
@@ -78,6 +80,7 @@ def slim(
     *,
     shares: Sequence[Share],
     cuts: Cuts | None = None,
+    limit: int | None = None,
     accept_license: Accepted = False,
     on_refusal: Callable[[Path, VbuildError], None] | None = None,
     on_progress: OnProgress = lambda _wheel, _done, _total: None,
@@ -86,18 +89,22 @@ def slim(
 
     Without a folder nothing is written, and packed sizes are estimated. Shares with a label become variant wheels, with
     a variants.json for each release. A wheel without GPU code is copied unchanged, unless *cuts* strip or drop
-    something. *on_refusal* gets each wheel that is refused, with the reason, and the others are slimmed; without it the
-    first refusal is raised. *on_progress* is called with the name of the current wheel, the bytes done, and the bytes
-    in total.
+    something. With a *limit* in bytes each wheel loses as little as makes it fit, see `_slimmed_under`. *on_refusal*
+    gets each wheel that is refused, with the reason, and the others are slimmed; without it the first refusal is
+    raised. *on_progress* is called with the name of the current wheel, the bytes done, and the bytes in total.
 
     Raises `RepackageError` if nothing in a wheel serves a GPU of a share, or a licence forbids the change, and
     `WheelError` if a wheel is damaged: then no part of it is in *folder*.
     """
     cuts = cuts or Cuts()
+    if limit is not None:
+        cuts = replace(cuts, zstd=True)
     _check_shares(shares, cuts)
     wheels = wheels_at(paths)
     _check_globs(wheels, cuts)
     slim_one = partial(slim_wheel, shares=shares, cuts=cuts, accept_license=accept_license, on_progress=on_progress)
+    if limit is not None:
+        slim_one = partial(_slimmed_under, limit, shares[0].gpus, slim_one)
     slimmed: list[Slimmed] = []
     for path in wheels:
         try:
@@ -109,6 +116,37 @@ def slim(
     if folder and slimmed and any(share.label for share in shares):
         index(folder, verify=False)
     return tuple(slimmed)
+
+
+def _slimmed_under(
+    limit: int, gpus: GpuList | None, slim_one: partial[tuple[Slimmed, ...]], path: Path, folder: Path | None
+) -> tuple[Slimmed, ...]:
+    """Write into *folder* the wheel at *path* with the least loss after which it has *limit* bytes or fewer.
+
+    GPU code is compressed better; then debug data goes, then symbols that loading does not need, and at last the code
+    for all but *gpus*, if these are given. `RepackageError` if that is not enough; it says the smallest size.
+    """
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    if path.stat().st_size <= limit:
+        (same,) = slim_one(path, folder, shares=[Share()], cuts=Cuts())
+        return (replace(same, why_untouched=f"it has no more than {sized(limit)} as it is"),)
+    cuts = slim_one.keywords["cuts"]
+    steps = [(Share(), strip) for strip in (Strip.NOTHING, Strip.DEBUG, Strip.UNNEEDED)]
+    steps += [(Share(gpus), Strip.UNNEEDED)] if gpus else []
+    smallest, how = path.stat().st_size, ""
+    for share, strip in steps:
+        how = "--recompress" + (f" --strip {strip}" if strip is not Strip.NOTHING else "")
+        how += f" --gpu {gpus}" if share.gpus else ""
+        with stage_in(folder) if folder else nullcontext() as stage:
+            (slimmed,) = slim_one(path, stage, shares=[share], cuts=replace(cuts, strip=strip))
+            if slimmed.packed <= limit:
+                if folder and slimmed.path:
+                    slimmed = replace(slimmed, path=slimmed.path.replace(folder / slimmed.path.name))
+                return (replace(slimmed, how=f"under {sized(limit)} by {how}"),)
+            smallest = min(smallest, slimmed.packed)
+    more = "" if gpus else "; name the GPUs that it is for, and the code for others may go: --gpu 80,90"
+    raise RepackageError(f"{path.name}: {sized(smallest)} is the least that {how} leaves{more}")
 
 
 def slim_wheel(
