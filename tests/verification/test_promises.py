@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.arm import arm_object
-from tests.factories.elf import MODULE, linked, shared_object
+from tests.factories.elf import MODULE, linked, object_file, shared_object
 from tests.factories.macho_files import ARM64, X86_64, fat, macho
 from tests.factories.pe_files import MINGW, pe_file
 from tests.factories.tools import needs
@@ -26,8 +26,8 @@ ONE_CALL = "int {0}(void); int f(void) {{ return {0}(); }}"
 ABSOLUTE = 'int k; int *where(void) { int *p; __asm__("movabs $k, %0" : "=r"(p)); return p; }'
 
 
-def takes(symbol: str) -> bytes:
-    return shared_object(f"void *{symbol}(void); void *PyInit_demo(void) {{ return {symbol}(); }}")
+def takes(symbol: str, needs: str | None = None) -> bytes:
+    return shared_object(f"void *{symbol}(void); void *PyInit_demo(void) {{ return {symbol}(); }}", needs=needs)
 
 
 def unstacked() -> bytes:
@@ -113,6 +113,16 @@ CASES: tuple[Case, ...] = (
     (
         VerifyRule.ABI,
         ERROR,
+        f"cp37-abi3-{LINUX}",
+        lambda: {"demo/_demo.abi3.so": takes("PyDemo_Own")},
+        "takes symbols outside of it: PyDemo_Own",
+        f"cp37-abi3-{LINUX}",
+        # another package's library may have it
+        lambda: {"demo/_demo.abi3.so": takes("PyDemo_Own", needs="libcell.so.6")},
+    ),
+    (
+        VerifyRule.ABI,
+        ERROR,
         "cp39-abi3-macosx_11_0_arm64",
         lambda: {"demo/_demo.abi3.so": macho(exports=["PyInit__demo"], taken=["PyType_GetName"])},
         "newer than 3.9: PyType_GetName (3.11)",
@@ -188,7 +198,7 @@ CASES: tuple[Case, ...] = (
         ERROR,
         HERE,
         lambda: {module(f"cpython-311-{MACHINE_OF_MUSL}"): shared_object(MODULE)},
-        f"is named for {MACHINE_OF_MUSL}: no Python of {LINUX} looks for it",
+        f"is named for {MACHINE_OF_MUSL}: no CPython of {LINUX} looks for it",
         HERE,
         lambda: {module(f"cpython-311-{MACHINE_OF_MUSL}"): shared_object(MODULE), OWN: shared_object(MODULE)},
     ),
@@ -197,7 +207,7 @@ CASES: tuple[Case, ...] = (
         ERROR,
         f"cp311-cp311-{MUSL}",
         lambda: {OWN: shared_object(MODULE, "-nostdlib")},
-        f"is named for {GNU}: no Python of {MUSL} looks for it",
+        f"is named for {GNU}: no CPython of {MUSL} looks for it",
         f"cp310-cp310-{MUSL}",  # before 3.11, Python calls musl gnu
         lambda: {module(f"cpython-310-{GNU}"): shared_object(MODULE, "-nostdlib")},
     ),
@@ -206,7 +216,7 @@ CASES: tuple[Case, ...] = (
         ERROR,
         "cp311-cp311-win_arm64",
         lambda: {"demo/_demo.cp311-win_amd64.pyd": pe_file(machine=ARM64_PE)},
-        "is named for win_amd64: no Python of win_arm64 looks for it",
+        "is named for win_amd64: no CPython of win_arm64 looks for it",
         "cp311-cp311-win_arm64",
         lambda: {"demo/_demo.cp311-win_arm64.pyd": pe_file(machine=ARM64_PE)},
     ),
@@ -215,7 +225,7 @@ CASES: tuple[Case, ...] = (
         ERROR,
         "cp39-abi3-win_amd64",
         lambda: {"demo/_demo.abi3.pyd": pe_file(exports=["PyInit__demo"])},
-        "is named .abi3.pyd, for which no Python looks",
+        "is named .abi3.pyd, for which no CPython looks",
         "cp39-abi3-win_amd64",
         lambda: {"demo/_demo.pyd": pe_file(exports=["PyInit__demo"])},
     ),
@@ -263,6 +273,19 @@ CASES: tuple[Case, ...] = (
         "needs symbols that musl does not have: __cxa_thread_atexit_impl",
         f"py3-none-{MUSL}",
         lambda: {"demo/a.so": shared_object(ONE_CALL.format("__cxa_atexit"), "-nostdlib")},
+    ),
+    (
+        VerifyRule.UNDEFINED,
+        ERROR,
+        f"py3-none-{MUSL}",
+        lambda: {"demo/a.so": shared_object(ONE_CALL.format("malloc_trim"), "-nostdlib")},
+        "needs symbols that musl does not have: malloc_trim",
+        f"py3-none-{MUSL}",
+        lambda: {
+            "demo/a.so": shared_object(
+                ONE_CALL.format("fopen64") + ONE_CALL.replace("int f", "int g").format("of_the_program"), "-nostdlib"
+            )
+        },
     ),
     (
         VerifyRule.FILE_NAME,
@@ -319,7 +342,7 @@ def test_the_stable_abi_of_windows_modules_is_compared_by_name(tmp_path: Path) -
         ("cp311-cp311-manylinux_2_17_x86_64", WARNING, "lacks cp311-cp311-manylinux2014_x86_64 of the file name"),
         ("cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64", None, ""),
         ("py3-none-any", WARNING, "has py3-none-any, which the file name has not"),
-        ("cp311", ERROR, "its tags cannot be read"),
+        ("cp311", ERROR, "its tags cannot be read: Tag 'cp311', expected python-abi-platform"),
     ],
 )
 def test_wheel_states_the_tags_of_its_file_name(
@@ -378,6 +401,12 @@ def test_symbols_are_found_as_loaders_find_them_also_without_sections() -> None:
         (facts,) = read_facts(data)
         assert ("malloc", "GLIBC_2.2.5", "libc.so.6") in {(one.name, one.version, one.library) for one in facts.imports}
         assert (facts.modules, "f" in facts.exported) == (("demo",), True)
+
+
+def test_what_is_linked_later_wants_no_stack(tmp_path: Path) -> None:
+    objects = object_file("int f;", "-Wa,--execstack")
+    made = wheel(tmp_path, f"demo-1.0-py3-none-{LINUX}.whl", {"demo/a.o": objects, "demo/a.so": shared_object(MODULE)})
+    assert {finding.rule for finding in verify(made).findings} == {VerifyRule.PURE}
 
 
 def test_a_note_that_runs_past_a_segment_ends_that_segment_alone() -> None:

@@ -24,6 +24,7 @@ Those lists are data of auditwheel. A newer tag gets the newest list, and its ow
 https://peps.python.org/pep-0600/ and https://peps.python.org/pep-0656/
 """
 
+import ctypes
 import json
 import posixpath
 import re
@@ -195,6 +196,24 @@ def musl_symbols() -> frozenset[str]:
     """What musl defines on any of `MUSL_MACHINES`."""
     lines = files("vbuild.elf").joinpath("musl-symbols.txt").read_text(encoding="utf-8").splitlines()
     return frozenset(line for line in lines if not line.startswith("#"))
+
+
+@cache
+def _glibc_here() -> tuple[ctypes.CDLL, ...]:
+    """The libraries that CPython is linked with on Linux with glibc, on such a machine."""
+    try:
+        return tuple(map(ctypes.CDLL, ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libutil.so.1")))
+    except OSError:
+        return ()
+
+
+def has_glibc() -> bool:
+    return bool(_glibc_here())
+
+
+def glibc_symbols(names: Iterable[str]) -> frozenset[str]:
+    """Those of *names* that this machine's glibc defines."""
+    return frozenset(name for name in names if any(hasattr(library, name) for library in _glibc_here()))
 
 
 _TAG = re.compile(

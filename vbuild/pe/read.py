@@ -46,7 +46,7 @@ _IS_CODE, _IS_DATA = 0x20, 0x40
 _SECTION, _SYMBOL, _CODEVIEW, _CODEVIEW_SIZE = 40, 18, 2, 24
 _NUMBER, _ADDRESS = struct.Struct("<I"), struct.Struct("<Q")
 # exports have numbers of 16 bits; others ten times those of any real file
-_MOST_EXPORTS, _MOST_LIBRARIES, _MOST_DEBUG, _LONGEST = 1 << 16, 4096, 1 << 12, 255
+_MOST_EXPORTS, _MOST_IMPORTS, _MOST_LIBRARIES, _MOST_DEBUG, _LONGEST = 1 << 16, 1 << 18, 4096, 1 << 12, 255
 _DEBUG_NAMES = (".debug_", ".zdebug_", ".stab")
 UPX = "UPX0"
 DOTNET = ".NET assembly: its code is not a processor's"
@@ -214,12 +214,15 @@ class _PeFile:
     def imports(self) -> Iterator[Import]:
         """The symbols that it takes by name."""
         layout = _ADDRESS if self.bits > _NUMBER.size * 8 else _NUMBER
+        left = _MOST_IMPORTS
         tables = (*self._libraries(Directory.IMPORT, _Import), *self._libraries(Directory.DELAY_IMPORT, _DelayedImport))
         for library, address in tables:
             start = self.offset(address) if address else len(self.data)
-            for offset in range(start, min(start + layout.size * _MOST_EXPORTS, len(self.data)), layout.size):
+            for offset in range(start, len(self.data) - layout.size + 1, layout.size):
                 if not (symbol := self.number(offset, layout)):
                     break
+                if (left := left - 1) < 0:
+                    raise BinaryError(f"more than {_MOST_IMPORTS} imports")
                 # the highest bit says that it is a number
                 if not symbol >> layout.size * 8 - 1:
                     name_at = self.offset(symbol + 2)

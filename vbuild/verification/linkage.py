@@ -7,11 +7,9 @@ symbols           defined by some library of the wheel or of the platform, or by
 "In the wheel" is also what the wheels beside it have that it requires: see `vbuild.verification.required`.
 """
 
-import ctypes
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Self
 
 from packaging.utils import canonicalize_name
@@ -19,15 +17,7 @@ from packaging.utils import canonicalize_name
 from vbuild.binary.linkage import Edge, Via
 from vbuild.config.requirements import read_requirement
 from vbuild.dispatch.module import MODULE_ENTRIES
-from vbuild.elf.catalogue import (
-    MUSL_MACHINES,
-    PlatformPolicy,
-    by_soname,
-    framework,
-    is_driver,
-    musl_symbols,
-    platforms_in,
-)
+from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, glibc_symbols, has_glibc, is_driver, platforms_in
 from vbuild.elf.code import Elf
 from vbuild.elf.linkage import ORIGIN_TOKEN, edges_of, search_folders
 from vbuild.files.wording import counted, shown
@@ -43,9 +33,9 @@ _WRITABLE_BY_ALL = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - refused, 
 _CLOSED = frozenset({"==", "===", "~=", "<", "<="})
 _FOUND = frozenset({Via.OWN, Via.INHERITED, Via.PLATFORM})
 _WITHIN = frozenset({Via.OWN, Via.INHERITED})
-# libraries that give each symbol a version, and musl, whose symbols are known; what Python defines
+# libraries that give each symbol a version; what Python defines
 _VERSIONING = re.compile(
-    r"(?:lib(?:c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|cudart)|ld-linux[\w-]*)\.so\.\d+$|libpython3|lib(c\.musl-\w+\.so\.1|c\.so)$"
+    r"(?:lib(?:c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|cudart)|ld-linux[\w-]*)\.so\.\d+$|libpython3"
 )
 _OF_PYTHON = re.compile(r"_?Py")
 
@@ -74,9 +64,6 @@ class LinkageCheck:
         for edge in edges_of(everything, self._platforms):
             self._edges[edge.consumer].append(edge)
         self._is_glibc = bool(platforms) and all(platform.glibc for platform in platforms)
-        self._is_musl = bool(platforms) and all(
-            platform.tag.startswith("musl") and platform.machine in MUSL_MACHINES for platform in platforms
-        )
         self._given = frozenset().union(*(elf.exported for elf in everything.values()))
         # who has a library of that name, and in which folders
         self._homes: dict[str, dict[str, str]] = {}
@@ -192,24 +179,20 @@ class LinkageCheck:
         """What no library defines that *elf* is loaded with, if all that it needs is known.
 
         CPython binds each symbol when it loads a module. Libraries of glibc, gcc and CUDA give each a version, but
-        modules not linked with glibc's get them through Python: names are this machine's. Of musl the names are known.
+        modules not linked with glibc's get them through Python: names are this machine's.
         """
         needed = {edge.name for edge in self._edges[path] if edge.via not in _WITHIN}
-        if not (self._is_glibc or self._is_musl) or not all(map(_VERSIONING.match, needed)):
+        if not self._is_glibc or not all(map(_VERSIONING.match, needed)):
             return
         names = [
             symbol.name
             for symbol in elf.imports
             if not (symbol.version or symbol.is_weak or symbol.name in self._given or _OF_PYTHON.match(symbol.name))
         ]
-        if self._is_musl:
-            # of others the table of promises tells
-            names = [name for name in names if not name.startswith("__") and name not in musl_symbols()]
-        else:
-            names = _not_of_this_system(names)
-        if not names:
+        names = sorted({*names} - glibc_symbols(names))
+        if not names or not has_glibc():
             return
-        what = f"needs symbols that no library of the wheel or of the platform has: {shown(sorted(names), _SHOWN)}"
+        what = f"needs symbols that no library of the wheel or of the platform has: {shown(names, _SHOWN)}"
         is_module = any(name.startswith(MODULE_ENTRIES) for name in elf.exported)
         if not self._requires and is_module:
             advice = "the module cannot be imported; link the library or compile the file that defines them"
@@ -217,20 +200,6 @@ class LinkageCheck:
         else:
             advice = "unless what loads it has them, it cannot be loaded"
             yield Finding(Severity.WARNING, VerifyRule.UNDEFINED, (path,), what, advice)
-
-
-@cache
-def _system_libraries() -> tuple[ctypes.CDLL, ...]:
-    """The libraries that CPython is linked with on Linux with glibc, on such a machine."""
-    try:
-        return tuple(map(ctypes.CDLL, ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libutil.so.1")))
-    except OSError:
-        return ()
-
-
-def _not_of_this_system(names: Sequence[str]) -> list[str]:
-    system = _system_libraries() if names else ()
-    return [name for name in names if system and not any(hasattr(library, name) for library in system)]
 
 
 def _rpath_findings(path: str, elf: Elf) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ glibc 2.41's NEWS, and elf/dl-load.c for pages
 https://learn.microsoft.com/en-us/windows/win32/fileio/naming-a-file
 """
 
+import math
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,11 +26,12 @@ from abi3info import DATAS, FUNCTIONS
 from msgspec import Struct
 from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms, parse_tag
 
-from vbuild.binary.outline import BinaryFacts, Format, Import
+from vbuild.binary.outline import BinaryFacts, BinaryOutline, Format, Import
 from vbuild.elf.catalogue import (
     MUSL_MACHINES,
     PlatformPolicy,
     by_soname,
+    glibc_symbols,
     hashed,
     is_driver,
     is_official,
@@ -39,13 +41,15 @@ from vbuild.elf.catalogue import (
 from vbuild.elf.read import read_facts as elf_facts
 from vbuild.errors import BinaryError, WheelError
 from vbuild.files.wording import shown
+from vbuild.macho.linkage import is_system as is_system_dylib
 from vbuild.macho.read import read_facts as macho_facts
 from vbuild.pe.linkage import is_driver as is_driver_dll
+from vbuild.pe.linkage import is_system as is_system_dll
 from vbuild.pe.read import DOTNET
 from vbuild.pe.read import read_facts as pe_facts
 from vbuild.verification.model import Finding, Severity, SharedLibrary, VerifyRule
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.name import WheelName
+from vbuild.wheel.name import MOST_TAGS, WheelName
 from vbuild.wheel.slots import FileSlot, meet, slots
 
 Files = Mapping[str, tuple[BinaryFacts, ...]]
@@ -57,6 +61,7 @@ _WINDOWS = {"win32": {"x86"}, "win_amd64": {"amd64"}, "win_arm64": {"arm64", "ar
 _MACOS = re.compile(r"\bmacosx_(\d+)_(\d+)_(?P<machines>\w+)")
 _MACS = {"universal2": {"arm64", "x86_64"}, "intel": {"x86_64"}, "x86_64": {"x86_64"}, "arm64": {"arm64"}}
 _FIRST_ARM_MACOS = (11, 0)
+_TAG_PARTS = 3
 # machines whose Linux has larger pages than 4K, too: https://docs.kernel.org/arch/arm64/memory.html
 _LARGEST_PAGE = {"aarch64": 1 << 16, "ppc64le": 1 << 16, "loongarch64": 1 << 16}
 # i386 to i686, armv6l to armv8l: one instruction set to ELF
@@ -128,6 +133,14 @@ class Promised(Struct, frozen=True):
         own = {facts.outline.machine.removesuffix("e") for facts in files if facts.outline.format is Format.MACHO}
         return wanted <= own if own else not wanted or any(_is_same(files[0].outline.machine, tag) for tag in wanted)
 
+    def brings(self, outline: BinaryOutline, name: str) -> bool:
+        """Whether what a file needs as *name* is in the wheel, or part of its platforms."""
+        if posixpath.basename(name) in self.libraries:
+            return True
+        if outline.format is Format.ELF:
+            return bool(self.linux) and all(platform.has(name) for platform in self.linux)
+        return is_system_dylib(name) if outline.format is Format.MACHO else is_system_dll(name)
+
 
 def _is_same(machine: str, tag: str) -> bool:
     return tag == machine or any(kind.fullmatch(tag) and kind.fullmatch(machine) for kind in _KINDS)
@@ -153,7 +166,8 @@ def _newer_macos(promised: Promised, _path: str, facts: BinaryFacts) -> str | No
 
 def _executable_stack(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
     is_glibc = any(not platform.tag.startswith("musl") for platform in promised.linux)
-    if facts.is_program or not (is_glibc and facts.outline.wants_executable_stack):
+    is_library = facts.outline.is_loadable and not facts.is_program
+    if not (is_glibc and is_library and facts.outline.wants_executable_stack):
         return None
     return "wants an executable stack: glibc 2.41 and newer do not dlopen it"
 
@@ -194,21 +208,17 @@ def _late_symbols(promised: Promised, _path: str, facts: BinaryFacts) -> str | N
 
 
 def _not_of_musl(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
-    """Names with two underscores in front are a C library's or compiler's, so that no package brings them.
+    """What glibc has and musl has not: as this machine's glibc says, or names that are left to C libraries.
 
     Nothing is said of what another package's library may have, nor of machines whose musl has not been looked at.
     """
     musl = [platform for platform in promised.linux if platform.tag.startswith("musl")]
     is_known = all(platform.machine in MUSL_MACHINES for platform in musl)
-    others = [name for name in facts.outline.needed if name not in promised.libraries]
+    others = {name for name in facts.outline.needed if name not in promised.libraries}
     if not (musl and is_known and facts.outline.is_loadable and all(map(_OF_MUSL.fullmatch, others))):
         return None
-    missing = {
-        symbol.name
-        for symbol in facts.imports
-        if symbol.name.startswith("__") and not symbol.is_weak and symbol.name not in promised.given
-    }
-    missing -= musl_symbols()
+    missing = {symbol.name for symbol in facts.imports if not symbol.is_weak} - promised.given - musl_symbols()
+    missing = {*glibc_symbols(missing), *(name for name in missing if name.startswith("__"))}
     return f"needs symbols that musl does not have: {shown(sorted(missing), 4)}" if missing else None
 
 
@@ -222,11 +232,13 @@ def _unstable_symbols(promised: Promised, path: str, facts: BinaryFacts) -> str 
     if not promised.stable or _TAGGED.search(path):
         return None
     private, newer = [], []
+    needs_others = any(not promised.brings(facts.outline, name) for name in facts.outline.needed)
     for symbol in facts.imports:
         is_python = not symbol.library or _PYTHON_NAME.match(symbol.library)
         if not symbol.is_weak and is_python and _OF_PYTHON.match(symbol.name) and symbol.name not in promised.given:
             if (added := _stable_symbols().get(symbol.name)) is None:
-                private.append(symbol.name)
+                # libraries of other packages may have names that begin as Python's
+                private += [] if needs_others and not symbol.library else [symbol.name]
             elif added > promised.stable:
                 newer.append(f"{symbol.name} ({_dotted(added)})")
     parts = [f"symbols outside of it: {shown(sorted(private))}"] if private else []
@@ -253,7 +265,7 @@ def _other_python_dll(promised: Promised, path: str, facts: BinaryFacts) -> str 
 
 def _stable_pyd(_promised: Promised, path: str, facts: BinaryFacts) -> str | None:
     """Python's dynload_win.c has no name for the stable ABI."""
-    return "is named .abi3.pyd, for which no Python looks" if facts.modules and path.endswith(".abi3.pyd") else None
+    return "is named .abi3.pyd, for which no CPython looks" if facts.modules and path.endswith(".abi3.pyd") else None
 
 
 def _bundled_driver(promised: Promised, path: str, facts: BinaryFacts) -> str | None:
@@ -359,8 +371,8 @@ def _wheel_file_findings(wheel: Wheel, files: Files) -> Iterator[Finding]:
         )
         yield Finding(Severity.ERROR, VerifyRule.TAG, (), f"{what}: installers skip it", advice)
     try:
-        stated = frozenset(tag for line in wheel.wheel_file().tags for tag in parse_tag(line))
-    except (WheelError, ValueError) as error:
+        stated = frozenset(tag for line in wheel.wheel_file().tags for tag in _tags_in(line))
+    except WheelError as error:
         yield Finding(
             Severity.ERROR, VerifyRule.TAG, (path,), f"its tags cannot be read: {str(error).rpartition(': ')[2]}"
         )
@@ -375,6 +387,13 @@ def _wheel_file_findings(wheel: Wheel, files: Files) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, VerifyRule.TAG, (path,), what, advice)
         else:
             yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), f"{what}: uv installs it again at each sync", advice)
+
+
+def _tags_in(line: str) -> frozenset[Tag]:
+    parts = line.split("-")
+    if len(parts) != _TAG_PARTS or math.prod(part.count(".") + 1 for part in parts) > MOST_TAGS:
+        raise WheelError(f"Tag {line!r}, expected python-abi-platform, for {MOST_TAGS} tags at most")
+    return parse_tag(line)
 
 
 def _is_installable(tag: Tag) -> bool:
@@ -461,7 +480,7 @@ def _module_findings(promised: Promised, files: Files) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, VerifyRule.EXTENSION, (path,), what)
         for platform in promised.name.platform.split("."):
             if not any(_looks_for(platform, copy) for copy in copies.values()):
-                what = f"is named for {match['platform']}: no Python of {platform} looks for it"
+                what = f"is named for {match['platform']}: no CPython of {platform} looks for it"
                 yield Finding(Severity.ERROR, VerifyRule.EXTENSION, (path,), what, "build it for that platform")
                 break
 
@@ -496,7 +515,8 @@ def shared_libraries(wheel: Wheel, files: Files) -> tuple[SharedLibrary, ...]:
         outline = facts.outline
         base = outline.plain(posixpath.basename(path))
         name = (outline.soname or base) if outline.format is Format.ELF else base
-        if outline.format is not Format.MACHO and name in needed and not hashed(name):
+        is_found_by_name = outline.format is Format.ELF or (outline.format is Format.PE and not is_system_dll(name))
+        if is_found_by_name and name in needed and not hashed(name):
             is_compatible = bool(by_soname(name)) or any(platform.has(name) for platform in platforms)
             is_compatible = is_compatible or outline.format is Format.PE
             digest = wheel.row(wheel.member_at(path)).hash or ""

@@ -24,7 +24,7 @@ VARIANTS_JSON = "-variants.json"
 """How the names of the files end that list the variants of a release (PEP 825, index-level metadata)."""
 _FEWEST, _MOST = 5, 7
 # names have dozens of tags, and a name of ten kilobytes could stand for a million
-_MOST_TAGS = 1 << 12
+MOST_TAGS = 1 << 12
 _TAGS = r"\w+(\.\w+)*"
 _PYTHON = r"(?!\d)\w+(\.(?!\d)\w+)*"
 _RULES = (
@@ -57,8 +57,8 @@ class WheelName(Struct, frozen=True):
             if text is not None and not rule.fullmatch(text):
                 raise WheelError(f"{title} {text!r}: expected {expected}")
         tags = math.prod(text.count(".") + 1 for text in (self.python, self.abi, self.platform))
-        if tags > _MOST_TAGS:
-            raise WheelError(f"stands for {tags} compatibility tags; expected {_MOST_TAGS} at most")
+        if tags > MOST_TAGS:
+            raise WheelError(f"stands for {tags} compatibility tags; expected {MOST_TAGS} at most")
         try:
             Version(self.version)
         except ValueError as error:  # too many digits for an int is one as well
