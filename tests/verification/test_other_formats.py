@@ -24,6 +24,7 @@ def macos_wheel(folder: Path) -> Path:
 def test_wheel_whose_code_is_not_understood_is_not_checked(tmp_path: Path) -> None:
     verdict = verify(macos_wheel(tmp_path))
     assert (verdict.outcome, verdict.isa) == ("not checked", "not checked")
+    assert verdict.summary == "instruction sets not checked; the rest ok"
     found = verdict.findings[0]
     assert (found.severity, found.rule) == (Severity.WARNING, VerifyRule.ISA_UNCHECKED)
     assert found.what == "instruction sets: not checked: no segment __TEXT, which each program and library has"
@@ -34,6 +35,8 @@ def test_code_for_a_system_on_which_the_wheel_is_not_installed_is_named_and_not_
     files = {"demo/a.dll": device(90)}
     there = verify(wheel(tmp_path / "windows", "demo-1.0-py3-none-win_amd64.whl", files))
     assert [one.member for one in there.libraries] == ["demo/a.dll"]
+    (note,) = (one for one in there.findings if one.rule is VerifyRule.NEEDED)
+    assert note.what.startswith("of Windows files (PE), machine, names of modules and what they take from Python were")
     verdict = verify(wheel(tmp_path / "linux", "demo-1.0-py3-none-manylinux_2_28_x86_64.whl", files))
     assert (verdict.outcome, verdict.libraries, verdict.gpus) == ("ok", (), ())
     (note,) = (one for one in verdict.findings if one.rule is VerifyRule.ISA_UNCHECKED)

@@ -329,8 +329,11 @@ class Verdict(Struct, frozen=True):
     def summary(self) -> str:
         """The verdict in a sentence, which begins with what is wrong or not shown."""
         counts = self.functions
-        if (self.outcome == "not checked" and not self._strange) or (self.failed and self.isa != "failed"):
+        if self.failed and self.isa != "failed":
             return self.outcome
+        if self.outcome == "not checked" and not self._strange:
+            warned = [finding for finding in self.findings if finding.severity is Severity.WARNING]
+            return f"instruction sets not checked{'' if len(warned) > len(self._unchecked) else '; the rest ok'}"
         if _UNTESTED in counts:
             library, violation = next(
                 (library, violation)

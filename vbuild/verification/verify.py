@@ -196,6 +196,11 @@ def pattern(text: str | re.Pattern[str]) -> re.Pattern[str]:
 HALF = " ("
 _FATBIN = re.compile(re.escape(MAGIC_BYTES))
 _SYSTEMS = {Format.ELF: "Linux files (ELF)", Format.PE: "Windows files (PE)", Format.MACHO: "macOS files (Mach-O)"}
+# what `vbuild.verification.promises` looks at
+_COMPARED = {
+    Format.PE: "machine, names of modules and what they take from Python",
+    Format.MACHO: "machine, oldest macOS, names of modules and what they take from Python",
+}
 
 
 @dataclass(slots=True)
@@ -268,8 +273,9 @@ class _Contents:
             places = tuple(path for path, other in self.foreign.items() if other is kind)
             what = f"{_SYSTEMS[kind]} in a wheel for other systems, which load none of them: not checked"
             yield Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, places, what)
-        for kind in sorted(set(self.others.values())):
-            what = f"what {_SYSTEMS[kind]} link to is not checked; vbuild inspect --closure shows it"
+        for kind in sorted({kind for path, kind in self.others.items() if path in self.facts}):
+            what = f"of {_SYSTEMS[kind]}, {_COMPARED[kind]} were compared with the tags; whether the other libraries"
+            what += " that they need are there was not checked: vbuild inspect --closure shows them"
             yield Finding(Severity.NOTE, VerifyRule.NEEDED, (), what)
 
     def _read(self, path: str, data: memoryview) -> None:
