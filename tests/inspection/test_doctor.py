@@ -14,6 +14,8 @@ from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from tests.factories.windows import device_dll, needs_mingw
 from vbuild.api.looking import checkup
+from vbuild.api.repackaging import slim_environment
+from vbuild.cli.doctor import checkup_lines
 from vbuild.cli.main import main
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.coverage import Runs
@@ -67,6 +69,19 @@ def test_it_promises_what_slimming_saves(tmp_path: Path) -> None:
     assert checkup(place, gpus="80,90").saves == 0
     # with nothing for a GPU it stays whole
     assert checkup(place, gpus="75").saves == 0
+
+
+def test_a_saving_for_which_a_licence_has_to_be_accepted_is_said_apart(tmp_path: Path) -> None:
+    licence = "You may not modify or create derivative works of any portion."
+    large = KERNEL + bytes(300_000)
+    fat = device_library(fatbin(*(entry(arch=arch, code=large) for arch in (80, 90))))
+    place = environment(tmp_path / "env", {"demo/a.so": fat, "demo-1.0.dist-info/licenses/LICENSE": licence})
+    found = checkup(place, gpus="90")
+    assert (found.saves, found.saves_if_accepted) == (0, len(entry(arch=80, code=large)))
+    assert [*checkup_lines(found)][-1] == "0.3 MB with --accept-license, as licences forbid changes: demo"
+    refused, accepted = (slim_environment(place, gpus="90", dry_run=True, accept_license=word) for word in ((), "demo"))
+    assert refused.before == refused.after
+    assert accepted.before - accepted.after == pytest.approx(found.saves_if_accepted, rel=0.1)
 
 
 def test_a_file_that_two_distributions_list_is_counted_once(tmp_path: Path) -> None:

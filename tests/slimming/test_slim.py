@@ -406,6 +406,17 @@ def test_what_a_variant_claims_already_says_whether_it_is_compressed_again(
     assert {entry.compression for entry in found} == {expected}
 
 
+def test_what_else_would_save_names_the_licence_that_has_to_be_accepted(tmp_path: Path) -> None:
+    debug = shared_object('__asm__(".section .debug_x\\n.fill 300000,1,7\\n");')
+    files = {"demo-1.0.dist-info/LICENSE": LICENCE, "demo/_D.so": debug}
+    host = fat_wheel(tmp_path, files, library=shared_object("int x;"))
+    idle = one(host, tmp_path / "out", "120")
+    assert idle.is_untouched
+    assert [saving.option for saving in idle.more] == ["--strip debug --accept-license demo"]
+    with pytest.raises(RepackageError, match="--accept-license demo"):
+        one(host, tmp_path / "out", strip=Strip.DEBUG)
+
+
 def test_what_else_would_save_is_measured(tmp_path: Path) -> None:
     random_code = random.Random(0).randbytes(1 << 18)
     fat = fat_wheel(tmp_path, {"demo/x.a": random_code}, library=device_library(code(80, 90)))

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from msgspec import Struct
 
 from vbuild.errors import BuildError
-from vbuild.files.wording import several
+from vbuild.files.wording import shown
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, Service, service
 from vbuild.recipe.compiling import Archs, FileRule
@@ -109,7 +109,7 @@ class Agreement(Struct, frozen=True):
 def _without_code(wheel: Path) -> str:
     with open_wheel(wheel) as source:
         sources = [member.path for member in source.members if member.path.endswith(_SOURCES)]
-    later = f"compiles its CUDA sources when they are used: {several(sources)}" if sources else ""
+    later = f"compiles its CUDA sources when they are used: {shown(sources, 1)}" if sources else ""
     if WheelName.parse(wheel.name).platform == "any":
         return f"{_PURE}{f', and {later}' if later else ''}{_LEFT_OUT}"
     return f"{_NO_CODE}{f'; or it {later}' if later else ''}"

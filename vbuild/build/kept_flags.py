@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from vbuild.build.plan import WrapperRules
 from vbuild.build.wrappers import CompilerCall, Override, with_known_sources
-from vbuild.files.wording import several
+from vbuild.files.wording import shown
 from vbuild.toolchain.compiler_program import SINGLE_FILE
 from vbuild.toolchain.nvcc_commands import is_trial
 
@@ -118,7 +118,7 @@ class KeptFlags(Struct, frozen=True):
         globs = {escape(name) for name in names} - {*rules.leaking}
         if not globs:  # they have lost their flags already, and it made no difference
             return None
-        difference = f"{' '.join(flags)} of {several(names, _SHOWN)}: {_WHY}"
+        difference = f"{' '.join(flags)} of {shown(names, _SHOWN)}: {_WHY}"
         return NextRules(replace(rules, leaking=(*rules.leaking, *sorted(globs))), difference)
 
 

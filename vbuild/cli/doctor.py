@@ -9,7 +9,7 @@ import click
 import vbuild
 from vbuild.cli import options, terminal
 from vbuild.errors import VbuildError
-from vbuild.files.wording import counted, mb, wrapped
+from vbuild.files.wording import counted, mb, shown, wrapped
 
 if TYPE_CHECKING:
     from vbuild.hardware.gpu import GpuList
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vbuild.variants.doctor import Diagnosis
 
 _PATH, _OWNER = 34, 24
+_NAMES = 4
 
 
 @click.command(epilog=options.example("vbuild doctor --gpu H100"))
@@ -64,6 +65,11 @@ def checkup_lines(checkup: "Checkup") -> Iterator[str]:
         yield f"{owner:<{_OWNER}}{cut:<{_PATH}}{states}{figures}".rstrip()
     if checkup.saves:
         yield f"vbuild slim to these GPUs saves {mb(checkup.saves)} MB"
+    if checkup.saves_if_accepted:
+        owners = dict.fromkeys(library.owner for library in checkup.examined if library.saves)
+        names = shown([owner.partition(" ")[0] for owner in owners if owner in checkup.forbidden], _NAMES)
+        more = f"{mb(checkup.saves_if_accepted)} MB{' more' if checkup.saves else ''}"
+        yield from wrapped(f"{more} with --accept-license, as licences forbid changes: {names}", indent=4)
     yield from diagnosis_lines(checkup.variants)
     for note in checkup.notes:
         yield from wrapped(f"note: {note}", indent=4)

@@ -9,7 +9,7 @@ import vbuild
 from vbuild.cli import options, terminal
 from vbuild.cli.group import DefaultCommand
 from vbuild.errors import RepackageError
-from vbuild.files.wording import counted, percent, several, sized, wrapped
+from vbuild.files.wording import counted, percent, shown, sized, wrapped
 
 if TYPE_CHECKING:
     from vbuild.mirroring.mirror import Mirrored
@@ -90,7 +90,7 @@ def mirrored_lines(result: "Mirrored") -> Iterator[str]:
     how = f"{result.fetched} fetched, {result.kept} kept, {result.removed} removed"
     yield f"{counted(len(result.files), 'file')}: {how}"
     if result.replaced:
-        names = several([path.rpartition("/")[2] for path in result.replaced])
+        names = shown([path.rpartition("/")[2] for path in result.replaced], 1)
         yield from wrapped(f"note: other bytes than before, which old locks do not install: {names}", indent=2)
     for name in result.dropped:
         yield f"note: {name} is not a machine of this run: its lock is gone"

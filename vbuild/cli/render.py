@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vbuild.cli import terminal
 from vbuild.errors import VbuildError
-from vbuild.files.wording import counted, mb, several, wrapped
+from vbuild.files.wording import counted, mb, shown, wrapped
 
 if TYPE_CHECKING:
     from vbuild.release.model import Failure, Product, ReleaseResult
@@ -95,7 +95,7 @@ def _code_lines(release: "ReleaseResult") -> Iterator[str]:
     if removed := release.removed:
         yield from wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
     for flag, files in release.kept_flags:
-        yield from wrapped(f"kept for single files: {flag} of {several(files, _SHOWN)}")
+        yield from wrapped(f"kept for single files: {flag} of {shown(files, _SHOWN)}")
 
 
 def _differing_lines(release: "ReleaseResult") -> Iterator[str]:
@@ -105,7 +105,7 @@ def _differing_lines(release: "ReleaseResult") -> Iterator[str]:
     if files:
         yield f"not the same bytes if built elsewhere: {counted(len(files), 'file')}"
     for file, titles in files[:_SHOWN]:
-        yield from wrapped(f"  {file.file} {file.why} ({several(titles, _SHOWN)})", indent=4)
+        yield from wrapped(f"  {file.file} {file.why} ({shown(titles, _SHOWN)})", indent=4)
     if len(files) > _SHOWN:
         yield f"  and {len(files) - _SHOWN} more, in {REPORT}"
 

@@ -35,12 +35,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else many}"
 
 
-def several(names: Sequence[object], most: int = 1) -> str:
-    """``a, b, c and 4 more``"""
-    more = len(names) - most
-    return ", ".join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
-
-
 def wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
     """*text* in lines of 80 columns, indented after the first; words stay whole."""
     begin = " " * (len(text) - len(text.lstrip()))

@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.binary.outline import Format
-from vbuild.errors import BinaryError
+from vbuild.errors import BinaryError, WheelError
 from vbuild.files.reading import AT_ONCE, open_file
 from vbuild.gpu_code.coverage import Coverage, Runs, driver_data
 from vbuild.gpu_code.device_file import HEADER, TRITON, DeviceFile, Folder, is_named
@@ -41,6 +41,7 @@ from vbuild.sbom.keeping import cuts_of, installed_bill
 from vbuild.sbom.model import GpuCut
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
 from vbuild.wheel.installed import Environment, InstalledDistribution
+from vbuild.wheel.licence import own_prohibition
 
 _ALONE = (".cubin", ".ptx", ".co", ".hsaco", ".zst")
 _FILE = re.compile(r"\.so(\.[\w.]+)?$|\.(cubin|ptx|co|hsaco)(\.zst)?$|\.(pyd|dll)$", re.IGNORECASE)
@@ -83,17 +84,25 @@ class Examined(Struct, frozen=True):
 class Checkup(Struct, frozen=True):
     """What was examined, the largest first; *notes* say what could not be read.
 
-    *driver* is the CUDA version of this machine's driver; *variants* are installed variant wheels.
+    *driver* is the CUDA version of this machine's driver; *variants* are installed variant wheels; *forbidden* are
+    owners whose licences forbid changes.
     """
 
     examined: tuple[Examined, ...]
     notes: tuple[str, ...] = ()
     driver: Dotted | None = None
     variants: tuple[Diagnosis, ...] = ()
+    forbidden: frozenset[str] = frozenset()
 
     @property
     def saves(self) -> int:
-        return sum(library.saves for library in self.examined)
+        """The bytes that slimming saves where no licence has to be accepted."""
+        return sum(library.saves for library in self.examined if library.owner not in self.forbidden)
+
+    @property
+    def saves_if_accepted(self) -> int:
+        """The bytes that slimming saves besides if licences are accepted."""
+        return sum(library.saves for library in self.examined) - self.saves
 
     @property
     def unserved(self) -> tuple[Examined, ...]:
@@ -109,6 +118,8 @@ class Checkup(Struct, frozen=True):
             "driver": str(self.driver) if self.driver else None,
             "libraries": [library.data() for library in self.examined],
             "saves_bytes": self.saves,
+            "saves_if_accepted_bytes": self.saves_if_accepted,
+            "forbidden": sorted(self.forbidden),
             "variants": [diagnosis.data() for diagnosis in self.variants],
             "notes": list(self.notes),
         }
@@ -135,9 +146,10 @@ def checkup(
     libraries: list[_Library] = []
     notes: list[str] = []
     folders: list[str] = []
+    forbidden: set[str] = set()
     for place in places:
         if place.suffix == ".whl":
-            libraries += _in_wheel(place, notes)
+            libraries += _in_wheel(place, notes, forbidden)
         else:
             environment = Environment.at(place)
             folders += map(str, environment.folders)
@@ -145,16 +157,21 @@ def checkup(
             for _, files in installed:
                 _announce(files.values())
             for distribution, files in installed:
-                libraries += _installed(distribution, files, notes)
+                own = [library for library in _installed(distribution, files, notes) if library.gpu]
+                libraries += own
+                with suppress(WheelError):  # slimming names what is wrong with it
+                    forbidden |= {str(distribution)} if own and own_prohibition(distribution) else set()
     examined = (_examined(library, devices) for library in libraries if library.gpu)
     largest_first = sorted(examined, key=lambda library: (-library.size, library.owner, library.path))
     variants = diagnosed_in(folders, machine) if machine else ()
-    return Checkup(tuple(largest_first), tuple(notes), driver, variants)
+    return Checkup(tuple(largest_first), tuple(notes), driver, variants, frozenset(forbidden))
 
 
-def _in_wheel(wheel: Path, notes: list[str]) -> Iterator[_Library]:
+def _in_wheel(wheel: Path, notes: list[str], forbidden: set[str]) -> Iterator[_Library]:
     contents = inspect(wheel)
     owner = f"{contents.project} {contents.version}"
+    if contents.forbidden:
+        forbidden.add(owner)
     notes += (f"{owner}: {damaged.path}: {damaged.why}" for damaged in contents.damaged)
     for library in contents.libraries:
         if PACKED in library.outline.notes:

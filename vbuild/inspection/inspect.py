@@ -42,7 +42,7 @@ from vbuild.variants.document import Document
 from vbuild.variants.model import Variant
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.deflate import estimate_packed
-from vbuild.wheel.licence import Licence
+from vbuild.wheel.licence import Licence, own_prohibition
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.zip_read import Member
@@ -104,6 +104,7 @@ def inspect(wheel: Path, *, closure: bool = False, densities: bool = False) -> C
             size=sum(member.size for member in source.members),
             files=len(source.members),
             licence=Licence.of(source),
+            forbidden=own_prohibition(source),
             libraries=tuple(item for item in items if isinstance(item, LibraryContents)),
             device_files=_grouped(item for item in items if isinstance(item, DeviceFiles)),
             damaged=tuple(item for item in items if isinstance(item, Damaged)),

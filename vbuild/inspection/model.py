@@ -30,7 +30,7 @@ from vbuild.inspection.gpu_code import GpuCode, Outlook, Portion, Sort, devices
 from vbuild.macho.linkage import is_system
 from vbuild.sbom.model import Bill, Treatment
 from vbuild.variants.model import Variant
-from vbuild.wheel.licence import Licence
+from vbuild.wheel.licence import Licence, Prohibition
 
 VERSION = 1
 
@@ -217,7 +217,7 @@ class LevelSize(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What is in a wheel; the largest library first."""
+    """What is in a wheel; the largest library first. *forbidden* are words of its licence that forbid changes."""
 
     wheel: str
     project: str
@@ -228,6 +228,7 @@ class Contents:
     size: int
     files: int
     licence: Licence
+    forbidden: Prohibition | None = None
     libraries: tuple[LibraryContents, ...] = ()
     device_files: tuple[DeviceFiles, ...] = ()
     damaged: tuple[Damaged, ...] = ()
@@ -381,6 +382,7 @@ class Contents:
             "variant": variant and {"label": variant.label, "properties": list(map(str, variant.properties))},
             "size": {"packed_bytes": self.packed_size, "bytes": self.size, "files": self.files},
             "licence": self.licence,
+            "forbidden": self.forbidden and str(self.forbidden),
             "gpu": {
                 "bytes": self.gpu_size,
                 "share": round(self.gpu_size / self.size, 4) if self.size else 0.0,

@@ -39,7 +39,7 @@ function nearest(things, here, event) {
 }
 
 (() => {
-  const { root, gpus, packed, wheel } = JSON.parse(document.getElementById("contents").textContent);
+  const { root, gpus, packed, forbidden, wheel } = JSON.parse(document.getElementById("contents").textContent);
   const map = document.getElementById("map");
   const crumbs = document.getElementById("crumbs");
   const boxes = [...document.querySelectorAll('input[name="gpu"]')];
@@ -245,6 +245,9 @@ function nearest(things, here, event) {
       for (const { gpu, runs } of gpus.filter((item) => chosen.has(item.gpu))) {
         const on = chosen.size > 1 ? ` on ${gpu}` : "";
         outcome.append(element("span", runs === "no" ? "lost" : "", `Its code runs ${runs}${on}. `));
+      }
+      if (forbidden) {
+        outcome.append(element("span", "lost", `Its licence forbids changes: the command refuses without --accept-license ${forbidden}.`));
       }
     } else if (boxes.length) {
       outcome.append("Choose GPUs to see what slimming to them would take away.");

@@ -48,6 +48,7 @@ def page(contents: Contents) -> str:
             "root": _root(contents, colours),
             "gpus": [outlook.data() for outlook in contents.outlooks],
             "packed": contents.packed_size,
+            "forbidden": contents.project if contents.forbidden else None,
             "wheel": contents.wheel,
         },
         colours=colours,

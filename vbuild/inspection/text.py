@@ -16,7 +16,7 @@ from typing import TypeVar
 from vbuild.binary.linkage import Via
 from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.catalogue import platforms_in
-from vbuild.files.wording import WIDTH, counted, percent, several, sized
+from vbuild.files.wording import WIDTH, counted, percent, shown, sized
 from vbuild.gpu_code.coverage import Runs
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import arch_order
@@ -140,6 +140,9 @@ def _head(contents: Contents) -> Iterator[str]:
         where = " and ".join(counted(*place) for place in places if place[0])
         yield f"{sized(contents.gpu_size)} GPU code: {percent(contents.gpu_size, contents.size)} of it, in {where}"
     yield from _wrapped("licence", " " * 9, str(contents.licence))
+    if contents.forbidden:
+        what = f"forbids changes: slim refuses without --accept-license {contents.project}; {contents.forbidden}"
+        yield from _wrapped(" " * 8, " " * 9, what)
     if contents.variant:
         yield from _wrapped("variant", " " * 9, str(contents.variant))
     if contents.bill:
@@ -376,7 +379,7 @@ def reasons_of(closure: Closure, node: Node, *, whole: bool = True) -> Iterator[
     yield from (" > ".join(map(posixpath.basename, chain)) for chain in chains)
     if not chains:
         openers = closure.openers(node.path)
-        names = several(openers, len(openers) if whole else _NAMES)
+        names = shown(openers, len(openers) if whole else _NAMES)
         yield f"opened by name: {names}" if openers else "nothing needs it, and nothing names it"
 
 
@@ -424,7 +427,7 @@ def _node_lines(closure: Closure, node: Node, *, whole: bool) -> Iterator[str]:
         yield from _labelled(label, "; ".join(grouped(node.via(via))))
     if promised := len(node.via(Via.PLATFORM)):
         yield from _labelled("platform", counted(promised, "library"))
-    yield from _labelled("may open", several(node.mentioned, len(node.mentioned) if whole else _NAMES))
+    yield from _labelled("may open", shown(node.mentioned, len(node.mentioned) if whole else _NAMES))
     if node.role is not ClosureRole.LIBRARY:
         return
     reasons = [*reasons_of(closure, node, whole=whole)]
@@ -441,5 +444,5 @@ def _closure_findings(contents: Contents, closure: Closure) -> Iterator[str]:
     if unneeded := closure.unneeded:
         size = sized(sum(node.linked.size for node in unneeded))
         count = f"{counted(len(unneeded), 'library')}, {size}, that nothing needs or names"
-        yield from _finding("idle", f"{count}: {several([node.name for node in unneeded], _NAMES)}")
+        yield from _finding("idle", f"{count}: {shown([node.name for node in unneeded], _NAMES)}")
     yield from _flaws(contents)

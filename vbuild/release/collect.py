@@ -25,7 +25,7 @@ from vbuild.build.trial import TrialResult, WheelTrial
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
 from vbuild.files.atomic import LOGS, STAGE, linked, staging
 from vbuild.files.hashing import sha256_of
-from vbuild.files.wording import several
+from vbuild.files.wording import shown
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import cpu_here
 from vbuild.recipe.hidden import hiding_secrets
@@ -477,7 +477,7 @@ def _check_results(results: ReleasePart, parts: Sequence[ReleasePart]) -> None:
     # earlier results may lack the log of a failure that is in no part
     alone += [f"the failed {failure.title}" for failure in failures if failure.log and failure.target_key not in known]
     if alone:
-        raise RecipeError(f"{results.folder}: no other part has {several(alone)}; expected another folder for results")
+        raise RecipeError(f"{results.folder}: no other part has {shown(alone, 1)}; expected another folder for results")
 
 
 def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str:

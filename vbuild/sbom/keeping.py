@@ -23,7 +23,7 @@ from packaging.version import InvalidVersion, Version
 from vbuild import __version__
 from vbuild.elf.catalogue import is_shared_object
 from vbuild.files.reading import parsed_json
-from vbuild.files.wording import several
+from vbuild.files.wording import shown
 from vbuild.sbom.model import FILE, Bill, BillChange, BillFile, Gone, GpuCut, Making, packed, read
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.installed import InstalledDistribution
@@ -207,7 +207,7 @@ def contradictions(wheel: Wheel) -> Iterator[str]:
         ),
     ):
         if paths:
-            yield sentence.format(several(sorted(paths)))
+            yield sentence.format(shown(sorted(paths), 1))
     for gone in bill.gone:
         if recorded.get(gone.path) == gone.sha256:
             yield f"says that {gone.path} has been {gone.fate}, but it is in the wheel"

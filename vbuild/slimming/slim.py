@@ -186,9 +186,15 @@ def slim_wheel(
             written = _write(wheel, plan, outputs, cuts, folder, on_progress=advance) if folder else ()
             warnings = [] if plan.is_idle else [*map(_licence_warning, forbidden)]
             accepted = (wheel.name.project,) if own and not plan.is_idle else ()
-            return tuple(
-                replace(result, accepted=accepted) for result in _results(wheel, plan, outputs, written, warnings)
-            )
+            results = _results(wheel, plan, outputs, written, warnings)
+            if own and not is_accepted(accept_license, wheel.name.project):  # an option that changes it needs this, too
+                results = (_refused_saving(result, wheel.name.project) for result in results)
+            return tuple(replace(result, accepted=accepted) for result in results)
+
+
+def _refused_saving(result: Slimmed, project: str) -> Slimmed:
+    more = (replace(saving, option=f"{saving.option} --accept-license {project}") for saving in result.more)
+    return replace(result, more=tuple(more))
 
 
 def _check_shares(shares: Sequence[Share], cuts: Cuts) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from vbuild.errors import VariantError, at
 from vbuild.files.atomic import replacing_all, sweep, turn
 from vbuild.files.reading import read_file
-from vbuild.files.wording import several
+from vbuild.files.wording import shown
 from vbuild.variants.document import Document, combine
 from vbuild.wheel.archive import check_wheels, peek, wheels_in
 from vbuild.wheel.metadata import VARIANT_JSON
@@ -98,7 +98,7 @@ def _notes(documents: Sequence[tuple[str, Document]]) -> Iterator[str]:
         for note in document.notes:
             wheels.setdefault(note, []).append(wheel)
     for note, names in wheels.items():
-        yield f"{several(names)}: {note}"
+        yield f"{shown(names, 1)}: {note}"
 
 
 def _write(documents: Mapping[Path, bytes]) -> None:

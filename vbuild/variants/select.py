@@ -27,7 +27,7 @@ from vbuild.elf.catalogue import platforms_in
 from vbuild.errors import HardwareError, VariantError, WheelError, at, meant, reason_of
 from vbuild.files.atomic import replacing
 from vbuild.files.reading import read_text
-from vbuild.files.wording import counted, several
+from vbuild.files.wording import counted, shown
 from vbuild.hardware.machine import Features, Machine
 from vbuild.index_client.located import LocatedFile, files_at
 from vbuild.variants.document import Document
@@ -211,7 +211,7 @@ def select(
     reasons: dict[str, list[str]] = {}
     for candidate in ranking:
         reasons.setdefault(candidate.why, []).append(candidate.file.name)
-    lines = "; ".join(f"{several(files)}: {why}" for why, files in reasons.items())
+    lines = "; ".join(f"{shown(files, 1)}: {why}" for why, files in reasons.items())
     raise VariantError(f"{name}: none of {counted(len(ranking), 'wheel')} fits this machine: {lines}")
 
 

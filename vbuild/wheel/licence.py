@@ -146,6 +146,11 @@ def prohibitions(wheel: Package) -> Iterator[Prohibition]:
             yield prohibition
 
 
+def own_prohibition(package: Package) -> Prohibition | None:
+    """The first words that forbid to modify *package* itself, and not a component."""
+    return next((prohibition for prohibition in prohibitions(package) if prohibition.is_own), None)
+
+
 def _is_text(path: str, dist_info: str) -> bool:
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{dist_info}/") and any(part.lower() in _FOLDERS for part in folder.split("/")):
