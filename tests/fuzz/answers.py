@@ -120,7 +120,7 @@ def _bills() -> Iterator[bytes]:
                 BillFile(
                     "demo/_C.so",
                     _HASH,
-                    (BillChange(_HASH, "vbuild slim", ("sm_80",), "1 of 3: 0x4"),),
+                    (BillChange(_HASH, "vbuild slim", GpuCut(("sm_80",), ("sm_80",), "1 of 3: 0x4")),),
                     GpuCut(("sm_90",), ("sm_90",), "2 of 3: 0x3"),
                 ),
             ),

@@ -111,6 +111,24 @@ def test_code_for_one_gpu_alone_stays_beside_the_plain(tmp_path: Path, loading: 
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("order", ["{0} {0}a", "{0}a {0}"], ids=["plain first", "plain last"])
+@pytest.mark.parametrize("loading", LOADINGS)
+def test_a_driver_takes_code_for_the_gpu_alone_before_the_plain(tmp_path: Path, loading: str, order: str) -> None:
+    """If this passes on a Hopper GPU, plain code need not stay beside it: of sgl-kernel 0.3.21 that is 116 MB."""
+    device = gpu()
+    if device.number not in {90, 100, 120}:
+        pytest.skip(f"{device} has no code with the suffix a")
+    library = cuda_library(tmp_path, [HERE / "which.cu"], archs=order.format(device).split())
+    (container,) = [found for found in device_code(ElfImage.parse(library.read_bytes())).containers if found.wrappers]
+    assert {str(entry.arch) for entry in container.entries} == {str(device), f"{device}a"}
+    call = "import ctypes, sys; value = ctypes.c_float(); failed = ctypes.CDLL(sys.argv[1]).which(ctypes.byref(value))"
+    command = [sys.executable, "-c", f"{call}; print(failed, value.value)", str(library)]
+    environment = {"CUDA_MODULE_LOADING": loading}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "2.0"]
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("loading", LOADINGS)
 def test_prelinked_fatbins_are_not_needed_beside_the_linked_one(tmp_path: Path, loading: str) -> None:
     """Relocatable code lies in the library twice: as it was compiled, and linked for the device."""

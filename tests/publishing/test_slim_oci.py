@@ -1,5 +1,6 @@
 """Images whose packages are slimmed: other tools read them, and nothing but the GPU code is another."""
 
+import base64
 import gzip
 import hashlib
 import io
@@ -85,6 +86,24 @@ def test_only_the_gpu_code_and_record_are_others(tmp_path: Path, how: str) -> No
         assert (info.mode, info.uid, info.mtime, info.pax_headers) == (old.mode, old.uid, old.mtime, old.pax_headers)
         assert info.size == len(data)
     assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_a_package_with_fillers_gets_a_bill_of_materials_in_the_layer_of_its_record(tmp_path: Path) -> None:
+    library = device_library(
+        *(fatbin(*(entry(arch=a, code=cubin(a, 1 << 15)) for a in pair)) for pair in ((80, 90), (75, 80)))
+    )
+    files = everything(NAME, {"demo/_C.so": library})
+    files |= {RECORD: record_of(files, dist_info_of(NAME)).encode()}
+    package = tar({f"{SITE}/{path}": data for path, data in files.items()})
+    slimmed(layout(tmp_path / "in", package, tar({"etc/file": b"x"})), tmp_path / "out")
+    first, _ = unpacked(tmp_path / "out")
+    info, bill = first[f"{SITE}/demo-1.0.dist-info/sboms/vbuild.cdx.json"]
+    assert b'"value": "1 of 2: 0x2"' in bill
+    record = first[f"{SITE}/{RECORD}"]
+    assert (info.mode, info.uid, info.size) == (record[0].mode, record[0].uid, len(bill))
+    digest = base64.urlsafe_b64encode(hashlib.sha256(bill).digest()).decode().rstrip("=")
+    assert f"demo-1.0.dist-info/sboms/vbuild.cdx.json,sha256={digest},{len(bill)}" in record[1].decode().splitlines()
+    assert slimmed(tmp_path / "out", tmp_path / "again").rewritten == 0
 
 
 def test_a_second_run_writes_the_same_layout(tmp_path: Path) -> None:

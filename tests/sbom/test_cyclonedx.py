@@ -29,7 +29,10 @@ OFFICIAL = package_url("NVIDIA_cufft-cu12", "11.2.1.3+cu12")
 CUT = BillFile(
     "demo/_C.so",
     "ab" * 32,
-    (BillChange("cd" * 32, "vbuild slim", ("sm_80", "sm_90", "PTX for sm_90")), BillChange("ef" * 32, "vbuild split")),
+    (
+        BillChange("cd" * 32, "vbuild slim", GpuCut(("sm_80", "sm_90", "PTX for sm_90"))),
+        BillChange("ef" * 32, "vbuild split"),
+    ),
     GpuCut(("sm_90",), ("sm_90",), "1 of 2: 0x1"),
 )
 GONE = (
@@ -58,7 +61,7 @@ BILLS = {
     "everything": FULL,
     "nothing": Bill("demo", "1.0", "0.1.0"),
     "all code cut": Bill(
-        "demo", "1!1.0", "0.1.0", (BillFile("a.so", "ab" * 32, (BillChange("cd" * 32, "x", ("sm_80",)),)),)
+        "demo", "1!1.0", "0.1.0", (BillFile("a.so", "ab" * 32, (BillChange("cd" * 32, "x", GpuCut(("sm_80",))),)),)
     ),
 }
 

@@ -19,10 +19,13 @@ from vbuild.errors import RepackageError
 from vbuild.gpu_code.coverage import Runs
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.survey import device_code, filler_text, with_fillers
+from vbuild.slimming.environment import slim_environment
+from vbuild.slimming.in_place import undo
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.slim import slim
 from vbuild.variants.stamp import stamped
 from vbuild.verification.verify import verify
+from vbuild.wheel.installed import Environment
 
 NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 BIG = 1 << 14
@@ -117,6 +120,34 @@ def test_fillers_serve_no_gpu_whatever_is_done_to_the_wheel(
     place = cut_to_60(tmp_path)
     place = step(place, tmp_path / "step") if step else place
     assert runs(place, "60,75,90,120") == [Runs.IN_PART, Runs.NO, Runs.NO, Runs.NO]
+
+
+def test_what_is_slimmed_where_it_is_installed_says_so_until_it_is_undone(tmp_path: Path) -> None:
+    env = installed(wheel(tmp_path, NAME, {"demo/__init__.py": b"", "demo/_C.so": FAT}), tmp_path / "step")
+    before = {path: path.read_bytes() for path in env.rglob("*") if path.is_file()}
+    share = Share(Share.parse("x=60").gpus)
+    for _ in range(2):  # the second finds nothing to do, and forgets nothing
+        slim_environment(Environment.at(env), share, Cuts(), backup=tmp_path / "backup")
+        assert runs(env, "60,75,90,120") == [Runs.IN_PART, Runs.NO, Runs.NO, Runs.NO]
+    record = (env / "demo-1.0.dist-info/RECORD").read_text()
+    assert record.count("demo-1.0.dist-info/sboms/vbuild.cdx.json,sha256=") == 1
+    undo(tmp_path / "backup")
+    assert {path: path.read_bytes() for path in env.rglob("*") if path.is_file()} == before
+    assert runs(env, "60,75,90") == [Runs.IN_PART, Runs.NATIVELY, Runs.PARTLY_JIT]
+
+
+def test_a_cut_of_what_is_installed_adds_to_the_bill_of_its_wheel(tmp_path: Path) -> None:
+    files = {"demo/a.so": device_library(code(60, 75, 90)), "demo/b.so": device_library(code(75, 90), code(75, 80))}
+    fat = wheel(tmp_path, NAME, files)
+    (slimmed,) = slim([fat], tmp_path / "slim", shares=(Share(Share.parse("x=75,80,90").gpus),))
+    assert slimmed.path
+    env = installed(slimmed.path, tmp_path / "step")
+    before = {path: path.read_bytes() for path in env.rglob("*") if path.is_file()}
+    slim_environment(Environment.at(env), Share(Share.parse("x=90").gpus), Cuts(), backup=tmp_path / "backup")
+    fits = {library.path: library.fits for library in vbuild.checkup([env], gpus="75,90").examined}
+    assert [fit.runs for fit in fits["demo/b.so"]] == [Runs.NO, Runs.IN_PART]
+    undo(tmp_path / "backup")
+    assert {path: path.read_bytes() for path in env.rglob("*") if path.is_file()} == before
 
 
 def test_verify_names_the_gpu_that_was_asked_for_and_no_other(tmp_path: Path) -> None:

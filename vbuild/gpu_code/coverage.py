@@ -162,6 +162,12 @@ class Coverage(Struct, frozen=True):
         return Runs.NATIVELY
 
     @property
+    def how(self) -> str:
+        """How it runs, in a column of 14: "natively", "20 of 87" if in part."""
+        runs = self.runs
+        return f"{self.served.fatbins} of {self.total.fatbins}" if runs is Runs.IN_PART else runs or ""
+
+    @property
     def word(self) -> str:
         return "fatbin" if isinstance(self.device, Arch) else "bundle"
 

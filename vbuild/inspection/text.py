@@ -169,7 +169,7 @@ def _architecture_table(architectures: Sequence[ArchitectureSize]) -> Iterator[s
 
 def _gpu_table(contents: Contents) -> Iterator[str]:
     yield f"{'GPU':<{_GPUS}} {'code runs':<14}{'needs':>10}   slimming saves"
-    groups = _alike(contents.outlooks, lambda outlook: (outlook.runs, outlook.kept))
+    groups = _alike(contents.outlooks, lambda outlook: (outlook.coverage.how, outlook.kept))
     for (runs, kept), group in groups[:_ROWS]:
         saved = contents.gpu_size - kept
         line, *rest = textwrap.wrap(_named(group), _GPUS)

@@ -139,7 +139,7 @@ def revised(
         steps = before.before if before else ()
         last = before.cut if before else GpuCut()
         if change and change.sha256 != digest:
-            steps = (*steps, replace(change, fillers=last.fillers))
+            steps = (*steps, replace(change, cut=replace(last, gpus=change.cut.gpus)))
         cut = changes.cuts.get(path, last)
         files.append(
             BillFile(path, digest, steps, replace(cut, cut_to=cut.cut_to or last.cut_to) if steps else GpuCut())
@@ -152,8 +152,8 @@ def revised(
     return packed(Bill(name.project, name.version, __version__, tuple(files), left, tuple(makings)))
 
 
-def rehashed(data: bytes, changes: Mapping[str, str | None]) -> bytes:
-    """The bill *data* with the SHA-256 of each file in *changes*, without those of None.
+def rehashed(data: bytes, changes: Mapping[str, str | None], cuts: Mapping[str, GpuCut]) -> bytes:
+    """The bill *data* with the SHA-256 of each file in *changes*, without those of None, and their new *cuts*.
 
     A hash that the file had before its last change takes that change back.
     """
@@ -165,13 +165,29 @@ def rehashed(data: bytes, changes: Mapping[str, str | None]) -> bytes:
         digest = changes.get(file.path, file.sha256)
         if digest is None:
             continue
-        steps, cut = file.before, file.cut
+        steps, cut = file.before, cuts.get(file.path, file.cut)
         if steps and steps[-1].sha256 == digest:
-            steps, cut = steps[:-1], GpuCut(fillers=steps[-1].fillers)
+            steps, cut = steps[:-1], steps[-1].cut
         elif digest != file.sha256:
-            steps = (*steps, BillChange(file.sha256, _SLIM, fillers=cut.fillers))
+            steps = (*steps, BillChange(file.sha256, _SLIM, file.cut))
         files.append(replace(file, sha256=digest, before=steps, cut=cut))
     return packed(replace(bill, files=tuple(files)))
+
+
+def first_bill(
+    distribution: InstalledDistribution, changes: Mapping[str, str | None], cuts: Mapping[str, GpuCut]
+) -> bytes:
+    """The bill of an installed *distribution* that had none, of those of its files that *changes* names."""
+    rows = [row for row in distribution.rows if row.path in changes]
+    files = tuple(BillFile(path, digest) for path, digest in listed(rows, also={*changes}).items())
+    bill = packed(Bill(distribution.project, distribution.version, __version__, files))
+    return rehashed(bill, changes, cuts)
+
+
+def has_past(data: bytes) -> bool:
+    """Whether the bill *data* tells of anything but files as they are; True if it cannot be read."""
+    bill = read(data)
+    return bill is None or bool(bill.gone or bill.makings or any(file.before for file in bill.files))
 
 
 def listed(rows: Iterable[RecordRow], *, also: Iterable[str] = ()) -> dict[str, str]:

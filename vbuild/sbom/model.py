@@ -39,21 +39,25 @@ class Treatment(StrEnum):
     DROPPED = "dropped"
 
 
-class BillChange(Struct, frozen=True):
-    """One step that a file went through; hash, GPUs and fillers are those before it."""
-
-    sha256: str
-    how: str
-    gpus: tuple[str, ...] = ()
-    fillers: str = ""
-
-
 class GpuCut(Struct, frozen=True):
     """What a cut left: architectures, the GPUs that it was *cut_to*, and *fillers* as `vbuild.gpu_code` has them."""
 
     gpus: tuple[str, ...] = ()
     cut_to: tuple[str, ...] = ()
     fillers: str = ""
+
+    @property
+    def properties(self) -> dict[str, str | None]:
+        listed = {"gpus": ", ".join(self.gpus), "cut_to": ", ".join(self.cut_to), "fillers": self.fillers}
+        return {name: text or None for name, text in listed.items()}
+
+
+class BillChange(Struct, frozen=True):
+    """One step that a file went through; hash, and the last cut, are those before it."""
+
+    sha256: str
+    how: str
+    cut: GpuCut = GpuCut()
 
 
 class BillFile(Struct, frozen=True):
@@ -206,15 +210,14 @@ def _parts(bill: Bill) -> Iterator[_Json]:
 def _file(file: BillFile, whole: str) -> _Json:
     name = file.path.rpartition("/")[2]
     # an empty list says that there is no GPU code any more
-    gpus = ", ".join(file.cut.gpus) if file.cut.gpus or any(change.gpus for change in file.before) else None
+    had_gpus = any(change.cut.gpus for change in file.before)
+    cut = file.cut.properties | ({"gpus": ", ".join(file.cut.gpus)} if had_gpus else {})
     ancestors = [
         stated(
             type="library",
             name=name,
             hashes=_hashes(change.sha256),
-            properties=_properties(
-                changed=change.how, gpus=", ".join(change.gpus) or None, fillers=change.fillers or None
-            ),
+            properties=_properties(changed=change.how, **change.cut.properties),
         )
         for change in file.before
     ]
@@ -223,13 +226,7 @@ def _file(file: BillFile, whole: str) -> _Json:
         "bom-ref": f"{whole}#{sha256(file.path.encode()).hexdigest()}",
         "name": name,
         "hashes": _hashes(file.sha256),
-        "properties": _properties(
-            path=file.path,
-            bundled="true" if _BUNDLED in file.path else None,
-            gpus=gpus,
-            cut_to=", ".join(file.cut.cut_to) or None,
-            fillers=file.cut.fillers or None,
-        ),
+        "properties": _properties(path=file.path, bundled="true" if _BUNDLED in file.path else None, **cut),
         **stated(pedigree=stated(ancestors=ancestors)),
     }
 
@@ -358,16 +355,9 @@ def _materials(parts: Iterable[Mapping[str, Any]]) -> Iterator[Material]:
 def _file_of(part: Mapping[str, Any]) -> BillFile:
     ancestors = part.get("pedigree", {}).get("ancestors", ())
     before = tuple(
-        BillChange(
-            _digest(ancestor),
-            _own_properties(ancestor)["changed"],
-            _listed(ancestor, "gpus"),
-            _own_properties(ancestor).get("fillers", ""),
-        )
-        for ancestor in ancestors
+        BillChange(_digest(ancestor), _own_properties(ancestor)["changed"], _cut(ancestor)) for ancestor in ancestors
     )
-    cut = GpuCut(_listed(part, "gpus"), _listed(part, "cut_to"), _own_properties(part).get("fillers", ""))
-    return BillFile(_own_properties(part)["path"], _digest(part), before, cut)
+    return BillFile(_own_properties(part)["path"], _digest(part), before, _cut(part))
 
 
 def _gone_of(part: Mapping[str, Any]) -> Gone:
@@ -392,8 +382,10 @@ def _own_properties(part: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _listed(part: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return tuple(filter(None, _own_properties(part).get(name, "").split(", ")))
+def _cut(part: Mapping[str, Any]) -> GpuCut:
+    own = _own_properties(part)
+    gpus, cut_to = (tuple(filter(None, own.get(name, "").split(", "))) for name in ("gpus", "cut_to"))
+    return GpuCut(gpus, cut_to, own.get("fillers", ""))
 
 
 def _digest(part: Mapping[str, Any]) -> str:

@@ -31,6 +31,8 @@ from vbuild.files.reading import open_file
 from vbuild.gpu_code.device_file import TRITON, Folder, is_named, may_be_container
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.signals import uninterrupted
+from vbuild.sbom.keeping import cuts_of, installed_bill
+from vbuild.sbom.model import GpuCut
 from vbuild.slimming.device_files import OwnLists, examine_file, stale_list_warnings, worth_reading
 from vbuild.slimming.in_place import Backup, FileChange, Journal, Listings, alike, change_in_turn, completed
 from vbuild.slimming.request import Cuts, Share
@@ -147,6 +149,8 @@ class _Run:
         self.listings = Listings(environment, self._distributions)
         self._refused: dict[str, tuple[str | None, tuple[str, ...]]] = {}
         self._listed: dict[str, OwnLists] = {}
+        self._bills: dict[str, dict[str, GpuCut]] = {}
+        self._cut_to = tuple(map(str, share.gpus.every)) if share.gpus else ()
         # listed once: some have ten thousands of files
         self._folders: dict[Path, Folder] = {}
         self._files = InstalledFiles(environment.root, self._distributions)
@@ -201,7 +205,8 @@ class _Run:
             if not _is_still(target, done.file.status):
                 return replace(done, why_left="something else changed it meanwhile; run again")
             listed = () if done.new else self.listings.that_list(path)
-            change = FileChange(path, done.old, done.cut.before, done.new, done.cut.after, listed=listed)
+            cut = GpuCut(done.cut.gpus, self._cut_to, done.cut.fillers) if done.cut.fillers else None
+            change = FileChange(path, done.old, done.cut.before, done.new, done.cut.after, listed=listed, cut=cut)
             if backup:
                 backup.keep(target, change)
             journal.write(change)
@@ -213,6 +218,7 @@ class _Run:
                         target.unlink()
                 except PermissionError:  # Windows, of a file that a process uses
                     return replace(done, why_left="in use by a process; end it first")
+                self.listings.note(change)
                 rows[path] = FileRow(path, done.new, done.cut.after) if done.new else None
         return done
 
@@ -258,7 +264,9 @@ class _Run:
             parent = (self._root / file.path).parent
             if parent not in self._folders:
                 self._folders[parent] = Folder.on_disk(parent)
-            plan = examine_file(file.path, data, (self._share,), self._cuts, self._folders[parent])
+            plan = examine_file(
+                file.path, data, (self._share,), self._cuts, self._folders[parent], fillers=self._fillers(file)
+            )
         except (VbuildError, OSError) as error:
             damage = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
             return _Done(file, why_left=damage.removeprefix(f"{file.path}: "))
@@ -289,6 +297,14 @@ class _Run:
         except OSError as error:
             return _Done(file, cut, why_left=f"its owner and mode cannot be kept: {error.strerror}")
         return _Done(file, cut, part, old, new, listed=plan.listed)
+
+    def _fillers(self, file: InstalledFile) -> str:
+        """What the bill of materials of its first owner says of the fillers in *file*."""
+        owner = file.owners[0]
+        key = str(owner.distribution.listing)
+        if key not in self._bills:
+            self._bills[key] = cuts_of(installed_bill(owner.distribution))
+        return self._bills[key].get(owner.row.path, GpuCut()).fillers
 
     def _why_listed(self, file: InstalledFile, digest: str) -> str | None:
         """Why its package would miss a *file* of GPU code alone."""

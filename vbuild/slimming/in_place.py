@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from vbuild.errors import RepackageError, at
@@ -25,7 +25,8 @@ from vbuild.files.atomic import linked, locked, replacing, staging
 from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import json_object, read_file
 from vbuild.files.wording import counted, sized
-from vbuild.sbom.keeping import path_of, rehashed
+from vbuild.sbom.keeping import first_bill, has_past, path_of, rehashed
+from vbuild.sbom.model import GpuCut
 from vbuild.wheel.installed import Environment, FileRow, InstalledDistribution, rewrite_listing
 
 JOURNAL = ".vbuild-slim.journal"
@@ -36,6 +37,7 @@ class FileChange(Struct, frozen=True):
     """A file that changes: SHA-256 and size before and after; None if it goes.
 
     *kept* is what the backup calls the old file. *listed* has, for one that goes, each listing and its path there.
+    *cut* is what the bill of materials will say of one with fillers.
     """
 
     path: str
@@ -45,6 +47,7 @@ class FileChange(Struct, frozen=True):
     size: int = 0
     kept: str | None = None
     listed: tuple[tuple[str, str], ...] = ()
+    cut: GpuCut | None = None
 
 
 class Listings:
@@ -56,6 +59,7 @@ class Listings:
             os.path.relpath(distribution.listing, self._root): distribution for distribution in distributions
         }
         self._owners: dict[str, list[tuple[InstalledDistribution, str]]] = {}
+        self._cuts: dict[str, GpuCut] = {}
         for distribution in self._by_listing.values():
             for row in distribution.rows:
                 self._owners.setdefault(str(distribution.place(row.path)), []).append((distribution, row.path))
@@ -73,6 +77,11 @@ class Listings:
             if distribution and (distribution, listed) not in owners:
                 owners.append((distribution, listed))
 
+    def note(self, change: FileChange) -> None:
+        """Let the bills of materials say of the new file of *change* how it was cut."""
+        if change.cut:
+            self._cuts[str(self._root / change.path)] = change.cut
+
     def update(self, changes: Mapping[str, FileRow | None]) -> None:
         """Write the rows of *changes*, by paths from the root, into every listing."""
         # conda lists RECORD, too
@@ -89,7 +98,7 @@ class Listings:
                     rows[listed] = FileRow(listed, now.sha256, now.size) if now else None
         written = {}
         for listing, (distribution, rows) in by_listing.items():
-            bill = None if is_conda else _rebilled(distribution, rows)
+            bill = None if is_conda else self._rebilled(distribution, rows)
             data = read_file(listing)
             if (new := rewrite_listing(listing, data, rows)) != data:
                 overwrite(listing, new)
@@ -98,25 +107,41 @@ class Listings:
                 written[path] = FileRow(path, sha256_of(file), file.stat().st_size)
         return written
 
+    def _rebilled(self, distribution: InstalledDistribution, rows: dict[str, FileRow | None]) -> Path | None:
+        """Update the bill of materials of *distribution* and its row in *rows*; return its path, or None.
 
-def _rebilled(distribution: InstalledDistribution, rows: dict[str, FileRow | None]) -> Path | None:
-    """Update the bill of materials of *distribution* and its row in *rows*; return its path, or None."""
-    path = path_of(distribution.dist_info)
-    if distribution.find(path) is None:
-        return None
-    bill = distribution.place(path)
-    data = read_file(bill)
-    if (new := rehashed(data, {listed: row.sha256 if row else None for listed, row in rows.items()})) != data:
-        overwrite(bill, new)
-        rows[path] = FileRow(path, sha256_of(bill), len(new))
-    return bill
+        One that had none gets one to tell which fatbins are fillers, which goes with the last of them.
+        """
+        path = path_of(distribution.dist_info)
+        place = distribution.place(path)
+        hashes = {listed: row.sha256 if row else None for listed, row in rows.items()}
+        places = {listed: str(distribution.place(listed)) for listed in rows}
+        cuts = {listed: self._cuts[at_] for listed, at_ in places.items() if at_ in self._cuts and hashes[listed]}
+        if place.is_file():
+            data = read_file(place)
+            new = rehashed(data, hashes, cuts)
+        elif cuts:
+            data, new = b"", first_bill(distribution, hashes, cuts)
+        else:
+            return None
+        if not has_past(new):
+            place.unlink()
+            with suppress(OSError):  # it has other bills
+                place.parent.rmdir()
+            rows[path] = None
+            return None
+        if new != data:
+            place.parent.mkdir(exist_ok=True)
+            overwrite(place, new, like=place if data else distribution.listing)
+            rows[path] = FileRow(path, sha256_of(place), len(new))
+        return place
 
 
-def overwrite(path: Path, data: bytes) -> None:
-    """Replace the contents of *path* by *data*, with its mode and owner; `OSError` if impossible."""
+def overwrite(path: Path, data: bytes, *, like: Path | None = None) -> None:
+    """Replace the contents of *path* by *data*, with mode and owner of it or of *like*; `OSError` if impossible."""
     with replacing(path) as part:
         part.write_bytes(data)
-        alike(part, path)
+        alike(part, like or path)
 
 
 def alike(new: Path, old: Path) -> None:
@@ -161,6 +186,8 @@ def completed(environment: Environment, listings: Listings, changes: Iterable[Fi
         elif path.is_file() and (digest := _one_of(path, change)):
             rows[change.path] = FileRow(change.path, digest, change.size if digest == change.new else change.old_size)
             done += digest == change.new
+            if digest == change.new:
+                listings.note(change)
     listings.update(rows)
     return done
 
@@ -303,10 +330,10 @@ def _root_in(file: Path) -> Path:
 def _changes(data: bytes) -> Iterator[FileChange]:
     """Without a last line that a killed run did not finish."""
     for line in data.splitlines():
-        with suppress(ValueError, TypeError):
+        with suppress(ValueError, TypeError, ValidationError):
             values = json.loads(line)
             if "path" in values:
-                yield FileChange(**values)
+                yield convert(values, FileChange)
 
 
 def _append(file: Path, values: object) -> None:

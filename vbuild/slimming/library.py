@@ -321,6 +321,7 @@ class GpuLibrary(Struct, frozen=True):
             served=tuple(served for device in devices if (served := self._coverage(decisions, device)).runs),
             virtual=self._by_ptx(decisions, devices),
             zstd=any(map(_needs_zstd, entries)),
+            beside=sum(map(_beside_specific, chosen)),
             fillers=filler_text(replace(one.container, is_filler=one.is_filler) for one in decisions),
             gpus_before=tuple(names_of(entry.offer for decision in decisions for entry in decision.container.entries)),
             gpus=tuple(names_of(entry.offer for entry in entries)),
@@ -350,6 +351,12 @@ class LibraryPlan(Struct, frozen=True):
 def _needs_zstd(entry: GpuEntry) -> bool:
     """Whether only newer drivers of NVIDIA read *entry*; AMD's runtime always reads zstd."""
     return entry.vendor is Vendor.NVIDIA and entry.compression is Compression.ZSTD
+
+
+def _beside_specific(decision: ContainerDecision) -> int:
+    """The bytes of code for all GPUs of an architecture that stay beside code for it alone, as sm_90 beside sm_90a."""
+    sizes = {str(entry.arch): entry.size for entry in decision.kept if entry.code is GpuCodeKind.MACHINE}
+    return sum(size for arch, size in sizes.items() if f"{arch}a" in sizes)
 
 
 def _lacking(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) -> Iterator[tuple[Device, str]]:

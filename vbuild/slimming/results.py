@@ -31,7 +31,8 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
 
     *jit_only* counts containers that have only PTX for some GPU of the share; *virtual* says how PTX alone serves the
     GPUs M.0 that it serves wherever there is code. *fillers* are the containers whose
-    code is there for no GPU, see `vbuild.gpu_code.survey`. *zstd*: some kept code needs a driver that reads zstd;
+    code is there for no GPU, see `vbuild.gpu_code.survey`, *beside* the bytes that stay beside code for an architecture
+    alone. *zstd*: some kept code needs a driver that reads zstd;
     *is_recompressed*: slimming compressed it so. *headers* says where there was room for program headers, *is_fragile*
     that GNU strip would destroy the library, *why_whole* why code that could go stays, *more* what other options would
     save, *lacks* what there is instead of code for a GPU, and *surplus*, of each container that cannot be cut, the
@@ -50,6 +51,7 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     served: tuple[Coverage, ...] = ()
     virtual: tuple[Coverage, ...] = ()
     fillers: str = ""
+    beside: int = 0
     zstd: bool = False
     is_recompressed: bool = False
     gpus_before: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ from vbuild.binary.outline import Format
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import stage_in
 from vbuild.files.edited import EditedFile
-from vbuild.files.wording import sized
+from vbuild.files.wording import mb, sized
 from vbuild.gpu_code.coverage import newest
 from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folders
 from vbuild.gpu_code.model import Vendor
@@ -70,6 +70,7 @@ _WORTH = 20
 # bytes of a member's two headers in a zip archive, besides its path in each
 _HEADERS = 76
 _HOW = "vbuild slim"
+_WORTH_NAMING = 1_000_000  # bytes
 _NO_CODE = LibraryCut(member="", before=0, after=0)
 OnProgress = Callable[[str, int, int], None]
 
@@ -412,6 +413,9 @@ class SlimOutput(Struct, frozen=True):
         if zstd := [cut.member for cut in self.cuts if cut.is_recompressed]:
             reason = f"GPU code is compressed with zstd, which no driver before that of CUDA {ZSTD_SINCE} reads"
             yield f"{reason}: in {', '.join(zstd)}"
+        if (beside := sum(cut.beside for cut in self.cuts)) >= _WORTH_NAMING:
+            reason = "a driver takes one of the two, and it is not known which"
+            yield f"{mb(beside)} MB of code stay beside code for that architecture alone (sm_90, sm_90a): {reason}"
         features = {prop.feature for prop in self.properties if prop.namespace == Vendor.NVIDIA}
         if features and LOWER_BOUND not in features:
             yield "it cannot be told which drivers its GPU code needs; the variant claims none"
@@ -434,7 +438,7 @@ class SlimOutput(Struct, frozen=True):
         before = listed((wheel.row(member) for member in wheel.members), also=self.files)
         cuts = {cut.member: cut for cut in self.cuts}
         edited = {
-            path: BillChange(before[path], _HOW, cuts[path].gpus_before if path in cuts else ())
+            path: BillChange(before[path], _HOW, GpuCut(cuts[path].gpus_before if path in cuts else ()))
             for path in self.files
             if path in before
         }

@@ -42,6 +42,7 @@ from vbuild.publishing.oci.model import (
     uncompressed,
 )
 from vbuild.publishing.oci.writing import GzipMembers, packed_json, write_blob
+from vbuild.sbom.model import FILE
 from vbuild.slimming.device_files import is_alone, may_list, worth_reading
 from vbuild.slimming.environment import slim_environment
 from vbuild.slimming.request import Cuts, Share
@@ -51,6 +52,7 @@ from vbuild.wheel.licence import Accepted
 
 _LISTS = (".dist-info", "conda-meta")
 _CHUNK = 1 << 20
+_RECORD = "/RECORD"
 # bytes of a file that is not an ELF one, in a folder of lists
 _LARGEST = 1 << 24
 _LINKED = "another name of it is in the image, a hard link; install with UV_LINK_MODE=copy, or without a cache"
@@ -158,6 +160,14 @@ class ImageTree:
             (self._root / path).unlink()
             for folder in _folders(path):
                 self._below[folder].discard(path)
+
+
+def _add(archive: tarfile.TarFile, entry: tarfile.TarInfo, file: Path) -> None:
+    """Add *file* as *entry*, but for its size."""
+    entry.size = file.stat().st_size
+    entry.pax_headers = {key: text for key, text in entry.pax_headers.items() if key != "size"}
+    with open_file(file) as stream:
+        archive.addfile(entry, stream)
 
 
 def _head(file: int, size: int) -> bytes:
@@ -381,12 +391,14 @@ class _Layout:
                 on_progress=self._on_progress,
             )
         changed = tree.changed()
+        records = (root / path for path in tree.owners if path.endswith(_RECORD))
+        new_bills = {path.parent / FILE for path in records} - {root / path for path in tree.owners}
         layers, rewritten = list(raw["layers"]), 0
         for number, layer in enumerate(manifest.layers):
             mine = {path: root / path for path in changed if tree.owners[path] == number}
             if mine:
                 hidden = {path for path in mine if tree.first[path] < number}
-                layers[number], diff_ids[number] = self._rewritten(layer, mine, hidden)
+                layers[number], diff_ids[number] = self._rewritten(layer, mine, hidden, new_bills)
                 rewritten += 1
             else:
                 self._link(layer)
@@ -438,11 +450,12 @@ class _Layout:
         return frozenset().union(*(wanted[path] for path in lists.links & wanted.keys()))
 
     def _rewritten(
-        self, layer: Descriptor, files: Mapping[str, Path], hidden: Collection[str]
+        self, layer: Descriptor, files: Mapping[str, Path], hidden: Collection[str], new_bills: Collection[Path]
     ) -> tuple[dict[str, Any], str]:
         """The descriptor and the diff_id of *layer* with the contents of *files* instead of those of that name.
 
-        A missing file is left out, or, if layers below have one *hidden* there, replaced by what hides it.
+        A missing file is left out, or, if layers below have one *hidden* there, replaced by what hides it. *new_bills*
+        that are there go into the layer of their RECORD.
         """
         part = self._stage / "layer"
         with part.open("wb") as opened, _opened_layer(self._layout.blob(layer), layer.media_type) as archive:
@@ -457,10 +470,13 @@ class _Layout:
                             entry.pax_headers = {}
                             new.addfile(entry)
                     elif file:
-                        entry.size = file.stat().st_size
-                        entry.pax_headers = {key: text for key, text in entry.pax_headers.items() if key != "size"}
-                        with open_file(file) as stream:
-                            new.addfile(entry, stream)
+                        _add(new, entry, file)
+                        # the bill of materials that a package gets lies beside its RECORD
+                        bill = file.parent / FILE
+                        if entry.name.endswith(_RECORD) and bill in new_bills and bill.exists():
+                            entry.name = entry.name.removesuffix(_RECORD) + f"/{FILE}"
+                            entry.pax_headers = {key: text for key, text in entry.pax_headers.items() if key != "path"}
+                            _add(new, entry, bill)
                     else:
                         new.addfile(entry, cast(IO[bytes], archive.extractfile(entry)) if entry.isreg() else None)
             writer.finish()
