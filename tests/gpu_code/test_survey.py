@@ -202,11 +202,19 @@ def test_fatbins_elsewhere_are_found_and_stay() -> None:
     assert bytes(image.view(pinned.span)) == TWO[0]
 
 
-def test_the_magic_alone_is_no_fatbin() -> None:
-    code = surveyed(device_library(TWO[1], more='.section .rodata,"a"\n.long 0xBA55ED50\n.long 0xBA55ED50\n'))
+@pytest.mark.parametrize(
+    ("fields", "notes"),
+    [
+        (".long 0xBA55ED50\n.long 0xBA55ED50\n", []),  # as code that looks for fatbins has it
+        (".long 0xBA55ED50\n.short 1, 16\n.quad 0x6c6c766d6f637564\n", []),
+        (".long 0xBA55ED50\n.short 2, 16\n.quad 8, 0\n", [".rodata: not read: 1 place with the header of a fatbin"]),
+        (".long 0xBA55ED50\n.short 1, 16\n.quad 1 << 40\n", [".rodata: not read: 1 place with the header of a fatbin"]),
+    ],
+)
+def test_the_magic_alone_is_no_fatbin_and_what_looks_like_one_is_named(fields: str, notes: list[str]) -> None:
+    code = surveyed(device_library(TWO[1], more=f'.section .rodata,"a"\n{fields}'))
     assert shown(code) == [".nv_fatbin sm_90"]
-    (note,) = code.notes
-    assert note.startswith(".rodata has the magic of a fatbin 2 times where none begins, first at 0x")
+    assert [note.partition(", first at 0x")[0] for note in code.notes] == notes
 
 
 def test_a_cubin_without_a_container_is_counted_and_another_elf_file_is_not() -> None:

@@ -168,6 +168,15 @@ def extent(data: memoryview, room: range) -> range:
     return range(start, stop)
 
 
+def has_header(data: memoryview, start: int) -> bool:
+    """Whether there is room at *start* for a fatbin, of this or another version: the lengths of all are multiples."""
+    header = bytes(data[start : start + HEADER_SIZE])
+    if len(header) < HEADER_SIZE:
+        return False
+    fields = FatbinHeader.parse(memoryview(header))
+    return bool(fields.header_size) and not (fields.header_size % ALIGNMENT or fields.fat_size % ALIGNMENT)
+
+
 def read(data: memoryview, span: range) -> Reading:
     """The entries of the fatbin at *span*; `BinaryError` if one is damaged.
 

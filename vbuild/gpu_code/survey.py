@@ -23,6 +23,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.image import Section as ElfSection
 from vbuild.elf.records import FileHeader
 from vbuild.errors import BinaryError
+from vbuild.files.wording import counted
 from vbuild.gpu_code import fatbin
 from vbuild.gpu_code.bundle import BUNDLES
 from vbuild.gpu_code.fatbin import FATBINS
@@ -251,15 +252,16 @@ def _search(image: Image, section: Section, findings: _Findings) -> None:
         try:
             container = _stray(image, section, start)
         except BinaryError:
-            false.append(start)
+            # code that compares with the magic has it alone
+            if fatbin.has_header(image.data, start):
+                false.append(start)
         else:
             findings.count(len(container.entries))
             findings.containers.append(container)
             at = container.span.stop
     if false:
-        findings.notes.append(
-            f"{section.name} has the magic of a fatbin {len(false)} times where none begins, first at {false[0]:#x}"
-        )
+        count = counted(len(false), "place")
+        findings.notes.append(f"{section.name}: not read: {count} with the header of a fatbin, first at {false[0]:#x}")
 
 
 class _Magic:

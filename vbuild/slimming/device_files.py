@@ -33,7 +33,7 @@ from vbuild.hardware.architectures import Device, GpuTarget
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.gpu import GpuRequest, kept_offers
 from vbuild.pe.image import is_64_bit
-from vbuild.slimming.library import ContainerDecision, GpuLibrary, LibraryPlan, names_of
+from vbuild.slimming.library import Archs, ContainerDecision, GpuLibrary, LibraryPlan, names_of
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.wheel.archive import Wheel
@@ -98,7 +98,7 @@ def examine_file(
     with ThreadPoolExecutor(min(len(shares), cores)) as pool:
         results = list(pool.map(cut, shares))
     files, accounts = (tuple(column) for column in zip(*results, strict=True))
-    listed = _listed_in(library.image) if library.image else frozenset()
+    listed = _listed_in(library.image) if library.image else frozenset[Archs]()
     return LibraryPlan(path, files, accounts, library.needed, listed)
 
 
@@ -397,36 +397,40 @@ def _is_entry_of(value: Any, words: Collection[str]) -> bool:  # noqa: ANN401 - 
 
 
 def stale_list_warnings(
-    package: Package, cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[str]]
+    package: Package, cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[Archs]]
 ) -> Iterator[str]:
-    """Yield a warning if *package* lists architectures that *cuts* took; *listed* has those in libraries."""
+    """Yield a warning if *package* lists architectures that *cuts* took; *listed* has those in libraries.
+
+    A list that names others as well is what a compiler knows, such as LLVM, and no word on the package.
+    """
     before, after = set[str](), set[str]()
     for cut in cuts:
         before.update(cut.gpus_before)
         after.update(cut.gpus)
     gone = frozenset(name for name in before - after if not name.startswith("PTX"))
+    known = frozenset(name.removeprefix("PTX for ") for name in before)
     if not gone:
         return
     texts = [member.path for member in package.members if member.path.endswith(_TEXTS) and member.size <= _LONGEST_TEXT]
-    paths = [path for path, names in listed.items() if names & gone]
-    paths += [path for path in texts if _listed(package.read(path)) & gone]
+    lists = {**listed, **{path: _listed(package.read(path)) for path in texts}}
+    paths = [path for path, several in lists.items() if any(archs & gone and archs <= known for archs in several)]
     if paths:
         more = f" and {counted(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
         where = f"architectures are listed in {paths[0]}{more}, and still with {', '.join(sorted(gone, key=_number))}"
         yield f"{where}: what the package says of itself, as torch.cuda.get_arch_list() does, names code that went"
 
 
-def _listed_in(image: Image) -> frozenset[str]:
+def _listed_in(image: Image) -> frozenset[Archs]:
     constants = (
         section for section in image.sections if section.name.startswith((".rodata", ".rdata")) and section.span
     )
     return frozenset().union(*(_listed(image.view(section.span)) for section in constants))
 
 
-def _listed(data: bytes | memoryview) -> frozenset[str]:
+def _listed(data: bytes | memoryview) -> frozenset[Archs]:
     text = bytes(data)
     matches = (match for start, pattern in _ARCHITECTURES.items() if start in text for match in pattern.finditer(text))
-    return frozenset(name.decode() for match in matches for name in _NAME.findall(match[0]))
+    return frozenset(frozenset(name.decode() for name in _NAME.findall(match[0])) for match in matches)
 
 
 def _number(arch: str) -> tuple[int, str]:

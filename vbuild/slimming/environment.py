@@ -35,6 +35,7 @@ from vbuild.sbom.keeping import cuts_of, installed_bill
 from vbuild.sbom.model import GpuCut
 from vbuild.slimming.device_files import OwnLists, examine_file, stale_list_warnings, worth_reading
 from vbuild.slimming.in_place import Backup, FileChange, Journal, Listings, alike, change_in_turn, completed
+from vbuild.slimming.library import Archs
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import FileLeft, LibraryCut, SlimmedDistribution, SlimmedEnvironment
 from vbuild.variants.document import Document
@@ -72,7 +73,7 @@ class InstalledFile(Struct, frozen=True):
 class _Done(Struct, frozen=True):
     """What a cut of *file* came to: the new file *part* if it changes.
 
-    Without a SHA-256 of the *new* file the old one is removed. *listed* are architectures that it names.
+    Without a SHA-256 of the *new* file the old one is removed. *listed* are lists of architectures in it.
     """
 
     file: InstalledFile
@@ -81,7 +82,7 @@ class _Done(Struct, frozen=True):
     old: str = ""
     new: str | None = None
     why_left: str | None = None
-    listed: frozenset[str] = frozenset()
+    listed: frozenset[Archs] = frozenset()
 
     @property
     def saves(self) -> int:

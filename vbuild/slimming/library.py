@@ -330,17 +330,21 @@ class GpuLibrary(Struct, frozen=True):
         )
 
 
+Archs = frozenset[str]
+"""Architectures in a text, as ``sm_90``."""
+
+
 class LibraryPlan(Struct, frozen=True):
     """The fate of one file: an edited file and an account for each share, and its NEEDED.
 
-    *listed* are architectures that stand in it as text, *gone* the indices of shares without it.
+    *listed* are lists of architectures that stand in it as text, *gone* the indices of shares without it.
     """
 
     member: str
     files: tuple[EditedFile, ...]
     cuts: tuple[LibraryCut, ...]
     needed: tuple[str, ...] = ()
-    listed: frozenset[str] = frozenset()
+    listed: frozenset[Archs] = frozenset()
     gone: frozenset[int] = frozenset()
 
     @property
