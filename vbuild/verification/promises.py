@@ -290,7 +290,7 @@ PROMISES = (
         _executable_stack,
         "link with -Wl,-z,noexecstack; vbuild repair clears the mark where no code needs it",
     ),
-    Promise(VerifyRule.SYMBOL_VERSION, Severity.ERROR, _late_symbols, ""),
+    Promise(VerifyRule.SYMBOL_VERSION, Severity.ERROR, _late_symbols, "build on an older system, or take a newer tag"),
     Promise(VerifyRule.UNDEFINED, Severity.ERROR, _not_of_musl, "compile it for musl"),
     Promise(VerifyRule.PAGES, Severity.WARNING, _small_pages, "link with -Wl,-z,max-page-size=65536"),
     Promise(VerifyRule.TEXTREL, Severity.WARNING, _text_relocations, "compile all of it with -fPIC"),
@@ -345,7 +345,7 @@ def broken_promises(wheel: Wheel, files: Files, foreign: Collection[str]) -> Ite
     promised = Promised.of(wheel.name, files)
     if foreign and not files:
         what = f"none of its compiled files is for {', '.join(sorted(wheel.name.systems))}, which loads no other"
-        yield Finding(Severity.WARNING, VerifyRule.MACHINE, tuple(foreign), what)
+        yield Finding(Severity.WARNING, VerifyRule.MACHINE, tuple(foreign), what, "give it another platform tag")
     yield from _wheel_file_findings(wheel, files)
     yield from _machine_findings(promised, files)
     yield from _module_findings(promised, files)
@@ -457,7 +457,8 @@ def _machine_findings(promised: Promised, files: Files) -> Iterator[Finding]:
             what = f"code for {', '.join(sorted(own))} in a wheel for {', '.join(sorted(machines))}"
             is_tool = not several[0].modules and not chosen.isdisjoint(posixpath.split(path))
             is_tool = is_tool and outline.plain(posixpath.basename(path)) not in needed
-            yield Finding(Severity.WARNING if is_tool else Severity.ERROR, VerifyRule.MACHINE, (path,), what)
+            severity = Severity.WARNING if is_tool else Severity.ERROR
+            yield Finding(severity, VerifyRule.MACHINE, (path,), what, "build it for that machine")
 
 
 def _module_findings(promised: Promised, files: Files) -> Iterator[Finding]:
@@ -474,7 +475,8 @@ def _module_findings(promised: Promised, files: Files) -> Iterator[Finding]:
         path, match = next(iter(copies.items()))
         what = f"an extension module of CPython {match['module']} only, in a wheel for {tags}"
         if exact and exact.isdisjoint(copy["module"].rstrip("m") for copy in copies.values()):
-            yield Finding(Severity.ERROR, VerifyRule.EXTENSION, (path,), f"{what}, which does not look for it")
+            what += ", which does not look for it"
+            yield Finding(Severity.ERROR, VerifyRule.EXTENSION, (path,), what, "build it for that Python")
         elif not exact and len(copies) == 1:
             what += f"; expected {'.abi3.so' if match['suffix'] == '.so' else '.pyd'}, or a copy for each"
             yield Finding(Severity.WARNING, VerifyRule.EXTENSION, (path,), what)
