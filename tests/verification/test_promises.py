@@ -266,6 +266,15 @@ CASES: tuple[Case, ...] = (
         dict,
     ),
     (
+        VerifyRule.TAG,
+        ERROR,
+        f"cp3{'9' * 20}-abi3-{LINUX}",
+        dict,
+        "no CPython has the tag",
+        f"py2.py3-none-{LINUX}",
+        dict,
+    ),
+    (
         VerifyRule.UNDEFINED,
         ERROR,
         f"py3-none-{MUSL}",
@@ -286,6 +295,15 @@ CASES: tuple[Case, ...] = (
                 ONE_CALL.format("fopen64") + ONE_CALL.replace("int f", "int g").format("of_the_program"), "-nostdlib"
             )
         },
+    ),
+    (
+        VerifyRule.UNDEFINED,
+        ERROR,
+        f"py3-none-{MUSL}",
+        lambda: {"demo/a.so": shared_object(ONE_CALL.format("gnu_get_libc_version"))},
+        "needs symbols that musl does not have: gnu_get_libc_version",
+        f"py3-none-{MUSL}",
+        lambda: {"demo/a.so": shared_object(ONE_CALL.format("getpid"))},
     ),
     (
         VerifyRule.FILE_NAME,

@@ -61,13 +61,15 @@ _WINDOWS = {"win32": {"x86"}, "win_amd64": {"amd64"}, "win_arm64": {"arm64", "ar
 _MACOS = re.compile(r"\bmacosx_(\d+)_(\d+)_(?P<machines>\w+)")
 _MACS = {"universal2": {"arm64", "x86_64"}, "intel": {"x86_64"}, "x86_64": {"x86_64"}, "arm64": {"arm64"}}
 _FIRST_ARM_MACOS = (11, 0)
-_TAG_PARTS = 3
+# packaging goes through all versions below one
+_NEWEST_MINOR = 99
+_TAG_PARTS, _LONGEST_TAG = 3, 80
 # machines whose Linux has larger pages than 4K, too: https://docs.kernel.org/arch/arm64/memory.html
 _LARGEST_PAGE = {"aarch64": 1 << 16, "ppc64le": 1 << 16, "loongarch64": 1 << 16}
 # i386 to i686, armv6l to armv8l: one instruction set to ELF
 _KINDS = (re.compile(r"i[3-6]86"), re.compile(r"armv[678]l"))
-# libc of musl, by all its names
-_OF_MUSL = re.compile(r"libc\.so|libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1")
+# what musl takes for itself, glibc's libraries too: load_library in its ldso/dynlink.c
+_OF_MUSL = re.compile(r"lib(c|pthread|rt|m|dl|util|xnet)\..+|ld-musl-\w+\.so\.1")
 _STABLE, _THREADED = re.compile(r"abi3t?"), re.compile(r"\dt\b")
 _PYTHON = re.compile(r"(?P<kind>cp|py)(?P<major>\d)(?P<minor>\d*)")
 _ABI_TAG = re.compile(r"cp(?P<module>\d+[a-z]*)")
@@ -337,7 +339,8 @@ def promises_of(wheel: Wheel) -> tuple[tuple[Finding, ...], tuple[SharedLibrary,
 
 
 def unchecked(path: str, error: BinaryError) -> Finding:
-    return Finding(Severity.WARNING, VerifyRule.UNREAD, (path,), f"what its tags promise is not checked: {error}")
+    what = f"what its tags promise is not checked: {error}"
+    return Finding(Severity.WARNING, VerifyRule.UNREAD, (path,), what, "build it again if it is to be loaded")
 
 
 def broken_promises(wheel: Wheel, files: Files, foreign: Collection[str]) -> Iterator[Finding]:
@@ -367,32 +370,31 @@ def _wheel_file_findings(wheel: Wheel, files: Files) -> Iterator[Finding]:
         advice = (
             "the stable ABI of free-threaded Pythons is spelled cp315-abi3t (PEP 803)"
             if _THREADED.search(f"{wheel.name.python}-{wheel.name.abi}")
-            else ""
+            else "take tags that packaging.tags lists"
         )
         yield Finding(Severity.ERROR, VerifyRule.TAG, (), f"{what}: installers skip it", advice)
+    repair = "vbuild repair writes the tags of the file name there"
     try:
         stated = frozenset(tag for line in wheel.wheel_file().tags for tag in _tags_in(line))
     except WheelError as error:
-        yield Finding(
-            Severity.ERROR, VerifyRule.TAG, (path,), f"its tags cannot be read: {str(error).rpartition(': ')[2]}"
-        )
+        what = f"its tags cannot be read: {str(error).rpartition(': ')[2]}"
+        yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), what, repair)
         return
     yield from _purity_findings(wheel, files)
     if stated != tags:
         others = shown(sorted(map(str, stated - tags or tags - stated)))
         what = f"has {others}, which the file name has not" if stated - tags else f"lacks {others} of the file name"
-        advice = "vbuild repair writes the tags of the file name there"
         # uv asks WHEEL whether what is installed fits: https://github.com/astral-sh/uv/issues/17711
         if any(FileSlot.of(own).serves(FileSlot.of(tag)) for own in stated for tag in tags):
-            yield Finding(Severity.WARNING, VerifyRule.TAG, (path,), what, advice)
+            yield Finding(Severity.WARNING, VerifyRule.TAG, (path,), what, repair)
         else:
-            yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), f"{what}: uv installs it again at each sync", advice)
+            yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), f"{what}: uv installs it again at each sync", repair)
 
 
 def _tags_in(line: str) -> frozenset[Tag]:
     parts = line.split("-")
     if len(parts) != _TAG_PARTS or math.prod(part.count(".") + 1 for part in parts) > MOST_TAGS:
-        raise WheelError(f"Tag {line!r}, expected python-abi-platform, for {MOST_TAGS} tags at most")
+        raise WheelError(f"Tag {line[:_LONGEST_TAG]!r}, expected python-abi-platform, for {MOST_TAGS} tags at most")
     return parse_tag(line)
 
 
@@ -402,8 +404,9 @@ def _is_installable(tag: Tag) -> bool:
         return not tag.interpreter.startswith(("cp", "py"))
     if tag.platform.startswith("macosx_") and tag.platform not in _mac_platforms():
         return False
-    newest = 99
-    version = int(match["major"]), int(match["minor"] or newest)
+    version = int(match["major"]), int(match["minor"] or _NEWEST_MINOR)
+    if version[1] > _NEWEST_MINOR:
+        return False
     python = f"cp{version[0]}{version[1]}"
     abis = [tag.abi] if tag.abi.startswith(python) else [python]
     free_threaded = [f"{python}t"]
