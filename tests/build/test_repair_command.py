@@ -343,3 +343,12 @@ def test_an_executable_stack_by_default_is_named_and_left(tmp_path: Path) -> Non
     assert result.wheel.read_bytes() == source.read_bytes()
     assert [note for note in result.notes if "it has no PT_GNU_STACK" in note] == list(result.notes)
     assert bool(result.notes) is (os.uname().machine == "x86_64")
+
+
+def test_a_wheel_file_without_tags_gets_those_of_the_file_name(tmp_path: Path) -> None:
+    """As that of ninja 1.11.1.1."""
+    info, name = "demo-1.0.dist-info", "demo-1.0-py2.py3-none-any.whl"
+    files = {"demo/a.py": "x = 1", f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"}
+    result = repair(wheel(tmp_path, name, files), tmp_path / "out")
+    assert contents(result.wheel)[f"{info}/WHEEL"].endswith(b"Tag: py2-none-any\nTag: py3-none-any\n")
+    assert result.notes == (f"{info}/WHEEL: has the tags of the file name now, instead of none",)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.factories.arm import arm_object
 from tests.factories.elf import MODULE, SUM, rpath, shared_object
+from tests.factories.extensions import library as linked_library
 from tests.factories.tools import needs
 from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
@@ -538,3 +539,16 @@ def test_what_other_code_of_a_library_needs_without_a_test_is_no_choice(
     shown: tuple[str, ...], doubted: tuple[str, ...], found: set[str]
 ) -> None:
     assert chosen([Violation("f", "0x1", shown, ()), Violation("g", "0x2", doubted, (), doubt="not followed")]) == found
+
+
+def test_libraries_that_record_does_not_list_are_judged_too(tmp_path: Path) -> None:
+    """As 18 of FMPy 0.3.15: their hashes are made of what the archive has."""
+    files = {
+        "demo/_user.so": linked_library(None, ("libdeep.so.1",), source="int user;", runpath="$ORIGIN"),
+        "demo/libdeep.so.1": linked_library("libdeep.so.1", source="int deep;"),
+    }
+    verdict = verify(wheel(tmp_path, NAME, files, record=""), jobs=1)
+    assert [finding.what for finding in verdict.findings if finding.rule is VerifyRule.ARCHIVE] == [
+        "does not list demo/_user.so and 4 others"
+    ]
+    assert [library.path for library in verdict.shared] == ["demo/libdeep.so.1"]

@@ -135,9 +135,9 @@ def _mended(wheel: Path, into: Path, *, clears_stacks: bool, on_note: Callable[[
         about = f"{opened.dist_info}/WHEEL"
         headers = wheel_headers(opened.read(about).decode())
         tags = {str(tag) for tag in opened.name.tags}
-        if (stated := headers.values("Tag")) and {*stated} != tags:
+        if {*(stated := headers.values("Tag"))} != tags:
             edits[about] = str(headers.replacing("Tag", sorted(tags))).encode()
-            on_note(f"{about}: has the tags of the file name now, instead of {', '.join(stated)}")
+            on_note(f"{about}: has the tags of the file name now, instead of {', '.join(stated) or 'none'}")
         for member in opened.members:
             if opened.head(member, len(MAGIC)) != MAGIC:
                 continue

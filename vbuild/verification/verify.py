@@ -118,6 +118,7 @@ def verify(
                 isas.append(library)
                 findings += found
             findings += levels.wheel_findings()
+        shared = shared_libraries(source, contents.facts)
     is_judged = any(library.machine == claim.cpu.machine for library in isas)
     return Verdict(
         wheel,
@@ -127,7 +128,7 @@ def verify(
         tuple(isas),
         tuple(gpu_code.libraries()),
         claims.gpus.values,
-        shared_libraries(source, contents.facts),
+        shared,
     )
 
 
