@@ -29,9 +29,9 @@ from vbuild.dispatch.variables import (
     parameter,
 )
 
-# steps in all: so many and one for some bytes of code, as far as that is less than the most; and one for so many bytes.
+# steps in all: so many and one for some bytes of code, the fewer the larger it is, up to the most.
 # Most steps are instructions that are run, of some 20 us; beginning to run a piece costs as much as many of them.
-_FEWEST_STEPS, _BYTES_A_STEP, _MOST_STEPS, _BYTES_A_STEP_MORE, _STEPS_A_RUN = 25_000, 5.5, 600_000, 100, 60
+_STEPS, _MOST_STEPS, _STEPS_A_RUN = ((25_000, 5.25), (600_000, 30)), 1_200_000, 60
 # files that ask for which there are as many; the part for code that only calls what all calls have to be known of
 _MOST_ASKING, _CALLER_SHARE = 3, 3
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
@@ -323,8 +323,8 @@ class Answers:
             self.work.again(self._callers.get(piece.address, ()))
 
     def _most_steps(self) -> int:
-        asking, size = max(1, min(_MOST_ASKING, len(self.questions.asking_modules))), self.program.size
-        return asking * min(_FEWEST_STEPS + int(size / _BYTES_A_STEP), _MOST_STEPS) + size // _BYTES_A_STEP_MORE
+        asking = max(1, min(_MOST_ASKING, len(self.questions.asking_modules)))
+        return asking * min(_MOST_STEPS, *(fewest + int(self.program.size / a_step) for fewest, a_step in _STEPS))
 
     def is_aware(self, piece: Piece) -> bool:
         if piece.address in self.work.aware:
