@@ -22,7 +22,7 @@ from tests.factories.variants import machine
 from tests.factories.wheels import wheel
 from vbuild.api import repackaging
 from vbuild.cli.main import main
-from vbuild.errors import RepackageError, VariantError
+from vbuild.errors import RepackageError, VariantError, VbuildError
 
 ROOT = Path(__file__).parents[2]
 FAT = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
@@ -157,8 +157,16 @@ def test_options_of_wheels_are_none_of_what_is_installed(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("folder")
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(RepackageError, match="base goes with the layout oci only"):
+    with pytest.raises(VbuildError, match="base goes with layouts oci only"):
         vbuild.publish(PURE, layouts=["variants"], base="image")
+    with pytest.raises(VbuildError, match="publisher goes with attestations only"):
+        vbuild.verify(PURE, publisher="https://example.org/demo")
+    with pytest.raises(VbuildError, match="metadata goes with label only"):
+        vbuild.stamp(PURE, "out", remove=True, metadata="demo.toml")
+    with pytest.raises(RepackageError, match="pypi, limit and URLs are for files"):
+        vbuild.check("out", pypi=True, layout="local")
+    with pytest.raises(RepackageError, match="remove goes with simple only"):
+        vbuild.index("out", remove="demo==1.0")
     with pytest.raises(RepackageError, match="gpus and variants: expected one of them"):
         vbuild.slim(FAT, gpus="90", variants={"sm90": "90"})
     with pytest.raises(VariantError, match="expected either label or remove"):

@@ -263,7 +263,9 @@ def test_options_that_say_nothing_are_usage_mistakes(
 def test_pypi_takes_no_layouts(dist: Path, tmp_path: Path) -> None:
     ran = vbuild("check", dist, "--layout", "local", "--pypi", folder=tmp_path)
     assert ran.returncode == 2
-    assert "--pypi is for files that are uploaded as they are; expected it, or --layout" in " ".join(ran.stderr.split())
+    assert "--pypi and --limit are for files that are uploaded as they are; expected no --layout" in " ".join(
+        ran.stderr.split()
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -10,4 +10,6 @@ unit is named; MB are 10^6 bytes.
 
 from typing import Literal
 
+# MB of 2**20 bytes that PyPI allows a file by default, and `check` too
+PYPI_LIMIT = 100
 Layout = Literal["hwcaps", "redirect", "local", "suffix", "oci", "conda", "variants"]

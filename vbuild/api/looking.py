@@ -1,6 +1,7 @@
 """Look: which wheel a machine gets, what is in one, and whether it keeps what it promises."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,12 @@ from vbuild.api.arguments import (
     texts_of,
     value_of,
 )
-from vbuild.api.request import StrPath, Texts, silent
+from vbuild.api.request import StrPath, Texts, option, silent, takes
 from vbuild.errors import HardwareError
 
 if TYPE_CHECKING:
+    import re
+
     from vbuild.hardware.cpu import Cpu
     from vbuild.hardware.gpu import GpuList
     from vbuild.hardware.machine import Machine
@@ -87,44 +90,70 @@ def checkup(places: "StrPath | Iterable[StrPath]", *, gpus: "str | Iterable[str]
     return replace(checked, notes=(*notes, *checked.notes))
 
 
-def verify(
-    wheel: StrPath,
-    *,
-    cpu: "str | Cpu | None" = None,
-    baseline: StrPath | None = None,
-    allow: Texts = (),
-    fetch: bool = False,
-    attestations: bool = False,
-    publisher: str | None = None,
-    trust_root: StrPath | None = None,
-    on_progress: Callable[[str], None] | None = None,
-) -> "Verdict":
+@dataclass(frozen=True)
+class VerifyRequest:
+    """What to compare a wheel with, besides its name and metadata."""
+
+    wheel: StrPath
+    _: KW_ONLY
+    cpu: "str | Cpu | None" = option(
+        "Compare the code with this level, such as x86-64-v3, if the wheel names none.",
+        default=None,
+        parse="vbuild.hardware.cpu:Cpu.parse",
+        metavar="LEVEL",
+    )
+    baseline: StrPath | None = option(
+        "Allow code that this plain wheel of the same build has, too: it is chosen at run time.",
+        default=None,
+        parse="wheel",
+    )
+    allow: "str | Iterable[str | re.Pattern[str]]" = option(
+        "Let these functions or files exceed the level. Repeatable.",
+        default=(),
+        parse="vbuild.verification.verify:pattern",
+        metavar="REGEX",
+    )
+    fetch: bool = option("Fetch required -libs wheels, and attestations, that do not lie beside them.", default=False)
+    attestations: bool = option("Also check who published the wheels (PEP 740), by signatures.", default=False)
+    publisher: str | None = option(
+        "With --attestations: expect this repository to have published them.",
+        default=None,
+        metavar="URL",
+        only="attestations",
+    )
+    trust_root: StrPath | None = option(
+        "With --attestations: trust this trusted_root.json, not Sigstore's own.",
+        default=None,
+        parse="file",
+        only="attestations",
+    )
+    on_progress: Callable[[str], None] = option("Call this with each step.", default=silent, flags=None)
+
+
+@takes(VerifyRequest)
+def verify(request: VerifyRequest) -> "Verdict":
     """Compare the code in *wheel* with what its name and metadata promise, and return the findings.
 
-    *cpu* is the level to compare with if the wheel names none, as in "x86-64-v3"; *baseline* is the plain wheel of the
-    same build, whose run-time dispatch is allowed; *allow* are regular expressions of functions or files that may
-    exceed the level. With *attestations*, those of PEP 740 are checked without a network: against the trusted_root.json
-    *trust_root*, by default Sigstore's, and *publisher*, the URL of a repository, if it is given. With *fetch*, -libs
-    wheels that it requires, and attestations, are fetched if they do not lie beside it. ``failed`` of the result says
-    whether a promise is broken. `WheelError` if the wheel cannot be read, `FetchError` if no index answers. Nothing is
-    written.
+    Signatures of attestations are checked without a network. ``failed`` of the result says whether a promise is broken.
+    `WheelError` if the wheel cannot be read, `FetchError` if no index answers. Nothing is written.
     """
     from vbuild.verification.verify import verify as verb
 
+    allow = (request.allow,) if isinstance(request.allow, str) else request.allow
     verdict = verb(
-        Path(wheel),
-        cpu=value_of(cpu, level_named),
-        baseline=path_of(baseline),
-        allow=texts_of(allow),
-        fetch=fetch_of(fetch=fetch),
-        on_progress=on_progress or silent,
+        Path(request.wheel),
+        cpu=value_of(request.cpu, level_named),
+        baseline=path_of(request.baseline),
+        allow=tuple(allow),
+        fetch=fetch_of(fetch=request.fetch),
+        on_progress=request.on_progress,
     )
-    if not attestations:
+    if not request.attestations:
         return verdict
-    request = attestations_of(publisher=publisher, trust_root=path_of(trust_root), fetch=fetch)
     from vbuild.verification.attestations import attested
 
-    return attested(verdict, request)
+    wanted = attestations_of(publisher=request.publisher, trust_root=path_of(request.trust_root), fetch=request.fetch)
+    return attested(verdict, wanted)
 
 
 def run_levels(

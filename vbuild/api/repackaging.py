@@ -374,9 +374,13 @@ class StampRequest:
         flags="-p --property",
         parse="vbuild.variants.model:Property.parse",
         metavar="PROPERTY",
+        only="label",
     )
     metadata: StrPath | None = option(
-        "Take priorities and providers from the [variant] table of this TOML file.", default=None, parse="file"
+        "Take priorities and providers from the [variant] table of this TOML file.",
+        default=None,
+        parse="file",
+        only="label",
     )
 
 

@@ -7,12 +7,14 @@ def stamp(request: StampRequest) -> Path
 def stamp(**given: Any) -> None
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, fields
 from functools import wraps
 from inspect import signature
 from os import PathLike
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+
+from vbuild.errors import VbuildError
 
 StrPath = str | PathLike[str]
 Texts = str | Iterable[str]
@@ -30,7 +32,8 @@ class Option(NamedTuple):
     """What a field is to a user: *help* says what it does; *flags* are those of the command, None if it has none.
 
     The text after a flag is one of *choices*, a number from *least* on, a ``file``, a ``folder``, or a ``place``, which
-    may be a URL; or *parse*, the place of a function, reads it. An option with *only* is for that layout alone.
+    may be a URL; or *parse*, the place of a function, reads it. An option with *only* has no effect without that other
+    field, as in ``attestations``, or that word in it, as in ``layouts oci``.
     """
 
     help: str
@@ -62,8 +65,18 @@ def options_of(request: Any) -> dict[str, tuple[Option, Any]]:  # noqa: ANN401 -
     return {spec.name: (spec.metadata[_OPTION], spec.default) for spec in fields(request) if _OPTION in spec.metadata}
 
 
+def idle_options(request: Any, values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:  # noqa: ANN401
+    """The options of *request* that have no effect with these *values*, each with the field and word of its *only*."""
+    for name, (declared, default) in options_of(request).items():
+        field_name, _, word = (declared.only or "").partition(" ")
+        if field_name and values.get(name, default) != default:
+            needed = values[field_name]
+            if not needed or (word and word not in needed):
+                yield name, field_name, word
+
+
 def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T]]:
-    """Make a function of a *request* one of the fields of the request."""
+    """Make a function of a *request* one of the fields of the request; `VbuildError` for options without effect."""
 
     def taking(function: Callable[[R], T]) -> Callable[P, T]:
         @wraps(function)
@@ -71,7 +84,10 @@ def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T
             for name, value in named.items():
                 if isinstance(value, Iterator):  # what can be read once only may be read twice
                     named[name] = tuple(value)
-            return function(request(*positional, **named))
+            wanted = request(*positional, **named)
+            for name, *only in idle_options(request, vars(wanted)):
+                raise VbuildError(f"{name} goes with {' '.join(filter(None, only))} only")
+            return function(wanted)
 
         returned = signature(function).return_annotation
         vars(call)["__signature__"] = signature(request).replace(return_annotation=returned)

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vbuild.api import Layout
+from vbuild.api import PYPI_LIMIT, Layout
 from vbuild.api.arguments import (
     attestations_of,
     layout_of,
@@ -26,7 +26,6 @@ from vbuild.api.request import (
     StrPath,
     Texts,
     option,
-    options_of,
     takes,
 )
 from vbuild.errors import RepackageError
@@ -51,6 +50,8 @@ def index(folder: StrPath, *, simple: StrPath | None = None, remove: Texts = ())
     """
     from vbuild.variants.index import index as verb
 
+    if not simple and texts_of(remove):
+        raise RepackageError("remove goes with simple only, the index that has the release")
     return verb(Path(folder), simple=path_of(simple), remove=texts_of(remove))
 
 
@@ -83,23 +84,25 @@ class PublishRequest:
         default=(),
         parse="vbuild.cli.publish:level_and_wheel",
         metavar="LEVEL=WHEEL",
-        only="hwcaps",
+        only="layouts hwcaps",
     )
-    by_hardware: bool = option("redirect: choose by CPU and GPU, not by tags only.", default=False, only="redirect")
+    by_hardware: bool = option(
+        "redirect: choose by CPU and GPU, not by tags only.", default=False, only="layouts redirect"
+    )
     by_installed: bool = option(
         "redirect: make one sdist of wheels built against several versions of a package; the one installed decides.",
         default=False,
-        only="redirect",
+        only="layouts redirect",
     )
     base: StrPath | None = option(
-        "oci: build on this image layout.", default=None, parse="path", metavar="DIR[:NAME]", only="oci"
+        "oci: build on this image layout.", default=None, parse="path", metavar="DIR[:NAME]", only="layouts oci"
     )
     map: Mapping[str, str] | Iterable[tuple[str, str]] = option(
         "conda: name this required project like that: torch=pytorch. Repeatable.",
         default=(),
         parse="vbuild.cli.publish:two_names",
         metavar="PYPI=CONDA",
-        only="conda",
+        only="layouts conda",
     )
 
 
@@ -113,18 +116,11 @@ def publish(request: PublishRequest) -> "tuple[PublishedLayout, ...]":
     """
     from vbuild.publishing.publish import publish as verb
 
-    layouts = dict.fromkeys(request.layouts)
-    for name, (declared, default) in options_of(request).items():
-        if declared.only and declared.only not in layouts and getattr(request, name) != default:
-            raise RepackageError(f"{name} goes with the layout {declared.only} only")
-    return verb(
-        paths_of(request.wheels),
-        path_of(request.output_dir),
-        layouts=[layout_of(name, request) for name in layouts],
-    )
+    layouts = [layout_of(name, request) for name in dict.fromkeys(request.layouts)]
+    return verb(paths_of(request.wheels), path_of(request.output_dir), layouts=layouts)
 
 
-def check(place: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layout | None = None) -> "Checklist":
+def check(place: StrPath, *, pypi: bool = False, limit: int = PYPI_LIMIT, layout: Layout | None = None) -> "Checklist":
     """Returns what keeps the releases at *place* from being published: for any index, or with *pypi* for PyPI, too.
 
     A place is a folder, or the URL of a page of links or of a simple index, whose releases are compared with what the
@@ -135,9 +131,12 @@ def check(place: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layou
     """
     from vbuild.publishing import check as checking
 
-    if layout:
-        return checking.check_layout(Path(place), layout)
-    return checking.check(places_of(place)[0], pypi=pypi, limit=limit)
+    where = places_of(place)[0]
+    if not layout:
+        return checking.check(where, pypi=pypi, limit=limit)
+    if pypi or limit != PYPI_LIMIT or isinstance(where, str):
+        raise RepackageError("pypi, limit and URLs are for files that are uploaded as they are; expected no layout")
+    return checking.check_layout(where, layout)
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class MirrorRequest:
         "Mirror for a machine with these GPUs: H100, 80,90. Repeatable.", default=(), flags="--gpu", metavar="LIST"
     )
     driver: str | None = option(
-        "With --gpu: NVIDIA's driver there, as in 580, or its CUDA: 12.8.", default=None, metavar="VERSION"
+        "With --gpu: NVIDIA's driver there, as in 580, or its CUDA: 12.8.", default=None, metavar="VERSION", only="gpus"
     )
     pythons: Texts = option("Its Python. Repeatable.", default=(), flags="--python", metavar="VERSION")
     recompress: bool | None = option(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 import vbuild
-from vbuild.api import Layout
+from vbuild.api import PYPI_LIMIT, Layout
 from vbuild.cli import options, terminal
 from vbuild.errors import WheelError
 from vbuild.files.wording import counted, wrapped
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "--limit",
     type=click.IntRange(1, 1024),
-    default=100,
+    default=PYPI_LIMIT,
     show_default=True,
     metavar="MB",
     help="Refuse files larger than this, in units of 2**20 bytes as PyPI counts.",
@@ -40,8 +40,8 @@ def check(place: Path | str, *, pypi: bool, limit: int, layouts: tuple[Layout, .
     files, a missing plain wheel or sdist, damaged files, and sizes. Of a URL, the page of a project or a simple index,
     it reads what the check needs, and compares that with what the pages say.
     """
-    if layouts and pypi:
-        raise click.UsageError("--pypi is for files that are uploaded as they are; expected it, or --layout")
+    if layouts and (pypi or limit != PYPI_LIMIT):
+        raise click.UsageError("--pypi and --limit are for files that are uploaded as they are; expected no --layout")
     if layouts and isinstance(place, str):
         raise click.UsageError("--layout is for a folder that vbuild publish made; check a URL without it")
     if isinstance(place, Path) and layouts:

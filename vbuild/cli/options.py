@@ -190,9 +190,22 @@ class RequestCommand(click.Command):
     """A command with options that its request declares: read when it is used, so that ``vbuild --help`` reads none."""
 
     _params: list[click.Parameter]
+    requests: Sequence[str] = ()
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
+        from pkgutil import resolve_name
+
+        from vbuild.api.request import idle_options
+
+        flags = {param.name: param.opts[-1] for param in self.params}
+        for request in self.requests:
+            for name, field, word in idle_options(resolve_name(request), ctx.params):
+                raise click.UsageError(f"{flags[name]} goes with {flags[field]}{word and ' '}{word} only", ctx)
+        return super().invoke(ctx)
 
     @property
     def params(self) -> list[click.Parameter]:
+        self.requests = [param.request for param in self._params if isinstance(param, Declared)] or self.requests
         several = ([*param.options()] if isinstance(param, Declared) else [param] for param in self._params)
         self._params = [param for params in several for param in params]
         return self._params
@@ -206,7 +219,7 @@ def of(request: str, *names: str) -> Callable[[F], F]:
     return click.option("--declared", cls=Declared, request=request, names=names)
 
 
-_KINDS = {"file": FILE, "folder": FOLDER, "path": PATH, "place": LISTED}
+_KINDS = {"file": FILE, "folder": FOLDER, "path": PATH, "place": LISTED, "wheel": WHEEL}
 
 
 def _settings(name: str, declared: "Option", default: Any) -> dict[str, Any]:  # noqa: ANN401 - of any option

@@ -48,12 +48,6 @@ def publish(
     versions with labels (local), projects with suffixes (suffix), container images (oci), conda packages (conda), or
     variant wheels with their index (variants).
     """
-    from vbuild.api.request import options_of
-    from vbuild.api.shipping import PublishRequest
-
-    for name, (declared, default) in options_of(PublishRequest).items():
-        if declared.only and declared.only not in given["layouts"] and given[name] != default:
-            raise click.UsageError(f"--{name.replace('_', '-')} goes with --layout {declared.only} only")
     if folder is None and not dry_run:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
     laid = vbuild.publish(wheels, None if dry_run else folder, **given)

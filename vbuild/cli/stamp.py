@@ -18,6 +18,4 @@ def stamp(wheel: Path, folder: Path, **given: Any) -> None:  # noqa: ANN401 - th
     """Copy a wheel under a variant label, or remove its label."""
     if (given["label"] is not None) == given["remove"]:
         raise click.UsageError("expected either --label or --remove")
-    if given["remove"] and given["properties"]:
-        raise click.UsageError("--property goes with --label only")
     terminal.show(None, [str(vbuild.stamp(wheel, folder, **given))])

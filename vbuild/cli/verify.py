@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,35 +10,12 @@ from vbuild.cli import options, terminal
 from vbuild.errors import WheelError
 
 if TYPE_CHECKING:
-    import re
-
-    from vbuild.hardware.cpu import Cpu
     from vbuild.verification.model import Verdict
 
 
-@click.command(epilog=options.example("vbuild verify dist/*.whl"))
+@click.command(cls=options.RequestCommand, epilog=options.example("vbuild verify dist/*.whl"))
 @click.argument("wheels", type=options.WHEEL, nargs=-1, required=True)
-@click.option("--cpu", type=options.CPU, help="Compare the code with this level, such as x86-64-v3.")
-@click.option(
-    "--baseline",
-    type=options.WHEEL,
-    help="Allow code that this plain wheel of the same build has, too: it is chosen at run time.",
-)
-@click.option(
-    "--allow",
-    type=options.Value("regex", "vbuild.verification.verify:pattern"),
-    multiple=True,
-    metavar="REGEX",
-    help="Let these functions or files exceed the level. Repeatable.",
-)
-@click.option(
-    "--fetch", is_flag=True, help="Fetch required -libs wheels, and attestations, that do not lie beside them."
-)
-@click.option("--attestations", is_flag=True, help="Also check who published the wheels (PEP 740), by signatures.")
-@click.option("--publisher", metavar="URL", help="With --attestations: expect this repository to have published them.")
-@click.option(
-    "--trust-root", type=options.FILE, help="With --attestations: trust this trusted_root.json, not Sigstore's own."
-)
+@options.of("vbuild.api.looking:VerifyRequest")
 @click.option(
     "--run",
     is_flag=True,
@@ -54,17 +31,11 @@ if TYPE_CHECKING:
 def verify(
     wheels: tuple[Path, ...],
     *,
-    cpu: "Cpu | None",
-    baseline: Path | None,
-    allow: "tuple[re.Pattern[str], ...]",
-    fetch: bool,
-    attestations: bool,
-    publisher: str | None,
-    trust_root: Path | None,
     run: bool,
     test: str | None,
     allow_builds: bool,
     as_json: bool,
+    **given: Any,  # noqa: ANN401 - of VerifyRequest
 ) -> None:
     """Check that wheels are what their names and metadata promise.
 
@@ -76,22 +47,9 @@ def verify(
 
     if (test or allow_builds) and not run:
         raise click.UsageError("--test and --allow-builds go with --run only")
-    if (publisher or trust_root) and not attestations:
-        raise click.UsageError("--publisher and --trust-root go with --attestations only")
     with terminal.status(quiet=as_json) as on_progress:
-        judge = partial(
-            vbuild.verify,
-            cpu=cpu,
-            baseline=baseline,
-            allow=[regex.pattern for regex in allow],
-            fetch=fetch,
-            attestations=attestations,
-            publisher=publisher,
-            trust_root=trust_root,
-            on_progress=on_progress,
-        )
-        verdicts = with_clashes(map(judge, wheels))
-        levels = partial(vbuild.run_levels, cpu=cpu, test=test, allow_builds=allow_builds)
+        verdicts = with_clashes(vbuild.verify(wheel, **given, on_progress=on_progress) for wheel in wheels)
+        levels = partial(vbuild.run_levels, cpu=given["cpu"], test=test, allow_builds=allow_builds)
         runs = (
             [levels(verdict.wheel, processors=verdict.processors, on_progress=on_progress) for verdict in verdicts]
             if run
