@@ -48,6 +48,8 @@ def made(folder: Path, files: Mapping[str, bytes] | bytes, *claims: str) -> Path
     members[f"{dist_info_of(name)}/WHEEL"] = (
         "Wheel-Version: 1.0\nGenerator: demo\nRoot-Is-Purelib: false\nTag: py3-none-manylinux_2_17_x86_64\n"
     )
+    if any(claim.startswith("sm_arch") for claim in claims) and not any("lower_bound" in claim for claim in claims):
+        claims = (*claims, "cuda_version_lower_bound :: 14.0")  # without one, verify says which it misses
     if claims:
         properties = [claim if claim.startswith("amd") else f"nvidia :: {claim}" for claim in claims]
         namespaces = sorted({each.partition(" ")[0] for each in properties})

@@ -57,12 +57,15 @@ def checkup_lines(checkup: "Checkup") -> Iterator[str]:
         yield f"{'installed':<{_OWNER}}{'library':<{_PATH}}{columns}{'driver':>7}{'GPU code':>10}{'saves':>9}  MB"
     for library in rows:
         states = "".join(f"{shortened_runs(fit, checkup.driver):<12}" for fit in library.fits)
-        needed = max(filter(None, (fit.oldest_driver for fit in library.fits)), default=None)
+        drivers = [fit.oldest_driver for fit in library.fits if fit.served.fatbins]
+        needed = "?" if None in drivers else max(filter(None, drivers), default="-")
         path = library.path.rpartition("/")[2]
         cut = path if len(path) < _PATH else f"{path[: _PATH // 2 - 2]}…{path[-(_PATH // 2) + 1 :]}"
         owner = library.owner if len(library.owner) < _OWNER else f"{library.owner[: _OWNER - 2]}…"
-        figures = f"{needed or '-'!s:>7}{mb(library.size):>10}{mb(library.saves):>9}"
+        figures = f"{needed!s:>7}{mb(library.size):>10}{mb(library.saves):>9}"
         yield f"{owner:<{_OWNER}}{cut:<{_PATH}}{states}{figures}".rstrip()
+    if any(fit.runs == "in part" for library in rows for fit in library.fits):
+        yield '"20 of 87" are fatbins: what the host code calls of the others does not run on that GPU'
     if checkup.saves:
         yield f"vbuild slim to these GPUs saves {mb(checkup.saves)} MB"
     if checkup.saves_if_accepted:

@@ -530,7 +530,8 @@ def nvidia_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tuple
         raise RepackageError("PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others")
     properties = [Property(Vendor.NVIDIA, "sm_arch", value) for value in values]
     compiled = (ptx for cut in with_code for ptx in cut.virtual if ptx.device in shared - real.keys())
-    served = (served for cut in with_code for served in cut.served if served.served.fatbins)
+    # those that have nothing for a GPU link cudart all the same
+    served = (served for cut in with_code for served in cut.served)
     oldest = newest([*(coverage.driver for coverage in (*served, *compiled)), Dotted(major or 0, 0)])
     if oldest not in {None, ANY_DRIVER}:
         properties.append(Property(Vendor.NVIDIA, LOWER_BOUND, str(oldest)))

@@ -208,6 +208,9 @@ class GpuCodeCheck:
         elif bound and bound < oldest:
             text = f"needs the driver of CUDA {oldest} or a newer one; the variant admits that of CUDA {bound}"
             yield Finding(Severity.ERROR, VerifyRule.GPU_DRIVER, (path,), text)
+        elif claimed and not bound and oldest != ANY_DRIVER:
+            text = f"needs the driver of CUDA {oldest} or a newer one; the variant claims no cuda_version_lower_bound"
+            yield Finding(Severity.WARNING, VerifyRule.GPU_DRIVER, (path,), text)
 
     def _real_findings(self, path: str, served: Coverage, code: LibraryCode) -> Iterator[Finding]:
         device, total, word = served.device, served.total.fatbins, served.word
