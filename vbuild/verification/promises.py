@@ -118,7 +118,7 @@ class Promised(Struct, frozen=True):
             macos,
             frozenset().union(*(_WINDOWS.get(tag, ()) for tag in name.platform.split("."))),
             min(versions, default=None) if is_stable else None,
-            frozenset(module[1] for module in map(_ABI_TAG.fullmatch, name.abi.split(".")) if module),
+            _modules_of(name),
             frozenset().union(*(facts.exported for several in files.values() for facts in several)),
             frozenset(map(posixpath.basename, files)) | {several[0].outline.soname or "" for several in files.values()},
         )
@@ -142,6 +142,13 @@ class Promised(Struct, frozen=True):
         if outline.format is Format.ELF:
             return bool(self.linux) and all(platform.has(name) for platform in self.linux)
         return is_system_dylib(name) if outline.format is Format.MACHO else is_system_dll(name)
+
+
+def _modules_of(name: WheelName) -> frozenset[str]:
+    abis = [module[1] for module in map(_ABI_TAG.fullmatch, name.abi.split(".")) if module]
+    # cp313-none is for one Python, of either kind
+    pythons = [module[1] for module in map(_ABI_TAG.fullmatch, name.python.split(".")) if module]
+    return frozenset(abis or (f"{python}{kind}" for python in pythons for kind in ("", "t") if name.abi == "none"))
 
 
 def _is_same(machine: str, tag: str) -> bool:
@@ -385,10 +392,16 @@ def _wheel_file_findings(wheel: Wheel, files: Files) -> Iterator[Finding]:
         others = shown(sorted(map(str, stated - tags or tags - stated)))
         what = f"has {others}, which the file name has not" if stated - tags else f"lacks {others} of the file name"
         # uv asks WHEEL whether what is installed fits: https://github.com/astral-sh/uv/issues/17711
-        if any(FileSlot.of(own).serves(FileSlot.of(tag)) for own in stated for tag in tags):
+        if any(_is_as_good(FileSlot.of(own), FileSlot.of(tag)) for own in stated for tag in tags):
             yield Finding(Severity.WARNING, VerifyRule.TAG, (path,), what, repair)
         else:
-            yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), f"{what}: uv installs it again at each sync", repair)
+            what += ": where these do not fit, uv installs it again at each sync"
+            yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), what, repair)
+
+
+def _is_as_good(stated: FileSlot, named: FileSlot) -> bool:
+    """Whether what takes a wheel by its file name takes the tag in WHEEL, too."""
+    return stated.serves(named) or (stated.python == named.python and named.serves(stated))
 
 
 def _tags_in(line: str) -> frozenset[Tag]:
