@@ -19,6 +19,7 @@ from vbuild.errors import RepackageError
 from vbuild.gpu_code.coverage import Runs
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.survey import device_code, filler_text, with_fillers
+from vbuild.mirroring.model import Cut
 from vbuild.slimming.environment import slim_environment
 from vbuild.slimming.in_place import undo
 from vbuild.slimming.request import Cuts, Share
@@ -60,6 +61,14 @@ def test_a_variant_that_would_claim_a_gpu_for_a_part_of_its_kernels_is_refused(t
         "run there; choose other GPUs, or let it go with --allow-unsupported"
     )
     assert not [*(tmp_path / "slim").glob("*.whl")]
+
+
+def test_a_mirror_takes_a_variant_as_good_as_the_original(tmp_path: Path) -> None:
+    """What machines of a fleet get serves them as the published wheel does; nothing at all is refused as ever."""
+    (library,) = vbuild.checkup([cut_to_60(tmp_path, Cut(gpus="60", label="b60").cuts)], gpus="60").examined
+    assert library.fits[0].runs is Runs.IN_PART
+    with pytest.raises(RepackageError, match="nothing for sm_50"):
+        slim([tmp_path / "fat" / NAME], tmp_path / "none", shares=[Share.parse("b50=50")], cuts=Cut().cuts)
 
 
 def test_what_is_no_variant_is_cut_and_says_how_much_serves_the_gpu(tmp_path: Path) -> None:

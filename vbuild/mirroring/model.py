@@ -74,7 +74,8 @@ class Cut(Struct, frozen=True):
 
     @property
     def cuts(self) -> Cuts:
-        return Cuts(strip=self.strip, drop=self.drop, zstd=self.recompressed)
+        # the original serves these machines no better
+        return Cuts(strip=self.strip, drop=self.drop, zstd=self.recompressed, holes=True)
 
     @property
     def share(self) -> Share:

@@ -239,7 +239,7 @@ class GpuLibrary(Struct, frozen=True):
         """
         if cuts.strict and lacks:
             raise RepackageError(refusal(self.member, min(lacks.values())))
-        is_claimed = share.label and not share.document and not cuts.unsupported
+        is_claimed = share.label and not share.document and not (cuts.unsupported or cuts.holes)
         for device in share.gpus.every if share.gpus and (cuts.strict or is_claimed) else ():
             coverage = self._coverage(decisions, device)
             if coverage.runs is Runs.IN_PART:

@@ -74,8 +74,9 @@ class Cuts(Struct, frozen=True, kw_only=True):
 
     *zstd* compresses the kept GPU code again, which drivers read since CUDA 12.4; None does so where a share's variant
     needs such a driver anyway. *force* allows a cut after which GNU strip destroys the library. *unsupported* allows a
-    wheel without code for a GPU asked for, and *strict* not even one library without. *bill* adds a bill of materials
-    to a wheel that has none; an existing one is always updated.
+    wheel without code for a GPU asked for, and a variant of which some fatbins have none; *holes* allows the second
+    alone. *strict* allows neither, in a plain wheel either. *bill* adds a bill of materials to a wheel that has none;
+    an existing one is always updated.
     """
 
     ptx: Ptx = Ptx.AUTO
@@ -84,6 +85,7 @@ class Cuts(Struct, frozen=True, kw_only=True):
     zstd: bool | None = False
     force: bool = False
     unsupported: bool = False
+    holes: bool = False
     strict: bool = False
     bill: bool = True
 
