@@ -1,12 +1,14 @@
 """Each row of the table of promises broken once and kept once, by files of real compilers where they are here."""
 
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.factories.arm import arm_object
+from tests.factories.clients import UV
 from tests.factories.elf import MODULE, linked, object_file, shared_object
 from tests.factories.macho_files import ARM64, X86_64, fat, macho
 from tests.factories.pe_files import MINGW, pe_file
@@ -435,3 +437,18 @@ def test_a_note_that_runs_past_a_segment_ends_that_segment_alone() -> None:
     place = data.index(b"GNU\0" + bytes.fromhex(outline.build_id)) - 12
     data[place + 4 : place + 8] = (1 << 20).to_bytes(4, "little")  # as patchelf left behind what it moved
     assert Outline.parse(bytes(data)).build_id is None
+
+
+@pytest.mark.parametrize(
+    ("stated", "severity"), [("cp36-cp36m-manylinux2010_x86_64", ERROR), ("py3-none-any", WARNING)]
+)
+def test_uv_installs_again_what_is_an_error(tmp_path: Path, stated: str, severity: Severity) -> None:
+    name = "demo-1.0-py3-none-manylinux_2_17_x86_64.whl"
+    path = f"{dist_info_of(name)}/WHEEL"
+    made = wheel(tmp_path, name, {path: f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {stated}\n"})
+    assert [one.severity for one in verify(made).findings if one.rule is VerifyRule.TAG] == [severity]
+    project = '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["demo"]\n'
+    (tmp_path / "pyproject.toml").write_text(f'{project}[tool.uv]\nfind-links = ["."]\nno-index = true\n')
+    sync = [UV, "sync", "--offline", "--python", sys.executable]
+    texts = [subprocess.run(sync, cwd=tmp_path, check=True, capture_output=True, text=True).stderr for _ in range(2)]
+    assert ("Uninstalled 1 package" in texts[1]) is (severity is ERROR)

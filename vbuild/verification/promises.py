@@ -212,8 +212,8 @@ def late_symbols(platform: PlatformPolicy, imports: Iterable[Import]) -> str | N
 
 
 def _late_symbols(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
-    found = (late_symbols(platform, facts.imports) for platform in promised.linux)
-    return next(filter(None, found), None) if facts.outline.is_loadable else None
+    sentences = (late_symbols(platform, facts.imports) for platform in promised.linux)
+    return next(filter(None, sentences), None) if facts.outline.is_loadable else None
 
 
 def _not_of_musl(promised: Promised, _path: str, facts: BinaryFacts) -> str | None:
