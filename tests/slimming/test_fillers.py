@@ -11,19 +11,24 @@ import pytest
 from msgspec.structs import replace
 
 import vbuild
+from tests.factories.extensions import library, module
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.repaired_wheels import release as repaired_release
 from tests.factories.variants import variant
-from tests.factories.wheels import wheel
+from tests.factories.wheels import contents, wheel
 from vbuild.elf.image import ElfImage
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.coverage import Runs
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.survey import device_code, filler_text, with_fillers
+from vbuild.index_client.configuration import Indexes
 from vbuild.mirroring.model import Cut
 from vbuild.slimming.environment import slim_environment
 from vbuild.slimming.in_place import undo
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.slim import slim
+from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.split import split
 from vbuild.variants.stamp import stamped
 from vbuild.verification.verify import verify
 from vbuild.wheel.installed import Environment
@@ -39,6 +44,7 @@ def code(*archs: int) -> bytes:
 # 60 has code in one of three, the others keep their smallest entry
 FAT = device_library(code(75, 90), code(60, 75, 90), fatbin(entry(arch=75), entry(FatbinKind.PTX, 90)))
 IN_PART = Cuts(unsupported=True)
+COUNTS = "int count(void); int answer(void) { return count(); }"
 
 
 def cut_to_60(folder: Path, cuts: Cuts = IN_PART) -> Path:
@@ -49,8 +55,8 @@ def cut_to_60(folder: Path, cuts: Cuts = IN_PART) -> Path:
 
 
 def runs(place: Path, gpus: str) -> list[Runs | None]:
-    (library,) = vbuild.checkup([place], gpus=gpus).examined
-    return [fit.runs for fit in library.fits]
+    (examined,) = vbuild.checkup([place], gpus=gpus).examined
+    return [fit.runs for fit in examined.fits]
 
 
 def test_a_variant_that_would_claim_a_gpu_for_a_part_of_its_kernels_is_refused(tmp_path: Path) -> None:
@@ -115,14 +121,31 @@ def installed(path: Path, folder: Path) -> Path:
     return folder / "env"
 
 
-def without_debug(path: Path, folder: Path) -> Path:
-    """As `split` and others do: what the bill says of a file that is edited later stays."""
+def cut_again(path: Path, folder: Path) -> Path:
     (slimmed,) = slim([path], folder, shares=[Share.parse("b60=60")], cuts=replace(IN_PART, zstd=True))
     assert slimmed.path
     return slimmed.path
 
 
-@pytest.mark.parametrize("step", [None, again, with_other_label, installed, without_debug])
+def test_a_library_that_split_edits_keeps_its_fillers(tmp_path: Path) -> None:
+    top = library("libtop.so.1", source="int count(void) { return 41; }")
+    (tmp_path / "libtop.so.1").write_bytes(top)
+    linked = ("-Wl,--no-as-needed", str(tmp_path / "libtop.so.1"), "-fPIC")
+    gpu = device_library(code(75, 90), code(60, 75, 90), flags=linked)
+    files: dict[str, bytes | str] = {"demo/_c.so": module("libtop.so.1", source=COUNTS), "demo/_gpu.so": gpu}
+    share = (Share(Share.parse("x=60").gpus),)
+    wheels = repaired_release(tmp_path, files, {"libtop.so.1": top})
+    cut = [slim([each], tmp_path / "slim", shares=share)[0].path for each in wheels]
+    request = SplitRequest(smallest=0)
+    made = split([*filter(None, cut)], tmp_path / "thin", request=request, indexes=lambda: Indexes(no_index=True))
+    thin = made.wheels[0].path
+    assert cut[0]
+    assert thin
+    assert contents(thin)["demo/_gpu.so"] != contents(cut[0])["demo/_gpu.so"]
+    assert runs(thin, "60,75,90") == [Runs.IN_PART, Runs.NO, Runs.NO]
+
+
+@pytest.mark.parametrize("step", [None, again, with_other_label, installed, cut_again])
 def test_fillers_serve_no_gpu_whatever_is_done_to_the_wheel(
     step: Callable[[Path, Path], Path] | None, tmp_path: Path
 ) -> None:
