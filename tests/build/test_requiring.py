@@ -69,7 +69,7 @@ def test_values_of_the_matrix_are_required_and_in_the_version(tmp_path: Path) ->
     asked = {"torch": "2.15", "mpi4py": "4"}
     found = pins(environment(tmp_path / "env", "torch-2.15.0", "mpi4py-4.1.2"), asked)
     made = extension(tmp_path, *OF_TORCH, metadata="Requires-Dist: torch>2,!=2.13 ; python_version > '3'\n")
-    result = with_requirements(made, tmp_path / "tied", pins=found, asked=asked)
+    result = with_requirements(made, tmp_path / "tied", pins=found, asked=asked, label="torch2.15.mpi4py4")
     assert result.name == "demo-1.0+torch2.15.mpi4py4-cp311-cp311-linux_x86_64.whl"
     assert set(required(result)) == {'torch!=2.13,==2.15.*,>2; python_version > "3"', "mpi4py==4.*"}
     command = [
@@ -91,7 +91,7 @@ def test_the_bill_of_materials_of_the_repair_follows_the_version(tmp_path: Path)
     bill = {"metadata": {"component": {"bom-ref": "demo", "name": "demo", "version": "1.0"}}}
     path = "demo-1.0.dist-info/sboms/auditwheel.cdx.json"
     made = wheel(tmp_path, NAME, {path: json.dumps(bill).encode()})
-    result = with_requirements(made, tmp_path / "tied", pins={"torch": "==2.15.*"}, asked={"torch": "2.15"})
+    result = with_requirements(made, tmp_path / "tied", pins={"torch": "==2.15.*"}, asked={"torch": "2.15"}, label="torch2.15")
     with zipfile.ZipFile(result) as archive:
         after = json.loads(archive.read(path.replace("1.0", "1.0+torch2.15")))
     assert after["metadata"]["component"]["version"] == "1.0+torch2.15"
