@@ -91,7 +91,9 @@ def test_the_bill_of_materials_of_the_repair_follows_the_version(tmp_path: Path)
     bill = {"metadata": {"component": {"bom-ref": "demo", "name": "demo", "version": "1.0"}}}
     path = "demo-1.0.dist-info/sboms/auditwheel.cdx.json"
     made = wheel(tmp_path, NAME, {path: json.dumps(bill).encode()})
-    result = with_requirements(made, tmp_path / "tied", pins={"torch": "==2.15.*"}, asked={"torch": "2.15"}, label="torch2.15")
+    result = with_requirements(
+        made, tmp_path / "tied", pins={"torch": "==2.15.*"}, asked={"torch": "2.15"}, label="torch2.15"
+    )
     with zipfile.ZipFile(result) as archive:
         after = json.loads(archive.read(path.replace("1.0", "1.0+torch2.15")))
     assert after["metadata"]["component"]["version"] == "1.0+torch2.15"

@@ -95,5 +95,10 @@ def test_a_damaged_file_is_named_and_nothing_written(
     before = sorted(release.parent.rglob("*"))
     told = CliRunner().invoke(main, words)
     assert told.exit_code == 1
-    assert f"{NAME}: {DAMAGED}: " in " ".join(told.output.split())
-    assert sorted(release.parent.rglob("*")) == before
+    said = " ".join(told.output.split())
+    if command in {"slim", "drop"}:  # which go on with the other wheels
+        assert f"{NAME} {DAMAGED}: " in said
+        assert [*release.parent.rglob(NAME)] == [release / NAME]
+    else:
+        assert f"{NAME}: {DAMAGED}: " in said
+        assert sorted(release.parent.rglob("*")) == before

@@ -30,6 +30,7 @@ def shared_object(source: str, *flags: str, language: str = "c", needs: str | No
             "-fPIC",
             "-O3",
             "-march=x86-64",
+            "-Wl,-z,noexecstack",  # as compilers have it, and assembly does not
             *flags,
             "-o",
             output,

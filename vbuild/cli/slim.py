@@ -7,7 +7,7 @@ import click
 import vbuild
 from vbuild.cli import options, terminal
 from vbuild.errors import RepackageError, VbuildError
-from vbuild.files.wording import WIDTH, counted, mb, sized, wrapped
+from vbuild.files.wording import counted, mb, sized, wrapped
 
 if TYPE_CHECKING:
     from vbuild.publishing.oci.slimming import SlimmedImage
@@ -97,16 +97,12 @@ def _table(results: "Sequence[Slimmed]", refusals: Mapping[Path, VbuildError]) -
     yield f"{'':7} {'before':>9} {'after':>9}  MB"
     for result in results:
         fate = "left" if result.is_untouched else "cut"
-        yield _cell(f"{fate:7} {mb(result.before):>9} {mb(result.packed):>9}  {result.name}")
+        yield f"{fate:7} {mb(result.before):>9} {mb(result.packed):>9}  {result.name}"
         yield from wrapped(f"  {result.why_untouched}", indent=2) if result.why_untouched else ()
     for path, error in refusals.items():
         size = mb(path.stat().st_size) if path.exists() else "-"
-        yield _cell(f"{'refused':7} {size:>9} {'-':>9}  {path.name}")
+        yield f"{'refused':7} {size:>9} {'-':>9}  {path.name}"
         yield from wrapped(f"  {str(error).removeprefix(f'{path.name}: ')}", indent=2)
-
-
-def _cell(row: str) -> str:
-    return row if len(row) <= WIDTH else f"{row[: WIDTH - 1]}…"
 
 
 def _cuts(given: Mapping[str, Any]) -> dict[str, Any]:
