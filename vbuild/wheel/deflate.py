@@ -46,7 +46,8 @@ _TRIED, _SIXTHS, _CLEAR = 4, (3, 1, 5), 0.002
 # how long a piece that is copied may be, and how much larger than what it replaces
 _LONGEST_COPIED, _MOST_COPIED = 3 << 21, 1.005
 # places of a file that an estimate looks at, bytes at each, and from one to the next
-_SAMPLES, _SAMPLE, _GAP = 64, 1 << 15, 1 << 17
+_SAMPLES, _SAMPLE, _GAP = 128, 1 << 15, 1 << 17
+_GOLDEN = 0.618034
 
 _Key = tuple[bool, bool, int, tuple[int, int, int] | bytes]
 
@@ -187,7 +188,9 @@ def estimate_packed(file: EditedFile) -> int:
         return len(deflate.deflate_compress(bytes(file), _LEVEL))
     step = max(file.size // _SAMPLES, _GAP)
     packed = plain = 0
-    for start in range(0, file.size, step):
+    for number, first in enumerate(range(0, file.size, step)):
+        # of large files at uneven distances: they have what repeats
+        start = min(first + int(number * _GOLDEN % 1 * (step - _GAP)), file.size - _SAMPLE)
         window, sample = file.read(max(start - WINDOW, 0), start), file.read(start, start + _SAMPLE)
         sizes = (len(deflate.deflate_compress(data, _LEVEL)) for data in (window + sample, window))
         packed += next(sizes) - next(sizes)
