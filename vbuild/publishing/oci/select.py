@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from vbuild.errors import RepackageError, at
 from vbuild.hardware.machine import Machine
@@ -144,6 +144,10 @@ def _ranked(
     """The images, the best for *machine* first, each with whether it fits, and why."""
     here = _architecture(machine)
     document = _document([entry for entry in listed if entry.platform.architecture == here], annotations)
+    if machine.cpu and machine.cpu.machine == "aarch64" and machine.features("aarch64") is None:
+        # containers' runtimes take every version, installers' provider knows none above 8.4a
+        versions = ("aarch64", (("version", machine.cpu.supported_levels),))
+        machine = replace(machine, supported=(*machine.supported, versions))
     items = ranked(document, machine) if document else ()
     places = {item.variant.properties: (place, item) for place, item in enumerate(items)}
     rows = []
