@@ -165,6 +165,11 @@ def test_the_licence_is_what_metadata_says_and_where_its_texts_are(tmp_path: Pat
         ("License: MIT License\n Copyright (c) 2001 A\n", "MIT License"),
         ("License: UNKNOWN\nClassifier: License :: OSI Approved :: MIT License\n", "MIT License"),
         ("License: Copyright A\n", "not stated"),
+        (
+            "License: =====\n The Kiwi licensing terms\n =====\n Kiwi is licensed\n as BSD. And",
+            "Kiwi is licensed as BSD.",
+        ),
+        ("License: # Software License Agreement\n \n This is a contract. And\n", "This is a contract."),
         ("Classifier: License :: OSI Approved :: MIT License\n", "MIT License"),
     ],
 )

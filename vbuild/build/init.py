@@ -9,7 +9,7 @@
 
     vbuild init mmh3==5.3.1    writes mmh3.toml, with the sdist and its hash
     vbuild init FOLDER         [tool.vbuild] at the end of its pyproject.toml; NAME.toml if it has only a setup.py
-    vbuild init --check        says what is missing: Python and its headers, compilers, build requirements, headers
+    vbuild init --check        says what is missing: Python and its headers, compilers, build requirements
 
 A recipe that exists is never touched.
 """

@@ -46,10 +46,15 @@ _FORBIDS = tuple(
 )
 _PROPRIETARY = re.compile(r"\bproprietary\b", re.IGNORECASE)
 _METADATA = "METADATA"
-# of a sentence, a paragraph, or a heading over whose it is
-_END = re.compile(r"(?<=[.:;])\s+(?=(?-i:[A-Z]))|\n\s*\n|\n(?=\s*(?:copyright\b|\(c\)))", re.IGNORECASE)
+# of a sentence, a paragraph, a heading over whose it is, or one with a line under it
+_END = re.compile(
+    r"(?<=[.:;])\s+(?=(?-i:[A-Z]))|\n\s*\n|\n(?=\s*(?:copyright\b|\(c\)))|(?:^|\n)\s*[=*_~#-]{3,}\s*(?:\n|$)",
+    re.IGNORECASE,
+)
 _SAYS_NOTHING = re.compile(
-    r"[\W_]*(?:$|(?:portions )?(?:copyright\b|\(c\)|©)|all rights reserved|unknown$)", re.IGNORECASE
+    r"$|(?:portions )?(?:copyright\b|\(c\)|©)|all rights reserved|unknown$"
+    r"|(?:(?:end[- ]user|software) )*licen[cs]e(?: agreement)?[\W_]*$|(?:the )?(?:\w+ )?licensing terms$",
+    re.IGNORECASE,
 )
 # bytes of a text that is read, characters of a sentence that is shown
 _LARGEST = 1 << 24
@@ -121,7 +126,7 @@ class Licence(Struct, frozen=True):
     @property
     def _first_sentence(self) -> str:
         """The first sentence or heading of the text that says more than whose it is."""
-        sentences = (" ".join(sentence.split()) for sentence in _END.split(self.text or ""))
+        sentences = (" ".join(sentence.split()).lstrip("#*=-_ ") for sentence in _END.split(self.text or ""))
         first = next((sentence for sentence in sentences if not _SAYS_NOTHING.match(sentence)), "")
         return shorten(first, _SHOWN, placeholder=" …")
 
