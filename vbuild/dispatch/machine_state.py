@@ -80,8 +80,11 @@ class Stack:
 
     def differing(self, other: "Stack") -> list[int]:
         """The places here at which *other* has something else, or nothing."""
-        unshared = (part for number, part in self.parts.items() if other.parts.get(number) is not part)
-        return [place for part in unshared for place, here in part.items() if other.get(place) is not here]
+        differing = list[int]()
+        for number, part in self.parts.items():
+            if (theirs := other.parts.get(number, _NO_PART)) is not part:
+                differing += [place for place, here in part.items() if theirs.get(place) is not here]
+        return differing
 
     def get(self, place: int) -> _Kept | None:
         return self.parts.get(place >> _SHARED_PART, _NO_PART).get(place)
@@ -322,13 +325,13 @@ def _shown_by_number(one: Value, number: int, size: int, condition: int) -> int:
 
 def _registers() -> dict[int, tuple[int, int, int]]:
     """The general registers: number, size in bytes, and the bits below it."""
-    found = {}
+    registers = {}
     for name, register in vars(Register).items():
         # the stubs say enum, the values are plain integers
         if isinstance(register, int) and RegisterExt.is_gpr(register):  # type: ignore[arg-type]
             full, size = RegisterExt.full_register(register), RegisterExt.size(register)  # type: ignore[arg-type]
-            found[register] = (full - Register.RAX, size, 8 * (name in {"AH", "BH", "CH", "DH"}))
-    return found
+            registers[register] = (full - Register.RAX, size, 8 * (name in {"AH", "BH", "CH", "DH"}))
+    return registers
 
 
 GENERAL = _registers()
@@ -413,15 +416,15 @@ def remainders(start: int, size: int, value: Value, without: range) -> dict[int,
     """What is left of *size* bytes with *value* at *start* around the bytes *without*; None if it cannot be split."""
     if value is None or (value != 0 and (size > _WORD or any(map(tag, values.cases_of(value) or ())))):
         return None
-    found = {}
+    remainders = {}
     for low, high in ((start, min(without.start, start + size)), (max(without.stop, start), start + size)):
         at = low
         while at < high:
-            length = next(one for one in (8, 4, 2, 1) if at + one <= high and not (at - low) % one)
+            length = next(length for length in (8, 4, 2, 1) if at + length <= high and not (at - low) % length)
             part = 0 if value == 0 else values.truncated(values.shifted(value, 8 * (at - start), "shr", 8), length)
-            found[at] = (length, part)
+            remainders[at] = (length, part)
             at += length
-    return found
+    return remainders
 
 
 def split_like(stack: Stack, other: Stack) -> Iterator[int]:
