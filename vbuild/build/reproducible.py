@@ -144,7 +144,9 @@ def _why(data: Buffer, patterns: Iterable[tuple[re.Pattern[bytes], str]], source
 
 def _gpu_code(library: memoryview) -> Iterator[bytes]:
     try:
-        entries = [entry for one in device_code(ElfImage.parse(library)).containers for entry in one.entries]
+        entries = [
+            entry for container in device_code(ElfImage.parse(library)).containers for entry in container.entries
+        ]
     except BinaryError:
         return
     for entry in entries:

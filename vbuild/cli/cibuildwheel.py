@@ -34,7 +34,7 @@ def cibuildwheel(
 
     labels = [label.strip() for text in variants for label in text.split(",")]
     if dry_run:
-        runs = verb.planned(arguments, variants=labels)
+        runs = verb.foreseen_runs(arguments, variants=labels)
         terminal.show(None, run_lines(runs))
         return
     if folder is None:

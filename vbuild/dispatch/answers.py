@@ -297,15 +297,19 @@ class Answers:
             self._telling_functions.add(piece.address)
             module = self.program.module(piece.address)
             place = piece.address - module.base
-            near = (one for one in module.pieces_near(piece) if piece.address in self.questions.targets(one))
+            near = (other for other in module.pieces_near(piece) if piece.address in self.questions.targets(other))
             places = [
                 place,
-                *(one for one in module.places_of(place, place + 1) if self.variables.keeps_pointer(module.base + one)),
+                *(
+                    slot
+                    for slot in module.places_of(place, place + 1)
+                    if self.variables.keeps_pointer(module.base + slot)
+                ),
             ]
             # who calls it by a variable that always points at it
             self.variables.telling_places.update(module.base + one for one in places[1:])
             users = (user for one in places for user in self.questions.users(module, range(one, one + 1)))
-            self.work.spread.update((one.address, one) for one in (*near, *users))
+            self.work.spread.update((user.address, user) for user in (*near, *users))
 
     def _give_up(self, piece: Piece) -> None:
         self.work.given_up.add(piece.address)
@@ -335,7 +339,7 @@ class Answers:
         if self._telling_functions.isdisjoint(targets) and self.variables.telling_places.isdisjoint(targets):
             # code above the level may tell a function to use such code, too
             functions = [self.program.module(target).piece(target) for target in targets] if self.above(piece) else []
-            if not any(one and self._is_choosing(one) and not self.above(one) for one in functions):
+            if not any(function and self._is_choosing(function) and not self.above(function) for function in functions):
                 return False
         self.work.aware.add(piece.address)
         return True

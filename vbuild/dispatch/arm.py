@@ -271,15 +271,15 @@ class Row:
 
 
 def _groups() -> tuple[tuple[Row, ...], ...]:
-    found = []
+    groups = []
     for block in _TABLE.strip().split("\n\n"):
         rows = []
         for line in block.splitlines():
             mask, value, names, text = line.split(maxsplit=3)
             features = frozenset(names.split(",")) - {_BASELINE}
             rows.append(Row(int(mask, 16), int(value, 16), features, text))
-        found.append(tuple(rows))
-    return tuple(found)
+        groups.append(tuple(rows))
+    return tuple(groups)
 
 
 GROUPS = _groups()
@@ -317,10 +317,10 @@ def suspects() -> list[int]:
 @cache
 def _tables() -> tuple[tuple[bytes, ...], ...]:
     """Tables to translate each lane with, for eight groups at a time: a bit stays where the group has such a byte."""
-    found = []
+    tables = []
     for start in range(0, len(GROUPS), 8):
         part = GROUPS[start : start + 8]
-        found.append(
+        tables.append(
             tuple(
                 bytes(
                     sum(1 << number for number, rows in enumerate(part) if any(row.allows(lane, byte) for row in rows))
@@ -329,7 +329,7 @@ def _tables() -> tuple[tuple[bytes, ...], ...]:
                 for lane in range(_LANES)
             )
         )
-    return tuple(found)
+    return tuple(tables)
 
 
 def telling_words(code: CodeSection) -> Iterator[tuple[int, int]]:
@@ -380,14 +380,14 @@ class ArmRegion(RegionIsa):
     def uses(self, features: Iterable[str]) -> tuple[FeatureUse, ...]:
         code = CodeSection("", self.region.address, self.region.data)
         missing = set(features)
-        found = []
+        uses = []
         for address, word in telling_words(code):
             for feature in sorted(missing & needed_by(word)):
                 missing.remove(feature)
-                found.append(FeatureUse(feature, address, text_of(word)))
+                uses.append(FeatureUse(feature, address, text_of(word)))
             if not missing:
                 break
-        return tuple(found)
+        return tuple(uses)
 
 
 def scan(elf: CodeFile) -> Isa:

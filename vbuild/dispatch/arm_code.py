@@ -287,7 +287,7 @@ class ArmModule(Module):
 
     @cached_property
     def _jumps(self) -> list[tuple[int, int]]:
-        found = []
+        jumps = []
         for code in self._stubs:
             place = 0
             points = self._points(code.address, code.end)
@@ -296,9 +296,9 @@ class ArmModule(Module):
                 if word & 0xFFC0001E == 0xF9400010:  # to x17, or to x16 on macOS
                     place = points.get(address, 0)
                 elif word & 0xFEFFFC00 == 0xD61F0000 and place:
-                    found.append((address, place))
+                    jumps.append((address, place))
                     place = 0
-        return found
+        return jumps
 
     def is_taken(self, site: int) -> bool:
         """Whether the instruction at *site* only makes an address."""
@@ -351,11 +351,11 @@ class ArmModule(Module):
 
     @cached_property
     def references(self) -> list[int]:
-        found = [(one & _LOW) << _HIGH | one >> _HIGH for one in self._pointing[0]]
+        references = [(pointing & _LOW) << _HIGH | pointing >> _HIGH for pointing in self._pointing[0]]
         for code in self.elf.code:
-            found += self._branches(code)
-        found.sort()
-        return found
+            references += self._branches(code)
+        references.sort()
+        return references
 
     def _branches(self, code: CodeSection) -> Iterator[int]:
         """Branches that seem to leave their function, as in `references`."""
@@ -379,21 +379,21 @@ class ArmModule(Module):
         words = words_of(data)
         tops = data[3 : _WORD * len(words) : _WORD]
         # words that are not instructions have few first bytes
-        ends = (one.start() for one in _SUSPECT.finditer(tops))
+        ends = (match.start() for match in _SUSPECT.finditer(tops))
         stop = next((at for at in ends if not is_instruction(words[at])), len(words))
-        found = []
+        shape = []
         for match in _BRANCHES.finditer(tops, 0, stop):
             flow, target = flow_of(words[match.start()], start + _WORD * match.start())
             if target and not start <= target < end:
-                found.append(Reference(base + target, flow, is_branch=True, is_comparing=False))
-        found += (
+                shape.append(Reference(base + target, flow, is_branch=True, is_comparing=False))
+        shape += (
             Reference(base + target, FlowControl.NEXT, is_branch=False, is_comparing=False)
             for target in self._points(start, start + _WORD * stop).values()
             if target and not start <= target < end
         )
         last = next((at for at in range(stop - 1, -1, -1) if words[at] not in {_NOP, 0}), None)
         falls_through = last is not None and flow_of(words[last], 0)[0] not in ENDS
-        return Shape(tuple(found), falls_through, is_whole=stop == len(words))
+        return Shape(tuple(shape), falls_through, is_whole=stop == len(words))
 
     @cached_property
     def _called(self) -> set[int]:
@@ -417,21 +417,21 @@ class ArmModule(Module):
 
         No tuples: a large library has millions.
         """
-        found, made = list[int](), set[int]()
+        pointing, made = list[int](), set[int]()
         for code in self.elf.code:
             for site, target, is_address in self._pointing_in(code):
                 if target >= 0:
-                    found.append(site << _HIGH | target)
+                    pointing.append(site << _HIGH | target)
                     if is_address:
                         made.add(target)
         # what one site may point at stays in order: the nearest page is the last
-        found.sort(key=lambda one: one >> _HIGH)
-        return found, made
+        pointing.sort(key=lambda one: one >> _HIGH)
+        return pointing, made
 
     def _points(self, start: int, stop: int) -> dict[int, int]:
-        found, _ = self._pointing
-        low = bisect_left(found, start << _HIGH)
-        return {one >> _HIGH: one & _LOW for one in found[low : bisect_left(found, stop << _HIGH, low)]}
+        points, _ = self._pointing
+        low = bisect_left(points, start << _HIGH)
+        return {one >> _HIGH: one & _LOW for one in points[low : bisect_left(points, stop << _HIGH, low)]}
 
     def _pointing_in(self, code: CodeSection) -> Iterator[tuple[int, int, bool]]:
         """Each instruction in *code* that points somewhere, the target, and whether it makes an address of it."""

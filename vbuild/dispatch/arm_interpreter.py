@@ -554,15 +554,15 @@ class ArmInterpreter(Interpreter):
             destination = self._program.destination(operation.target)
             return [] if destination is None else [(destination, 0)]
         cases = values.cases_of(register_of(operation.instruction.code >> 5 & 0x1F, state)) or {}
-        found: list[tuple[int | str, int]] = []
+        targets: list[tuple[int | str, int]] = []
         for number, facts in cases.items():
             if tag(number) == tag(IMPORTS):
                 index, offset = divmod(number - IMPORTS, _SPACE)
                 if not offset:
-                    found.append((self._program.names[index], facts))
+                    targets.append((self._program.names[index], facts))
             elif 0 < tag(number) <= len(self._program.modules):
-                found.append((number, facts))
-        return found if len(found) == len(cases) else []
+                targets.append((number, facts))
+        return targets if len(targets) == len(cases) else []
 
     def _imported(self, name: str, state: State) -> list[State]:
         kind = state.registers[0]

@@ -130,10 +130,12 @@ class ArmWriters(Writers):
         assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine
         place = address - module.base
         return any(
-            one.flow_control != FlowControl.CALL or not module.spares(one.next_ip, register, _ANYWHERE, _RESULTS)
+            instruction.flow_control != FlowControl.CALL
+            or not module.spares(instruction.next_ip, register, _ANYWHERE, _RESULTS)
             for user in self._questions.users(module, range(place, place + 1))
-            for one in module.instructions(user)
-            if one.near_branch_target and self.program.destination(module.base + one.near_branch_target) == address
+            for instruction in module.instructions(user)
+            if instruction.near_branch_target
+            and self.program.destination(module.base + instruction.near_branch_target) == address
         )
 
     def writers_of(self, module: Module, table: range, starts: range) -> Iterator[Piece]:

@@ -67,10 +67,10 @@ class Conditions:
             return (None,)
         if target in ENDLESS:
             return (None,)
-        found = [instruction.next_ip] if flow in _GO_ON else []
+        following = [instruction.next_ip] if flow in _GO_ON else []
         if flow in _BRANCHES:
-            found.append(instruction.near_branch_target)
-        return tuple(map(numbers.get, found)) or (None,)
+            following.append(instruction.near_branch_target)
+        return tuple(map(numbers.get, following)) or (None,)
 
     def destination(self, instruction: Instruction) -> int | str | None:
         """Where the call or jump *instruction* always leads; else None."""
@@ -103,10 +103,10 @@ class Conditions:
     def _is_handed_out(self, number: int) -> bool:
         """Whether the register that instruction *number* writes is an argument of an import's call."""
         register = general(self.instructions[number].op0_register)
-        for one in self.instructions[number + 1 :]:
-            if one.flow_control != FlowControl.NEXT:
-                return register in self._convention.arguments and isinstance(self.destination(one), str)
-            if register in self._written_by(one):
+        for instruction in self.instructions[number + 1 :]:
+            if instruction.flow_control != FlowControl.NEXT:
+                return register in self._convention.arguments and isinstance(self.destination(instruction), str)
+            if register in self._written_by(instruction):
                 return False
         return False
 
@@ -146,9 +146,9 @@ class Conditions:
 
     @cached_property
     def _starts(self) -> list[int]:
-        found = {0, *(number + 1 for number in self._turns)}
-        found.update(target for following in self._turns.values() for target in following if target is not None)
-        return sorted(found - {len(self.instructions)})
+        starts = {0, *(number + 1 for number in self._turns)}
+        starts.update(target for following in self._turns.values() for target in following if target is not None)
+        return sorted(starts - {len(self.instructions)})
 
     @cached_property
     def _block_of(self) -> list[int]:
@@ -172,7 +172,7 @@ class Conditions:
         ends = [end - 1 for end in (*starts[1:], len(self.instructions))]
         following = [self._turns.get(end, (end + 1,)) for end in ends]
         # what nothing leads to is padding, or handles errors, but where a jump may lead anywhere
-        if not any(one.flow_control == FlowControl.INDIRECT_BRANCH for one in self.instructions):
+        if not any(instruction.flow_control == FlowControl.INDIRECT_BRANCH for instruction in self.instructions):
             waiting, entered = [0], {0}
             while waiting:
                 after = following[self._block_of[waiting.pop()]]
@@ -180,12 +180,12 @@ class Conditions:
                 entered |= new
                 waiting += new
             following = [after if start in entered else () for start, after in zip(starts, following, strict=True)]
-        found: dict[int, list[int]] = {start: [] for start in starts}
+        leading: dict[int, list[int]] = {start: [] for start in starts}
         for end, after in zip(ends, following, strict=True):
             for target in after:
                 if target is not None:
-                    found[target].append(end)
-        return found
+                    leading[target].append(end)
+        return leading
 
     @cached_property
     def _ways(self) -> tuple[list[int], list[list[int]]]:
@@ -232,9 +232,9 @@ class Conditions:
                 sources = [what] if is_kept else self._made_of(before, what)
                 if sources is None:
                     return None
-                new = {(before, source) for source in sources} - seen
+                new = [(before, source) for source in sources if (before, source) not in seen]
                 waiting += new
-                seen |= new
+                seen.update(new)
         return frozenset(found)
 
     def _written_at(self, number: int) -> frozenset[int]:
@@ -252,35 +252,41 @@ class Conditions:
             return [] if what == RAX and isinstance(target, str) and target not in _ASKERS else None
         return self._read_by(one, keeps=what if _keeps_some(one, what) else None)
 
-    def _written_by(self, one: Instruction) -> frozenset[int]:
-        if one.flow_control in CALLS:
-            target = self.destination(one)
+    def _written_by(self, instruction: Instruction) -> frozenset[int]:
+        if instruction.flow_control in CALLS:
+            target = self.destination(instruction)
             changed = self._convention.lost
             if isinstance(target, int) and target < LEAVES:
                 changed = self._references.registers(target).changed
             return frozenset({*changed, RAX, _FLAGS})
-        numbers = (general(used.register) for used in _used(one) if used.access in WRITES)
-        flags = {_FLAGS} if one.rflags_modified else set[int]()
+        numbers = (general(used.register) for used in _used(instruction) if used.access in WRITES)
+        flags = {_FLAGS} if instruction.rflags_modified else set[int]()
         return frozenset(flags | {number for number in numbers if number is not None})
 
-    def _read_by(self, one: Instruction, keeps: int | None) -> list[int | _Slot] | None:
-        if one.mnemonic in _SPECIAL:
+    def _read_by(self, instruction: Instruction, keeps: int | None) -> list[int | _Slot] | None:
+        if instruction.mnemonic in _SPECIAL:
             return None
-        if one.mnemonic in _CLEARED and one.op1_kind == OpKind.REGISTER and one.op0_register == one.op1_register:
+        if (
+            instruction.mnemonic in _CLEARED
+            and instruction.op1_kind == OpKind.REGISTER
+            and instruction.op0_register == instruction.op1_register
+        ):
             return []
         found: list[int | _Slot] = [] if keeps is None else [keeps]
-        if one.rflags_read:
+        if instruction.rflags_read:
             found.append(_FLAGS)
-        info = INFO.info(one)
+        info = INFO.info(instruction)
         is_loaded = any(each.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS} for each in info.used_memory())
         if is_loaded:
-            slot = self._slot(one)
+            slot = self._slot(instruction)
             if slot is not None:
                 found.append(slot)
-            elif not (one.is_ip_rel_memory_operand and self._module.is_constant(one.ip_rel_memory_address)):
-                self.reads_memory |= not one.is_ip_rel_memory_operand
+            elif not (
+                instruction.is_ip_rel_memory_operand and self._module.is_constant(instruction.ip_rel_memory_address)
+            ):
+                self.reads_memory |= not instruction.is_ip_rel_memory_operand
                 return None
-        for each in _used(one):
+        for each in _used(instruction):
             number = general(each.register)
             if each.access == OpAccess.WRITE or (is_loaded and number == _FRAME):
                 continue
@@ -291,34 +297,36 @@ class Conditions:
 
     # places on the stack, as code has them that is not optimised
 
-    def _slot(self, one: Instruction) -> _Slot | None:
-        if one.memory_base != Register.RBP or one.memory_index != Register.NONE or not self._has_frame:
+    def _slot(self, instruction: Instruction) -> _Slot | None:
+        if instruction.memory_base != Register.RBP or instruction.memory_index != Register.NONE or not self._has_frame:
             return None
-        displacement = one.memory_displacement - (one.memory_displacement >> 63 << 64)
-        return (displacement, int(MemorySizeExt.size(one.memory_size))) if displacement < 0 else None
+        displacement = instruction.memory_displacement - (instruction.memory_displacement >> 63 << 64)
+        return (displacement, int(MemorySizeExt.size(instruction.memory_size))) if displacement < 0 else None
 
     @cached_property
     def _has_frame(self) -> bool:
         return any(
-            one.mnemonic == Mnemonic.MOV and one.op0_register == Register.RBP and one.op1_register == Register.RSP
-            for one in self.instructions[:8]
+            instruction.mnemonic == Mnemonic.MOV
+            and instruction.op0_register == Register.RBP
+            and instruction.op1_register == Register.RSP
+            for instruction in self.instructions[:8]
         )
 
-    def _made_in_slot(self, one: Instruction, slot: _Slot) -> list[int | _Slot] | None:
-        own = self._slot(one)
+    def _made_in_slot(self, instruction: Instruction, slot: _Slot) -> list[int | _Slot] | None:
+        own = self._slot(instruction)
         if own is None or own[0] >= slot[0] + slot[1] or slot[0] >= own[0] + max(own[1], 1):
-            is_pointer = own is not None and own[0] <= slot[0] and one.mnemonic == Mnemonic.LEA
+            is_pointer = own is not None and own[0] <= slot[0] and instruction.mnemonic == Mnemonic.LEA
             return None if is_pointer else [slot]
-        if one.mnemonic == Mnemonic.LEA:
+        if instruction.mnemonic == Mnemonic.LEA:
             return None
-        accesses = {each.access for each in INFO.info(one).used_memory()}
+        accesses = {each.access for each in INFO.info(instruction).used_memory()}
         if accesses.isdisjoint(WRITES):
             return [slot]
-        if own != slot or one.mnemonic not in _TO_SLOT:
+        if own != slot or instruction.mnemonic not in _TO_SLOT:
             return None
-        found: list[int | _Slot] = [] if one.mnemonic == Mnemonic.MOV else [slot]
-        if one.op1_kind == OpKind.REGISTER:
-            number = general(one.op1_register)
+        found: list[int | _Slot] = [] if instruction.mnemonic == Mnemonic.MOV else [slot]
+        if instruction.op1_kind == OpKind.REGISTER:
+            number = general(instruction.op1_register)
             return None if number is None else [*found, number]
         return found
 
@@ -331,8 +339,8 @@ def _keeps_some(instruction: Instruction, register: int) -> bool:
     if register == _FLAGS:
         return False
     return any(
-        general(one.register) == register
-        and (one.access != OpAccess.WRITE or GENERAL[one.register][1] < _HALF)
-        and one.access in WRITES
-        for one in _used(instruction)
+        general(use.register) == register
+        and (use.access != OpAccess.WRITE or GENERAL[use.register][1] < _HALF)
+        and use.access in WRITES
+        for use in _used(instruction)
     )

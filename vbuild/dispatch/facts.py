@@ -92,10 +92,10 @@ _SOLD: dict[str, tuple[str, ...]] = {
 
 def features(names: Iterable[str]) -> int:
     """Those that no instruction needs are left out."""
-    found = 0
+    features = 0
     for name in names:
-        found |= _BITS.get(name, 0)
-    return found
+        features |= _BITS.get(name, 0)
+    return features
 
 
 def facts_of(features: int) -> int:

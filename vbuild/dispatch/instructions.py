@@ -71,9 +71,9 @@ def take_apart(operation: Operation) -> None:
     operation.operands = operands = _operands(operation.module, instruction)
     operation.mnemonic = kind = instruction.mnemonic
     operation.condition = instruction.condition_code
-    if any(one.is_memory for one in operands):
+    if any(operand.is_memory for operand in operands):
         operation.memory = _memory_of(operation.module, instruction)
-    registers = [one.register for one in operands[:_BOTH] if one.register]
+    registers = [operand.register for operand in operands[:_BOTH] if operand.register]
     operation.is_twice = len(registers) == _BOTH and registers[0] == registers[1]
     if kind in _FOLLOWED:
         operation.run = _FOLLOWED[kind]
@@ -86,19 +86,19 @@ def take_apart(operation: Operation) -> None:
 
 
 def _operands(module: Module, instruction: Instruction) -> tuple[Operand, ...]:
-    found: list[Operand] = []
+    operands: list[Operand] = []
     for index in range(instruction.op_count):
         kind = instruction.op_kind(index)
         if kind == OpKind.REGISTER:
-            found.append(_in_register(instruction.op_register(index)))
+            operands.append(_in_register(instruction.op_register(index)))
         elif kind == OpKind.MEMORY:
-            found.append(_in_memory(instruction.memory_size))
+            operands.append(_in_memory(instruction.memory_size))
         elif kind in _IMMEDIATES:
-            number = instruction.immediate(index) & ((1 << 8 * (found[0].size if found else _WORD)) - 1)
-            found.append(Operand(_WORD, immediate=_absolute(module, number)))
+            number = instruction.immediate(index) & ((1 << 8 * (operands[0].size if operands else _WORD)) - 1)
+            operands.append(Operand(_WORD, immediate=_absolute(module, number)))
         else:
-            found.append(_OTHER)
-    return tuple(found)
+            operands.append(_OTHER)
+    return tuple(operands)
 
 
 def _memory_of(module: Module, instruction: Instruction) -> Memory:

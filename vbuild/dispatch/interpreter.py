@@ -266,14 +266,14 @@ class Interpreter:
         instruction = module.instruction(address)
         number, is_joined = self._program.order(address)
         if instruction is None:
-            found = Operation(None, module, is_joined, number)
+            operation = Operation(None, module, is_joined, number)
         else:
             branch, following = instruction.near_branch_target, module.base + instruction.next_ip
             target = module.base + branch if branch else 0
-            found = Operation(instruction, module, is_joined, number, instruction.flow_control, following, target)
-            self._take_apart(found)
-        self._program.operations[address] = found
-        return found
+            operation = Operation(instruction, module, is_joined, number, instruction.flow_control, following, target)
+            self._take_apart(operation)
+        self._program.operations[address] = operation
+        return operation
 
     def _step(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
         """Run an instruction that may not go on to the next one; return where control goes, with the states there."""
@@ -439,12 +439,12 @@ class Interpreter:
     def _arguments(self, target: int, state: State, stack: int) -> list[Value]:
         """What a call of *target* hands over in registers, then on the stack from *stack* bytes up."""
         read = self._references.registers(target).arguments
-        found = [state.registers[number] if number in read else None for number in self._argument_registers]
+        arguments = [state.registers[number] if number in read else None for number in self._argument_registers]
         pointer = state.registers[self._pointer]
         words = self._references.registers(target).words
         places = range(pointer + stack, pointer + stack + 8 * words, 8) if isinstance(pointer, int) else ()
-        found += [loaded(state.stack, place, 8, self._machine.uneven) for place in places]
-        return [None if any(map(is_stack, values.cases_of(value) or ())) else value for value in found]
+        arguments += [loaded(state.stack, place, 8, self._machine.uneven) for place in places]
+        return [None if any(map(is_stack, values.cases_of(value) or ())) else value for value in arguments]
 
     def _not_followed(self, targets: Sequence[tuple[int | str, int]], state: State, stack: int) -> list[State]:
         """The state after a call of one of *targets*, known by a summary at most."""
@@ -458,8 +458,8 @@ class Interpreter:
         if functions and len(functions) == len(targets):
             used = [self._references.registers(target) for target in functions]
             # what is left in the others from before goes nowhere
-            read = tuple(number for number in read if any(number in one.arguments for one in used))
-            words = max(one.words for one in used)
+            read = tuple(number for number in read if any(number in registers.arguments for registers in used))
+            words = max(registers.words for registers in used)
         self._machine.hand_over(state, read, words, is_followed=is_followed)
         if len(targets) != 1 or not functions:
             self._machine.forget(state, None)

@@ -52,11 +52,11 @@ XGETBV: int = Code.XGETBV
 @cache
 def features_by_code() -> dict[int, frozenset[str]]:
     """The features, above the baseline, that each of iced-x86's instruction codes needs; codes without are left out."""
-    found = {INVALID: frozenset({UNKNOWN})}
+    features_by_code = {INVALID: frozenset({UNKNOWN})}
     for name, number in _CODES.items():
         if features := _features(name, number) - _OF_NO_LEVEL:
-            found[number] = features
-    return found
+            features_by_code[number] = features
+    return features_by_code
 
 
 def _features(name: str, number: int) -> frozenset[str]:
@@ -115,15 +115,15 @@ class RegionIsa:
 
     def uses(self, features: Iterable[str]) -> tuple[FeatureUse, ...]:
         missing = set(features)
-        found = []
+        uses = []
         formatter = Formatter(FormatterSyntax.INTEL)
         address, data = self.region.address, self.region.data
         for instruction in instructions_of(data, address):
             for feature in sorted(missing & features_by_code().get(instruction.code, frozenset())):
                 missing.remove(feature)
                 text = formatter.format(instruction) if instruction else described(data[instruction.ip - address :])
-                found.append(FeatureUse(feature, instruction.ip, text))
-        return tuple(found)
+                uses.append(FeatureUse(feature, instruction.ip, text))
+        return tuple(uses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +191,17 @@ def _decoded(pieces: Iterable[tuple[int, bytes]], *, has_tables: bool) -> list[_
     Outside Linux compilers put tables of jumps into functions.
     """
     telling = frozenset(features_by_code()) | {CPUID}
-    found = []
+    decoded = []
     for _, data in pieces:
         codes = set(map(_code_of, Decoder(_BITS, data)))
         if INVALID in codes:
             certain = telling.intersection(map(_code_of, instructions_of(data, 0, has_tables=has_tables)))
-            found.append(_Codes(certain, (telling & codes) - certain, is_broken=True))
+            decoded.append(_Codes(certain, (telling & codes) - certain, is_broken=True))
         elif telling.isdisjoint(codes):
-            found.append(_NOTHING)
+            decoded.append(_NOTHING)
         else:
-            found.append(_Codes(telling & codes))
-    return found
+            decoded.append(_Codes(telling & codes))
+    return decoded
 
 
 def is_function(symbol: Symbol | None) -> bool:

@@ -163,25 +163,25 @@ class Dispatch:
         _, isa = self._files[path]
         above = [(region, features) for region in isa.regions if (features := region.above(level, extras=self._extras))]
         allowed = [(region, features) for region, features in above if _is_allowed(path, region, allow)]
-        found = [Judged(region, features, Reason.ALLOWED) for region, features in allowed]
-        others = [one for one in above if one not in allowed]
+        judged = [Judged(region, features, Reason.ALLOWED) for region, features in allowed]
+        others = [pair for pair in above if pair not in allowed]
         module = self._modules.get(path)
         if module is None:
-            return (*found, *(Judged(region, features, None) for region, features in others))
+            return (*judged, *(Judged(region, features, None) for region, features in others))
         # where bytes outside functions are not code, only what is led to counts; compilers for other systems put
         # so many tables there that of what is understood nothing is judged
         sees_all = module.elf.system == "linux"
-        outside = (one for one in isa.regions if one.doubtful and not is_function(one.region.function))
-        suspects = [one for one in outside if not _is_allowed(path, one, allow)]
-        pieces = [piece for one in suspects for piece in module.pieces_in(one.region)]
-        pieces = [one for one in pieces if (sees_all and module.is_entered(one)) or module.is_unknown(one)]
+        outside = (region for region in isa.regions if region.doubtful and not is_function(region.region.function))
+        suspects = [region for region in outside if not _is_allowed(path, region, allow)]
+        pieces = [piece for region in suspects for piece in module.pieces_in(region.region)]
+        pieces = [piece for piece in pieces if (sees_all and module.is_entered(piece)) or module.is_unknown(piece)]
         if others or pieces:
             if level not in self._reaches:
                 self._reaches[level] = Reach(self._program, level, self._architecture, extras=self._extras)
             regions = [(piece, region) for region, _ in others for piece in module.pieces_in(region.region)]
             regions += ((piece, _isa_of(module, piece)) for piece in pieces)
-            found += _reached(module, self._reaches[level], regions, level, self._extras)
-        return tuple(sorted(found, key=lambda one: one.isa.region.address))
+            judged += _reached(module, self._reaches[level], regions, level, self._extras)
+        return tuple(sorted(judged, key=lambda one: one.isa.region.address))
 
 
 def _is_allowed(path: str, region: RegionIsa, allow: Sequence[re.Pattern[str]]) -> bool:
@@ -245,5 +245,7 @@ def _fingerprint(region: RegionIsa) -> bytes:
     if isinstance(region, arm.ArmRegion):
         data = without_addresses(region.region.data)
     else:
-        data = b"".join(one.code.to_bytes(2, "little") for one in instructions_of(region.region.data, 0))
+        data = b"".join(
+            instruction.code.to_bytes(2, "little") for instruction in instructions_of(region.region.data, 0)
+        )
     return blake2b(data, digest_size=16).digest()

@@ -146,18 +146,18 @@ class Machine:
     def address(self, memory: Memory, state: State) -> Value:
         if memory.fixed is not None or memory.is_of_thread:
             return memory.fixed
-        found: Value = memory.displacement
+        address: Value = memory.displacement
         if memory.base is not None:
-            found = values.total(state.registers[memory.base], found)
+            address = values.total(state.registers[memory.base], address)
         if memory.index is not None:
             scaled = values.shifted(state.registers[memory.index], memory.shift, "shl", 8)
-            before, found = found, values.total(found, scaled)
-            if values.cases_of(found) is None:
+            before, address = address, values.total(address, scaled)
+            if values.cases_of(address) is None:
                 # somewhere in a table; an argument may say where
                 self.asks |= self.world.leads_to_answer(before)
                 self.lose(before, state.facts, is_written=False)
                 self.lose(scaled, state.facts, is_written=False)
-        return found
+        return address
 
     def location(self, memory: Memory, state: State) -> Value:
         found = self.address(memory, state)
@@ -296,7 +296,7 @@ class Machine:
             return False
         at = 0
         while at < size:
-            length = next(one for one in (8, 4, 2, 1) if at + one <= size)
+            length = next(length for length in (8, 4, 2, 1) if at + length <= size)
             value = self.load(self.used_address(values.total(source, at)), length, state)
             self.store(self.used_address(values.total(to, at)), length, value, state)
             at += length
@@ -420,9 +420,9 @@ class Machine:
                 changed[place] = self._joined_place(place, other, one, address)
         if not changed:
             return first
-        found = first.copy()
-        found.update(changed)
-        return found
+        joined_stack = first.copy()
+        joined_stack.update(changed)
+        return joined_stack
 
     def _met(self, one: tuple[Value, int], other: tuple[Value, int], address: int, visits: int) -> Value:
         found = values.join(*one, *other)

@@ -177,7 +177,7 @@ class Module:
     @cached_property
     def pieces(self) -> list[Piece]:
         """The functions, and what lies between them, in order of address; the stubs of PLTs are left out."""
-        found: dict[int, Piece] = {}
+        pieces: dict[int, Piece] = {}
         for region in regions_of(self.elf):
             if self._is_stub(region.address):
                 continue
@@ -185,20 +185,22 @@ class Module:
             if region.function is None:
                 low = bisect_right(self._starts, start)
                 known = set(self._starts[low : bisect_left(self._starts, end, low)])
-                instructions = (one for one in self.decoded(start, region.data) if not self.is_padding(one))
+                instructions = (
+                    instruction for instruction in self.decoded(start, region.data) if not self.is_padding(instruction)
+                )
                 cuts = [start, *sorted((known | _cuts(instructions, known)) - {start}), end]
                 for low, high in pairwise(cuts):
-                    found[low] = Piece(self.base + low, self.base + high, None)
+                    pieces[low] = Piece(self.base + low, self.base + high, None)
             else:
-                found[start] = Piece(self.base + start, self.base + end, region.function)
-        return [piece for _, piece in sorted(found.items())]
+                pieces[start] = Piece(self.base + start, self.base + end, region.function)
+        return [piece for _, piece in sorted(pieces.items())]
 
     @cached_property
     def _starts(self) -> list[int]:
-        found = set(self.pointers.values()) | {address & _LOW for address in self.exports.values()}
-        found.update((self.elf.entry, *self.elf.called))
-        found.update(self._handled)
-        return sorted(found | self._called)
+        starts = set(self.pointers.values()) | {address & _LOW for address in self.exports.values()}
+        starts.update((self.elf.entry, *self.elf.called))
+        starts.update(self._handled)
+        return sorted(starts | self._called)
 
     def starts_in(self, start: int, stop: int) -> bool:
         index = bisect_left(self._starts, start)
@@ -217,7 +219,7 @@ class Module:
         return frozenset(
             piece.address
             for piece in pieces
-            if any(one.target - self.base in places for one in self.shape(piece).outward)
+            if any(reference.target - self.base in places for reference in self.shape(piece).outward)
         )
 
     @cached_property
@@ -273,14 +275,17 @@ class Module:
     @cached_property
     def _counted(self) -> list[int]:
         """The addresses, counted from the image's base, that code writes to by an index or takes."""
-        base, found = self.elf.image_base, []
+        base, addresses = self.elf.image_base, []
         for site in self.sites(base, base + 1) if base else ():
             piece = self.piece(self.base + site)
-            for one in self.instructions(piece) if piece else ():
-                is_written = one.op0_kind == OpKind.MEMORY and one.mnemonic not in {Mnemonic.CMP, Mnemonic.TEST}
-                if (is_written or one.mnemonic == Mnemonic.LEA) and one.memory_base in POINTERS:
-                    found.append(base + displacement_of(one))
-        return sorted(found)
+            for instruction in self.instructions(piece) if piece else ():
+                is_written = instruction.op0_kind == OpKind.MEMORY and instruction.mnemonic not in {
+                    Mnemonic.CMP,
+                    Mnemonic.TEST,
+                }
+                if (is_written or instruction.mnemonic == Mnemonic.LEA) and instruction.memory_base in POINTERS:
+                    addresses.append(base + displacement_of(instruction))
+        return sorted(addresses)
 
     def is_counted(self, addresses: range) -> bool:
         """Whether code may write to *addresses* of this file, or has one, as counted from the image's base."""
@@ -374,9 +379,9 @@ class Module:
             piece = self.piece(address)
             inside = range(address - self.base, piece.end - self.base) if piece else range(0)
             self._endless[address] = piece is not None and not any(
-                one.flow_control in {FlowControl.RETURN, FlowControl.INDIRECT_BRANCH}
-                or (one.flow_control in _JUMPS and one.near_branch_target not in inside)
-                for one in self.decoded(inside.start, self.bytes_at(inside.start, len(inside)))
+                instruction.flow_control in {FlowControl.RETURN, FlowControl.INDIRECT_BRANCH}
+                or (instruction.flow_control in _JUMPS and instruction.near_branch_target not in inside)
+                for instruction in self.decoded(inside.start, self.bytes_at(inside.start, len(inside)))
             )
         return self._endless[address]
 
@@ -390,13 +395,13 @@ class Module:
             return True
         users = {user for site in self.sites(start, start + 1) if (user := self.piece(self.base + site))}
         references = [
-            one
+            reference
             for user in users.union(self.pieces_near(piece)) - {piece}
             if is_function(user.symbol) or all(self.instructions(user))
-            for one in self.shape(user).outward
-            if one.target == piece.address
+            for reference in self.shape(user).outward
+            if reference.target == piece.address
         ]
-        is_led_to = any(one.is_branch for one in references)
+        is_led_to = any(reference.is_branch for reference in references)
         return is_led_to or (bool(references) and may_be_code(self.bytes_at(start, piece.end - piece.address), start))
 
     def is_unknown(self, piece: Piece) -> bool:
@@ -405,26 +410,28 @@ class Module:
 
     def needing(self, piece: Piece) -> Iterator[Instruction]:
         """Those `instructions` of *piece* that may need a feature, and others."""
-        found = list(self.instructions(piece))
-        if not all(found):
+        instructions = list(self.instructions(piece))
+        if not all(instructions):
             is_entered = self.is_entered(piece)
             # the end of a piece may be in the middle of an instruction, if it was guessed
-            found = [one for one in found if one or (is_entered and self.instruction(self.base + one.ip) is None)]
+            instructions = [
+                one for one in instructions if one or (is_entered and self.instruction(self.base + one.ip) is None)
+            ]
         # no step in Python for an instruction that needs nothing
-        return compress(found, map(by_code().get, map(_code_of, found)))
+        return compress(instructions, map(by_code().get, map(_code_of, instructions)))
 
     def shape(self, piece: Piece) -> Shape:
         """What points out of *piece*, and how it ends; those that were looked at last are kept."""
-        if (found := self._shapes.get(piece.address)) is None:
+        if (shape := self._shapes.get(piece.address)) is None:
             if len(self._shapes) >= _MOST_SHAPES:
                 self._shapes.clear()
-            found = self._shapes[piece.address] = self._shape(piece)
-        return found
+            shape = self._shapes[piece.address] = self._shape(piece)
+        return shape
 
     def _shape(self, piece: Piece) -> Shape:
         instructions = list(self.instructions(piece))
         start, end, base = piece.address - self.base, piece.end - self.base, self.base
-        found = []
+        shape = []
         # no step in Python for an instruction that points nowhere
         pointing = map(or_, map(_branch_of, instructions), map(_is_relative, instructions))
         for instruction in compress(instructions, pointing):
@@ -432,11 +439,11 @@ class Module:
             target = branch or instruction.ip_rel_memory_address
             if target and not start <= target < end:
                 is_comparing = not branch and self.is_comparing(instruction)
-                found.append(Reference(base + target, instruction.flow_control, branch != 0, is_comparing))
-        found += (Reference(handler, FlowControl.CALL, False, False) for handler in self.handlers_of(piece))  # noqa: FBT003
-        last = next((one for one in reversed(instructions) if not self.is_padding(one)), None)
+                shape.append(Reference(base + target, instruction.flow_control, branch != 0, is_comparing))
+        shape += (Reference(handler, FlowControl.CALL, False, False) for handler in self.handlers_of(piece))  # noqa: FBT003
+        last = next((instruction for instruction in reversed(instructions) if not self.is_padding(instruction)), None)
         is_whole = bool(instructions) and instructions[-1].next_ip >= end
-        return Shape(tuple(found), last is not None and last.flow_control not in ENDS, is_whole)
+        return Shape(tuple(shape), last is not None and last.flow_control not in ENDS, is_whole)
 
     @cached_property
     def exports(self) -> dict[str, int]:
@@ -455,25 +462,25 @@ class Module:
     def entries(self) -> frozenset[int]:
         """Where other code enters: what is exported, but of an extension module only what Python calls."""
         called = [address for name, address in self.exports.items() if name.startswith(MODULE_ENTRIES)]
-        found = set(called or (self.exports.values() if self.is_open else ()))
+        entries = set(called or (self.exports.values() if self.is_open else ()))
         # what many files may have is there for this one's own use
         symbols = (*self.elf.functions, *self.elf.objects)
         weak = {self.base + symbol.address for symbol in symbols if symbol.is_weak and symbol.is_exported}
-        found -= {address for address in weak if self.is_referred(address - self.base, address - self.base + 1)}
-        found -= {address for address in weak if address - self.base in self._pointed_set}
+        entries -= {address for address in weak if self.is_referred(address - self.base, address - self.base + 1)}
+        entries -= {address for address in weak if address - self.base in self._pointed_set}
         if self.elf.entry:
-            found.add(self.base + self.elf.entry)
-        found.update(self.base + address for address in self.elf.called)
-        found |= {self.base + symbol.address for symbol in self.elf.functions if symbol.is_resolver}
+            entries.add(self.base + self.elf.entry)
+        entries.update(self.base + address for address in self.elf.called)
+        entries |= {self.base + symbol.address for symbol in self.elf.functions if symbol.is_resolver}
         if self.elf.has_strange_handlers:
             # what nothing seems to lead to may handle errors
-            found |= {
+            entries |= {
                 self.base + function.address
                 for function in self.elf.functions
                 if not self.is_referred(function.address, function.end)
                 and not self.places_of(function.address, function.end)
             }
-        return frozenset(found)
+        return frozenset(entries)
 
     @cached_property
     def is_python_module(self) -> bool:
@@ -533,11 +540,11 @@ class Module:
 
     def table(self, address: int) -> range:
         """The addresses of the object that *address* of this file lies in, by symbols or references."""
-        if (found := self._tables.get(address)) is None:
+        if (table := self._tables.get(address)) is None:
             if len(self._tables) >= _MOST_KEPT:
                 self._tables.clear()
-            found = self._tables[address] = self._table(address)
-        return found
+            table = self._tables[address] = self._table(address)
+        return table
 
     def _table(self, address: int) -> range:
         if symbol := self.object_at(address):
@@ -604,7 +611,7 @@ def _cuts(instructions: Iterable[Instruction], known: set[int]) -> set[int]:
         is_end = flow in ENDS - {FlowControl.CALL, FlowControl.INDIRECT_CALL} and not is_newer(instruction)
         if flow in {FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH}:
             jumps.append((instruction.ip, instruction.near_branch_target, flow == FlowControl.CONDITIONAL_BRANCH))
-    found = set()
+    cuts = set()
     furthest, number = 0, 0
     for start in sorted(behind | known):
         while number < len(jumps) and jumps[number][0] < start:
@@ -616,8 +623,8 @@ def _cuts(instructions: Iterable[Instruction], known: set[int]) -> set[int]:
         if start in known:
             furthest = 0
         elif start > furthest:
-            found.add(start)
-    return found
+            cuts.add(start)
+    return cuts
 
 
 def _references(code: CodeSection, low: int, high: int, called: set[int]) -> list[int]:
@@ -630,13 +637,13 @@ def _references(code: CodeSection, low: int, high: int, called: set[int]) -> lis
     branch = rb"[\xe8\xe9]|\x0f[\x80-\x8f]"
     operand = rb"[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]"
     pattern = re.compile(rb"(?:" + branch + rb"|" + operand + rb")(?=..." + highest + rb")", re.DOTALL)
-    found = []
+    references = []
     data, address, unpack = code.data, code.address, _DISPLACEMENT.unpack_from
     for match in pattern.finditer(data):
         place = match.end()
         target = address + place + 4 + unpack(data, place)[0]
         if low <= target < high:
-            found.append(target << 40 | (address + place))
+            references.append(target << 40 | (address + place))
             if data[place - 1] == _CALL or (place > 1 and data[place - 2] == _LEA):
                 called.add(target)
-    return found
+    return references

@@ -39,20 +39,20 @@ class Program:
 
     @cached_property
     def _exports(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        exports: dict[str, int] = {}
         for module in self.modules:
             for name, address in module.exports.items():
                 # of several, nobody knows which the loader takes
-                found[name] = -1 if name in found and not name.startswith(MODULE_ENTRIES) else address
-        return found
+                exports[name] = -1 if name in exports and not name.startswith(MODULE_ENTRIES) else address
+        return exports
 
     @cached_property
     def _importers(self) -> dict[str, list[tuple[Module, int]]]:
-        found: dict[str, list[tuple[Module, int]]] = {}
+        importers: dict[str, list[tuple[Module, int]]] = {}
         for module in self.modules:
             for place, name in module.imports.items():
-                found.setdefault(name, []).append((module, place))
-        return found
+                importers.setdefault(name, []).append((module, place))
+        return importers
 
     def importers(self, module: Module, addresses: range) -> list[tuple[Module, int]]:
         """Where the loader puts what other files use of *addresses* of *module*, with these files."""
@@ -64,8 +64,8 @@ class Program:
 
     def resolved(self, name: str) -> int | None:
         """The address of what another file exports as *name*; None if no file or several do."""
-        found = self._exports.get(name)
-        return found if found is not None and found >= 0 else None
+        resolved = self._exports.get(name)
+        return resolved if resolved is not None and resolved >= 0 else None
 
     def behind(self, module: Module, place: int) -> int | str | None:
         """What the loader puts in *place*: an address, the name of an import from outside, or None for nothing."""

@@ -38,15 +38,15 @@ class Questions:
     @cached_property
     def models(self) -> dict[int, int]:
         """Where libgcc's variables are: an address of the program, and that in the space of the variable."""
-        found = {}
+        models = {}
         for module in self.program.modules:
             named = [(symbol, name) for symbol in module.elf.objects for name in symbol.names if name in _MODEL_WORDS]
             for symbol, name in named:
                 for offset in range(max(symbol.size, 16)):
-                    found[module.base + symbol.address + offset] = _MODEL_WORDS[name] + offset
+                    models[module.base + symbol.address + offset] = _MODEL_WORDS[name] + offset
             if not named:
-                found.update(_models_by_shape(module))
-        return found
+                models.update(_models_by_shape(module))
+        return models
 
     def _asking(self) -> Iterator[Piece]:
         for module in self.program.modules:
@@ -57,7 +57,7 @@ class Questions:
                 yield from (
                     piece
                     for piece in found.values()
-                    if any(one.mnemonic in _ASKS for one in module.instructions(piece))
+                    if any(instruction.mnemonic in _ASKS for instruction in module.instructions(piece))
                 )
             for place, name in module.imports.items():
                 if name in _MODEL_WORDS or name == "__x86_get_cpuid_feature_leaf":

@@ -63,18 +63,18 @@ class Uses:
     def _found_uses(self, piece: Piece) -> dict[int, int]:
         if self._answers.is_aware(piece) and (result := self._answers.result(piece)) is not None:
             return self._uses_when_run(piece, result)
-        found = {self._node(target): 0 for target in self._questions.targets(piece)}
+        uses = {self._node(target): 0 for target in self._questions.targets(piece)}
         module = self.program.module(piece.address)
         if module.shape(piece).falls_through and (after := module.piece(piece.end)):
-            found[after.address] = 0
-        return found
+            uses[after.address] = 0
+        return uses
 
     def _uses_when_run(self, piece: Piece, result: Interpreter) -> dict[int, int]:
-        found: dict[int, int] = {}
+        uses: dict[int, int] = {}
         for (_, target), facts in result.uses.items():
             node = self._node(target)
             if node != piece.address:
-                found[node] = found.get(node, EVERY) & facts
+                uses[node] = uses.get(node, EVERY) & facts
         # code of others that was followed
         for address, facts in result.ran.items():
             module = self.program.module(address)
@@ -82,16 +82,16 @@ class Uses:
                 continue
             instruction = module.instruction(address)
             if (instruction is None or module.needs(instruction)) and (other := module.piece(address)):
-                found[other.address] = found.get(other.address, EVERY) & facts
+                uses[other.address] = uses.get(other.address, EVERY) & facts
         handlers = self.program.module(piece.address).handlers_of(piece)
-        found.update((self._node(handler), 0) for handler in handlers)
-        return found
+        uses.update((self._node(handler), 0) for handler in handlers)
+        return uses
 
     def all_leading(self, above: Iterable[Piece]) -> set[int] | None:
         """The pieces from which calls and jumps seem to lead to those *above*; None for too many."""
         waiting = [piece.address for piece in above]
-        found = set(waiting)
-        most = len(found) + self._most
+        leading = set(waiting)
+        most = len(leading) + self._most
         while waiting:
             module = self.program.module(waiting[-1])
             piece = module.piece(waiting.pop())
@@ -99,18 +99,18 @@ class Uses:
                 continue
             users = self._questions.users(module, range(piece.address - module.base, piece.end - module.base))
             near = (
-                one
-                for one in module.pieces_near(piece)
-                if piece.address in self._questions.targets(one)
-                or (one.end == piece.address and module.shape(one).falls_through)
+                other
+                for other in module.pieces_near(piece)
+                if piece.address in self._questions.targets(other)
+                or (other.end == piece.address and module.shape(other).falls_through)
             )
             for user in chain(users, near):
-                if user.address not in found:
-                    found.add(user.address)
+                if user.address not in leading:
+                    leading.add(user.address)
                     waiting.append(user.address)
-                if len(found) > most:
+                if len(leading) > most:
                     return None
-        return found
+        return leading
 
     def uses_of(self, node: int) -> Mapping[int, int]:
         module = self.program.module(node)
@@ -122,12 +122,12 @@ class Uses:
 
     def all_roots(self) -> list[int]:
         """Where other code enters: all files' entries, and data that no code seems to point at."""
-        found: dict[int, None] = {}
+        roots: dict[int, None] = {}
         for module in self.program.modules:
-            found.update(dict.fromkeys(self._node(address) for address in module.entries))
+            roots.update(dict.fromkeys(self._node(address) for address in module.entries))
             tables = dict.fromkeys(module.base + module.table(place).start for place in module.pointers)
-            found.update(dict.fromkeys(table for table in tables if self._is_root(table)))
-        return list(found)
+            roots.update(dict.fromkeys(table for table in tables if self._is_root(table)))
+        return list(roots)
 
     def cone(self, start: Iterable[int]) -> tuple[dict[int, dict[int, int]], list[int], list[int]]:
         """All from which the code *start* is reached: each user's uses with their facts; entries; and the rest.
@@ -256,12 +256,12 @@ class Reach:
             return 0
         if not self._answers.is_aware(piece):
             return self._answers.above(piece)
-        found, most = 0, self._answers.above(piece)
+        need, most = 0, self._answers.above(piece)
         for _, needed in self._needs(piece):
-            found |= needed
-            if found == most:
+            need |= needed
+            if need == most:
                 break
-        return found
+        return need
 
     def questions_in(self, module: Module) -> list[Piece]:
         pieces = (piece for piece in self._questions.asking.values() if self.program.module(piece.address) is module)
@@ -372,7 +372,7 @@ class Reach:
         return None
 
     def _violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
-        needs = {one.address: self.own_need(one) for one in above}
+        needs = {piece.address: self.own_need(piece) for piece in above}
         own = {address: need for address, need in needs.items() if need}
         # what tests for itself: what it was run with may be forgotten when fields are looked at
         self._reached |= needs.keys() - own.keys()

@@ -88,9 +88,9 @@ class References:
                 return self._all_registers
             own, down = states[place]
             used = [
-                (number, one.access)
-                for one in INFO.info(instruction).used_registers()
-                if (number := general(one.register)) is not None
+                (number, use.access)
+                for use in INFO.info(instruction).used_registers()
+                if (number := general(use.register)) is not None
             ]
             read |= own & {number for number, access in used if access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS}}
             changed |= {number for number, access in used if access in WRITES}
@@ -162,12 +162,12 @@ class References:
     ) -> list[int] | None:
         """Where *instruction* of *piece* leads to with the *register*; None if it may read more of it than *size*."""
         module = self.program.module(piece.address)
-        used = [one for one in INFO.info(instruction).used_registers() if general(one.register) == register]
+        used = [use for use in INFO.info(instruction).used_registers() if general(use.register) == register]
         flow, branch = instruction.flow_control, instruction.near_branch_target
         is_read = any(
-            one.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS}
-            and GENERAL[one.register][1] + GENERAL[one.register][2] > size
-            for one in used
+            use.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS}
+            and GENERAL[use.register][1] + GENERAL[use.register][2] > size
+            for use in used
         )
         is_kept = register not in self._lost
         if flow == FlowControl.EXCEPTION:
@@ -186,7 +186,7 @@ class References:
                 return None
             if register in handed.changed:
                 return []
-        if any(one.access == OpAccess.WRITE and GENERAL[one.register][1] >= CLEARS_THE_REST for one in used):
+        if any(use.access == OpAccess.WRITE and GENERAL[use.register][1] >= CLEARS_THE_REST for use in used):
             return []
         found = [] if flow in ENDS else [module.base + instruction.next_ip]
         return [*found, module.base + branch] if branch and flow not in CALLS else found
@@ -203,21 +203,21 @@ class References:
             return None
         users = {user.address: user for user in self._questions.users(module, range(place, piece.end - module.base))}
         users.update((user.address, user) for user in module.pieces_near(piece))
-        found: dict[int, Piece] = {}
+        callers: dict[int, Piece] = {}
         for user in users.values():
             shape = module.shape(user)
-            sites = [one for one in shape.outward if self.program.destination(one.target) == address]
-            if any(not one.is_branch for one in sites) or (user.end == address and shape.falls_through):
+            sites = [reference for reference in shape.outward if self.program.destination(reference.target) == address]
+            if any(not site.is_branch for site in sites) or (user.end == address and shape.falls_through):
                 return None
-            if user is not piece and any(address < one.target < piece.end for one in shape.outward):
+            if user is not piece and any(address < reference.target < piece.end for reference in shape.outward):
                 # into the middle of it
                 return None
-            is_user = sites or any(one.target - module.base in slots for one in shape.outward)
+            is_user = sites or any(reference.target - module.base in slots for reference in shape.outward)
             if is_user and not self._is_dead(user):
-                found[user.address] = user
-                if len(found) > MOST_USERS:
+                callers[user.address] = user
+                if len(callers) > MOST_USERS:
                     return None
-        return found
+        return callers
 
     def _is_dead(self, piece: Piece, depth: int = 0) -> bool:
         """Whether nothing refers to *piece* but code that nothing leads to."""
@@ -236,9 +236,9 @@ class References:
             return False
         if self.program.importers(module, addresses):
             return False
-        users = {one.address: one for one in (*module.pieces_near(piece), *self._questions.users(module, addresses))}
+        users = {user.address: user for user in (*module.pieces_near(piece), *self._questions.users(module, addresses))}
         return all(
-            self._is_dead(one, depth + 1) for one in users.values() if one != piece and self._leads_to(one, piece)
+            self._is_dead(user, depth + 1) for user in users.values() if user != piece and self._leads_to(user, piece)
         )
 
     def _leads_to(self, user: Piece, piece: Piece) -> bool:
@@ -290,9 +290,9 @@ class References:
         """The pieces that refer to the function at *address*, and those near it, which need no reference to branch."""
         module = self.program.module(address)
         place = address - module.base
-        users = {one.address: one for one in self._questions.users(module, range(place, place + 1))}
+        users = {user.address: user for user in self._questions.users(module, range(place, place + 1))}
         if piece := module.piece(address):
-            users |= {one.address: one for one in module.pieces_near(piece) if one is not piece}
+            users |= {other.address: other for other in module.pieces_near(piece) if other is not piece}
         return users.values()
 
     def _uses_result(self, piece: Piece, address: int, register: int) -> bool:
@@ -302,7 +302,7 @@ class References:
         for instruction in module.instructions(piece):
             if is_returned:
                 used = [
-                    one.access for one in INFO.info(instruction).used_registers() if general(one.register) == register
+                    use.access for use in INFO.info(instruction).used_registers() if general(use.register) == register
                 ]
                 is_end = instruction.flow_control == FlowControl.RETURN and register == RAX
                 if is_end or any(access != OpAccess.WRITE for access in used):

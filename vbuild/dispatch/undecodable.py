@@ -115,7 +115,7 @@ def instructions_of(
     start = next(instruction.ip for instruction in instructions if not instruction)
     behind = list(_in_line(data, address, start - address))
     if has_tables or not (behind[-1] or is_newer(behind[-1])):
-        behind = [one for one in _reached(data, address, is_endless)[0] if one.ip >= start]
+        behind = [instruction for instruction in _reached(data, address, is_endless)[0] if instruction.ip >= start]
     # otherwise all is code: what nothing jumps to is reached through tables, or handles errors
     return chain(takewhile(bool, instructions), behind)
 

@@ -248,14 +248,14 @@ def combined(operation: Callable[[int, int], int | None], one: Value, other: Val
     first, second = cases_of(one), cases_of(other)
     if first is None or second is None or len(first) * len(second) > _MOST_PAIRS:
         return lossy(one, other)
-    found: dict[int, int] = {}
+    combined: dict[int, int] = {}
     for a, a_facts in first.items():
         for b, b_facts in second.items():
             result = operation(a, b)
             if result is None:
                 return lossy(one, other)
-            found[result] = found.get(result, EVERY) & (a_facts | b_facts)
-    return choice(found)
+            combined[result] = combined.get(result, EVERY) & (a_facts | b_facts)
+    return choice(combined)
 
 
 def add(a: int, b: int) -> int | None:

@@ -128,10 +128,12 @@ class Objects:
         if address not in self._is_making:
             piece = self.program.module(address).piece(address)
             self._is_making[address] = self.is_short(address) and any(
-                self.program.destination(one.target) in ALLOCATORS
-                or self.program.behind(self.program.module(address), one.target - self.program.module(address).base)
+                self.program.destination(reference.target) in ALLOCATORS
+                or self.program.behind(
+                    self.program.module(address), reference.target - self.program.module(address).base
+                )
                 in ALLOCATORS
-                for one in (self.program.module(address).shape(piece).outward if piece else ())
+                for reference in (self.program.module(address).shape(piece).outward if piece else ())
             )
         return self._is_making[address]
 
@@ -432,9 +434,9 @@ class Variables:
         for target in places:
             self.telling_places.add(module.base + target)
         self._work.spread.update(
-            (one.address, one)
+            (user.address, user)
             for target in sorted(places)
-            for one in self._questions.users(module, range(target, target + 1))
+            for user in self._questions.users(module, range(target, target + 1))
         )
 
     def _never_written(self, key: Key) -> Value:

@@ -157,7 +157,7 @@ def _of_two(kind: int, first: Lanes, second: Lanes) -> Lanes:
 
 def _move_scalar(machine: Machine, operation: Operation, state: State) -> bool:
     operands = operation.operands
-    if len(operands) != _LOW or not all(one.register or one.is_memory for one in operands):
+    if len(operands) != _LOW or not all(operand.register or operand.is_memory for operand in operands):
         # the string instruction of that name, or one that merges
         return False
     size = 4 if operation.mnemonic in _FOUR_BYTES else _LANE

@@ -103,7 +103,7 @@ class Writers:
             if instruction.flow_control == FlowControl.CALL:
                 return self.program.destination(module.base + instruction.near_branch_target)
             used = INFO.info(instruction).used_registers()
-            if instruction.flow_control != FlowControl.NEXT or any(general(one.register) == register for one in used):
+            if instruction.flow_control != FlowControl.NEXT or any(general(use.register) == register for use in used):
                 return None
             place = module.base + instruction.next_ip
         return None
@@ -237,14 +237,14 @@ class Writers:
             instruction = module.instruction(module.base + place)
             if instruction is None or len(seen) > MOST_SEEN:
                 return False
-            used = [one for one in INFO.info(instruction).used_registers() if general(one.register) == register]
-            is_changed = any(one.access in WRITES and GENERAL[one.register][1] < _HALF for one in used)
+            used = [use for use in INFO.info(instruction).used_registers() if general(use.register) == register]
+            is_changed = any(use.access in WRITES and GENERAL[use.register][1] < _HALF for use in used)
             copy = _copied_to(instruction, register)
             if is_changed or (used and copy is None and not _only_reads(instruction, register)):
                 return False
             if copy is not None:
                 waiting.append((instruction.next_ip, copy))
-            if not any(one.access in WRITES for one in used):
+            if not any(use.access in WRITES for use in used):
                 following = self._following(module, piece, instruction, register)
                 if following is None:
                     return False
@@ -326,8 +326,10 @@ def _counts_back(module: Module, piece: Piece, instruction: Instruction, places:
     """
     end, register = instruction.ip_rel_memory_address, general(instruction.op0_register)
     return any(
-        one.mnemonic == Mnemonic.LEA and general(one.memory_base) == register and end + displacement_of(one) in places
-        for one in module.instructions(piece)
+        instruction.mnemonic == Mnemonic.LEA
+        and general(instruction.memory_base) == register
+        and end + displacement_of(instruction) in places
+        for instruction in module.instructions(piece)
     )
 
 
@@ -350,8 +352,8 @@ def _held_behind(  # noqa: C901, PLR0911  # one for each kind of use
     if instruction.is_string_instruction and what == _TO:
         return None
     kept: list[tuple[int | tuple[int, int], int]] = [(what, 0)]
-    used = [one for one in INFO.info(instruction).used_registers() if general(one.register) == what]
-    is_changed = any(one.access in WRITES for one in used)
+    used = [use for use in INFO.info(instruction).used_registers() if general(use.register) == what]
+    is_changed = any(use.access in WRITES for use in used)
     if general(base) == what and instruction.mnemonic == Mnemonic.LEA:
         to = general(instruction.op0_register)
         if instruction.memory_index in GENERAL or to is None:

@@ -332,8 +332,8 @@ def problems(folder: Path) -> Iterator[Finding]:
         yield _problem(PublishRule.LABELS, folder.resolve().name, str(error))
         return
     if labels and not (folder / "index.html").is_file():
-        what = "is missing; expected the page that lists which index is for which machines"
-        yield _problem(PublishRule.INDEX, "index.html", what)
+        fault = "is missing; expected the page that lists which index is for which machines"
+        yield _problem(PublishRule.INDEX, "index.html", fault)
     for index_folder in index_folders:
         for problem in _place(index_folder, labels):
             yield structs.replace(problem, places=tuple(f"{index_folder.name}/{file}" for file in problem.places))
@@ -359,8 +359,8 @@ def _checked_index(wheels: Sequence[OfferedWheel], label: str, labels: Sequence[
             yield _problem(PublishRule.VARIANT, wheel.path.name, _LABELLED)
         if not _ends(wheel.name.version, label):
             if _release(wheel) in own:
-                what = f"is not +{local_part(label)}, as others of {' '.join(_release(wheel))} in this index are"
-                yield _problem(PublishRule.LOCAL_VERSION, wheel.path.name, what)
+                fault = f"is not +{local_part(label)}, as others of {' '.join(_release(wheel))} in this index are"
+                yield _problem(PublishRule.LOCAL_VERSION, wheel.path.name, fault)
             elif other := next((other for other in labels if _ends(wheel.name.version, other)), None):
                 yield _problem(PublishRule.LOCAL_VERSION, wheel.path.name, f"is of the index {other}")
         yield from _pins(wheel, wheels, label)
@@ -385,11 +385,11 @@ def _pins(wheel: OfferedWheel, wheels: Sequence[OfferedWheel], label: str) -> It
         ]
         is_pinned = any(specifier.operator == "==" and _ends(specifier.version, label) for specifier in tied)
         if not admitted:
-            what = f"requires {line}, and only other releases are in this index"
-            yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.path.name,), what, "publish that one, too")
+            fault = f"requires {line}, and only other releases are in this index"
+            yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.path.name,), fault, "publish that one, too")
         elif not is_pinned and any(_ends(other.name.version, label) for other in admitted):
-            what = f"requires {line}, which other builds than +{local_part(label)} are, too"
-            yield _problem(PublishRule.REQUIREMENT, wheel.path.name, what)
+            fault = f"requires {line}, which other builds than +{local_part(label)} are, too"
+            yield _problem(PublishRule.REQUIREMENT, wheel.path.name, fault)
 
 
 def _unlike_index(wheels: Sequence[OfferedWheel]) -> Iterator[Finding]:
@@ -397,11 +397,11 @@ def _unlike_index(wheels: Sequence[OfferedWheel]) -> Iterator[Finding]:
     for wheel in wheels:
         like = first.setdefault((wheel.name.project, Version(wheel.name.version)), wheel)
         for difference in () if wheel.is_companion else _differences(like, wheel):
-            what = f"not as in {like.path.name}: {difference}"
+            fault = f"not as in {like.path.name}: {difference}"
             advice = "state the same in all: uv takes one wheel's METADATA for all of a version"
             # the plain wheels are as their publisher made them
             severity = Severity.ERROR if Version(wheel.name.version).local else Severity.WARNING
-            yield Finding(severity, PublishRule.METADATA, (wheel.path.name,), what, advice)
+            yield Finding(severity, PublishRule.METADATA, (wheel.path.name,), fault, advice)
 
 
 def _release(wheel: OfferedWheel) -> tuple[str, str]:

@@ -63,11 +63,11 @@ def problems(folder: Path) -> Iterator[Finding]:
         files[wheel] = frozenset(path for path in paths if path)
     for wheel in wheels:
         if canonicalize_name(wheel.metadata.name) != wheel.name.project:
-            what = f"its METADATA says Name: {wheel.metadata.name}, which the file name does not"
-            yield _problem(PublishRule.NAME, wheel.path.name, what)
+            fault = f"its METADATA says Name: {wheel.metadata.name}, which the file name does not"
+            yield _problem(PublishRule.NAME, wheel.path.name, fault)
         if wheel.label:
-            what = "has a variant label, which only installers of variants read"
-            yield _problem(PublishRule.VARIANT, wheel.path.name, what)
+            fault = "has a variant label, which only installers of variants read"
+            yield _problem(PublishRule.VARIANT, wheel.path.name, fault)
         yield from _requirements(wheel, files)
     yield from index_problems(folder)
 
@@ -82,11 +82,11 @@ def _requirements(wheel: OfferedWheel, files: Mapping[OfferedWheel, frozenset[st
         admitted = [other for other in of_project if admits(requirement, project or "", other.name.version)]
         same = frozenset[str]().union(*(files[wheel] & files[other] for other in admitted or of_project))
         if same and project != wheel.name.project:
-            what = f"requires {line}, which has the same files: {min(same)}"
-            yield _problem(PublishRule.REQUIREMENT, wheel.path.name, what)
+            fault = f"requires {line}, which has the same files: {min(same)}"
+            yield _problem(PublishRule.REQUIREMENT, wheel.path.name, fault)
         elif not admitted:
-            what = f"requires {line}, and only other releases are here"
-            yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.path.name,), what, "publish that one, too")
+            fault = f"requires {line}, and only other releases are here"
+            yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.path.name,), fault, "publish that one, too")
 
 
 _HOW = "with pip and with uv; what else is required comes from the index that they have:"

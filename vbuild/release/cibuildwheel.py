@@ -116,8 +116,8 @@ def cibuildwheel(
         tempfile.TemporaryDirectory(prefix="vbuild-cibuildwheel-") as text,
     ):
         outside = Path(text)
-        containers = Containers.made(words, os.environ, outside / "engine")
-        setup = ContainerSetup.made(outside / "kit")
+        containers = Containers.of(words, os.environ, outside / "engine")
+        setup = ContainerSetup.in_folder(outside / "kit")
         run_context = _run_context(words, setup.inside, FETCHED, on_progress)
         plan = planned_runs(recipe, targets, identifiers, run_context)
         runner = ContainerRunner(engine, words, os.environ, outside, setup, containers, echo)
@@ -146,7 +146,7 @@ def cibuildwheel(
             return released(context, wheels)
 
 
-def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[CibuildwheelRun, ...]:
+def foreseen_runs(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[CibuildwheelRun, ...]:
     """The runs that `cibuildwheel` would make, with every variable, secrets hidden; nothing is built or written."""
     words = Arguments.parse(arguments)
     _, identifiers = _asked(words)
@@ -218,25 +218,25 @@ class _CibuildwheelSteps(Struct, frozen=True):
         """*run*, done again if flags for single files put code above the level."""
         for target in run.targets:
             self.context.on_progress(target, "building")
-        result, last = runner.made(run), run
+        result, last = runner.result_of(run), run
         for _ in range(1, TRIES):
             if last.plan is None or (following := self._following(last, result)) is None:
                 break
-            rules, identifiers, what = following
+            rules, identifiers, flag = following
             for target in run.targets:
                 self.context.on_progress(target, "building again")
             last = run_again(self.context.recipe, last, rules, identifiers, self.run_context)
-            other = runner.made(last)
+            other = runner.result_of(last)
             if other.error:
-                self.retries.append(f"{run}: does not build without {what}: {str(other.error).splitlines()[0]}")
+                self.retries.append(f"{run}: does not build without {flag}: {str(other.error).splitlines()[0]}")
                 break
             lost = [name for name in identifiers if _leaves_out(other.builds.get(name), result.builds[name])]
             if lost:
-                what = f"{what}: {', '.join(lost)}"
-                self.retries.append(f"{run}: leaves compiled modules out if it is built without {what}")
+                flag = f"{flag}: {', '.join(lost)}"
+                self.retries.append(f"{run}: leaves compiled modules out if it is built without {flag}")
                 break
             result = replace(result, builds={**result.builds, **other.builds})
-            self.retries.append(f"{run}: built again without {what}")
+            self.retries.append(f"{run}: built again without {flag}")
         self._log(run).unlink(missing_ok=True)  # an earlier one's
         for target in run.targets:
             self.context.on_progress(target, "failed" if result.error else "built")
@@ -259,7 +259,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
                 above = code_above(build.wheel, run.targets[0], recipe)
             except VbuildError:  # which is told when the wheel is finished
                 continue
-            kept = build.record.kept(recipe.file.parent.resolve())
+            kept = build.record.kept_flags(recipe.file.parent.resolve())
             if kept.following(first, above):
                 identifiers.append(identifier)
                 if following := kept.following(rules, above):

@@ -185,8 +185,8 @@ class _CollectedWheels(Struct, frozen=True):
             wheel = linked(part_wheel.path, folder / part_wheel.path.name)
             product = Product.of_entry(entry, wheel) if entry else None
         if product and entry and part_wheel.digest != entry.sha256:
-            what = f"{wheel.name}: not the wheel that {REPORT} beside it tells of: its SHA-256 is another"
-            return Failure(product.target, what, None)
+            fault = f"{wheel.name}: not the wheel that {REPORT} beside it tells of: its SHA-256 is another"
+            return Failure(product.target, fault, None)
         try:
             claims = _WheelClaims.of(wheel, machine=product.target.cpu.machine if product else None)
         except VbuildError as error:
@@ -283,8 +283,8 @@ def _of_other_base(outcomes: Mapping[str, Product | Failure]) -> dict[str, Failu
         cpu = target.cpu
         cpus = (other.cpu for other in targets.values() if other.cpu.machine == cpu.machine)
         if cpu != (base := min(cpus, key=attrgetter("rank"))):
-            what = f"{name}: for {base}, and for {cpu} by {REPORT} beside it"
-            failures[name] = Failure(replace(target, cpu=base), what, None)
+            fault = f"{name}: for {base}, and for {cpu} by {REPORT} beside it"
+            failures[name] = Failure(replace(target, cpu=base), fault, None)
     return failures
 
 
@@ -516,8 +516,8 @@ def wheels_of(parts: Iterable[ReleasePart], project: str) -> tuple[tuple[PartWhe
         first = wheels.setdefault(wheel.path.name, wheel)
         if first.path != wheel.path and first.digest != wheel.digest:
             if not (first.entry and wheel.entry and first.entry.python != wheel.entry.python):
-                what = "two wheels of one name; expected the same bytes, or one"
-                raise RecipeError(f"{first.path} and {wheel.path}: {what}")
+                fault = "two wheels of one name; expected the same bytes, or one"
+                raise RecipeError(f"{first.path} and {wheel.path}: {fault}")
             twin = Failure.of_twin(wheel.entry.target(), wheel.entry.wheel, first.entry.python)
             twins.setdefault((wheel.path.name, wheel.entry.python), twin)
         elif first.entry is None and not first.is_companion:
@@ -528,8 +528,8 @@ def wheels_of(parts: Iterable[ReleasePart], project: str) -> tuple[tuple[PartWhe
             versions.setdefault(wheel.name.version, wheel.path)
     (first_version, path), *others = versions.items() or [("", Path())]
     for version, other in others:
-        what = f"of versions {first_version} and {version}; expected parts of one release"
-        raise RecipeError(f"{path} and {other}: {what}")
+        fault = f"of versions {first_version} and {version}; expected parts of one release"
+        raise RecipeError(f"{path} and {other}: {fault}")
     return tuple(wheels.values()), tuple(twins.values())
 
 

@@ -113,8 +113,8 @@ class Jobs(Struct, frozen=True):
         recipe = Recipe.load(source)
         inside = recipe.source.path if isinstance(recipe.source, Folder) else None
         if inside and not inside.resolve().is_relative_to(Path.cwd().resolve()):
-            what = f"the project it builds, {inside}, is outside the working folder, {Path.cwd()}"
-            raise BuildError(f"{source}: {what}; expected one that the jobs find in a checkout, or source.git")
+            fault = f"the project it builds, {inside}, is outside the working folder, {Path.cwd()}"
+            raise BuildError(f"{source}: {fault}; expected one that the jobs find in a checkout, or source.git")
         job_parts = parts(recipe)
         for part in job_parts:
             _line(part.python or "", "matrix.python")
@@ -226,8 +226,8 @@ def _relative(source: Path) -> str:
     if not path.is_relative_to(here):
         path = path.parent.resolve() / path.name
     if not path.is_relative_to(here):
-        what = f"outside the working folder, {here}, in which the jobs would not find it"
-        raise BuildError(f"{source}: {what}; expected a recipe or project below it, or another working folder")
+        fault = f"outside the working folder, {here}, in which the jobs would not find it"
+        raise BuildError(f"{source}: {fault}; expected a recipe or project below it, or another working folder")
     text = _line(path.relative_to(here).as_posix(), "source")
     return f"./{text}" if text.startswith("-") else text
 
@@ -277,8 +277,8 @@ def workflow(jobs: Jobs) -> str:
         collect=shlex.join(jobs.collecting),
     )
     if (size := len(text.encode())) > _GITHUB_FILE:
-        what = f"the workflow would have {size} bytes, and GitHub starts none of more than {_GITHUB_FILE}"
-        raise BuildError(f"{jobs.source}: {what}; expected fewer builds, or the reusable workflow ({_REUSABLE})")
+        fault = f"the workflow would have {size} bytes, and GitHub starts none of more than {_GITHUB_FILE}"
+        raise BuildError(f"{jobs.source}: {fault}; expected fewer builds, or the reusable workflow ({_REUSABLE})")
     return text
 
 

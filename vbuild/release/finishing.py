@@ -294,8 +294,8 @@ def _published_for(context: ReleaseContext, wheel: Path, target: Target) -> tupl
     except FetchError as error:
         if context.recipe.verify.against != "auto":
             raise
-        what = f"not compared with the published wheel: {error}"
-        return None, (Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what),)
+        fault = f"not compared with the published wheel: {error}"
+        return None, (Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), fault),)
 
 
 def _tag(target: Target) -> Tag | None:
@@ -431,8 +431,8 @@ def _emulation(context: ReleaseContext, target: Target, wheel: Path, folder: Pat
         shown = Cpu.known(cpu.machine, run.level)
         run = replace(run, instead=f"emulated as {shown}, and not as {cpu}: {first.untried}")
     if run.illegal:
-        what = f"code above {cpu} runs on a processor without it, as {Emulator.found(cpu.machine)} shows"
-        raise WheelError(f"{wheel.name}: {what}: {'; '.join(run.grouped)}; {_RUN_ABOVE}; {NEVER}")
+        fault = f"code above {cpu} runs on a processor without it, as {Emulator.found(cpu.machine)} shows"
+        raise WheelError(f"{wheel.name}: {fault}: {'; '.join(run.grouped)}; {_RUN_ABOVE}; {NEVER}")
     return run
 
 

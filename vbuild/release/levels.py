@@ -83,8 +83,8 @@ def benched(context: ReleaseContext, wheels: ReleaseWheels, outcomes: Sequence[P
         timed = zip(group, report.wheels, strict=False)
         levels |= {level(product.target) for product, figures in timed if figures.is_left_out}
     if not reports:
-        what = "of two levels, or of one and the published one, without GPU code and for a Python of this machine"
-        note(f"bench: not run: expected wheels {what}")
+        kinds = "of two levels, or of one and the published one, without GPU code and for a Python of this machine"
+        note(f"bench: not run: expected wheels {kinds}")
     return ReleaseBench(tuple(reports), tuple(product for product in products if level(product.target) in levels))
 
 
@@ -187,8 +187,8 @@ def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
     for plain in (target for target in chosen if target.label is None):
         wanted = (target for target in levels_of(plain, recipe.targets) if target.python == plain.python)
         if lacking := [str(target) for target in wanted if (target.python, target.label) not in chosen_keys]:
-            what = f"the plain wheel is joined of {', '.join(lacking)} too"
-            raise RecipeError(f"{recipe.file}: matrix.plain: {what}; choose these as well, or build a part")
+            fault = f"the plain wheel is joined of {', '.join(lacking)} too"
+            raise RecipeError(f"{recipe.file}: matrix.plain: {fault}; choose these as well, or build a part")
 
 
 class HwcapsMerge(Struct, frozen=True):
@@ -227,8 +227,8 @@ class HwcapsMerge(Struct, frozen=True):
             if _kind(product) == kind and replace(product.target, python="").is_level_of(bare)
         }
         if lacking := [target for target in wanted if target.cpu not in by_cpu]:
-            what = f"no wheel for {', '.join(str(target.cpu) for target in lacking)} to join the plain one with"
-            return self.context.failure(outcome.target, RepackageError(f"{outcome.wheel.name}: {what}"))
+            fault = f"no wheel for {', '.join(str(target.cpu) for target in lacking)} to join the plain one with"
+            return self.context.failure(outcome.target, RepackageError(f"{outcome.wheel.name}: {fault}"))
         try:
             return self._joined(outcome, [by_cpu[target.cpu] for target in wanted])
         except VbuildError as error:
@@ -315,8 +315,8 @@ class HwcapsMerge(Struct, frozen=True):
             raise BuildError(f"{product.wheel.name}: {'; '.join(leveled.failures)}{end}")
         log.unlink(missing_ok=True)
         trial = TrialResult.PASSED if leveled.tried else TrialResult.NOT_RUN
-        what = f"{_summary(product.wheel, leveled.levels)}; its test {leveled.summary}"
-        return replace(product, trial=trial), [what, *leveled.notes]
+        summary = f"{_summary(product.wheel, leveled.levels)}; its test {leveled.summary}"
+        return replace(product, trial=trial), [summary, *leveled.notes]
 
     def _key(self, wheels: Iterable[Path]) -> str:
         others = sorted(self._thin.glob("*.whl")) if self._thin.is_dir() else []

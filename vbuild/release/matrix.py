@@ -184,8 +184,8 @@ def _check_against(recipe: Recipe) -> None:
             return
         versions = {file.version for file in files_of(recipe.name, indexes=Indexes.configured()) if file.is_wheel}
         if Version(against) not in versions:
-            what = f"no index has a wheel of {recipe.name} {against}"
-            raise RecipeError(f"{what}; the newest there: {_newest(versions)}")
+            fault = f"no index has a wheel of {recipe.name} {against}"
+            raise RecipeError(f"{fault}; the newest there: {_newest(versions)}")
 
 
 def _check_offered(recipe: Recipe, targets: Iterable[Target]) -> None:

@@ -357,23 +357,23 @@ def check(value: object, *, is_open: bool = False) -> None:
         match error.validator:
             case "required":
                 path = _below(path, next(key for key in expected if key not in error.instance))
-                what = "missing"
+                fault = "missing"
             case "additionalProperties":
                 known = error.schema["properties"]
                 path = _below(path, next(key for key in error.instance if key not in known))
-                what = f"no such key; known here: {', '.join(known)}"
+                fault = f"no such key; known here: {', '.join(known)}"
             case "type":
                 names = [expected] if isinstance(expected, str) else expected
-                what = f"expected {' or '.join(_TYPES[name] for name in names)}, got {shown}"
+                fault = f"expected {' or '.join(_TYPES[name] for name in names)}, got {shown}"
             case "const":
-                what = f"found {shown}; expected {_shown(expected)}"
+                fault = f"found {shown}; expected {_shown(expected)}"
             case "enum":
-                what = f"found {shown}; expected one of {', '.join(map(_shown, expected))}"
+                fault = f"found {shown}; expected one of {', '.join(map(_shown, expected))}"
             case "pattern":
-                what = f"found {shown}; expected what matches {expected}"
+                fault = f"found {shown}; expected what matches {expected}"
             case keyword:
-                what = f"is {shown}; expected {expected} or {'more' if keyword == 'minimum' else 'less'}"
-        raise RecipeError(f"{path}: {what}" if path else what)
+                fault = f"is {shown}; expected {expected} or {'more' if keyword == 'minimum' else 'less'}"
+        raise RecipeError(f"{path}: {fault}" if path else fault)
 
 
 @cache
@@ -571,7 +571,7 @@ def warnings(wheels: Sequence[WheelEntry]) -> tuple[Message, ...]:
         for finding in wheel.verdict.findings:
             if finding.severity is not Severity.NOTE or finding.rule is VerifyRule.PUBLISHED:
                 alike.setdefault(finding.advised, []).append(wheel.title)
-    return tuple(Message(what, tuple(dict.fromkeys(titles))) for what, titles in alike.items())
+    return tuple(Message(warning, tuple(dict.fromkeys(titles))) for warning, titles in alike.items())
 
 
 def unreproducible(wheels: Sequence[WheelEntry]) -> Iterator[Message]:
@@ -586,9 +586,9 @@ def failures(report: Report) -> tuple[Message, ...]:
         alike.setdefault(failure.error, []).append(failure)
     messages = []
     for error, same in alike.items():
-        what, _, rest = error.expandtabs().partition("\n")
+        headline, _, rest = error.expandtabs().partition("\n")
         logs = dict.fromkeys(failure.log for failure in same if failure.log)
-        messages.append(Message(what, tuple(failure.title for failure in same), rest, tuple(logs)))
+        messages.append(Message(headline, tuple(failure.title for failure in same), rest, tuple(logs)))
     return tuple(messages)
 
 

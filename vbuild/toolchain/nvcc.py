@@ -113,7 +113,9 @@ def rewritten_nvcc(
         *(("-ccbin",) if compiler else ()),
     }
     appended = tuple(_appended(call, rules))
-    kept = [word for option in call.options for word in _kept(option, frozenset(gone), frozenset(judged.removed))]
+    kept = [
+        word for option in call.options for word in _remaining_words(option, frozenset(gone), frozenset(judged.removed))
+    ]
     if _MAPPED in appended:
         kept = [_relative(word, host.mapping) if word in call.sources else word for word in kept]
     flags = host.words if paths else ()
@@ -148,14 +150,14 @@ def _lists(
     is_single = call.output in {NvccOutput.CUBIN, NvccOutput.PTX}
     if is_single and own and treatment is Archs.INTERSECT:
         return own, own
-    ours = () if call.sources or own or treatment is Archs.KEEP else _made(call, log)
+    ours = () if call.sources or own or treatment is Archs.KEEP else _object_codes(call, log)
     ours = ours or rules.decided(own, rule, defers=call.defers)
     if is_single and [codegen.offer.code for codegen in ours] != [GpuCodeKind.MACHINE]:
         return own, own
     return own, ours
 
 
-def _made(call: Call, log: Iterable[Command]) -> tuple[Codegen, ...]:
+def _object_codes(call: Call, log: Iterable[Command]) -> tuple[Codegen, ...]:
     """What a link without a list is for: the machine code of its objects, or what is to become that."""
     inputs = {absolute(file) for file in call.inputs}
     codes = (code for command in log if not inputs.isdisjoint(command.files) for code in command.ours)
@@ -174,11 +176,11 @@ def _bare(token: str) -> str:
     return token.strip("\"'")
 
 
-def _kept(option: Option, gone: frozenset[str], removed: frozenset[str]) -> tuple[str, ...]:
+def _remaining_words(option: Option, gone: frozenset[str], removed: frozenset[str]) -> tuple[str, ...]:
     """What stays of *option* without those that are *gone*, and without *removed* flags of the host compiler."""
     if option.inside:
-        inside = tuple(word for one in option.inside for word in _kept(one, gone, removed))
-        return option.words if inside == tuple(word for one in option.inside for word in one.words) else inside
+        inside = tuple(word for inner in option.inside for word in _remaining_words(inner, gone, removed))
+        return option.words if inside == tuple(word for inner in option.inside for word in inner.words) else inside
     if option.name in gone or option.words[0] in removed:
         return ()
     if option.name == "-Xcompiler":

@@ -344,9 +344,9 @@ def intersected(theirs: Sequence[Codegen], archs: GpuList) -> tuple[Codegen, ...
 def _needed(offers: Sequence[GpuOffer | None], request: GpuRequest) -> set[int]:
     places = [place for place, offer in enumerate(offers) if offer and offer.code is not GpuCodeKind.OTHER]
     some = [offer for offer in offers if offer and offer.code is not GpuCodeKind.OTHER]
-    found = {places[index] for index in kept_offers(some, request, ptx=Ptx.AUTO)}
-    ptx = {place for place, offer in enumerate(offers) if place in found and offer and offer.code is GpuCodeKind.PTX}
-    return found if request.real or not ptx else ptx
+    needed = {places[index] for index in kept_offers(some, request, ptx=Ptx.AUTO)}
+    ptx = {place for place, offer in enumerate(offers) if place in needed and offer and offer.code is GpuCodeKind.PTX}
+    return needed if request.real or not ptx else ptx
 
 
 def is_specific(codegens: Iterable[Codegen]) -> bool:
@@ -500,13 +500,13 @@ def wants(request: GpuRequest) -> Iterator[GpuOffer]:
 
 def lacking(fatbins: Iterable[Sequence[GpuOffer]], wanted: Iterable[GpuOffer]) -> tuple[str, ...]:
     """Those of *wanted* that none of *fatbins* serves, in nvcc's words."""
-    found = tuple(fatbins)
+    lacking = tuple(fatbins)
     return written(
         want
         for want in wanted
         if all(
             service([offer for offer in offers if offer.code is want.code], want.arch) is Service.NONE
-            for offers in found
+            for offers in lacking
         )
     )
 

@@ -302,7 +302,7 @@ class ToolkitCache(Struct, frozen=True):
             on_progress(f"laying out CUDA {version}")
             lay_out(part, dict(zip(pins, folders, strict=True)), machine=machine, release=release)
 
-        is_new = self._made(root, stamp, make)
+        is_new = self._make_missing(root, stamp, make)
         for pin in pins:  # as long as a toolkit is used, its components are worth keeping for the next one
             self.cache.mark(self.component_folder(pin))
         return Toolkit(version, root, identity, pins, is_new=is_new)
@@ -333,7 +333,7 @@ class ToolkitCache(Struct, frozen=True):
             finally:
                 shutil.rmtree(fetched, ignore_errors=True)
 
-        self._made(folder, {"pins": [to_builtins(pin)]}, make, stop)
+        self._make_missing(folder, {"pins": [to_builtins(pin)]}, make, stop)
         return folder
 
     def component_folder(self, pin: ToolkitPin) -> Path:
@@ -366,7 +366,7 @@ class ToolkitCache(Struct, frozen=True):
                 stack.enter_context(self.cache.locked(name, check=check))
             yield
 
-    def _made(
+    def _make_missing(
         self,
         folder: Path,
         stamp: Mapping[str, Any],

@@ -62,7 +62,7 @@ def foreseen_toolkit(
     on_progress: OnProgress = silently,  # noqa: ARG001 - nothing takes time here
 ) -> Toolkit:
     """What `provided_toolkit` would give, without fetching: it may have no folder yet."""
-    toolkit = _installed(spec, environment) or _kept(spec, ToolkitCache.at(store))
+    toolkit = _installed(spec, environment) or _cached_toolkit(spec, ToolkitCache.at(store))
     return toolkit or Toolkit(spec.version, Path(f"CUDA-{spec}"), identity="")
 
 
@@ -95,7 +95,7 @@ def packaged_toolkit(
 
 def kept_toolkit(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
     """The toolkit of the package index in *store*; `BuildError` says how to get it there."""
-    if toolkit := _kept(spec, ToolkitCache.at(store)):
+    if toolkit := _cached_toolkit(spec, ToolkitCache.at(store)):
         return toolkit
     command = shlex.join(("vbuild", "toolkit", "install", str(spec), *spec.libraries))
     problem = f"not kept with {' and '.join(spec.libraries)}" if spec.libraries else "not kept"
@@ -111,7 +111,7 @@ def _installed(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | N
     return toolkit
 
 
-def _kept(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
+def _cached_toolkit(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
     unknown = list[str]()
 
     def ask(projects: tuple[str, ...], version: Version, machine: str) -> ToolkitPin | None:

@@ -19,7 +19,7 @@ from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.trial import TrialResult
 from vbuild.hardware.machine import Machine
-from vbuild.release.cibuildwheel import cibuildwheel, planned
+from vbuild.release.cibuildwheel import cibuildwheel, foreseen_runs
 from vbuild.release.model import ReleaseResult
 from vbuild.verification.verify import verify
 
@@ -144,7 +144,7 @@ def test_each_step_is_told(made: Made) -> None:
 def test_a_chosen_variant_is_held_against_nothing_and_has_the_same_bytes(made: Made, tmp_path: Path) -> None:
     with inside(made.project):
         release = cibuildwheel(tmp_path / "again", ["--only", IDENTIFIER], variants=["x86_64_v2"])
-        (run,) = planned(["--only", IDENTIFIER], variants=["x86_64_v2"])
+        (run,) = foreseen_runs(["--only", IDENTIFIER], variants=["x86_64_v2"])
     (product,) = release.products
     assert product.wheel.read_bytes() == made.release.products[1].wheel.read_bytes()
     assert (run.identifiers, str(run)) == ((IDENTIFIER,), "x86_64_v2")

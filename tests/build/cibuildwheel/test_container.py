@@ -45,7 +45,7 @@ class Container:
     def __init__(self, folder: Path, *, text: str = LEVELS, label: str = "x86_64_v3") -> None:
         project = described(folder / "project", text)
         self.run = next(run for run in runs_of(project) if str(run) == label)
-        self.kit = ContainerSetup.made(folder / "kit")
+        self.kit = ContainerSetup.in_folder(folder / "kit")
         self.kit.add(self.run)
         self.place = folder / "kit" / "runs" / self.run.name
         self.wrappers = folder / "launchers"
@@ -354,7 +354,7 @@ from vbuild.errors import BuildError
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
 try:
-    ContainerSetup.made(Path(sys.argv[1]))
+    ContainerSetup.in_folder(Path(sys.argv[1]))
 except BuildError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # whoever measures this process writes when it ends
@@ -373,7 +373,7 @@ def test_a_kit_for_which_there_is_no_room_is_one_line(tmp_path: Path) -> None:
 def test_a_run_without_wrappers_is_not_in_the_kit(tmp_path: Path) -> None:
     project = described(tmp_path / "project", LEVELS)
     (bare,) = runs_of(project, "cp311-manylinux_aarch64")
-    kit = ContainerSetup.made(tmp_path / "kit")
+    kit = ContainerSetup.in_folder(tmp_path / "kit")
     kit.add(bare)
     assert not (tmp_path / "kit" / "runs").exists()
     told = kit.record(bare, "cp311-manylinux_aarch64")

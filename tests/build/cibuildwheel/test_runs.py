@@ -31,7 +31,7 @@ from vbuild.cli.cibuildwheel import run_lines
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Recipe
-from vbuild.release.cibuildwheel import planned
+from vbuild.release.cibuildwheel import foreseen_runs
 
 # an image has a python, which this machine may not have on PATH
 IMAGE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -310,10 +310,10 @@ def test_what_is_planned_and_what_cibuildwheel_refuses_show_no_secret(
     described(tmp_path, LEVELS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CIBW_ENVIRONMENT", 'API_TOKEN="correct-horse" MODE=fast')
-    told = [line for run in planned(["--only", CP311]) for line in run_lines([run])]
+    told = [line for run in foreseen_runs(["--only", CP311]) for line in run_lines([run])]
     assert "MODE=fast" in "".join(told)
     assert "correct-horse" not in "".join(told)
     monkeypatch.setenv("CIBW_INHERIT", "API_TOKEN=correct-horse")
     with pytest.raises(BuildError, match="Unknown option 'API_TOKEN=sha256:") as error:
-        planned()
+        foreseen_runs()
     assert "correct-horse" not in str(error.value)

@@ -89,7 +89,7 @@ class WrapperRecord(Struct, frozen=True):
     objects: Path = Path()
     compilers: tuple[Material, ...] = ()
 
-    def kept(self, project: Path) -> KeptFlags:
+    def kept_flags(self, project: Path) -> KeptFlags:
         return KeptFlags.of(self.overrides, self.calls, project, objects=self.objects)
 
 
@@ -99,7 +99,7 @@ class ContainerSetup(Struct, frozen=True):
     folder: Path
 
     @classmethod
-    def made(cls, folder: Path) -> Self:
+    def in_folder(cls, folder: Path) -> Self:
         try:
             shutil.copytree(Path(vbuild.__file__).parent, folder / "vbuild", ignore=_all_but_modules)
         except OSError as error:
@@ -183,7 +183,7 @@ class ContainerRunner(Struct, frozen=True):
     containers: Containers
     echo: Echo | None = None
 
-    def made(self, run: CibuildwheelRun) -> ContainerResult:
+    def result_of(self, run: CibuildwheelRun) -> ContainerResult:
         self.setup.add(run)
         output, log = self.folder / "wheels" / run.name, self.folder / "logs" / f"{run.name}.log"
         scratch = self.folder / "scratch"

@@ -275,7 +275,7 @@ class Containers(Struct, frozen=True):
     folder: Path
 
     @classmethod
-    def made(cls, arguments: Arguments, environment: Mapping[str, str], folder: Path) -> Self:
+    def of(cls, arguments: Arguments, environment: Mapping[str, str], folder: Path) -> Self:
         name = engine_of(arguments, environment)
         if name not in _KNOWN:
             raise BuildError(

@@ -76,8 +76,8 @@ def index_channel(folder: Path) -> tuple[IndexedSubdir, ...]:
         subdirs: dict[str, list[Path]] = {NOARCH: []}
         for path in packages_in(folder):
             if path.parent == folder:
-                what = f"expected in a folder for its platform, {folder / 'linux-64'} or the like"
-                raise RepackageError(f"{path}: {what}")
+                fault = f"expected in a folder for its platform, {folder / 'linux-64'} or the like"
+                raise RepackageError(f"{path}: {fault}")
             if path.name.endswith(_OLD):
                 raise RepackageError(f"{path}: expected the format {_CONDA}, as cph transmute writes it")
             subdirs.setdefault(path.parent.name, []).append(path)
@@ -183,10 +183,10 @@ def _package(path: Path, place: str, record: Mapping[str, Any]) -> Iterator[Find
         expected = listed(path, sha256=sha256_of(path))
         for key in sorted({*expected, *record}):
             if expected.get(key) != record.get(key):
-                what = f"{_REPODATA} says {key} is {record.get(key)!r}, and the file has {expected.get(key)!r}"
-                yield _problem(place, what)
+                fault = f"{_REPODATA} says {key} is {record.get(key)!r}, and the file has {expected.get(key)!r}"
+                yield _problem(place, fault)
         with open_package(path) as package:
-            yield from (_problem(place, what) for what in _contents(package))
+            yield from (_problem(place, fault) for fault in _contents(package))
     except (VbuildError, OSError) as error:
         yield _problem(place, f"cannot be read: {str(error).removeprefix(f'{path.name}: ')}")
 
@@ -240,5 +240,5 @@ def _is_outside(entry: tarfile.TarInfo) -> bool:
     return is_away or not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk())
 
 
-def _problem(place: str, what: str) -> Finding:
-    return Finding(Severity.ERROR, PublishRule.CHANNEL, (place,), what, "publish it again")
+def _problem(place: str, fault: str) -> Finding:
+    return Finding(Severity.ERROR, PublishRule.CHANNEL, (place,), fault, "publish it again")

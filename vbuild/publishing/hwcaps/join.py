@@ -257,8 +257,8 @@ class Judge(Struct, frozen=True):
             if base_soname != soname and (fault := soname_fault(*plain_names, where="the baseline's")):
                 return fault
         if modules := {*base.piece.loading.modules} ^ {*copy.piece.loading.modules}:
-            what = f"one of this and the baseline's is the Python module {', '.join(sorted(modules))}"
-            return f"{what}; expected the same modules at all levels"
+            problem = f"one of this and the baseline's is the Python module {', '.join(sorted(modules))}"
+            return f"{problem}; expected the same modules at all levels"
         lacking: Sequence[Versioned] = copy.interface.lacking(base.interface)
         if taken is not None:
             is_needed = bool(base.build.bundle.graph.consumers(base.path))
@@ -345,8 +345,8 @@ def differences(base: LevelBuild, other: LevelBuild) -> Iterator[MemberDifferenc
     for place, path in members.items():
         if place not in base_members:
             yield MemberDifference(path, f"only the wheel for {other.cpu} has it")
-        elif what := _member_difference(base, base_members[place], other, path):
-            yield MemberDifference(path, what)
+        elif fault := _member_difference(base, base_members[place], other, path):
+            yield MemberDifference(path, fault)
     for place, path in base_members.items():
         if place not in members:
             yield MemberDifference(path, f"the wheel for {other.cpu} lacks it", is_lack=True)
@@ -485,10 +485,10 @@ class Join:
                     queue.append(file)
         return tuple(needed.values())
 
-    def _refuse(self, build: LevelBuild, path: str, what: str) -> None:
+    def _refuse(self, build: LevelBuild, path: str, fault: str) -> None:
         if not build.is_added:
-            raise RepackageError(f"{build}: {path}: {what}")
-        self.notes.append(f"not taken from {build}: {path}: {what}")
+            raise RepackageError(f"{build}: {path}: {fault}")
+        self.notes.append(f"not taken from {build}: {path}: {fault}")
 
     def _check(self, build: LevelBuild) -> None:
         """Refuse what differs and is not a library, and what only one of two wheels has, unless something needs it."""
@@ -499,8 +499,8 @@ class Join:
         for path in build.bundle.outside:
             if hashes.get(path) != base_hashes.get(path):
                 self._refuse(build, path, "differs, and is installed where the loader does not look for libraries")
-        for path, what in build.bundle.damaged.items():
-            self._refuse(build, path, what)
+        for path, fault in build.bundle.damaged.items():
+            self._refuse(build, path, fault)
         matching = self.matchings[build]
         for path in matching.alone:
             if not is_shared_object(path) or not build.bundle.graph.consumers(path):
@@ -579,8 +579,8 @@ class Join:
                 continue
             giver = chosen[givers[0]]
             blamed = consumer if consumer.build.is_added else giver
-            what = f"at {level} {consumer.path} takes {symbol} from it, which it does not give"
-            self._refuse(blamed.build, blamed.path if blamed is giver else f"{blamed.path}: {giver.path}", what)
+            fault = f"at {level} {consumer.path} takes {symbol} from it, which it does not give"
+            self._refuse(blamed.build, blamed.path if blamed is giver else f"{blamed.path}: {giver.path}", fault)
             yield blamed
             return
 

@@ -125,8 +125,8 @@ def family_members(join: Join, family: LevelFamily) -> Iterator[Member]:
         for pattern, files in base.build.bundle.mentions.items():
             for file in sorted(files) if is_pattern(pattern) else ():
                 if matches_pattern(pattern, path, by=file):
-                    what = f"{file} opens what {pattern} finds, by its path: no copy for a level would be chosen"
-                    raise RepackageError(f"{base}: {what}")
+                    fault = f"{file} opens what {pattern} finds, by its path: no copy for a level would be chosen"
+                    raise RepackageError(f"{base}: {fault}")
         with at(base):
             stub = loader_stub(name, rpath_to(base.path, folder), soname=soname)
         yield Put(member, stub, mode=_EXECUTABLE)
@@ -214,11 +214,11 @@ class JoinSet(Struct, frozen=True):
 
 def _check_alike(like: OfferedWheel, wheel: OfferedWheel) -> None:
     if (expected := _release(like)) != (release := _release(wheel)):
-        what = f"found {' '.join(release)}; expected {' '.join(expected)}, as {like.path.name} is"
-        raise RepackageError(f"{wheel.path.name}: {what}")
+        fault = f"found {' '.join(release)}; expected {' '.join(expected)}, as {like.path.name} is"
+        raise RepackageError(f"{wheel.path.name}: {fault}")
     if like.tag != wheel.tag:
-        what = f"for {'-'.join(wheel.tag)}; expected {'-'.join(like.tag)}, as {like.path.name} is"
-        raise RepackageError(f"{wheel.path.name}: {what}")
+        fault = f"for {'-'.join(wheel.tag)}; expected {'-'.join(like.tag)}, as {like.path.name} is"
+        raise RepackageError(f"{wheel.path.name}: {fault}")
 
 
 def _check_platform(base: OfferedWheel) -> None:
@@ -356,8 +356,8 @@ class JoinedWheel(Struct, frozen=True):
                 soname = file.piece.loading.outline.soname
                 yield _placed(join, file, file.path, soname=soname, root=_root(file))
             elif not first.is_same(file):
-                what = f"another library than that of {first.build}, and the plain wheel has none"
-                raise RepackageError(f"{file}: {what}")
+                fault = f"another library than that of {first.build}, and the plain wheel has none"
+                raise RepackageError(f"{file}: {fault}")
 
     @property
     def _copies(self) -> tuple[LevelFile, ...]:
@@ -473,10 +473,10 @@ def problems(folder: Path) -> Iterator[Finding]:
         try:
             with open_wheel(offered.path, check=True) as wheel:
                 check = _WheelCheck(WheelReader(lambda *_: None).read(wheel))
-                faults = [f"{path}: {what}" for path, what in check.problems()]
+                faults = [f"{path}: {fault}" for path, fault in check.problems()]
         except VbuildError as error:
             faults = [str(error).removeprefix(f"{offered.path.name}: ")]
-        yield from (_problem(PublishRule.LEVELS, offered.path.name, what) for what in faults)
+        yield from (_problem(PublishRule.LEVELS, offered.path.name, fault) for fault in faults)
     yield from index_problems(folder)
 
 

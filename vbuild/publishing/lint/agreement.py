@@ -94,18 +94,18 @@ def _applying(wheel: ReadyWheel, system: str, machine_name: str, minor: int) -> 
 
 def sdist_problems(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
     if not (release.sources or release.former) and not all(wheel.is_companion for wheel in release.wheels):
-        what = "there is no sdist: users without a matching wheel, and users who build from source, cannot install it"
+        fault = "there is no sdist: users without a matching wheel, and users who build from source, cannot install it"
         advice = "put it next to the wheels: python -m build --sdist, or uv build --sdist"
-        yield Finding(Severity.WARNING, PublishRule.SDIST, (str(release),), what, advice)
+        yield Finding(Severity.WARNING, PublishRule.SDIST, (str(release),), fault, advice)
     if len(release.sources) > 1:
         files = tuple(source.file for source in release.sources)
-        what = "are two sdists of one release, and PyPI takes one"
-        yield Finding(terms.severity, PublishRule.SDIST, files, what, "remove one")
+        fault = "are two sdists of one release, and PyPI takes one"
+        yield Finding(terms.severity, PublishRule.SDIST, files, fault, "remove one")
     expected = f"{release}.tar.gz"
     for file in (*(source.file for source in release.sources), *release.former):
         if file != expected:
-            what = f"expected the file name {expected} (PEP 625)"
-            yield Finding(terms.severity, PublishRule.SDIST, (file,), what, "build it with a newer backend")
+            fault = f"expected the file name {expected} (PEP 625)"
+            yield Finding(terms.severity, PublishRule.SDIST, (file,), fault, "build it with a newer backend")
     for source in release.sources:
         yield from _of_another(source, source.project, str(source.version))
         for wheel in (release.plain or release.wheels)[:1]:
@@ -119,9 +119,9 @@ def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> It
     except InvalidVersion:
         is_same = False
     if canonicalize_name(metadata.name) != project or not is_same:
-        what = f"its metadata is of {metadata.name} {metadata.version}, which the file name does not say"
+        fault = f"its metadata is of {metadata.name} {metadata.version}, which the file name does not say"
         advice = "build it again; do not rename files by hand"
-        yield Finding(Severity.ERROR, PublishRule.METADATA, (file.file,), what, advice)
+        yield Finding(Severity.ERROR, PublishRule.METADATA, (file.file,), fault, advice)
 
 
 def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[Finding]:
@@ -170,8 +170,8 @@ def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: MetadataDifferenc
     advice = "build all wheels of a release from the same source"
     if difference.field in INSTALLER_FIELDS:
         advice = "state the same in all of them: lock files take one wheel's METADATA for all of the release"
-    what = f"not as in {first.file}: {difference}"
-    return Finding(Severity.ERROR if is_error else Severity.WARNING, PublishRule.METADATA, (wheel.file,), what, advice)
+    fault = f"not as in {first.file}: {difference}"
+    return Finding(Severity.ERROR if is_error else Severity.WARNING, PublishRule.METADATA, (wheel.file,), fault, advice)
 
 
 def _unlike(source: ReadySdist, wheel: ReadyWheel) -> Iterator[Finding]:
@@ -179,9 +179,9 @@ def _unlike(source: ReadySdist, wheel: ReadyWheel) -> Iterator[Finding]:
         return
     for difference in source.metadata.differences(wheel.metadata):
         if difference.field in INSTALLER_FIELDS and difference.field.lower() not in source.metadata.dynamic:
-            what = f"{wheel.file} is not as it says: {difference} (PEP 643)"
+            fault = f"{wheel.file} is not as it says: {difference} (PEP 643)"
             advice = "build both from the same source, or declare the field dynamic in pyproject.toml"
-            yield Finding(Severity.WARNING, PublishRule.SDIST, (source.file,), what, advice)
+            yield Finding(Severity.WARNING, PublishRule.SDIST, (source.file,), fault, advice)
 
 
 _INIT = "__init__.py"
@@ -222,11 +222,11 @@ def collisions(releases: Iterable[LintedRelease]) -> Iterator[Finding]:
         owners = {several for pair in pairs for several in shared[pair]}
         first, *others = sorted(projects)
         files = shown(sorted(path for several in owners for path in paths[several]))
-        what = f"{first} has files shared with {shown(others)}: {files}"
+        fault = f"{first} has files shared with {shown(others)}: {files}"
         advice = (
             "say that one excludes the others: no installer notices, the last one's files win, and go with any of them"
         )
-        yield Finding(Severity.WARNING, PublishRule.SHARED_FILES, tuple(sorted(wheels)), what, advice)
+        yield Finding(Severity.WARNING, PublishRule.SHARED_FILES, tuple(sorted(wheels)), fault, advice)
 
 
 def _paths(groups: Sequence[_Group]) -> dict[tuple[int, ...], list[str]]:
@@ -283,8 +283,8 @@ def label_problems(release: LintedRelease) -> Iterator[Finding]:
             if document:
                 documents.append((wheel.file, document))
                 for note in document.notes:
-                    what = f"{VARIANT_JSON}: {note}; installers may not"
-                    yield Finding(Severity.WARNING, PublishRule.VARIANT, (wheel.file,), what, _STAMP)
+                    fault = f"{VARIANT_JSON}: {note}; installers may not"
+                    yield Finding(Severity.WARNING, PublishRule.VARIANT, (wheel.file,), fault, _STAMP)
                 for variant in document.variants:
                     check_values(variant, document.metadata)
         except VariantError as error:
@@ -303,18 +303,18 @@ def _documented(release: LintedRelease, documents: Sequence[tuple[str, Document]
         yield Finding(Severity.ERROR, PublishRule.VARIANT, files, str(error), "stamp the wheels alike: vbuild stamp")
         return
     if release.index is None:
-        what = f"there are variant wheels but no {release.index_name}, and installers ignore them without"
-        yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index_name,), what, "write it: vbuild index")
+        fault = f"there are variant wheels but no {release.index_name}, and installers ignore them without"
+        yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index_name,), fault, "write it: vbuild index")
         return
     try:
         actual = Document.parse(release.index.read())
     except (FetchError, VariantError) as error:
-        what = str(error).removeprefix(f"{release.index.path}: ")
-        yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index.name,), what, _AGAIN)
+        fault = str(error).removeprefix(f"{release.index.path}: ")
+        yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index.name,), fault, _AGAIN)
     else:
         for note in actual.notes:
-            what = f"{note}; installers may not"
-            yield Finding(Severity.WARNING, PublishRule.INDEX, (release.index.name,), what, _AGAIN)
+            fault = f"{note}; installers may not"
+            yield Finding(Severity.WARNING, PublishRule.INDEX, (release.index.name,), fault, _AGAIN)
         if replace(actual, notes=()) != expected:
             yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index.name,), _stale(actual, expected), _AGAIN)
 
@@ -343,8 +343,8 @@ def _without_plain(release: LintedRelease) -> Iterator[Finding]:
             falls_back = bool(release.sources)
             rest = "pip builds the sdist there instead" if falls_back else "pip finds nothing there"
             severity = Severity.WARNING if falls_back else Severity.ERROR
-            what = f"no plain wheel for {_joined(wheel.slots)}: {rest}"
-            yield Finding(severity, PublishRule.PLAIN, (wheel.file,), what, "build the plain wheel too")
+            fault = f"no plain wheel for {_joined(wheel.slots)}: {rest}"
+            yield Finding(severity, PublishRule.PLAIN, (wheel.file,), fault, "build the plain wheel too")
 
 
 def _incomplete(release: LintedRelease) -> Iterator[Finding]:
@@ -362,9 +362,9 @@ def _incomplete(release: LintedRelease) -> Iterator[Finding]:
             lacks = [slots for slots in sorted(wanted) if not any(covers(offered, slots) for offered in slots_of_label)]
             if lacks:
                 others = ", ".join(map(_joined, sorted(set(slots_of_label))))
-                what = f"there is no {label} for {', '.join(map(_joined, lacks))}, as there is for {others}"
+                fault = f"there is no {label} for {', '.join(map(_joined, lacks))}, as there is for {others}"
                 advice = "build it too, or leave it out on purpose"
-                yield Finding(Severity.WARNING, PublishRule.LABELS, (str(release),), what, advice)
+                yield Finding(Severity.WARNING, PublishRule.LABELS, (str(release),), fault, advice)
 
 
 def _joined(slots: tuple[FileSlot, ...]) -> str:

@@ -225,10 +225,10 @@ def _read(files: Sequence[LocatedFile], read: Callable[[LocatedFile], T], damage
             if not isinstance(result, VbuildError):
                 yield result
                 continue
-            what = str(result)
+            fault = str(result)
             for prefix in (str(file.path), file.url, file.name, repr(file.name)):
-                what = what.removeprefix(f"{prefix}: ")
-            damaged.append(Finding(Severity.ERROR, PublishRule.ARCHIVE, (file.name,), what, "make it again"))
+                fault = fault.removeprefix(f"{prefix}: ")
+            damaged.append(Finding(Severity.ERROR, PublishRule.ARCHIVE, (file.name,), fault, "make it again"))
 
 
 class LintedRelease(Struct, frozen=True):
@@ -316,17 +316,17 @@ def served_problems(release: LintedRelease) -> Iterator[Finding]:
                 )
 
 
-def _misstated(wheel: ReadyWheel, what: str) -> Finding:
+def _misstated(wheel: ReadyWheel, fault: str) -> Finding:
     advice = "write the index again from its wheels: vbuild index --simple"
-    return Finding(Severity.ERROR, PublishRule.INDEX, (wheel.file,), what, advice)
+    return Finding(Severity.ERROR, PublishRule.INDEX, (wheel.file,), fault, advice)
 
 
 def stray_documents(folder: PublishFolder, releases: Iterable[LintedRelease]) -> Iterator[Finding]:
     expected = {release.index_name for release in releases if release.variants}
     for file in folder.indexes:
         if file.name not in expected:
-            what, advice = "is of a release without variant wheels here", "remove it, or put the wheels beside it"
-            yield Finding(Severity.ERROR, PublishRule.INDEX, (file.name,), what, advice)
+            fault, advice = "is of a release without variant wheels here", "remove it, or put the wheels beside it"
+            yield Finding(Severity.ERROR, PublishRule.INDEX, (file.name,), fault, advice)
 
 
 def spelling_twins(releases: Iterable[LintedRelease]) -> Iterator[Finding]:
@@ -336,9 +336,9 @@ def spelling_twins(releases: Iterable[LintedRelease]) -> Iterator[Finding]:
         spelled.setdefault((release.project, Version(release.version)), []).append(str(release))
     for names in spelled.values():
         if len(names) > 1:
-            what = f"{' and '.join(names)} are one version in two spellings"
+            fault = f"{' and '.join(names)} are one version in two spellings"
             advice = "build all files of a release with one spelling: each gets a variants.json of its own"
-            yield Finding(Severity.ERROR, PublishRule.NAME, tuple(names), what, advice)
+            yield Finding(Severity.ERROR, PublishRule.NAME, tuple(names), fault, advice)
 
 
 _ONE_VERSION = re.compile(r"==(?P<version>[^*,]+)")
@@ -354,6 +354,6 @@ def lacking_companions(release: LintedRelease, *, releases: Collection[LintedRel
                 continue
             version = Version(match["version"])
             if not any((other.project, Version(other.version)) == (project, version) for other in releases):
-                what = f"requires {project}=={version}, which is not here: a wheel of shared libraries by its name"
+                fault = f"requires {project}=={version}, which is not here: a wheel of shared libraries by its name"
                 advice = "publish it first, unless the index has it: nothing can be installed without it"
-                yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.file,), what, advice)
+                yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.file,), fault, advice)

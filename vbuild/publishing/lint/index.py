@@ -98,41 +98,41 @@ def totals(releases: Iterable[LintedRelease], terms: IndexRules) -> Iterator[Fin
     for project, size in sizes.items():
         if terms.is_pypi and size > PROJECT_LIMIT:
             default = f"{PROJECT_LIMIT} ({PROJECT_LIMIT // GB} GB) by default, earlier releases included"
-            what = f"{size} bytes in all; PyPI gives a project {default}"
+            fault = f"{size} bytes in all; PyPI gives a project {default}"
             advice = f"ask for more, or remove old releases: {_LIMITS}"
-            yield Finding(Severity.WARNING, PublishRule.SIZE, (project,), what, advice)
+            yield Finding(Severity.WARNING, PublishRule.SIZE, (project,), fault, advice)
 
 
 def _size(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[Finding]:
     limit = terms.limit * MB
     if file.size <= limit:
         return
-    what = f"{file.size} bytes; PyPI takes {limit} ({terms.limit} MB) at most"
+    fault = f"{file.size} bytes; PyPI takes {limit} ({terms.limit} MB) at most"
     advice = f"make it smaller (vbuild slim, vbuild split), or ask for a larger limit and give it: {_LIMITS}"
     if file.size > LARGEST_LIMIT * MB:
-        what = f"{file.size} bytes; PyPI takes {LARGEST_LIMIT * MB} (1 GB) at most, whatever limit it grants"
+        fault = f"{file.size} bytes; PyPI takes {LARGEST_LIMIT * MB} (1 GB) at most, whatever limit it grants"
         advice = "make it smaller (vbuild slim, vbuild split), or serve it from an index of your own"
     elif terms.limit != DEFAULT_LIMIT:
-        what = f"{file.size} bytes; the limit that was given is {limit} ({terms.limit} MB)"
-    yield Finding(terms.severity, PublishRule.SIZE, (file.file,), what, advice)
+        fault = f"{file.size} bytes; the limit that was given is {limit} ({terms.limit} MB)"
+    yield Finding(terms.severity, PublishRule.SIZE, (file.file,), fault, advice)
 
 
 def _name(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
     expected = escaped(wheel.name.distribution)
     if wheel.name.distribution != expected:
-        what = f"begins with {wheel.name.distribution!r}, which is not normalised (PEP 427)"
+        fault = f"begins with {wheel.name.distribution!r}, which is not normalised (PEP 427)"
         advice = f"build it with a backend that writes {expected!r}"
-        yield Finding(terms.severity, PublishRule.NAME, (wheel.file,), what, advice)
+        yield Finding(terms.severity, PublishRule.NAME, (wheel.file,), fault, advice)
     for platform in wheel.name.platform.split("."):
         if is_bare_linux(platform):
-            what = f"platform tag {platform} says neither which libc it needs nor which version"
+            fault = f"platform tag {platform} says neither which libc it needs nor which version"
             advice = "repair the wheel: vbuild repair, or auditwheel"
         elif terms.is_pypi and not is_taken(platform):
-            what = f"platform tag {platform} is not one that PyPI takes"
+            fault = f"platform tag {platform} is not one that PyPI takes"
             advice = f"give it one of {_TAGS}"
         else:
             continue
-        yield Finding(terms.severity, PublishRule.PLATFORM, (wheel.file,), what, advice)
+        yield Finding(terms.severity, PublishRule.PLATFORM, (wheel.file,), fault, advice)
 
 
 _REWRITE = "write it again as other wheels are: vbuild stamp, or wheel unpack and pack"
@@ -141,12 +141,12 @@ _REWRITE = "write it again as other wheels are: vbuild stamp, or wheel unpack an
 def _methods(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
     for method in wheel.methods:
         if method == ZipMethod.ZSTD and wheel.name.variant:
-            what = "members are compressed with zstd, which uv reads, and PyPI and pip do not"
-            yield Finding(Severity.WARNING, PublishRule.ARCHIVE, (wheel.file,), what, _REWRITE)
+            fault = "members are compressed with zstd, which uv reads, and PyPI and pip do not"
+            yield Finding(Severity.WARNING, PublishRule.ARCHIVE, (wheel.file,), fault, _REWRITE)
             continue
-        what = f"members are compressed with method {method}; PyPI takes stored and deflated ones"
+        fault = f"members are compressed with method {method}; PyPI takes stored and deflated ones"
         unread = ", and vbuild does not compare these with RECORD" if wheel.is_unread else ""
-        yield Finding(terms.severity, PublishRule.ARCHIVE, (wheel.file,), what + unread, _REWRITE)
+        yield Finding(terms.severity, PublishRule.ARCHIVE, (wheel.file,), fault + unread, _REWRITE)
 
 
 def _archive(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
@@ -155,12 +155,12 @@ def _archive(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
         severity = Severity.WARNING if path.endswith("/RECORD") else terms.severity
         yield Finding(severity, PublishRule.ARCHIVE, (wheel.file,), f"{path}: {quirk}", _REWRITE)
     if wheel.has_comment:
-        what = "its archive has a comment, which PyPI refuses"
-        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, _REWRITE)
+        fault = "its archive has a comment, which PyPI refuses"
+        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), fault, _REWRITE)
     if wheel.unpacked > max(_BOMB, _RATIO * wheel.size):
-        what = f"unpacks from {wheel.size} to {wheel.unpacked} bytes; PyPI takes {_RATIO} times the size at most"
+        fault = f"unpacks from {wheel.size} to {wheel.unpacked} bytes; PyPI takes {_RATIO} times the size at most"
         advice = "leave out what is only zeros: vbuild slim, strip"
-        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, advice)
+        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), fault, advice)
 
 
 def _requirements(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[Finding]:
@@ -170,35 +170,35 @@ def _requirements(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[
         advice = "write it as installers read it (PEP 508)"
         if _OF_VARIANTS in line:
             advice = "write what every installer knows: none of today knows markers of variants (PEP 825)"
-        what = f"{field} {shortened(line)!r} cannot be read: {reason}"
-        yield Finding(terms.severity, PublishRule.REQUIREMENT, (file.file,), what, advice)
+        fault = f"{field} {shortened(line)!r} cannot be read: {reason}"
+        yield Finding(terms.severity, PublishRule.REQUIREMENT, (file.file,), fault, advice)
     for line in file.metadata.direct if terms.is_pypi else ():
-        what = f"Requires-Dist {shortened(line)!r} is a URL, which PyPI refuses"
+        fault = f"Requires-Dist {shortened(line)!r} is a URL, which PyPI refuses"
         advice = "require a release of it by version"
-        yield Finding(Severity.ERROR, PublishRule.REQUIREMENT, (file.file,), what, advice)
+        yield Finding(Severity.ERROR, PublishRule.REQUIREMENT, (file.file,), fault, advice)
 
 
 def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[Finding]:
     for reason in file.metadata.refused:
-        what = f"its metadata say what PyPI refuses: {reason}"
-        yield Finding(Severity.ERROR, PublishRule.METADATA, (file.file,), what, "put it right in pyproject.toml")
+        fault = f"its metadata say what PyPI refuses: {reason}"
+        yield Finding(Severity.ERROR, PublishRule.METADATA, (file.file,), fault, "put it right in pyproject.toml")
     for path in file.lacks:
         where = "wheel's licenses folder" if isinstance(file, ReadyWheel) else "sdist"
-        what = f"License-File {path!r} is not in the {where}, which PyPI refuses (PEP 639)"
-        yield Finding(Severity.ERROR, PublishRule.LICENSE, (file.file,), what, "add the file, or take the line out")
+        fault = f"License-File {path!r} is not in the {where}, which PyPI refuses (PEP 639)"
+        yield Finding(Severity.ERROR, PublishRule.LICENSE, (file.file,), fault, "add the file, or take the line out")
 
 
 def _kinds(release: LintedRelease) -> Iterator[Finding]:
     version = Version(release.version)
     if version.local:
-        what = f"version {version} has the local part +{version.local}, and PyPI takes none (PEP 440)"
+        fault = f"version {version} has the local part +{version.local}, and PyPI takes none (PEP 440)"
         advice = f"publish {version.public}: variants can say what the local part does"
         files = tuple(file.file for file in release.distributions)
-        yield Finding(Severity.ERROR, PublishRule.LOCAL_VERSION, files, what, advice)
+        yield Finding(Severity.ERROR, PublishRule.LOCAL_VERSION, files, fault, advice)
     if labelled := tuple(wheel.file for wheel in release.variants):
-        what = "PyPI takes no variant wheels yet, nor variants.json (PEP 825)"
+        fault = "PyPI takes no variant wheels yet, nor variants.json (PEP 825)"
         advice = "upload the other files alone, and serve these from an index of your own: vbuild index --simple"
-        yield Finding(Severity.ERROR, PublishRule.VARIANT, labelled, what, advice)
+        yield Finding(Severity.ERROR, PublishRule.VARIANT, labelled, fault, advice)
 
 
 # PEP 513, 571, 599, 600 (glibc), 656 (musl), 730, 738, 783; macOS counts 10.Y, and from 11 on X.0
@@ -252,8 +252,8 @@ def wheels_in(folder: Path, wheels: list[OfferedWheel]) -> Iterator[Finding]:
         try:
             wheels.append(OfferedWheel.of(path))
         except VbuildError as error:
-            what = str(error).removeprefix(f"{path}: ").removeprefix(f"{path.name}: ")
-            yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (path.name,), what, _AGAIN)
+            fault = str(error).removeprefix(f"{path}: ").removeprefix(f"{path.name}: ")
+            yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (path.name,), fault, _AGAIN)
 
 
 def index_problems(folder: Path) -> Iterator[Finding]:
@@ -265,8 +265,8 @@ def index_problems(folder: Path) -> Iterator[Finding]:
     projects = sorted(path for path in simple.iterdir() if path.is_dir())
     names = {path.name for path in projects}
     if others := names ^ {str(row.get("name")) for row in _rows(simple / "index.json", "projects")}:
-        what = f"lists other projects than have a folder: {', '.join(sorted(others))}"
-        yield _wrong(simple / "index.json", what)
+        fault = f"lists other projects than have a folder: {', '.join(sorted(others))}"
+        yield _wrong(simple / "index.json", fault)
     yield from _links(simple / "index.html", map(project_link, names))
     for project in projects:
         yield from _project(project, beside)
@@ -292,8 +292,8 @@ def _project(folder: Path, beside: Mapping[str, Path]) -> Iterator[Finding]:
         row = rows.get(name, expected)
         for key in sorted(row.keys() | expected.keys()):
             if row.get(key) != expected.get(key):
-                what = f"gives {name} {key} {json.dumps(row.get(key))}; expected {json.dumps(expected.get(key))}"
-                yield _wrong(page, what)
+                fault = f"gives {name} {key} {json.dumps(row.get(key))}; expected {json.dumps(expected.get(key))}"
+                yield _wrong(page, fault)
         if name not in beside:
             yield _wrong(path, "is in the index only")
         elif not beside[name].samefile(path) and sha256_of(beside[name]) != indexed.sha256:
@@ -335,7 +335,7 @@ def _rows(page: Path, key: str) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def _wrong(path: Path, what: str) -> Finding:
+def _wrong(path: Path, fault: str) -> Finding:
     parts = path.parts
     shown_path = "/".join(parts[parts.index(INDEX) :] if INDEX in parts else parts[-1:])
-    return Finding(Severity.ERROR, PublishRule.INDEX, (shown_path,), what, _AGAIN)
+    return Finding(Severity.ERROR, PublishRule.INDEX, (shown_path,), fault, _AGAIN)

@@ -182,8 +182,8 @@ def _invalid(text: str, headers: MetadataHeaders) -> Iterator[str]:
             if not (is_elsewhere or is_old):
                 # packaging lists the content types that are expected in another order each time
                 value = headers.value(error.field)
-                what = f"Description-Content-Type {value!r}, expected text/plain, text/x-rst or text/markdown in UTF-8"
-                yield what if error.field == "description-content-type" else str(error)
+                fault = f"Description-Content-Type {value!r}, expected text/plain, text/x-rst or text/markdown in UTF-8"
+                yield fault if error.field == "description-content-type" else str(error)
     except RecursionError:
         yield "brackets in brackets, too deep to be read"
 

@@ -65,8 +65,8 @@ class _LayoutCheck:
             yield from self._descriptor(folder, descriptor)
         for blob in sorted((self._path / "blobs" / "sha256").glob("*")):
             if f"sha256:{blob.name}" not in self._seen:
-                places, what = (self._name(f"sha256:{blob.name}"),), "nothing in the layout needs it"
-                yield Finding(Severity.WARNING, PublishRule.BLOB, places, what, _AGAIN)
+                places, fault = (self._name(f"sha256:{blob.name}"),), "nothing in the layout needs it"
+                yield Finding(Severity.WARNING, PublishRule.BLOB, places, fault, _AGAIN)
 
     def _descriptor(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[Finding]:
         place = self._name(descriptor.digest)
@@ -91,15 +91,15 @@ class _LayoutCheck:
             # clients may take the first that fits
             plain = [image for image in variants if _is_plain(image)]
             if not plain:
-                what = f"has no image for plain {architecture}"
-                yield _error(PublishRule.PLAIN, place, what, "publish the plain wheel as well")
+                fault = f"has no image for plain {architecture}"
+                yield _error(PublishRule.PLAIN, place, fault, "publish the plain wheel as well")
             elif variants[0] is not plain[0]:
                 yield _error(PublishRule.PLAIN, place, f"does not list the image for plain {architecture} first")
             layers = [{layer.digest for layer in folder.manifest(image).layers} for image in variants]
             if len(layers) > 1 and not set.intersection(*layers):
-                what = f"its images of {architecture} have no layer in common"
+                fault = f"its images of {architecture} have no layer in common"
                 advice = "lay wheels of one release out together"
-                yield Finding(Severity.WARNING, PublishRule.IMAGE, (place,), what, advice)
+                yield Finding(Severity.WARNING, PublishRule.IMAGE, (place,), fault, advice)
         yield from _undocumented(place, images, annotations)
 
     def _manifest(self, folder: ImageFolder, descriptor: Descriptor, manifest: Manifest) -> Iterator[Finding]:
@@ -128,8 +128,8 @@ class _LayoutCheck:
         for name in (PROPERTIES, LABEL) if descriptor.variant else ():
             if labels.get(name) != annotations[name]:
                 label = repr(labels[name]) if name in labels else "nothing"
-                what = f"{name} is {annotations[name]!r} in the index, {label} in the config"
-                yield _error(PublishRule.LABELS, place, what)
+                fault = f"{name} is {annotations[name]!r} in the index, {label} in the config"
+                yield _error(PublishRule.LABELS, place, fault)
 
     def _layer(self, folder: ImageFolder, layer: Descriptor, expected: str) -> str | None:
         """What is wrong with *layer*, whose uncompressed SHA-256 should be *expected*."""
@@ -168,11 +168,11 @@ def _undocumented(place: str, images: Sequence[Descriptor], index_annotations: M
             variant = Variant.of(label, map(Property.parse, properties))
             text = index_annotations.get(DOCUMENT)
             if text and variant not in Document.parse(text.encode()).variants:
-                what = f"its variants.json does not list {label!r} with these properties"
-                yield _error(PublishRule.VARIANT, place, what)
+                fault = f"its variants.json does not list {label!r} with these properties"
+                yield _error(PublishRule.VARIANT, place, fault)
         except VbuildError as error:
             yield _error(PublishRule.VARIANT, place, f"{label}: {error}")
 
 
-def _error(rule: PublishRule, place: str, what: str, advice: str = _AGAIN) -> Finding:
-    return Finding(Severity.ERROR, rule, (place,), what, advice)
+def _error(rule: PublishRule, place: str, fault: str, advice: str = _AGAIN) -> Finding:
+    return Finding(Severity.ERROR, rule, (place,), fault, advice)

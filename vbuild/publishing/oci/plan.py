@@ -152,8 +152,8 @@ def _lowest_cpu(wheel: OfferedWheel, machine: str) -> Cpu:
     with at(wheel.path.name):
         cpus = [cpu for prop in wheel.properties if (cpu := Cpu.of_property(str(prop)))]
         if extra := next((str(prop) for prop in wheel.properties if extra_of(str(prop))), None):
-            what = f"needs {extra}, and clients choose images by level alone: expected wheels without it"
-            raise RepackageError(what)
+            fault = f"needs {extra}, and clients choose images by level alone: expected wheels without it"
+            raise RepackageError(fault)
         if strange := next((cpu for cpu in cpus if cpu.machine != machine), None):
             raise RepackageError(f"needs {strange.variant_property}, and is for {machine}")
     return min(cpus, key=lambda cpu: cpu.rank, default=BASELINES[machine])
@@ -237,8 +237,8 @@ def _files(wheel: OfferedWheel, python: Python) -> Iterator[File]:
     with wheel.opened() as opened, at(wheel.path.name):
         for file in installed(opened, python.environment):
             if any(part.startswith(WHITEOUT) for part in file.path.split("/")):
-                what = f"deletes a file in an image; expected no name with {WHITEOUT} in front"
-                raise RepackageError(f"{file.path}: {what}")
+                fault = f"deletes a file in an image; expected no name with {WHITEOUT} in front"
+                raise RepackageError(f"{file.path}: {fault}")
             path, mode = f"{PREFIX}/{file.path}", _EXECUTABLE if file.is_executable else _PLAIN
             if isinstance(file.content, bytes):
                 yield NewFile(path, mode, file.content)
@@ -292,13 +292,13 @@ class BaseFolder(Struct, frozen=True):
             config = self.folder.config(manifest.config)
             for layer in manifest.layers:
                 if layer.media_type not in LAYER_TYPES:
-                    what = f"{layer.media_type}; expected a layer of the OCI's: copy it as one"
-                    raise RepackageError(f"{self.place}: {layer.digest}: {what}")
+                    fault = f"{layer.media_type}; expected a layer of the OCI's: copy it as one"
+                    raise RepackageError(f"{self.place}: {layer.digest}: {fault}")
                 self.folder.check(layer)
             layers, digests = len(manifest.layers), len(config["rootfs"]["diff_ids"])
             if layers != digests:
-                what = f"{layers} layers and {digests} diff_ids; expected the same number: the base is damaged"
-                raise RepackageError(f"{self.place}: {what}")
+                fault = f"{layers} layers and {digests} diff_ids; expected the same number: the base is damaged"
+                raise RepackageError(f"{self.place}: {fault}")
         # the official images say which Python they have
         lines = (config.get("config") or {}).get("Env") or ()
         python = next((match["version"] for line in lines if (match := _PYTHON.fullmatch(line))), None)

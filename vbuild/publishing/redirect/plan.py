@@ -382,8 +382,8 @@ def _row_problems(path: Path, row: dict[str, Any], wheels: list[OfferedWheel], *
         yield _problem(PublishRule.PINS, path.name, f"is pinned, and cannot be read: {error.strerror}")
         return
     if (size, sha256) != (row["size"], row["sha256"]):
-        what = f"{size} bytes of sha256 {sha256}, pinned {row['size']} of {row['sha256']}"
-        yield _problem(PublishRule.PINS, path.name, what)
+        fault = f"{size} bytes of sha256 {sha256}, pinned {row['size']} of {row['sha256']}"
+        yield _problem(PublishRule.PINS, path.name, fault)
         return
     try:
         wheel = OfferedWheel.of(path)
@@ -394,8 +394,8 @@ def _row_problems(path: Path, row: dict[str, Any], wheels: list[OfferedWheel], *
     expected = {"label": None, **row_of(wheel, has_value=has_value)}
     for key, value in expected.items():
         if row.get(key) != value:
-            what = f"{TABLE} says {key} {json.dumps(row.get(key))}, expected {json.dumps(value)}"
-            yield _problem(PublishRule.PINS, path.name, what)
+            fault = f"{TABLE} says {key} {json.dumps(row.get(key))}, expected {json.dumps(value)}"
+            yield _problem(PublishRule.PINS, path.name, fault)
 
 
 def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:
@@ -410,12 +410,12 @@ def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:
             yield _problem(PublishRule.METADATA, sdist.path.name, str(error))
             return
         if (wheel.name.project, canonicalize_name(stated.name)) != (release.project, release.project):
-            what = f"hands over {wheel.path.name}, and its {PKG_INFO} is of {stated.name}"
-            yield _problem(PublishRule.METADATA, sdist.path.name, what)
+            fault = f"hands over {wheel.path.name}, and its {PKG_INFO} is of {stated.name}"
+            yield _problem(PublishRule.METADATA, sdist.path.name, fault)
         for difference in stated.differences(metadata_view(str(wheel.metadata).encode())):
             if difference.field not in known_to_lack:
-                what = f"{wheel.path.name} is not as its {PKG_INFO} says: {difference}"
-                yield _problem(PublishRule.METADATA, sdist.path.name, what)
+                fault = f"{wheel.path.name} is not as its {PKG_INFO} says: {difference}"
+                yield _problem(PublishRule.METADATA, sdist.path.name, fault)
 
 
 def _ranking(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:
