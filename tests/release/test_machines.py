@@ -62,7 +62,7 @@ def test_machines_without_a_wheel_get_nothing_and_the_reason(tmp_path: Path) -> 
     labelled(tmp_path, "x86_64_v3", V3)
     first = asked(tmp_path)[0]
     assert (first.wheel, first.label, first.size) == (None, None, None)
-    assert first.why == "none of 1 wheels fits this machine"
+    assert first.why == "none of 1 wheel fits this machine"
 
 
 def test_gpus_are_asked_where_variants_name_them(tmp_path: Path) -> None:
