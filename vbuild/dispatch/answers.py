@@ -31,7 +31,7 @@ from vbuild.dispatch.variables import (
 
 # steps in all: so many and one for some bytes of code, the fewer the larger it is, up to the most.
 # Most steps are instructions that are run, of some 20 us; beginning to run a piece costs as much as many of them.
-_STEPS, _MOST_STEPS, _STEPS_A_RUN = ((25_000, 5.25), (750_000, 25)), 1_250_000, 60
+_STEPS, _MOST_STEPS, _STEPS_A_RUN = ((25_000, 5.25), (900_000, 20)), 1_500_000, 60
 # files that ask for which there are as many; the part for code that only calls what all calls have to be known of
 _MOST_ASKING, _CALLER_SHARE = 3, 3
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
