@@ -47,10 +47,10 @@ def whole() -> dict[str, Any]:
     fat["toolkit"]["components"] = [{"project": "p", "version": "1", "file": "p.whl", "sha256": "0" * 64}]
     fat["not_reproducible"] = [{"file": "demo.pc", "why": "names a folder of its build: ./demo"}]
     fat["verdict"] |= {"findings": [finding("warning", "odd", rule="gpu-ptx", member="demo.so")], "claimed_gpus": ["a"]}
-    gpu = {"gpu": "sm_80", "machine": 1, "jit": 0, "nothing": 0, "runs": "yes"}
-    fat["verdict"]["gpus"] = [
-        {"member": "demo.so", "fatbins": 1, "machine": ["sm_80"], "ptx": [], "gpus": [gpu], "notes": ["odd"]}
-    ]
+    kinds = {"machine": 1, "jit": 0, "specific": 0, "nothing": 0}
+    gpu = {"gpu": "sm_80", "runs": "natively", **kinds, "bytes": {**kinds}, "driver": "12.0"}
+    code = {"machine": ["sm_80"], "ptx": [], "gpus": [gpu], "notes": ["odd"], "beside": ["sm_90"]}
+    fat["verdict"]["gpus"] = [{"member": "demo.so", "fatbins": 1, **code}]
     where = {"function": "f", "address": "0x10", "way": ["g"], "doubt": ""}
     above = {**where, "features": ["avx"], "instructions": ["vzeroupper"]}
     plain["verdict"]["libraries"][0]["violations"] = [above]
