@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from tests.factories.linked_libraries import DEEP, NAME, files
-from tests.factories.variants import machine, variant_wheel
+from tests.factories.variants import document, machine, metadata, tiny_wheel, variant, variant_wheel
 from tests.factories.virtual_environments import serving_folder
 from tests.factories.wheels import wheel
 from vbuild.cli import options
@@ -237,6 +237,32 @@ def test_a_wheel_on_a_server_is_taken_where_one_of_this_machine_is(release: Path
     assert (wrong.exit_code, missing.exit_code) == (1, 1)
     assert f"expected {'0' * 64}" in wrong.stderr
     assert missing.stderr == f"vbuild: {url}/missing-1.0-py3-none-any.whl: 404 File not found\n"
+
+
+@pytest.mark.parametrize(
+    ("installed", "words", "taken"),
+    [
+        ("engine-1.4.2", [], "engine1.4"),
+        ("engine-2.0", [], None),
+        ("engine-2.0", ["--with", "engine==1.4"], "engine1.4"),
+        (None, [], None),
+    ],
+)
+def test_what_the_active_environment_has_decides_among_variants_built_against_it(
+    installed: str | None, words: list[str], taken: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = variant("engine1.4", "abi_dependency :: engine :: 1.4")
+    name = "demo-1.0-py3-none-any-engine1.4.whl"
+    variant_wheel(tmp_path, name, document(built, metadata=metadata("abi_dependency")))
+    tiny_wheel(tmp_path, "demo-1.0-py3-none-any.whl")
+    index(tmp_path)
+    if installed:
+        info = tmp_path / f"venv/lib/python3.11/site-packages/{installed}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Name: {}\nVersion: {}\n".format(*installed.split("-")))
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    told = CliRunner().invoke(main, ["select", "demo", "-f", str(tmp_path), *words])
+    assert told.output.splitlines()[0] == (name if taken else "demo-1.0-py3-none-any.whl")
 
 
 def test_several_machines_are_chosen_for_at_once(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,12 +120,13 @@ def _machines(settings: Mapping[str, Any]) -> "dict[str, Machine]":
         machines = {str(file): machine_of(file) for file in settings["machines"]} or {"here": machine_of(None)}
         active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
         if active and not (settings["machines"] or settings["write_machine"]):
-            machines = {"here": replace(machines["here"], installed=installed_versions(Path(active)))}
+            with suppress(RepackageError):
+                machines = {"here": replace(machines["here"], installed=installed_versions(Path(active)))}
     return {
         called: replace(
             machine,
             without=(*machine.without, *settings["without"]),
-            installed=tuple(sorted({**dict(machine.installed), **dict(settings["installed"])}.items())),
+            installed=(*machine.installed, *settings["installed"]),
         )
         for called, machine in machines.items()
     }
