@@ -319,7 +319,17 @@ CASES: tuple[Case, ...] = (
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[2]}")
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case,
+            id=f"{case[0]}-{case[2]}",
+            marks=[needs("aarch64-linux-gnu-gcc")] if case[2].endswith("aarch64") else [],
+        )
+        for case in CASES
+    ],
+)
 def test_each_promise_is_found_broken_and_found_kept(tmp_path: Path, case: Case) -> None:
     rule, severity, tags, broken, what, kept_tags, kept = case
     made = wheel(tmp_path / "broken", f"demo-1.0-{tags}.whl", broken())
