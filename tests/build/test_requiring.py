@@ -60,16 +60,16 @@ def test_a_framework_that_is_needed_is_required_at_the_version_it_was_built_agai
     found = pins(environment(tmp_path / "env", "torch-2.15.0", "numpy-2.4.6"), {})
     assert found == {"torch": "==2.15.*"}
     made = extension(tmp_path, *OF_TORCH)
-    assert required(with_requirements(made, tmp_path / "tied", pins=found, asked={})) == ("torch==2.15.*",)
+    assert required(with_requirements(made, tmp_path / "tied", pins=found, requires={})) == ("torch==2.15.*",)
     own = extension(tmp_path, *OF_TORCH, metadata="Requires-Dist: Torch>=2\n")
-    assert with_requirements(own, tmp_path / "tied", pins=found, asked={}) == own  # verify warns of that
+    assert with_requirements(own, tmp_path / "tied", pins=found, requires={}) == own  # verify warns of that
 
 
 def test_values_of_the_matrix_are_required_and_in_the_version(tmp_path: Path) -> None:
     asked = {"torch": "2.15", "mpi4py": "4"}
     found = pins(environment(tmp_path / "env", "torch-2.15.0", "mpi4py-4.1.2"), asked)
     made = extension(tmp_path, *OF_TORCH, metadata="Requires-Dist: torch>2,!=2.13 ; python_version > '3'\n")
-    result = with_requirements(made, tmp_path / "tied", pins=found, asked=asked, label="torch2.15.mpi4py4")
+    result = with_requirements(made, tmp_path / "tied", pins=found, requires=asked, label="torch2.15.mpi4py4")
     assert result.name == "demo-1.0+torch2.15.mpi4py4-cp311-cp311-linux_x86_64.whl"
     assert set(required(result)) == {'torch!=2.13,==2.15.*,>2; python_version > "3"', "mpi4py==4.*"}
     command = [
@@ -92,7 +92,7 @@ def test_the_bill_of_materials_of_the_repair_follows_the_version(tmp_path: Path)
     path = "demo-1.0.dist-info/sboms/auditwheel.cdx.json"
     made = wheel(tmp_path, NAME, {path: json.dumps(bill).encode()})
     result = with_requirements(
-        made, tmp_path / "tied", pins={"torch": "==2.15.*"}, asked={"torch": "2.15"}, label="torch2.15"
+        made, tmp_path / "tied", pins={"torch": "==2.15.*"}, requires={"torch": "2.15"}, label="torch2.15"
     )
     with zipfile.ZipFile(result) as archive:
         after = json.loads(archive.read(path.replace("1.0", "1.0+torch2.15")))
@@ -119,7 +119,7 @@ def test_numpy_says_itself_which_is_the_oldest(version: str, header: str, pin: s
 def test_a_project_that_excludes_what_it_was_built_against_is_refused(tmp_path: Path) -> None:
     made = extension(tmp_path, metadata="Requires-Dist: torch<2.15\n")
     with pytest.raises(BuildError, match=r"requires torch<2\.15, and it was built against 2\.15"):
-        with_requirements(made, tmp_path / "tied", pins={"torch": "==2.15.*"}, asked={"torch": "2.15"})
+        with_requirements(made, tmp_path / "tied", pins={"torch": "==2.15.*"}, requires={"torch": "2.15"})
 
 
 @pytest.mark.parametrize(

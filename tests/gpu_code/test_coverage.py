@@ -46,7 +46,7 @@ def covered(device: Arch, *containers: bytes, cudart: Dotted | None = ANY_DRIVER
             Runs.NATIVELY,
             "all of its GPU code but 1 fatbin for other architectures alone",
         ),
-        # code for any GPU of 8.0 beside it: that one is no matter of host code alone
+        # with code for every GPU of 8.0 beside it, host code does not choose alone
         (
             [fatbin(entry(arch=90)), fatbin(entry(arch=100, flags=SPECIFIC), entry(arch=80))],
             Runs.IN_PART,

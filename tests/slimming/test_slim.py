@@ -449,7 +449,7 @@ def test_lists_of_architectures_that_still_name_what_went_are_told_of(tmp_path: 
     """As torch.cuda.get_arch_list() gives them, from a library without GPU code."""
     said = shared_object('const char *flags(void) { return "sm_80 sm_90 compute_90"; }')
     files = {"demo/libsaid.so": said, "demo/archs.py": b"ARCHS = ['sm_80', 'sm_90']\n", "demo/one.py": b"'sm_80'\n"}
-    # what a compiler such as LLVM knows is no list of the package's code
+    # a compiler such as LLVM knows architectures for which the package has no code
     files["demo/libllvm.so"] = shared_object('const char *known = "sm_80|sm_86|sm_90|sm_90a";')
     fat = fat_wheel(tmp_path, files, library=device_library(code(80, 90)))
     (slimmed,) = slim([fat], None, shares=plain("90"))

@@ -75,9 +75,9 @@ def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
 
 
 def with_requirements(
-    wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[str, str], label: str = ""
+    wheel: Path, folder: Path, *, pins: Mapping[str, str], requires: Mapping[str, str], label: str = ""
 ) -> Path:
-    """*wheel* in *folder*, with requirements by *pins* for what was *asked* for, and *label* in its version; or itself.
+    """*wheel* in *folder*, held to *pins* for what it *requires*, with *label* in its version; or itself.
 
     It also requires the frameworks whose libraries it needs; `BuildError` if its requirements exclude these.
     """
@@ -86,9 +86,9 @@ def with_requirements(
         before = source.metadata()
         lines = list(before.requires_dist)
         known = {canonicalize_name(requirement.name) for line in lines if (requirement := read_requirement(line))}
-        lines = [_narrowed(line, {name: pins[name] for name in asked if name in pins}) for line in lines]
-        lines += [f"{name}{pins[name]}" for name in sorted({*asked, *projects} - known) if name in pins]
-        if not asked and lines == list(before.requires_dist):
+        lines = [_narrowed(line, {name: pins[name] for name in requires if name in pins}) for line in lines]
+        lines += [f"{name}{pins[name]}" for name in sorted({*requires, *projects} - known) if name in pins]
+        if not requires and lines == list(before.requires_dist):
             return wheel
         name = source.name.normalised()
         if label:

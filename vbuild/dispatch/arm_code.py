@@ -246,7 +246,8 @@ class ArmModule(Module):
     def _words(self) -> list[tuple[int, int, bytes]]:
         """Where the first and last word of each section stand; most of the code comes first."""
         return sorted(
-            ((code.address, code.end - _WORD, code.data) for code in self.elf.code), key=lambda one: one[0] - one[1]
+            ((code.address, code.end - _WORD, code.data) for code in self.elf.code),
+            key=lambda section: section[0] - section[1],
         )
 
     @staticmethod
@@ -425,13 +426,13 @@ class ArmModule(Module):
                     if is_address:
                         made.add(target)
         # what one site may point at stays in order: the nearest page is the last
-        pointing.sort(key=lambda one: one >> _HIGH)
+        pointing.sort(key=lambda point: point >> _HIGH)
         return pointing, made
 
     def _points(self, start: int, stop: int) -> dict[int, int]:
         points, _ = self._pointing
         low = bisect_left(points, start << _HIGH)
-        return {one >> _HIGH: one & _LOW for one in points[low : bisect_left(points, stop << _HIGH, low)]}
+        return {point >> _HIGH: point & _LOW for point in points[low : bisect_left(points, stop << _HIGH, low)]}
 
     def _pointing_in(self, code: CodeSection) -> Iterator[tuple[int, int, bool]]:
         """Each instruction in *code* that points somewhere, the target, and whether it makes an address of it."""

@@ -44,12 +44,12 @@ class Conditions:
         is_short = piece.end - piece.address <= _LONGEST
         self.instructions: list[Instruction] = list(self._module.instructions(piece)) if is_short else []
         # by address; none if the piece is too long to be looked through
-        self.numbers = {one.ip: number for number, one in enumerate(self.instructions)}
+        self.numbers = {instruction.ip: number for number, instruction in enumerate(self.instructions)}
         # where control does not just go on: the instructions that follow, by number; None is outside the piece
         self._turns = {
             number: following
-            for number, one in enumerate(self.instructions)
-            if (following := self._following(one)) != (number + 1,)
+            for number, instruction in enumerate(self.instructions)
+            if (following := self._following(instruction)) != (number + 1,)
         }
         self._branches = [number for number, following in self._turns.items() if len(following) > 1]
         # whether memory decides in some condition that was looked at: a field, an argument on the stack, a pointer
@@ -89,12 +89,16 @@ class Conditions:
         The others hand an address from there to *stop* to other libraries.
         """
         base = self._module.base
-        for number, one in enumerate(self.instructions):
-            if self.destination(one) == start:
+        for number, instruction in enumerate(self.instructions):
+            if self.destination(instruction) == start:
                 yield number, True
-            elif one.is_ip_rel_memory_operand and one.flow_control == FlowControl.NEXT:
-                place = one.ip_rel_memory_address
-                target = base + place if one.mnemonic == Mnemonic.LEA else self._program.behind(self._module, place)
+            elif instruction.is_ip_rel_memory_operand and instruction.flow_control == FlowControl.NEXT:
+                address = instruction.ip_rel_memory_address
+                target = (
+                    base + address
+                    if instruction.mnemonic == Mnemonic.LEA
+                    else self._program.behind(self._module, address)
+                )
                 if isinstance(target, int) and start <= target < stop and self._is_handed_out(number):
                     yield number, False
         if self.instructions and self._piece.end == start and self._module.shape(self._piece).falls_through:
@@ -198,16 +202,16 @@ class Conditions:
         """The blocks from which the piece can be left without *block*, and None for what is outside."""
         if block not in self._past:
             leaving, before = self._ways
-            waiting = [one for one in leaving if one != block]
-            # it is left out as if it had been found
-            found: set[int | None] = {None, block, *waiting}
+            waiting = [last for last in leaving if last != block]
+            # it is left out as if it had been reached
+            reached: set[int | None] = {None, block, *waiting}
             while waiting:
-                for one in before[waiting.pop()]:
-                    if one not in found:
-                        found.add(one)
-                        waiting.append(one)
-            found.remove(block)
-            self._past[block] = found
+                for predecessor in before[waiting.pop()]:
+                    if predecessor not in reached:
+                        reached.add(predecessor)
+                        waiting.append(predecessor)
+            reached.remove(block)
+            self._past[block] = reached
         return self._past[block]
 
     def source(self, number: int, register: int) -> Needs:
@@ -244,13 +248,13 @@ class Conditions:
 
     def _made_of(self, number: int, what: int | _Slot) -> list[int | _Slot] | None:
         """What has to be plain for *what* to be plain after an instruction that writes it; None if it never is."""
-        one = self.instructions[number]
+        instruction = self.instructions[number]
         if isinstance(what, tuple):
-            return self._made_in_slot(one, what)
-        if one.flow_control in CALLS:
-            target = self.destination(one)
+            return self._made_in_slot(instruction, what)
+        if instruction.flow_control in CALLS:
+            target = self.destination(instruction)
             return [] if what == RAX and isinstance(target, str) and target not in _ASKERS else None
-        return self._read_by(one, keeps=what if _keeps_some(one, what) else None)
+        return self._read_by(instruction, keeps=what if _keeps_some(instruction, what) else None)
 
     def _written_by(self, instruction: Instruction) -> frozenset[int]:
         if instruction.flow_control in CALLS:
@@ -276,7 +280,7 @@ class Conditions:
         if instruction.rflags_read:
             found.append(_FLAGS)
         info = INFO.info(instruction)
-        is_loaded = any(each.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS} for each in info.used_memory())
+        is_loaded = any(use.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS} for use in info.used_memory())
         if is_loaded:
             slot = self._slot(instruction)
             if slot is not None:
@@ -286,9 +290,9 @@ class Conditions:
             ):
                 self.reads_memory |= not instruction.is_ip_rel_memory_operand
                 return None
-        for each in _used(instruction):
-            number = general(each.register)
-            if each.access == OpAccess.WRITE or (is_loaded and number == _FRAME):
+        for use in _used(instruction):
+            number = general(use.register)
+            if use.access == OpAccess.WRITE or (is_loaded and number == _FRAME):
                 continue
             if number is None:
                 return None
@@ -319,7 +323,7 @@ class Conditions:
             return None if is_pointer else [slot]
         if instruction.mnemonic == Mnemonic.LEA:
             return None
-        accesses = {each.access for each in INFO.info(instruction).used_memory()}
+        accesses = {use.access for use in INFO.info(instruction).used_memory()}
         if accesses.isdisjoint(WRITES):
             return [slot]
         if own != slot or instruction.mnemonic not in _TO_SLOT:

@@ -415,7 +415,9 @@ class Module:
             is_entered = self.is_entered(piece)
             # the end of a piece may be in the middle of an instruction, if it was guessed
             instructions = [
-                one for one in instructions if one or (is_entered and self.instruction(self.base + one.ip) is None)
+                instruction
+                for instruction in instructions
+                if instruction or (is_entered and self.instruction(self.base + instruction.ip) is None)
             ]
         # no step in Python for an instruction that needs nothing
         return compress(instructions, map(by_code().get, map(_code_of, instructions)))
@@ -509,7 +511,7 @@ class Module:
 
     @cached_property
     def _kept(self) -> list[tuple[list[int], Sequence[CodeSection]]]:
-        return [([one.address for one in every], every) for every in (self.elf.code, self.elf.constants)]
+        return [([part.address for part in parts], parts) for parts in (self.elf.code, self.elf.constants)]
 
     def is_constant(self, address: int) -> bool:
         """Whether only the loader changes the data at *address*."""

@@ -141,8 +141,8 @@ def _head(contents: Contents) -> Iterator[str]:
         yield f"{sized(contents.gpu_size)} GPU code: {percent(contents.gpu_size, contents.size)} of it, in {where}"
     yield from _wrapped("licence", " " * 9, str(contents.licence))
     if contents.forbidden:
-        what = f"forbids changes: slim refuses without --accept-license {contents.project}; {contents.forbidden}"
-        yield from _wrapped(" " * 8, " " * 9, what)
+        licence = f"forbids changes: slim refuses without --accept-license {contents.project}; {contents.forbidden}"
+        yield from _wrapped(" " * 8, " " * 9, licence)
     if contents.variant:
         yield from _wrapped("variant", " " * 9, str(contents.variant))
     if contents.bill:

@@ -241,7 +241,7 @@ class Matrix(Struct, frozen=True):
         groups = (group.label for entry in self.cuda for group in entry.groups)
         cuda = {"cuda": (*without, *groups)} if self.cuda else {}
         free = {axis.name: tuple(value.name for value in axis.values) for axis in self.axes}
-        required = {each.project: each.versions for each in self.requires}
+        required = {requirement.project: requirement.versions for requirement in self.requires}
         return {**cpus, **cuda, **free, **required, "python": self.pythons}
 
 
@@ -377,8 +377,8 @@ def _plain_requires(matrix: Table, required: Sequence[RequiredVersions]) -> str 
     if not required:
         raise matrix.refuse("requires-as", "would have no effect without matrix.requires: remove it")
     labels = [
-        local_label(zip((each.project for each in required), versions, strict=True))
-        for versions in product(*(sorted(each.versions, key=Version) for each in required))
+        local_label(zip((requirement.project for requirement in required), versions, strict=True))
+        for versions in product(*(sorted(requirement.versions, key=Version) for requirement in required))
     ]
     return str(matrix.raw("plain")) if matrix.raw("plain") in labels else labels[-1]
 

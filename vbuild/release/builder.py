@@ -295,7 +295,7 @@ class Builder(Struct, frozen=True):
             self._check_gpu_code(built, target.cuda.archs, log)
         wheel = without_folders(wheel, folder / "without-folders", built.traces)
         wheel = with_requirements(
-            wheel, folder / "tied", pins=dict(built.pins), asked=dict(target.requires), label=target.local
+            wheel, folder / "tied", pins=dict(built.pins), requires=dict(target.requires), label=target.local
         )
         if recipe.repair.bill:
             materials = (*self.patches, *built.materials)
