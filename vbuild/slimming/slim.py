@@ -129,13 +129,13 @@ def _slimmed_under(
     """
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-    if path.stat().st_size <= limit:
+    smallest, how = path.stat().st_size, ""
+    if smallest <= limit:
         (same,) = slim_one(path, folder, shares=[Share()], cuts=Cuts())
         return (replace(same, why_untouched=f"it has no more than {sized(limit)} as it is"),)
     cuts = slim_one.keywords["cuts"]
-    steps = [(Share(), strip) for strip in (Strip.NOTHING, Strip.DEBUG, Strip.UNNEEDED)]
+    steps = [(Share(), strip) for strip in Strip]
     steps += [(Share(gpus), Strip.UNNEEDED)] if gpus else []
-    smallest, how = path.stat().st_size, ""
     for share, strip in steps:
         how = "--recompress" + (f" --strip {strip}" if strip is not Strip.NOTHING else "")
         how += f" --gpu {gpus}" if share.gpus else ""
@@ -147,7 +147,8 @@ def _slimmed_under(
                 return (replace(slimmed, how=f"under {sized(limit)} by {how}"),)
             smallest = min(smallest, slimmed.packed)
     more = "" if gpus else "; name the GPUs that it is for, and the code for others may go: --gpu 80,90"
-    raise RepackageError(f"{path.name}: {sized(smallest)} is the least that {how} leaves{more}")
+    about = "" if folder else "about "
+    raise RepackageError(f"{path.name}: {about}{sized(smallest)} is the least that {how} leaves{more}")
 
 
 def slim_wheel(
