@@ -98,3 +98,18 @@ def test_an_interrupt_that_ends_as_another_error_is_told_as_one(number: signal.S
     )
     ended = ran(program.replace("NUMBER", str(int(number))))
     assert (ended.returncode, ended.stderr) == (128 + number, INTERRUPTED)
+
+
+def test_a_signal_that_comes_before_a_wait_for_a_lock_ends_the_wait() -> None:
+    program = """
+import threading, time
+def interrupt():  # as if it came between Python's last look for signals and the wait: it does not end that
+    time.sleep(0.2)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+    time.sleep(10)
+    os._exit(3)  # missed
+with interruptible():
+    threading.Thread(target=interrupt, daemon=True).start()
+    threading.Event().wait()
+"""
+    assert ran(program).stderr.endswith("KeyboardInterrupt\n")

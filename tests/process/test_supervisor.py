@@ -97,3 +97,8 @@ def test_a_thread_that_runs_nothing_is_stopped_too(tmp_path: Path) -> None:
             run(["true"], log=tmp_path / "log")
     run(["true"], log=tmp_path / "log")
     assert time.monotonic() - begun < 1
+
+
+def test_a_process_ends_that_was_interrupted_while_it_started_a_command() -> None:
+    program = "from vbuild.process.run import Supervisor\nSupervisor(0).starting(1)"
+    subprocess.run([sys.executable, "-c", program], timeout=30, check=True)

@@ -43,8 +43,9 @@ for line in sys.stdin:
     starting = tuple(map(int, numbers)) if sign == "?" else None
     if sign != "?":
         (left.add if sign == "+" else left.discard)(int(numbers[0]))
-while starting and os.getppid() == process:
-    time.sleep(0.01)  # its files are closed before it is gone
+for _ in range(100 if starting else 0):  # its files are closed before it is gone; at its own end, it waits for us
+    if os.getppid() == process:
+        time.sleep(0.01)
 for entry in os.listdir("/proc") if starting else ():
     try:
         output, stat = os.stat(f"/proc/{entry}/fd/1"), open(f"/proc/{entry}/stat").read()

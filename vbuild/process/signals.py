@@ -4,15 +4,17 @@ with interruptible(): ...    a signal is a KeyboardInterrupt
 with uninterrupted(): ...    but only at the end of the block, which has few and short steps
 """
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FrameType
 
 _CLEANING = 10.0  # seconds after an interrupt in which others are ignored; systems send SIGKILL then
+_LOOK = 0.1  # seconds between a signal and the look whether Python has called its handler
 
 # Python's own handlers; Windows has no SIGHUP
 _USUAL = {
@@ -33,10 +35,13 @@ class Interruption:
     held: int = 0
     is_due: bool = False
 
+    @property
+    def is_cleaning(self) -> bool:
+        return self.heard is not None and time.monotonic() < self.heard + _CLEANING
+
     def __call__(self, number: int, _frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self.heard is None or now >= self.heard + _CLEANING:
-            self.heard, self.number = now, number
+        if not self.is_cleaning:
+            self.heard, self.number = time.monotonic(), number
             self.is_due = self.held > 0
             if not self.held:
                 raise KeyboardInterrupt
@@ -55,10 +60,40 @@ def interruptible() -> Iterator[Interruption]:
     for number in taken:
         signal.signal(number, interruption)
     try:
-        yield interruption
+        with _delivering(interruption) if taken and os.name == "posix" else nullcontext():
+            yield interruption
     finally:
         for number, usual in taken.items():
             signal.signal(number, usual)
+
+
+@contextmanager
+def _delivering(interruption: Interruption) -> Iterator[None]:
+    """Repeats a signal of whose coming Python knows, but has not called the handler.
+
+    Python looks for signals before it waits for a lock, and a wait that has begun ends with a signal. One that comes
+    in between, while the main thread gives the interpreter to another one, would be heard of when the wait is over.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    main = threading.get_ident()
+
+    def deliver() -> None:
+        while number := os.read(reading, 1):
+            time.sleep(_LOOK)
+            if not interruption.is_cleaning and signal.getsignal(number[0]) is interruption:
+                signal.pthread_kill(main, number[0])
+
+    thread = threading.Thread(target=deliver, daemon=True)
+    thread.start()
+    previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.close(writing)
+        thread.join()
+        os.close(reading)
 
 
 @contextmanager
