@@ -103,7 +103,7 @@ def test_a_run_that_is_stopped_does_not_hold_others_for_ever(undisturbed: Undist
         end = ended(begin(*place.arguments, folder=place.folder, variables=place.variables), begun)
         assert end.status == 1
         assert end.err.splitlines()[-1].endswith(
-            f"process {slow.pid}, which writes there, is stopped; let it go on ('kill -CONT {slow.pid}') or end it, "
+            f"process {slow.pid}, which writes there, was stopped; let it go on ('kill -CONT {slow.pid}') or end it, "
             "and try again"
         )
         assert 10 < end.seconds < 60

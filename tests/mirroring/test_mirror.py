@@ -187,7 +187,7 @@ def test_the_lock_of_a_project_is_mirrored_without_the_project(tmp_path: Path) -
 def test_an_sdist_is_passed_on_with_a_word(tmp_path: Path) -> None:
     source = lock_of(tmp_path / "pylock.toml", sdist(tmp_path))
     (found,) = mirror([str(source)], tmp_path / "site", fleet("9.0"), MirrorRequest()).files
-    assert found.why_left == "an sdist: whoever installs it builds it, with what its pyproject.toml requires"
+    assert found.why_left == "an sdist: each installation builds it, with what its pyproject.toml requires"
     assert checked_mirror(tmp_path / "site").problems == ()
 
 

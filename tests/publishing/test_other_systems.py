@@ -104,7 +104,7 @@ def test_the_sdist_of_redirect_leaves_what_its_backend_does_not_know_beside_it_o
     dist: Path, tmp_path: Path
 ) -> None:
     site, notes = laid(dist, tmp_path / "site", Redirect("https://example.org/site"))
-    assert f"{WINDOWS_V3} is in none of it: a variant for a system that the backend does not know" in notes
+    assert f"{WINDOWS_V3} is in no sdist: a variant for a system that the backend does not know" in notes
     assert sorted(path.name for path in site.glob("*.whl")) == sorted([WINDOWS, MACOS])
     assert sorted(path.name.count(LABEL) for path in (site / "wheels").iterdir()) == [0, 1]
     assert taken_by_pip(site, WINDOWS, tmp_path / "pip") == WINDOWS

@@ -165,7 +165,7 @@ def test_where_there_is_no_index_that_is_said(tmp_path: Path) -> None:
         f"{NAME}: has libraries with names of official ones, and no index says if they are: demo.libs/"
     )
     assert said.endswith(
-        ": pip is configured with no-index and without find-links: there is no place to look; "
+        ": pip is configured with no-index and without find-links: there is nowhere to look; "
         "--no-replace leaves them where they are"
     )
 

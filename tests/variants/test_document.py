@@ -349,7 +349,7 @@ def test_providers_that_no_namespace_has_are_named_behind_the_others() -> None:
         ),
         (
             variant("x", "abi_dependency :: torch__x :: 2.9"),
-            "abi_dependency :: torch__x :: 2.9: feature 'torch__x' is no normalised name, as in my_runtime",
+            "abi_dependency :: torch__x :: 2.9: feature 'torch__x' is not a normalised name such as my_runtime",
         ),
         (variant("x", "own :: a :: b"), "own :: a :: b: no built-in provider 'other'; expected abi_dependency"),
         (

@@ -97,7 +97,7 @@ def test_a_version_of_which_nothing_fits_gives_way_to_an_older_one(release: Path
     tiny_wheel(release, "demo-1.5-py3-none-any.whl", requires_python=">=3.99")
     selection = select("demo", [release], machine=machine())
     assert [(found.name.version, found.why) for found in selection.ranking][:2] == [
-        ("2.0", "cp27-none is no tag of the machine, which has Python 3.11.7"),
+        ("2.0", "cp27-none is not a tag of this machine, which has Python 3.11.7"),
         ("1.5", "Requires-Python is >=3.99, the machine has 3.11.7"),
     ]
     assert selection.name.version == "1.0"
@@ -125,7 +125,10 @@ def test_the_python_that_a_wheel_wants_has_to_be_the_machines(
         else f"Requires-Python is {wanted}, the machine has {python}"
     )
     assert (first["fits"], first["why"]) == (fits, why)
-    assert (second["fits"], second["why"]) == (False, f"cp27-none is no tag of the machine, which has Python {python}")
+    assert (second["fits"], second["why"]) == (
+        False,
+        f"cp27-none is not a tag of this machine, which has Python {python}",
+    )
 
 
 def with_metadata(folder: Path, metadata: bytes | None) -> None:
@@ -306,7 +309,7 @@ def test_where_nothing_fits_every_wheel_says_why(tmp_path: Path) -> None:
     assert str(refusal.value) == (
         "demo: none of 2 wheels fits this machine: "
         "demo-1.0-py3-none-any-x86_64_v4.whl: x86_64 :: level :: v4 is not supported: the machine has v3, v2, v1; "
-        "demo-1.0-cp27-none-any.whl: cp27-none is no tag of the machine, which has Python 3.11.7"
+        "demo-1.0-cp27-none-any.whl: cp27-none is not a tag of this machine, which has Python 3.11.7"
     )
 
 
@@ -315,7 +318,7 @@ def test_where_nothing_fits_every_wheel_says_why(tmp_path: Path) -> None:
     [
         ("cp311-abi3-manylinux_2_34_x86_64", "needs glibc 2.34, the machine has 2.28"),
         ("cp311-cp311-manylinux_2_34_x86_64.manylinux_2_31_x86_64", "needs glibc 2.31, the machine has 2.28"),
-        ("cp38-cp38-manylinux_2_34_x86_64", "cp38-cp38 is no tag of the machine, which has Python 3.11"),
+        ("cp38-cp38-manylinux_2_34_x86_64", "cp38-cp38 is not a tag of this machine, which has Python 3.11"),
         ("py3-none-win_amd64", "is for win_amd64, the machine is manylinux_2_28_x86_64"),
         ("py3-none-manylinux_2_34_aarch64", "is for manylinux_2_34_aarch64, the machine is manylinux_2_28_x86_64"),
     ],

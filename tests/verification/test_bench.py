@@ -121,7 +121,7 @@ def test_json_of_pytest_benchmark_and_pyperf_is_read(tmp_path: Path) -> None:
     [
         ("print('nothing')", "script.py printed no figures; expected lines such as 'encrypt 12.5 ms'"),
         ("raise SystemExit('no luck')", "script.py failed with status 1: no luck"),
-        ("import os; os.kill(os.getpid(), 11)", "script.py was ended by SIGSEGV and said nothing"),
+        ("import os; os.kill(os.getpid(), 11)", "script.py was ended by SIGSEGV and printed nothing"),
         ("print('encrypt 12.5')", "script.py printed no figures"),
         ("print('{nothing}')", "script.py gave JSON that is neither pyperf's nor pytest-benchmark's"),
         ("import numexpr", "numexpr'; add what brings numexpr to bench.requires, or with --requires"),

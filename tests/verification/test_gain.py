@@ -33,7 +33,7 @@ def test_code_that_became_vector_code_is_counted_in_bytes(tmp_path: Path) -> Non
 def test_a_level_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
     found = gain(tmp_path, CALLS, "-march=x86-64-v3")
     assert found.whole.changed == 0
-    assert next(found.findings).what == "the level brings nothing here: the code is that of the plain build"
+    assert next(found.findings).what == "no gain from this level: the code is that of the plain build"
 
 
 @pytest.mark.parametrize("flag", ["-O1", "-mtune=znver3"])
@@ -45,10 +45,10 @@ def test_code_that_is_arranged_otherwise_without_an_instruction_of_the_level_bri
     assert found.whole.changed
     (finding,) = found.findings
     assert finding.severity == "warning"
-    assert finding.what.startswith("the level brings nothing here: ")
+    assert finding.what.startswith("no gain from this level: ")
     assert finding.what.endswith(" differs from the plain build's, by no instruction that is the level's own")
     verdict = Verdict(Path(NAME), None, claimed=True, findings=(finding,), libraries=(LibraryIsa("c", "x", 1, "v1"),))
-    assert verdict.isa == "ok, brings nothing"
+    assert verdict.isa == "ok, no gain"
 
 
 def test_functions_that_the_plain_build_also_has_for_newer_processors_are_no_gain(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_each_library_has_its_own_gain(tmp_path: Path) -> None:
     found = code_gain(ours, wheel(tmp_path / "plain", NAME, {"demo/a.so": same, "demo/b.so": sums}), jobs=1)
     whole, first, second = found.findings
     assert (whole.places, first.places, second.places) == ((), ("demo/a.so",), ("demo/b.so",))
-    assert first.what == "the level brings nothing here: the code is that of the plain build"
+    assert first.what == "no gain from this level: the code is that of the plain build"
     assert found.libraries["demo/b.so"].changed == found.whole.changed > 0
     assert isinstance(found.whole, CodeGain)
 

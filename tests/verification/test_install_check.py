@@ -98,14 +98,14 @@ def test_a_library_that_nothing_brings_is_a_failure_that_says_who_has_it(results
     results.thin({"demo/_c.so": module(*needs)}, requires=[])
     assert failures(results.only())[:3] == [
         (
-            "resolve: demo/_c.so: needs libcufft.so.11, which nothing here brings; part of nvidia-cufft-cu12; there "
-            "is no RPATH to search"
+            "resolve: demo/_c.so: needs libcufft.so.11, which is in none of these wheels; part of "
+            "nvidia-cufft-cu12; there is no RPATH to search"
         ),
         (
-            "resolve: demo/_c.so: needs libtorch_cpu.so, which nothing here brings; part of torch; there is no RPATH "
-            "to search"
+            "resolve: demo/_c.so: needs libtorch_cpu.so, which is in none of these wheels; part of torch; "
+            "there is no RPATH to search"
         ),
-        "resolve: demo/_c.so: needs libnowhere.so.1, which nothing here brings; there is no RPATH to search",
+        "resolve: demo/_c.so: needs libnowhere.so.1, which is in none of these wheels; there is no RPATH to search",
     ]
 
 
@@ -177,15 +177,15 @@ def test_a_symbol_that_a_module_lacks_is_a_failure(results: SplitResults) -> Non
     assert failures(results.only()) == ["load: demo/_c.so: not loaded: demo/_c.so: undefined symbol: f"]
 
 
-def test_a_symbol_that_a_plugin_lacks_is_for_its_host_to_bring(results: SplitResults) -> None:
+def test_a_symbol_that_a_plugin_lacks_is_for_its_host_to_provide(results: SplitResults) -> None:
     plugin = library("libplugin.so", source="void f(void); void *g(void) { return f; }")
     results.thin({"demo/__init__.py": "", "demo/libplugin.so": plugin}, requires=[])
     result = results.only()
     assert (result.ok, result.loaded) == (True, ())
     assert notes(result) == [
         (
-            "load: demo/libplugin.so: not loaded: demo/libplugin.so: undefined symbol: f, which is for the one that "
-            "opens it to bring"
+            "load: demo/libplugin.so: not loaded: demo/libplugin.so: undefined symbol: f: the program that "
+            "opens it has to provide that"
         )
     ]
 

@@ -83,7 +83,7 @@ def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
 
 
 def _code_lines(release: "ReleaseResult") -> Iterator[str]:
-    """Levels that bring nothing, and what became of the flags of the project's own."""
+    """Levels without gain, and what became of the flags of the project's own."""
     lines = [
         f"{product.title}: {finding.what}"
         for product in release.products

@@ -319,7 +319,7 @@ class _Waiting:
             self._moving = now
         elif now > self._moving + _STOPPED:
             raise BuildError(
-                f"{self._folder}: {who}, which writes there, is stopped; "
+                f"{self._folder}: {who}, which writes there, was stopped; "
                 f"let it go on ('kill -CONT {process}') or end it, and try again"
             )
 

@@ -115,7 +115,7 @@ def finders(client: PyPIClient, indexes: Indexes) -> list[PackageFinder]:
     places = [PackageFinder(fetcher, index_urls=[url] if url else [], ignore_compatibility=True) for url in urls]
     places += [PackageFinder(fetcher, find_links=[link], ignore_compatibility=True) for link in indexes.find_links]
     if not places:
-        raise FetchError("pip is configured with no-index and without find-links: there is no place to look")
+        raise FetchError("pip is configured with no-index and without find-links: there is nowhere to look")
     return sorted(places, key=lambda finder: not finder.sources[0]["url"].startswith("file:"))
 
 

@@ -206,6 +206,6 @@ def _cut(source: Path, place: Path, want: Wanted) -> MirroredFile:
 def _whole(source: Path, place: Path, want: Wanted) -> MirroredFile:
     path = linked(source, place / want.original.file)
     size = path.stat().st_size
-    why = "an sdist: whoever installs it builds it, with what its pyproject.toml requires"
+    why = "an sdist: each installation builds it, with what its pyproject.toml requires"
     sizes = (size, size, size)
     return MirroredFile(want.original.public(size), want.original.sha256, *sizes, want.cut, want.machines, why_left=why)

@@ -314,7 +314,7 @@ def _missing(offer: OfferedRelease, labels: Sequence[str]) -> Iterator[str]:
         lacking.setdefault(tuple(others), []).append(label)
     for lacks, without in lacking.items():
         if lacks:
-            yield f"{offer}: there is no {', '.join(without)} for {', '.join(lacks)}; that index has nothing there."
+            yield f"{offer}: there is no {', '.join(without)} for {', '.join(lacks)}; that index is empty for it."
 
 
 _problem = partial(layout_problem, "local")

@@ -66,7 +66,7 @@ def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
     for offer in offers:
         plain = {wheel.tag for wheel in offer.plain}
         if lacks := dict.fromkeys("-".join(wheel.tag) for wheel in offer.variants if wheel.tag not in plain):
-            yield f"{offer}: there is no plain wheel for {', '.join(lacks)}; who knows no variants gets nothing there."
+            yield f"{offer}: there is no plain wheel for {', '.join(lacks)}; pip finds nothing there."
 
 
 def problems(folder: Path) -> Iterator[Finding]:

@@ -279,7 +279,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
         for result in results:
             missing = [name for name in (plain.builds if plain else ()) if name in result.run.identifiers]
             if result.error is None and (missing := [name for name in missing if name not in result.builds]):
-                yield f"{result.run}: no wheel for {', '.join(missing)}, of which there is a plain one"
+                yield f"{result.run}: no variant wheel for {', '.join(missing)}, only a plain one"
             commands = [command for build in result.builds.values() for command in build.record.commands]
             if result.run.toolkit and commands:
                 for glob in unused_globs(self.context.recipe.build.cuda.files, commands):

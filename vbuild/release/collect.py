@@ -548,7 +548,7 @@ def _folders(path: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith(STAGE))
         for file in sorted(files):
             if (here / file).is_symlink() and not (here / file).exists():
-                raise RecipeError(f"{here / file}: a link that leads nowhere; expected a part, or no link")
+                raise RecipeError(f"{here / file}: a broken link; expected a part")
         yield here
 
 

@@ -132,7 +132,7 @@ def _slimmed_under(
     smallest, how = path.stat().st_size, ""
     if smallest <= limit:
         (same,) = slim_one(path, folder, shares=[Share()], cuts=Cuts())
-        return (replace(same, why_untouched=f"it has no more than {sized(limit)} as it is"),)
+        return (replace(same, why_untouched=f"it is not larger than {sized(limit)}"),)
     cuts = slim_one.keywords["cuts"]
     steps = [(Share(), strip) for strip in Strip]
     steps += [(Share(gpus), Strip.UNNEEDED)] if gpus else []
@@ -252,7 +252,7 @@ class SlimPlan(Struct, frozen=True):
         if not self.is_idle:
             return None
         if not self.libraries and self.has_others:
-            return "its compiled files are for macOS or 32-bit Windows, and slim changes none of these"
+            return "its compiled files are for macOS or 32-bit Windows, which slim does not change"
         if not self.libraries:
             return "it has no compiled file, and runs on any machine"
         cuts = [cut for library in self.libraries for cut in library.cuts]

@@ -442,7 +442,7 @@ def _state(root: Path) -> Iterator[str]:
                         status = entry.stat()
                         yield f"{entry.path[top:]} {status.st_size} {status.st_mtime_ns}"
                     except OSError:
-                        yield f"{entry.path[top:]} leads nowhere"
+                        yield f"{entry.path[top:]} is a broken link"
                 elif not folder.endswith(_LIBRARIES) or entry.name in _AMONG_LIBRARIES:
                     pending.append(entry.path)
 

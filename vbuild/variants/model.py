@@ -317,7 +317,7 @@ def check_abi_dependency(prop: Property) -> None:
     ``torch :: 2.8`` means torch>=2.8.dev0,<2.9.dev0.
     """
     if not _DISTRIBUTION.fullmatch(prop.feature):
-        raise VariantError(f"{prop}: feature {prop.feature!r} is no normalised name, as in my_runtime")
+        raise VariantError(f"{prop}: feature {prop.feature!r} is not a normalised name such as my_runtime")
     if not _RELEASE.fullmatch(prop.value):
         raise VariantError(f"{prop}: {prop.value!r} is not a release prefix of one to three numbers, as in 2.8")
 

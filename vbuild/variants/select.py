@@ -287,7 +287,7 @@ def _lacking(name: WheelName, machine: Machine) -> str:
     """What the tags of the wheel *name* ask for and *machine* does not have."""
     pairs, platforms = (dict.fromkeys(tag.rpartition("-")[end] for tag in machine.tags) for end in (0, 2))
     if not any(f"{tag.interpreter}-{tag.abi}" in pairs for tag in name.tags):
-        return f"{name.python}-{name.abi} is no tag of the machine, which has Python {machine.python}"
+        return f"{name.python}-{name.abi} is not a tag of this machine, which has Python {machine.python}"
     there = platforms_in(".".join(platforms))
     newest = max((platform.glibc for platform in there if platform.glibc), default=None)
     machines = {platform.machine for platform in there}

@@ -132,7 +132,7 @@ class BenchedWheel(Struct, frozen=True):
 class BenchReport(Struct, frozen=True):
     """What *rounds* of a bench say of wheels, of which the first is the measure; *error* says why it says nothing.
 
-    *min_gain* is what a level has to bring, as a part of 1, if that was asked.
+    *min_gain* is the least gain of a level, as a part of 1, if that was asked.
     """
 
     rounds: int
@@ -319,8 +319,8 @@ def _figures(kind: _Kind, python: Path, environment: Mapping[str, str]) -> Figur
         if ran.returncode:
             last = (ran.stderr.strip() or ran.stdout.strip()).splitlines()[-_SHOWN:]
             missing = next((match[1] for line in reversed(last) if (match := _NO_MODULE.search(line))), None)
-            advice = f"; add what brings {missing} to bench.requires, or with --requires" if missing else ""
-            ending = f": {' / '.join(last)}{advice}" if last else " and said nothing"
+            advice = f"; add the package that has {missing} to bench.requires, or with --requires" if missing else ""
+            ending = f": {' / '.join(last)}{advice}" if last else " and printed nothing"
             raise WheelError(f"{kind.title} {ended(ran.returncode)}{ending}")
         text = read_text(output) if output.exists() else ran.stdout
     figures = _of_json(text, kind.title) if text.lstrip().startswith("{") else dict(_of_lines(text))

@@ -384,7 +384,7 @@ class _CheckSteps:
                 yield root
                 self.failures += self._foreign_libraries(root, result)
             elif result.lacks_symbol and not file.modules:
-                what = f"{root}: not loaded: {self._error(result)}, which is for the one that opens it to bring"
+                what = f"{root}: not loaded: {self._error(result)}: the program that opens it has to provide that"
                 self.note(CheckStep.LOAD, what)
             else:
                 self._add_failed(CheckStep.LOAD, root, result, counts=True)
@@ -449,10 +449,10 @@ def _lack(need: LoaderNeed) -> str:
     if need.via is Via.OUTSIDE:
         return f"and is led out of the environment, to {need.provider}"
     if entries := by_soname(need.name):
-        return f"which nothing here brings; part of {' or '.join(sorted({entry.project for entry in entries}))}"
+        return f"which is in none of these wheels; part of {' or '.join(sorted({entry.project for entry in entries}))}"
     if known := framework(need.name):
-        return f"which nothing here brings; part of {known.project}"
-    return "which nothing here brings"
+        return f"which is in none of these wheels; part of {known.project}"
+    return "which is in none of these wheels"
 
 
 def _search(need: LoaderNeed, consumer: Outline | None) -> str:

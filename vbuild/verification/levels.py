@@ -53,7 +53,7 @@ _NAME = re.compile(r"[\w.]+")
 # what C++ calls the table of a class, by which its virtual functions are called
 _VIRTUAL_TABLE = "_ZTV"
 _BYPASSED = (
-    "if the project calls a compiler by its path: build.patches = ['compiler.patch']; if the level brings nothing, "
+    "if the project calls a compiler by its path: build.patches = ['compiler.patch']; if the level gains nothing, "
     "leave it out of matrix.cpu"
 )
 _ASKED_BY_PYTHON = "Python code loads it after a question about the CPU, which was not run"
@@ -271,7 +271,7 @@ class Levels:
                 what = "no AVX-512 instruction in its own code: the v3 wheel would do the same"
                 yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), what)
             for name in sorted({feature.name for feature in cpu.extra_features} - used):
-                what = f"the feature brings nothing here: no {name} instruction in its own code"
+                what = f"no gain from this feature: no {name} instruction in its own code"
                 yield Finding(Severity.WARNING, VerifyRule.ISA_GAIN, (), what)
 
     def _as_baseline(self, own: Sequence[str]) -> str | None:

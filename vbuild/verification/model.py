@@ -314,7 +314,7 @@ class Verdict(Struct, frozen=True):
         )
         is_ok = counts.keys() <= {*_RIGHT.values()}
         state = ["not understood"] if self._strange else ["ok"] if is_ok else []
-        return ", ".join((*state, *words, *copies, *(["brings nothing"] if idle else [])))
+        return ", ".join((*state, *words, *copies, *(["no gain"] if idle else [])))
 
     @property
     def functions(self) -> Mapping[str, int]:

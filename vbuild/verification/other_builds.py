@@ -372,13 +372,13 @@ class CodeGain(Struct, frozen=True):
 
     def finding(self, path: str | None = None) -> Finding:
         if not self.changed:
-            what = "the level brings nothing here: the code is that of the plain build"
+            what = "no gain from this level: the code is that of the plain build"
         else:
             what = f"{self.changed / self.size:.1%} of the code differs from the plain build's"
             if self.is_nothing:
-                what = f"the level brings nothing here: {what}, by no instruction that is the level's own"
+                what = f"no gain from this level: {what}, by no instruction that is the level's own"
             else:
-                little = "the level brings next to nothing here: " if self.is_little else ""
+                little = "hardly any gain from this level: " if self.is_little else ""
                 what = f"{little}{what}, and {self.vector / self.size:.1%} is vector code in it"
         severity = Severity.WARNING if self.is_little and not path else Severity.NOTE
         return Finding(severity, VerifyRule.ISA_GAIN, (path,) if path else (), what)

@@ -170,7 +170,7 @@ def test_a_variant_that_fails_leaves_the_others(tmp_path: Path) -> None:
     assert (failure.target.label, failure.target.python) == ("x86_64_v3", IDENTIFIER)
     assert errors(release)[0] == (
         f"{IDENTIFIER}: python -m build /project --wheel --outdir=/tmp/cibuildwheel/built_wheel failed with code 1; "
-        f"the last it said:"
+        "its last output:"
     )
     assert "error: #error no AVX2, please" in failure.error
     assert failure.log is not None

@@ -187,7 +187,7 @@ def test_the_end_of_a_log_is_told_only_where_the_reason_is_not_all_there_is_to_k
     log = "Building wheel...\n\n    + python -m build\nno memory\ncibuildwheel: error: {} failed with code 1. \n"
     error = BuildError(f"cibuildwheel failed with status 1; its log is a.log, which ends:\n{log}")
     assert str(explained_failure(error, Journal.parse(log.format("Command ['python']")))) == (
-        "python failed with code 1; the last it said:\nno memory"
+        "python failed with code 1; its last output:\nno memory"
     )
     assert str(explained_failure(error, Journal.parse(log.format("All of it")))) == "All of it failed with code 1"
     assert str(

@@ -19,10 +19,10 @@ def test_an_index_that_is_stale_is_an_error(tmp_path: Path) -> None:
     release_folder(tmp_path)
     (tmp_path / V3).unlink()
     place = "error index: demo-1.0-variants.json: "
-    assert problems_found(tmp_path) == [f"{place}lists x86_64_v3, of which there is no wheel"]
+    assert problems_found(tmp_path) == [f"{place}lists x86_64_v3, for which there is no wheel"]
     index(tmp_path)
     release_wheel(tmp_path, V3)
-    assert problems_found(tmp_path) == [f"{place}does not list x86_64_v3, of which there are wheels"]
+    assert problems_found(tmp_path) == [f"{place}does not list x86_64_v3, for which there are wheels"]
     other = document(variant("x86_64_v2", "x86_64 :: level :: v2"), variant("x86_64_v3", "x86_64 :: level :: v4"))
     (tmp_path / "demo-1.0-variants.json").write_bytes(other.pack())
     assert problems_found(tmp_path) == [f"{place}has other properties for x86_64_v3 than the wheels"]

@@ -197,7 +197,7 @@ def test_a_publisher_is_told_what_an_index_lacks(tmp_path: Path) -> None:
             "+x86.64.v3, whatever the machine."
         ),
         "==1.0 takes every local version of 1.0, ===1.0 the plain one alone, and >1.0 none (PEP 440).",
-        "demo 1.0: there is no x86_64_v3, x86_64_v4 for cp312-cp312-linux_x86_64; that index has nothing there.",
+        "demo 1.0: there is no x86_64_v3, x86_64_v4 for cp312-cp312-linux_x86_64; that index is empty for it.",
         "vision 1.0: there is no x86_64_v4; that index has its plain wheel.",
         "vision 1.0: requires demo==0.9, which demo 1.0 is not; left as it is.",
     )

@@ -179,7 +179,7 @@ def test_what_a_release_requires_is_told_unless_it_is_an_extras(tmp_path: Path) 
     )
     asked = "".join(f"Requires-Dist: {line}\n" for line in lines)
     assert told(planned(wheel(tmp_path, f"demo-1.0-{LINUX}.whl", metadata=asked))) == (
-        'demo 1.0 requires numpy>=1.26, uvloop; sys_platform == "linux": only the base can bring that.',
+        'demo 1.0 requires numpy>=1.26, uvloop; sys_platform == "linux": only the base image can have that.',
     )
 
 
@@ -306,5 +306,5 @@ def test_a_requirement_that_is_none_is_refused(tmp_path: Path, line: str, messag
 def test_a_companion_of_another_version_is_in_no_image(tmp_path: Path) -> None:
     thin = wheel(tmp_path, f"demo-1.0-{LINUX}.whl", metadata="Requires-Dist: demo-libs==8\n")
     assert told(planned(thin, companion(tmp_path))) == (
-        "demo 1.0 requires demo-libs==8: only the base can bring that.",
+        "demo 1.0 requires demo-libs==8: only the base image can have that.",
     )

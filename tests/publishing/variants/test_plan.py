@@ -63,7 +63,7 @@ def test_a_publisher_is_told_who_gets_nothing(tmp_path: Path) -> None:
     release(tmp_path, tag="cp312-cp312-linux_x86_64", plain=False)
     assert planned(tmp_path).notes == (
         "An index that is made by other means must list each variants.json next to the wheels: uv reads it first.",
-        "demo 1.0: there is no plain wheel for cp312-cp312-linux_x86_64; who knows no variants gets nothing there.",
+        "demo 1.0: there is no plain wheel for cp312-cp312-linux_x86_64; pip finds nothing there.",
     )
 
 
@@ -94,7 +94,7 @@ def test_a_variants_json_that_is_stale_or_not_in_the_index_is_found(site: Path) 
     next(site.glob("demo-*-x86_64_v4.whl")).unlink()
     (site / "simple" / "demo" / "demo-1.0-variants.json").unlink()
     assert [*said(site)] == [
-        "demo-1.0-variants.json: lists x86_64_v4, of which there is no wheel",
+        "demo-1.0-variants.json: lists x86_64_v4, for which there is no wheel",
         "simple/demo/index.json: lists demo-1.0-variants.json, which is not there",
         "simple/demo/demo-1.0-py3-none-any-x86_64_v4.whl: is in the index only",
         "simple/demo/index.html: does not list what is there",

@@ -409,4 +409,4 @@ def explained_failure(error: BuildError, journal: Journal) -> BuildError:
     reason = journal.reason or first.partition(";")[0]
     _, echo, printed = _ERROR.sub("", _COLOUR.sub("", f"\n{end}")).rpartition(_ECHO)
     last = "" if journal.explains else (printed.partition("\n")[2] if echo else printed).strip("\n")
-    return BuildError(f"{identifier}{reason}" + (f"; the last it said:\n{last}" if last else ""))
+    return BuildError(f"{identifier}{reason}" + (f"; its last output:\n{last}" if last else ""))

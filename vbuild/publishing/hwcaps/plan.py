@@ -529,7 +529,7 @@ class _WheelCheck:
                     yield path, f"{edge.name} is not found from there; {base.path} finds {edge.provider}"
             for edge in edges.values():
                 if edge.via is Via.MISSING:
-                    yield path, f"{edge.name} is nowhere"
+                    yield path, f"{edge.name} is missing"
             yield from self._above(path, Cpu("x86_64", level), base.path)
 
     @cached_property

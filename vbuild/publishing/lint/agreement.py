@@ -324,9 +324,9 @@ def _stale(actual: Document, expected: Document) -> str:
     expected_variants = {variant.label: variant for variant in expected.variants}
     parts = []
     if more := sorted(listed.keys() - expected_variants.keys()):
-        parts.append(f"lists {', '.join(more)}, of which there is no wheel")
+        parts.append(f"lists {', '.join(more)}, for which there is no wheel")
     if less := sorted(expected_variants.keys() - listed.keys()):
-        parts.append(f"does not list {', '.join(less)}, of which there are wheels")
+        parts.append(f"does not list {', '.join(less)}, for which there are wheels")
     if other := sorted(
         label for label in listed.keys() & expected_variants.keys() if listed[label] != expected_variants[label]
     ):

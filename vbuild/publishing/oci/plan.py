@@ -382,7 +382,7 @@ class _Release:
         if self._base is None:
             yield f"Without --base images hold no Python: copy their /{PREFIX} into one that does."
         if self._unmet:
-            yield f"{self._offer} requires {', '.join(self._unmet)}: only the base can bring that."
+            yield f"{self._offer} requires {', '.join(self._unmet)}: only the base image can have that."
         yield from self._notes
 
     def _image_families(self) -> tuple[ImageFamily, ...]:

@@ -116,7 +116,7 @@ class Redirect(Struct, frozen=True):
         late = [sdist for sdist in sdists.values() if isinstance(sdist, MergedSdist)]
         outputs = (*(sdist for sdist in sdists.values() if isinstance(sdist, Text)), *wheels, *late, pins)
         uses = _uses({offer: sdists[offer] for offer in _newest(releases)}, url)
-        gone_too = (f"{name} is in none of it: {_LOST}" for name in sorted(wheel.path.name for wheel in lost))
+        gone_too = (f"{name} is in no sdist: {_LOST}" for name in sorted(wheel.path.name for wheel in lost))
         return PublishPlan(self.name, outputs, tuple(uses), (*self._notes(releases), *gone_too))
 
     def _sdist(self, offer: OfferedRelease, url: str, parts: "tuple[_Part, ...]") -> "Text | MergedSdist":

@@ -47,7 +47,7 @@ def build_wheel(wheel_directory: str, config_settings: "Table | None" = None, *_
             sys.stderr.write(f"passed over {re.sub('//[^/]*@', '//', url)}: {error}\n")
         else:
             return name
-    raise SystemExit(f"{wheel['file']}: nowhere as pinned, as said above")
+    raise SystemExit(f"{wheel['file']}: not found as pinned, see above")
 
 
 def build_editable(*_: object) -> str:
