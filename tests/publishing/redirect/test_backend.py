@@ -266,9 +266,7 @@ def test_bytes_that_are_not_pinned_are_refused_wherever_they_are(
     found = {}
     for data in (bytes(size), path.read_bytes()[:-1], path.read_bytes() + b"x"):
         (other / NAME).write_bytes(data)
-        assert (
-            refused(tmp_path) == f"{NAME}: not found with the pinned hash; the lines above say where it was looked for"
-        )
+        assert refused(tmp_path) == f"{NAME}: not found as pinned, see above"
         found[len(data)] = sha256_of(other / NAME)
     said = [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()[::2]]
     assert said == [f"{bytes_} bytes of sha256 {sha}, pinned {size} of {pinned}" for bytes_, sha in found.items()]
@@ -298,7 +296,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(tmp_path: Path, source: So
         (laid / "wheels" / NAME).unlink()
         with (laid / "wheels" / NAME).open("wb") as file:
             file.truncate(1 << 34)
-        assert refused(tmp_path).endswith("not found with the pinned hash; the lines above say where it was looked for")
+        assert refused(tmp_path).endswith("not found as pinned, see above")
     assert len(asked) == 1
 
 
@@ -310,7 +308,7 @@ def test_an_answer_that_drips_is_passed_over(
         source(url)
         now = time.time
         monkeypatch.setattr(time, "time", lambda: 100 * now())  # so that a minute is soon over
-        assert refused(tmp_path).endswith("not found with the pinned hash; the lines above say where it was looked for")
+        assert refused(tmp_path).endswith("not found as pinned, see above")
     assert re.search(r"passed over .*: \d+ bytes of sha256 \w+, pinned \d{3,} of ", capsys.readouterr().err)
 
 
@@ -337,9 +335,7 @@ def test_a_certificate_of_ones_own_is_trusted_where_a_variable_names_it(
     release(tmp_path / "dist")
     with served(tmp_path / "out" / "redirect", certificate := self_signed(tmp_path)) as (url, asked):
         source(url)
-        assert (
-            refused(tmp_path) == f"{NAME}: not found with the pinned hash; the lines above say where it was looked for"
-        )
+        assert refused(tmp_path) == f"{NAME}: not found as pinned, see above"
         assert "certificate verify failed: self-signed certificate" in capsys.readouterr().err
         monkeypatch.setenv(variable, str(certificate))
         assert got(tmp_path) == NAME
@@ -357,9 +353,7 @@ def test_certificates_may_be_a_folder_and_files_need_none(
     monkeypatch.setenv("PIP_CERT", str(trusted))
     with served(tmp_path / "out" / "redirect", certificate) as (url, _):
         laid = source(url)
-        assert (
-            refused(tmp_path) == f"{NAME}: not found with the pinned hash; the lines above say where it was looked for"
-        )
+        assert refused(tmp_path) == f"{NAME}: not found as pinned, see above"
         shutil.copy(certificate, trusted)
         subprocess.run(["openssl", "rehash", trusted], check=True)
         assert got(tmp_path) == NAME
