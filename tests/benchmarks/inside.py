@@ -52,38 +52,6 @@ def inflated(*wheels: str) -> None:
                     pass
 
 
-def mapped(wheel: str, member: str) -> None:
-    from vbuild.wheel.archive import open_wheel
-
-    with open_wheel(Path(wheel)) as source, source.mapped(member, folder=Path()) as view:
-        print(len(view))
-
-
-def extracted(wheel: str, member: str) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extract(member)
-
-
-def copied(wheel: str) -> None:
-    """Write the wheel again, its members as they are."""
-    from vbuild.wheel.archive import open_wheel
-    from vbuild.wheel.write import write_wheel
-
-    with open_wheel(Path(wheel)) as source, write_wheel(Path(), source.name) as writer:
-        for member in source.members:
-            writer.copy(source, member)
-
-
-def digested(folder: str) -> None:
-    """Print the seconds in which the digest of *folder* is there, without those for imports."""
-    from vbuild.build.source import source_digest
-    from vbuild.recipe.source import Folder
-
-    start = time.perf_counter()
-    source_digest(Folder(Path(folder)))
-    print(time.perf_counter() - start)
-
-
 def scan_speed(library: str) -> None:
     """Print the MB of code that a core disassembles in a second of its own time, however many others want it."""
     from vbuild.dispatch.judge import scan

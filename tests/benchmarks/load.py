@@ -1,7 +1,6 @@
 """What vbuild takes as its work grows: seconds and memory at the whole of a load, and the growth from half of it.
 
     wheels     a wheelhouse of 5,000 variant wheels, 50 a release, each with a compiled library
-    members    a wheel of 100,000 members
     zip64      a wheel of 6 GB (10^9 bytes): one member beyond 4 GiB, and libraries with GPU code beyond that offset
     fatbins    a library with 5,000 fatbins
     variants   a recipe of 2,000 variants, planned
@@ -21,7 +20,6 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tests.benchmarks import emitting
 from tests.benchmarks.figure import Figure, Made, Peer, Setting
 from tests.benchmarks.measuring import Command, timed
 from tests.factories.elf import MODULE, shared_object
@@ -68,16 +66,6 @@ def wheelhouse(folder: Path, wheels: int) -> None:
             found = document(variant(f"v{a}{b}", f"demo :: a :: {a}", f"demo :: b :: {b}"), metadata=shared)
             files[f"{dist_info_of(name)}/variant.json"], name = found.pack(), f"{name}-v{a}{b}"
         wheel(folder, f"{name}.whl", files)
-
-
-def many_members(folder: Path, members: int) -> None:
-    """A wheel of so many files of about 100 bytes, one in a hundred of them a compiled library."""
-    library = shared_object(MODULE)
-    files: dict[str, bytes | str] = {
-        f"demo/p{number // 1000}/m{number}": library if number % 100 == 0 else f"{number} = {number:099}\n"
-        for number in range(members)
-    }
-    wheel(folder, NAME, {path + (".so" if data is library else ".py"): data for path, data in files.items()})
 
 
 def zip64(folder: Path, gigabytes: int) -> None:
@@ -139,7 +127,18 @@ def many_fatbins(folder: Path, fatbins: int) -> None:
 def many_variants(folder: Path, variants: int) -> None:
     """A project in C, and the recipe of so many variants of it."""
     setuptools_project(folder / "project")
-    (folder / "demo.toml").write_text(emitting.recipe(variants, source=PROJECT))
+    (folder / "demo.toml").write_text(_recipe(variants))
+
+
+def _recipe(variants: int) -> str:
+    """Four levels, and axes of 25 values and as many as *variants*, a multiple of 100, need: one is the plain twin."""
+    levels = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"]\n'
+    return f"{PROJECT}[matrix]\n{levels}{_axis('a', variants // 100)}{_axis('b', 25)}"
+
+
+def _axis(name: str, values: int) -> str:
+    rows = "".join(f'{name}{number} = {{ properties = ["x :: {name} :: v{number}"] }}\n' for number in range(values))
+    return f"[matrix.axes.{name}]\n{rows}"
 
 
 def on_wheels(*arguments: str) -> Arguments:
@@ -165,19 +164,6 @@ SUBJECTS = {
             "split": on_wheels("split", "-o", "out"),
             "slim": on_wheels("slim", "--gpu", "90", "--allow-unsupported", "-o", "out"),
             "publish": on_wheels("publish", "--layout", "local", "--layout", "variants", "-o", "out"),
-        },
-        memory=500,
-    ),
-    "members": Subject(
-        whole=100_000,
-        what="a wheel of 100,000 members",
-        make=many_members,
-        commands={
-            "inspect": on_wheel("inspect"),
-            "verify": on_wheel("verify"),
-            "stamp": on_wheel("stamp", "-o", "out", "--label", "v3", "--property", "x86_64 :: level :: v3"),
-            "slim": on_wheel("slim", "--strip", "debug", "-o", "out"),
-            "split": on_wheel("split", "-o", "out"),
         },
         memory=500,
     ),

@@ -5,12 +5,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from tests.benchmarks import (
-    archives,
     building,
     cibuildwheel,
-    digesting,
     distributing,
-    emitting,
     gpus,
     hwcaps,
     inspecting,
@@ -32,7 +29,7 @@ Source = Callable[[], Iterable[Figure]]
 
 # section -> name of the module, or of a part of it -> its figures; what reads the same wheels stands together
 SECTIONS: Mapping[str, Mapping[str, Source]] = {
-    "Slim": {"slimming": slimming.figures, "archives": archives.figures, "verifying": verifying.figures},
+    "Slim": {"slimming": slimming.figures, "verifying": verifying.figures},
     "Inspect, stamp, split, index": {
         "inspecting": inspecting.figures,
         "stamping": stamping.figures,
@@ -41,7 +38,7 @@ SECTIONS: Mapping[str, Mapping[str, Source]] = {
     },
     "What slimming leaves of published wheels": {"sizes": slimming.sizes},
     "Disassembly": {"isa": isa.figures},
-    "Start": {"starting": starting.figures, "emitting": emitting.figures, "digesting": digesting.figures},
+    "Start": {"starting": starting.figures},
     "Build": {
         "building": building.figures,
         "cibuildwheel": cibuildwheel.figures,

@@ -14,7 +14,6 @@ from tests.benchmarks.figure import (
     Broken,
     Comparison,
     Figure,
-    Input,
     Installed,
     Made,
     Measure,
@@ -90,37 +89,6 @@ def test_the_memory_of_a_process_is_its_own() -> None:
 def test_a_process_that_fails_is_named_with_its_last_line() -> None:
     with pytest.raises(Broken, match=r"^python\S* -c …?.*: exit 3: no such thing$"):
         result(figure(timed(command(sys.executable, "-c", "print('no such thing'); raise SystemExit(3)"))))
-
-
-@pytest.mark.nightly
-def test_inputs_are_there_once_and_only_while_figures_need_them() -> None:
-    shared, own = Made(write, ("shared",)), Made(write_by_vbuild, others=(Made(write, ("shared",)),), by_vbuild=True)
-    seen: list[dict[Input, Path]] = []
-
-    def look(setting: Setting) -> Sample:
-        seen.append(dict(setting.inputs))
-        return Sample(1)
-
-    figures = [figure(look, inputs=(shared,), pairs=1), figure(look, inputs=(own,), pairs=1)]
-    with Inputs.of(figures, cache=None) as inputs:
-        for one in figures:
-            with_release(one, inputs, ours=OURS, theirs=THEIRS)
-        assert seen[0][shared] == seen[1][shared] == seen[2][shared]
-        assert (seen[2][own] / "made").read_text() == f"ours shared {seen[0][shared]}"
-        assert (seen[3][own] / "made").read_text() == f"theirs shared {seen[0][shared]}"
-        inputs.finished(figures[0])
-        assert seen[0][shared].exists()
-        inputs.finished(figures[1])
-        assert not seen[0][shared].exists()
-        assert not seen[2][own].exists()
-
-
-def write(folder: Path, text: str) -> None:
-    (folder / "made").write_text(text)
-
-
-def write_by_vbuild(folder: Path, vbuild: Installed, other: Path) -> None:
-    (folder / "made").write_text(f"{vbuild.python.parent} {(other / 'made').read_text()} {other}")
 
 
 def fail(folder: Path) -> None:

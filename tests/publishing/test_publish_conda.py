@@ -177,21 +177,6 @@ def test_wheels_of_the_package_index_are_installed_and_imported(
     assert version.stdout == "2.3.5\n"
 
 
-@pytest.mark.nightly
-def test_another_indexer_says_the_same(channels: tuple[Path, list[str]], tmp_path: Path) -> None:
-    shutil.copytree(channels[0], tmp_path / "copy")
-    (tmp_path / "copy/README.md").unlink()
-    found = rattler_answer("index", folder=str(tmp_path / "copy"))
-    for subdir in ("linux-64", "noarch"):
-        ours = json.loads((channels[0] / subdir / "repodata.json").read_text())["packages.conda"]
-        theirs = found[subdir]["packages.conda"]
-        assert sorted(ours) == sorted(theirs)
-        for name, record in ours.items():
-            # what they have besides: MD5, and when they looked
-            said = {key: value for key, value in theirs[name].items() if key not in {"md5", "indexed_timestamp"}}
-            assert said == {key: value for key, value in record.items() if key != "constrains" or value}
-
-
 def test_the_channel_is_as_it_should_be(channels: tuple[Path, list[str]]) -> None:
     assert list(problems(channels[0])) == []
 

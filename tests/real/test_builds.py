@@ -74,14 +74,6 @@ def test_annoy_hard_codes_the_building_machine_and_gets_the_level(
     ]
 
 
-@pytest.mark.parametrize("level", ["v2", "v3"])
-def test_contourpy_is_built_by_meson(level: str, environments: Environments, tmp_path: Path) -> None:
-    result = built("contourpy", level, tmp_path, environments)
-    [code] = libraries(result.wheel, tmp_path).values()
-    assert (vex(code) > 0) == (level == "v3")
-    assert result.overrides == ()
-
-
 def test_orjson_is_built_by_maturin_with_its_own_crates_and_keeps_its_dispatch(
     environments: Environments, tmp_path: Path
 ) -> None:
@@ -94,14 +86,6 @@ def test_orjson_is_built_by_maturin_with_its_own_crates_and_keeps_its_dispatch(
     functions = re.findall(r"<(\w*avx512\w*)>:", found["v2"])
     assert functions
     assert 0 < vex(found["v2"]) < vex(found["v3"]) / 5
-
-
-def test_levenshtein_is_built_by_cmake(environments: Environments, tmp_path: Path) -> None:
-    for level in ("v2", "v3"):
-        result = built("levenshtein", level, tmp_path / level, environments)
-        codes = libraries(result.wheel, tmp_path / level).values()
-        assert all((vex(code) > 0) == (level == "v3") for code in codes)
-        assert result.overrides == ()
 
 
 def test_rapidfuzz_keeps_the_modules_it_dispatches_to(environments: Environments, tmp_path: Path) -> None:

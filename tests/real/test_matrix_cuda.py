@@ -19,19 +19,14 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from tests.factories.clients import taken_by_uv
-from tests.factories.cuobjdump import listed_code
-from tests.factories.gpu_projects import COLLATZ, FRESH, GROUPS, HISTO, LEVELS, TALLY, Project, cuda, gpus_of, library
+from tests.factories.gpu_projects import COLLATZ, FRESH, GROUPS, HISTO, LEVELS, TALLY, Project, cuda, library
 from tests.factories.published_wheels import PublishedWheels
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
-from vbuild.gpu_code.fatbin import MAGIC_BYTES, decompressed
+from vbuild.gpu_code.fatbin import decompressed
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import GpuList
 from vbuild.release.model import Product, ReleaseResult
-from vbuild.variants.index import index
-from vbuild.verification.model import Severity
-from vbuild.verification.verify import verify
 
 pytestmark = [
     pytest.mark.network,
@@ -128,49 +123,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Pair(project, fat, separate)
 
 
-def test_each_wheel_holds_the_code_of_its_group_and_no_other(pair: Pair, tmp_path: Path, cuobjdump: Path) -> None:
-    fatbins = pair.project.compiled + pair.project.linked + len(pair.project.always)
-    for product in pair.products:
-        path = library(product.wheel, tmp_path / product.wheel.parent.parent.name)
-        assert listed_code(cuobjdump, path) == (pair.project.codes(gpus_of(product)), True), product.label
-        data = path.read_bytes()
-        code = device_code(ElfImage.parse(data))
-        assert not code.notes
-        assert not code.blobs
-        # and nothing is left of what was cut away
-        assert data.count(MAGIC_BYTES) == len(code.containers) == fatbins, product.label
-
-
-def test_each_wheel_keeps_what_it_says_and_the_index_says_the_same(pair: Pair, tmp_path: Path) -> None:
-    for product in pair.products:
-        found = [finding for finding in verify(product.wheel).findings if finding.severity is not Severity.NOTE]
-        assert found == [], product.label
-    for release in (pair.fat, pair.separate):
-        folder = tmp_path / release.products[0].wheel.parent.parent.name
-        folder.mkdir()
-        for product in release.products:
-            (folder / product.wheel.name).symlink_to(product.wheel)
-        [again], [written] = index(folder), release.indexed
-        assert again.path.read_bytes() == written.path.read_bytes()
-
-
-def test_the_report_names_the_projects_files_whose_lists_were_changed(pair: Pair) -> None:
-    for release in (pair.fat, pair.separate):
-        assert release.lists
-        # neither what a build system only tries, nor a folder that is gone
-        assert not [text for text in release.lists if text.startswith("/") or "CMakeCUDACompiler" in text]
-
-
-def test_host_code_of_cuda_files_is_for_the_level_and_not_for_the_building_machine(pair: Pair, tmp_path: Path) -> None:
-    for product in pair.fat.products:
-        path = library(product.wheel, tmp_path)
-        text = subprocess.run(["objdump", "-d", path], capture_output=True, text=True, check=True).stdout
-        if symbol := pair.project.host:
-            text = text[text.index(f"<{symbol}>:") :].partition("\n\n")[0]
-        assert "%zmm" not in text
-        assert ("%ymm" in text) == ("v3" in (product.label or "")), product.label
-
-
 def test_slimming_gives_the_kernels_of_a_build_for_the_group_alone(pair: Pair, tmp_path: Path) -> None:
     for label, slimmed, alone in pair.variants:
         ours, theirs = (kernels(data) for data in libraries(slimmed, alone, tmp_path))
@@ -204,11 +156,3 @@ def contents(wheel: Path) -> Iterator[bytes]:
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             yield archive.read(name)
-
-
-@pytest.mark.parametrize(("gpu", "label"), [("8.6", "sm80"), ("9.0", "sm90"), ("10.0", None), ("12.0", "sm120")])
-def test_uv_takes_the_same_variant_of_either_release(pair: Pair, gpu: str, label: str | None, tmp_path: Path) -> None:
-    for release in (pair.fat, pair.separate):
-        folder = release.products[0].wheel.parent
-        taken = taken_by_uv(pair.project.name, folder, tmp_path / "target", "--dry-run", driver="13.0", gpu=gpu)
-        assert taken.endswith(f"{label}.whl" if label else "_x86_64.whl")

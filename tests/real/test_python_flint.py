@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
@@ -10,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import python_flint
-from tests.benchmarks.inputs import fetched
 from tests.factories.tools import needs
 from vbuild.build.trial import TrialResult
 from vbuild.elf.catalogue import plain
 from vbuild.elf.read import Loading
-from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.release.matrix import matrix
 from vbuild.release.model import ReleaseResult
@@ -79,22 +76,3 @@ def test_no_wheel_says_where_its_libraries_were_built(release: ReleaseResult) ->
                 if data.startswith(b"\x7fELF"):
                     outline = Loading.parse(data).outline
                     assert all(path.startswith("$ORIGIN") for path in (*outline.rpath, *outline.runpath)), name
-
-
-def test_the_published_wheel_is_faster_with_libflint_of_higher_levels(release: ReleaseResult, tmp_path: Path) -> None:
-    """The release has left libflint on the shelf."""
-    assert release.products
-    here = Machine.here().cpu
-    if not here or not any(map(here.runs, map(Cpu.parse, python_flint.LEVELS))):
-        pytest.skip("this machine has no level above the baseline")
-    python_flint.sites(tmp_path, fetched(python_flint.WHEEL, tmp_path))
-    before, after = tmp_path / "before", tmp_path / "after"
-    runs = [(python_flint.ran(before), python_flint.ran(after)) for _ in range(5)]
-    for name, reach in python_flint.REACH.items():
-        assert len({found[name][1] for pair in runs for found in pair}) == 1, name
-        old, new = (min(pair[side][name][0] for pair in runs) for side in (0, 1))
-        assert old / new >= reach, name
-    for mask in (None, "-AVX512F", "-AVX512F,-AVX2"):
-        tunables = {"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={mask}"} if mask else {}
-        environment = {**os.environ, "PYTHONPATH": str(after), **tunables}
-        subprocess.run([sys.executable, "-m", "flint.test", "--quiet"], env=environment, cwd=after, check=True)

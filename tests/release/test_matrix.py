@@ -14,13 +14,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.factories.projects import KERNEL, c_project, setuptools_project, tree
+from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.tools import needs
 from tests.factories.variants import document, variant, variant_wheel
-from vbuild.build.source import fetched_source
 from vbuild.cli.render import release_lines
 from vbuild.errors import VariantError, VbuildError
-from vbuild.recipe.model import Recipe
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, jobs_of, matrix
 from vbuild.release.model import ReleaseResult
@@ -140,30 +138,6 @@ def test_each_wheel_works_in_an_emulator_of_its_level(built: tuple[Path, Release
 
 
 @pytest.mark.nightly
-def test_installers_without_variants_get_the_plain_wheel_and_uv_a_better_one(
-    built: tuple[Path, ReleaseResult], tmp_path: Path
-) -> None:
-    folder = built[0]
-    common = ["install", "--no-index", "--find-links", str(folder), "demo", "--target"]
-    pip = [sys.executable, "-m", "pip", *common, str(tmp_path / "pip")]
-    subprocess.run(pip, check=True, capture_output=True)
-    assert not list((tmp_path / "pip").glob("*.dist-info/variant.json"))
-    uv = [sys.executable, "-m", "uv", "pip", *common, str(tmp_path / "uv"), "--preview-features", "wheel-variants"]
-    environment = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_FIND_LINKS": ""}
-    subprocess.run(uv, check=True, capture_output=True, env=environment)
-    ours = subprocess.run(
-        [sys.executable, "-m", "vbuild", "select", "demo", "-f", folder, "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    chosen = json.loads(ours.stdout)["label"]
-    installed = list((tmp_path / "uv").glob("*.dist-info/variant.json"))
-    said = list(json.loads(installed[0].read_text())["variants"]) if installed else [None]
-    assert said == [chosen]
-
-
-@pytest.mark.nightly
 def test_what_is_the_same_is_not_built_again(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     again = matrix(built[0].parent / "demo.toml", tmp_path / "again")
     assert again.kept == again.targets == 3
@@ -182,17 +156,6 @@ def test_what_was_edited_while_it_was_built_is_not_kept(tmp_path: Path) -> None:
     assert first.notes == (f"{tmp_path}/project: edited while it was built: nothing of it is kept",)
     file.unlink()  # as it was when the first run began
     assert not matrix(source, tmp_path / "dist").kept
-
-
-@pytest.mark.nightly
-def test_the_log_of_a_failure_is_of_this_run_alone(tmp_path: Path) -> None:
-    source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n", kernel=BROKEN)
-    [first] = matrix(source, tmp_path / "dist", MatrixRequest(only=["x86_64_v3"])).failures
-    assert first.log
-    size = first.log.stat().st_size
-    [again] = matrix(source, tmp_path / "dist", MatrixRequest(only=["x86_64_v3"])).failures
-    assert again.log == first.log
-    assert first.log.stat().st_size < 1.5 * size
 
 
 def test_a_target_built_alone_joins_those_that_are_there(tmp_path: Path) -> None:
@@ -218,15 +181,6 @@ def test_a_failed_target_is_named_and_the_others_are_finished(tmp_path: Path) ->
     assert "no AVX2, please" in failure.log.read_text()
     assert len(wheels(tmp_path / "dist")) == 2
     assert json.loads((tmp_path / "dist/report.json").read_text())["failures"][0]["label"] == "x86_64_v3"
-
-
-@pytest.mark.nightly
-def test_the_log_of_a_build_environment_that_cannot_be_made_stays(tmp_path: Path) -> None:
-    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n[build]\nrequires = ["vbuild-has-no-such-requirement==9"]\n')
-    [failure] = matrix(source, tmp_path / "dist").failures
-    [log] = (tmp_path / "dist/logs").iterdir()
-    assert f"its log is {log}" in failure.error
-    assert "vbuild-has-no-such-requirement" in log.read_text()
 
 
 def test_code_above_the_claimed_level_is_not_published(tmp_path: Path) -> None:
@@ -285,27 +239,6 @@ static-properties.library = ["mkl", "openblas"]
 def test_hash_labels(tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\nlabels = "hash"\n')
     assert labels(matrix(source, tmp_path / "dist")) == [None, "fa7c1393"]
-
-
-@pytest.mark.nightly
-def test_variants_that_a_project_declares_are_built_under_its_labels(tmp_path: Path) -> None:
-    project = setuptools_project(tmp_path / "project")
-    declared = """
-[tool.vbuild]
-name = "demo"
-[variant.default-priorities]
-namespace = ["x86_64", "blas"]
-[variant.providers.blas]
-static-properties.library = ["openblas", "mkl"]
-[variant.variants.fast]
-x86_64.level = ["v2"]
-blas.library = ["mkl"]
-"""
-    tree(project, {"pyproject.toml": declared})
-    release = matrix(project, tmp_path / "dist")
-    assert labels(release) == [None, "fast"]
-    index = json.loads((tmp_path / "dist/demo-1.0-variants.json").read_text())
-    assert index["variants"] == {"fast": {"blas": {"library": ["mkl"]}, "x86_64": {"level": ["v2"]}}}
 
 
 @pytest.mark.nightly
@@ -378,15 +311,6 @@ def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
     assert (
         said == "DIR/demo.toml: no target 'x86_64_v9'; there are plain, x86_64_v2, x86_64_v3; did you mean 'x86_64_v3'?"
     )
-
-
-@pytest.mark.nightly
-def test_a_hash_of_another_release_is_refused(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "recipes/annoy.toml").read_text()
-    tree(tmp_path, {"demo.toml": text.replace("annoy==1.17.3", "annoy==1.17.4")})
-    fetched_source(Recipe.load(Path(__file__).parents[2] / "recipes/annoy.toml").source)  # into the cache, by its hash
-    said = refusal(tmp_path / "demo.toml", tmp_path / "dist")
-    assert said == "DIR/demo.toml: source.sdist: sha256 is of annoy==1.17.3, expected annoy==1.17.4"
 
 
 @pytest.mark.nightly

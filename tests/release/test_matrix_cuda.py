@@ -27,10 +27,7 @@ from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
-from vbuild.release.cache import BuildCache
-from vbuild.release.matrix import matrix
 from vbuild.release.model import ReleaseResult
-from vbuild.variants.index import index
 from vbuild.variants.select import machine_at, save_machine, select
 from vbuild.verification.model import Severity, VerifyRule
 from vbuild.verification.verify import verify
@@ -49,7 +46,6 @@ CLAIMS = {
 }
 BY_GPU = {"7.5": "sm75", "8.0": "sm80", "8.6": "sm80", "8.9": "sm80", "9.0": "sm90", "10.0": None, "12.0": "sm120"}
 DRIVERS = ("12.4", "13.0", None)
-FEW = {"sm75": "75", "sm80": "80"}
 
 
 @pytest.fixture(scope="module")
@@ -117,20 +113,6 @@ def test_each_wheel_says_what_it_is_for_and_keeps_it(built: ReleaseResult) -> No
 
 
 @pytest.mark.nightly
-def test_the_index_lists_every_variant_as_its_wheel_does(built: ReleaseResult, tmp_path: Path) -> None:
-    for product in built.products:
-        (tmp_path / product.wheel.name).symlink_to(product.wheel)
-    [again] = index(tmp_path)
-    [written] = built.indexed
-    assert again.path.read_bytes() == written.path.read_bytes()
-    listed_variants = json.loads(written.path.read_text())["variants"]
-    for product in built.products[1:]:
-        with zipfile.ZipFile(product.wheel) as archive:
-            [name] = [name for name in archive.namelist() if name.endswith("variant.json")]
-            assert json.loads(archive.read(name))["variants"] == {product.label: listed_variants[product.label]}
-
-
-@pytest.mark.nightly
 def test_host_code_of_cuda_files_is_for_the_level_and_not_for_the_building_machine(
     built: ReleaseResult, tmp_path: Path
 ) -> None:
@@ -187,18 +169,6 @@ def check_choice(
 
 
 @pytest.mark.nightly
-def test_uv_installs_the_variant_and_pip_the_plain_wheel(built: ReleaseResult, tmp_path: Path) -> None:
-    by_uv, by_pip = tmp_path / "uv", tmp_path / "pip"
-    chosen = taken_by_uv("tally", folder_of(built), by_uv, driver="13.1", gpu="12.0")
-    assert chosen.endswith("sm120.whl")
-    [document] = by_uv.glob("*.dist-info/variant.json")
-    [label] = json.loads(document.read_text())["variants"]
-    assert label.endswith("sm120")
-    installed_by_pip("tally", folder_of(built), by_pip)
-    assert not list(by_pip.glob("*.dist-info/variant.json"))
-
-
-@pytest.mark.nightly
 def test_the_plain_wheel_without_cuda_runs_where_there_is_no_gpu(
     with_cpu_wheels: ReleaseResult, tmp_path: Path
 ) -> None:
@@ -240,46 +210,3 @@ def test_a_fatbin_that_cannot_be_cut_is_compiled_for_each_group(tmp_path: Path, 
     assert found == {None: EMBEDDED.codes("80,90"), "sm80": EMBEDDED.codes("80"), "sm90": EMBEDDED.codes("90")}
     assert [product.verdict.gpu_codes for product in release.products] == [("sm_80", "sm_90"), ("sm_80",), ("sm_90",)]
     assert release.notes == ("sm80, sm90: compiled separately: GPU code of their common build cannot be cut",)
-
-
-@pytest.mark.nightly
-def test_a_rule_for_a_file_wins_over_the_rule_for_all(tmp_path: Path, cuobjdump: Path) -> None:
-    rules = 'files = { "hopper.cu" = "keep", "src/sums.cu" = "75,80,86", "*.cu" = "120", "sum.cu" = "90" }\n'
-    release = TALLY.released(tmp_path, f'{cuda(FEW)}{FRESH}[build.cuda]\narchs = "replace"\n{rules}')
-    assert not release.failures
-    found = {product.label: listed_code(cuobjdump, library(product.wheel, tmp_path))[0] for product in release.products}
-    assert found == {None: TALLY.codes("75,80,86"), "sm75": TALLY.codes("75"), "sm80": TALLY.codes("80")}
-    assert release.lists == ("src/sums.cu: sm_80,sm_90 -> sm_75,sm_80,sm_86",)
-    assert release.notes == ("build.cuda.files: 'sum.cu' matches no file that nvcc compiled",)
-
-
-@pytest.mark.nightly
-@needs("ccache")
-def test_a_second_fresh_run_finds_all_that_the_first_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("CCACHE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
-    recipe = TALLY.recipe(tmp_path, f'{cuda({"sm80": "80"})}[build]\ncache = "ccache"\n{TALLY.rules}')
-    first = matrix(recipe, tmp_path / "one", store=BuildCache(tmp_path / "store"))
-    before = counted()
-    second = matrix(recipe, tmp_path / "two", store=BuildCache(tmp_path / "store", fresh=True))
-    after = counted()
-    assert [*first.failures, *second.failures] == []
-    assert not second.kept
-    compiled = before["cache_miss"]
-    assert compiled >= 3  # module.c, sums.cu, hopper.cu
-    assert after["cache_miss"] == compiled
-    assert hits(after) - hits(before) == compiled
-    assert [product.wheel.read_bytes() for product in first.products] == [
-        product.wheel.read_bytes() for product in second.products
-    ]
-
-
-def counted() -> dict[str, int]:
-    """What the ccache of this environment has counted."""
-    said = subprocess.run(["ccache", "--print-stats"], capture_output=True, text=True, check=True).stdout
-    return {name: int(number) for name, number in (line.split("\t") for line in said.splitlines())}
-
-
-def hits(counted: dict[str, int]) -> int:
-    return counted["direct_cache_hit"] + counted["preprocessed_cache_hit"]

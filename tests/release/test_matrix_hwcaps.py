@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.factories.extensions import library
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
@@ -103,23 +102,6 @@ def test_the_plain_wheel_has_all_levels_and_the_variants_stay_beside_it(
     assert plain.verdict.isa == "ok, with v3, v4"
     assert not any(level_of(path) for product in variants for path in contents(product.wheel))
     assert release.notes == (f"{plain.wheel.name}: joined of v1, v3, v4; its test works as v1, v3, v4",)
-
-
-@pytest.mark.nightly
-def test_what_was_joined_is_told_without_a_test_too(tmp_path: Path) -> None:
-    levels = LEVELS.replace('"x86-64-v3", ', "")
-    release = matrix(recipe(tmp_path / "some", levels), tmp_path / "dist")
-    assert release.notes == (f"{plain_of(release).name}: joined of v1, v4",)
-
-
-@pytest.mark.nightly
-def test_builds_that_do_not_differ_leave_no_copies_and_that_is_told(tmp_path: Path) -> None:
-    module = MODULE.replace("#if defined(__AVX512F__)", "#if 0").replace("#elif defined(__AVX2__)", "#elif 0")
-    module = module.replace("*(sixteen *)a += *(const sixteen *)b;", "")
-    source = recipe(tmp_path / "same", LEVELS.replace('"x86-64-v3", ', ""), module=module)
-    release = matrix(source, tmp_path / "dist")
-    what = "no copies for levels in it: the builds of all levels have the same code"
-    assert release.notes == (f"{plain_of(release).name}: {what}",)
 
 
 def test_pip_installs_it_and_each_processor_loads_its_own(
@@ -218,24 +200,6 @@ def test_a_test_that_only_one_level_of_the_joined_wheel_fails_fails_it(tmp_path:
     assert "[v3 by GLIBC_TUNABLES] python -c" in failure.log.read_text()
     assert [product.label for product in release.products] == VARIANTS[1:]
     assert not [path for path in (tmp_path / "dist").glob("*.whl") if path.stem.endswith("x86_64")]
-
-
-@pytest.mark.nightly
-def test_what_a_split_shares_out_is_beside_the_joined_wheel(tmp_path: Path) -> None:
-    count = library("libcount.so.1", source="int count(void) { return 42; } const char text[5000] = {1, 2};")
-    (tmp_path / "libcount.so.1").write_bytes(count)
-    words = ["-l:libcount.so.1", f"-L{tmp_path}", f"-Wl,-rpath,{tmp_path},--no-as-needed"]
-    text = f"{LEVELS}{TEST}[split]\nmin-size = 0\nreplace = false\n"
-    module = MODULE.replace("static float", "int count(void); static float").replace("kernel(a, b)", "a[0] = count()")
-    source = recipe(tmp_path, text, module=module, links=f", extra_link_args={words!r}")
-    release = matrix(source, tmp_path / "dist")
-    assert release.failures == ()
-    assert release.split
-    held = contents(plain_of(release))
-    assert {level for path in held if (level := level_of(path))} <= {"v3", "v4"}
-    assert not any("libcount" in path for path in held)
-    assert release.products[0].trial is TrialResult.PASSED
-    assert any(note.endswith("its test works as v1, v3, v4") for note in release.notes)
 
 
 @pytest.mark.nightly

@@ -2,8 +2,6 @@
 
 import json
 import os
-import signal
-import time
 import zipfile
 from pathlib import Path
 
@@ -95,14 +93,6 @@ def test_each_wheel_has_the_library_of_its_own_level(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_one_library_serves_all_levels_where_the_recipe_says_so(tmp_path: Path) -> None:
-    workdir = _workdir(tmp_path, step(tmp_path / "depth", "script", "per-level = false"))
-    _built(workdir, "--jobs", "2")
-    assert _levels(tmp_path / "dist") == {"plain": "v1", "x86_64_v3": "v1"}
-    assert len(list((tmp_path / "cache/vbuild/native").glob("*/prefix"))) == 1
-
-
-@pytest.mark.nightly
 def test_wheels_are_built_again_where_the_library_is_another(tmp_path: Path) -> None:
     workdir = _workdir(tmp_path, step(tmp_path / "depth", "script"))
     made = _built(workdir)
@@ -111,15 +101,6 @@ def test_wheels_are_built_again_where_the_library_is_another(tmp_path: Path) -> 
     again = _built(workdir)
     assert again.keys() == made.keys()
     assert all(again[name] != made[name] for name in made)
-
-
-@pytest.mark.nightly
-def test_the_same_wheels_come_out_wherever_the_cache_is(tmp_path: Path) -> None:
-    made = []
-    for name in ("here", "somewhere/else/altogether"):
-        (tmp_path / name).mkdir(parents=True)
-        made.append(_built(_workdir(tmp_path / name, step(tmp_path / name / "depth", "script"))))
-    assert made[0] == made[1]
 
 
 @pytest.mark.nightly
@@ -134,23 +115,6 @@ def test_a_library_that_fails_is_told_once_with_its_log(tmp_path: Path) -> None:
     assert f"plain, x86_64_v3 failed: native depth: sh failed with status 1; its log is {log}, which ends: no" in said
     assert log.read_text().endswith("no\n")
     assert wheels(tmp_path / "dist") == {}
-
-
-@pytest.mark.nightly
-def test_a_run_that_is_killed_in_a_library_is_made_good_by_the_next(tmp_path: Path) -> None:
-    gate = f"before-build = ['touch {tmp_path}/begun; test -e {tmp_path}/go || sleep 60']"
-    workdir = _workdir(tmp_path, step(tmp_path / "depth", "script", gate))
-    with workdir.started("matrix", "demo.toml", "-o", "dist") as process:
-        while not (tmp_path / "begun").exists():
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        process.communicate()
-    assert process.returncode
-    assert not list((tmp_path / "cache/vbuild/native").glob("*/prefix"))
-    (tmp_path / "go").touch()
-    _built(workdir)
-    assert _levels(tmp_path / "dist") == {"plain": "v1", "x86_64_v3": "v3"}
 
 
 @pytest.mark.nightly

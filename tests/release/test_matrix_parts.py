@@ -1,9 +1,6 @@
 """A release made in parts: by label, by Python, and what each part leaves to `vbuild collect`."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,34 +43,8 @@ def recipe(folder: Path, text: str, *, kernel: str = KERNEL) -> Path:
     return folder / "demo.toml"
 
 
-def twin(folder: Path) -> str:
-    """Another interpreter of this Python's version."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    return str(folder / "bin/python")
-
-
 def wheels(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.whl"))
-
-
-@pytest.mark.nightly
-def test_a_python_of_the_recipe_is_built_for_alone(tmp_path: Path) -> None:
-    other = twin(tmp_path / "twin")
-    source = recipe(tmp_path, f"{LEVELS}python = {json.dumps([sys.executable, other])}\n")
-    both = [(str(job.target), job.target.python) for job in jobs_of(source)]
-    assert [
-        (str(job.target), job.target.python) for job in jobs_of(source, MatrixRequest(axes=AskedAxes(pythons=(other,))))
-    ] == [target for target in both if target[1] == other]
-    assert [
-        str(job.target) for job in jobs_of(source, MatrixRequest(axes=AskedAxes(pythons=(other,)), only=["x86_64_v2"]))
-    ] == ["x86_64_v2"]
-    release = matrix(source, tmp_path / "dist", MatrixRequest(axes=AskedAxes(pythons=(other,))))
-    assert [(product.label, product.target.python) for product in release.products] == [
-        (None, other),
-        ("x86_64_v2", other),
-    ]
-    assert not release.failures
-    assert len(wheels(tmp_path / "dist")) == 2
 
 
 def test_a_python_that_the_recipe_does_not_have_is_refused(tmp_path: Path) -> None:

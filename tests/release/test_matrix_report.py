@@ -2,22 +2,17 @@
 
 import json
 import os
-import re
 import zipfile
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.factories.browser import browsed
 from tests.factories.gpu_projects import FRESH, LEVELS, TALLY, cuda
 from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.tools import needs
-from tests.release.test_matrix_split import SPLIT
-from tests.release.test_matrix_split import recipe as bundling
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
-from vbuild.release.collect import collect
 from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.model import ReleaseResult
 from vbuild.release.publication import STANDARD
@@ -96,58 +91,6 @@ def test_the_finished_folder_gives_each_machine_what_the_report_says(gpus: tuple
         driver = Dotted.parse(choice.driver) if choice.driver else None
         machine = Machine(here.python, here.tags, standard.cpu, Nvidia(driver, capability))
         assert select("tally", [folder], machine=machine).wheel.name == choice.wheel
-
-
-@pytest.mark.nightly
-def test_builds_that_several_wheels_share_are_counted_once(gpus: tuple[Path, ReleaseResult]) -> None:
-    report = read(gpus[0])
-    assert len({wheel.build for wheel in report.wheels}) == 2
-    assert report.seconds == pytest.approx(sum({wheel.seconds for wheel in report.wheels}))
-
-
-@pytest.mark.nightly
-def test_a_collected_release_for_gpus_says_the_same(gpus: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
-    release = collect([gpus[0]], tmp_path)
-    assert not release.failures
-    one, other = read(tmp_path), read(gpus[0])
-    assert one.wheels == other.wheels
-    assert one.choices == other.choices
-
-
-@pytest.mark.nightly
-@needs("chromium")
-def test_the_page_of_a_release_for_gpus_is_shown_without_a_word(
-    gpus: tuple[Path, ReleaseResult], tmp_path: Path
-) -> None:
-    shown = browsed((gpus[0] / "report.html").read_text(), tmp_path, width=1280, height=900)
-    assert (shown.complaints, shown.hosts) == ((), ())
-    assert "<strong>9 wheels, all verified</strong>" in shown.elements
-
-
-@pytest.mark.nightly
-def test_a_release_that_is_split_is_reported_with_what_is_beside(tmp_path: Path) -> None:
-    source = bundling(tmp_path, f'[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n{SPLIT}')
-    release = matrix(source, tmp_path / "dist")
-    report = read(tmp_path / "dist")
-    assert json.dumps(report.data()) == json.dumps(release.data())
-    (companion,) = report.companions
-    assert len(companion.wheels) == 2
-    assert report.files == {path.name: path.stat().st_size for path in (tmp_path / "dist").glob("*.whl")}
-    data = report.data()
-    paths = [wheel["path"] for wheel in data["split"]["wheels"] + data["split"]["beside"]]
-    assert all(Path(path).is_file() for path in paths)
-    assert "Wheels beside" in (tmp_path / "dist/report.html").read_text()
-
-
-@pytest.mark.nightly
-def test_a_release_with_a_failure_is_reported(tmp_path: Path) -> None:
-    release = matrix(recipe(tmp_path, kernel=BROKEN + KERNEL), tmp_path / "new")
-    report = read(tmp_path / "new")
-    assert [absence.title for absence in report.failures] == ["x86_64_v3"]
-    assert report == release.report()
-    text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", (tmp_path / "new/report.html").read_text()))
-    assert "1 of 3 wheels missing 2 wheels finished and verified" in text
-    assert "#error no AVX2, please" in text
 
 
 @pytest.mark.nightly

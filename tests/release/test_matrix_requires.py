@@ -4,29 +4,20 @@ import os
 import subprocess
 import sys
 import zipfile
-from itertools import product
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tests.factories.clients import UV, masked, taken_by_uv
-from tests.factories.gpu_projects import FRESH, TALLY, cuda
+from tests.factories.clients import UV
 from tests.factories.projects import setuptools_project
-from tests.factories.redirect_installs import pip as pip_command
-from tests.factories.redirect_installs import ran, virtual
-from tests.factories.redirect_installs import uv as uv_command
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.hardware.machine import Machine
 from vbuild.publishing.check import check
-from vbuild.publishing.local import Local
-from vbuild.publishing.publish import publish
-from vbuild.publishing.redirect.plan import Redirect
 from vbuild.recipe.matrix import read_matrix
 from vbuild.recipe.target import evaluated
 from vbuild.release.cache import BuildCache
@@ -160,64 +151,3 @@ def test_without_isolation_there_is_nothing_to_choose(tmp_path: Path) -> None:
         RecipeError, match=r"isolation: false builds against what is installed, and matrix\.requires names"
     ):
         released(tmp_path, '[build]\nisolation = false\n[matrix.requires]\nengine = ["1"]\n')
-
-
-@pytest.mark.nightly
-def test_pip_and_uv_choose_among_two_versions_two_gpus_and_two_levels(engines: Path, tmp_path: Path) -> None:
-    text = f'{FRESH}{TALLY.rules}[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n[matrix.requires]\nengine = ["1.4", "2.0"]\n'
-    release = TALLY.released(tmp_path, text + cuda({"sm80": "80", "sm90": "90"}))
-    assert not release.failures
-    assert len(release.products) == 2 * (1 + 2 * 2)
-    dist, gpus = tmp_path / "dist", {"8.0": "sm80", "9.0": "sm90"}
-    levels = {"x86-64": "", "x86-64-v3": "x86_64_v3_"}
-    for engine in ("1.4", "2.0"):
-        for level, prefix in levels.items():
-            inside = masked(level, tmp_path)
-            for gpu, group in gpus.items():
-                taken = taken_by_uv(
-                    "tally",
-                    dist,
-                    tmp_path / f"uv-{engine}-{level}-{gpu}" / "target",  # with a cache of its own
-                    f"engine=={engine}.*",
-                    "--find-links",
-                    str(engines),
-                    prefix=inside,
-                    driver="13.0",
-                    gpu=gpu,
-                    alone=False,
-                )
-                assert taken.startswith(f"tally-1.0+engine{engine}-")
-                assert taken.endswith(f"-{prefix}{group}.whl")
-    # without variants: an index for each label, in each of which the version is chosen
-    publish([dist], tmp_path / "published", layouts=[Local()])
-    for engine in ("1.4", "2.0"):
-        for label in (f"{prefix}{group}" for prefix in levels.values() for group in gpus.values()):
-            index = (tmp_path / "published/local" / label / "simple").as_uri()
-            options = ["--index-url", index, "--find-links", str(engines)]
-            pip = [sys.executable, "-m", "pip", "install", "-q", *options]
-            uv = [UV, "pip", "install", "-q", "--no-config", "--python", sys.executable, *options]
-            for command in (pip, uv):
-                there = tmp_path / f"{Path(command[0]).name}-{engine}-{label}"
-                found = installed(command, there, "tally", f"engine=={engine}.*")
-                assert f"tally-1.0+engine{engine}.{label.replace('_', '.')}" in found
-    # one sdist, which goes by what is installed and by the machine
-    publish([dist], tmp_path, layouts=[Redirect((tmp_path / "redirect").as_uri(), by_hardware=True, by_installed=True)])
-    options = ["--no-index", "--find-links", str(tmp_path / "redirect"), "--find-links", str(engines)]
-    for engine, tool in product(("1.4", "2.0"), (pip_command, uv_command)):
-        python = virtual(tmp_path / f"venv-{engine}-{tool.__name__}")
-        ran(uv_command(python, "install", *options, f"engine=={engine}.0"), tmp_path)
-        for (level, prefix), (gpu, group) in product(levels.items(), gpus.items()):
-            forced = {FORCED_DRIVER: "13.0", FORCED_CAPABILITY: gpu}
-            fresh = "--no-cache-dir" if tool is pip_command else "--no-cache"
-            redirected = tool(python, "install", "--force-reinstall", fresh, *options, "tally")
-            ran(redirected, tmp_path, masked(level, tmp_path), **forced)
-            [info] = python.parents[1].glob("lib/*/site-packages/tally-1.0.dist-info")
-            assert f"Requires-Dist: engine=={engine}.*" in (info / "METADATA").read_text()
-            assert f'"{prefix}{group}"' in (info / "variant.json").read_text()
-
-
-@pytest.mark.nightly
-def test_one_value_can_be_built_alone(engines: Path, tmp_path: Path) -> None:
-    assert engines.is_dir()
-    released(tmp_path, '[matrix.requires]\nengine = ["1.4", "2.0"]\n', only=("plain+engine1.4",))
-    assert [path.name.split("-")[1] for path in tmp_path.glob("dist/*.whl")] == ["1.0+engine1.4"]

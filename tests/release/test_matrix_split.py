@@ -13,8 +13,6 @@ from tests.factories.projects import KERNEL, tree
 from tests.factories.site_packages import loader_complaints, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
-from tests.factories.workdir import refusal
-from vbuild.build.trial import TrialResult
 from vbuild.errors import VbuildError
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, jobs_of, matrix
@@ -96,14 +94,6 @@ def test_the_variants_of_a_release_share_their_library(built: tuple[Path, Releas
 
 
 @pytest.mark.nightly
-def test_what_was_tested_is_what_is_published(built: tuple[Path, ReleaseResult]) -> None:
-    """The test of each wheel ran with the thin one, and with the wheel that it requires."""
-    assert {product.trial for product in built[1].products} <= {TrialResult.PASSED, TrialResult.NOT_RUN}
-    assert built[1].products[0].trial is TrialResult.PASSED
-    assert not (built[0] / "logs").exists()  # which are kept of what failed
-
-
-@pytest.mark.nightly
 def test_the_folder_can_be_indexed_and_installed_from(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     folder, _ = built
     (indexed,) = index(folder)
@@ -178,12 +168,3 @@ def test_a_table_that_cannot_be_read_is_refused_before_anything_is_built(tmp_pat
             start()
         assert said in str(refused.value)
     assert not (tmp_path / "dist").exists()
-
-
-@pytest.mark.nightly
-def test_the_account_of_the_split_is_printed(tmp_path: Path) -> None:
-    recipe(tmp_path, "[matrix]\ncpu = ['x86-64', 'x86-64-v2']\n" + SPLIT)
-    command = [sys.executable, "-m", "vbuild", "matrix", "demo.toml", "-o", "dist"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, refusal(ran)
-    assert "moved to demo-libs==0." in " ".join(ran.stdout.split())

@@ -3,7 +3,6 @@
 A compiler that is started says so in a file: gcc and the like are scripts here, which start the real ones.
 """
 
-import json
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ import pytest
 from tests.factories.kernels import TWO, cuda_project
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.tools import host_compilers, needs
-from tests.factories.workdir import Workdir, file_digests, stage_folders, wheels
+from tests.factories.workdir import Workdir, stage_folders, wheels
 
 pytestmark = [
     pytest.mark.network,
@@ -184,17 +183,6 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
 
 
 @pytest.mark.nightly
-def test_what_was_kept_is_in_the_report(place: Workplace) -> None:
-    place.killed("x86-64-v3")
-    place.ran()
-    report = json.loads((place.dist / "report.json").read_text())
-    assert [(wheel["built"], wheel["kept"]) for wheel in report["wheels"]] == [(False, False)] * 2 + [(True, False)]
-    place.ran()
-    report = json.loads((place.dist / "report.json").read_text())
-    assert [(wheel["built"], wheel["kept"]) for wheel in report["wheels"]] == [(False, True)] * 3
-
-
-@pytest.mark.nightly
 def test_what_was_stopped_while_compiling_does_not_disturb_the_next_run(
     place: Workplace, undisturbed: Workplace
 ) -> None:
@@ -209,30 +197,6 @@ def test_what_was_stopped_while_compiling_does_not_disturb_the_next_run(
     ran = place.workdir.vbuild("matrix", "demo.toml", "-o", "dist", "-j", "1", PATH=place.workdir.path())
     assert (ran.returncode, ran.stderr) == (0, "")
     assert wheels(place.dist) == wheels(undisturbed.dist)
-
-
-@pytest.mark.nightly
-def test_fresh_starts_over(place: Workplace, undisturbed: Workplace) -> None:
-    place.killed("test")
-    lines = place.ran("--fresh")
-    assert place.compiled() == LEVELS
-    assert not [line for line in lines if "kept" in line]
-    assert wheels(place.dist) == wheels(undisturbed.dist)
-    # what it made is kept
-    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
-    assert place.started() == []
-
-
-@pytest.mark.nightly
-def test_one_more_level_is_all_that_is_built(tmp_path: Path) -> None:
-    place = Workplace.at(tmp_path, 'cpu = ["x86-64", "x86-64-v3"]')
-    recipe = place.workdir.folder / "demo.toml"
-    text = recipe.read_text()
-    recipe.write_text(text.replace(', "x86-64-v3"', ""))
-    place.ran()
-    recipe.write_text(text)
-    assert _kept(place.ran()) == "1 of 2 wheels; --fresh builds them again"
-    assert place.compiled() == ["x86-64-v3"]
 
 
 @pytest.mark.nightly
@@ -264,89 +228,9 @@ def test_the_first_error_of_a_compiler_comes_first_and_once(tmp_path: Path) -> N
     assert sum("which ends:" in line for line in said) == 1
 
 
-@pytest.mark.nightly
-def test_a_header_counts_where_the_build_reads_it_or_has_looked_for_it(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    headers = tree(place.workdir.folder / "headers", {"demo_more.h": "", "demo_other.h": ""})
-    monkeypatch.setenv("CPATH", str(headers))
-    source = next((place.workdir.folder / "project").rglob("*.c"))
-    asks = "#if __has_include(<demo_absent.h>)\n#include <demo_absent.h>\n#endif\n"
-    source.write_text(f"{asks}#include <demo_more.h>\n{source.read_text()}")
-    place.ran()
-    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
-    tree(headers, {"demo_other.h": "int other;", "demo_new.h": "", "demo/demo.h": ""})
-    os.utime(headers / "demo_more.h", (1, 1))
-    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
-    for name in ("demo_more.h", "demo_absent.h"):
-        tree(headers, {name: "/* another */"})
-        assert not [line for line in place.ran() if line.startswith("kept")]
-        assert place.compiled() == LEVELS
-    (headers / "demo_absent.h").unlink()
-    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
-
-
 def _can_trace() -> bool:
     strace = shutil.which("strace")
     return strace is not None and not subprocess.run([strace, "-o", os.devnull, "true"], check=False).returncode
-
-
-@pytest.mark.nightly
-def test_a_run_killed_while_it_publishes_leaves_whole_files(place: Workplace) -> None:
-    """Whatever rename is its last, and strace sees to that: a file is of the former release or of the new one."""
-    if not _can_trace():
-        pytest.skip("no strace, or it may not trace")
-    place.ran()
-    former = file_digests(place.dist)
-    kernel = place.workdir.folder / "project/src/kernel.c"
-    kernel.write_text(kernel.read_text().replace("+=", "-="))
-    place.ran(into="new")
-    place.ran(into="new")  # the report tells what was kept
-    new = file_digests(place.workdir.folder / "new")
-    assert [name for name in new if former[name] == new[name]] == ["demo-1.0-variants.json"]
-    seen = set()
-    for moment in range(1, 50):
-        shutil.copytree(place.dist, place.workdir.folder / "killed")
-        kill = f"inject=rename:signal=SIGKILL:when={moment}"
-        traced = replace(place.workdir, inside=("strace", "-qq", "-o", os.devnull, "-e", "trace=rename", "-e", kill))
-        ran = traced.vbuild("matrix", "demo.toml", "-o", "killed", PATH=place.workdir.path())
-        killed = place.workdir.folder / "killed"
-        found = {name: digest for name, digest in file_digests(killed).items() if not name.startswith(".vbuild-")}
-        assert all(digest in {former[name], new[name]} for name, digest in found.items())
-        seen.add(sum(found[name] == new[name] for name in found))
-        # a stage that has no lock yet could be of a run that has just begun, and stays for a day
-        for young in [folder for folder in killed.glob(".vbuild-*") if not (folder / "alive").exists()]:
-            shutil.rmtree(young)
-        place.ran(into="killed")
-        assert file_digests(killed) == new
-        shutil.rmtree(killed)
-        if not ran.returncode:
-            break
-    assert seen == {1, 2, 3, 4, 5, 6, 7}
-
-
-@pytest.mark.nightly
-def test_two_runs_at_once_do_not_disturb_each_other(place: Workplace, undisturbed: Workplace) -> None:
-    for folders in (("one", "other"), ("same", "same")):
-        shutil.rmtree(place.workdir.cache / "vbuild/builds", ignore_errors=True)
-        both = [place.begun("--jobs", "2", into=into) for into in folders]
-        said = [process.communicate() for process in both]
-        assert [(process.returncode, err) for process, (_, err) in zip(both, said, strict=True)] == [(0, "")] * 2
-        for into in folders:
-            folder = place.workdir.folder / into
-            assert wheels(folder) == wheels(undisturbed.dist)
-            assert stage_folders(folder) == []
-            assert (folder / "demo-1.0-variants.json").read_bytes() == (
-                undisturbed.dist / "demo-1.0-variants.json"
-            ).read_bytes()
-            assert len(json.loads((folder / "report.json").read_text())["wheels"]) == 3
-            assert sorted(path.name for path in folder.iterdir() if path.suffix != ".whl") == [
-                "demo-1.0-variants.json",
-                "provenance.json",
-                "report.html",
-                "report.json",
-            ]
-        assert _kept(place.ran(into=folders[0])) == "3 of 3 wheels; --fresh builds them again"
 
 
 def _programs(place: Workplace, *arguments: str) -> set[str]:
@@ -377,14 +261,3 @@ def test_a_second_run_starts_no_compiler(tmp_path: Path, matrix: str) -> None:
     for arguments in (("-o", "dist"), ("-o", "other"), ("-o", "one", "--only", "plain"), ("-o", "none", "--dry-run")):
         assert _compilers(_programs(place, "matrix", "demo.toml", *arguments)) == set()
     assert wheels(place.dist) == wheels(tmp_path / "other") == built
-
-
-@pytest.mark.nightly
-def test_a_cuda_run_killed_while_wheels_are_finished_compiles_nothing_more(tmp_path: Path) -> None:
-    place = Workplace.at(tmp_path, CUDA)
-    place.killed("test")
-    lines = place.ran()
-    assert place.started() == []
-    assert _kept(lines) == "1 build; --fresh builds them again"
-    assert len(wheels(place.dist)) == 3
-    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"

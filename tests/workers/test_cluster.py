@@ -1,20 +1,16 @@
 """Schedulers and workers as they may be: not there, not ours, lost in the middle of a job."""
 
 import http.server
-import importlib
 import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uv
 
 import vbuild
 from tests.factories.dask import Cluster, clustered, needs_dask
@@ -163,39 +159,6 @@ def test_a_worker_with_another_vbuild_is_refused(tmp_path: Path, version: str, s
     assert found.endswith(f" {said}; expected vbuild {vbuild.__version__} as here everywhere")
 
 
-@pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Python that has Dask and no vbuild."""
-    folder = tmp_path_factory.mktemp("foreign")
-    python, quiet = str(folder / "venv/bin/python"), ("--quiet", "--no-config")
-    same = [f"{name}=={importlib.metadata.version(name)}" for name in ("distributed", "lz4")]
-    for command in (
-        ("venv", *quiet, "--python", sys.executable, str(folder / "venv")),
-        ("pip", "install", *quiet, "--python", python, *same),
-    ):
-        subprocess.run([uv.find_uv_bin(), *command], check=True)
-    return python
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-def test_a_worker_without_vbuild_is_refused(tmp_path: Path, foreign: str) -> None:
-    with clustered(tmp_path) as started:
-        started.work("one", preload=(), python=foreign, PYTHONPATH="")
-        found = refused(started.executor)
-    assert found.startswith("the worker at tcp://127.0.0.1:")
-    assert found.endswith(f" has no vbuild; expected vbuild {vbuild.__version__} as here everywhere")
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-def test_a_scheduler_without_vbuild_is_refused(tmp_path: Path, foreign: str) -> None:
-    with clustered(tmp_path, "one", python=foreign, PYTHONPATH="") as started:
-        assert refused(started.executor) == (
-            f"the scheduler has no vbuild, or another; expected vbuild {vbuild.__version__} as here everywhere"
-        )
-
-
 @pytest.mark.nightly
 def test_a_worker_with_another_vbuild_that_joins_late_is_found_by_its_jobs(tmp_path: Path) -> None:
     other = other_vbuild(tmp_path / "other")
@@ -207,20 +170,6 @@ def test_a_worker_with_another_vbuild_that_joins_late_is_found_by_its_jobs(tmp_p
         f"{started.executor}: {os.uname().nodename}: has another vbuild ({vbuild.__version__} with other files); "
         "expected the same one everywhere"
     )
-
-
-@pytest.mark.nightly
-def test_what_a_lost_worker_did_is_done_elsewhere(tmp_path: Path) -> None:
-    with clustered(tmp_path, "one", "two") as started, connected(started.executor) as cluster:
-        data = cluster.brought(b"source", key="source")
-        jobs = {cluster.submit("os:readlink", "/proc/self/exe", key=f"short {n}"): n for n in range(2)}
-        assert len(dict(cluster.each(jobs))) == 2
-        long = {cluster.submit(SLEEP, 3 + n / 100, key=f"long {n}"): n for n in range(2)}
-        time.sleep(1)
-        started.workers["one"].kill()
-        assert dict(cluster.each(long)) == {0: None, 1: None}
-        # and what went out before is there still, or again
-        assert cluster.result(cluster.submit("builtins:len", data, key="len of source")) == 6
 
 
 @pytest.mark.nightly
@@ -240,24 +189,6 @@ def test_a_job_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_scheduler_that_goes_away_ends_what_is_not_done(tmp_path: Path) -> None:
-    with clustered(tmp_path, "one") as started, connected(started.executor) as cluster:
-        short = cluster.submit(PID, key="short")
-        long = cluster.submit(SLEEP, 60, key="long")
-        found = {}
-        for name, result in cluster.each({short: "short", long: "long"}):
-            found[name] = result
-            if name == "short":
-                started.scheduler.kill()
-                begun = time.monotonic()
-    assert time.monotonic() - begun < 15
-    assert found["short"] == started.workers["one"].pid
-    assert str(found["long"]) == (
-        f"{started.executor}: the scheduler was lost before this was done; what is done is kept"
-    )
-
-
-@pytest.mark.nightly
 def test_jobs_do_not_wait_for_ever_for_workers_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "PATIENCE", 2.0)
     with clustered(tmp_path, "one") as started, connected(started.executor) as cluster:
@@ -271,15 +202,3 @@ def test_jobs_do_not_wait_for_ever_for_workers_that_are_gone(tmp_path: Path, mon
         started.workers["one"].kill()
         left = cluster.submit(PID, key="left over")
         assert str(cluster.result(left)) == f"{started.executor}: no worker is left for this, for 2 s"
-
-
-@pytest.mark.nightly
-def test_leaving_cancels_what_is_not_done(two: Cluster) -> None:
-    begun = time.monotonic()
-    with connected(two.executor) as cluster:
-        for number in range(8):
-            cluster.submit(SLEEP, 5 + number / 100, key=f"sleep {number}")
-    assert time.monotonic() - begun < 4
-    with connected(two.executor) as cluster:
-        assert cluster.result(cluster.submit(PID, key="after all that")) in {p.pid for p in two.workers.values()}
-    assert time.monotonic() - begun < 10  # one was done to its end, the others were not begun

@@ -165,25 +165,6 @@ def _below(starter: int, build: Begun) -> int:
 
 
 @pytest.mark.nightly
-def test_a_local_cluster_loses_a_worker_in_the_middle_of_a_build(workplace: Workplace) -> None:
-    from distributed import LocalCluster  # noqa: PLC0415 - 0.5 s, in each process that collects tests
-
-    workplace.close("x86-64-v2")
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 60}
-    with LocalCluster(**options) as local:  # type: ignore[no-untyped-call]
-        executor = Executor(local.scheduler_address.removeprefix("tcp://"))
-        run = workplace.started(on=executor)
-        lost = workplace.at("x86-64-v2")
-        os.kill(_below(os.getpid(), lost), signal.SIGKILL)
-        workplace.cluster.until(lambda: workplace.at("x86-64-v2").pid != lost.pid)
-        workplace.open("x86-64-v2")
-        ran = ended(run)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    matrix(workplace.workdir.folder / "demo.toml", workplace.workdir.folder / "here", store=_store(workplace))
-    assert wheels(workplace.dist) == wheels(workplace.workdir.folder / "here")
-
-
-@pytest.mark.nightly
 def test_a_scheduler_that_is_killed_leaves_what_is_finished(workplace: Workplace) -> None:
     workplace.work("one", "two")
     workplace.close("x86-64-v3")
@@ -240,37 +221,3 @@ def test_the_builds_of_a_client_that_is_killed_stop(workplace: Workplace) -> Non
     again = ended(workplace.started())
     assert (again.returncode, again.stderr) == (0, "")
     assert stage_folders(workplace.dist) == []
-
-
-@pytest.mark.nightly
-def test_a_build_that_kills_its_workers_is_a_failure_and_the_others_are_finished(workplace: Workplace) -> None:
-    for name in ("one", "two", "three", "four", "five"):
-        workplace.work(name)
-    killing = """
-import os, signal
-if "x86-64-v3" in os.environ["CFLAGS"]:
-    pid = os.getpid()
-    while os.environ["WORKER"] + ".log" not in os.path.realpath(f"/proc/{pid}/fd/1"):
-        pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
-    os.kill(pid, signal.SIGKILL)
-"""
-    setup = workplace.workdir.folder / "project/setup.py"
-    setup.write_text(killing + setup.read_text())
-    ran = ended(workplace.started())
-    assert refusal(ran) == "demo: 1 of 3 targets failed"
-    assert len(wheels(workplace.dist)) == 2
-    [failure] = json.loads((workplace.dist / "report.json").read_text())["failures"]
-    assert failure["error"].startswith(
-        f"{workplace.cluster.executor}: 4 workers were lost at this, one after the other, the last at tcp://127.0.0.1:"
-    )
-
-
-@pytest.mark.nightly
-def test_a_scheduler_that_is_not_there_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
-    setuptools_project(tmp_path / "project")
-    tree(tmp_path, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{LEVELS}'})
-    ran = Workdir.at(tmp_path).vbuild("matrix", "demo.toml", "-o", "dist", "--executor", "dask://127.0.0.1:1")
-    assert refusal(ran) == (
-        "dask://127.0.0.1:1: no scheduler answers there; expected one, as `dask scheduler` starts it"
-    )
-    assert not (tmp_path / "dist").exists()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,6 @@ from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import TEST as SPLIT_TEST
 from tests.release.test_matrix_split import recipe as split_recipe
 from vbuild.build.trial import TrialResult
-from vbuild.hardware.machine import Machine
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.model import ReleaseResult
@@ -122,17 +120,6 @@ def test_libraries_are_split_here_and_the_thin_wheels_tested_there(two: Cluster,
 
 
 @pytest.mark.nightly
-def test_a_thin_wheel_that_fails_its_test_there_is_not_published(two: Cluster, tmp_path: Path) -> None:
-    # as long as the library is in the wheel, all is well
-    only = "import demo, pathlib; assert any(pathlib.Path(demo.__file__).parents[1].glob('demo.libs/*'))"
-    source = split_recipe(tmp_path, f'{SPLIT_LEVELS}[test]\ncommand = """python -c "{only}" """\n{SPLIT}')
-    release = matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor))
-    assert not release.products
-    assert {failure.log for failure in release.failures} == set((tmp_path / "dist/logs").iterdir())
-    assert all(f"its log is {failure.log}" in failure.error for failure in release.failures)
-
-
-@pytest.mark.nightly
 def test_one_build_for_several_gpus_is_divided_there_as_here(two: Cluster, tmp_path: Path) -> None:
     cuda_project(tmp_path / "project", archs=(80, 90))
     tree(tmp_path, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n[matrix]\n{TWO}\n'})
@@ -142,16 +129,6 @@ def test_one_build_for_several_gpus_is_divided_there_as_here(two: Cluster, tmp_p
     assert wheels(tmp_path / "there").keys() == wheels(tmp_path / "here").keys()
     codes = [[product.verdict.gpu_codes for product in release.products] for release in (there, here)]
     assert codes[0] == codes[1]
-
-
-@pytest.mark.nightly
-def test_a_part_of_a_release_is_made_there_as_here(two: Cluster, tmp_path: Path) -> None:
-    source = recipe(tmp_path, LEVELS)
-    options: dict[str, Any] = {"only": ["x86_64_v3"], "is_part": True}
-    matrix(source, tmp_path / "there", MatrixRequest(executor=two.executor, **options))
-    matrix(source, tmp_path / "here", MatrixRequest(**options), store=BuildCache(tmp_path / "store"))
-    assert len(wheels(tmp_path / "there")) == 1
-    assert wheels(tmp_path / "there") == wheels(tmp_path / "here")
 
 
 @pytest.mark.nightly
@@ -185,21 +162,6 @@ def test_workers_do_not_make_again_what_they_have_from_before(two: Cluster, tmp_
 
 
 @pytest.mark.nightly
-def test_the_steps_of_every_target_are_told(two: Cluster, tmp_path: Path) -> None:
-    source = recipe(tmp_path, f'{LEVELS}{TEST}[build]\nenv = {{ ONLY = "{tmp_path}" }}\n')
-    heard: list[tuple[str, str]] = []
-    matrix(
-        source,
-        tmp_path / "dist",
-        MatrixRequest(executor=two.executor),
-        on_progress=lambda target, step: heard.append((str(target), step)),
-    )
-    steps = ["waiting", "building", "repairing", "built", "verifying", "testing", "done"]
-    for label in ("plain", "x86_64_v2", "x86_64_v3"):
-        assert [step for target, step in heard if target == label] == steps
-
-
-@pytest.mark.nightly
 def test_a_build_that_fails_there_leaves_its_log_here(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS)
     (tmp_path / "project/src/kernel.c").write_text(BROKEN)
@@ -219,32 +181,12 @@ def test_a_build_that_fails_there_leaves_its_log_here(two: Cluster, tmp_path: Pa
 
 
 @pytest.mark.nightly
-def test_the_log_of_an_environment_that_cannot_be_made_there_is_here(two: Cluster, tmp_path: Path) -> None:
-    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n[build]\nrequires = ["vbuild-has-no-such-requirement==9"]\n')
-    [failure] = matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor)).failures
-    [log] = (tmp_path / "dist/logs").iterdir()
-    assert f"its log is {log}" in failure.error
-    assert "vbuild-has-no-such-requirement" in log.read_text()
-
-
-@pytest.mark.nightly
 def test_what_a_worker_lacks_is_told_with_its_name(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\npython = ["3.5"]\n')
     release = matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor))
     assert not release.products
     [why] = {failure.error for failure in release.failures}
     assert why.startswith(f"{os.uname().nodename}: no Python '3.5' on this machine: ")
-
-
-@pytest.mark.nightly
-def test_two_targets_with_one_file_name_are_one_wheel_and_one_failure(two: Cluster, tmp_path: Path) -> None:
-    setup = "from setuptools import setup\nsetup(name='demo', version='1.0', py_modules=['demo'])\n"
-    source = recipe(tmp_path, f'[matrix]\ncpu = ["x86-64"]\npython = ["{shutil.which("python3")}", "3"]\n')
-    tree(tmp_path / "project", {"setup.py": setup, "demo.py": ""})
-    release = matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor))
-    assert len(release.products) == len(release.failures) == 1
-    assert "gives the same file" in release.failures[0].error
-    assert len(wheels(tmp_path / "dist")) == 1
 
 
 @pytest.mark.nightly
@@ -259,20 +201,6 @@ def test_a_test_goes_to_a_worker_that_declares_the_level(tmp_path: Path) -> None
         release = matrix(source, tmp_path / "dist", MatrixRequest(executor=cluster.executor))
     assert [product.trial for product in release.products] == [TrialResult.PASSED, TrialResult.PASSED]
     assert where.read_text().split() == ["telling", "telling"]
-
-
-@pytest.mark.nightly
-def test_a_level_that_no_worker_declares_is_tested_by_who_can(tmp_path: Path) -> None:
-    source = recipe(tmp_path, f"[matrix]\ncpu = ['x86-64-v2', 'x86-64-v4']\n{TEST}")
-    with clustered(tmp_path / "dask") as cluster:
-        cluster.work("silent", preload=())
-        release = matrix(source, tmp_path / "dist", MatrixRequest(executor=cluster.executor))
-    cpu = Machine.here().cpu
-    can = [
-        TrialResult.PASSED if cpu and cpu.runs(product.target.cpu) else TrialResult.NOT_RUN
-        for product in release.products
-    ]
-    assert [product.trial for product in release.products] == can
 
 
 @pytest.mark.nightly

@@ -88,16 +88,6 @@ def test_variables_that_give_no_variants_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @needs_podman
-def test_a_project_that_is_not_copied_into_the_container_is_refused(tmp_path: Path) -> None:
-    project(tmp_path / "other", TWO_LEVELS)
-    assert refused(project(tmp_path / "project", TWO_LEVELS), "../other") == (
-        "../other: outside of the working folder, which cibuildwheel copies into the container; "
-        "expected one in it: change into a folder that has all of the project"
-    )
-
-
-@pytest.mark.nightly
-@needs_podman
 def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     source = project(tmp_path / "project", TWO_LEVELS)
     message = (
@@ -119,16 +109,6 @@ def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
             cibuildwheel(tmp_path / "dist")
 
 
-@pytest.mark.nightly
-@needs_podman
-def test_an_engine_that_cibuildwheel_does_not_know_is_one_line(tmp_path: Path) -> None:
-    source = project(tmp_path / "project", TWO_LEVELS)
-    assert refused(source, CIBW_CONTAINER_ENGINE="nerdctl") == (
-        "container-engine nerdctl: cibuildwheel knows docker and podman only; expected one of these, as in "
-        "CIBW_CONTAINER_ENGINE=podman"
-    )
-
-
 def failures(source: Path, **variables: str) -> ReleaseResult:
     """The release of *source*, of which something fails."""
     with inside(source, **variables):
@@ -138,23 +118,6 @@ def failures(source: Path, **variables: str) -> ReleaseResult:
 def errors(release: ReleaseResult) -> list[str]:
     """Why each failed, in the first line of it."""
     return [failure.error.splitlines()[0] for failure in release.failures]
-
-
-@pytest.mark.nightly
-@needs_podman
-def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
-    release = failures(source, CIBW_MANYLINUX_X86_64_IMAGE="localhost/vbuild-none:1", CIBW_BUILD=IDENTIFIER)
-    assert release.products == ()
-    for failure in release.failures:
-        assert failure.error.startswith(
-            "podman create: initializing source docker://localhost/vbuild-none:1: pinging container"
-        )
-        assert len(failure.error.splitlines()) == 1
-    assert [failure.log and failure.log.name for failure in release.failures] == [
-        "demo-plain.log",
-        "demo-x86_64_v3.log",
-    ]
 
 
 BROKEN = f"#ifdef __AVX2__\n#error no AVX2, please\n#endif\n{KERNEL}"
