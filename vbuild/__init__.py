@@ -16,9 +16,11 @@ TYPE_CHECKING = False  # true to type checkers; importing typing would cost more
 if TYPE_CHECKING:
     from vbuild.api.building import collect as collect
     from vbuild.api.building import init as init
+    from vbuild.api.building import lock as lock
+    from vbuild.api.building import lock_machines as lock_machines
     from vbuild.api.building import matrix as matrix
     from vbuild.api.looking import bench as bench
-    from vbuild.api.looking import checkup as checkup
+    from vbuild.api.looking import doctor as doctor
     from vbuild.api.looking import inspect as inspect
     from vbuild.api.looking import run_levels as run_levels
     from vbuild.api.looking import select as select
@@ -38,7 +40,15 @@ if TYPE_CHECKING:
     from vbuild.api.shipping import publish as publish
     from vbuild.api.shipping import verify_mirror as verify_mirror
     from vbuild.build.init import WrittenRecipe as WrittenRecipe
+    from vbuild.errors import BinaryError as BinaryError
+    from vbuild.errors import BuildError as BuildError
+    from vbuild.errors import FetchError as FetchError
+    from vbuild.errors import HardwareError as HardwareError
+    from vbuild.errors import RecipeError as RecipeError
+    from vbuild.errors import RepackageError as RepackageError
+    from vbuild.errors import VariantError as VariantError
     from vbuild.errors import VbuildError as VbuildError
+    from vbuild.errors import WheelError as WheelError
     from vbuild.hardware.machine import Machine as Machine
     from vbuild.inspection.doctor import Checkup as Checkup
     from vbuild.inspection.model import Contents as Contents
@@ -49,6 +59,8 @@ if TYPE_CHECKING:
     from vbuild.publishing.oci.select import ImageSelection as ImageSelection
     from vbuild.publishing.oci.slimming import SlimmedImage as SlimmedImage
     from vbuild.publishing.publish import PublishedLayout as PublishedLayout
+    from vbuild.release.lock import MachineLock as MachineLock
+    from vbuild.release.lock import WrittenLock as WrittenLock
     from vbuild.release.model import ReleaseResult as ReleaseResult
     from vbuild.slimming.in_place import Undone as Undone
     from vbuild.slimming.results import Slimmed as Slimmed
@@ -64,12 +76,13 @@ if TYPE_CHECKING:
 
 # the public names of each module, as above
 _NAMES = {
-    "api.building": "matrix init collect",
+    "api.building": "matrix init lock lock_machines collect",
     "api.repackaging": "slim slim_environment slim_images undo_slim split install_check stamp",
-    "api.looking": "select select_image checkup verify run_levels bench inspect",
+    "api.looking": "select select_image doctor verify run_levels bench inspect",
     "api.shipping": "index index_channel publish check mirror verify_mirror",
     "build.init": "WrittenRecipe",
-    "errors": "VbuildError",
+    "errors": "VbuildError RecipeError HardwareError BinaryError WheelError VariantError FetchError BuildError "
+    "RepackageError",
     "hardware.machine": "Machine",
     "inspection.doctor": "Checkup",
     "inspection.model": "Contents",
@@ -80,6 +93,7 @@ _NAMES = {
     "publishing.oci.select": "ImageSelection",
     "publishing.oci.slimming": "SlimmedImage",
     "publishing.publish": "PublishedLayout",
+    "release.lock": "WrittenLock MachineLock",
     "release.model": "ReleaseResult",
     "slimming.in_place": "Undone",
     "slimming.results": "Slimmed SlimmedEnvironment",

@@ -22,7 +22,7 @@ from tests.factories.variants import machine
 from tests.factories.wheels import wheel
 from vbuild.api import repackaging
 from vbuild.cli.main import main
-from vbuild.errors import RepackageError, VariantError, VbuildError
+from vbuild.errors import RepackageError, VbuildError
 
 ROOT = Path(__file__).parents[2]
 FAT = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
@@ -31,7 +31,7 @@ PURE = "pure-1.0-py3-none-any.whl"
 MODES = {
     "install_check": "split",
     "select_image": "select",
-    "checkup": "doctor",
+    "lock_machines": "lock",
     "run_levels": "verify",
     "slim_environment": "slim",
     "slim_images": "slim",
@@ -42,11 +42,13 @@ MODES = {
 VERBS = [
     "matrix",
     "init",
+    "lock",
     "collect",
     "slim",
     "split",
     "stamp",
     "select",
+    "doctor",
     "verify",
     "bench",
     "inspect",
@@ -167,9 +169,11 @@ def test_what_does_not_go_together_is_refused() -> None:
         vbuild.check("out", pypi=True, layout="local")
     with pytest.raises(RepackageError, match="remove goes with simple only"):
         vbuild.index("out", remove="demo==1.0")
-    with pytest.raises(RepackageError, match="gpus and variants: expected one of them"):
+    with pytest.raises(VbuildError, match="expected gpus for one wheel, or variants for a family"):
         vbuild.slim(FAT, gpus="90", variants={"sm90": "90"})
-    with pytest.raises(VariantError, match="expected either label or remove"):
+    with pytest.raises(VbuildError, match="gpus goes with cpu only"):
+        vbuild.select("pure", ".", gpus=90)
+    with pytest.raises(VbuildError, match="expected either label or remove"):
         vbuild.stamp(PURE, "out")
 
 

@@ -120,7 +120,7 @@ def test_wheels_are_stamped_indexed_selected_and_inspected(
         ("index", tmp_path / "dist", "--simple", tmp_path / "simple"),
         ("select", "demo", "-f", tmp_path / "dist", "--machine", described),
         ("inspect", plain),
-        ("slim", plain, "-o", tmp_path / "slim", "--gpu", "80,90", "--zstd", "--strip", "unneeded"),
+        ("slim", plain, "-o", tmp_path / "slim", "--gpu", "80,90", "--recompress", "--strip", "unneeded"),
         ("inspect", tmp_path / "slim" / NAME, "--json"),
         ("split", plain, "-o", tmp_path / "split"),
         ("publish", tmp_path / "dist", "-o", tmp_path / "out", "--layout", "variants", "--layout", "local"),

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
 from inspect import cleandoc
 from typing import Any
@@ -23,7 +22,7 @@ def api() -> str:
 def _function(name: str, function: Callable[..., object]) -> Iterator[str]:
     """How a function is called, what it does, and its options."""
     signature = inspect.signature(function)
-    request = getattr(sys.modules[function.__module__], f"{name.title().replace('_', '')}Request", None)
+    request = getattr(function, "request", None)
     options = options_of(request) if request else {}
     words = [_parameter(one) for one in signature.parameters.values() if one.name not in options]
     for place, one in enumerate(signature.parameters.values()):
@@ -51,7 +50,9 @@ def _meaning(declared: Option, default: object) -> str:
 def _parameter(one: inspect.Parameter) -> str:
     if one.kind is one.VAR_KEYWORD:
         return f"**{one.name}"
-    return one.name if one.default is one.empty else f"{one.name}={one.default!r}"
+    return (
+        one.name if one.default is one.empty else f"{one.name}={'...' if callable(one.default) else repr(one.default)}"
+    )
 
 
 def _result(kind: Any) -> Iterator[str]:

@@ -13,7 +13,7 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from tests.factories.windows import device_dll, needs_mingw
-from vbuild.api.looking import checkup
+from vbuild.api.looking import doctor
 from vbuild.api.repackaging import slim_environment
 from vbuild.cli.doctor import checkup_lines
 from vbuild.cli.main import main
@@ -39,7 +39,7 @@ def environment(folder: Path, files: Mapping[str, bytes | str], name: str = "dem
 
 def test_each_library_is_judged_for_each_gpu(tmp_path: Path) -> None:
     place = environment(tmp_path / "env", {"demo/a.so": FAT, "demo/b.so": BY_PTX, "demo/c.so": shared_object("int a;")})
-    found = checkup(place, gpus="90,120,75")
+    found = doctor(place, gpus="90,120,75")
     runs = {one.path: [fit.runs for fit in one.fits] for one in found.examined}
     # lowest first
     assert runs == {
@@ -55,7 +55,7 @@ def test_each_library_is_judged_for_each_gpu(tmp_path: Path) -> None:
 def test_a_driver_compiles_ptx_of_its_own_version_and_older_ones(tmp_path: Path) -> None:
     both = fatbin(entry(arch=80, code=KERNEL), entry(FatbinKind.PTX, 80, major=8, minor=7))
     place = environment(tmp_path / "env", {"demo/a.so": device_library(both), "demo/b.ptx": LOOSE_PTX})
-    found = checkup(place, gpus="80,90")
+    found = doctor(place, gpus="80,90")
     drivers = {one.path: [fit.oldest_driver for fit in one.fits] for one in found.examined}
     # the PTX says which toolkit made the machine code, and that the same minor version of its driver is not needed
     assert drivers["demo/a.so"] == [Dotted(12, 0), Dotted(12, 8)]
@@ -64,11 +64,11 @@ def test_a_driver_compiles_ptx_of_its_own_version_and_older_ones(tmp_path: Path)
 
 def test_it_promises_what_slimming_saves(tmp_path: Path) -> None:
     place = environment(tmp_path / "env", {"demo/a.so": FAT})
-    (one,) = checkup(place, gpus="90").examined
+    (one,) = doctor(place, gpus="90").examined
     assert one.saves == len(entry(arch=80, code=KERNEL))
-    assert checkup(place, gpus="80,90").saves == 0
+    assert doctor(place, gpus="80,90").saves == 0
     # with nothing for a GPU it stays whole
-    assert checkup(place, gpus="75").saves == 0
+    assert doctor(place, gpus="75").saves == 0
 
 
 def test_a_saving_for_which_a_licence_has_to_be_accepted_is_said_apart(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_saving_for_which_a_licence_has_to_be_accepted_is_said_apart(tmp_path:
     large = KERNEL + bytes(300_000)
     fat = device_library(fatbin(*(entry(arch=arch, code=large) for arch in (80, 90))))
     place = environment(tmp_path / "env", {"demo/a.so": fat, "demo-1.0.dist-info/licenses/LICENSE": licence})
-    found = checkup(place, gpus="90")
+    found = doctor(place, gpus="90")
     assert (found.saves, found.saves_if_accepted) == (0, len(entry(arch=80, code=large)))
     assert [*checkup_lines(found)][-1] == "0.3 MB with --accept-license, as licences forbid changes: demo"
     refused, accepted = (slim_environment(place, gpus="90", dry_run=True, accept_license=word) for word in ((), "demo"))
@@ -87,18 +87,18 @@ def test_a_saving_for_which_a_licence_has_to_be_accepted_is_said_apart(tmp_path:
 def test_a_file_that_two_distributions_list_is_counted_once(tmp_path: Path) -> None:
     place = environment(tmp_path / "env", {"shared/a.so": FAT})
     environment(place, {"shared/a.so": FAT}, "other-1.0-py3-none-any.whl")
-    found = checkup(place, gpus="90")
+    found = doctor(place, gpus="90")
     assert [(one.owner, one.path) for one in found.examined] == [("demo 1.0", "shared/a.so")]
     assert found.saves == len(entry(arch=80, code=KERNEL))
 
 
 def test_what_has_no_kernel_is_not_missed(tmp_path: Path) -> None:
-    assert checkup(environment(tmp_path / "env", {"demo/a.so": STUB}), gpus="90").examined == ()
+    assert doctor(environment(tmp_path / "env", {"demo/a.so": STUB}), gpus="90").examined == ()
 
 
 def test_device_files_are_one_row_that_no_gpu_fails_for(tmp_path: Path) -> None:
     ptx = {f"demo/{number}.ptx": ".version 8.0\n.target sm_90a\n" for number in range(3)}
-    found = checkup(environment(tmp_path / "env", ptx), gpus="80,90")
+    found = doctor(environment(tmp_path / "env", ptx), gpus="80,90")
     assert [(one.path, [fit.runs for fit in one.fits]) for one in found.examined] == [
         ("3 files of GPU code alone", [Runs.FOR_OTHERS, Runs.JIT])
     ]
@@ -108,14 +108,14 @@ def test_device_files_are_one_row_that_no_gpu_fails_for(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     place = environment(tmp_path / "env", {"demo/a.so": FAT, "demo/b.so": FAT[:200], "demo/empty.so": b""})
     (place / "demo" / "gone.so").unlink(missing_ok=True)
-    found = checkup(place, gpus="90")
+    found = doctor(place, gpus="90")
     assert [one.path for one in found.examined] == ["demo/a.so"]
     assert any("demo/b.so" in note for note in found.notes)
 
 
 def test_a_wheel_is_examined_as_well(tmp_path: Path) -> None:
     made = wheel(tmp_path, files={"demo/a.so": FAT, "demo/k.ptx": ".target sm_80\n".ljust(80)})
-    found = checkup(made, gpus="90")
+    found = doctor(made, gpus="90")
     assert [(one.path, one.fits[0].runs) for one in found.examined] == [
         ("demo/a.so", Runs.NATIVELY),
         ("a file of GPU code alone", Runs.JIT),
@@ -124,7 +124,7 @@ def test_a_wheel_is_examined_as_well(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_environment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RepackageError, match="not an environment"):
-        checkup(tmp_path, gpus="90")
+        doctor(tmp_path, gpus="90")
 
 
 def test_the_command_fails_where_a_library_serves_nothing(tmp_path: Path) -> None:
@@ -142,14 +142,14 @@ def test_the_command_fails_where_a_library_serves_nothing(tmp_path: Path) -> Non
 def test_a_dll_is_examined_where_it_is_installed(tmp_path: Path) -> None:
     codes = [entry(arch=arch, code=KERNEL) for arch in (80, 90)]
     place = environment(tmp_path / "env", {"demo/a.dll": device_dll(fatbin(*codes))})
-    (one,) = checkup(place, gpus="75,90").examined
+    (one,) = doctor(place, gpus="75,90").examined
     assert [(str(fit.device), fit.runs) for fit in one.fits] == [("sm_75", Runs.NO), ("sm_90", Runs.NATIVELY)]
 
 
 def test_what_upx_has_packed_is_said_not_to_be_read(tmp_path: Path) -> None:
     packed = pe_file(sections=[(b"UPX0", 512)])
     place = environment(tmp_path / "env", {"demo/a.dll": packed})
-    for examined in (checkup(place, gpus="90"), checkup(wheel(tmp_path, files={"demo/a.dll": packed}), gpus="90")):
+    for examined in (doctor(place, gpus="90"), doctor(wheel(tmp_path, files={"demo/a.dll": packed}), gpus="90")):
         assert examined.examined == ()
         (note,) = examined.notes
         assert note.endswith("demo/a.dll: packed by UPX: what it unpacks is not read")

@@ -92,7 +92,7 @@ def test_a_variant_claims_the_driver_that_doctor_names(tmp_path: Path, container
     share = Share.parse(f"x={gpus}")
     (slimmed,) = slim([path], tmp_path / "out", shares=[share])
     assert slimmed.path
-    (library,) = vbuild.checkup([path], gpus=gpus).examined
+    (library,) = vbuild.doctor([path], gpus=gpus).examined
     drivers = [fit.oldest_driver for fit in library.fits]
     claimed = [prop.value for prop in slimmed.properties if prop.feature == "cuda_version_lower_bound"]
     assert claimed == [bound] == [str(max(filter(None, drivers)))]

@@ -15,7 +15,7 @@ from tests.factories.fatbins import entry, fatbin
 from tests.factories.wheels import wheel
 from tests.factories.workdir import file_digests
 from tests.gpu_code.test_device_file import AMD, OLD, elf
-from vbuild.api.looking import checkup
+from vbuild.api.looking import doctor
 from vbuild.api.repackaging import slim, slim_environment, undo_slim
 from vbuild.errors import RepackageError
 from vbuild.hardware.gpu import GpuList
@@ -142,7 +142,7 @@ def test_an_entry_of_tritons_cache_goes_or_stays_as_a_whole(tmp_path: Path) -> N
     assert promised(result.wheel, "90") == result.unpacked_before - result.unpacked > 0
     place = tmp_path / "env"
     zipfile.ZipFile(wheel(tmp_path / "all", files=old | new)).extractall(place)
-    assert checkup(place, gpus="90").saves == 0
+    assert doctor(place, gpus="90").saves == 0
     (done,) = slim_environment(place, gpus="90").distributions
     assert {Path(left.path).name for left in done.left} == {"add.cubin", "add.ptx"}
     assert all((place / path).exists() for path in old)
@@ -183,7 +183,7 @@ def test_a_file_named_by_its_gpu_goes_if_another_is_for_the_one_asked_for(
     assert promised(result.wheel, gpus) == went
     place = tmp_path / "env"
     zipfile.ZipFile(wheel(tmp_path / "all", files=NAMED)).extractall(place)
-    assert checkup(place, gpus=gpus).saves == went
+    assert doctor(place, gpus=gpus).saves == went
     slim_environment(place, gpus=gpus)
     assert {path for path in NAMED if not (place / path).exists()} == {f"demo/{name}" for name in gone}
 

@@ -55,7 +55,7 @@ def cut_to_60(folder: Path, cuts: Cuts = IN_PART) -> Path:
 
 
 def runs(place: Path, gpus: str) -> list[Runs | None]:
-    (examined,) = vbuild.checkup([place], gpus=gpus).examined
+    (examined,) = vbuild.doctor([place], gpus=gpus).examined
     return [fit.runs for fit in examined.fits]
 
 
@@ -71,7 +71,7 @@ def test_a_variant_that_would_claim_a_gpu_for_a_part_of_its_kernels_is_refused(t
 
 def test_a_mirror_takes_a_variant_as_good_as_the_original(tmp_path: Path) -> None:
     """What machines of a fleet get serves them as the published wheel does; nothing at all is refused as ever."""
-    (library,) = vbuild.checkup([cut_to_60(tmp_path, Cut(gpus="60", label="b60").cuts)], gpus="60").examined
+    (library,) = vbuild.doctor([cut_to_60(tmp_path, Cut(gpus="60", label="b60").cuts)], gpus="60").examined
     assert library.fits[0].runs is Runs.IN_PART
     with pytest.raises(RepackageError, match="nothing for sm_50"):
         slim([tmp_path / "fat" / NAME], tmp_path / "none", shares=[Share.parse("b50=50")], cuts=Cut().cuts)
@@ -176,7 +176,7 @@ def test_a_cut_of_what_is_installed_adds_to_the_bill_of_its_wheel(tmp_path: Path
     env = installed(slimmed.path, tmp_path / "step")
     before = {path: path.read_bytes() for path in env.rglob("*") if path.is_file()}
     slim_environment(Environment.at(env), Share(Share.parse("x=90").gpus), Cuts(), backup=tmp_path / "backup")
-    fits = {library.path: library.fits for library in vbuild.checkup([env], gpus="75,90").examined}
+    fits = {library.path: library.fits for library in vbuild.doctor([env], gpus="75,90").examined}
     assert [fit.runs for fit in fits["demo/b.so"]] == [Runs.NO, Runs.IN_PART]
     undo(tmp_path / "backup")
     assert {path: path.read_bytes() for path in env.rglob("*") if path.is_file()} == before

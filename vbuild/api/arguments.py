@@ -1,14 +1,16 @@
 """Arguments of the public functions as the values that verbs take."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vbuild.api import Layout
-from vbuild.api.request import StrPath, Texts, options_of
-from vbuild.errors import WheelError
+from vbuild.api.request import Gpus, Paths, RequestError, StrPath, Texts, options_of
+from vbuild.errors import RepackageError, WheelError
 
 if TYPE_CHECKING:
     from vbuild.api.building import MatrixRequest
@@ -79,11 +81,11 @@ def path_of(path: StrPath | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def paths_of(paths: "StrPath | Iterable[StrPath]") -> list[Path]:
+def paths_of(paths: Paths) -> list[Path]:
     return [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]
 
 
-def places_of(places: "StrPath | Iterable[StrPath]") -> list[str | Path]:
+def places_of(places: Paths) -> list[str | Path]:
     """Folders as paths, and URLs as they are."""
     several = [places] if isinstance(places, str | PathLike) else places
     return [place if isinstance(place, str) and "://" in place else Path(place) for place in several]
@@ -93,12 +95,12 @@ def texts_of(texts: Texts | None) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts or ())
 
 
-def gpus_of(asked: "str | Iterable[str | GpuList] | GpuList") -> "GpuList | None":
+def gpus_of(asked: Gpus) -> "GpuList | None":
     from vbuild.hardware.gpu import GpuList
 
     if isinstance(asked, GpuList):
         return asked
-    several = (asked,) if isinstance(asked, str) else tuple(asked)
+    several = (asked,) if isinstance(asked, str | float | int) else tuple(asked)
     return GpuList.asked(",".join(map(str, several))) if several else None
 
 
@@ -114,7 +116,7 @@ def cuts_of(
         ptx=Ptx(request.ptx),
         strip=Strip(request.strip or Strip.NOTHING),
         drop=texts_of(drop),
-        zstd=request.zstd,
+        zstd=request.recompress,
         force=request.force,
         unsupported=request.allow_unsupported,
         strict=strict,
@@ -160,11 +162,52 @@ def matrix_request(request: "MatrixRequest") -> "release.MatrixRequest":
     )
 
 
-def machine_of(machine: "StrPath | Machine | None") -> "Machine":
-    from vbuild.hardware.machine import Machine
-    from vbuild.variants.select import machine_at
+def active_environment() -> Path | None:
+    active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+    return Path(active) if active else None
 
-    return machine if isinstance(machine, Machine) else machine_at(Path(machine)) if machine else Machine.here()
+
+def machine_of(
+    machine: "StrPath | Machine | None",
+    *,
+    cpu: "str | Cpu | None" = None,
+    gpus: Gpus = (),
+    installed: "Iterable[str | tuple[str, str]]" = (),
+    without: Texts = (),
+) -> "Machine":
+    """The *machine* of a value or a file, else one with *cpu* and *gpus*, else this one and its active environment.
+
+    It has *installed*, too, and takes no variants of the namespaces *without*.
+    """
+    from msgspec.structs import replace
+
+    from vbuild.hardware.driver import Dotted
+    from vbuild.hardware.machine import Machine, pinned
+    from vbuild.variants.select import machine_at
+    from vbuild.wheel.installed import installed_versions
+
+    if machine and cpu:
+        raise RequestError("{cpu} describes another machine; expected no {machine}")
+    if cpu:
+        wanted = gpus_of(gpus)
+        devices = wanted.devices if wanted else ()
+        described = Machine.described(
+            value_of(cpu, level_named),
+            [Dotted(device.major, device.number % 10) for device in devices],
+            processors=[target.processor for target in wanted.targets] if wanted else (),
+        )
+    elif machine:
+        described = machine if isinstance(machine, Machine) else machine_at(Path(machine))
+    else:
+        described = Machine.here()
+        if active := active_environment():
+            with suppress(RepackageError):
+                described = replace(described, installed=installed_versions(active))
+    return replace(
+        described,
+        without=(*described.without, *texts_of(without)),
+        installed=(*described.installed, *(value_of(text, pinned) for text in installed)),
+    )
 
 
 def state_inputs(verb: str, request: Any, made: Sequence[Path], inputs: Sequence[Path]) -> None:  # noqa: ANN401 - of a verb

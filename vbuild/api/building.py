@@ -5,15 +5,15 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vbuild.api.arguments import axes_of, matrix_request, path_of, paths_of
-from vbuild.api.request import StrPath, Texts, option, silent, takes
+from vbuild.api.arguments import axes_of, machine_of, matrix_request, path_of, paths_of, places_of, texts_of
+from vbuild.api.request import Gpus, Paths, RequestError, StrPath, Texts, option, silent, takes
 
 if TYPE_CHECKING:
     from vbuild.build.init import WrittenRecipe
     from vbuild.hardware.cpu import Cpu
     from vbuild.hardware.driver import Dotted
-    from vbuild.hardware.gpu import GpuList
     from vbuild.recipe.target import Target
+    from vbuild.release.lock import MachineLock, WrittenLock
     from vbuild.release.model import ReleaseResult
     from vbuild.workers.executor import Executor
 
@@ -31,7 +31,7 @@ class MatrixRequest:
         parse="vbuild.hardware.machine:cpus_asked",
         metavar="LIST",
     )
-    cuda: "str | Iterable[str] | GpuList | None" = option(
+    cuda: "Gpus | None" = option(
         "Build for these GPUs instead of the recipe's, a wheel for each: 80,90+ptx, H100, native.",
         default=None,
         parse="vbuild.hardware.gpu:GpuList.asked",
@@ -95,7 +95,7 @@ def init(
     *,
     output: StrPath | None = None,
     cpu: "str | Iterable[str | Cpu] | None" = None,
-    cuda: "str | Iterable[str] | GpuList | None" = None,
+    cuda: "Gpus | None" = None,
 ) -> "WrittenRecipe":
     """Write a recipe for *source*, as `matrix` takes it, into the file *output*; by default as ``vbuild init`` does.
 
@@ -106,12 +106,83 @@ def init(
     return verb(str(source), axes_of(cpu, cuda), file=path_of(output))
 
 
+def lock(source: StrPath, *, on_progress: Callable[[str], None] = silent) -> "WrittenLock":
+    """Pin what the recipe or project *source* is built from, in a lock file next to it; returns what that holds.
+
+    `RecipeError` if the recipe is wrong, `BuildError` or `FetchError` if something cannot be had.
+    """
+    from vbuild.release.lock import lock as verb
+
+    return verb(Path(source), on_progress=on_progress)
+
+
+@dataclass(frozen=True)
+class LockMachinesRequest:
+    """Whose locks to write, and out of which wheels."""
+
+    project: str
+    machines: Paths = option(
+        "Write a pylock.toml for the machine in this file, as 'vbuild select' takes it. Repeatable.",
+        default=(),
+        flags="--machine",
+        parse="file",
+    )
+    find_links: Paths = option(
+        "With --machine: look for wheels in this folder, page of links or simple index. Repeatable.",
+        default=(),
+        flags="-f --find-links",
+        parse="place",
+        metavar="FOLDER|URL",
+        only="machines",
+    )
+    output_dir: StrPath | None = option(
+        "With --machine: write the locks into this folder.",
+        default=None,
+        flags="-o --output-dir",
+        parse="folder",
+        only="machines",
+    )
+    _: KW_ONLY
+    requires: Texts = option(
+        "With --machine: install this, too, as in torch==2.14.*. Repeatable.",
+        default=(),
+        flags="--with",
+        parse="vbuild.recipe.spelling:requirement",
+        metavar="REQUIREMENT",
+        only="machines",
+    )
+    allow_builds: bool = option(
+        "With --machine: build requirements that have no wheel, which runs their code.", default=False, only="machines"
+    )
+
+
+@takes(LockMachinesRequest)
+def lock_machines(request: LockMachinesRequest) -> "tuple[MachineLock, ...]":
+    """Write a pylock.toml of *project* for each of *machines*: its variant, and all that this requires.
+
+    *machines* are files, as for `select`; *output_dir* gets the locks. Returns a result for each. `VariantError`, and
+    nothing written, if nothing fits a machine; `BuildError` if a requirement cannot be had.
+    """
+    from vbuild.release.lock import lock_machines as verb
+
+    if not (request.find_links and request.output_dir):
+        raise RequestError("{machines}: expected {find_links} with the wheels, and {output_dir} for the locks")
+    return verb(
+        request.project,
+        places_of(request.find_links),
+        {str(file): machine_of(file) for file in paths_of(request.machines)},
+        Path(request.output_dir),
+        requires=texts_of(request.requires),
+        allow_builds=request.allow_builds,
+    )
+
+
 def collect(
-    parts: "StrPath | Iterable[StrPath]",
+    parts: Paths,
     output_dir: StrPath,
     *,
     recipe: StrPath | None = None,
-    on_progress: "Callable[[Target, str], None] | None" = None,
+    on_progress: "Callable[[Target, str], None]" = silent,
 ) -> "ReleaseResult":
     """Make one release of the folders *parts*, which `matrix` made with ``part=True``.
 
@@ -120,9 +191,4 @@ def collect(
     """
     from vbuild.release.collect import collect as verb
 
-    return verb(
-        paths_of(parts),
-        Path(output_dir),
-        recipe=path_of(recipe),
-        on_progress=on_progress or silent,
-    )
+    return verb(paths_of(parts), Path(output_dir), recipe=path_of(recipe), on_progress=on_progress)

@@ -1,11 +1,13 @@
 """Look: which wheel a machine gets, what is in one, and whether it keeps what it promises."""
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vbuild.api.arguments import (
+    active_environment,
     attestations_of,
     fetch_of,
     gpus_of,
@@ -17,14 +19,13 @@ from vbuild.api.arguments import (
     texts_of,
     value_of,
 )
-from vbuild.api.request import StrPath, Texts, option, silent, takes
+from vbuild.api.request import Gpus, Paths, RequestError, StrPath, Texts, option, silent, takes
 from vbuild.errors import HardwareError
 
 if TYPE_CHECKING:
     import re
 
     from vbuild.hardware.cpu import Cpu
-    from vbuild.hardware.gpu import GpuList
     from vbuild.hardware.machine import Machine
     from vbuild.inspection.doctor import Checkup
     from vbuild.inspection.model import Contents
@@ -35,21 +36,66 @@ if TYPE_CHECKING:
     from vbuild.verification.model import Verdict
 
 
-def select(
-    name: str,
-    find_links: "StrPath | Iterable[StrPath]",
-    *,
-    machine: "StrPath | Machine | None" = None,
-) -> "Selection":
+@dataclass(frozen=True)
+class SelectRequest:
+    """Without *machine* and *cpu* the machine is this one, with what its active environment has installed."""
+
+    name: str
+    find_links: Paths = option(
+        "Look for wheels in this folder, page of links or simple index. Repeatable.",
+        default=(),
+        flags="-f --find-links",
+        parse="place",
+        metavar="FOLDER|URL",
+    )
+    _: KW_ONLY
+    machine: "StrPath | Machine | None" = None
+    cpu: "str | Cpu | None" = option(
+        "Choose for a machine with this CPU level, as in v3, and with what --gpu says.",
+        default=None,
+        parse="vbuild.api.arguments:level_named",
+        metavar="LEVEL",
+    )
+    gpus: Gpus = option(
+        "With --cpu: its GPUs. [default: none]",
+        default=(),
+        flags="--gpu",
+        parse="vbuild.hardware.gpu:GpuList.asked",
+        metavar="LIST",
+        only="cpu",
+    )
+    installed: "Iterable[str | tuple[str, str]]" = option(
+        "Choose as if this were installed: torch==2.11.1. Repeatable. [default: what the active environment has]",
+        default=(),
+        flags="--with",
+        parse="vbuild.hardware.machine:pinned",
+        metavar="NAME==VERSION",
+    )
+    without: Texts = option(
+        "Take no variant that names this namespace, such as nvidia. Repeatable.", default=(), metavar="NAMESPACE"
+    )
+
+
+@takes(SelectRequest)
+def select(request: SelectRequest) -> "Selection":
     """Returns the wheel of project *name* at the places *find_links* that a machine gets, and the ranking of all.
 
     A place is a folder, or the URL of a page of links or of a simple index. *machine* is a machine.toml, or a
-    `Machine`; this machine if it is None. `VariantError` if no wheel fits, `HardwareError` if the machine's file is
-    wrong, `FetchError` for a place that cannot be read. Nothing is written.
+    `Machine`. `VariantError` if no wheel fits, `HardwareError` if the machine's file is wrong, `FetchError` for a place
+    that cannot be read. Nothing is written.
     """
     from vbuild.variants.select import select as verb
 
-    return verb(name, places_of(find_links), machine=machine_of(machine))
+    if not request.find_links:
+        raise RequestError("expected {find_links} FOLDER, where the wheels are")
+    machine = machine_of(
+        request.machine,
+        cpu=request.cpu,
+        gpus=request.gpus,
+        installed=request.installed,
+        without=request.without,
+    )
+    return verb(request.name, places_of(request.find_links), machine=machine)
 
 
 def select_image(folder: StrPath, *, machine: "StrPath | Machine | None" = None) -> "ImageSelection":
@@ -65,28 +111,45 @@ def select_image(folder: StrPath, *, machine: "StrPath | Machine | None" = None)
     return verb(place, machine_of(machine), ref=ref)
 
 
-def checkup(places: "StrPath | Iterable[StrPath]", *, gpus: "str | Iterable[str] | GpuList" = "native") -> "Checkup":
-    """Returns on which of *gpus* the GPU code in *places* runs, environments or wheels: ``vbuild doctor``.
+@dataclass(frozen=True)
+class DoctorRequest:
+    """Without *places* it is the environment that is active, or the one that runs this."""
+
+    places: Paths = ()
+    _: KW_ONLY
+    gpus: Gpus = option(
+        "Ask about these GPUs. [default: those of this machine]",
+        default=(),
+        flags="--gpu",
+        parse="vbuild.hardware.gpu:GpuList.asked",
+        metavar="LIST",
+    )
+
+
+@takes(DoctorRequest)
+def doctor(request: DoctorRequest) -> "Checkup":
+    """Returns on which GPUs the GPU code in *places* runs, environments or wheels.
 
     For each library there is whether it runs natively, by JIT or not at all, the oldest driver, and what slimming would
-    save in bytes; for "native" also whether installed variants are for this machine, which may have no GPU.
+    save in bytes; without *gpus* also whether installed variants are for this machine, which may have no GPU.
     `HardwareError` for a GPU that does not exist, `RepackageError` for a place that is not an environment, `WheelError`
     for a wheel that cannot be read.
     """
     from msgspec.structs import replace
 
     from vbuild.hardware.driver import Nvidia
-    from vbuild.inspection.doctor import checkup as verb
+    from vbuild.hardware.machine import Machine
+    from vbuild.inspection.doctor import checkup
 
-    asked, notes = None, list[str]()
-    try:
-        asked = gpus_of(gpus)
-    except HardwareError as error:
-        if gpus != "native":
-            raise
-        notes.append(str(error))
-    here = machine_of(None) if gpus == "native" else None
-    checked = verb(paths_of(places), asked.every if asked else (), driver=Nvidia.here().driver, machine=here)
+    gpus, here, notes = gpus_of(request.gpus), None, list[str]()
+    if gpus is None:
+        here = Machine.here()
+        try:
+            gpus = gpus_of("native")
+        except HardwareError as error:
+            notes.append(str(error))
+    places = paths_of(request.places) or [active_environment() or Path(sys.prefix)]
+    checked = checkup(places, gpus.every if gpus else (), driver=Nvidia.here().driver, machine=here)
     return replace(checked, notes=(*notes, *checked.notes))
 
 
@@ -163,7 +226,7 @@ def run_levels(
     test: str | None = None,
     processors: Texts = (),
     allow_builds: bool = False,
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] = silent,
 ) -> "LevelReport":
     """Install *wheel* and import it as a CPU of each level in it would: ``vbuild verify --run``.
 
@@ -182,17 +245,17 @@ def run_levels(
         builds=allow_builds,
         processors=texts_of(processors),
     )
-    return level_runs.run_levels(Path(wheel), settings, on_progress=on_progress or silent)
+    return level_runs.run_levels(Path(wheel), settings, on_progress=on_progress)
 
 
 def bench(
-    wheels: "StrPath | Iterable[StrPath]",
+    wheels: Paths,
     script: StrPath,
     *,
     rounds: int = 5,
     requires: Texts = (),
     allow_builds: bool = False,
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] = silent,
 ) -> "BenchReport":
     """Time *script* with each of *wheels*, files or folders of them, in turns, and compare with the first.
 
@@ -208,7 +271,7 @@ def bench(
 
     settings = Bench(script=Path(script), requires=tuple(map(requirement, texts_of(requires))), rounds=rounds)
     compared = timing.wheels_to_compare(paths_of(wheels))
-    return timing.bench(compared, settings, builds=allow_builds, on_progress=on_progress or silent)
+    return timing.bench(compared, settings, builds=allow_builds, on_progress=on_progress)
 
 
 def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = None) -> "Contents":

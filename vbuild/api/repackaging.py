@@ -18,8 +18,11 @@ from vbuild.api.request import (
     DROP,
     PROGRESS,
     STRIP,
+    Gpus,
     OnProgress,
+    Paths,
     PtxChoice,
+    RequestError,
     StripChoice,
     StrPath,
     Texts,
@@ -27,10 +30,9 @@ from vbuild.api.request import (
     silent,
     takes,
 )
-from vbuild.errors import RepackageError, VariantError, VbuildError
+from vbuild.errors import VbuildError
 
 if TYPE_CHECKING:
-    from vbuild.hardware.gpu import GpuList
     from vbuild.publishing.oci.slimming import SlimmedImage
     from vbuild.slimming.in_place import Undone
     from vbuild.slimming.request import Share
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from vbuild.verification.install_check import InstallCheck
 
 # options of `slim` for wheels, and for what is installed
-_GPUS: "str | Iterable[str | GpuList]" = option(
+_GPUS: Gpus = option(
     "Keep code for these GPUs: sm_90, 9.0, 80,86,90+PTX, H100, gfx942, MI300X.",
     default=(),
     flags="--gpu",
@@ -56,7 +58,7 @@ _RECOMPRESS: bool | None = option(
     "Compress GPU code better, alone or with --gpu; it then needs the driver of CUDA 12.4 or later. [default: in "
     "variants that need such a driver anyway]",
     default=None,
-    flags="--recompress/--no-recompress --zstd/--no-zstd",
+    flags="--recompress/--no-recompress",
 )
 _UNSUPPORTED = option("Go on if a wheel has no code for a GPU that you name.", default=False)
 _LICENSE: "bool | Texts" = option(
@@ -74,10 +76,10 @@ _PROVENANCE = option("Write <wheel>.provenance.json, ready to sign, next to each
 class SlimRequest:
     """Give either *gpus* or *variants*, or neither to strip or drop only."""
 
-    wheels: "StrPath | Iterable[StrPath]"
+    wheels: Paths
     output_dir: StrPath | None = None
     _: KW_ONLY
-    gpus: "str | Iterable[str | GpuList]" = _GPUS
+    gpus: Gpus = _GPUS
     variants: "Mapping[str, str | Iterable[str]] | Iterable[Share]" = option(
         "Write a variant wheel with this label for these GPUs. Repeatable.",
         default=(),
@@ -95,7 +97,7 @@ class SlimRequest:
     ptx: PtxChoice = _PTX
     strip: StripChoice = STRIP
     drop: Texts = DROP
-    zstd: bool | None = _RECOMPRESS
+    recompress: bool | None = _RECOMPRESS
     allow_unsupported: bool = _UNSUPPORTED
     strict: bool = option("Refuse a wheel if any of its fatbins has no code for a GPU that you name.", default=False)
     accept_license: "bool | Texts" = _LICENSE
@@ -125,9 +127,9 @@ def slim(request: SlimRequest) -> "tuple[Slimmed, ...]":
     if isinstance(shares, Mapping):
         shares = [Share.parse(f"{label}={','.join(texts_of(texts))}") for label, texts in shares.items()]
     if gpus and shares:
-        raise RepackageError("gpus and variants: expected one of them, GPUs for one wheel or labels for a family")
-    if request.under is not None and (shares or request.strip or request.zstd is not None):
-        raise RepackageError("under chooses what to strip and to compress by itself, for wheels under their own names")
+        raise RequestError("expected {gpus} for one wheel, or {variants} for a family; not both")
+    if request.under is not None and (shares or request.strip or request.recompress is not None):
+        raise RequestError("{under} chooses what to strip and to compress by itself, for wheels under their own names")
     results = verb(
         paths_of(request.wheels),
         path_of(request.output_dir),
@@ -154,10 +156,10 @@ class SlimEnvironmentRequest:
     _: KW_ONLY
     backup: StrPath | None = None
     dry_run: bool = False
-    gpus: "str | Iterable[str | GpuList]" = _GPUS
+    gpus: Gpus = _GPUS
     ptx: PtxChoice = _PTX
     strip: StripChoice = STRIP
-    zstd: bool | None = _RECOMPRESS
+    recompress: bool | None = _RECOMPRESS
     allow_unsupported: bool = _UNSUPPORTED
     accept_license: "bool | Texts" = _LICENSE
     force: bool = _FORCE
@@ -196,10 +198,10 @@ class SlimImagesRequest:
     place: StrPath
     output_dir: StrPath | None = None
     _: KW_ONLY
-    gpus: "str | Iterable[str | GpuList]" = _GPUS
+    gpus: Gpus = _GPUS
     ptx: PtxChoice = _PTX
     strip: StripChoice = STRIP
-    zstd: bool | None = _RECOMPRESS
+    recompress: bool | None = _RECOMPRESS
     allow_unsupported: bool = _UNSUPPORTED
     accept_license: "bool | Texts" = _LICENSE
     force: bool = _FORCE
@@ -242,7 +244,7 @@ def undo_slim(backup: StrPath) -> "Undone":
 class SplitRequest:
     """What moves, and what the wheels require afterwards."""
 
-    wheels: "StrPath | Iterable[StrPath]"
+    wheels: Paths
     output_dir: StrPath | None = None
     _: KW_ONLY
     replace: bool = option(
@@ -328,12 +330,12 @@ def split(request: SplitRequest) -> "Split":
 
 
 def install_check(
-    wheels: "StrPath | Iterable[StrPath]",
+    wheels: Paths,
     *,
     absent: Texts = (),
     against: StrPath | None = None,
     allow_builds: bool = False,
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] = silent,
 ) -> "tuple[InstallCheck, ...]":
     """Install *wheels*, files or folders of them, with pip and with uv; load and import them: ``vbuild split --check``.
 
@@ -350,7 +352,7 @@ def install_check(
         absent=texts_of(absent),
         builds=allow_builds,
         indexes=lambda: Indexes.configured().with_place(against) if against else Indexes.configured(),
-        on_progress=on_progress or silent,
+        on_progress=on_progress,
     )
 
 
@@ -395,7 +397,7 @@ def stamp(request: StampRequest) -> Path:
 
     wheel, folder, label = Path(request.wheel), Path(request.output_dir), request.label
     if (label is not None) == request.remove:
-        raise VariantError("expected either label or remove")
+        raise RequestError("expected either {label} or {remove}")
     if request.remove:
         return unstamped(wheel, folder)
     declaration = declaration_at(Path(request.metadata)) if request.metadata else None

@@ -7,17 +7,23 @@ def stamp(request: StampRequest) -> Path
 def stamp(**given: Any) -> None
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, fields
 from functools import wraps
 from inspect import signature
 from os import PathLike
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from vbuild.errors import VbuildError
 
+if TYPE_CHECKING:
+    from vbuild.hardware.gpu import GpuList
+
 StrPath = str | PathLike[str]
+Paths = StrPath | Iterable[StrPath]
 Texts = str | Iterable[str]
+Gpus: TypeAlias = "str | float | GpuList | Iterable[str | float | GpuList]"
 PtxChoice = Literal["auto", "keep", "none"]
 StripChoice = Literal["debug", "unneeded"] | None
 
@@ -26,6 +32,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 _OPTION = "option"
+
+
+class RequestError(VbuildError):
+    """Options that do not go together. *text* has their names in braces; a command writes its flags instead."""
+
+    advice = "docs/reference/api.md and docs/commands list the options."
+
+    def __init__(self, text: str) -> None:
+        super().__init__(re.sub(r"[{}]", "", text))
+        self.text = text
+
+    def spelled(self, flags: Mapping[str, str]) -> str:
+        return re.sub(r"\{(\w+)\}", lambda name: flags[name[1]], self.text)
 
 
 class Option(NamedTuple):
@@ -65,18 +84,16 @@ def options_of(request: Any) -> dict[str, tuple[Option, Any]]:  # noqa: ANN401 -
     return {spec.name: (spec.metadata[_OPTION], spec.default) for spec in fields(request) if _OPTION in spec.metadata}
 
 
-def idle_options(request: Any, values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:  # noqa: ANN401
-    """The options of *request* that have no effect with these *values*, each with the field and word of its *only*."""
+def check_options(request: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401 - a dataclass, or a value of one
+    """`RequestError` if an option of *request* has no effect with these *values*, by its *only*."""
     for name, (declared, default) in options_of(request).items():
-        field_name, _, word = (declared.only or "").partition(" ")
-        if field_name and values.get(name, default) != default:
-            needed = values[field_name]
-            if not needed or (word and word not in needed):
-                yield name, field_name, word
+        needed, _, word = (declared.only or "").partition(" ")
+        if needed and values.get(name, default) != default and not (word in values[needed] if word else values[needed]):
+            raise RequestError(f"{{{name}}} goes with {{{needed}}}{word and ' '}{word} only")
 
 
 def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T]]:
-    """Make a function of a *request* one of the fields of the request; `VbuildError` for options without effect."""
+    """Make a function of a *request* one of the fields of the request; `RequestError` for options without effect."""
 
     def taking(function: Callable[[R], T]) -> Callable[P, T]:
         @wraps(function)
@@ -85,12 +102,11 @@ def takes(request: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P, T
                 if isinstance(value, Iterator):  # what can be read once only may be read twice
                     named[name] = tuple(value)
             wanted = request(*positional, **named)
-            for name, *only in idle_options(request, vars(wanted)):
-                raise VbuildError(f"{name} goes with {' '.join(filter(None, only))} only")
+            check_options(request, vars(wanted))
             return function(wanted)
 
         returned = signature(function).return_annotation
-        vars(call)["__signature__"] = signature(request).replace(return_annotation=returned)
+        vars(call).update(__signature__=signature(request).replace(return_annotation=returned), request=request)
         return call
 
     return taking
@@ -107,6 +123,7 @@ STRIP: StripChoice = option(
     "Also remove debug data, or all local symbols.", default=None, choices=("debug", "unneeded")
 )
 DROP: Texts = option("Leave out these files: '*.a', 'torch/include/*'. Repeatable.", default=(), metavar="GLOB")
+ALLOW_BUILDS = option("Build requirements that have no wheel, which runs their code.", default=False)
 PROGRESS: OnProgress = option(
     "Call this with what is being done, the bytes done, and those to do.", default=silent, flags=None
 )

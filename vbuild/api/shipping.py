@@ -22,6 +22,7 @@ from vbuild.api.request import (
     PROGRESS,
     STRIP,
     OnProgress,
+    Paths,
     StripChoice,
     StrPath,
     Texts,
@@ -69,7 +70,7 @@ def index_channel(folder: StrPath) -> "tuple[IndexedSubdir, ...]":
 class PublishRequest:
     """Options for one layout are refused without it."""
 
-    wheels: "StrPath | Iterable[StrPath]"
+    wheels: Paths
     output_dir: StrPath | None = None
     _: KW_ONLY
     layouts: Iterable[Layout]
@@ -143,10 +144,10 @@ def check(place: StrPath, *, pypi: bool = False, limit: int = PYPI_LIMIT, layout
 class MirrorRequest:
     """The machines of a fleet, and what to do to what they install."""
 
-    sources: "StrPath | Iterable[StrPath]"
+    sources: Paths
     output_dir: StrPath | None = None
     _: KW_ONLY
-    machines: "StrPath | Iterable[StrPath]" = option(
+    machines: Paths = option(
         "Mirror for the machine that this file describes. Repeatable.",
         default=(),
         flags="--machine",

@@ -1,8 +1,6 @@
-import os
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +10,6 @@ from vbuild.errors import VbuildError
 from vbuild.files.wording import counted, mb, shown, wrapped
 
 if TYPE_CHECKING:
-    from vbuild.hardware.gpu import GpuList
     from vbuild.inspection.doctor import Checkup
     from vbuild.variants.doctor import Diagnosis
 
@@ -20,20 +17,17 @@ _PATH, _OWNER = 34, 24
 _NAMES = 4
 
 
-@click.command(epilog=options.example("vbuild doctor --gpu H100"))
+@click.command(cls=options.RequestCommand, epilog=options.example("vbuild doctor --gpu H100"))
 @click.argument("places", type=options.PATH, nargs=-1)
-@click.option(
-    "--gpu", "gpus", type=options.GPUS, metavar="LIST", help="Ask about these GPUs. [default: those of this machine]"
-)
+@options.of("vbuild.api.looking:DoctorRequest")
 @options.as_json
-def doctor(places: tuple[Path, ...], *, gpus: "GpuList | None", as_json: bool) -> None:
+def doctor(places: tuple[Path, ...], *, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - of DoctorRequest
     """Say on which GPUs installed GPU code runs, if "no kernel image is available".
 
     PLACES are environments or wheels. [default: the environment that is active, or vbuild's own] Without --gpu it says
     whether installed variant wheels are for this machine, too.
     """
-    here = places or (Path(os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or sys.prefix),)
-    checkup = vbuild.checkup(here, gpus=gpus or "native")
+    checkup = vbuild.doctor(places, **given)
     terminal.show(checkup.data(), list(checkup_lines(checkup)), as_json=as_json)
     if wrong := [variant.project for variant in checkup.variants if variant.is_supported is False]:
         raise VbuildError(f"{', '.join(wrong)}: not for this machine")

@@ -56,7 +56,7 @@ class Commands(click.Group):
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
-        with interruptible() as interruption, _in_few_lines():
+        with interruptible() as interruption, _in_few_lines(ctx):
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
@@ -86,14 +86,18 @@ def summary(command: click.Command) -> str:
 
 
 @contextmanager
-def _in_few_lines() -> Iterator[None]:
+def _in_few_lines(ctx: click.Context | None = None) -> Iterator[None]:
     """A usage mistake ends in two lines, with how to get help; data that ends too early in one."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
         raise
     except click.UsageError as error:
-        raise terminal.UsageMistake(error) from error
+        called = error.ctx or ctx
+        words = [called.command_path] if called else ["vbuild"]
+        if called is ctx and ctx and ctx.invoked_subcommand:  # of an option without a value click names no command
+            words.append(ctx.invoked_subcommand)
+        raise terminal.UsageMistake(error, " ".join(words)) from error
     except EOFError as error:  # of which click says no more than "Aborted!"
         raise terminal.Refusal(_cut_short(error)) from error
 

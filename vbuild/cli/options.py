@@ -137,7 +137,6 @@ WHEEL = Place(dir_okay=False)
 WHEELS = Place()
 NAMED = Place(named=True)
 LISTED = Place(file_okay=False, listed=True)
-GPUS = Value("gpus", "vbuild.hardware.gpu:GpuList.asked")
 SOURCE = Value("source", "vbuild.build.init:checked_source")
 CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
 REQUIREMENT = Value("requirement", "vbuild.recipe.spelling:requirement")
@@ -154,11 +153,6 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print the result
 allow_builds = click.option(
     "--allow-builds", is_flag=True, help="Build requirements that have no wheel, which runs their code."
 )
-
-
-def find_links(when: str = "Look") -> Callable[[F], F]:
-    text = f"{when} for wheels in this folder, page of links or simple index. Repeatable."
-    return click.option("-f", "--find-links", "places", type=LISTED, metavar="FOLDER|URL", multiple=True, help=text)
 
 
 def example(command: str) -> str:
@@ -195,13 +189,15 @@ class RequestCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
         from pkgutil import resolve_name
 
-        from vbuild.api.request import idle_options
+        from vbuild.api.request import RequestError, check_options
 
-        flags = {param.name: param.opts[-1] for param in self.params}
-        for request in self.requests:
-            for name, field, word in idle_options(resolve_name(request), ctx.params):
-                raise click.UsageError(f"{flags[name]} goes with {flags[field]}{word and ' '}{word} only", ctx)
-        return super().invoke(ctx)
+        try:
+            for request in self.requests:
+                check_options(resolve_name(request), ctx.params)
+            return super().invoke(ctx)
+        except RequestError as error:
+            flags = {param.name or "": param.opts[-1] for param in self.params}
+            raise click.UsageError(error.spelled(flags), ctx) from error
 
     @property
     def params(self) -> list[click.Parameter]:

@@ -1,6 +1,4 @@
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,144 +16,75 @@ if TYPE_CHECKING:
 _IMAGES = "oci:"
 
 
-@click.command(epilog=options.example("vbuild select annoy --find-links dist"))
+@click.command(cls=options.RequestCommand, epilog=options.example("vbuild select annoy --find-links dist"))
 @click.argument("name", required=False)
-@options.find_links()
+@options.of("vbuild.api.looking:SelectRequest")
 @click.option(
     "--machine",
-    "machines",
     type=options.WHEEL,
     metavar="FILE",
     multiple=True,
     help="Choose for the machine in this TOML file. Repeatable.",
 )
 @click.option(
-    "--cpu",
-    type=options.Value("level", "vbuild.api.arguments:level_named"),
-    metavar="LEVEL",
-    help="Choose for a machine with this CPU level, as in v3, and with what --gpu says.",
-)
-@click.option("--gpu", "gpus", type=options.GPUS, metavar="LIST", help="With --cpu: its GPUs. [default: none]")
-@click.option(
-    "--with",
-    "installed",
-    type=options.Value("installed", "vbuild.hardware.machine:pinned"),
-    multiple=True,
-    metavar="NAME==VERSION",
-    help="Choose as if this were installed: torch==2.11.1. Repeatable. [default: what the active environment has]",
-)
-@click.option(
-    "--without",
-    multiple=True,
-    metavar="NAMESPACE",
-    help="Take no variant that names this namespace, such as nvidia. Repeatable.",
-)
-@click.option(
     "--write-machine", type=options.FILE, help="Write a description of this machine, for --machine elsewhere."
 )
 @options.as_json
-def select(name: str | None, *, as_json: bool, **settings: Any) -> None:  # noqa: ANN401 - the options above
+def select(
+    name: str | None,
+    *,
+    machine: tuple[Path, ...],
+    find_links: tuple[Path | str, ...],
+    write_machine: Path | None,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - of SelectRequest
+) -> None:
     """Show which wheel a machine gets, and why; or which of several machines gets which.
 
     NAME is a project, or oci:DIR for an image of an image layout.
     """
+    from vbuild.api.arguments import machine_of
     from vbuild.variants.select import save_machine
 
-    _check_words(name, settings)
-    machines = _machines(settings)
-    written, described = settings["write_machine"], next(iter(machines.values()))
-    if written:
-        save_machine(described, written)
-    if name and len(machines) > 1:
-        with _known_words(settings):
-            _compare(name, settings, machines, as_json=as_json)
-    elif name and name.startswith(_IMAGES):
-        image = vbuild.select_image(name.removeprefix(_IMAGES), machine=described)
-        terminal.show(image.data(), image.lines, as_json=as_json)
-    elif name:
-        with _known_words(settings):
-            selection = vbuild.select(name, settings["places"], machine=described)
-        lines = [selection.wheel.name, *([selection.url] if selection.url else [])]
-        for rank, candidate in enumerate(selection.ranking, 1):
-            lines += [f"{rank:3}. {candidate.file.name}", f"     {candidate.why}"]
-        lines += [f"note: {note}" for note in selection.notes]
-        terminal.show(selection.data(), lines, as_json=as_json)
-    else:
-        terminal.show({"machine": str(written)}, [str(written)], as_json=as_json)
-
-
-def _check_words(name: str | None, settings: Mapping[str, Any]) -> None:
-    places, written, machines = (settings[key] for key in ("places", "write_machine", "machines"))
-    is_image = bool(name) and str(name).startswith(_IMAGES)
-    if places and (not name or is_image):
+    layout = name.removeprefix(_IMAGES) if name and name.startswith(_IMAGES) else None
+    if find_links and (not name or layout):
         raise click.UsageError("--find-links is for wheels; expected the NAME of a project")
-    if len(machines) > 1 and written:
-        raise click.UsageError("expected one --machine with --write-machine")
-    if not (name or written):
+    if not (name or write_machine):
         raise click.UsageError("expected NAME, oci:DIR, or --write-machine FILE")
-    if name and not is_image and not places:
-        raise click.UsageError("expected --find-links FOLDER, where the wheels are")
+    if len(machine) > 1 and (write_machine or not name):
+        raise click.UsageError("expected one --machine with --write-machine")
+    # what is written is for elsewhere, without what the active environment has
+    here = vbuild.Machine.here() if write_machine and not given["cpu"] else None
+    machines = {str(file or "here"): machine_of(file, **given) for file in machine or (here,)}
+    if write_machine:
+        save_machine(next(iter(machines.values())), write_machine)
+    if not name:
+        terminal.show({"machine": str(write_machine)}, [str(write_machine)], as_json=as_json)
+        return
 
+    def choice_of(described: "Machine") -> "Selection | ImageSelection":
+        if layout:
+            return vbuild.select_image(layout, machine=described)
+        return vbuild.select(name, find_links, machine=described)
 
-@contextmanager
-def _known_words(settings: Mapping[str, Any]) -> Iterator[None]:
-    """An unknown namespace in options is a usage mistake, which only releases can tell."""
-    try:
-        yield
-    except VariantError as error:
-        if any(f"no namespace {name!r};" in str(error) for name in settings["without"]):
-            raise click.UsageError(str(error)) from error
-        raise
-
-
-def _machines(settings: Mapping[str, Any]) -> "dict[str, Machine]":
-    from msgspec.structs import replace
-
-    from vbuild.api.arguments import machine_of
-    from vbuild.wheel.installed import installed_versions
-
-    if (described := _described(settings)) is not None:
-        machines = {"machine": described}
+    if len(machines) > 1:
+        _compare(name, machines, choice_of, as_json=as_json)
     else:
-        machines = {str(file): machine_of(file) for file in settings["machines"]} or {"here": machine_of(None)}
-        active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
-        if active and not (settings["machines"] or settings["write_machine"]):
-            with suppress(RepackageError):
-                machines = {"here": replace(machines["here"], installed=installed_versions(Path(active)))}
-    return {
-        called: replace(
-            machine,
-            without=(*machine.without, *settings["without"]),
-            installed=(*machine.installed, *settings["installed"]),
-        )
-        for called, machine in machines.items()
-    }
+        choice = choice_of(*machines.values())
+        terminal.show(choice.data(), choice.lines, as_json=as_json)
 
 
-def _described(settings: Mapping[str, Any]) -> "Machine | None":
-    cpu, gpus = settings["cpu"], settings["gpus"]
-    if cpu is None:
-        if gpus:
-            raise click.UsageError("--gpu goes with --cpu, as in --cpu v3")
-        return None
-    if settings["machines"]:
-        raise click.UsageError("--cpu describes another machine; expected no --machine")
-    from vbuild.hardware.driver import Dotted
-
-    capabilities = [Dotted(device.major, device.number % 10) for device in gpus.devices] if gpus else []
-    processors = [target.processor for target in gpus.targets] if gpus else []
-    return vbuild.Machine.described(cpu, capabilities, processors=processors)
-
-
-def _compare(name: str, settings: Mapping[str, Any], machines: "Mapping[str, Machine]", *, as_json: bool) -> None:
+def _compare(
+    name: str,
+    machines: "Mapping[str, Machine]",
+    choice_of: "Callable[[Machine], Selection | ImageSelection]",
+    *,
+    as_json: bool,
+) -> None:
     rows, data, without = [], [], []
     for called, machine in machines.items():
-        choice: Selection | ImageSelection
         try:
-            if name.startswith(_IMAGES):
-                choice = vbuild.select_image(name.removeprefix(_IMAGES), machine=machine)
-            else:
-                choice = vbuild.select(name, settings["places"], machine=machine)
+            choice = choice_of(machine)
         except (VariantError, RepackageError) as error:
             if "this machine" not in str(error):
                 raise

@@ -67,8 +67,6 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, *, dry_run: bool, as_json
     else:
         if not wheels:
             raise click.UsageError("expected WHEELS, or --environment PATH")
-        if given["gpus"] and given["variants"]:
-            raise click.UsageError("expected --gpu for one wheel, or --variant for a family; not both")
         if folder is None and not dry_run:
             raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
         _slim_wheels(wheels, None if dry_run else folder, given, as_json=as_json)

@@ -16,6 +16,4 @@ from vbuild.cli import options, terminal
 @options.of("vbuild.api.repackaging:StampRequest")
 def stamp(wheel: Path, folder: Path, **given: Any) -> None:  # noqa: ANN401 - the options of StampRequest
     """Copy a wheel under a variant label, or remove its label."""
-    if (given["label"] is not None) == given["remove"]:
-        raise click.UsageError("expected either --label or --remove")
     terminal.show(None, [str(vbuild.stamp(wheel, folder, **given))])

@@ -63,9 +63,9 @@ class UsageMistake(click.ClickException):
 
     exit_code = 2
 
-    def __init__(self, error: click.UsageError) -> None:
+    def __init__(self, error: click.UsageError, command: str) -> None:
         super().__init__(error.format_message())
-        self._command = error.ctx.command_path if error.ctx else "vbuild"
+        self._command = command
 
     def show(self, file: Any = None) -> None:  # noqa: ANN401 - click's own signature
         click.echo(f"{self._command}: {_printable(' '.join(self.message.split()))}", err=True, file=file)

@@ -152,6 +152,12 @@ class Selection(Struct, frozen=True):
     url: str = ""
     notes: tuple[str, ...] = ()
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        ranking = (f"{rank:3}. {wheel.file.name}\n     {wheel.why}" for rank, wheel in enumerate(self.ranking, 1))
+        notes = (f"note: {note}" for note in self.notes)
+        return self.wheel.name, *filter(None, [self.url]), *"\n".join(ranking).split("\n"), *notes
+
     def data(self) -> dict[str, Any]:
         return {
             "wheel": self.wheel.name,
