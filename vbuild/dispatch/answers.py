@@ -156,12 +156,12 @@ class Answers:
             self._set_argument(key)
 
     def _set_argument(self, key: Key) -> None:
-        found = list(self._calls[key].values())
-        new = reduce(_met, found)
+        calls = list(self._calls[key].values())
+        new = reduce(_met, calls)
         address = (key[0] - PARAMETERS) // MOST_PARAMETERS
         self.variables.readers[key] = {address}
         if new is None or isinstance(new, values.Word):
-            for value in found:
+            for value in calls:
                 self.objects.share(value)
         if self.variables.changes.get(key, 0) > MOST_CHANGES:
             self.objects.share(new)
@@ -201,8 +201,8 @@ class Answers:
         """Whether *piece* refers directly to code above the level."""
         if not self._architecture.is_understood:
             return False
-        found = [self.program.module(target).piece(target) for target in self.questions.targets(piece)]
-        return any(one and self.above(one) for one in found)
+        targets = [self.program.module(target).piece(target) for target in self.questions.targets(piece)]
+        return any(target and self.above(target) for target in targets)
 
     def leads_above(self, address: int) -> bool:
         return self.leading is None or address in self.leading
@@ -296,19 +296,19 @@ class Answers:
         if interpreter.summary.tells and piece.address not in self._telling_functions:
             self._telling_functions.add(piece.address)
             module = self.program.module(piece.address)
-            place = piece.address - module.base
+            start = piece.address - module.base
             near = (other for other in module.pieces_near(piece) if piece.address in self.questions.targets(other))
-            places = [
-                place,
+            slots = [
+                start,
                 *(
                     slot
-                    for slot in module.places_of(place, place + 1)
+                    for slot in module.slots_to(start, start + 1)
                     if self.variables.keeps_pointer(module.base + slot)
                 ),
             ]
             # who calls it by a variable that always points at it
-            self.variables.telling_places.update(module.base + one for one in places[1:])
-            users = (user for one in places for user in self.questions.users(module, range(one, one + 1)))
+            self.variables.telling_addresses.update(module.base + slot for slot in slots[1:])
+            users = (user for slot in slots for user in self.questions.users(module, range(slot, slot + 1)))
             self.work.spread.update((user.address, user) for user in (*near, *users))
 
     def _give_up(self, piece: Piece) -> None:
@@ -336,7 +336,7 @@ class Answers:
         if self.program.module(piece.address).is_of_compiler(piece):
             return False
         targets = self.questions.targets(piece)
-        if self._telling_functions.isdisjoint(targets) and self.variables.telling_places.isdisjoint(targets):
+        if self._telling_functions.isdisjoint(targets) and self.variables.telling_addresses.isdisjoint(targets):
             # code above the level may tell a function to use such code, too
             functions = [self.program.module(target).piece(target) for target in targets] if self.above(piece) else []
             if not any(function and self._is_choosing(function) and not self.above(function) for function in functions):
@@ -345,5 +345,5 @@ class Answers:
         return True
 
 
-def _met(one: Value, other: Value) -> Value:
-    return values.join(one, 0, other, 0)
+def _met(left: Value, right: Value) -> Value:
+    return values.join(left, 0, right, 0)

@@ -294,9 +294,9 @@ class _Rows(dict[int, Row | None]):
         self._by_top = [[row for group in GROUPS for row in group if row.allows(3, top)] for top in range(_BYTE)]
 
     def __missing__(self, word: int) -> Row | None:
-        found = next((row for row in self._by_top[word >> 24] if word & row.mask == row.value), None)
-        self[word] = found = found if found and found.features else None
-        return found
+        row = next((row for row in self._by_top[word >> 24] if word & row.mask == row.value), None)
+        self[word] = row = row if row and row.features else None
+        return row
 
 
 _rows = _Rows()
@@ -352,18 +352,18 @@ def telling_words(code: CodeSection) -> Iterator[tuple[int, int]]:
         words = array("I", part)
         if sys.byteorder == "big":
             words.byteswap()
-        place = code.address + start + offset
+        address = code.address + start + offset
         for match in _HIT.finditer(hits.to_bytes(len(lanes[0]), "little")):
             word = words[match.start()]
             if _rows[word]:
-                yield place + _WORD * match.start(), word
+                yield address + _WORD * match.start(), word
 
 
 def text_of(word: int) -> str:
     """The *word* as assembler text, as far as the table names it."""
     row = _rows[word]
-    what = row.instructions if row and row.instructions != "-" else ", ".join(sorted(needed_by(word)))
-    return f"{what} (.inst {word:#010x})"
+    name = row.instructions if row and row.instructions != "-" else ", ".join(sorted(needed_by(word)))
+    return f"{name} (.inst {word:#010x})"
 
 
 def needed_in(data: bytes) -> frozenset[str]:
@@ -399,10 +399,10 @@ def scan(elf: CodeFile) -> Isa:
     invalid = low = 0
     for region in regions_of(elf, addresses):
         low = bisect_left(addresses, region.address, low)
-        found = words[low : bisect_left(addresses, region.address + len(region.data), low)]
-        if not found:
+        region_words = words[low : bisect_left(addresses, region.address + len(region.data), low)]
+        if not region_words:
             continue
-        certain, doubtful = _needs(found)
+        certain, doubtful = _needs(region_words)
         is_broken = doubtful is not None
         invalid += is_broken
         doubtful = doubtful or frozenset()

@@ -46,10 +46,10 @@ _BRANCHING = 2
 
 
 def words_of(data: bytes) -> "array[int]":
-    found = array("I", data[: len(data) // _WORD * _WORD])
+    words = array("I", data[: len(data) // _WORD * _WORD])
     if sys.byteorder == "big":
-        found.byteswap()
-    return found
+        words.byteswap()
+    return words
 
 
 def signed(number: int, bits: int) -> int:
@@ -141,23 +141,23 @@ def read_by(word: int) -> frozenset[int]:
     """The general registers that *word* may read, 31 for no register or the stack pointer."""
     kind = word >> 25 & 0xF
     first, second, third, last = (word >> at & 0x1F for at in (5, 16, 10, 0))
-    found = {first, second, third, last}
+    registers = {first, second, third, last}
     if kind in {8, 9}:
         how, step = word >> 29 & 3, word >> 23 & 7
         changes = {last} if (step == 5 and how == 3) or (step == 6 and how == 1) else set()
-        found = changes | ({first} if step not in {0, 1, 5} else set()) | ({second} if step == 7 else set())
+        registers = changes | ({first} if step not in {0, 1, 5} else set()) | ({second} if step == 7 else set())
     elif kind in {5, 13}:
-        found = {first, second} | ({third} if word >> 24 & 0x1F == 0x1B else set())
+        registers = {first, second} | ({third} if word >> 24 & 0x1F == 0x1B else set())
     elif kind in {10, 11}:
-        found = {last} if _is_test(word) or word & 0xFFF00000 == 0xD5100000 else set()
-        found = {first} if word & 0xFE000000 == 0xD6000000 else found
-        found = set(range(9)) if word >> 24 == 0xD4 else found
+        registers = {last} if _is_test(word) or word & 0xFFF00000 == 0xD5100000 else set()
+        registers = {first} if word & 0xFE000000 == 0xD6000000 else registers
+        registers = set(range(9)) if word >> 24 == 0xD4 else registers
     elif kind & 5 == 4:
-        found = _read_by_access(word)
+        registers = _read_by_access(word)
     elif kind & 7 == 7:
         is_moved = word & 0x5F20FC00 == 0x1E200000 or word & 0x5F200000 == 0x1E000000
-        found = {first} if is_moved or word & 0xBFE0FC00 in {0x0E000C00, 0x0E001C00} else set()
-    return frozenset(found)
+        registers = {first} if is_moved or word & 0xBFE0FC00 in {0x0E000C00, 0x0E001C00} else set()
+    return frozenset(registers)
 
 
 def _read_by_access(word: int) -> set[int]:
@@ -228,18 +228,18 @@ class ArmModule(Module):
     def decoded(self, address: int, data: bytes) -> Iterator[ArmInstruction]:  # type: ignore[override]
         points = self._points(address, address + len(data))
         for index, word in enumerate(words_of(data)):
-            place = address + _WORD * index
-            yield decoded(word, place, points.get(place, 0))
+            ip = address + _WORD * index
+            yield decoded(word, ip, points.get(ip, 0))
 
     def instruction(self, address: int) -> ArmInstruction | None:  # type: ignore[override]
-        place = address - self.base
-        word = self.word(place)
-        return decoded(word, place) if word is not None and is_instruction(word) else None
+        ip = address - self.base
+        word = self.word(ip)
+        return decoded(word, ip) if word is not None and is_instruction(word) else None
 
-    def word(self, place: int) -> int | None:
+    def word(self, address: int) -> int | None:
         for start, last, data in self._words:
-            if start <= place <= last:
-                return int(_NUMBER(data, place - start)[0])
+            if start <= address <= last:
+                return int(_NUMBER(data, address - start)[0])
         return None
 
     @cached_property
@@ -278,7 +278,7 @@ class ArmModule(Module):
     def needing(self, piece: Piece) -> Iterator[ArmInstruction]:  # type: ignore[override]
         start = piece.address - self.base
         code = CodeSection("", start, self.bytes_at(start, piece.end - piece.address))
-        return takewhile(self._is_valid, (decoded(word, place) for place, word in arm.telling_words(code)))
+        return takewhile(self._is_valid, (decoded(word, ip) for ip, word in arm.telling_words(code)))
 
     def needed_in(self, piece: Piece) -> int:
         return features(arm.needed_in(self.bytes_at(piece.address - self.base, piece.end - piece.address)))
@@ -290,15 +290,15 @@ class ArmModule(Module):
     def _jumps(self) -> list[tuple[int, int]]:
         jumps = []
         for code in self._stubs:
-            place = 0
+            slot = 0
             points = self._points(code.address, code.end)
             for index, word in enumerate(words_of(code.data)):
                 address = code.address + _WORD * index
                 if word & 0xFFC0001E == 0xF9400010:  # to x17, or to x16 on macOS
-                    place = points.get(address, 0)
-                elif word & 0xFEFFFC00 == 0xD61F0000 and place:
-                    jumps.append((address, place))
-                    place = 0
+                    slot = points.get(address, 0)
+                elif word & 0xFEFFFC00 == 0xD61F0000 and slot:
+                    jumps.append((address, slot))
+                    slot = 0
         return jumps
 
     def is_taken(self, site: int) -> bool:
@@ -327,12 +327,12 @@ class ArmModule(Module):
         """Whether the code from *start* writes nothing at *offsets* from the address in *register*, nor hands it on."""
         waiting, seen = [start], set[int]()
         while waiting:
-            place = waiting.pop()
-            if place in seen:
+            address = waiting.pop()
+            if address in seen:
                 continue
-            seen.add(place)
-            word = self.word(place) or 0
-            flow, target = flow_of(word, place)
+            seen.add(address)
+            word = self.word(address) or 0
+            flow, target = flow_of(word, address)
             offset = offset_in(word) if word >> 5 & 0x1F == register else None
             if offset is not None and not is_add(word):
                 is_stored = register in {word & 0x1F, word >> 10 & 0x1F}
@@ -343,11 +343,11 @@ class ArmModule(Module):
             if not is_followed or len(seen) > _STALE or (flow in _LEAVES and is_handed_over):
                 return False
             if flow == FlowControl.CONDITIONAL_BRANCH:
-                waiting += [place + _WORD, target]
+                waiting += [address + _WORD, target]
             elif flow == FlowControl.UNCONDITIONAL_BRANCH:
                 waiting.append(target)
             elif flow not in {FlowControl.RETURN, FlowControl.EXCEPTION} and not writes(word, register):
-                waiting.append(place + _WORD)
+                waiting.append(address + _WORD)
         return True
 
     @cached_property
@@ -364,8 +364,8 @@ class ArmModule(Module):
         words = words_of(code.data)
         index, low, high = 0, -1, -1
         for match in _BRANCHES.finditer(code.data[3 : _WORD * len(words) : _WORD]):
-            place = match.start()
-            address, word = code.address + _WORD * place, words[place]
+            word_index = match.start()
+            address, word = code.address + _WORD * word_index, words[word_index]
             if address >= high and starts:
                 index = bisect_right(starts, address, index)
                 low = starts[index - 1] if index else -1
@@ -398,13 +398,13 @@ class ArmModule(Module):
 
     @cached_property
     def _called(self) -> set[int]:
-        found = set()
+        called = set()
         for code in self.elf.code:
             words = words_of(code.data)
             for match in re.finditer(b"[\x94-\x97]", code.data[3 : _WORD * len(words) : _WORD]):
                 address = code.address + _WORD * match.start()
-                found.add(address + _WORD * signed(words[match.start()], 26))
-        return found | self._pointing[1]
+                called.add(address + _WORD * signed(words[match.start()], 26))
+        return called | self._pointing[1]
 
     @cached_property
     def _known(self) -> frozenset[int]:
@@ -418,16 +418,16 @@ class ArmModule(Module):
 
         No tuples: a large library has millions.
         """
-        pointing, made = list[int](), set[int]()
+        pointing, targets = list[int](), set[int]()
         for code in self.elf.code:
             for site, target, is_address in self._pointing_in(code):
                 if target >= 0:
                     pointing.append(site << _HIGH | target)
                     if is_address:
-                        made.add(target)
+                        targets.add(target)
         # what one site may point at stays in order: the nearest page is the last
         pointing.sort(key=lambda point: point >> _HIGH)
-        return pointing, made
+        return pointing, targets
 
     def _points(self, start: int, stop: int) -> dict[int, int]:
         points, _ = self._pointing
@@ -461,44 +461,44 @@ class ArmModule(Module):
             yield address, address + _WORD * signed(words[match.start()] >> 5, 19), False
 
     def _uses_of_page(  # noqa: C901, PLR0912  # one for each way in which a register gets an address
-        self, words: "array[int]", tops: bytes, places: range, base: int
+        self, words: "array[int]", tops: bytes, indexes: range, base: int
     ) -> Iterator[tuple[int, int, bool]]:
-        index = places.start
+        index = indexes.start
         # what registers have; and had, where a branch may lead from there to here
         live = {words[index] & 0x1F: page_of(words[index], base + _WORD * index)}
         stale: dict[int, int] = {}
         is_behind_branch, last = False, 0
         number = index
-        while (number := number + 1) < places.stop:
+        while (number := number + 1) < indexes.stop:
             if not live:
                 # nothing but these brings a register back
-                again = _AGAIN.search(tops, number, min(places.stop, last + 2))
+                again = _AGAIN.search(tops, number, min(indexes.stop, last + 2))
                 if not again:
                     return
                 number = again.start()
             if not (kind := _KINDS[tops[number]]):
                 continue
             word = words[number]
-            source, made = word >> 5 & 0x1F, -1
+            source, result = word >> 5 & 0x1F, -1
             if (source in live or source in stale) and (offset := offset_in(word)) is not None:
                 target = live.get(source, stale.get(source, 0)) + offset
                 is_made = is_add(word)
                 if source in live or (target in self._known and (is_made or word & 0xFFC00000 == 0xF9400000)):
                     yield base + _WORD * number, target, is_made
-                    made = target if is_made else -1
+                    result = target if is_made else -1
             elif word >> 16 & 0x1F in live or source in live:
                 if word & 0xFFE0FFE0 == 0xAA0003E0 and word >> 16 & 0x1F in live:
-                    made = live[word >> 16 & 0x1F]
+                    result = live[word >> 16 & 0x1F]
                 elif word & 0xFF000000 == 0x8B000000:
                     # an index into what is there
-                    made = live.get(source, live.get(word >> 16 & 0x1F, 0))
+                    result = live.get(source, live.get(word >> 16 & 0x1F, 0))
             if kind == _BRANCHING or word & 0x1F in live or word >> 10 & 0x1F in live:
                 for register in [register for register in live if writes(word, register)]:
                     value = live.pop(register)
                     if is_behind_branch:
                         stale[register], last = value, number + _STALE
-            if made >= 0:
-                live[word & 0x1F] = made
+            if result >= 0:
+                live[word & 0x1F] = result
             elif not live and not stale:
                 return
             is_behind_branch |= kind == _BRANCHING

@@ -72,9 +72,9 @@ def register_of(number: int, state: State, size: int = FULL) -> Value:
 
 def _put(number: int, value: Value, state: State, size: int = FULL) -> None:
     """Write a register, the stack pointer for 31."""
-    if isinstance(state.flags, Compared) and state.flags.place == number:
+    if isinstance(state.flags, Compared) and state.flags.location == number:
         flags = state.flags
-        state.flags = Compared(flags.one, flags.other, flags.size, only=flags.only)
+        state.flags = Compared(flags.left, flags.right, flags.size, only=flags.only)
     state.registers[number] = values.truncated(value, size)
 
 
@@ -91,8 +91,8 @@ def _with_number(machine: Machine, word: int, ip: int, state: State) -> None:
         _put_or_drop(target, machine.module.base + page_of(word, ip), state)
     elif kind == 2:
         number = (word >> 10 & 0xFFF) << (12 if word & 1 << 22 else 0)
-        one = values.truncated(state.registers[source], size)
-        _sum(machine, word, one, number, state)
+        augend = values.truncated(state.registers[source], size)
+        _sum(machine, word, augend, number, state)
     elif kind == 4:
         number_or_none = _bit_mask(word)
         mask = None if number_or_none is None else number_or_none & ((1 << 8 * size) - 1)
@@ -102,8 +102,8 @@ def _with_number(machine: Machine, word: int, ip: int, state: State) -> None:
         how = word >> 29 & 3
         if how == 3:
             old = register_of(target, state)
-            kept = values.bitwise(old, ~(0xFFFF << shift) & MASK_64, "and")
-            _put_or_drop(target, values.bitwise(kept, number << shift, "or"), state, size)
+            rest = values.bitwise(old, ~(0xFFFF << shift) & MASK_64, "and")
+            _put_or_drop(target, values.bitwise(rest, number << shift, "or"), state, size)
         else:
             value = number << shift if how else ~(number << shift) & MASK_64
             _put_or_drop(target, value, state, size)
@@ -138,14 +138,14 @@ def _bit_field(word: int, size: int, state: State) -> None:
     _put_or_drop(target, result, state, size)
 
 
-def _sum(machine: Machine, word: int, one: Value, other: Value, state: State) -> None:
+def _sum(machine: Machine, word: int, left: Value, right: Value, state: State) -> None:
     """Add or subtract, and compare if it sets flags; only with a number is 31 the stack pointer."""
     size = FULL if word >> 31 else HALF
     is_difference, sets_flags, target = bool(word & 1 << 30), bool(word & 1 << 29), word & 0x1F
-    result = values.total(one, other, is_difference=is_difference)
+    result = values.total(left, right, is_difference=is_difference)
     if result is None and not (sets_flags and target == ZERO):
-        machine.lose(one, state.facts)
-        machine.lose(other, state.facts)
+        machine.lose(left, state.facts)
+        machine.lose(right, state.facts)
     result = values.truncated(result, size)
     if not sets_flags:
         is_wide = word & 0x1F000000 == 0x11000000 or word & 0x1F200000 == 0x0B200000
@@ -154,16 +154,16 @@ def _sum(machine: Machine, word: int, one: Value, other: Value, state: State) ->
     _put_or_drop(target, result, state, size)
     if is_difference:
         source = word >> 5 & 0x1F
-        place = None if source in {target, ZERO} else source
-        state.flags = Compared(one, other, size, place)
+        register = None if source in {target, ZERO} else source
+        state.flags = Compared(left, right, size, register)
     else:
         state.flags = Compared(result, 0, size, only=ZERO_SIGN)
 
 
-def _combine(word: int, one: Value, other: Value, state: State) -> None:
+def _combine(word: int, left: Value, right: Value, state: State) -> None:
     size = FULL if word >> 31 else HALF
     how, target = word >> 29 & 3, word & 0x1F
-    result = values.truncated(values.bitwise(one, other, _BITWISE[how]), size)
+    result = values.truncated(values.bitwise(left, right, _BITWISE[how]), size)
     if how == 3:
         _put_or_drop(target, result, state, size)
         state.flags = Compared(result, 0, size, only=_NO_CARRY)
@@ -175,41 +175,41 @@ def _combine(word: int, one: Value, other: Value, state: State) -> None:
 
 def _with_registers(machine: Machine, word: int, state: State) -> None:  # noqa: C901, PLR0912  # one for each kind
     size = FULL if word >> 31 else HALF
-    one, other = (register_of(word >> at & 0x1F, state, size) for at in (5, 16))
+    left, right = (register_of(word >> at & 0x1F, state, size) for at in (5, 16))
     kind, target = word >> 24 & 0x1F, word & 0x1F
     if kind in {0x0A, 0x0B} and not (kind == 0x0B and word & 1 << 21):
-        other = values.shifted(other, word >> 10 & 0x3F, _SHIFTS[word >> 22 & 3], size)
+        right = values.shifted(right, word >> 10 & 0x3F, _SHIFTS[word >> 22 & 3], size)
         if kind == 0x0B:
-            _sum(machine, word, one, other, state)
+            _sum(machine, word, left, right, state)
             return
         if word & 1 << 21:
-            other = values.bitwise(other, (1 << 8 * size) - 1, "xor")
+            right = values.bitwise(right, (1 << 8 * size) - 1, "xor")
         # orr with the register of zeros moves
         if word >> 29 & 3 == 1 and word >> 5 & 0x1F == ZERO:
-            _put_or_drop(target, other, state, size)
-        elif word >> 29 & 3 == 1 and other == 0:
-            _put_or_drop(target, one, state, size)
+            _put_or_drop(target, right, state, size)
+        elif word >> 29 & 3 == 1 and right == 0:
+            _put_or_drop(target, left, state, size)
         else:
-            _combine(word, one, other, state)
+            _combine(word, left, right, state)
     elif kind == 0x0B:
         source = word >> 5 & 0x1F
         first = values.truncated(state.registers[source], size)
         second = values.shifted(_extended(word, state), word >> 10 & 7, "shl", FULL)
         _sum(machine, word, first, values.truncated(second, size), state)
     elif word & 0x1FE00000 == 0x1A400000:
-        _compare_if(word, one, other, state, size)
+        _compare_if(word, left, right, state, size)
     elif word & 0x1FE00000 == 0x1A800000:
-        _choose(machine, word, one, other, state)
+        _choose(machine, word, left, right, state)
     elif word & 0x7FE0F000 == 0x1AC02000:
-        _put_or_drop(target, values.shifted(one, other, _SHIFTS[word >> 10 & 3], size), state, size)
+        _put_or_drop(target, values.shifted(left, right, _SHIFTS[word >> 10 & 3], size), state, size)
     elif word & 0x1F000000 == 0x1B000000 and word & 0x7FE08000 == 0x1B000000:
-        product = values.combined(lambda a, b: None if tag(a) or tag(b) else a * b & MASK_64, one, other)
-        found = values.total(register_of(word >> 10 & 0x1F, state, size), product)
-        _put_or_drop(target, found, state, size)
+        product = values.combined(lambda a, b: None if tag(a) or tag(b) else a * b & MASK_64, left, right)
+        sum_ = values.total(register_of(word >> 10 & 0x1F, state, size), product)
+        _put_or_drop(target, sum_, state, size)
     else:
-        for value in (one, other):
+        for value in (left, right):
             machine.lose(value, state.facts)
-        _put_or_drop(target, values.lossy(one, other), state)
+        _put_or_drop(target, values.lossy(left, right), state)
         if word & 0x20000000 and kind == 0x1A:
             state.flags = None
 
@@ -224,31 +224,34 @@ def _extended(word: int, state: State) -> Value:
     return values.extended(value, size, FULL) if option & 4 else values.truncated(value, size)
 
 
-def _compare_if(word: int, one: Value, other: Value, state: State, size: int) -> None:
-    second = word >> 16 & 0x1F if word & 1 << 11 else other
+def _compare_if(word: int, left: Value, right: Value, state: State, size: int) -> None:
+    second = word >> 16 & 0x1F if word & 1 << 11 else right
     condition = word >> 12 & 0xF
     if not word & 1 << 30 or condition >= len(CONDITIONS):
         state.flags = None
         return
-    then = Compared(one, second, size)
+    then = Compared(left, second, size)
     state.flags = Chained(state.flags, CONDITIONS[condition], then, _holding(word & 0xF))
 
 
-def _choose(machine: Machine, word: int, one: Value, other: Value, state: State) -> None:
+def _choose(machine: Machine, word: int, left: Value, right: Value, state: State) -> None:
     size = FULL if word >> 31 else HALF
     if word & 1 << 30:
-        other = values.bitwise(other, (1 << 8 * size) - 1, "xor")
+        right = values.bitwise(right, (1 << 8 * size) - 1, "xor")
     if word & 1 << 10:
-        other = values.truncated(values.total(other, 1), size)
+        right = values.truncated(values.total(right, 1), size)
     condition = word >> 12 & 0xF
     if condition >= len(CONDITIONS):
-        _put_or_drop(word & 0x1F, one, state, size)
+        _put_or_drop(word & 0x1F, left, state, size)
         return
-    taken, kept = (shown_by(state.flags, each) for each in (CONDITIONS[condition], negated(CONDITIONS[condition])))
-    result = values.join(one, state.facts | taken, other, state.facts | kept)
+    taken, not_taken = (
+        shown_by(state.flags, shown_condition)
+        for shown_condition in (CONDITIONS[condition], negated(CONDITIONS[condition]))
+    )
+    result = values.join(left, state.facts | taken, right, state.facts | not_taken)
     if result is None or isinstance(result, values.Word):
-        machine.lose(one, state.facts | taken)
-        machine.lose(other, state.facts | kept)
+        machine.lose(left, state.facts | taken)
+        machine.lose(right, state.facts | not_taken)
     _put_or_drop(word & 0x1F, result, state, size)
 
 
@@ -355,9 +358,9 @@ def _pair(machine: Machine, word: int, base: int, state: State, *, is_vector: bo
     address = start if how == 1 else values.total(start, offset)
     second = values.total(address, size)
     is_load = bool(word & 1 << 22)
-    for number, place in ((word & 0x1F, address), (word >> 10 & 0x1F, second)):
+    for number, word_address in ((word & 0x1F, address), (word >> 10 & 0x1F, second)):
         _transfer_to(
-            machine, number, place, size, state, is_vector=is_vector, is_load=is_load, sign=int(word >> 30 == 1)
+            machine, number, word_address, size, state, is_vector=is_vector, is_load=is_load, sign=int(word >> 30 == 1)
         )
     if how & 1:
         _put(base, values.total(start, offset), state)
@@ -454,24 +457,24 @@ class ArmMachine(Machine):
         assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine
         waiting, seen = [address], set()
         while waiting and piece:
-            place = waiting.pop()
-            if place in seen:
+            at = waiting.pop()
+            if at in seen:
                 continue
-            seen.add(place)
-            word = module.word(place - module.base)
+            seen.add(at)
+            word = module.word(at - module.base)
             if word is None or not is_instruction(word) or len(seen) > _MOST_SEEN or register in read_by(word):
                 return False
-            flow, target = flow_of(word, place)
+            flow, target = flow_of(word, at)
             if flow == FlowControl.NEXT:
-                waiting += [] if writes(word, register) else [place + 4]
+                waiting += [] if writes(word, register) else [at + 4]
             elif self._may_hand_over(flow, target, register, results, piece):
                 return False
             elif flow == FlowControl.CONDITIONAL_BRANCH:
-                waiting += [place + 4, target]
+                waiting += [at + 4, target]
             elif flow == FlowControl.UNCONDITIONAL_BRANCH and piece.address < target < piece.end:
                 waiting.append(target)
             elif flow in CALLS and not writes(word, register):
-                waiting.append(place + 4)
+                waiting.append(at + 4)
         return piece is not None
 
     def _may_hand_over(self, flow: int, target: int, register: int, results: int, piece: Piece) -> bool:
@@ -528,7 +531,7 @@ class ArmInterpreter(Interpreter):
         return super()._called(known, state, stack)
 
     def _branch(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
-        word, kept = operation.instruction.code, state.flags
+        word, flags = operation.instruction.code, state.flags
         if word >> 24 == 0x54:
             if word & 0xF >= len(CONDITIONS):
                 return self._jump(operation.target, state, entry)
@@ -546,7 +549,7 @@ class ArmInterpreter(Interpreter):
                 state.flags = Compared(value, 0, size, None if number == ZERO else number)
         taken, not_taken = self._sides(state, condition)
         if word >> 24 != 0x54:
-            taken.flags = not_taken.flags = kept
+            taken.flags = not_taken.flags = flags
         return [(operation.following, not_taken), *self._jump(operation.target, taken, entry)]
 
     def _targets(self, operation: Operation, state: State) -> list[tuple[int | str, int]]:
@@ -566,10 +569,10 @@ class ArmInterpreter(Interpreter):
 
     def _imported(self, name: str, state: State) -> list[State]:
         kind = state.registers[0]
-        found = super()._imported(name, state)
-        if name in GETAUXVAL and found:
+        states = super()._imported(name, state)
+        if name in GETAUXVAL and states:
             state.registers[0] = AUXILIARY.get(kind) if isinstance(kind, int) else None
-        return found
+        return states
 
     def _take_apart(self, operation: Operation) -> None:
         operation.run = run

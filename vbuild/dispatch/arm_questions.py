@@ -39,7 +39,7 @@ def _implied(name: str) -> int:
         "FP16": Cpu("aarch64", "8.1a").features,
         "DOTPROD": Cpu("aarch64", "8.1a").features,
     }
-    found, waiting = {name}, [name]
+    implied, waiting = {name}, [name]
     parents = {"F32MM": "SVE", "F64MM": "SVE", "SVE2P1": "SVE2", "FHM": "FP16", "PMULL": "AES", "SHA256": "SHA1"}
     parents |= {"SHA512": "SHA256", "SHA3": "SHA512", "FLAGM2": "FLAGM", "LRCPC2": "LRCPC", "LRCPC3": "LRCPC2"}
     parents |= {"BF16": "DOTPROD", "I8MM": "DOTPROD", "JSCVT": "LSE", "FCMA": "RDM", "SM4": "SM3", "RDM": "CRC32"}
@@ -47,9 +47,9 @@ def _implied(name: str) -> int:
         last = waiting.pop()
         more = set(extensions.get(last, ())) | ({"SVE2"} if last.startswith("SVE_") else set())
         more |= {parents[last]} if last in parents else set()
-        waiting += more - found
-        found |= more
-    return features(found)
+        waiting += more - implied
+        implied |= more
+    return features(implied)
 
 
 def _table(text: str) -> dict[int, int]:
@@ -77,7 +77,7 @@ ARGUMENTS: dict[int, Value] = {0: 24, 8: HWCAP, 16: _HWCAP2}
 
 def _fields(text: str) -> Value:
     """From ``bit name`` pairs: the fields of four bits that are nonzero with the feature."""
-    return values.word({bit + one: facts for bit, facts in _table(text).items() for one in range(4)}, 8)
+    return values.word({bit + offset: facts for bit, facts in _table(text).items() for offset in range(4)}, 8)
 
 
 # by the bits of an mrs that say which register
@@ -97,12 +97,12 @@ class ArmQuestions(Questions):
     def _asking(self) -> Iterator[Piece]:
         for module in self.program.modules:
             for code in module.elf.code:
-                places = (match.start() for match in _MRS.finditer(code.data))
-                starts = (module.base + code.address + place for place in places if not (code.address + place) % 4)
+                offsets = (match.start() for match in _MRS.finditer(code.data))
+                starts = (module.base + code.address + offset for offset in offsets if not (code.address + offset) % 4)
                 yield from filter(None, map(module.piece, starts))
-            for place, name in module.imports.items():
+            for slot, name in module.imports.items():
                 if name in GETAUXVAL or name in ASKERS:
-                    yield from self.users_of_place(module, place)
+                    yield from self.users_of_slot(module, slot)
             yield from filter(None, (module.piece(module.base + address) for address in module.elf.resolvers))
 
     def special(self, address: int, size: int) -> Value:
@@ -117,8 +117,8 @@ class ArmReferences(References):
     def callers_use(self, address: int, _: int) -> bool:
         """Whether there seem to be callers: what they do with results is not followed."""
         module = self.program.module(address)
-        place = address - module.base
-        return any(True for _ in self._questions.users(module, range(place, place + 1)))
+        start = address - module.base
+        return any(True for _ in self._questions.users(module, range(start, start + 1)))
 
     def _found_registers(self, _: int, __: int) -> Registers:
         return self._all_registers
@@ -128,11 +128,11 @@ class ArmWriters(Writers):
     def callers_write(self, address: int, register: int) -> bool:
         module = self.program.module(address)
         assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine
-        place = address - module.base
+        start = address - module.base
         return any(
             instruction.flow_control != FlowControl.CALL
             or not module.spares(instruction.next_ip, register, _ANYWHERE, _RESULTS)
-            for user in self._questions.users(module, range(place, place + 1))
+            for user in self._questions.users(module, range(start, start + 1))
             for instruction in module.instructions(user)
             if instruction.near_branch_target
             and self.program.destination(module.base + instruction.near_branch_target) == address
@@ -144,18 +144,18 @@ class ArmWriters(Writers):
         for site, target in module.sites_and_targets(low, high):
             yield from self._writing(module, site, target, table)
         # through a pointer that is kept in data
-        for place in module.places_of(table.start, table.stop):
-            if module.object_at(place):
-                yield from self._questions.users(module, module.table(place))
-            for site in module.sites(place, place + 1):
-                yield from self._writing(module, site, module.pointers[place], table, is_pointer=True)
-        for other, place in self.program.importers(module, table):
-            yield from self._questions.users_of_place(other, place)
+        for slot in module.slots_to(table.start, table.stop):
+            if module.object_at(slot):
+                yield from self._questions.users(module, module.table(slot))
+            for site in module.sites(slot, slot + 1):
+                yield from self._writing(module, site, module.pointers[slot], table, is_pointer=True)
+        for other, slot in self.program.importers(module, table):
+            yield from self._questions.users_of_slot(other, slot)
 
-    def users_of_variable(self, module: Module, place: int) -> Iterator[Piece]:
+    def users_of_variable(self, module: Module, address: int) -> Iterator[Piece]:
         assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine
-        table = module.table(place)
-        low = table.start if module.object_at(place) else min(table.start, place - NEAR)
+        table = module.table(address)
+        low = table.start if module.object_at(address) else min(table.start, address - NEAR)
         for site, target in module.sites_and_targets(low, table.stop):
             if target in table or module.is_taken(site):
                 yield from filter(None, (module.piece(module.base + site),))

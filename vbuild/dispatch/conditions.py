@@ -78,9 +78,9 @@ class Conditions:
         if instruction.near_branch_target:
             return self._program.destination(base + instruction.near_branch_target)
         if instruction.flow_control in INDIRECT and instruction.is_ip_rel_memory_operand:
-            place = instruction.ip_rel_memory_address
-            if self._module.is_constant(place) or place in self._module.imports:
-                return self._program.behind(self._module, place)
+            slot = instruction.ip_rel_memory_address
+            if self._module.is_constant(slot) or slot in self._module.imports:
+                return self._program.behind(self._module, slot)
         return None
 
     def sites(self, start: int, stop: int) -> Iterator[tuple[int, bool]]:
@@ -218,43 +218,43 @@ class Conditions:
         """The arguments that the *register* is made of in front of an instruction; None for what is not plain."""
         waiting: list[tuple[int, int | _Slot]] = [(number, register)]
         seen = set(waiting)
-        found = set[int]()
+        arguments = set[int]()
         while waiting:
-            at, what = waiting.pop()
+            at, location = waiting.pop()
             # back to where it is written, or paths meet
-            while at not in self._before and isinstance(what, int) and what not in self._written_at(at - 1):
+            while at not in self._before and isinstance(location, int) and location not in self._written_at(at - 1):
                 at -= 1
             leading = self._before.get(at, (at - 1,))
             if len(seen) > _MOST_SOURCES or (at and not leading):
                 return None
             if at == 0:
-                if isinstance(what, tuple) or what not in self._convention.arguments:
+                if isinstance(location, tuple) or location not in self._convention.arguments:
                     return None
-                found.add(what)
+                arguments.add(location)
             for before in leading:
-                is_kept = isinstance(what, int) and what not in self._written_at(before)
-                sources = [what] if is_kept else self._made_of(before, what)
+                is_kept = isinstance(location, int) and location not in self._written_at(before)
+                sources = [location] if is_kept else self._made_of(before, location)
                 if sources is None:
                     return None
                 new = [(before, source) for source in sources if (before, source) not in seen]
                 waiting += new
                 seen.update(new)
-        return frozenset(found)
+        return frozenset(arguments)
 
     def _written_at(self, number: int) -> frozenset[int]:
         if number not in self._written:
             self._written[number] = self._written_by(self.instructions[number])
         return self._written[number]
 
-    def _made_of(self, number: int, what: int | _Slot) -> list[int | _Slot] | None:
-        """What has to be plain for *what* to be plain after an instruction that writes it; None if it never is."""
+    def _made_of(self, number: int, location: int | _Slot) -> list[int | _Slot] | None:
+        """What has to be plain for *location* to be plain after an instruction that writes it; None if it never is."""
         instruction = self.instructions[number]
-        if isinstance(what, tuple):
-            return self._made_in_slot(instruction, what)
+        if isinstance(location, tuple):
+            return self._made_in_slot(instruction, location)
         if instruction.flow_control in CALLS:
             target = self.destination(instruction)
-            return [] if what == RAX and isinstance(target, str) and target not in _ASKERS else None
-        return self._read_by(instruction, keeps=what if _keeps_some(instruction, what) else None)
+            return [] if location == RAX and isinstance(target, str) and target not in _ASKERS else None
+        return self._read_by(instruction, keeps=location if _keeps_some(instruction, location) else None)
 
     def _written_by(self, instruction: Instruction) -> frozenset[int]:
         if instruction.flow_control in CALLS:
@@ -276,15 +276,15 @@ class Conditions:
             and instruction.op0_register == instruction.op1_register
         ):
             return []
-        found: list[int | _Slot] = [] if keeps is None else [keeps]
+        sources: list[int | _Slot] = [] if keeps is None else [keeps]
         if instruction.rflags_read:
-            found.append(_FLAGS)
+            sources.append(_FLAGS)
         info = INFO.info(instruction)
         is_loaded = any(use.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS} for use in info.used_memory())
         if is_loaded:
             slot = self._slot(instruction)
             if slot is not None:
-                found.append(slot)
+                sources.append(slot)
             elif not (
                 instruction.is_ip_rel_memory_operand and self._module.is_constant(instruction.ip_rel_memory_address)
             ):
@@ -296,8 +296,8 @@ class Conditions:
                 continue
             if number is None:
                 return None
-            found.append(number)
-        return found
+            sources.append(number)
+        return sources
 
     # places on the stack, as code has them that is not optimised
 
@@ -328,11 +328,11 @@ class Conditions:
             return [slot]
         if own != slot or instruction.mnemonic not in _TO_SLOT:
             return None
-        found: list[int | _Slot] = [] if instruction.mnemonic == Mnemonic.MOV else [slot]
+        sources: list[int | _Slot] = [] if instruction.mnemonic == Mnemonic.MOV else [slot]
         if instruction.op1_kind == OpKind.REGISTER:
             number = general(instruction.op1_register)
-            return None if number is None else [*found, number]
-        return found
+            return None if number is None else [*sources, number]
+        return sources
 
 
 def _used(instruction: Instruction) -> list[Any]:

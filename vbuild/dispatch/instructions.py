@@ -136,10 +136,10 @@ def _vector_or_generic(machine: Machine, operation: Operation, state: State) -> 
 def _conditional_move(machine: Machine, operation: Operation, state: State) -> None:
     condition = operation.condition
     old, new = machine.read(operation, 0, state), machine.read(operation, 1, state)
-    taken, kept = shown_by(state.flags, condition), shown_by(state.flags, negated(condition))
-    result = values.join(old, state.facts | kept, new, state.facts | taken)
+    taken, not_taken = shown_by(state.flags, condition), shown_by(state.flags, negated(condition))
+    result = values.join(old, state.facts | not_taken, new, state.facts | taken)
     if result is None or isinstance(result, values.Word):
-        machine.lose(old, state.facts | kept)
+        machine.lose(old, state.facts | not_taken)
         machine.lose(new, state.facts | taken)
     machine.write(operation, 0, result, state)
     # an address that was offered is not used again
@@ -212,21 +212,21 @@ def _logic(machine: Machine, operation: Operation, state: State) -> None:
     elif operation.is_twice:
         result = machine.read(operation, 0, state)
     else:
-        one, other = machine.read(operation, 0, state), machine.read(operation, 1, state)
-        result = values.bitwise(one, other, kind)
-        _share(machine, one, other, result)
+        left, right = machine.read(operation, 0, state), machine.read(operation, 1, state)
+        result = values.bitwise(left, right, kind)
+        _share(machine, left, right, result)
     machine.write(operation, 0, result, state)
     state.flags = Compared(values.truncated(result, size), 0, size)
 
 
-def _share(machine: Machine, one: Value, other: Value, result: Value) -> None:
+def _share(machine: Machine, left: Value, right: Value, result: Value) -> None:
     """Note that an address is taken apart, and may be put together where it is not followed."""
-    for value in (one, other):
+    for value in (left, right):
         if value != result and is_address(value) and not is_address(result):
             machine.objects.share(value)
 
 
-def _place(machine: Machine, operation: Operation, state: State) -> int | None:
+def _location(machine: Machine, operation: Operation, state: State) -> int | None:
     """The register or place on the stack of the first operand."""
     operand = operation.operands[0]
     if operand.register:
@@ -239,68 +239,68 @@ def _place(machine: Machine, operation: Operation, state: State) -> int | None:
 
 def _test(machine: Machine, operation: Operation, state: State) -> None:
     size = operation.size
-    one = machine.read(operation, 0, state)
+    value = machine.read(operation, 0, state)
     if operation.is_twice:
         source = _variable(machine, operation, 0, state)
-        state.flags = Compared(one, 0, size, _place(machine, operation, state), source=source)
+        state.flags = Compared(value, 0, size, _location(machine, operation, state), source=source)
     else:
-        state.flags = Compared(values.bitwise(one, machine.read(operation, 1, state), "and"), 0, size)
+        state.flags = Compared(values.bitwise(value, machine.read(operation, 1, state), "and"), 0, size)
 
 
 def _compare(machine: Machine, operation: Operation, state: State) -> None:
     size = operation.size
-    one, other = machine.read(operation, 0, state), machine.read(operation, 1, state)
+    left, right = machine.read(operation, 0, state), machine.read(operation, 1, state)
     source = _variable(machine, operation, 0, state)
-    state.flags = Compared(one, other, size, _place(machine, operation, state), source=source)
+    state.flags = Compared(left, right, size, _location(machine, operation, state), source=source)
 
 
 def _add(machine: Machine, operation: Operation, state: State) -> None:
     size = operation.size
-    one, other = machine.read(operation, 0, state), machine.read(operation, 1, state)
+    left, right = machine.read(operation, 0, state), machine.read(operation, 1, state)
     is_difference = operation.mnemonic == Mnemonic.SUB
-    full = values.total(one, other, is_difference=is_difference)
+    full = values.total(left, right, is_difference=is_difference)
     if not is_difference and operation.is_twice:
-        full = values.shifted(one, 1, "shl", size)
+        full = values.shifted(left, 1, "shl", size)
     if full is None:
-        machine.lose(one, state.facts)
-        machine.lose(other, state.facts)
+        machine.lose(left, state.facts)
+        machine.lose(right, state.facts)
     result = values.truncated(full, size)
     machine.write(operation, 0, result, state)
-    state.flags = Compared(one, other, size) if is_difference else Compared(result, 0, size, only=ZERO_SIGN)
+    state.flags = Compared(left, right, size) if is_difference else Compared(result, 0, size, only=ZERO_SIGN)
 
 
 def _step_by_one(machine: Machine, operation: Operation, state: State) -> None:
     size = operation.size
-    one = machine.read(operation, 0, state)
-    result = values.truncated(values.total(one, 1, is_difference=operation.mnemonic == Mnemonic.DEC), size)
+    value = machine.read(operation, 0, state)
+    result = values.truncated(values.total(value, 1, is_difference=operation.mnemonic == Mnemonic.DEC), size)
     machine.write(operation, 0, result, state)
     state.flags = Compared(result, 0, size, only=ZERO_SIGN)
 
 
 def _negate(machine: Machine, operation: Operation, state: State) -> None:
     size = operation.size
-    one = machine.read(operation, 0, state)
+    value = machine.read(operation, 0, state)
     if operation.mnemonic == Mnemonic.NOT:
-        machine.write(operation, 0, values.bitwise(one, (1 << 8 * size) - 1, "xor"), state)
+        machine.write(operation, 0, values.bitwise(value, (1 << 8 * size) - 1, "xor"), state)
         return
-    machine.write(operation, 0, values.truncated(values.total(0, one, is_difference=True), size), state)
-    state.flags = Compared(0, one, size)
+    machine.write(operation, 0, values.truncated(values.total(0, value, is_difference=True), size), state)
+    state.flags = Compared(0, value, size)
 
 
 def _shift(machine: Machine, operation: Operation, state: State) -> None:
     size = operation.size
     count = 1 if len(operation.operands) == 1 else machine.read(operation, 1, state, 1)
-    one = machine.read(operation, 0, state)
-    result = values.shifted(one, count, _SHIFTS[operation.mnemonic], size)
-    _share(machine, one, count, result)
+    value = machine.read(operation, 0, state)
+    result = values.shifted(value, count, _SHIFTS[operation.mnemonic], size)
+    _share(machine, value, count, result)
     machine.write(operation, 0, result, state)
     state.flags = Compared(result, 0, size, only=ZERO_SIGN)
 
 
 def _and_not(machine: Machine, operation: Operation, state: State) -> None:
     size = operation.size
-    one = values.bitwise(machine.read(operation, 1, state), (1 << 8 * size) - 1, "xor")
-    result = values.bitwise(one, machine.read(operation, 2, state), "and")
+    inverted = values.bitwise(machine.read(operation, 1, state), (1 << 8 * size) - 1, "xor")
+    result = values.bitwise(inverted, machine.read(operation, 2, state), "and")
     machine.write(operation, 0, result, state)
     state.flags = Compared(values.truncated(result, size), 0, size)
 
@@ -309,22 +309,22 @@ def _multiply(machine: Machine, operation: Operation, state: State) -> None:
     if len(operation.operands) < _WITH_RESULT:
         _generic(machine, operation, state)
         return
-    one, other = machine.read(operation, 1, state), machine.read(operation, 2, state)
-    found = values.combined(lambda a, b: None if tag(a) or tag(b) else a * b & MASK_64, one, other)
-    machine.write(operation, 0, values.truncated(found, operation.size), state)
+    left, right = machine.read(operation, 1, state), machine.read(operation, 2, state)
+    product = values.combined(lambda a, b: None if tag(a) or tag(b) else a * b & MASK_64, left, right)
+    machine.write(operation, 0, values.truncated(product, operation.size), state)
     state.flags = None
 
 
 def _bit_test(machine: Machine, operation: Operation, state: State) -> None:
-    one, bit = machine.read(operation, 0, state), machine.read(operation, 1, state, 1)
+    value, bit = machine.read(operation, 0, state), machine.read(operation, 1, state, 1)
     if isinstance(bit, int) and not tag(bit):
         # carry is set if the bit is: below one, that is, zero, with the sides exchanged
-        alone = values.bitwise(values.shifted(one, bit % (8 * operation.size), "shr", 8), 1, "and")
-        state.flags = Compared(0, alone, 8, only=CARRY)
+        isolated_bit = values.bitwise(values.shifted(value, bit % (8 * operation.size), "shr", 8), 1, "and")
+        state.flags = Compared(0, isolated_bit, 8, only=CARRY)
     else:
         state.flags = None
     if operation.mnemonic != Mnemonic.BT:
-        machine.write(operation, 0, values.lossy(one), state)
+        machine.write(operation, 0, values.lossy(value), state)
 
 
 def _subtract_borrow(machine: Machine, operation: Operation, state: State) -> None:
@@ -334,12 +334,12 @@ def _subtract_borrow(machine: Machine, operation: Operation, state: State) -> No
         machine.write(operation, 0, values.choice(cases), state)
         state.flags = None
         return
-    one, other = machine.read(operation, 0, state), machine.read(operation, 1, state)
+    left, right = machine.read(operation, 0, state), machine.read(operation, 1, state)
     carry = values.choice({0: shown_by(state.flags, CC.AE), 1: shown_by(state.flags, CC.B)})
     if operation.mnemonic == Mnemonic.ADC:
-        result = values.total(values.total(one, other), carry)
+        result = values.total(values.total(left, right), carry)
     else:
-        result = values.total(values.total(one, other, is_difference=True), carry, is_difference=True)
+        result = values.total(values.total(left, right, is_difference=True), carry, is_difference=True)
     machine.write(operation, 0, values.truncated(result, operation.size), state)
     state.flags = None
 
@@ -363,9 +363,9 @@ def _leave(machine: Machine, _: Operation, state: State) -> None:
 
 
 def _exchange(machine: Machine, operation: Operation, state: State) -> None:
-    one, other = machine.read(operation, 0, state), machine.read(operation, 1, state)
-    machine.write(operation, 0, other, state)
-    machine.write(operation, 1, one, state)
+    left, right = machine.read(operation, 0, state), machine.read(operation, 1, state)
+    machine.write(operation, 0, right, state)
+    machine.write(operation, 1, left, state)
 
 
 def _widen(_machine: Machine, operation: Operation, state: State) -> None:
@@ -386,9 +386,9 @@ def _xgetbv(_machine: Machine, _: Operation, state: State) -> None:
 
 
 def _fill(machine: Machine, operation: Operation, state: State) -> None:
-    place, size = state.registers[7], _length(operation, _UNITS[operation.mnemonic], state)
-    if not machine.fill(place, state.registers[RAX], size, state):
-        _lose_memory(machine, place, state)
+    address, size = state.registers[7], _length(operation, _UNITS[operation.mnemonic], state)
+    if not machine.fill(address, state.registers[RAX], size, state):
+        _lose_memory(machine, address, state)
     state.registers[7] = None
     if operation.instruction.has_rep_prefix:
         state.registers[RCX] = 0
@@ -399,10 +399,10 @@ def _length(operation: Operation, unit: int, state: State) -> Value:
     return values.shifted(count, unit.bit_length() - 1, "shl", 8) if operation.instruction.has_rep_prefix else unit
 
 
-def _lose_memory(machine: Machine, place: Value, state: State) -> None:
-    """Note that something is written from *place* on."""
-    machine.lose(place, state.facts)
-    for start in values.cases_of(place) or ():
+def _lose_memory(machine: Machine, address: Value, state: State) -> None:
+    """Note that something is written from *address* on."""
+    machine.lose(address, state.facts)
+    for start in values.cases_of(address) or ():
         if is_stack(start):
             machine.spoil(start, state)
 
@@ -490,8 +490,8 @@ def _answer(leaf: Value, subleaf: Value, name: str) -> Value:
     if not isinstance(leaf, int) or tag(leaf):
         if (cases := values.cases_of(leaf)) is None:
             return values.flags(ASKED)
-        found = [bits for case in cases if (bits := CPUID_BITS.get((case, 0, name)))]
-        return values.flags(ASKED) if found else None
+        known_bits = [bits for case in cases if (bits := CPUID_BITS.get((case, 0, name)))]
+        return values.flags(ASKED) if known_bits else None
     part = subleaf if isinstance(subleaf, int) and leaf in SUBLEAVES else 0
     bits = CPUID_BITS.get((leaf, part, name))
     return values.word(dict(bits)) if bits else None

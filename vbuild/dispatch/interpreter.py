@@ -65,9 +65,9 @@ def imported(machine: Machine, name: str, state: State) -> list[State]:
             state, arguments[: TAKEN.get(name)], 0 if name in TAKEN else MOST_WORDS, is_written=name not in WRITTEN
         )
     if (written := WRITTEN.get(name)) is not None:
-        place, length = (state.registers[arguments[number]] for number in written)
+        address, length = (state.registers[arguments[number]] for number in written)
         lengths = values.cases_of(length)
-        for variable in machine.variables_in(place):
+        for variable in machine.variables_in(address):
             machine.variables.overwrite(variable, max(lengths) if lengths else None, 0 if is_filled else None)
     if (name in HARMLESS or is_filled) and isinstance(to, int) and is_stack(to):
         machine.spoil(to, state)
@@ -84,7 +84,7 @@ def imported(machine: Machine, name: str, state: State) -> list[State]:
 
 def _returned_by(machine: Machine, name: str, state: State) -> Value:
     if name in ASKERS:
-        return _asked(machine, name, state)
+        return _system_answer(machine, name, state)
     if name in ENVIRONMENT_READERS:
         # what somebody sets for this one program is that person's choice
         return ENVIRONMENT
@@ -96,7 +96,7 @@ def _returned_by(machine: Machine, name: str, state: State) -> Value:
     return machine.objects.allocated((*machine.followed, machine.here), name) if name in ALLOCATORS else None
 
 
-def _asked(machine: Machine, name: str, state: State) -> Value:
+def _system_answer(machine: Machine, name: str, state: State) -> Value:
     """What Windows or macOS answers to a question about the processor; macOS writes it to memory."""
     first, to, size, *_ = (state.registers[number] for number in machine.program.convention.arguments)
     if name == "GetEnabledXStateFeatures":
@@ -200,13 +200,13 @@ class Interpreter:
         """The state after the function at *entry*; None if it never returns."""
         self._followed.append(entry)
         before, self._return = self._return, None
-        kept = self._machine.module, self._machine.here
+        caller = self._machine.module, self._machine.here
         try:
             self._run(entry, state, entry)
             return self._return
         finally:
             self._return = before
-            self._machine.module, self._machine.here = kept
+            self._machine.module, self._machine.here = caller
             self._followed.pop()
 
     def _run(self, start: int, state: State, entry: int) -> None:
@@ -288,7 +288,7 @@ class Interpreter:
             # a call at the end of a function does not return
             piece = self._machine.module.piece(following)
             is_end = piece is not None and piece.address == following and piece.symbol is not None
-            return [] if is_end else [(following, one) for one in after]
+            return [] if is_end else [(following, next_state) for next_state in after]
         if flow == FlowControl.INDIRECT_BRANCH:
             return self._indirect(operation, state, entry)
         if flow == FlowControl.RETURN:
@@ -317,34 +317,34 @@ class Interpreter:
     def _narrow(self, after: State, condition: int) -> None:
         flags = after.flags
         self._note_change(after, condition)
-        if flags is None or flags.place is None or flags.only or not isinstance(flags.other, int):
+        if flags is None or flags.location is None or flags.only or not isinstance(flags.right, int):
             return
-        test, number = TESTS.get(condition), flags.other
+        test, number = TESTS.get(condition), flags.right
         if test is None:
             return
-        narrowed: Value = flags.one
-        if isinstance(flags.one, values.Choice):
-            kept = {case: facts for case, facts in flags.one.cases if test(case, number, flags.size)}
-            narrowed = values.choice(kept) if kept else flags.one
-        elif values.cases_of(flags.one) is None and not values.tells(flags.one) and not tag(number):
+        narrowed: Value = flags.left
+        if isinstance(flags.left, values.Choice):
+            cases = {case: facts for case, facts in flags.left.cases if test(case, number, flags.size)}
+            narrowed = values.choice(cases) if cases else flags.left
+        elif values.cases_of(flags.left) is None and not values.tells(flags.left) and not tag(number):
             limits: dict[int, int] = {CC.BE: number, CC.B: number - 1}
             limit = limits.get(condition, -1)
             if 0 <= limit < _RANGE:
                 narrowed = values.choice(dict.fromkeys(range(limit + 1), 0))
             elif condition == CC.E:
                 narrowed = number
-        if narrowed is not flags.one:
-            if flags.place < len(after.registers):
-                after.registers[flags.place] = narrowed
-            elif flags.place in after.stack:
-                after.stack[flags.place] = (after.stack[flags.place][0], narrowed)
+        if narrowed is not flags.left:
+            if flags.location < len(after.registers):
+                after.registers[flags.location] = narrowed
+            elif flags.location in after.stack:
+                after.stack[flags.location] = (after.stack[flags.location][0], narrowed)
 
     def _note_change(self, state: State, condition: int) -> None:
         """Note where *condition* shows that a variable has not got its first value any more: it never gets it again."""
         flags, test = state.flags, TESTS.get(condition)
-        if isinstance(flags, Compared) and flags.source and test and isinstance(flags.other, int):
+        if isinstance(flags, Compared) and flags.source and test and isinstance(flags.right, int):
             first = self._variables.first_value(*flags.source)
-            if first is not None and not test(first, flags.other, flags.size):
+            if first is not None and not test(first, flags.right, flags.size):
                 state.changed |= {flags.source}
 
     def _jump(self, target: int, state: State, entry: int) -> list[tuple[int, State]]:
@@ -362,7 +362,7 @@ class Interpreter:
         return []
 
     def _indirect(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
-        found: list[tuple[int, State]] = []
+        successors: list[tuple[int, State]] = []
         targets = self._targets(operation, state)
         if not targets:
             # a jump to an unknown place
@@ -371,11 +371,11 @@ class Interpreter:
         for target, facts in targets:
             after = state.copy(facts)
             if isinstance(target, int):
-                found += self._jump(target, after, entry)
+                successors += self._jump(target, after, entry)
             else:
                 for left in self._called([(target, facts)], after, 8):
                     self._returned(left)
-        return found
+        return successors
 
     def _returned(self, state: State) -> None:
         result = state.registers[RAX]
@@ -384,10 +384,10 @@ class Interpreter:
         if len(self._followed) == 1:
             self._objects.share(state.registers[self._results[1]])
             for register in self._results:
-                places = self._machine.variables_in(state.registers[register])
-                if places and self._world.writers.callers_write(self._entry, register):
-                    for place in places:
-                        self._variables.escape(place, state.facts)
+                variables = self._machine.variables_in(state.registers[register])
+                if variables and self._world.writers.callers_write(self._entry, register):
+                    for variable in variables:
+                        self._variables.escape(variable, state.facts)
         before, after, pointer = self._return, state.copy(), state.registers[self._pointer]
         if isinstance(pointer, int):
             # what a function has kept on the stack is gone
@@ -401,12 +401,12 @@ class Interpreter:
             return [] if destination is None else [(destination, 0)]
         if not operation.operands:  # to address 0, in broken code
             return []
-        place = operation.memory.fixed
-        if place is not None:
-            behind = self._program.behind(self._machine.module, place - self._machine.module.base)
+        fixed = operation.memory.fixed
+        if fixed is not None:
+            behind = self._program.behind(self._machine.module, fixed - self._machine.module.base)
             if isinstance(behind, str):
                 return [(behind, 0)]
-        is_checked = place is not None and place - self._machine.module.base in self._machine.module.elf.dispatchers
+        is_checked = fixed is not None and fixed - self._machine.module.base in self._machine.module.elf.dispatchers
         value = state.registers[RAX] if is_checked else self._machine.read(operation, 0, state)
         cases = values.cases_of(value) or {}
         addresses = [
@@ -442,8 +442,8 @@ class Interpreter:
         arguments = [state.registers[number] if number in read else None for number in self._argument_registers]
         pointer = state.registers[self._pointer]
         words = self._references.registers(target).words
-        places = range(pointer + stack, pointer + stack + 8 * words, 8) if isinstance(pointer, int) else ()
-        arguments += [loaded(state.stack, place, 8, self._machine.uneven) for place in places]
+        addresses = range(pointer + stack, pointer + stack + 8 * words, 8) if isinstance(pointer, int) else ()
+        arguments += [loaded(state.stack, address, 8, self._machine.uneven) for address in addresses]
         return [None if any(map(is_stack, values.cases_of(value) or ())) else value for value in arguments]
 
     def _not_followed(self, targets: Sequence[tuple[int | str, int]], state: State, stack: int) -> list[State]:

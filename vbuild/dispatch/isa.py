@@ -146,7 +146,7 @@ class Isa:
         One core decodes about 25 MB of code a second.
         """
         regions = tuple(regions_of(elf))
-        found: list[RegionIsa] = []
+        needing: list[RegionIsa] = []
         cpuid: list[int] = []
         invalid = 0
         pieces = ((region.address, region.data) for region in regions)
@@ -163,8 +163,8 @@ class Isa:
                 certain, doubtful = frozenset(), certain | doubtful
             if certain or doubtful:
                 is_encoded = not vector_encoded().isdisjoint(codes.certain)
-                found.append(RegionIsa(region, certain, doubtful - certain, is_encoded))
-        return cls(elf.code_size, tuple(found), tuple(cpuid), invalid)
+                needing.append(RegionIsa(region, certain, doubtful - certain, is_encoded))
+        return cls(elf.code_size, tuple(needing), tuple(cpuid), invalid)
 
     @property
     def features(self) -> frozenset[str]:

@@ -113,11 +113,11 @@ class Baseline:
 
     @cached_property
     def _by_name(self) -> dict[str, frozenset[str]]:
-        found: dict[str, frozenset[str]] = {}
+        features: dict[str, frozenset[str]] = {}
         for region in self._regions:
             for name in _names(region):
-                found[name] = found.get(name, frozenset()) | region.features
-        return found
+                features[name] = features.get(name, frozenset()) | region.features
+        return features
 
     @cached_property
     def _nameless(self) -> frozenset[bytes]:
@@ -181,7 +181,7 @@ class Dispatch:
             regions = [(piece, region) for region, _ in others for piece in module.pieces_in(region.region)]
             regions += ((piece, _isa_of(module, piece)) for piece in pieces)
             judged += _reached(module, self._reaches[level], regions, level, self._extras)
-        return tuple(sorted(judged, key=lambda one: one.isa.region.address))
+        return tuple(sorted(judged, key=lambda judged_region: judged_region.isa.region.address))
 
 
 def _is_allowed(path: str, region: RegionIsa, allow: Sequence[re.Pattern[str]]) -> bool:
@@ -196,14 +196,14 @@ def _reached(
     above = {piece.address for piece, _ in pieces}
     # XGETBV is part of a question, and needs an answer itself
     pieces += ((piece, _isa_of(module, piece)) for piece in reach.questions_in(module) if piece.address not in above)
-    found = reach.violations(piece for piece, _ in pieces)
+    violations = reach.violations(piece for piece, _ in pieces)
     for piece, region in pieces:
         # which bytes that are none are reached is known only with what is called
         is_exact = region.region.function and UNKNOWN not in region.features
         isa = region if is_exact else _isa_of(module, piece)
         if not (features := isa.above(level, extras=extras)):
             continue
-        if piece.address not in found:
+        if piece.address not in violations:
             if piece.address not in above:
                 continue
             if reach.is_tested(piece):
@@ -214,13 +214,13 @@ def _reached(
                 # nothing is chosen at run time here: what leads to it was not seen
                 yield Judged(isa, features, None, (str(piece),), doubt=Doubt.UNFOLLOWED)
             continue
-        violation = found[piece.address]
+        violation = violations[piece.address]
         missing = names_of(violation.missing)
         # that the system saves registers is worth a word where nothing else is missing
         names = missing & isa.features or missing
         uses = tuple(
             FeatureUse(name, instruction.ip, module.text(instruction))
-            for name, instruction in sorted(violation.first.items(), key=lambda one: (one[1].ip, one[0]))
+            for name, instruction in sorted(violation.first.items(), key=lambda item: (item[1].ip, item[0]))
             if name in names
         )
         yield Judged(isa, names, None, violation.way, uses, violation.doubt)

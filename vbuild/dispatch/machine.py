@@ -132,9 +132,9 @@ class Machine:
         # arguments on the stack
         pointer = state.registers[self.program.convention.pointer]
         if isinstance(pointer, int):
-            for place in range(pointer, pointer + 8 * words, 8):
-                if place in state.stack and isinstance(state.stack[place][1], values.Choice | int):
-                    self.lose(state.stack[place][1], state.facts, is_followed=is_followed, is_written=is_written)
+            for address in range(pointer, pointer + 8 * words, 8):
+                if address in state.stack and isinstance(state.stack[address][1], values.Choice | int):
+                    self.lose(state.stack[address][1], state.facts, is_followed=is_followed, is_written=is_written)
 
     def forget(self, state: State, result: Value, lost: Iterable[int] | None = None) -> None:
         for number in self.program.convention.lost if lost is None else lost:
@@ -160,9 +160,9 @@ class Machine:
         return address
 
     def location(self, memory: Memory, state: State) -> Value:
-        found = self.address(memory, state)
-        used = self.used_address(found)
-        if used is not found and memory.base is not None and memory.index is None:
+        address = self.address(memory, state)
+        used = self.used_address(address)
+        if used is not address and memory.base is not None and memory.index is None:
             # after this the register points at memory
             state.registers[memory.base] = values.total(used, -memory.displacement & MASK_64)
         return used
@@ -172,7 +172,7 @@ class Machine:
         """*address* where memory there is used: no program uses that at zero."""
         if not isinstance(address, values.Choice) or not is_address(address):
             return address
-        return values.choice({place: facts for place, facts in address.cases if place >= LOWEST_ADDRESS})
+        return values.choice({case: facts for case, facts in address.cases if case >= LOWEST_ADDRESS})
 
     def read(self, operation: Operation, index: int, state: State, size: int = 0) -> Value:
         """What an operand holds; of a number only the low *size* bytes, if that is given."""
@@ -203,8 +203,8 @@ class Machine:
             state.vectors[RegisterExt.full_register(register)] = (value,) * len(NO_LANES)  # type: ignore[arg-type]
             return
         number, size, below = GENERAL[register]
-        if state.flags and state.flags.place == number:
-            state.flags = replace(state.flags, place=None)
+        if state.flags and state.flags.location == number:
+            state.flags = replace(state.flags, location=None)
         if state.source and state.source[0] == number:
             state.source = None
         if size >= CLEARS_THE_REST:
@@ -226,14 +226,14 @@ class Machine:
             return None
         if len(cases) == 1:
             return self.load_from(next(iter(cases)), size, state)
-        found: dict[int, int] = {}
-        for place, facts in cases.items():
-            value = self.load_from(place, size, state)
+        facts_by_value: dict[int, int] = {}
+        for case, facts in cases.items():
+            value = self.load_from(case, size, state)
             if not isinstance(value, int):
                 self.lose(address, state.facts, is_written=False)
                 return values.lossy(address, value)
-            found[value] = found.get(value, EVERY) & facts
-        return values.choice(found)
+            facts_by_value[value] = facts_by_value.get(value, EVERY) & facts
+        return values.choice(facts_by_value)
 
     def load_from(self, address: int, size: int, state: State) -> Value:  # noqa: PLR0911  # one for each kind of place
         if is_stack(address):
@@ -243,16 +243,16 @@ class Machine:
         if not 0 < tag(address) <= len(self.program.modules):
             return None
         module = self.program.module(address)
-        place = address - module.base
-        behind = self.program.behind(module, place)
+        slot = address - module.base
+        behind = self.program.behind(module, slot)
         if isinstance(behind, int):
-            if module.is_constant(place) or tag(behind) >= tag(LEAVES) or self.variables.keeps_pointer(address):
+            if module.is_constant(slot) or tag(behind) >= tag(LEAVES) or self.variables.keeps_pointer(address):
                 return behind
             # it is written to as far as the code that has it goes
             self.lose(behind, state.facts)
             return None
         if size > _WORD:
-            for _, pointer in module.pointers_in(range(place, place + size)):
+            for _, pointer in module.pointers_in(range(slot, slot + size)):
                 self.use(module.base + pointer, state.facts)
             return None
         value = self.variables.load(address, size)
@@ -266,29 +266,29 @@ class Machine:
             self._store_on_stack(next(iter(cases)), size, value, state)
             return
         is_followed = cases is not None and not any(map(is_stack, cases))
-        is_held = is_followed and all(0 < tag(place) <= len(self.program.modules) for place in cases or ())
+        is_held = is_followed and all(0 < tag(case) <= len(self.program.modules) for case in cases or ())
         self.lose(value, state.facts, is_followed=is_followed, is_near=is_held)
-        for place in (cases or ()) if is_held else ():
+        for case in (cases or ()) if is_held else ():
             for target in self.variables_in(value):
-                self.variables.hold_pointer(place, target)
+                self.variables.hold_pointer(case, target)
         if cases is None:
             self.hand_out(value, state)
             self.variables.unfollowed |= values.tells(value)
         if self.is_handler and not is_followed:
             # code that handles errors may have any address that the rest has
             self.objects.share_seen()
-        for place, shown in (cases or {}).items():
-            if is_stack(place):
-                self._store_on_stack(place, size, None, state)
-            elif tag(place) == tag(HEAP):
+        for case, shown in (cases or {}).items():
+            if is_stack(case):
+                self._store_on_stack(case, size, None, state)
+            elif tag(case) == tag(HEAP):
                 self.hand_out(value, state)
-                self.variables.store(place, size, value, state.facts | shown)
-            elif 0 < tag(place) <= len(self.program.modules):
+                self.variables.store(case, size, value, state.facts | shown)
+            elif 0 < tag(case) <= len(self.program.modules):
                 if self.is_given_addresses:
                     self.hand_out(value, state)
-                self.variables.store(place, size, value, state.facts | shown)
+                self.variables.store(case, size, value, state.facts | shown)
                 if len(cases or ()) == 1:
-                    state.changed |= {(place, size)}
+                    state.changed |= {(case, size)}
 
     def copy(self, to: Value, source: Value, size: Value, state: State) -> bool:
         """Copy *size* bytes; False if it is not known where to, or how many."""
@@ -302,10 +302,10 @@ class Machine:
             at += length
         return True
 
-    def fill(self, place: Value, value: Value, size: Value, state: State) -> bool:
-        if not isinstance(size, int) or not 0 < size < _MOST_FILLED or values.cases_of(place) is None:
+    def fill(self, address: Value, value: Value, size: Value, state: State) -> bool:
+        if not isinstance(size, int) or not 0 < size < _MOST_FILLED or values.cases_of(address) is None:
             return False
-        self.store(self.used_address(place), size, 0 if value == 0 else None, state)
+        self.store(self.used_address(address), size, 0 if value == 0 else None, state)
         return True
 
     def hand_out(self, value: Value, state: State) -> None:
@@ -323,71 +323,71 @@ class Machine:
             if 0 < tag(start) <= len(self.program.modules):
                 self.variables.store_in_table(start, size, value, state.facts)
 
-    def _store_on_stack(self, place: int, size: int, value: Value, state: State) -> None:
-        if state.flags and state.flags.place is not None and place - 8 < state.flags.place < place + size:
-            state.flags = replace(state.flags, place=None)
-        if is_uneven(place, size):
-            self.uneven.add(place, size)
-        for other in overlapping(state.stack, place, size, self.uneven):
-            if other <= place - HANDED_OVER:
+    def _store_on_stack(self, address: int, size: int, value: Value, state: State) -> None:
+        if state.flags and state.flags.location is not None and address - 8 < state.flags.location < address + size:
+            state.flags = replace(state.flags, location=None)
+        if is_uneven(address, size):
+            self.uneven.add(address, size)
+        for other in overlapping(state.stack, address, size, self.uneven):
+            if other <= address - HANDED_OVER:
                 continue
-            kept, old = state.stack[other]
+            old_size, old = state.stack[other]
             del state.stack[other]
-            if (other, kept) == (place, size):
+            if (other, old_size) == (address, size):
                 continue
-            rest = remainders(other, kept, old, range(place, place + size))
+            rest = remainders(other, old_size, old, range(address, address + size))
             if rest is None:
                 self.lose(old, state.facts)
             else:
                 state.stack.update(rest)
                 self.uneven.update(rest)
-        state.stack[place] = (size, value)
+        state.stack[address] = (size, value)
 
     def spoil(self, start: int, state: State) -> None:
         """Forget the stack from *start* on: code that is not followed has a pointer there."""
         # what the caller handed over on the stack is not part of what a function keeps there
         length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
-        for place, (size, value) in state.stack.places_from(start).items():
+        for address, (size, value) in state.stack.cells_from(start).items():
             self.variables.unfollowed |= values.tells(value)
-            if place >= start + length:
+            if address >= start + length:
                 # in a long structure
                 self.objects.share(value)
             elif value is not None:
                 self.lose(value, state.facts)
-                state.stack[place] = (size, None)
+                state.stack[address] = (size, None)
         if start not in state.stack:
             state.stack[start] = (length, None)
         self.uneven.add(start, length)
 
-    def joined(self, one: State, other: State, address: int, *, visits: int) -> State:
-        one_facts, other_facts = one.facts, other.facts
+    def joined(self, left: State, right: State, address: int, *, visits: int) -> State:
+        left_facts, right_facts = left.facts, right.facts
 
         def joined(first: Value, second: Value) -> Value:
             if first is second or first == second:
                 return first
-            return self._met((first, one_facts), (second, other_facts), address, visits)
+            return self._met((first, left_facts), (second, right_facts), address, visits)
 
         vectors: dict[int, Lanes] = {}
-        registers = one.registers.copy()
-        for number, (first, second) in enumerate(zip(one.registers, other.registers, strict=True)):
+        registers = left.registers.copy()
+        for number, (first, second) in enumerate(zip(left.registers, right.registers, strict=True)):
             if first is not second and first != second:
                 is_pointer = is_address(first) or is_address(second)
                 registers[number] = None if is_pointer and self.is_dead(address, number) else joined(first, second)
-        for number in one.vectors.keys() ^ other.vectors.keys():
-            for state in (one, other):
+        for number in left.vectors.keys() ^ right.vectors.keys():
+            for state in (left, right):
                 for lane in state.vectors.get(number, ()):
                     self.lose(lane, state.facts, address)
-        for number in one.vectors.keys() & other.vectors.keys():
-            here, there = one.vectors[number], other.vectors[number]
+        for number in left.vectors.keys() & right.vectors.keys():
+            here, there = left.vectors[number], right.vectors[number]
             vectors[number] = here if here == there else tuple(map(joined, here, there))
         return State(
             registers,
             vectors,
-            one.stack if one.stack.parts == other.stack.parts else self._joined_stacks(one, other, joined, address),
-            one.flags if one.flags == other.flags else None,
-            one_facts & other_facts,
-            one.source if one.source == other.source else None,
-            one.changed & other.changed,
+            left.stack if left.stack.parts == right.stack.parts else self._joined_stacks(left, right, joined, address),
+            left.flags if left.flags == right.flags else None,
+            left_facts & right_facts,
+            left.source if left.source == right.source else None,
+            left.changed & right.changed,
         )
 
     def is_dead(self, address: int, register: int) -> bool:
@@ -395,53 +395,53 @@ class Machine:
         # one byte of it is none: the low one may be read by a call, as the number of vectors
         return self.references.is_unread(address, register, 1)
 
-    def _joined_stacks(self, one: State, other: State, joined: Callable[[Value, Value], Value], address: int) -> Stack:
-        first, second = one.stack, other.stack
+    def _joined_stacks(self, left: State, right: State, joined: Callable[[Value, Value], Value], address: int) -> Stack:
+        first, second = left.stack, right.stack
         differing = first.differing(second)
-        if any(place in second and first[place][0] != second[place][0] for place in differing):
+        if any(at in second and first[at][0] != second[at][0] for at in differing):
             self.uneven.update(split_like(first, second))
             self.uneven.update(split_like(second, first))
             differing = first.differing(second)
         changed: dict[int, tuple[int, Value]] = {}
-        for place in differing:
-            here, there = first[place], second.get(place)
+        for at in differing:
+            here, there = first[at], second.get(at)
             if there is None:
-                new = self._joined_place(place, one, other, address)
+                new = self._joined_cell(at, left, right, address)
             elif here[0] == there[0]:
                 new = here[0], joined(here[1], there[1])
             else:
-                self.lose(here[1], one.facts, address)
-                self.lose(there[1], other.facts, address)
+                self.lose(here[1], left.facts, address)
+                self.lose(there[1], right.facts, address)
                 new = max(here[0], there[0]), None
             if new != here:
-                changed[place] = new
-        for place in second.differing(first):
-            if place not in first:
-                changed[place] = self._joined_place(place, other, one, address)
+                changed[at] = new
+        for at in second.differing(first):
+            if at not in first:
+                changed[at] = self._joined_cell(at, right, left, address)
         if not changed:
             return first
         joined_stack = first.copy()
         joined_stack.update(changed)
         return joined_stack
 
-    def _met(self, one: tuple[Value, int], other: tuple[Value, int], address: int, visits: int) -> Value:
-        found = values.join(*one, *other)
+    def _met(self, left: tuple[Value, int], right: tuple[Value, int], address: int, visits: int) -> Value:
+        met = values.join(*left, *right)
         # what only counts is not followed round and round; bits only come to tell less
-        is_growing = found != one[0] and not (isinstance(found, values.Word) and values.tells(found))
-        if is_growing and visits > (_VISITS if values.tells(found) or is_address(one[0]) else _FEW_VISITS):
-            found = None
-        if found is None or isinstance(found, values.Word):
-            for value, known in (one, other):
+        is_growing = met != left[0] and not (isinstance(met, values.Word) and values.tells(met))
+        if is_growing and visits > (_VISITS if values.tells(met) or is_address(left[0]) else _FEW_VISITS):
+            met = None
+        if met is None or isinstance(met, values.Word):
+            for value, known in (left, right):
                 self.lose(value, known, address)
-        return found
+        return met
 
-    def _joined_place(self, place: int, one: State, other: State, address: int) -> tuple[int, Value]:
-        """What is at a *place* on the stack where two paths meet, *one* that has written there and another."""
-        known = one.stack[place]
+    def _joined_cell(self, stack_address: int, writer: State, other: State, address: int) -> tuple[int, Value]:
+        """What is at *stack_address* where two paths meet, *writer* that has written there and another."""
+        known = writer.stack[stack_address]
         # nothing has written there on the other path, so nothing may read it afterwards
         if known[1] is None or not any(
-            at >= place - HANDED_OVER for at in overlapping(other.stack, place, known[0], self.uneven)
+            at >= stack_address - HANDED_OVER for at in overlapping(other.stack, stack_address, known[0], self.uneven)
         ):
             return known
-        self.lose(known[1], one.facts, address)
+        self.lose(known[1], writer.facts, address)
         return known[0], None

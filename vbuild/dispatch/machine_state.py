@@ -53,8 +53,8 @@ Lanes = tuple[Value, ...]
 NO_LANES: Lanes = (None,) * 8
 
 
-_Kept = tuple[int, Value]
-_NO_PART: dict[int, _Kept] = {}
+_Cell = tuple[int, Value]
+_NO_PART: dict[int, _Cell] = {}
 
 
 class Stack:
@@ -62,7 +62,7 @@ class Stack:
 
     __slots__ = ("_own", "parts")
 
-    def __init__(self, parts: dict[int, dict[int, _Kept]]) -> None:
+    def __init__(self, parts: dict[int, dict[int, _Cell]]) -> None:
         self.parts = parts
         self._own = set[int]()
 
@@ -70,50 +70,50 @@ class Stack:
         self._own.clear()
         return Stack(self.parts.copy())
 
-    def places_from(self, start: int) -> dict[int, _Kept]:
-        parts = (part for number, part in self.parts.items() if number >= start >> _SHARED_PART)
-        return {place: kept for part in parts for place, kept in part.items() if place >= start}
+    def cells_from(self, lowest: int) -> dict[int, _Cell]:
+        parts = (part for number, part in self.parts.items() if number >= lowest >> _SHARED_PART)
+        return {address: cell for part in parts for address, cell in part.items() if address >= lowest}
 
     def cut(self, pointer: int) -> None:
-        for place in [place for part in self.parts.values() for place in part if place < pointer]:
-            del self[place]
+        for address in [address for part in self.parts.values() for address in part if address < pointer]:
+            del self[address]
 
     def differing(self, other: "Stack") -> list[int]:
         """The places here at which *other* has something else, or nothing."""
         differing = list[int]()
         for number, part in self.parts.items():
             if (theirs := other.parts.get(number, _NO_PART)) is not part:
-                differing += [place for place, here in part.items() if theirs.get(place) is not here]
+                differing += [address for address, here in part.items() if theirs.get(address) is not here]
         return differing
 
-    def get(self, place: int) -> _Kept | None:
-        return self.parts.get(place >> _SHARED_PART, _NO_PART).get(place)
+    def get(self, address: int) -> _Cell | None:
+        return self.parts.get(address >> _SHARED_PART, _NO_PART).get(address)
 
-    def __contains__(self, place: int) -> bool:
-        return place in self.parts.get(place >> _SHARED_PART, _NO_PART)
+    def __contains__(self, address: int) -> bool:
+        return address in self.parts.get(address >> _SHARED_PART, _NO_PART)
 
-    def __getitem__(self, place: int) -> _Kept:
-        return self.parts[place >> _SHARED_PART][place]
+    def __getitem__(self, address: int) -> _Cell:
+        return self.parts[address >> _SHARED_PART][address]
 
-    def __setitem__(self, place: int, kept: _Kept) -> None:
-        self._written(place)[place] = kept
+    def __setitem__(self, address: int, cell: _Cell) -> None:
+        self._written(address)[address] = cell
 
-    def __delitem__(self, place: int) -> None:
-        part = self._written(place)
-        del part[place]
+    def __delitem__(self, address: int) -> None:
+        part = self._written(address)
+        del part[address]
         if not part:
-            del self.parts[place >> _SHARED_PART]
+            del self.parts[address >> _SHARED_PART]
 
-    def _written(self, place: int) -> dict[int, _Kept]:
-        number = place >> _SHARED_PART
+    def _written(self, address: int) -> dict[int, _Cell]:
+        number = address >> _SHARED_PART
         if number not in self._own or number not in self.parts:
             self._own.add(number)
             self.parts[number] = self.parts.get(number, _NO_PART).copy()
         return self.parts[number]
 
-    def update(self, places: dict[int, _Kept]) -> None:
-        for place, kept in places.items():
-            self[place] = kept
+    def update(self, cells: dict[int, _Cell]) -> None:
+        for address, cell in cells.items():
+            self[address] = cell
 
 
 class State(Struct):
@@ -143,13 +143,13 @@ class State(Struct):
 class Compared(Struct, frozen=True):
     """The flags after a comparison of two values of *size* bytes; *only* these conditions are known if given.
 
-    *place* says which register, by number, or place on the stack had the first value, *source* which variable.
+    *location* says which register, by number, or place on the stack had the first value, *source* which variable.
     """
 
-    one: Value
-    other: Value
+    left: Value
+    right: Value
     size: int
-    place: int | None = None
+    location: int | None = None
     only: frozenset[int] | None = None
     source: tuple[int, int] | None = None
 
@@ -164,7 +164,7 @@ class Chained(Struct, frozen=True):
     condition: int
     then: Compared
     elsewhere: frozenset[int]
-    place: None = None
+    location: None = None
 
     def shown_by(self, condition: int) -> int:
         compared = shown_by(self.before, self.condition) | shown_by(self.then, condition)
@@ -278,48 +278,48 @@ def shown_by(flags: Compared | Chained | None, condition: int) -> int:
         return flags.shown_by(condition)
     if flags is None or (flags.only and condition not in flags.only) or condition not in TESTS:
         return 0
-    return _shown(flags.one, flags.other, flags.size, condition)
+    return _shown(flags.left, flags.right, flags.size, condition)
 
 
 @lru_cache(maxsize=1 << 16)
-def _shown(one: Value, other: Value, size: int, condition: int) -> int:
-    first, second = values.cases_of(one), values.cases_of(other)
+def _shown(left: Value, right: Value, size: int, condition: int) -> int:
+    first, second = values.cases_of(left), values.cases_of(right)
     if first is not None and second is not None and len(first) * len(second) <= _MOST_PAIRS:
-        found = EVERY
+        shown = EVERY
         for a, a_facts in first.items():
             for b, b_facts in second.items():
                 if TESTS[condition](a, b, size):
-                    found &= a_facts | b_facts
-        return found
-    if isinstance(one, int):
-        one, other, condition = other, one, _SWAPPED.get(condition, CC.NONE)
-    if not isinstance(other, int) or tag(other):
+                    shown &= a_facts | b_facts
+        return shown
+    if isinstance(left, int):
+        left, right, condition = right, left, _SWAPPED.get(condition, CC.NONE)
+    if not isinstance(right, int) or tag(right):
         return 0
-    return _shown_by_number(one, other, size, condition)
+    return _shown_by_number(left, right, size, condition)
 
 
-def _shown_by_number(one: Value, number: int, size: int, condition: int) -> int:  # noqa: PLR0911  # one a condition
-    sign = values.bits_of(one)[8 * size - 1]
+def _shown_by_number(value: Value, number: int, size: int, condition: int) -> int:  # noqa: PLR0911  # one a condition
+    sign = values.bits_of(value)[8 * size - 1]
     is_unsigned = sign[0] == EVERY
     if condition == CC.E:
-        return values.shown_equal(one, number)
+        return values.shown_equal(value, number)
     if condition == CC.NE:
-        return values.shown_different(one, number)
+        return values.shown_different(value, number)
     if number == 0 and condition in {CC.L, CC.S}:
         return sign[0]
     if number == 0 and condition in {CC.GE, CC.NS}:
         return sign[1]
     if number == 0 and condition == CC.G:
-        return sign[1] | values.shown_nonzero(values.truncated(one, size))
+        return sign[1] | values.shown_nonzero(values.truncated(value, size))
     if is_unsigned and number >> (8 * size - 1) == 0:
         signless: dict[int, int] = {CC.G: CC.A, CC.GE: CC.AE, CC.L: CC.B, CC.LE: CC.BE}
         condition = signless.get(condition, condition)
     if condition in {CC.A, CC.AE}:
         number -= condition == CC.AE
-        return values.shown_above(one, number) if number >= 0 else 0
+        return values.shown_above(value, number) if number >= 0 else 0
     if condition in {CC.B, CC.BE}:
         number -= condition == CC.B
-        return values.shown_up_to(one, number) if number >= 0 else EVERY
+        return values.shown_up_to(value, number) if number >= 0 else EVERY
     return 0
 
 
@@ -346,9 +346,9 @@ def general(register: int) -> int | None:
     return GENERAL[register][0] if register in GENERAL else None
 
 
-def is_uneven(place: int, size: int) -> bool:
-    """Whether *size* bytes at *place* are of the kind that is rare on stacks: long, or not at a multiple of four."""
-    return size > _WORD or place & 3 != 0
+def is_uneven(address: int, size: int) -> bool:
+    """Whether *size* bytes at *address* are of the kind that is rare on stacks: long, or not at a multiple of four."""
+    return size > _WORD or address & 3 != 0
 
 
 class Uneven:
@@ -357,14 +357,14 @@ class Uneven:
     def __init__(self) -> None:
         self._parts: dict[int, set[int]] = {}
 
-    def add(self, place: int, size: int = _WORD) -> None:
-        for part in range(place >> _PART, (place + size - 1 >> _PART) + 1):
-            self._parts.setdefault(part, set()).add(place)
+    def add(self, address: int, size: int = _WORD) -> None:
+        for part in range(address >> _PART, (address + size - 1 >> _PART) + 1):
+            self._parts.setdefault(part, set()).add(address)
 
-    def update(self, places: Iterable[int]) -> None:
-        """Add *places* with a word each at most."""
-        for place in places:
-            self.add(place)
+    def update(self, addresses: Iterable[int]) -> None:
+        """Add *addresses* with a word each at most."""
+        for address in addresses:
+            self.add(address)
 
     def near(self, start: int, stop: int) -> Iterable[int]:
         """The places that may reach into the bytes from *start* to *stop*, and others."""
@@ -384,7 +384,7 @@ def overlapping(stack: Stack, address: int, size: int, uneven: Uneven) -> list[i
         if at in part and at + part[at][0] > address:
             near.append(at)
     for at in uneven.near(address, stop):
-        if at < stop and (kept := stack.get(at)) and at + kept[0] > address and at not in near:
+        if at < stop and (cell := stack.get(at)) and at + cell[0] > address and at not in near:
             near.append(at)
     return near
 
@@ -394,21 +394,21 @@ def loaded(stack: Stack, address: int, size: int, uneven: Uneven) -> Value:
     if (exact := stack.get(address)) and exact[0] == size:
         return exact[1]
     near = overlapping(stack, address, size, uneven)
-    for place in near:
-        kept, value = stack[place]
-        if place <= address and address + size <= place + kept:
-            if kept > _WORD:
+    for start in near:
+        length, value = stack[start]
+        if start <= address and address + size <= start + length:
+            if length > _WORD:
                 return 0 if value == 0 else values.lossy(value)
-            return values.truncated(values.shifted(value, 8 * (address - place), "shr", 8), min(size, 8))
+            return values.truncated(values.shifted(value, 8 * (address - start), "shr", 8), min(size, 8))
     near.sort()
     parts = [(at, *stack[at]) for at in near]
-    ends = [address, *(at + kept for at, kept, _ in parts)]
+    ends = [address, *(at + length for at, length, _ in parts)]
     if size <= _WORD and [*near, address + size] == ends:
-        found: Value = 0
-        for place, kept, value in parts:
-            shifted = values.shifted(values.truncated(value, kept), 8 * (place - address), "shl", 8)
-            found = values.bitwise(found, shifted, "or")
-        return found
+        joined: Value = 0
+        for start, length, value in parts:
+            shifted = values.shifted(values.truncated(value, length), 8 * (start - address), "shl", 8)
+            joined = values.bitwise(joined, shifted, "or")
+        return joined
     return values.lossy(*(value for _, _, value in parts))
 
 
@@ -429,13 +429,13 @@ def remainders(start: int, size: int, value: Value, without: range) -> dict[int,
 
 def split_like(stack: Stack, other: Stack) -> Iterator[int]:
     """Split what stands on the *stack* in one piece where the *other* one has several; where the pieces are then."""
-    for place in stack.differing(other):
-        size, value = stack[place]
-        if place in other and other[place][0] < size and size > _HALF:
-            length = other[place][0]
-            rest = remainders(place, size, value, range(place, place + length))
+    for address in stack.differing(other):
+        size, value = stack[address]
+        if address in other and other[address][0] < size and size > _HALF:
+            length = other[address][0]
+            rest = remainders(address, size, value, range(address, address + length))
             if rest is not None:
                 part = 0 if value == 0 else values.truncated(value, length)
                 stack.update(rest)
-                stack[place] = (length, part)
+                stack[address] = (length, part)
                 yield from rest

@@ -3,6 +3,7 @@
     an address   the file's number, counted from one, in the bits above 64; below, the address in the file
     a piece      a function; outside any known function, what lies between two places that something calls or points at
     a table      an object in data; without symbols, what lies between two places that something points at
+    a slot       eight bytes of data that the loader fills with an address
 
 References are first looked for as bytes that would be one, which is fast, and then by decoding the piece they are in.
 """
@@ -64,8 +65,8 @@ ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10
 
 def displacement_of(instruction: Instruction) -> int:
     """The distance of *instruction*'s operand in memory from its base register, in bytes."""
-    found = instruction.memory_displacement
-    return int(found - (found >> 63 << 64))
+    displacement = instruction.memory_displacement
+    return int(displacement - (displacement >> 63 << 64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Module:
         self.base = (number + 1) << 64
         self.pointers = dict(elf.pointers)
         self.imports = dict(elf.import_places)
-        self._slots, self._starts_and_ends = elf.slots, elf.starts
+        self._got, self._starts_and_ends = elf.slots, elf.starts
         self._tables: dict[int, range] = {}
         # whether code that is not in the program can call what it exports
         self.is_open = True
@@ -128,7 +129,7 @@ class Module:
             if instruction.is_ip_rel_memory_operand and instruction.mnemonic == Mnemonic.JMP
         ]
 
-    def place_of_stub(self, address: int) -> int | None:
+    def slot_of_stub(self, address: int) -> int | None:
         if not self._is_stub(address):
             return None
         index = bisect_left(self._jumps, (address, 0))
@@ -141,14 +142,14 @@ class Module:
     @cached_property
     def stubs_of(self) -> dict[int, list[range]]:
         """The stubs that jump through each place, from the end of the one before to the jump."""
-        found: dict[int, list[range]] = {}
+        stubs: dict[int, list[range]] = {}
         for code in self._stubs:
             last = code.address
-            for ip, place in self._jumps:
+            for ip, slot in self._jumps:
                 if code.address <= ip < code.end:
-                    found.setdefault(place, []).append(range(last, ip + 1))
+                    stubs.setdefault(slot, []).append(range(last, ip + 1))
                     last = ip + 1
-        return found
+        return stubs
 
     @cached_property
     def references(self) -> list[int]:
@@ -166,13 +167,13 @@ class Module:
         low = min((code.address for code in every), default=0)
         low = min(low, self.elf.image_base or low)
         high = max([code.end for code in every] + [addresses.stop for addresses in self.elf.writable], default=0)
-        found: list[int] = []
+        references: list[int] = []
         called: set[int] = set()
         for code in self.elf.code:
             # the end of what is walked through may be that of all data
-            found += _references(code, low, high + 1, called)
-        found.sort()
-        return found, called
+            references += _references(code, low, high + 1, called)
+        references.sort()
+        return references, called
 
     @cached_property
     def pieces(self) -> list[Piece]:
@@ -213,13 +214,13 @@ class Module:
     @cached_property
     def _of_compiler(self) -> frozenset[int]:
         """The pieces that use the functions of transactional memory, which crtbegin.o looks for."""
-        places = {place for place, name in self.imports.items() if name.startswith("_ITM_")}
-        sites = (site for place in places for site in self.sites(place, place + 1))
+        slots = {slot for slot, name in self.imports.items() if name.startswith("_ITM_")}
+        sites = (site for slot in slots for site in self.sites(slot, slot + 1))
         pieces = (piece for site in sites if (piece := self.piece(self.base + site)))
         return frozenset(
             piece.address
             for piece in pieces
-            if any(reference.target - self.base in places for reference in self.shape(piece).outward)
+            if any(reference.target - self.base in slots for reference in self.shape(piece).outward)
         )
 
     @cached_property
@@ -249,11 +250,11 @@ class Module:
 
     @cached_property
     def _handled(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
+        functions: dict[int, list[int]] = {}
         for function, handlers in self.elf.handlers.items():
             for handler in handlers:
-                found.setdefault(handler, []).append(function)
-        return found
+                functions.setdefault(handler, []).append(function)
+        return functions
 
     def handled_by(self, addresses: range) -> Iterator[Piece]:
         """The pieces whose errors the code at *addresses* of this file handles."""
@@ -297,15 +298,15 @@ class Module:
 
     def instruction(self, address: int) -> Instruction | None:
         if address not in self._decoded:
-            place = address - self.base
+            start = address - self.base
             self._decoded[address] = None
-            if not self.is_code(place):  # it may be negative, too
+            if not self.is_code(start):  # it may be negative, too
                 return None
-            data = self.bytes_at(place, _AHEAD)
+            data = self.bytes_at(start, _AHEAD)
             # what follows is likely to be asked for, too
-            for found in takewhile(self._is_valid, Decoder(_BITS, data, ip=place)):
-                self._decoded[self.base + found.ip] = found
-                if found.flow_control in ENDS:
+            for instruction in takewhile(self._is_valid, Decoder(_BITS, data, ip=start)):
+                self._decoded[self.base + instruction.ip] = instruction
+                if instruction.flow_control in ENDS:
                     break
         return self._decoded[address]
 
@@ -318,10 +319,10 @@ class Module:
             if len(self._relative) >= _MOST_SHAPES:
                 self._relative.clear()
             self._relative[piece.address] = list(self._relative_in(piece))
-        found = self._relative[piece.address]
+        instructions = self._relative[piece.address]
         # bytes in the middle of an instruction may be one, too
-        index = bisect_right(found, site, key=_start_of) - 1
-        return found[index] if index >= 0 and site < found[index].next_ip else None
+        index = bisect_right(instructions, site, key=_start_of) - 1
+        return instructions[index] if index >= 0 and site < instructions[index].next_ip else None
 
     def _relative_in(self, piece: Piece) -> Iterator[Instruction]:
         """The instructions of *piece* with a displacement to an address, also those behind bytes that are none."""
@@ -368,9 +369,9 @@ class Module:
     def _is_endless(self, call: Instruction) -> bool:
         """Whether *call* does not come back: its target from outside never does, or has no end."""
         target = call.near_branch_target
-        place = self.place_of_stub(target) if target else call.ip_rel_memory_address
-        if place:
-            return self.imports.get(place) in ENDLESS
+        slot = self.slot_of_stub(target) if target else call.ip_rel_memory_address
+        if slot:
+            return self.imports.get(slot) in ENDLESS
         return target != 0 and self.has_no_end(self.base + target)
 
     def has_no_end(self, address: int) -> bool:
@@ -480,7 +481,7 @@ class Module:
                 self.base + function.address
                 for function in self.elf.functions
                 if not self.is_referred(function.address, function.end)
-                and not self.places_of(function.address, function.end)
+                and not self.slots_to(function.address, function.end)
             }
         return frozenset(entries)
 
@@ -500,7 +501,7 @@ class Module:
 
     def bytes_at(self, address: int, size: int) -> bytes:
         """Up to *size* bytes of code or constants at *address* of this file; none where nothing is kept."""
-        for starts, sections in self._kept:
+        for starts, sections in self._section_starts:
             index = bisect_right(starts, address) - 1
             if index >= 0:
                 start = address - starts[index]
@@ -510,7 +511,7 @@ class Module:
         return b""
 
     @cached_property
-    def _kept(self) -> list[tuple[list[int], Sequence[CodeSection]]]:
+    def _section_starts(self) -> list[tuple[list[int], Sequence[CodeSection]]]:
         return [([part.address for part in parts], parts) for parts in (self.elf.code, self.elf.constants)]
 
     def is_constant(self, address: int) -> bool:
@@ -521,9 +522,9 @@ class Module:
         """Whether the loader calls what stands at *address* when it loads or unloads the file."""
         return any(address in addresses for addresses in self._starts_and_ends)
 
-    def is_slot(self, address: int) -> bool:
+    def is_in_got(self, address: int) -> bool:
         """Whether the loader fills *address* for code alone: it is in the global offset table."""
-        return any(address in addresses for addresses in self._slots)
+        return any(address in addresses for addresses in self._got)
 
     def is_variable(self, address: int) -> bool:
         return any(address in addresses for addresses in self.elf.writable)
@@ -574,31 +575,31 @@ class Module:
         return frozenset(self._pointed)
 
     @cached_property
-    def _places(self) -> list[tuple[int, int]]:
-        return sorted((target, place) for place, target in self.pointers.items())
+    def _slots_by_target(self) -> list[tuple[int, int]]:
+        return sorted((target, slot) for slot, target in self.pointers.items())
 
-    def places_of(self, start: int, stop: int) -> list[int]:
-        low = bisect_left(self._places, (start, 0))
-        return [place for _, place in self._places[low : bisect_left(self._places, (stop, 0), low)]]
+    def slots_to(self, start: int, stop: int) -> list[int]:
+        low = bisect_left(self._slots_by_target, (start, 0))
+        return [slot for _, slot in self._slots_by_target[low : bisect_left(self._slots_by_target, (stop, 0), low)]]
 
     @cached_property
-    def _pointer_places(self) -> list[int]:
+    def _pointer_slots(self) -> list[int]:
         return sorted(self.pointers)
 
     @cached_property
-    def _filled_places(self) -> list[int]:
+    def _filled_slots(self) -> list[int]:
         return sorted({*self.pointers, *self.imports})
 
-    def places_in(self, table: range) -> list[int]:
-        """The places in *table* that the loader fills."""
-        low = bisect_left(self._filled_places, table.start)
-        return self._filled_places[low : bisect_left(self._filled_places, table.stop, low)]
+    def slots_in(self, table: range) -> list[int]:
+        """The slots in *table*."""
+        low = bisect_left(self._filled_slots, table.start)
+        return self._filled_slots[low : bisect_left(self._filled_slots, table.stop, low)]
 
     def pointers_in(self, table: range) -> list[tuple[int, int]]:
-        """The places in *table* that hold an address of this file, and that address."""
-        low = bisect_left(self._pointer_places, table.start)
-        high = bisect_left(self._pointer_places, table.stop, low)
-        return [(place, self.pointers[place]) for place in self._pointer_places[low:high]]
+        """The slots in *table* that hold an address of this file, and that address."""
+        low = bisect_left(self._pointer_slots, table.start)
+        high = bisect_left(self._pointer_slots, table.stop, low)
+        return [(slot, self.pointers[slot]) for slot in self._pointer_slots[low:high]]
 
 
 def _cuts(instructions: Iterable[Instruction], known: set[int]) -> set[int]:
@@ -642,10 +643,10 @@ def _references(code: CodeSection, low: int, high: int, called: set[int]) -> lis
     references = []
     data, address, unpack = code.data, code.address, _DISPLACEMENT.unpack_from
     for match in pattern.finditer(data):
-        place = match.end()
-        target = address + place + 4 + unpack(data, place)[0]
+        end = match.end()
+        target = address + end + 4 + unpack(data, end)[0]
         if low <= target < high:
-            references.append(target << 40 | (address + place))
-            if data[place - 1] == _CALL or (place > 1 and data[place - 2] == _LEA):
+            references.append(target << 40 | (address + end))
+            if data[end - 1] == _CALL or (end > 1 and data[end - 2] == _LEA):
                 called.add(target)
     return references

@@ -50,14 +50,14 @@ class Program:
     def _importers(self) -> dict[str, list[tuple[Module, int]]]:
         importers: dict[str, list[tuple[Module, int]]] = {}
         for module in self.modules:
-            for place, name in module.imports.items():
-                importers.setdefault(name, []).append((module, place))
+            for slot, name in module.imports.items():
+                importers.setdefault(name, []).append((module, slot))
         return importers
 
     def importers(self, module: Module, addresses: range) -> list[tuple[Module, int]]:
         """Where the loader puts what other files use of *addresses* of *module*, with these files."""
-        places = (place for name in module.exported_names(addresses) for place in self._importers.get(name, ()))
-        return [(other, place) for other, place in places if other is not module]
+        slots = (importing for name in module.exported_names(addresses) for importing in self._importers.get(name, ()))
+        return [(other, slot) for other, slot in slots if other is not module]
 
     def module(self, address: int) -> Module:
         return self.modules[(address >> 64) - 1]
@@ -67,11 +67,11 @@ class Program:
         resolved = self._exports.get(name)
         return resolved if resolved is not None and resolved >= 0 else None
 
-    def behind(self, module: Module, place: int) -> int | str | None:
-        """What the loader puts in *place*: an address, the name of an import from outside, or None for nothing."""
-        if place in module.pointers:
-            return module.base + module.pointers[place]
-        if name := module.imports.get(place):
+    def behind(self, module: Module, slot: int) -> int | str | None:
+        """What the loader puts in *slot*: an address, the name of an import from outside, or None for nothing."""
+        if slot in module.pointers:
+            return module.base + module.pointers[slot]
+        if name := module.imports.get(slot):
             return _LIBGCC.get(name) or self.resolved(name) or name
         return None
 
@@ -88,8 +88,8 @@ class Program:
 
     def destination(self, address: int) -> int | str | None:
         module = self.module(address)
-        place = module.place_of_stub(address - module.base)
-        return address if place is None else self.behind(module, place)
+        slot = module.slot_of_stub(address - module.base)
+        return address if slot is None else self.behind(module, slot)
 
 
 def _ordered(module: Module, piece: Piece) -> tuple[dict[int, int], frozenset[int]]:

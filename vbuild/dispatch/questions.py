@@ -51,21 +51,21 @@ class Questions:
     def _asking(self) -> Iterator[Piece]:
         for module in self.program.modules:
             for code in module.elf.code:
-                places = (module.base + code.address + match.start() for match in _QUESTION.finditer(code.data))
-                found = {piece.address: piece for piece in map(module.piece, places) if piece}
+                addresses = (module.base + code.address + match.start() for match in _QUESTION.finditer(code.data))
+                pieces = {piece.address: piece for piece in map(module.piece, addresses) if piece}
                 # the same bytes stand in other instructions, too
                 yield from (
                     piece
-                    for piece in found.values()
+                    for piece in pieces.values()
                     if any(instruction.mnemonic in _ASKS for instruction in module.instructions(piece))
                 )
-            for place, name in module.imports.items():
+            for slot, name in module.imports.items():
                 if name in _MODEL_WORDS or name == "__x86_get_cpuid_feature_leaf":
-                    yield from self.users(module, range(place, place + 8))
+                    yield from self.users(module, range(slot, slot + 8))
                 elif name in ASKERS:
-                    yield from self.users_of_place(module, place)
+                    yield from self.users_of_slot(module, slot)
                 elif name in CATCHERS:
-                    users = self.users_of_place(module, place)
+                    users = self.users_of_slot(module, slot)
                     yield from (user for user in users if _MOV_EDI_SIGILL in _code(module, user))
         for start in {address for address in self.models if address - 1 not in self.models}:
             module = self.program.module(start)
@@ -100,35 +100,35 @@ class Questions:
         """What *piece* points at outside itself: addresses of the program, stubs and imports resolved."""
         if piece.address not in self._outward:
             module = self.program.module(piece.address)
-            found = set()
+            targets = set()
             for target, _, _, is_comparing in module.shape(piece).outward:
                 if is_comparing and target - module.base in module.pointers:
                     # an address that is only compared
                     continue
                 destination = self.program.destination(target)
                 if isinstance(destination, int) and destination < LEAVES:
-                    found.add(destination)
+                    targets.add(destination)
                     behind = self.program.behind(module, target - module.base)
                     if isinstance(behind, int) and behind < LEAVES:
-                        found.add(behind)
-            self._outward[piece.address] = frozenset(found)
+                        targets.add(behind)
+            self._outward[piece.address] = frozenset(targets)
         return self._outward[piece.address]
 
     def users(self, module: Module, addresses: range) -> Iterator[Piece]:
         sites = module.sites(addresses.start - 4, addresses.stop)
-        for place in module.places_of(addresses.start, addresses.stop):
-            if (stubs := module.stubs_of.get(place)) or not module.object_at(place):
+        for slot in module.slots_to(addresses.start, addresses.stop):
+            if (stubs := module.stubs_of.get(slot)) or not module.object_at(slot):
                 for stub in stubs or ():
                     sites += module.sites(stub.start, stub.stop)
-                sites += module.sites(place, place + 1)
+                sites += module.sites(slot, slot + 1)
         yield from self._pieces_at(module, sites)
         yield from module.handled_by(addresses)
-        for other, place in self.program.importers(module, addresses):
-            yield from self.users_of_place(other, place)
+        for other, slot in self.program.importers(module, addresses):
+            yield from self.users_of_slot(other, slot)
 
-    def users_of_place(self, module: Module, place: int) -> Iterator[Piece]:
-        sites = module.sites(place, place + 1)
-        for stub in module.stubs_of.get(place, ()):
+    def users_of_slot(self, module: Module, slot: int) -> Iterator[Piece]:
+        sites = module.sites(slot, slot + 1)
+        for stub in module.stubs_of.get(slot, ()):
             sites += module.sites(stub.start, stub.stop)
         yield from self._pieces_at(module, sites)
 
@@ -176,23 +176,23 @@ def _models_by_shape(module: Module) -> Iterator[tuple[int, int]]:
                 continue
             for offset in range(16):
                 yield module.base + model + offset, MODEL + offset
-            places = {
+            starts = {
                 target
                 for start, stop in ((model - 16, model), (model + 16, model + 32))
                 for target in range(start, stop, 4)
                 for site in module.sites(target, target + 1)
                 if code.address + low <= site < code.address + high
             }
-            if places:
+            if starts:
                 for offset in range(12):
-                    yield module.base + min(places) + offset, MODEL_WORDS + offset
+                    yield module.base + min(starts) + offset, MODEL_WORDS + offset
             return
 
 
 def _stores(code: CodeSection, low: int, high: int) -> Iterator[int]:
     """The variables that the code from *low* to *high*, counted from its start, writes numbers to."""
-    for found in _STORE.finditer(code.data, low, high):
-        yield code.address + found.end() + int.from_bytes(found[1], "little", signed=True)
+    for match in _STORE.finditer(code.data, low, high):
+        yield code.address + match.end() + int.from_bytes(match[1], "little", signed=True)
 
 
 def _stored(module: Module, piece: Piece) -> Iterator[int]:

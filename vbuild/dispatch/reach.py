@@ -117,15 +117,15 @@ class Uses:
         if piece := module.piece(node):
             return self._uses(piece)
         table = module.table(node - module.base)
-        places = (self.program.behind(module, place) for place in module.places_in(table))
-        return {self._node(place): 0 for place in places if isinstance(place, int) and place < LEAVES}
+        pointers = (self.program.behind(module, slot) for slot in module.slots_in(table))
+        return {self._node(pointer): 0 for pointer in pointers if isinstance(pointer, int) and pointer < LEAVES}
 
     def all_roots(self) -> list[int]:
         """Where other code enters: all files' entries, and data that no code seems to point at."""
         roots: dict[int, None] = {}
         for module in self.program.modules:
             roots.update(dict.fromkeys(self._node(address) for address in module.entries))
-            tables = dict.fromkeys(module.base + module.table(place).start for place in module.pointers)
+            tables = dict.fromkeys(module.base + module.table(slot).start for slot in module.pointers)
             roots.update(dict.fromkeys(table for table in tables if self._is_root(table)))
         return list(roots)
 
@@ -162,16 +162,16 @@ class Uses:
 
     def _is_root(self, node: int) -> bool:
         module = self.program.module(node)
-        place = node - module.base
-        if node in module.entries or module.is_start_or_end(place):
+        start = node - module.base
+        if node in module.entries or module.is_start_or_end(start):
             return True
         if module.piece(node) is not None:
             return False
         # data that no code seems to point at, such as .init_array, is used in a way that is not seen here
-        if module.object_at(place) is not None:
+        if module.object_at(start) is not None:
             return False
-        table = module.table(place)
-        return not module.is_referred(table.start - 4, table.stop) and not module.places_of(table.start, table.stop)
+        table = module.table(start)
+        return not module.is_referred(table.start - 4, table.stop) and not module.slots_to(table.start, table.stop)
 
     def _users_of_table(self, module: Module, table: range) -> tuple[Piece, ...]:
         """The pieces that seem to refer to the *table* of *module*, which is asked for once for each address in it."""
@@ -188,10 +188,10 @@ class Uses:
         if piece:
             users.update((user.address, user) for user in module.pieces_near(piece))
         tables: dict[range, None] = {}
-        for place in module.places_of(addresses.start, addresses.stop):
-            if place not in module.stubs_of:
-                yield self._node(module.base + place), {node: 0}
-            tables[module.table(place)] = None
+        for slot in module.slots_to(addresses.start, addresses.stop):
+            if slot not in module.stubs_of:
+                yield self._node(module.base + slot), {node: 0}
+            tables[module.table(slot)] = None
         for table in tables:
             # code that is followed through a table uses what stands in it
             users.update((user.address, user) for user in self._users_of_table(module, table))
@@ -300,29 +300,32 @@ class Reach:
         while before != self._answers.runs:
             self._answers.settle()
             before = self._answers.runs
-            found = self._violations(pieces)
-        return {address: replace(one, doubt=one.doubt or self._doubt(address, one)) for address, one in found.items()}
+            violations = self._violations(pieces)
+        return {
+            address: replace(violation, doubt=violation.doubt or self._doubt(address, violation))
+            for address, violation in violations.items()
+        }
 
-    def _doubt(self, address: int, found: Unguarded) -> Doubt | None:
+    def _doubt(self, address: int, violation: Unguarded) -> Doubt | None:
         if self._architecture.is_understood:
             seen = {address}
-            if self._is_clear(address, found, seen):
+            if self._is_clear(address, violation, seen):
                 return None
             reads_memory = any(self._decided[node].reads_memory for node in seen & self._decided.keys())
-            is_asked = not found.missing & ~unmasked(self._answers.variables.unfollowed)
+            is_asked = not violation.missing & ~unmasked(self._answers.variables.unfollowed)
             return Doubt.KEPT if reads_memory and is_asked else Doubt.UNCLEAR
         return Doubt.UNFOLLOWED if self._questions.asks_in(self.program.module(address)) else None
 
-    def _is_clear(self, address: int, found: Unguarded, seen: set[int]) -> bool:
+    def _is_clear(self, address: int, violation: Unguarded, seen: set[int]) -> bool:
         """Whether the code at *address* runs without a test wherever some conditions, all understood, hold.
 
         What was looked at for that is added to *seen*.
         """
         if not self._questions.is_asking:
             return True
-        needs = self._needs_first(address, found.missing)
+        needs = self._needs_first(address, violation.missing)
         # a piece or table, the arguments that decide whether it is used, and the features that are missing there
-        waiting = [] if needs is None else [(address, needs, found.missing)]
+        waiting = [] if needs is None else [(address, needs, violation.missing)]
         while waiting and len(seen) < _MOST_CLEAR:
             node, needs, missing = waiting.pop()
             module = self.program.module(node)
@@ -382,10 +385,10 @@ class Reach:
         else:
             users, roots, unfollowed = self._uses.cone(own)
             uses = defaultdict(dict, users).__getitem__
-        found: dict[int, Unguarded] = {}
+        violations: dict[int, Unguarded] = {}
         given_up = self._answers.work.given_up
         for is_followed, doubt in (True, None), (False, Doubt.UNFOLLOWED):
-            if doubt and (not (unfollowed or given_up) or found.keys() == own.keys()):
+            if doubt and (not (unfollowed or given_up) or violations.keys() == own.keys()):
                 continue
             hidden = given_up if is_followed else frozenset()
             starts = roots if is_followed else [*roots, *unfollowed]
@@ -397,12 +400,12 @@ class Reach:
                     for used, facts in uses(user).items():
                         self._using.setdefault(used, {})[user] = facts
             for address, need in own.items():
-                if address in found or address not in reached or address in hidden:
+                if address in violations or address not in reached or address in hidden:
                     continue
                 if missing := need & ~reached[address]:
                     half = self._half_shown(address, missing, reached[address])
-                    found[address] = self._unguarded(address, missing, parents, half or doubt)
-        return found
+                    violations[address] = self._unguarded(address, missing, parents, half or doubt)
+        return violations
 
     def _conditions(self, piece: Piece) -> Conditions:
         if piece.address not in self._decided:
@@ -449,10 +452,10 @@ class Reach:
         return self._questions.is_asking and (piece.address in self._reached or not self.own_need(piece))
 
     def _way(self, address: int, parents: dict[int, int]) -> tuple[str, ...]:
-        found = [address]
-        while (before := parents.get(found[-1])) is not None and before not in found and len(found) < _LONGEST_WAY:
-            found.append(before)
-        return tuple(self._name(node) for node in reversed(found))
+        nodes = [address]
+        while (before := parents.get(nodes[-1])) is not None and before not in nodes and len(nodes) < _LONGEST_WAY:
+            nodes.append(before)
+        return tuple(self._name(node) for node in reversed(nodes))
 
     def _name(self, node: int) -> str:
         module = self.program.module(node)

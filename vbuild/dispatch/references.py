@@ -82,11 +82,11 @@ class References:
         states: dict[int, tuple[frozenset[int], int | None]] = {address: (self._all_registers.arguments, 0)}
         waiting = [address]
         while waiting:
-            place = waiting.pop()
-            instruction = module.instruction(place)
+            at = waiting.pop()
+            instruction = module.instruction(at)
             if instruction is None:
                 return self._all_registers
-            own, down = states[place]
+            own, down = states[at]
             used = [
                 (number, use.access)
                 for use in INFO.info(instruction).used_registers()
@@ -141,16 +141,16 @@ class References:
         piece = module.piece(address)
         waiting, seen = [address], set[int]()
         while waiting and piece:
-            place = waiting.pop()
-            if place in seen:
+            at = waiting.pop()
+            if at in seen:
                 continue
-            seen.add(place)
-            if not piece.address <= place < piece.end:
-                target = self.program.destination(place)
+            seen.add(at)
+            if not piece.address <= at < piece.end:
+                target = self.program.destination(at)
                 if not isinstance(target, int) or not self.is_unread(target, register, size):
                     return False
                 continue
-            instruction = module.instruction(place)
+            instruction = module.instruction(at)
             following = self._held_at(piece, instruction, register, size) if instruction else None
             if following is None or len(seen) > MOST_SEEN:
                 return False
@@ -188,20 +188,20 @@ class References:
                 return []
         if any(use.access == OpAccess.WRITE and GENERAL[use.register][1] >= CLEARS_THE_REST for use in used):
             return []
-        found = [] if flow in ENDS else [module.base + instruction.next_ip]
-        return [*found, module.base + branch] if branch and flow not in CALLS else found
+        following = [] if flow in ENDS else [module.base + instruction.next_ip]
+        return [*following, module.base + branch] if branch and flow not in CALLS else following
 
     def known_callers(self, address: int) -> dict[int, Piece] | None:
         """The pieces that call the function; None if its address goes elsewhere, or for too many."""
         module = self.program.module(address)
-        piece, place = module.piece(address), address - module.base
+        piece, start = module.piece(address), address - module.base
         if piece is None or piece.address != address or address in module.entries:
             return None
-        slots = module.places_of(place, place + 1)
-        is_offered = bool(self.program.importers(module, range(place, place + 1)))
+        slots = module.slots_to(start, start + 1)
+        is_offered = bool(self.program.importers(module, range(start, start + 1)))
         if is_offered or not all(self._is_only_called(module, slot) for slot in slots):
             return None
-        users = {user.address: user for user in self._questions.users(module, range(place, piece.end - module.base))}
+        users = {user.address: user for user in self._questions.users(module, range(start, piece.end - module.base))}
         users.update((user.address, user) for user in module.pieces_near(piece))
         callers: dict[int, Piece] = {}
         for user in users.values():
@@ -232,7 +232,7 @@ class References:
         addresses = range(piece.address - module.base, piece.end - module.base)
         if depth > _MOST_CALLED or not module.entries.isdisjoint(range(piece.address, piece.end)):
             return False
-        if not all(self._is_only_called(module, place) for place in module.places_of(addresses.start, addresses.stop)):
+        if not all(self._is_only_called(module, slot) for slot in module.slots_to(addresses.start, addresses.stop)):
             return False
         if self.program.importers(module, addresses):
             return False
@@ -249,15 +249,18 @@ class References:
             return True
         for reference in shape.outward:
             target = reference.target
-            places = (self.program.destination(target), self.program.behind(module, target - module.base))
-            if any(isinstance(place, int) and piece.address <= place < piece.end for place in places):
+            destinations = (self.program.destination(target), self.program.behind(module, target - module.base))
+            if any(
+                isinstance(destination, int) and piece.address <= destination < piece.end
+                for destination in destinations
+            ):
                 return True
         # behind bytes that are not instructions nobody knows what stands
         return not shape.is_whole
 
     @staticmethod
     def _is_only_called(module: Module, slot: int) -> bool:
-        if slot not in module.stubs_of and not module.is_slot(slot):
+        if slot not in module.stubs_of and not module.is_in_got(slot):
             return False
         stubs = module.stubs_of.get(slot, [])
         for site in module.sites(slot, slot + 1):
@@ -271,11 +274,11 @@ class References:
 
     def is_result_used(self, address: int) -> bool:
         module = self.program.module(address)
-        place = address - module.base
-        places = module.places_of(place, place + 1)
+        start = address - module.base
+        slots = module.slots_to(start, start + 1)
         return (
             address in module.entries
-            or not all(module.is_start_or_end(one) for one in places)
+            or not all(module.is_start_or_end(slot) for slot in slots)
             or self.callers_use(address, RAX)
         )
 
@@ -289,8 +292,8 @@ class References:
     def referring(self, address: int) -> Collection[Piece]:
         """The pieces that refer to the function at *address*, and those near it, which need no reference to branch."""
         module = self.program.module(address)
-        place = address - module.base
-        users = {user.address: user for user in self._questions.users(module, range(place, place + 1))}
+        start = address - module.base
+        users = {user.address: user for user in self._questions.users(module, range(start, start + 1))}
         if piece := module.piece(address):
             users |= {other.address: other for other in module.pieces_near(piece) if other is not piece}
         return users.values()

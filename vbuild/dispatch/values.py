@@ -38,9 +38,9 @@ class Choice:
 
     @classmethod
     def of(cls, cases: tuple[tuple[int, int], ...]) -> "Choice":
-        if (found := _CHOICES.get(cases)) is None:
-            found = _CHOICES[cases] = cls(cases)
-        return found
+        if (existing := _CHOICES.get(cases)) is None:
+            existing = _CHOICES[cases] = cls(cases)
+        return existing
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -51,9 +51,9 @@ class Word:
 
     @classmethod
     def of(cls, bits: tuple[tuple[int, int], ...]) -> "Word":
-        if (found := _WORDS.get(bits)) is None:
-            found = _WORDS[bits] = cls(bits)
-        return found
+        if (existing := _WORDS.get(bits)) is None:
+            existing = _WORDS[bits] = cls(bits)
+        return existing
 
 
 _CHOICES: WeakValueDictionary[tuple[tuple[int, int], ...], Choice] = WeakValueDictionary()
@@ -92,8 +92,8 @@ def without(value: Value, number: int) -> Value:
     """*value* where it is known not to be *number*."""
     if not isinstance(value, Choice):
         return value
-    kept = {case: facts for case, facts in value.cases if case != number}
-    return choice(kept) if kept else value
+    rest = {case: facts for case, facts in value.cases if case != number}
+    return choice(rest) if rest else value
 
 
 def word(facts: dict[int, int], size: int = 4) -> Word:
@@ -116,17 +116,17 @@ def cases_of(value: Value) -> Mapping[int, int] | None:
     if isinstance(value, Word):
         free = [bit for bit, facts in enumerate(value.bits) if facts[0] != EVERY and facts[1] != EVERY]
         if len(free) <= _SHORT:
-            found = {
+            numbers = {
                 sum(1 << bit for bit, facts in enumerate(value.bits) if facts[1] == EVERY and facts[0] != EVERY): 0
             }
             for bit in free:
                 set_, clear = value.bits[bit]
-                found = {
+                numbers = {
                     number | (1 << bit if is_set else 0): facts | (set_ if is_set else clear)
-                    for number, facts in found.items()
+                    for number, facts in numbers.items()
                     for is_set in (False, True)
                 }
-            return found
+            return numbers
     return None
 
 
@@ -154,12 +154,12 @@ _UNKNOWN = (_UNKNOWN_BIT,) * 64
 
 
 def as_word(bits: Iterable[tuple[int, int]]) -> Value:
-    found = tuple(bits)
-    if found == _UNKNOWN:
+    pairs = tuple(bits)
+    if pairs == _UNKNOWN:
         return None
-    if all(EVERY in facts for facts in found):
-        return sum(1 << bit for bit, facts in enumerate(found) if facts[1] == EVERY)
-    return Word.of(found)
+    if all(EVERY in facts for facts in pairs):
+        return sum(1 << bit for bit, facts in enumerate(pairs) if facts[1] == EVERY)
+    return Word.of(pairs)
 
 
 @_cached
@@ -186,27 +186,27 @@ def lossy(*values: Value) -> Value:
 
 
 @_cached
-def join(one: Value, one_facts: int, other: Value, other_facts: int) -> Value:
-    """The value where two paths meet: *one* where the processor has *one_facts*, *other* where it has the others."""
+def join(left: Value, left_facts: int, right: Value, right_facts: int) -> Value:
+    """The value where two paths meet: *left* where the processor has *left_facts*, *right* where it has the others."""
     # what is known on both paths is known without this value
-    if one == other:
-        return one
-    one_facts, other_facts = one_facts & ~other_facts, other_facts & ~one_facts
-    first, second = cases_of(one), cases_of(other)
+    if left == right:
+        return left
+    left_facts, right_facts = left_facts & ~right_facts, right_facts & ~left_facts
+    first, second = cases_of(left), cases_of(right)
     if first is None or second is None:
-        return _join_words(one, one_facts, other, other_facts)
-    cases = {number: facts | one_facts for number, facts in first.items()}
+        return _join_words(left, left_facts, right, right_facts)
+    cases = {number: facts | left_facts for number, facts in first.items()}
     for number, facts in second.items():
-        cases[number] = cases.get(number, EVERY) & (facts | other_facts)
+        cases[number] = cases.get(number, EVERY) & (facts | right_facts)
     return choice(cases)
 
 
-def _join_words(one: Value, one_facts: int, other: Value, other_facts: int) -> Value:
-    if (one is None and not one_facts) or (other is None and not other_facts):
+def _join_words(left: Value, left_facts: int, right: Value, right_facts: int) -> Value:
+    if (left is None and not left_facts) or (right is None and not right_facts):
         return None
-    pairs = zip(bits_of(one), bits_of(other), strict=True)
+    pairs = zip(bits_of(left), bits_of(right), strict=True)
     return as_word(
-        ((a | one_facts) & (c | other_facts), (b | one_facts) & (d | other_facts)) for (a, b), (c, d) in pairs
+        ((a | left_facts) & (c | right_facts), (b | left_facts) & (d | right_facts)) for (a, b), (c, d) in pairs
     )
 
 
@@ -224,12 +224,12 @@ def truncated(value: Value, size: int) -> Value:
     return Word.of((*bits[: 8 * size], *((_ZERO_BIT,) * (64 - 8 * size))))
 
 
-def replaced(value: Value, part: Value, places: range) -> Value:
-    """*value* with *part* in its bytes at *places*."""
-    if any(tag(number) for one in (value, part) for number in cases_of(one) or ()):
+def replaced(value: Value, part: Value, indexes: range) -> Value:
+    """*value* with *part* in its bytes at *indexes*."""
+    if any(tag(number) for operand in (value, part) for number in cases_of(operand) or ()):
         return lossy(value, part)
     bits, new = bits_of(value), bits_of(part)
-    return as_word((*bits[: 8 * places.start], *new[: 8 * len(places)], *bits[8 * places.stop :]))
+    return as_word((*bits[: 8 * indexes.start], *new[: 8 * len(indexes)], *bits[8 * indexes.stop :]))
 
 
 @_cached
@@ -243,17 +243,17 @@ def extended(value: Value, size: int, new: int) -> Value:
     return Word.of((*bits[: 8 * size], *((bits[8 * size - 1],) * (8 * (new - size))), *((_ZERO_BIT,) * (64 - 8 * new))))
 
 
-def combined(operation: Callable[[int, int], int | None], one: Value, other: Value) -> Value:
-    """What *operation* makes of each pair of numbers that *one* and *other* can be; `lossy` for too many."""
-    first, second = cases_of(one), cases_of(other)
+def combined(operation: Callable[[int, int], int | None], left: Value, right: Value) -> Value:
+    """What *operation* makes of each pair of numbers that *left* and *right* can be; `lossy` for too many."""
+    first, second = cases_of(left), cases_of(right)
     if first is None or second is None or len(first) * len(second) > _MOST_PAIRS:
-        return lossy(one, other)
+        return lossy(left, right)
     combined: dict[int, int] = {}
     for a, a_facts in first.items():
         for b, b_facts in second.items():
             result = operation(a, b)
             if result is None:
-                return lossy(one, other)
+                return lossy(left, right)
             combined[result] = combined.get(result, EVERY) & (a_facts | b_facts)
     return choice(combined)
 
@@ -276,23 +276,25 @@ def subtract(a: int, b: int) -> int | None:
 
 
 @_cached
-def bitwise(one: Value, other: Value, kind: str) -> Value:
+def bitwise(left: Value, right: Value, kind: str) -> Value:
     """``and``, ``or`` or ``xor`` of two values."""
-    if isinstance(one, int) and isinstance(other, int):
-        if tag(one) or tag(other):
+    if isinstance(left, int) and isinstance(right, int):
+        if tag(left) or tag(right):
             # an aligned stack pointer
-            return one & (other - (1 << 64)) if kind == "and" and tag(one) and other >> 63 and not tag(other) else None
-        return {"and": one & other, "or": one | other, "xor": one ^ other}[kind]
-    if kind == "and" and isinstance(one, Choice) and isinstance(other, int) and other >> 63 and not tag(other):
+            return (
+                left & (right - (1 << 64)) if kind == "and" and tag(left) and right >> 63 and not tag(right) else None
+            )
+        return {"and": left & right, "or": left | right, "xor": left ^ right}[kind]
+    if kind == "and" and isinstance(left, Choice) and isinstance(right, int) and right >> 63 and not tag(right):
         # aligned addresses
-        return combined(lambda a, b: a & (b - (1 << 64)) if tag(a) else a & b, one, other)
-    if isinstance(one, Choice | int) and isinstance(other, Choice | int):
-        numbers = [number for value in (one, other) for number in (cases_of(value) or {})]
+        return combined(lambda a, b: a & (b - (1 << 64)) if tag(a) else a & b, left, right)
+    if isinstance(left, Choice | int) and isinstance(right, Choice | int):
+        numbers = [number for value in (left, right) for number in (cases_of(value) or {})]
         if not any(map(tag, numbers)):
             operations = {"and": and_, "or": or_, "xor": int.__xor__}
-            return combined(operations[kind], one, other)
+            return combined(operations[kind], left, right)
     rule = {"and": _and, "or": _or, "xor": _xor}[kind]
-    return as_word(map(rule, bits_of(one), bits_of(other)))
+    return as_word(map(rule, bits_of(left), bits_of(right)))
 
 
 def _and(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
@@ -342,15 +344,15 @@ def shifted(value: Value, count: Value, kind: str, size: int) -> Value:  # noqa:
 
 
 @_cached
-def total(one: Value, other: Value, *, is_difference: bool = False) -> Value:
-    found = combined(subtract if is_difference else add, one, other)
-    if is_difference or not (isinstance(one, Word) or isinstance(other, Word)):
-        return found
-    first, second = bits_of(one), bits_of(other)
+def total(left: Value, right: Value, *, is_difference: bool = False) -> Value:
+    result = combined(subtract if is_difference else add, left, right)
+    if is_difference or not (isinstance(left, Word) or isinstance(right, Word)):
+        return result
+    first, second = bits_of(left), bits_of(right)
     # no bit that both can have: the sum is the union
     if all(a[0] == EVERY or b[0] == EVERY for a, b in zip(first, second, strict=True)):
-        return bitwise(one, other, "or")
-    return found
+        return bitwise(left, right, "or")
+    return result
 
 
 def shown(value: Value, test: Callable[[int], bool]) -> int | None:
@@ -361,22 +363,22 @@ def shown(value: Value, test: Callable[[int], bool]) -> int | None:
 
 
 def shown_nonzero(value: Value) -> int:
-    if (found := shown(value, bool)) is not None:
-        return found
+    if (features := shown(value, bool)) is not None:
+        return features
     return reduce(and_, (set_ for set_, _ in bits_of(value)), EVERY)
 
 
 def shown_equal(value: Value, number: int) -> int:
-    if (found := shown(value, lambda one: one == number)) is not None:
-        return found
+    if (features := shown(value, lambda case: case == number)) is not None:
+        return features
     if tag(number):
         return 0
     return reduce(or_, (facts[0] if number >> bit & 1 else facts[1] for bit, facts in enumerate(bits_of(value))), 0)
 
 
 def shown_different(value: Value, number: int) -> int:
-    if (found := shown(value, lambda one: one != number)) is not None:
-        return found
+    if (features := shown(value, lambda case: case != number)) is not None:
+        return features
     if tag(number):
         return 0
     return reduce(
@@ -386,8 +388,8 @@ def shown_different(value: Value, number: int) -> int:
 
 def shown_above(value: Value, number: int) -> int:
     """The comparison is unsigned."""
-    if (found := shown(value, lambda one: one > number)) is not None:
-        return found
+    if (features := shown(value, lambda case: case > number)) is not None:
+        return features
     # then one of the bits from the highest of number + 1 up is set
     lowest = (number + 1).bit_length() - 1
     return reduce(and_, (set_ for set_, _ in bits_of(value)[lowest:]), EVERY)
@@ -395,6 +397,6 @@ def shown_above(value: Value, number: int) -> int:
 
 def shown_up_to(value: Value, number: int) -> int:
     """The comparison is unsigned."""
-    if (found := shown(value, lambda one: one <= number)) is not None:
-        return found
+    if (features := shown(value, lambda case: case <= number)) is not None:
+        return features
     return reduce(or_, (clear for _, clear in bits_of(value)[number.bit_length() :]), 0)

@@ -55,12 +55,12 @@ class Held(dict[Key, Value]):
         """The keys of variables that end behind *start* and do not lie behind *stop*."""
         first, last = start >> _PART, max(stop - 1, start) >> _PART
         if last - first > len(self):
-            found: Iterable[Key] = self
+            keys: Iterable[Key] = self
         elif first == last:
-            found = self._parts.get(first, ())
+            keys = self._parts.get(first, ())
         else:
-            found = dict.fromkeys(key for part in range(first, last + 1) for key in self._parts.get(part, ()))
-        return [key for key in found if key[0] < stop and start < key[0] + key[1]]
+            keys = dict.fromkeys(key for part in range(first, last + 1) for key in self._parts.get(part, ()))
+        return [key for key in keys if key[0] < stop and start < key[0] + key[1]]
 
 
 def objects_in(value: Value) -> frozenset[int]:
@@ -93,9 +93,9 @@ class Objects:
     are *held* by others; *forget* makes one of them anything, as it is if it cannot be followed.
     """
 
-    def __init__(self, work: Work, writers: Writers, held: Held, forget: Callable[[Key], None]) -> None:
+    def __init__(self, work: Work, writers: Writers, values_by_key: Held, forget: Callable[[Key], None]) -> None:
         self.program = work.program
-        self._work, self._writers, self._held, self._forget = work, writers, held, forget
+        self._work, self._writers, self._held, self._forget = work, writers, values_by_key, forget
         # by the calls that lead there, the last one the allocator's
         self._objects: dict[tuple[int, ...], int] = {}
         self._is_zero: list[bool] = []
@@ -154,12 +154,12 @@ class Objects:
             return object_of(address) not in self._shared
         module = self.program.module(address)
         table = module.table(address - module.base)
-        return not module.exported_names(table) and not module.places_of(table.start, table.stop)
+        return not module.exported_names(table) and not module.slots_to(table.start, table.stop)
 
     def see(self, value: Value) -> Value:
         """*value*, noted as one that the piece that runs uses."""
-        if self._work.running and (found := objects_in(value)):
-            self._seen_objects.setdefault(self._work.current, set()).update(found)
+        if self._work.running and (objects := objects_in(value)):
+            self._seen_objects.setdefault(self._work.current, set()).update(objects)
         return value
 
     def share_seen(self) -> None:
@@ -171,8 +171,8 @@ class Objects:
         """Note that code which is not run may know the objects that *value* points at."""
         for number in objects_in(value) - self._shared:
             self._shared.add(number)
-            for key, held in list(self._held.items()):
-                if (is_object(key[0]) and object_of(key[0]) == number) or number in objects_in(held):
+            for key, value_there in list(self._held.items()):
+                if (is_object(key[0]) and object_of(key[0]) == number) or number in objects_in(value_there):
                     self._forget(key)
             self._work.again(self.makers[number])
 
@@ -180,8 +180,8 @@ class Objects:
         """What is in the object at *address* before anything is written there, and what writes to it."""
         first = 0 if self._is_zero[object_of(address)] else _UNWRITTEN
         module = self.program.module
-        found = self.writers_of.get(object_of(address), ())
-        writers = {place: piece for place in found if (piece := module(place).piece(place))}
+        addresses = self.writers_of.get(object_of(address), ())
+        writers = {writer: piece for writer in addresses if (piece := module(writer).piece(writer))}
         return first if self.is_private(address) else None, writers
 
     def note_telling(self, address: int) -> None:
@@ -263,7 +263,7 @@ class Variables:
         self.copied: set[Key] = set()
         # where something that tells was written, each byte; and what code points at that uses it
         self._telling: set[int] = set()
-        self.telling_places: set[int] = set()
+        self.telling_addresses: set[int] = set()
 
     def load(self, address: int, size: int) -> Value:
         is_variable = self.is_variable(address)
@@ -273,9 +273,9 @@ class Variables:
             return self._questions.special(self._questions.models[address], size)
         if is_variable:
             module = self.program.module(address)
-            place = address - module.base
-            if module.is_constant(place):
-                data = module.bytes_at(place, size)
+            start = address - module.base
+            if module.is_constant(start):
+                data = module.bytes_at(start, size)
                 return int.from_bytes(data, "little") if len(data) == size else None
         key = (address, size)
         if self._work.running:
@@ -323,8 +323,8 @@ class Variables:
                 part = 0
             elif size <= _WORD:
                 behind = values.shifted(value, 8 * max(start - address, 0), "shr", 8)
-                places = range(max(address - start, 0), min(address + size - start, length))
-                part = values.replaced(self.held[key], behind, places)
+                indexes = range(max(address - start, 0), min(address + size - start, length))
+                part = values.replaced(self.held[key], behind, indexes)
             else:
                 part = values.lossy(value)
             self._join(key, part, facts)
@@ -358,12 +358,12 @@ class Variables:
         if not is_near:
             self._forget_behind(address, facts)
 
-    def hold_pointer(self, place: int, address: int) -> None:
-        """Note that the variable at *place* holds the *address* of another, to write there or behind it."""
-        module = self.program.module(place)
+    def hold_pointer(self, pointer: int, address: int) -> None:
+        """Note that the variable at *pointer* holds the *address* of another, to write there or behind it."""
+        module = self.program.module(pointer)
         for key in self._keys_of_one_object(address):
             if self._writers.users_write_behind(
-                module, place - module.base, range(key[0] - address, sum(key) - address)
+                module, pointer - module.base, range(key[0] - address, sum(key) - address)
             ):
                 self.forget(key)
 
@@ -386,11 +386,11 @@ class Variables:
     def _keys_of_one_object(self, address: int) -> list[Key]:
         """Those of `_keys_behind` with nothing in between that something points at: there another object starts."""
         module = self.program.module(address)
-        place = address - module.base
+        start = address - module.base
         return [
             key
             for key in self._keys_behind(address)
-            if key[0] < address + self._longest_of_flags and not module.starts_in(place + 1, key[0] - module.base + 1)
+            if key[0] < address + self._longest_of_flags and not module.starts_in(start + 1, key[0] - module.base + 1)
         ]
 
     def _forget_behind(self, address: int, facts: int) -> None:
@@ -423,19 +423,19 @@ class Variables:
         if is_object(address) or is_pointer:
             return
         module = self.program.module(address)
-        place = address - module.base
-        around = module.table(place) if module.object_at(place) else range(0)
-        around = around if 0 < len(around) <= _LARGEST_OBJECT else range(place, place + size)
-        places = set(range(around.start, around.stop))
+        start = address - module.base
+        around = module.table(start) if module.object_at(start) else range(0)
+        around = around if 0 < len(around) <= _LARGEST_OBJECT else range(start, start + size)
+        starts = set(range(around.start, around.stop))
         if self._work.running:
             # a structure without a symbol: what points at its start
             targets = (target - module.base for target in self._questions.targets(self._work.running[-1]))
-            places |= {target for target in targets if place - NEAR < target < place}
-        for target in places:
-            self.telling_places.add(module.base + target)
+            starts |= {target for target in targets if start - NEAR < target < start}
+        for target in starts:
+            self.telling_addresses.add(module.base + target)
         self._work.spread.update(
             (user.address, user)
-            for target in sorted(places)
+            for target in sorted(starts)
             for user in self._questions.users(module, range(target, target + 1))
         )
 
@@ -453,7 +453,7 @@ class Variables:
         key = module.base + table.start
         if key not in self._written:
             # through an address in data anything may be done, but for one that the loader puts there for code alone
-            is_pointed_at = not all(map(module.is_slot, module.places_of(table.start, table.stop)))
+            is_pointed_at = not all(map(module.is_in_got, module.slots_to(table.start, table.stop)))
             starts = table if module.object_at(table.start) else range(table.start - NEAR, table.stop)
             is_written = is_pointed_at or module.is_counted(starts)
             self._written[key] = is_written or any(True for _ in self._writers.writers_of(module, table, starts))
@@ -482,10 +482,10 @@ class Variables:
             self._run_writers(key, writers.values())
             return
         module = self.program.module(address)
-        place = address - module.base
-        self.held[key] = int.from_bytes(module.bytes_at(place, size), "little")
-        table = module.table(place)
-        starts = table if module.object_at(place) else range(place - NEAR, place + size)
+        start = address - module.base
+        self.held[key] = int.from_bytes(module.bytes_at(start, size), "little")
+        table = module.table(start)
+        starts = table if module.object_at(start) else range(start - NEAR, start + size)
         if module.is_counted(starts):
             self.held[key] = None
             return

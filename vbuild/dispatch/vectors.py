@@ -20,7 +20,7 @@ _COUNT, _LOW = len(NO_LANES), 2
 
 def _both(name: str) -> tuple[int, ...]:
     """The mnemonics of an instruction with and without VEX."""
-    return tuple(vars(Mnemonic)[one] for one in (name, f"V{name}") if one in vars(Mnemonic))
+    return tuple(vars(Mnemonic)[mnemonic] for mnemonic in (name, f"V{name}") if mnemonic in vars(Mnemonic))
 
 
 def _every(*names: str) -> frozenset[int]:
@@ -193,8 +193,8 @@ def _move_half(machine: Machine, operation: Operation, state: State) -> bool:
 def _is_twice(operation: Operation) -> bool:
     """Whether the last two operands are the same register."""
     last = len(operation.operands) - 1
-    one, other = operation.operands[last].register, operation.operands[last - 1].register
-    return one == other != 0
+    last_register, one_before = operation.operands[last].register, operation.operands[last - 1].register
+    return last_register == one_before != 0
 
 
 def _lanes(machine: Machine, operation: Operation, index: int, state: State) -> Lanes:
@@ -232,12 +232,12 @@ def _number(operation: Operation, index: int) -> int:
     return operation.operands[index].immediate or 0
 
 
-def _equal(one: Value, other: Value) -> Value:
+def _equal(left: Value, right: Value) -> Value:
     """All bits of 32 if the two are equal, else none."""
-    if isinstance(one, int) and isinstance(other, int):
-        return 0xFFFFFFFF if one == other else 0
-    if not isinstance(other, int):
-        one, other = other, one
-    if not isinstance(other, int) or values.tag(other):
-        return values.lossy(one, other)
-    return values.choice({0: values.shown_different(one, other), 0xFFFFFFFF: values.shown_equal(one, other)})
+    if isinstance(left, int) and isinstance(right, int):
+        return 0xFFFFFFFF if left == right else 0
+    if not isinstance(right, int):
+        left, right = right, left
+    if not isinstance(right, int) or values.tag(right):
+        return values.lossy(left, right)
+    return values.choice({0: values.shown_different(left, right), 0xFFFFFFFF: values.shown_equal(left, right)})

@@ -60,19 +60,19 @@ class Writers:
             if is_near and writes(instruction):
                 yield piece
         # through a pointer that is kept in data
-        for place in module.places_of(table.start, table.stop):
+        for slot in module.slots_to(table.start, table.stop):
             yield from (
                 user
-                for user in self._questions.users(module, module.table(place))
-                if self._may_write(module, user, place, Mnemonic.MOV)
+                for user in self._questions.users(module, module.table(slot))
+                if self._may_write(module, user, slot, Mnemonic.MOV)
             )
-        for other, place in self.program.importers(module, table):
-            yield from self._questions.users_of_place(other, place)
+        for other, slot in self.program.importers(module, table):
+            yield from self._questions.users_of_slot(other, slot)
 
-    def users_of_variable(self, module: Module, place: int) -> Iterator[Piece]:
-        """The pieces that use the variable at *place*, or make an address from which it may be reached."""
-        table = module.table(place)
-        low = table.start if module.object_at(place) else place - NEAR
+    def users_of_variable(self, module: Module, address: int) -> Iterator[Piece]:
+        """The pieces that use the variable at *address*, or make an address from which it may be reached."""
+        table = module.table(address)
+        low = table.start if module.object_at(address) else address - NEAR
         for site in module.sites(min(low, table.start) - 4, table.stop):
             instruction = module.instruction_with(site)
             if instruction is None or not (
@@ -98,14 +98,14 @@ class Writers:
 
     def _handed_to(self, module: Module, piece: Piece, start: int, register: int) -> int | str | None:
         """What is called with the *register* as it is at *start*, if nothing else is done before; else None."""
-        place = module.base + start
-        while place < piece.end and (instruction := module.instruction(place)):
+        address = module.base + start
+        while address < piece.end and (instruction := module.instruction(address)):
             if instruction.flow_control == FlowControl.CALL:
                 return self.program.destination(module.base + instruction.near_branch_target)
             used = INFO.info(instruction).used_registers()
             if instruction.flow_control != FlowControl.NEXT or any(general(use.register) == register for use in used):
                 return None
-            place = module.base + instruction.next_ip
+            address = module.base + instruction.next_ip
         return None
 
     def _writes_behind(self, piece: Piece, start: int, register: int, written: range, depth: int = 0) -> bool:
@@ -126,13 +126,13 @@ class Writers:
         waiting: list[_Held] = [(start, register, 0)]
         seen = set(waiting)
         while waiting:
-            place, what, far = waiting.pop()
-            instruction = module.instruction(place)
+            address, holder, far = waiting.pop()
+            instruction = module.instruction(address)
             if len(seen) > MOST_SEEN or instruction is None:
                 return len(seen) > MOST_SEEN
             left = range(written.start - far, written.stop - far)
-            held = _held_behind(instruction, what, left)
-            if held is None:
+            holders = _held_behind(instruction, holder, left)
+            if holders is None:
                 return True
             flow, branch = instruction.flow_control, instruction.near_branch_target
             targets = [] if flow in ENDS else [module.base + instruction.next_ip]
@@ -140,15 +140,15 @@ class Writers:
                 targets.append(module.base + branch)
             outside = [target for target in targets if not piece.address <= target < piece.end]
             called = self._called_by(module, instruction, outside)
-            if isinstance(what, int) and any(self._called_writes(target, what, left, depth) for target in called):
+            if isinstance(holder, int) and any(self._called_writes(target, holder, left, depth) for target in called):
                 return True
-            if flow in CALLS and what in self.program.convention.lost:
+            if flow in CALLS and holder in self.program.convention.lost:
                 continue
             new = {
                 (target, other, far + more)
                 for target in targets
                 if target not in outside
-                for other, more in held
+                for other, more in holders
                 if abs(far + more) <= _FURTHEST
             }
             waiting += new - seen
@@ -160,8 +160,8 @@ class Writers:
         if register not in arguments or depth >= _MOST_WRITING:
             return False
         if isinstance(target, str):
-            place = WRITTEN.get(target)
-            return place is not None and arguments[place[0]] == register
+            written_argument = WRITTEN.get(target)
+            return written_argument is not None and arguments[written_argument[0]] == register
         if target is None or target >= LEAVES:
             return False
         piece = self.program.module(target).piece(target)
@@ -176,10 +176,10 @@ class Writers:
             yield self.program.behind(module, instruction.ip_rel_memory_address)
         yield from map(self.program.destination, [module.base + branch] if branch and flow in CALLS else outside)
 
-    def users_write_behind(self, module: Module, place: int, written: range) -> bool:
-        """Whether code may write to bytes *written* from where the pointer variable at *place* leads."""
-        table = module.table(place)
-        if module.places_of(table.start, table.stop):
+    def users_write_behind(self, module: Module, slot: int, written: range) -> bool:
+        """Whether code may write to bytes *written* from where the pointer variable at *slot* leads."""
+        table = module.table(slot)
+        if module.slots_to(table.start, table.stop):
             return True
         for user in self._questions.users(module, table):
             for instruction in module.instructions(user):
@@ -187,13 +187,13 @@ class Writers:
                 if at not in table and at not in module.pointers:
                     continue
                 register = general(instruction.op0_register) if instruction.op0_kind == OpKind.REGISTER else None
-                if at != place and (instruction.mnemonic == Mnemonic.LEA or module.pointers.get(at) in table):
+                if at != slot and (instruction.mnemonic == Mnemonic.LEA or module.pointers.get(at) in table):
                     return True
-                if at == place and instruction.mnemonic != Mnemonic.MOV:
+                if at == slot and instruction.mnemonic != Mnemonic.MOV:
                     if instruction.mnemonic == Mnemonic.LEA:
                         return True
                 elif (
-                    at == place
+                    at == slot
                     and register is not None
                     and instruction.op1_kind == OpKind.MEMORY
                     and self._writes_behind(user, module.base + instruction.next_ip, register, written)
@@ -201,8 +201,8 @@ class Writers:
                     return True
         return False
 
-    def _may_write(self, module: Module, piece: Piece, place: int, how: int) -> bool:
-        table = module.table(place) if how == Mnemonic.MOV else range(0)
+    def _may_write(self, module: Module, piece: Piece, slot: int, how: int) -> bool:
+        table = module.table(slot) if how == Mnemonic.MOV else range(0)
         for instruction in module.instructions(piece):
             if not instruction.is_ip_rel_memory_operand:
                 continue
@@ -213,7 +213,7 @@ class Writers:
             ):
                 # by the address of the pointer, or of the table it is in
                 return True
-            if at != place:
+            if at != slot:
                 continue
             if instruction.mnemonic == how and instruction.op0_kind == OpKind.REGISTER:
                 number = general(instruction.op0_register)
@@ -230,11 +230,11 @@ class Writers:
         """
         waiting, seen = [(start, register)], set[tuple[int, int]]()
         while waiting:
-            place, register = waiting.pop()
-            if (place, register) in seen:
+            address, register = waiting.pop()
+            if (address, register) in seen:
                 continue
-            seen.add((place, register))
-            instruction = module.instruction(module.base + place)
+            seen.add((address, register))
+            instruction = module.instruction(module.base + address)
             if instruction is None or len(seen) > MOST_SEEN:
                 return False
             used = [use for use in INFO.info(instruction).used_registers() if general(use.register) == register]
@@ -248,7 +248,7 @@ class Writers:
                 following = self._following(module, piece, instruction, register)
                 if following is None:
                     return False
-                waiting += ((one, register) for one in following)
+                waiting += ((target, register) for target in following)
         return True
 
     def callers_write(self, address: int, register: int) -> bool:
@@ -260,8 +260,8 @@ class Writers:
         if key not in self._results_written:
             self._results_written[key] = False  # a function that ends by calling itself adds nothing
             module = self.program.module(address)
-            place = address - module.base
-            self._results_written[key] = bool(self.program.importers(module, range(place, place + 1))) or any(
+            start = address - module.base
+            self._results_written[key] = bool(self.program.importers(module, range(start, start + 1))) or any(
                 self._writes_to_result(user, address, register) for user in self._references.referring(address)
             )
         return self._results_written[key]
@@ -298,16 +298,16 @@ class Writers:
             return [] if register in taken.changed else [instruction.next_ip]
         if flow == FlowControl.EXCEPTION:
             return []
-        found = [] if flow == FlowControl.UNCONDITIONAL_BRANCH else [instruction.next_ip]
+        targets = [] if flow == FlowControl.UNCONDITIONAL_BRANCH else [instruction.next_ip]
         if flow in {FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH}:
-            found.append(branch)
+            targets.append(branch)
         elif flow == FlowControl.INDIRECT_BRANCH and general(instruction.op_register(0)) == register:
             return None if register in self.program.convention.arguments else []
         elif flow != FlowControl.NEXT:
             return None
-        inside = [place for place in found if piece.address <= module.base + place < piece.end]
+        inside = [target for target in targets if piece.address <= module.base + target < piece.end]
         # to other code, with the registers as they are
-        others = (self.program.destination(module.base + place) for place in found if place not in inside)
+        others = (self.program.destination(module.base + target) for target in targets if target not in inside)
         return inside if all(self._is_unused_by(other, piece, register) for other in others) else None
 
     def _is_unused_by(self, other: int | str | None, piece: Piece, register: int) -> bool:
@@ -319,8 +319,8 @@ class Writers:
         )
 
 
-def _counts_back(module: Module, piece: Piece, instruction: Instruction, places: range) -> bool:
-    """Whether *piece* makes an address of *places* from the one behind them that *instruction* makes.
+def _counts_back(module: Module, piece: Piece, instruction: Instruction, addresses: range) -> bool:
+    """Whether *piece* makes an address of *addresses* from the one behind them that *instruction* makes.
 
     gcc makes the start of what is walked through from its end so.
     """
@@ -328,54 +328,54 @@ def _counts_back(module: Module, piece: Piece, instruction: Instruction, places:
     return any(
         instruction.mnemonic == Mnemonic.LEA
         and general(instruction.memory_base) == register
-        and end + displacement_of(instruction) in places
+        and end + displacement_of(instruction) in addresses
         for instruction in module.instructions(piece)
     )
 
 
 def _held_behind(  # noqa: C901, PLR0911  # one for each kind of use
-    instruction: Instruction, what: int | tuple[int, int], written: range
+    instruction: Instruction, holder: int | tuple[int, int], written: range
 ) -> list[tuple[int | tuple[int, int], int]] | None:
-    """What has the pointer that *what* has behind *instruction*, each with how far it points behind that.
+    """What has the pointer that *holder* has behind *instruction*, each with how far it points behind that.
 
     None if the *written* bytes from the pointer on are written to, or may be.
     """
     base, start = instruction.memory_base, displacement_of(instruction)
     is_move = instruction.mnemonic == Mnemonic.MOV
-    if isinstance(what, tuple):
-        if (base, start) != what or instruction.mnemonic == Mnemonic.LEA:
-            return [(what, 0)]
+    if isinstance(holder, tuple):
+        if (base, start) != holder or instruction.mnemonic == Mnemonic.LEA:
+            return [(holder, 0)]
         if writes(instruction):
             return []
         copy = general(instruction.op0_register) if is_move else None
-        return [(what, 0)] if copy is None else [(what, 0), (copy, 0)]
-    if instruction.is_string_instruction and what == _TO:
+        return [(holder, 0)] if copy is None else [(holder, 0), (copy, 0)]
+    if instruction.is_string_instruction and holder == _TO:
         return None
-    kept: list[tuple[int | tuple[int, int], int]] = [(what, 0)]
-    used = [use for use in INFO.info(instruction).used_registers() if general(use.register) == what]
+    unchanged: list[tuple[int | tuple[int, int], int]] = [(holder, 0)]
+    used = [use for use in INFO.info(instruction).used_registers() if general(use.register) == holder]
     is_changed = any(use.access in WRITES for use in used)
-    if general(base) == what and instruction.mnemonic == Mnemonic.LEA:
+    if general(base) == holder and instruction.mnemonic == Mnemonic.LEA:
         to = general(instruction.op0_register)
         if instruction.memory_index in GENERAL or to is None:
             return None
-        return [(to, start)] if to == what else [*kept, (to, start)]
-    if writes(instruction) and what in {general(base), general(instruction.memory_index)}:
+        return [(to, start)] if to == holder else [*unchanged, (to, start)]
+    if writes(instruction) and holder in {general(base), general(instruction.memory_index)}:
         stop = start + max(int(MemorySizeExt.size(instruction.memory_size)), 1)
         is_indexed = instruction.memory_index in GENERAL
         if is_indexed or (start < written.stop and written.start < stop):
             return None
-    if is_move and instruction.op1_kind == OpKind.REGISTER and general(instruction.op1_register) == what:
+    if is_move and instruction.op1_kind == OpKind.REGISTER and general(instruction.op1_register) == holder:
         if instruction.op0_kind == OpKind.REGISTER:
-            copy = _copied_to(instruction, what)
-            return kept if copy is None else [*kept, (copy, 0)]
-        return [*kept, ((base, start), 0)] if base in STACK_POINTER | FRAME_POINTER else kept
+            copy = _copied_to(instruction, holder)
+            return unchanged if copy is None else [*unchanged, (copy, 0)]
+        return [*unchanged, ((base, start), 0)] if base in STACK_POINTER | FRAME_POINTER else unchanged
     if is_changed and instruction.mnemonic in {Mnemonic.ADD, Mnemonic.SUB}:
         if instruction.op1_kind not in _NUMBERS:
             return None
         number = instruction.immediate(1)
         number -= number >> 63 << 64
-        return [(what, number if instruction.mnemonic == Mnemonic.ADD else -number)]
-    return [] if is_changed else kept
+        return [(holder, number if instruction.mnemonic == Mnemonic.ADD else -number)]
+    return [] if is_changed else unchanged
 
 
 def _only_reads(instruction: Instruction, register: int) -> bool:
