@@ -285,7 +285,7 @@ def test_a_project_that_names_no_usable_backend_is_refused(pyproject: str, messa
 
 
 def test_a_later_run_takes_an_environment_as_it_was_made_and_no_other(tmp_path: Path) -> None:
-    python = Interpreter.found(sys.executable, dict(os.environ))
+    python = Interpreter.named(sys.executable, dict(os.environ))
 
     def begun() -> tuple[Environments, Path]:
         cache = Cache.of(Part.ENVIRONMENTS, tmp_path / "kept")
@@ -314,7 +314,7 @@ def test_a_later_run_takes_an_environment_as_it_was_made_and_no_other(tmp_path: 
 
 @pytest.mark.nightly
 def test_scripts_of_an_environment_run_wherever_its_cache_was_reached_from_or_moved_to(tmp_path: Path) -> None:
-    python = Interpreter.found(sys.executable, dict(os.environ))
+    python = Interpreter.named(sys.executable, dict(os.environ))
 
     def said(cache: Path) -> str:
         kept = Cache.of(Part.ENVIRONMENTS, cache)

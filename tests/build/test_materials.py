@@ -83,7 +83,7 @@ def test_a_compiler_behind_a_link_to_a_cache_is_the_compiler(tmp_path: Path) -> 
     (links / "ccache").chmod(0o755)
     (links / "gcc").symlink_to("ccache")
     environment = {**os.environ, "CC": "gcc", "PATH": f"{links}:{before}"}
-    compilers = Compilers.found(PYTHON, environment)
+    compilers = Compilers.of(PYTHON, environment)
     assert dict(compilers.programs)["gcc"] == (str(links / "gcc"),)
     source = tree(tmp_path / "source", {"kernel.c": KERNEL})
     made = install_wrappers(

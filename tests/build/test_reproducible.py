@@ -265,6 +265,6 @@ def test_an_environment_has_the_same_name_wherever_its_python_is(tmp_path: Path)
     (tmp_path / "python").symlink_to(INTERPRETER.path)
     environments = Environments(tmp_path / "environments", dict)
     pythons = (INTERPRETER, replace(INTERPRETER, path=tmp_path / "python"))
-    found = [environments.having((), python).scripts.relative_to(environments.place(python)) for python in pythons]
+    found = [environments.having((), python).scripts.relative_to(environments.folder_of(python)) for python in pythons]
     assert found[0] == found[1]
-    assert environments.place(pythons[0]) != environments.place(pythons[1])
+    assert environments.folder_of(pythons[0]) != environments.folder_of(pythons[1])

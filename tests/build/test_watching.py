@@ -21,7 +21,7 @@ from vbuild.toolchain.interpreter import Interpreter
 pytestmark = needs("gcc")
 
 PATH = os.environ["PATH"]
-COMPILERS = Compilers.found(Interpreter.at(Path(sys.executable), os.environ), os.environ)
+COMPILERS = Compilers.of(Interpreter.at(Path(sys.executable), os.environ), os.environ)
 
 # ways of looking for something in the folder $SYSTEM; each finds a/there.h and lib/libthere.so
 WAYS = {
@@ -249,7 +249,7 @@ def test_strace_sees_no_file_that_the_watch_does_not(place: Place, tmp_path: Pat
 @pytest.mark.skipif(os.confstr("CS_GNU_LIBC_VERSION") is None, reason="a compiler of this machine's own C library")
 def test_a_library_for_another_c_library_is_not_put_into_programs(tmp_path: Path) -> None:
     variables = {**os.environ, "CC": "musl-gcc"}
-    compilers = Compilers.found(Interpreter.at(Path(sys.executable), variables), variables)
+    compilers = Compilers.of(Interpreter.at(Path(sys.executable), variables), variables)
     assert compilers.c == "musl-gcc"
     assert Watch.over(tmp_path / "watch", compilers) is None
 

@@ -20,8 +20,8 @@ from vbuild.recipe.variables import hashed
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
 
-INTERPRETER = Interpreter.found("", os.environ)
-COMPILERS = Compilers.found(INTERPRETER, os.environ)
+INTERPRETER = Interpreter.named("", os.environ)
+COMPILERS = Compilers.of(INTERPRETER, os.environ)
 
 STRIP = FlagRules(OwnFlags.STRIP)
 
@@ -192,7 +192,7 @@ def test_a_compiler_script_that_looks_for_the_compiler_finds_the_real_one(tmp_pa
     tree(tmp_path / "wrappers", {"clang-99": '#!/bin/sh\nexec gcc "$@"\n'})
     (tmp_path / "wrappers" / "clang-99").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}/wrappers:{os.environ['PATH']}"}
-    compilers = Compilers.found(INTERPRETER, environment)
+    compilers = Compilers.of(INTERPRETER, environment)
     made = install_wrappers(
         plan("v2").wrapper_rules, compilers, tmp_path / "launchers", BuildFolders(tmp_path), environment={}
     )

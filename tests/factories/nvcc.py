@@ -22,8 +22,8 @@ from vbuild.toolchain.interpreter import Interpreter
 
 # the variables of a build without a request
 OUTSIDE = {name: text for name, text in os.environ.items() if not name.startswith(("CUDA", "NVCC", "CMAKE"))}
-INTERPRETER = Interpreter.found("", OUTSIDE)
-COMPILERS = Compilers.found(INTERPRETER, OUTSIDE)
+INTERPRETER = Interpreter.named("", OUTSIDE)
+COMPILERS = Compilers.of(INTERPRETER, OUTSIDE)
 
 GPU = "__global__ void scale(float *x) { x[threadIdx.x] *= 2; }\n"
 CALLING = "extern __device__ float twice(float x);\n__global__ void scale(float *x) { x[0] = twice(x[0]); }\n"

@@ -140,11 +140,11 @@ def test_each_wheel_works_in_an_emulator_of_its_level(built: tuple[Path, Release
 @pytest.mark.nightly
 def test_what_is_the_same_is_not_built_again(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     again = matrix(built[0].parent / "demo.toml", tmp_path / "again")
-    assert again.kept == again.targets == 3
+    assert again.kept_wheels == again.targets == 3
     entries = [replace(product.entry(), is_built=True, is_kept=False) for product in again.products]
     assert entries == [product.entry() for product in built[1].products]
     (built[0].parent / "project" / "new.txt").write_text("")
-    assert not matrix(built[0].parent / "demo.toml", tmp_path / "third").kept
+    assert not matrix(built[0].parent / "demo.toml", tmp_path / "third").kept_wheels
 
 
 @pytest.mark.nightly
@@ -155,7 +155,7 @@ def test_what_was_edited_while_it_was_built_is_not_kept(tmp_path: Path) -> None:
     first = matrix(source, tmp_path / "dist")
     assert first.notes == (f"{tmp_path}/project: edited while it was built: nothing of it is kept",)
     file.unlink()  # as it was when the first run began
-    assert not matrix(source, tmp_path / "dist").kept
+    assert not matrix(source, tmp_path / "dist").kept_wheels
 
 
 def test_a_target_built_alone_joins_those_that_are_there(tmp_path: Path) -> None:

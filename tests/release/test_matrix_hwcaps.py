@@ -131,7 +131,7 @@ def test_a_second_run_takes_the_joined_wheel_from_the_store(
     again = matrix(source, tmp_path, store=store, on_progress=lambda target, step: steps.append((str(target), step)))
     assert steps[3:] == [("plain", "kept"), ("x86_64_v3", "kept"), ("x86_64_v4", "kept")]
     assert plain_of(again).read_bytes() == plain_of(first).read_bytes()
-    assert (again.notes, again.kept, again.products[0].trial) == (first.notes, 3, TrialResult.PASSED)
+    assert (again.notes, again.kept_wheels, again.products[0].trial) == (first.notes, 3, TrialResult.PASSED)
 
 
 def test_a_joined_wheel_in_the_store_is_not_taken_for_the_bare_one(
@@ -142,7 +142,7 @@ def test_a_joined_wheel_in_the_store_is_not_taken_for_the_bare_one(
     bare = source.with_name("bare.toml")
     bare.write_text(text)
     release = matrix(bare, tmp_path, store=store)
-    assert (release.kept, levels_of(plain_of(release)), release.notes) == (3, ("v1",), ())
+    assert (release.kept_wheels, levels_of(plain_of(release)), release.notes) == (3, ("v1",), ())
     assert plain_of(release).name == plain_of(first).name
 
 

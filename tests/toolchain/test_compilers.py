@@ -28,11 +28,11 @@ def found(
     for name in names:
         is_cxx = "++" in name
         (folder / name).symlink_to(GCC.with_name(GCC.name.replace("gcc", "g++")) if is_cxx else GCC)
-    return Compilers.found(interpreter, {**os.environ, "PATH": str(folder), **(environment or {})})
+    return Compilers.of(interpreter, {**os.environ, "PATH": str(folder), **(environment or {})})
 
 
 def test_this_machines_compiler_is_asked_what_it_is() -> None:
-    compilers = Compilers.found(INTERPRETER, os.environ)
+    compilers = Compilers.of(INTERPRETER, os.environ)
     assert compilers.family in {CompilerFamily.GCC, CompilerFamily.CLANG}
     assert compilers.version >= (8,)
     assert compilers.machine in {"x86_64", "aarch64"}
@@ -105,7 +105,7 @@ def test_what_does_not_compile_is_no_compiler(tmp_path: Path) -> None:
     (tmp_path / "gcc").write_text("#!/bin/sh\necho no licence >&2\nexit 1\n", encoding="utf-8")
     (tmp_path / "gcc").chmod(0o755)
     with pytest.raises(BuildError, match=r"neither gcc nor clang: no licence; expected one of them: set CC and CXX$"):
-        Compilers.found(INTERPRETER, {**os.environ, "PATH": str(tmp_path)})
+        Compilers.of(INTERPRETER, {**os.environ, "PATH": str(tmp_path)})
 
 
 def rustup(home: Path, commit: str) -> None:
@@ -172,7 +172,7 @@ def test_a_compiler_is_called_what_it_says_it_is(
 
 
 def test_an_interpreter_tells_its_compiler_and_flags() -> None:
-    interpreter = Interpreter.found("", os.environ)
+    interpreter = Interpreter.named("", os.environ)
     assert interpreter.path == Path(sys.executable)
     assert interpreter.version == sys.version_info[:3]
     assert interpreter.cc == sysconfig.get_config_var("CC")
@@ -182,8 +182,8 @@ def test_an_interpreter_tells_its_compiler_and_flags() -> None:
 
 def test_an_interpreter_is_found_by_version_and_by_path() -> None:
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert Interpreter.found(version, os.environ).version[:2] == sys.version_info[:2]
-    assert Interpreter.found(sys.executable, os.environ).path == Path(sys.executable)
+    assert Interpreter.named(version, os.environ).version[:2] == sys.version_info[:2]
+    assert Interpreter.named(sys.executable, os.environ).path == Path(sys.executable)
 
 
 def test_only_the_folders_of_the_interpreter_are_its_rpaths() -> None:
@@ -195,6 +195,6 @@ def test_only_the_folders_of_the_interpreter_are_its_rpaths() -> None:
 
 def test_an_interpreter_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"^no Python '3\.99' on this machine: No interpreter found for Python 3\.99"):
-        Interpreter.found("3.99", os.environ)
+        Interpreter.named("3.99", os.environ)
     with pytest.raises(BuildError, match="not a Python that runs"):
         Interpreter.at(tmp_path / "python", os.environ)

@@ -187,7 +187,7 @@ FIND = """
 import os
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
-print(Compilers.found(Interpreter.found("", os.environ), os.environ))
+print(Compilers.of(Interpreter.named("", os.environ), os.environ))
 """
 
 

@@ -45,7 +45,7 @@ def never() -> NoReturn:
 
 
 def picked(host: HostCompiler, path: Path, **environment: str) -> Compilers:
-    interpreter = Interpreter.found("", os.environ)
+    interpreter = Interpreter.named("", os.environ)
     variables = {name: text for name, text in os.environ.items() if name not in {"CC", "CXX"}}
     return build_compilers(
         HostSettings(host),
@@ -234,7 +234,7 @@ def test_a_question_is_put_to_the_clang_inside() -> None:
 
 
 def test_a_python_here_speaks_of_the_one_there(tmp_path: Path) -> None:
-    interpreter = Interpreter.found("", os.environ)
+    interpreter = Interpreter.named("", os.environ)
     made = replace(plan("v1"), cpu=ARM)
     crossed = cross_plan(made, compilers=GCC, interpreter=interpreter, folder=tmp_path)
     ask = (
@@ -379,7 +379,7 @@ def test_zig_finds_the_part_of_pyconfig_that_debian_has_in_a_folder_of_the_machi
     (here / "python3.11").mkdir(parents=True)
     (here / "python3.11" / "pyconfig.h").write_text("#define SIZEOF_LONG 8\n")
     (here / "stdio.h").write_text("#error of another C library\n")
-    interpreter = replace(Interpreter.found("", os.environ), include=include, multiarch="x86_64-linux-gnu")
+    interpreter = replace(Interpreter.named("", os.environ), include=include, multiarch="x86_64-linux-gnu")
     cpu = Cpu.parse(machine)
     compilers = build_compilers(ZIG, cpu, interpreter=interpreter, environment=os.environ)
     folder = f"{cpu.machine}-linux-gnu"

@@ -57,7 +57,7 @@ def ran(
 
 @pytest.fixture(scope="module")
 def emulator() -> Emulator:
-    found = Emulator.found()
+    found = Emulator.on_path()
     assert found
     return found
 

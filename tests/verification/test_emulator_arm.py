@@ -38,7 +38,7 @@ GUARDED = f"#include <sys/auxv.h>\n{ADDS.replace('adds(&x)', 'if (getauxval(16) 
 
 @pytest.fixture(scope="module")
 def emulator() -> Emulator:
-    found = Emulator.found("aarch64")
+    found = Emulator.on_path("aarch64")
     assert found
     return found
 

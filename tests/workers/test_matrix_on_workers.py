@@ -157,7 +157,7 @@ def test_workers_do_not_make_again_what_they_have_from_before(two: Cluster, tmp_
         MatrixRequest(executor=two.executor),
         store=BuildCache(tmp_path / "store", fresh=True),
     )
-    assert (first.kept, again.kept, fresh.kept) == (0, 3, 0)
+    assert (first.kept_wheels, again.kept_wheels, fresh.kept_wheels) == (0, 3, 0)
     assert wheels(tmp_path / "first") == wheels(tmp_path / "again") == wheels(tmp_path / "fresh")
 
 

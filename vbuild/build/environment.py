@@ -118,7 +118,7 @@ class Environments:
         self._resolutions = OncePerKey[Path, tuple[str, ...]](keeps_errors=True)
         self._environments = OncePerKey[Path, BuildEnvironment](keeps_errors=True)
 
-    def place(self, interpreter: Interpreter) -> Path:
+    def folder_of(self, interpreter: Interpreter) -> Path:
         """The folder of the environments of *interpreter*; their names do not depend on its path."""
         return self.folder / _digest([str(interpreter.path)])
 
@@ -126,13 +126,13 @@ class Environments:
         """The environment of *interpreter* with *requirements*, made at the first call."""
         locked = self._lock.packages(requirements, interpreter.kind) if self._lock and requirements else None
         # with a lock, what hooks ask for later is in the first environment already
-        wanted = self.place(interpreter) / _digest(requirements if locked is None else locked)
+        wanted = self.folder_of(interpreter) / _digest(requirements if locked is None else locked)
         is_moving = any("@" in line for line in requirements)  # what is at a URL may change
         if self._cache is None or is_moving:
             own = self.own / wanted.relative_to(self.folder)
             return self._environments.get(own, lambda: self._make(own, requirements, interpreter, locked))
         pinned = self._resolutions.get(wanted, lambda: locked or self._resolved(wanted, requirements, interpreter))
-        folder = self.place(interpreter) / _digest(pinned)
+        folder = self.folder_of(interpreter) / _digest(pinned)
         return self._environments.get(folder, lambda: self._cached(folder, requirements, interpreter, pinned))
 
     def settle(self) -> None:

@@ -88,8 +88,10 @@ class Built(Struct, frozen=True):
         built = convert({**record, "wheel": str(wheel)}, cls, dec_hook=lambda kind, text: kind(text))
         return built._with_sources(lambda source: str(top / source))  # noqa: SLF001 - of the same class
 
-    def _with_sources(self, place: Callable[[str], str]) -> Self:
-        return replace(self, calls=tuple(replace(call, sources=tuple(map(place, call.sources))) for call in self.calls))
+    def _with_sources(self, renamed: Callable[[str], str]) -> Self:
+        return replace(
+            self, calls=tuple(replace(call, sources=tuple(map(renamed, call.sources))) for call in self.calls)
+        )
 
 
 def build_wheel(
@@ -153,7 +155,7 @@ def _folders(job: Job, shell: "_Shell", environments: Environments) -> Iterator[
     yield shell.wrappers.cuda, "cuda"
     yield (job.toolkit.root if job.toolkit else None), "cuda"
     yield from ((prefix.folder, f"native/{prefix.name}") for prefix in job.prefixes)
-    yield environments.place(job.interpreter), "environments"
+    yield environments.folder_of(job.interpreter), "environments"
     yield environments.own, "environments"
     # a Python's own folder, and that of a virtual environment
     yield from ((python.parent.parent, "python") for python in (job.interpreter.include, job.interpreter.path))
@@ -182,7 +184,7 @@ def _shell(
         BuildFolders(
             project,
             job.prefixes,
-            environments.place(job.interpreter),
+            environments.folder_of(job.interpreter),
             job.interpreter.include,
         ),
         environment=variables,
@@ -230,10 +232,10 @@ def _within(shell: _Shell, job: Job, environment: BuildEnvironment) -> _Shell:
     if job.toolkit:
         check_cuda(environment, job.toolkit.version)
     headers = [str(folder) for folder in environment.cuda_headers] if job.toolkit else []
-    planned = dict(shell.planned)
+    variables = dict(shell.planned)
     if headers:
-        planned["CPATH"] = os.pathsep.join([*headers, *filter(None, [shell.variables.get("CPATH")])])
-    return replace(shell, environment=environment, planned=planned)
+        variables["CPATH"] = os.pathsep.join([*headers, *filter(None, [shell.variables.get("CPATH")])])
+    return replace(shell, environment=environment, planned=variables)
 
 
 def _environment(job: Job, environments: Environments, requirements: set[str]) -> BuildEnvironment:

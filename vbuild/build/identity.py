@@ -148,18 +148,18 @@ def rust_key(compilers: Compilers, variables: Mapping[str, str], plan: FlagPlan)
         environment = {**variables, **of_cargo}
         home = cargo_home(environment)
         configuration = [file for file in (home / "config.toml", home / "config") if file.is_file()]
-        found = [
+        versions = [
             *map(facts, behind_rustup(environment)),
             *((str(file), file_digest(file)) for file in configuration),
         ]
-        key = key_of([named, of_cargo, found])
+        key = key_of([named, of_cargo, versions])
     return key, replace(plan, environment=others)
 
 
-def counted(environment: Mapping[str, str], asked: Collection[str]) -> dict[str, str]:
-    """The variables that tell builds apart: all but known noise that nobody has *asked* for."""
-    seen = passed(environment, asked)
-    return ambient(seen) | {name: text for name, text in seen.items() if is_asked(name, asked)}
+def counted(environment: Mapping[str, str], named: Collection[str]) -> dict[str, str]:
+    """The variables that tell builds apart: all but known noise that nobody has *named* for."""
+    seen = passed(environment, named)
+    return ambient(seen) | {name: text for name, text in seen.items() if is_asked(name, named)}
 
 
 def locked(lock: Lock | None, interpreter: Interpreter) -> dict[str, Any] | None:

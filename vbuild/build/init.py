@@ -191,7 +191,7 @@ def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tup
     if not lines:
         return None
     with suppress(BuildError), tempfile.TemporaryDirectory() as folder:  # the build says what cannot be installed
-        python = Interpreter.found(pythons[0] if pythons else sys.executable, os.environ)
+        python = Interpreter.named(pythons[0] if pythons else sys.executable, os.environ)
         variables = {**os.environ, **Indexes.configured().environment()}
         for line in resolved_lines(lines, python, log=Path(folder, "log"), environment=variables, builds=False):
             project, _, version = line.split()[0].partition("==")
@@ -391,8 +391,8 @@ def prospect(source: str | Path, axes: AskedAxes) -> Prospect:
 
 def _obstacles(survey: ProjectSurvey, python: str) -> Iterator[Obstacle]:
     try:
-        interpreter = Interpreter.found(python, os.environ)
-        compilers = Compilers.sought(interpreter, os.environ)
+        interpreter = Interpreter.named(python, os.environ)
+        compilers = Compilers.of_or_none(interpreter, os.environ)
     except BuildError as error:
         yield Obstacle(Weight.ERROR, str(error))
         return

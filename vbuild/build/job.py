@@ -51,12 +51,12 @@ _LIMITS = (
 
 
 def build_shares(
-    builds: int, asked: int | None, *, cores: int | None = None, memory: int | None = None
+    builds: int, jobs: int | None, *, cores: int | None = None, memory: int | None = None
 ) -> tuple[int, int]:
-    """How many of *builds* run at a time, *asked* if given, and how many processes each may start."""
+    """How many of *builds* run at a time, *jobs* if given, and how many processes each may start."""
     memory = available_memory() if memory is None else memory
     room = max(1, min(cores or available_cores(), memory // _NEED))
-    at_once = max(1, min(asked or room, builds))
+    at_once = max(1, min(jobs or room, builds))
     return at_once, max(1, room // at_once)
 
 
@@ -146,7 +146,7 @@ def build_job(
     environment = {**seen, **dict(target.env)}
     backend = recognised(project)
     # where Pythons are, uv has variables of its own
-    interpreter = Interpreter.found(target.python, {**os.environ, **dict(target.env)})
+    interpreter = Interpreter.named(target.python, {**os.environ, **dict(target.env)})
     _check_python(project, interpreter)
     # nvcc does not take zig as its host compiler
     host = HostSettings(HostCompiler.SYSTEM) if target.cuda else settings.host

@@ -128,13 +128,13 @@ def is_for_single_files(override: Override) -> bool:
 
 
 def _steering(
-    kept: Iterable[Override], calls: Iterable[CompilerCall], is_there: Callable[[str], bool]
+    overrides: Iterable[Override], calls: Iterable[CompilerCall], is_there: Callable[[str], bool]
 ) -> frozenset[str]:
     compiled: dict[str, set[str]] = defaultdict(set)
     for call in calls:
         compiled[call.program].update(filter(is_there, call.sources))
     with_flag: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for override in kept:
+    for override in overrides:
         for flag in override.kept:
             with_flag[override.program, flag].update(filter(is_there, override.sources))
     return frozenset(

@@ -253,7 +253,7 @@ def _advised(log: Path, wheel: Path, settings: Repair) -> Iterator[None]:
 def _command(wheel: Path, folder: Path, settings: Repair, reached: Mapping[str, str]) -> list[str]:
     if settings.command:
         places = {"{wheel}": str(wheel), "{dest_dir}": str(folder)}
-        return ["sh", "-c", re.sub("|".join(places), lambda found: shlex.quote(places[found[0]]), settings.command)]
+        return ["sh", "-c", re.sub("|".join(places), lambda match: shlex.quote(places[match[0]]), settings.command)]
     # the driver's libraries are each machine's own
     left = dict.fromkeys([*settings.exclude, *driver_libraries(), *outside_libraries(wheel)])
     chosen = [f"--exclude={pattern}" for pattern in left]

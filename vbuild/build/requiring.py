@@ -50,13 +50,13 @@ def outside_libraries(wheel: Path) -> tuple[str, ...]:
     return tuple(name for name in needed if framework(name) or by_soname(name))
 
 
-def pins(environment: BuildEnvironment, asked: Mapping[str, str]) -> dict[str, str]:
-    """A specifier for each project *asked* for, and each framework."""
+def pins(environment: BuildEnvironment, specified: Mapping[str, str]) -> dict[str, str]:
+    """A specifier for each project *specified* for, and each framework."""
     packages = environment.packages
     specifiers = {}
-    for project in (*asked, *(each for each in frameworks() if each not in asked)):
+    for project in (*specified, *(name for name in frameworks() if name not in specified)):
         if version := packages.get(project):
-            specifiers[project] = _pin(project, asked.get(project), Version(version), environment.site)
+            specifiers[project] = _pin(project, specified.get(project), Version(version), environment.site)
     return specifiers
 
 

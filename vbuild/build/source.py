@@ -487,7 +487,7 @@ def _listed(folder: Path, without: Path | None) -> list[str] | None:
 def _not_sources(*excluded: Path | None) -> Callable[[str, list[str]], set[str]]:
     left_out = {path.resolve() for path in excluded if path}
 
-    def found(folder: str, names: list[str]) -> set[str]:
+    def ignored(folder: str, names: list[str]) -> set[str]:
         here = Path(folder).resolve()
         more = {
             name
@@ -496,7 +496,7 @@ def _not_sources(*excluded: Path | None) -> Callable[[str, list[str]], set[str]]
         }
         return more | _NOT_SOURCES.intersection(names)
 
-    return found
+    return ignored
 
 
 TREE_SUFFIX = ".vbuild-tree"

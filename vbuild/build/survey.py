@@ -244,7 +244,7 @@ def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
         for name in (module.partition(".")[0] for module in names):
-            paths = [project / place / name for place in ("", *_PLACES)]
+            paths = [project / folder / name for folder in ("", *_PLACES)]
             is_own = any(path.is_dir() or path.with_name(f"{name}.py").is_file() for path in paths)
             needed = project_of(name)
             if name in _OF_SETUPTOOLS or name in sys.stdlib_module_names or is_own or not is_known(needed):

@@ -88,14 +88,18 @@ class Compiled(Struct, frozen=True):
         return cls(frozenset(commands.around), frozenset(commands.flagged), commands.linked)
 
     def by_code(self) -> dict[bytes, Ingredients]:
-        by_digest = ((_code(file.read_bytes()), made) for file, made in self.linked.items() if file.is_file())
+        by_digest = (
+            (_code(file.read_bytes()), ingredients) for file, ingredients in self.linked.items() if file.is_file()
+        )
         return {code: made for code, made in by_digest if code}
 
     def ingredients_of(self, path: str, data: bytes, by_code: Mapping[bytes, Ingredients]) -> Ingredients:
         """Those of the library *data* at *path* in a wheel, by its code or else its name."""
-        if made := by_code.get(_code(data)):
-            return made
-        return Ingredients.joined(made for file, made in self.linked.items() if file.name == PurePath(path).name)
+        if ingredients := by_code.get(_code(data)):
+            return ingredients
+        return Ingredients.joined(
+            ingredients for file, ingredients in self.linked.items() if file.name == PurePath(path).name
+        )
 
 
 class _Commands:
@@ -130,24 +134,24 @@ class _Commands:
         if not sources or _NOT_COMPILED.intersection(words):
             return
         march = next((word for word in reversed(words) if word.startswith(_MARCH)), _MARCH + _BASELINE)
-        made = Ingredients()
+        ingredients = Ingredients()
         if not wrapped and march == _MARCH + _BASELINE:
-            made = Ingredients(frozenset(sources))
+            ingredients = Ingredients(frozenset(sources))
             self.around.update(sources)
         elif not wrapped:
             self.flagged.update(sources)
-        self._piped[parent] = made
+        self._piped[parent] = ingredients
         output = _output(words) or (f"{sources[-1].stem}.o" if "-c" in words else "")
         if output:
             file = _path(folder, output)
-            self._ingredients[file] = Ingredients(made.sources, frozenset({file} if file.suffix != ".s" else ()))
+            self._ingredients[file] = Ingredients(ingredients.sources, frozenset({file} if file.suffix != ".s" else ()))
 
     def _inputs(self, words: list[str], folder: str) -> Iterator[Ingredients]:
         folders = [word[2:] for word in words if word.startswith("-L")]
         for word in words:
             if word.startswith("-l"):
                 name = word[3:] if word.startswith("-l:") else f"lib{word[2:]}.a"
-                yield from (self._ingredients[_path(folder, f"{place}/{name}")] for place in folders)
+                yield from (self._ingredients[_path(folder, f"{parent}/{name}")] for parent in folders)
             elif not word.startswith("-") and (file := _path(folder, word)) not in self.linked:
                 yield self._ingredients.get(file, Ingredients(objects=frozenset({file} if file.suffix == ".o" else ())))
 
@@ -290,13 +294,13 @@ class Watch(Struct, frozen=True):
             return None
         outside = [(kind, *file.rpartition("/")) for kind, file in lines if not f"{file}/".startswith(own)]
         names = sorted({name for _, folder, _, name in outside if folder in search})
-        found = [(kind, f"{folder}/{name}") for kind, folder, _, name in outside if folder not in search]
-        found = [entry for entry in found if entry[1].startswith(roots) and _MADE not in entry[1]]
-        files = sorted({file for _, file in found})
+        paths = [(kind, f"{folder}/{name}") for kind, folder, _, name in outside if folder not in search]
+        paths = [entry for entry in paths if entry[1].startswith(roots) and _MADE not in entry[1]]
+        files = sorted({file for _, file in paths})
         since = (self.folder / _LIBRARY).stat().st_mtime_ns
         if any(map(partial(_is_later, since), files)):
             return None
-        listed = [file for kind, file in found if kind == "l"]
+        listed = [file for kind, file in paths if kind == "l"]
         naming = [Path(file) for _, file in lines if file.endswith(_NAMING)]
         words = sorted(_words(project, naming)) if listed else []
         looked = Looked(dict.fromkeys(files, ""), dict.fromkeys(names, ()), dict.fromkeys(listed, ""), tuple(words))
@@ -377,20 +381,22 @@ def library_of(compilers: Compilers) -> bytes:
 
 
 def _remembered(compiler: str) -> bytes:
-    def made() -> str:
+    def encoded_library() -> str:
         return b64encode(_library(compiler)).decode()
 
     question = f"watching {sha256_of(_SOURCE)} {_SIZE} {len(_FOLDER)}"
-    return b64decode(remembered(question, Path(compiler), environment=os.environ, ask=made, also=(Path(_SHELL),)))
+    return b64decode(
+        remembered(question, Path(compiler), environment=os.environ, ask=encoded_library, also=(Path(_SHELL),))
+    )
 
 
 def _library(compiler: str) -> bytes:
     """The library that *compiler* makes for `_FOLDER`; empty if programs do not start with it."""
     words = [f'-D{name}="{_FOLDER}/{file}"' for name, file in _PLACES.items()]
-    made = [compiler, "-shared", "-fPIC", "-O2", "-w", "-fno-builtin", f"-DSIZE={_SIZE}ul", *words]
+    command = [compiler, "-shared", "-fPIC", "-O2", "-w", "-fno-builtin", f"-DSIZE={_SIZE}ul", *words]
     with TemporaryDirectory() as folder:
         output = Path(folder, _LIBRARY)
-        ran = subprocess.run([*made, "-o", output, _SOURCE, "-ldl"], capture_output=True, check=False)
+        ran = subprocess.run([*command, "-o", output, _SOURCE, "-ldl"], capture_output=True, check=False)
         started = [_SHELL, "-c", ":"]
         if (
             ran.returncode

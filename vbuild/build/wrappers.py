@@ -362,13 +362,13 @@ def _logged(log: Path, kind: type[T]) -> Iterable[T]:
     return entries
 
 
-def with_known_sources(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
-    """*found*, with sources outside of *project* by the end of the path that they share with one in it.
+def with_known_sources(recorded: Iterable[Override], project: Path) -> tuple[Override, ...]:
+    """*recorded*, with sources outside of *project* by the end of the path that they share with one in it.
 
     A project may copy its files to another folder below /tmp each time.
     """
     ends: dict[str, list[tuple[str, ...]]] = {}
-    away = {PurePath(source) for override in found for source in override.sources if source.startswith("/")}
+    away = {PurePath(source) for override in recorded for source in override.sources if source.startswith("/")}
     if away:
         for folder, _, files in os.walk(project):
             for name in {path.name for path in away}.intersection(files):
@@ -384,7 +384,7 @@ def with_known_sources(found: Iterable[Override], project: Path) -> tuple[Overri
             lengths.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both)))
         return "/".join(parts[1:][-max(lengths) :])
 
-    return tuple(dict.fromkeys(replace(override, sources=tuple(map(known, override.sources))) for override in found))
+    return tuple(dict.fromkeys(replace(override, sources=tuple(map(known, override.sources))) for override in recorded))
 
 
 def check_nvcc(program: Path) -> None:

@@ -74,7 +74,7 @@ def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
         yield f"lists of GPU architectures that were changed: {len(lists)}"
         for text in lists[:_SHOWN]:
             yield from wrapped(f"  {text}", indent=6)
-    if kept := _kept(release):
+    if kept := _kept_text(release):
         yield f"kept from an earlier run: {kept}; --fresh builds them again"
     if release.split:
         yield from split_lines(release.split)
@@ -151,8 +151,8 @@ def _built(product: "Product", before: set[tuple[str, ...]]) -> str:
     return f"{product.seconds:.1f} s" if is_first else "same"
 
 
-def _kept(release: "ReleaseResult") -> str:
-    wheels = f"{release.kept} of {release.targets} wheels" if release.kept else ""
+def _kept_text(release: "ReleaseResult") -> str:
+    wheels = f"{release.kept_wheels} of {release.targets} wheels" if release.kept_wheels else ""
     builds = counted(release.kept_builds, "build") if release.kept_builds else ""
     return " and ".join(filter(None, (wheels, builds)))
 

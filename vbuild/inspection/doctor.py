@@ -191,7 +191,7 @@ def _files(distributions: Iterable[InstalledDistribution]) -> list[tuple[Install
     files = []
     for distribution in distributions:
         rows = (row.path for row in distribution.rows if _FILE.search(row.path) or is_named(row.path))
-        paths = {path: str(distribution.place(path)) for path in rows}
+        paths = {path: str(distribution.path_of(path)) for path in rows}
         files.append((distribution, {listed: path for listed, path in paths.items() if path not in seen}))
         seen.update(paths.values())
     return files

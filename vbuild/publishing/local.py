@@ -335,11 +335,11 @@ def problems(folder: Path) -> Iterator[Finding]:
         fault = "is missing; expected the page that lists which index is for which machines"
         yield _problem(PublishRule.INDEX, "index.html", fault)
     for index_folder in index_folders:
-        for problem in _place(index_folder, labels):
+        for problem in _index_findings(index_folder, labels):
             yield structs.replace(problem, places=tuple(f"{index_folder.name}/{file}" for file in problem.places))
 
 
-def _place(index_folder: Path, labels: Sequence[str]) -> Iterator[Finding]:
+def _index_findings(index_folder: Path, labels: Sequence[str]) -> Iterator[Finding]:
     wheels: list[OfferedWheel] = []
     yield from wheels_in(index_folder, wheels)
     if index_folder.name == PLAIN:

@@ -108,8 +108,8 @@ class RepairedWheel(Struct, frozen=True):
 
     @property
     def record(self) -> dict[str, Any]:
-        kept = ("seconds", "overrides", "lists", "failed", "notes", "not_reproducible")
-        record: dict[str, Any] = to_builtins({name: getattr(self, name) for name in kept})
+        names = ("seconds", "overrides", "lists", "failed", "notes", "not_reproducible")
+        record: dict[str, Any] = to_builtins({name: getattr(self, name) for name in names})
         return record
 
     @classmethod
@@ -226,14 +226,14 @@ class Builder(Struct, frozen=True):
     def ccache(self) -> Ccache | None:
         return ccache(self.context.recipe.build.cache, self.context.stage, os.environ)
 
-    def built(self, planned: PlannedWheel, cache: Ccache | None = None) -> RepairedWheel | Failure:
-        """The repaired wheel of *planned*, from the cache or built."""
-        context, target, job, keys = self.context, planned.target, planned.job, planned.keys
-        folder = context.place("builds", target)
+    def built(self, wheel: PlannedWheel, cache: Ccache | None = None) -> RepairedWheel | Failure:
+        """The repaired wheel of *wheel*, from the cache or built."""
+        context, target, job, keys = self.context, wheel.target, wheel.job, wheel.keys
+        folder = context.stage_folder("builds", target)
         notes: list[str] = []
         try:
-            if kept := self.taken(BuildKind.BUILD, planned.build, folder / "kept"):
-                build = RepairedWheel.of_record(kept.wheel, kept.record)
+            if entry := self.taken(BuildKind.BUILD, wheel.build, folder / "kept"):
+                build = RepairedWheel.of_record(entry.wheel, entry.record)
                 self.notes.extend(build.notes)
                 return build
             if context.cache and keys:
@@ -245,11 +245,11 @@ class Builder(Struct, frozen=True):
             build = replace(build, notes=tuple(notes))
         except VbuildError as error:
             return context.failure(target, error, context.log(target))
-        self.keep(BuildKind.BUILD, planned.build, build.wheel, build.record)
+        self.keep(BuildKind.BUILD, wheel.build, build.wheel, build.record)
         if context.cache and keys and job.watch:
             looked = job.watch.looked(keys.path, keys.folders, stage=context.stage, project=folder, rust=keys.rust)
             if looked:
-                context.cache.keep_looked(keys.bare, planned.build, looked)
+                context.cache.keep_looked(keys.bare, wheel.build, looked)
         context.on_progress(target, "built")
         return build
 
@@ -388,9 +388,9 @@ class Builder(Struct, frozen=True):
 
         Flags whose objects have the functions come first, then all that were kept for single files.
         """
-        kept = KeptFlags.of(compiled.built.overrides, compiled.built.calls, compiled.project)
+        own_flags = KeptFlags.of(compiled.built.overrides, compiled.built.calls, compiled.project)
         for is_sure in (True, False):
-            if following := kept.following(job.plan.wrapper_rules, above, is_sure=is_sure):
+            if following := own_flags.following(job.plan.wrapper_rules, above, is_sure=is_sure):
                 return replace(job, plan=replace(job.plan, wrapper_rules=following.rules)), following.what
             if self.natives and above.functions:
                 flags = self.natives.learn(job.prefixes, above.functions, is_sure=is_sure)
@@ -407,8 +407,8 @@ class Builder(Struct, frozen=True):
         key = ""
         if self.context.cache:
             key = build_keys(job, source=self.digest, repair=Repair(), searched=self.searched).whole
-        if key and (kept := self.taken(BuildKind.UNREPAIRED, key, folder / "unrepaired")):
-            built = Built.of_record(kept.wheel, kept.record, project)
+        if key and (entry := self.taken(BuildKind.UNREPAIRED, key, folder / "unrepaired")):
+            built = Built.of_record(entry.wheel, entry.record, project)
         else:
             built = build_wheel(
                 job,
@@ -477,7 +477,7 @@ def check_identity(recipe: Recipe, project: Path) -> None:
 
 def check_emulator() -> None:
     machine = os.uname().machine
-    if Emulator.found(machine) is None:
+    if Emulator.on_path(machine) is None:
         raise BuildError(f"test.emulate is 'always', and {NO_EMULATOR.format(LevelMethod.emulator_of(machine))}")
 
 
@@ -524,7 +524,7 @@ def index_variables() -> Mapping[str, str]:
 
 
 def interpreter_of(target: Target) -> Interpreter:
-    return Interpreter.found(target.python, {**os.environ, **dict(target.env)})
+    return Interpreter.named(target.python, {**os.environ, **dict(target.env)})
 
 
 # variables that decide on code; and those that only some compilers read

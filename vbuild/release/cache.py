@@ -65,7 +65,7 @@ class BuildCache(Struct, frozen=True):
         if self.fresh or not entry.is_dir():
             return None
         try:
-            kept = _taken(entry, into)
+            entry_taken = _taken(entry, into)
         except (FileNotFoundError, ValueError, LookupError, TypeError):  # damaged, or being removed by another process
             with suppress(OSError):
                 self._cache.drop(entry)
@@ -73,7 +73,7 @@ class BuildCache(Struct, frozen=True):
             pass
         else:
             self._cache.mark(entry)
-            return kept
+            return entry_taken
         return None
 
     def keep(self, kind: BuildKind, key: str, wheel: Path, record: Mapping[str, Any]) -> str | None:

@@ -94,7 +94,7 @@ def cibuildwheel(
     *echo* gets what it prints. `VbuildError`, and no wheel written, if no run can start.
     """
     words = Arguments.parse(arguments)
-    engine, identifiers = _asked(words)
+    engine, identifiers = _engine_and_identifiers(words)
     recipe = Recipe.load(words.package)
     if recipe.test.emulate == "always":
         check_emulator()
@@ -149,7 +149,7 @@ def cibuildwheel(
 def foreseen_runs(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[CibuildwheelRun, ...]:
     """The runs that `cibuildwheel` would make, with every variable, secrets hidden; nothing is built or written."""
     words = Arguments.parse(arguments)
-    _, identifiers = _asked(words)
+    _, identifiers = _engine_and_identifiers(words)
     recipe = Recipe.load(words.package)
     targets = _targets(recipe, variants)
     check_recipe(recipe, targets)
@@ -167,10 +167,10 @@ def _targets(recipe: Recipe, variants: Collection[str]) -> tuple[Target, ...]:
     return recipe.chosen(only=variants, pythons=recipe.matrix.pythons[:1])
 
 
-def _asked(words: Arguments) -> tuple[Cibuildwheel, tuple[str, ...]]:
+def _engine_and_identifiers(words: Arguments) -> tuple[Cibuildwheel, tuple[str, ...]]:
     """cibuildwheel, and the identifiers that it would build for; `BuildError` for those of another system."""
     check_platform(os.environ.get("CIBW_PLATFORM") or "auto", "CIBW_PLATFORM={}")
-    engine = Cibuildwheel.found()
+    engine = Cibuildwheel.of_environment()
     # it refuses words that it does not know, of which vbuild may take one for the project
     with _hiding(words):
         identifiers = engine.identifiers(words, os.environ)
@@ -259,10 +259,10 @@ class _CibuildwheelSteps(Struct, frozen=True):
                 above = code_above(build.wheel, run.targets[0], recipe)
             except VbuildError:  # which is told when the wheel is finished
                 continue
-            kept = build.record.kept_flags(recipe.file.parent.resolve())
-            if kept.following(first, above):
+            own_flags = build.record.kept_flags(recipe.file.parent.resolve())
+            if own_flags.following(first, above):
                 identifiers.append(identifier)
-                if following := kept.following(rules, above):
+                if following := own_flags.following(rules, above):
                     rules, flags = following.rules, {**flags, following.what: None}
         return (rules, tuple(identifiers), "; ".join(flags)) if identifiers else None
 
@@ -311,7 +311,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
         parts = (*build.record.compilers, *nvcc_of(run.toolkit, build.record.commands))
         flags = flags_read(run.plan.environment if run.plan else (), parts)
         about = making(self.context.recipe, target, parts=parts, toolkit=run.toolkit, environment=flags)
-        return replace(build, wheel=billed(build.wheel, self.context.place("billed", target), about))
+        return replace(build, wheel=billed(build.wheel, self.context.stage_folder("billed", target), about))
 
     def _product(
         self,
@@ -326,7 +326,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
             wheel = cut.get(target) or stamped(self.context, target, build.wheel)
             self.context.on_progress(target, "verifying")
             verdict = verified(self.context, wheel, target, baseline=baseline, failed=build.record.failed)
-            plain, folder = cut.get(target) or build.wheel, self.context.place("emulated", target)
+            plain, folder = cut.get(target) or build.wheel, self.context.stage_folder("emulated", target)
             verdict, emulation = with_emulation(self.context, target, plain, verdict, folder)
         except VbuildError as error:
             return self._failure(target, result, error)

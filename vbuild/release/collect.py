@@ -490,9 +490,9 @@ def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str
         if part.report:
             places.setdefault(part.report.project, (part.folder / REPORT, part.report.name))
     if expected is not None:
-        for project, (place, name) in places.items():
+        for project, (source, name) in places.items():
             if project != canonicalize_name(expected):
-                raise RecipeError(f"{place}: is of {name!r}; the recipe is of {expected!r}")
+                raise RecipeError(f"{source}: is of {name!r}; the recipe is of {expected!r}")
         return expected
     if not places:
         projects: list[str] = sorted({WheelName.parse(wheel.name).project for part in parts for wheel in part.wheels})
@@ -558,7 +558,7 @@ def _unreadable(error: OSError) -> None:
 
 def _wheels(part: ReleasePart) -> Iterator[PartWheel]:
     entries = {entry.wheel: entry for entry in part.report.wheels} if part.report else {}
-    places = {name: place for place, name in enumerate(entries)}
+    places = {name: position for position, name in enumerate(entries)}
     companions = part.companions
     for path in sorted(part.wheels, key=lambda path: places.get(path.name, len(places))):
         yield PartWheel(path, entries.get(path.name), is_companion=path.name in companions)

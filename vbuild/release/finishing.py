@@ -73,7 +73,7 @@ def slimmed(
     builder: Builder, first: PlannedWheel, wheels: Iterable[PlannedWheel], build: Path, *, may_be_built: bool = False
 ) -> Mapping[Target, Path] | Failure:
     context = builder.context
-    targets = [planned.target for planned in wheels if planned.build == first.build and planned.target.gpus]
+    targets = [wheel.target for wheel in wheels if wheel.build == first.build and wheel.target.gpus]
     try:
         return slimmed_to_gpus(context, build, targets, first.target, may_be_built=may_be_built)
     except VbuildError as error:
@@ -98,7 +98,7 @@ def slimmed_to_gpus(
     # compression
     zstd = False if context.recipe.build.cuda.compress in {Compress.NONE, Compress.SPEED} else None
     cuts = Cuts(unsupported=True, bill=False, zstd=zstd)
-    cut = slim_wheel(wheel, context.place("divided", first), shares=shares, cuts=cuts, accept_license=True)
+    cut = slim_wheel(wheel, context.stage_folder("divided", first), shares=shares, cuts=cuts, accept_license=True)
     if len(cut) != len(targets):  # it passes a wheel without GPU code as it is
         raise RepackageError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")
     results = {
@@ -158,7 +158,7 @@ def finished(
         verdict = verified(context, wheel, target, baseline=baseline, failed=build.failed, overrides=build.overrides)
         context.on_progress(target, "testing")
         trial = result_of_test(builder, target, plain, interpreter=interpreter)
-        folder = context.place("trials", target)
+        folder = context.stage_folder("trials", target)
         verdict, emulation = with_emulation(context, target, plain, verdict, folder, python=interpreter.path)
     except VbuildError as error:
         return context.failure(target, error, context.log(target))
@@ -173,19 +173,19 @@ def finished(
 
 def finished_before(builder: Builder, planned: PlannedWheel) -> Product | None:
     context = builder.context
-    kept = builder.taken(BuildKind.PRODUCT, planned.product, context.place("kept", planned.target))
-    if kept is None:
+    entry = builder.taken(BuildKind.PRODUCT, planned.product, context.stage_folder("kept", planned.target))
+    if entry is None:
         return None
     context.on_progress(planned.target, "kept")
-    record = kept.record
-    build = RepairedWheel.of_record(kept.wheel, record)
+    record = entry.record
+    build = RepairedWheel.of_record(entry.wheel, record)
     builder.notes.extend(build.notes)
     product = _product(
         context,
         planned,
-        kept.wheel,
+        entry.wheel,
         build,
-        verdict=Verdict.of_data(record["verdict"], kept.wheel),
+        verdict=Verdict.of_data(record["verdict"], entry.wheel),
         trial=TrialResult(record["trial"]),
         emulation=LevelRun.of_data(record["emulation"]) if record["emulation"] else None,
     )
@@ -220,7 +220,7 @@ def _product(
 
 
 def stamped(context: ReleaseContext, target: Target, wheel: Path) -> Path:
-    folder, variant = context.place("finished", target), context.family.variant(target)
+    folder, variant = context.stage_folder("finished", target), context.family.variant(target)
     if variant is None:
         folder.mkdir(parents=True, exist_ok=True)
         return linked(wheel, folder / wheel.name)  # a labelled target may be made of the same build
@@ -287,7 +287,7 @@ def _published_for(context: ReleaseContext, wheel: Path, target: Target) -> tupl
     against = context.published
     if against is None or isinstance(against, Path):
         return against, ()
-    folder = context.place("published", replace(target, label=None))
+    folder = context.stage_folder("published", replace(target, label=None))
     fetch = partial(file_on_index, wheel, folder, Indexes.configured, version=against, tag=_tag(target))
     try:
         return _PUBLISHED_FILES.get(folder, fetch), ()
@@ -331,7 +331,7 @@ def _advice(
     advice = [IF_ALLOWED.format(patterns)] if patterns else []  # of all in one line, as a recipe has the key once
     # a build without the flags of single files was tried already
     has_flags = overrides is None or any(override.kept and not is_for_single_files(override) for override in overrides)
-    if has_flags and (natives or not all(is_grafted(place) for error in above for place in error.places)):
+    if has_flags and (natives or not all(is_grafted(path) for error in above for path in error.places)):
         advice.append(f"{_STRIP}{_STRIP_NATIVE.format(' or '.join(natives)) if natives else ''}")
     return advice
 
@@ -362,7 +362,7 @@ def result_of_test(
         find_links=find_links,
         pass_env=context.recipe.build.pass_env,
     )
-    folder = context.place("trials with others" if find_links else "trials", target)
+    folder = context.stage_folder("trials with others" if find_links else "trials", target)
     return trial.run(wheel, folder, context.log(target))
 
 
@@ -380,7 +380,7 @@ def tested_again(
 
 def emulator_name(check: Check, machine: str) -> str | None:
     """The emulator of *machine*, its version and its Pythons, if *check* asks for it and it is there."""
-    emulator = Emulator.found(machine) if check.is_emulated else None
+    emulator = Emulator.on_path(machine) if check.is_emulated else None
     if emulator is None:
         return None
     pythons = foreign_pythons(machine) if machine != os.uname().machine else ()
@@ -431,13 +431,13 @@ def _emulation(context: ReleaseContext, target: Target, wheel: Path, folder: Pat
         shown = Cpu.known(cpu.machine, run.level)
         run = replace(run, instead=f"emulated as {shown}, and not as {cpu}: {first.untried}")
     if run.illegal:
-        fault = f"code above {cpu} runs on a processor without it, as {Emulator.found(cpu.machine)} shows"
+        fault = f"code above {cpu} runs on a processor without it, as {Emulator.on_path(cpu.machine)} shows"
         raise WheelError(f"{wheel.name}: {fault}: {'; '.join(run.grouped)}; {_RUN_ABOVE}; {NEVER}")
     return run
 
 
 def _why_not_emulated(cpu: Cpu) -> str | None:
-    emulator = Emulator.found(cpu.machine)
+    emulator = Emulator.on_path(cpu.machine)
     return emulator.why_not(cpu) if emulator else NO_EMULATOR.format(LevelMethod.emulator_of(cpu.machine))
 
 

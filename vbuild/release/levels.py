@@ -121,7 +121,7 @@ def _published(context: ReleaseContext, plain: Product, note: Callable[[str], No
     against = None if plain.label else context.published
     if against is None or isinstance(against, Path):
         return against
-    folder = context.place("published", plain.target)
+    folder = context.stage_folder("published", plain.target)
     try:
         return published_wheel(plain.wheel, folder, Indexes.configured, version=against)
     except FetchError as error:
@@ -151,10 +151,10 @@ def _report(
             "vbuild": ourselves(),
         }
     )
-    kept = context.cache.text(_KEPT, key) if context.cache else None
-    if kept is not None:
+    text = context.cache.text(_KEPT, key) if context.cache else None
+    if text is not None:
         with suppress(ValueError):
-            earlier = convert(json.loads(kept), BenchReport)
+            earlier = convert(json.loads(text), BenchReport)
             note("bench: measured in an earlier run with the same wheels; matrix --fresh measures again")
             return earlier
     try:
@@ -259,12 +259,12 @@ class HwcapsMerge(Struct, frozen=True):
             plain = replace(plain, not_reproducible=tuple(differing))
         key, context = self._key(wheels), self.context
         cache = None if self.wheels.is_remote else context.cache  # this one's keys are of this machine
-        folder = self.context.place("joined", plain.target)
-        if kept := cache.taken(BuildKind.JOINED, key, folder / "kept") if cache else None:
-            self.wheels.notes.extend(kept.record["notes"])
-            verdict = Verdict.of_data(kept.record["verdict"], kept.wheel)
-            trial = TrialResult(kept.record["trial"])
-            return replace(plain, wheel=kept.wheel, verdict=verdict, trial=trial)
+        folder = self.context.stage_folder("joined", plain.target)
+        if entry := cache.taken(BuildKind.JOINED, key, folder / "kept") if cache else None:
+            self.wheels.notes.extend(entry.record["notes"])
+            verdict = Verdict.of_data(entry.record["verdict"], entry.wheel)
+            trial = TrialResult(entry.record["trial"])
+            return replace(plain, wheel=entry.wheel, verdict=verdict, trial=trial)
         context.on_progress(plain.target, "joining")
         new = joined_wheel([OfferedWheel.of(wheel) for wheel in wheels], allow=self.context.recipe.verify.allow)
         written(PublishPlan("hwcaps", (new,), ()), folder / "made")

@@ -290,7 +290,7 @@ def _locked_for(
 def _versions_of(project: str, places: Sequence[str | Path]) -> list[Version]:
     """The versions of *project* in *places*, the newest first, pre-releases last."""
     versions = set()
-    for file in (file for place in places for file in files_at(place, project) if file.name.endswith(".whl")):
+    for file in (file for source in places for file in files_at(source, project) if file.name.endswith(".whl")):
         try:
             name = WheelName.parse(file.name)
         except WheelError:  # installers pass such files over

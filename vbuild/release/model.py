@@ -185,7 +185,7 @@ class ReleaseResult(Struct, frozen=True):
         return len(self.products) + len(self.failures)
 
     @property
-    def kept(self) -> int:
+    def kept_wheels(self) -> int:
         """How many wheels were finished in an earlier run."""
         return sum(product.is_kept for product in self.products)
 
@@ -311,7 +311,7 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
         if not self.owns(wheel):
             raise BuildError(f"{wheel.name}: not of {self.recipe.name}, which the recipe builds")
 
-    def place(self, step: str, target: Target) -> Path:
+    def stage_folder(self, step: str, target: Target) -> Path:
         return self.stage / step / slug(target)
 
     def log(self, target: Target) -> Path:

@@ -146,7 +146,7 @@ def wheels_of_workers(context: ReleaseContext, executor: Executor) -> Iterator[R
         raise BuildError(f"{recipe.file}: native: not built on workers; expected this machine, without --executor")
     with supervised(), connected(executor) as cluster:
         source, digest = _packed(context)
-        places = {target: place for place, target in enumerate(context.targets)}
+        places = {target: position for position, target in enumerate(context.targets)}
         remote = _Remote(cluster, context, RunMessage.of(uuid.uuid4().hex, context, source=digest), places)
         outcomes = remote.outcomes(source)
         yield ReleaseWheels(outcomes, remote.tested_again, interpreter_of, remote.notes, is_remote=True)
@@ -257,7 +257,7 @@ class _Remote(Struct, frozen=True):
             if isinstance(outcome, RemoteFailure):
                 yield self._failure(target, outcome)
                 continue
-            wheel = written(self.context.place("made", target), outcome.wheel.name, next(wheels))
+            wheel = written(self.context.stage_folder("made", target), outcome.wheel.name, next(wheels))
             self.context.log(target).unlink(missing_ok=True)  # an earlier run's
             yield replace(outcome, target=target, wheel=wheel, verdict=replace(outcome.verdict, wheel=wheel))
 

@@ -399,7 +399,7 @@ class InstalledFiles:
         by_path: dict[str, list[Owner]] = {}
         for distribution in distributions:
             for row in distribution.rows:
-                by_path.setdefault(str(distribution.place(row.path)), []).append(Owner(distribution, row))
+                by_path.setdefault(str(distribution.path_of(row.path)), []).append(Owner(distribution, row))
         names: dict[tuple[int, int], list[tuple[str, os.stat_result, list[Owner]]]] = {}
         for path, owners in by_path.items():
             with suppress(OSError):  # what is listed need not be there

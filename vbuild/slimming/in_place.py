@@ -62,7 +62,7 @@ class Listings:
         self._cuts: dict[str, GpuCut] = {}
         for distribution in self._by_listing.values():
             for row in distribution.rows:
-                self._owners.setdefault(str(distribution.place(row.path)), []).append((distribution, row.path))
+                self._owners.setdefault(str(distribution.path_of(row.path)), []).append((distribution, row.path))
 
     def that_list(self, path: str) -> tuple[tuple[str, str], ...]:
         """Each listing's path from the root, and the file's path in it."""
@@ -113,9 +113,9 @@ class Listings:
         One that had none gets one to tell which fatbins are fillers, which goes with the last of them.
         """
         path = path_of(distribution.dist_info)
-        place = distribution.place(path)
+        place = distribution.path_of(path)
         hashes = {listed: row.sha256 if row else None for listed, row in rows.items()}
-        places = {listed: str(distribution.place(listed)) for listed in rows}
+        places = {listed: str(distribution.path_of(listed)) for listed in rows}
         cuts = {listed: self._cuts[at_] for listed, at_ in places.items() if at_ in self._cuts and hashes[listed]}
         if place.is_file():
             data = read_file(place)

@@ -148,7 +148,7 @@ class Pool(Struct, frozen=True, eq=False):
 
     @property
     def is_pure(self) -> bool:
-        return _place(self.bundles[0])[1]
+        return _place_of(self.bundles[0])[1]
 
     @property
     def families(self) -> frozenset[tuple[str, str | None]]:
@@ -192,7 +192,7 @@ def planned_pools(movable: Mapping[Bundle, Sequence[WheelBinary]], *, smallest: 
     drafts: dict[Place, list[_PoolDraft]] = {}
     largest_first = sorted(_repeated(movable), key=lambda row: -sum(library.member.size for library in row[1].values()))
     for bundle, libraries in largest_first:
-        same_place = drafts.setdefault(_place(bundle), [])
+        same_place = drafts.setdefault(_place_of(bundle), [])
         draft = next((draft for draft in same_place if draft.accepts(libraries)), None)
         if draft is None:
             same_place.append(_PoolDraft([bundle], dict(libraries)))
@@ -249,19 +249,19 @@ def _pythons(pool: Pool) -> set[tuple[str, str, str]]:
     return {(name.project, name.python, name.abi) for name in names}
 
 
-def _place(bundle: Bundle) -> Place:
+def _place_of(bundle: Bundle) -> Place:
     return bundle.wheel.name.platform, bundle.wheel.wheel_file().root_is_purelib
 
 
 def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
     """The wheels of *movable* with those libraries that others of their platform have, too, or seem published."""
     counts = Counter(
-        (_place(bundle), *key)
+        (_place_of(bundle), *key)
         for bundle, libraries in movable.items()
         for key in {library.key for library in libraries}
     )
     for bundle, libraries in movable.items():
-        place = _place(bundle)
+        place = _place_of(bundle)
         if repeated := {
             library.key: library
             for library in libraries

@@ -178,12 +178,12 @@ def rewritten_rustc(arguments: "Sequence[str]", rules: "Rules") -> RewrittenComm
     words = iter(arguments)
     for word in words:
         option, joined, value = _codegen(word, words)
-        kept, removed = _codegen_kept(value, rules)
+        remaining, removed = _codegen_kept(value, rules)
         result.removed += removed
         if not option:
             result.arguments.append(word)
-        elif kept:
-            result.arguments += [f"{option}{kept}"] if joined else [option, kept]
+        elif remaining:
+            result.arguments += [f"{option}{remaining}"] if joined else [option, remaining]
     _add(result, rules["rust"], first=False)
     result.added = []  # there is no other way for ours to arrive, so none was missed
     if not result.sources:  # cargo asking rustc what the flags stand for
@@ -215,8 +215,8 @@ def _codegen_kept(value: str, rules: "Rules") -> tuple[str, list[str]]:
         and feature.removeprefix("+").startswith(_RUST_FEATURES)
         and f"-m{feature.removeprefix('+')}" not in rules["implied"]
     ]
-    kept = ",".join(feature for feature in features if feature not in removed)
-    return f"{name}={kept}" if kept else "", [f"{name}={','.join(removed)}"] if removed else []
+    remaining = ",".join(feature for feature in features if feature not in removed)
+    return f"{name}={remaining}" if remaining else "", [f"{name}={','.join(removed)}"] if removed else []
 
 
 def chooses_instructions(flag: str) -> bool:
@@ -436,9 +436,9 @@ def _map_lines(preprocessed: str, mapping: "Sequence[str]") -> None:
     with open(preprocessed, "rb") as file:
         text = file.read()
     for path in {*re.findall(rb'^# \d+ "([^"<\\\n]+)"', text, re.MULTILINE)}:
-        place = os.fsdecode(path)
+        source = os.fsdecode(path)
         # a link beside the wrappers leads to the toolkit
-        if name := mapped(os.path.abspath(place), mapping) or mapped(os.path.realpath(place), mapping):
+        if name := mapped(os.path.abspath(source), mapping) or mapped(os.path.realpath(source), mapping):
             names[path] = os.fsencode(f"/{name}")
     with open(preprocessed, "wb") as file:
         file.write(

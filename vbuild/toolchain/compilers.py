@@ -84,22 +84,22 @@ class Compilers(Struct, frozen=True):
     why: str = ""
 
     @classmethod
-    def found(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self:
+    def of(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self:
         """The compilers that *environment* names, else the interpreter's own, else those on PATH."""
-        if (compilers := cls.sought(interpreter, environment)) is None:
+        if (compilers := cls.of_or_none(interpreter, environment)) is None:
             raise BuildError(f"no C compiler on PATH; {INSTALL_C}")
         return compilers
 
     @classmethod
-    def sought(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self | None:
+    def of_or_none(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self | None:
         """The same, or None if there is no C compiler and CC does not name one."""
-        found = compilers_on(environment.get("PATH", os.defpath))
-        c = _command("CC", environment, (interpreter.cc, "cc", "gcc", "clang"), found)
+        programs = compilers_on(environment.get("PATH", os.defpath))
+        c = _command("CC", environment, (interpreter.cc, "cc", "gcc", "clang"), programs)
         if c is None:
             return None
         name = next(word for word in c.split() if NAME.fullmatch(word))
-        cxx = _command("CXX", environment, (_partner(name, interpreter), "c++", "g++", "clang++"), found)
-        path = found[name]
+        cxx = _command("CXX", environment, (_partner(name, interpreter), "c++", "g++", "clang++"), programs)
+        path = programs[name]
         macros = known_macros((str(path),), environment)
         family, version = family_of(macros)
         return cls(
@@ -108,7 +108,7 @@ class Compilers(Struct, frozen=True):
             machine=next((name.strip("_") for name in ("__x86_64__", "__aarch64__") if name in macros), "unknown"),
             c=c,
             cxx=cxx,
-            programs=tuple(sorted((name, (str(path),)) for name, path in found.items())),
+            programs=tuple(sorted((name, (str(path),)) for name, path in programs.items())),
             marks_levels=_marks_levels(path, environment),
             rust=found_rust(environment),
         )
@@ -133,11 +133,11 @@ def _command(
     variable: str, environment: Mapping[str, str], candidates: Iterable[str], programs: dict[str, Path]
 ) -> str | None:
     """The command of *variable*, or the first candidate that exists, with its compiler as a bare name."""
-    if given := environment.get(variable):
-        command = _on_path(given, programs)
+    if command_line := environment.get(variable):
+        command = _on_path(command_line, programs)
         # sysconfig may name a path of another machine; a user means the path
-        if command is None or any(Path(word).is_absolute() and not shutil.which(word) for word in given.split()):
-            raise BuildError(f"{variable}={given}: no such compiler; {INSTALL_C}")
+        if command is None or any(Path(word).is_absolute() and not shutil.which(word) for word in command_line.split()):
+            raise BuildError(f"{variable}={command_line}: no such compiler; {INSTALL_C}")
         return command
     return next((command for text in candidates if (command := _on_path(text, programs))), None)
 
@@ -319,10 +319,10 @@ def build_compilers(
     of_zig = partial(_zig_compilers, zig, cpu, interpreter=interpreter, environment=environment, writes=writes)
     if host.compiler is HostCompiler.ZIG:
         return of_zig(host.glibc or OLDEST_GLIBC)
-    system = Compilers.sought(interpreter, environment)
+    system = Compilers.of_or_none(interpreter, environment)
     if system is None and host.compiler is HostCompiler.AUTO and sys.platform == "linux":
         return of_zig(OLDEST_GLIBC, why="no C compiler on PATH: zig from the package index is used")
-    return system or Compilers.found(interpreter, environment)
+    return system or Compilers.of(interpreter, environment)
 
 
 def _zig_compilers(

@@ -77,7 +77,7 @@ class Interpreter(Struct, frozen=True):
     include: Path = Path()
 
     @classmethod
-    def found(cls, python: str, environment: Mapping[str, str]) -> Self:
+    def named(cls, python: str, environment: Mapping[str, str]) -> Self:
         """The interpreter *python*, a version or a path; none is downloaded."""
         if python in {"", sys.executable}:
             return cls.at(Path(sys.executable), environment)

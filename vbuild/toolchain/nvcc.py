@@ -113,15 +113,15 @@ def rewritten_nvcc(
         *(("-ccbin",) if compiler else ()),
     }
     appended = tuple(_appended(call, rules))
-    kept = [
+    remaining = [
         word for option in call.options for word in _remaining_words(option, frozenset(gone), frozenset(judged.removed))
     ]
     if _MAPPED in appended:
-        kept = [_relative(word, host.mapping) if word in call.sources else word for word in kept]
+        remaining = [_relative(word, host.mapping) if word in call.sources else word for word in remaining]
     flags = host.words if paths else ()
     behind = [*(spelled(ours) if is_new else ()), *compiler, *appended, *_named(call, paths, rules, host)]
     return RewrittenNvcc(
-        words=(*flags, *kept, *behind) if keeps else (*kept, *behind, *flags),
+        words=(*flags, *remaining, *behind) if keeps else (*remaining, *behind, *flags),
         command=Command(
             call.sources,
             call.output,
@@ -192,25 +192,25 @@ def _remaining_words(option: Option, gone: frozenset[str], removed: frozenset[st
 
 def _without(option: Option, removed: frozenset[str]) -> tuple[str, ...]:
     tokens = _TOKEN.findall(option.value)
-    kept = [token for token in tokens if _bare(token) not in removed]
-    if len(kept) == len(tokens):
+    remaining = [token for token in tokens if _bare(token) not in removed]
+    if len(remaining) == len(tokens):
         return option.words
-    return (f"{option.name}={','.join(kept)}",) if kept else ()
+    return (f"{option.name}={','.join(remaining)}",) if remaining else ()
 
 
-def _host_compiler(given: str, host: HostCompiler, *, is_wrapper: bool) -> tuple[str, ...]:
-    """The options for the host compiler *given*: its wrapper or the program itself."""
-    if not given:
+def _host_compiler(command_line: str, host: HostCompiler, *, is_wrapper: bool) -> tuple[str, ...]:
+    """The options for the host compiler *command_line*: its wrapper or the program itself."""
+    if not command_line:
         return ()
-    words = [given] if Path(given).exists() else given.split()
-    place = next((place for place, word in enumerate(words) if Path(word).name in host.compilers), 0)
-    compiler, name = words[place], Path(words[place]).name
+    words = [command_line] if Path(command_line).exists() else command_line.split()
+    position = next((position for position, word in enumerate(words) if Path(word).name in host.compilers), 0)
+    compiler, name = words[position], Path(words[position]).name
     if Path(compiler).is_dir():
         compiler, name = f"{compiler}/gcc", "gcc"  # nvcc's rule for a folder
     known = host.compilers.get(name)
     if known and ("/" not in compiler or os.path.realpath(compiler) == os.path.realpath(known)):
         compiler = name if is_wrapper else known  # no path of this build, by which a cache would miss
-    return (f"-ccbin={compiler}", *(f"-Xcompiler={word}" for word in words[place + 1 :]))
+    return (f"-ccbin={compiler}", *(f"-Xcompiler={word}" for word in words[position + 1 :]))
 
 
 def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
@@ -238,9 +238,9 @@ def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: HostCompile
     if call.has("-c", "-dc", "-dw") and not call.has("-keep", "-save-temps", "-objtemp"):
         yield "-objtemp"
     # not of the source, which may be compiled several times, to be linked together
-    made = compiler_program.mapped(call.files[0], host.mapping) if call.files else None
-    if rules.seeds and made and not call.has("-frandom-seed") and not _SPLITS.search(made):
-        yield f"-frandom-seed={made}"
+    source = compiler_program.mapped(call.files[0], host.mapping) if call.files else None
+    if rules.seeds and source and not call.has("-frandom-seed") and not _SPLITS.search(source):
+        yield f"-frandom-seed={source}"
 
 
 def tells_apart(paths: Sequence[str]) -> bool:
@@ -317,14 +317,14 @@ def side_by_side(
     Each is the lock of a file in *folder*, kept as long as nvcc and its children run. For a compiler cache they are
     variables of *environment* instead.
     """
-    asked = environment.get(compiler_program.THREADS, "")
-    most = min(int(asked) if asked.isdigit() else 0, len(command.ours))
+    threads = environment.get(compiler_program.THREADS, "")
+    most = min(int(threads) if threads.isdigit() else 0, len(command.ours))
     if most <= 1 or not command.sources or command.output is not NvccOutput.OBJECT:
         return ()
     from fcntl import LOCK_EX, LOCK_NB, flock  # noqa: PLC0415 - which Windows lacks
 
     taken = 0
-    for number in range(int(asked)):
+    for number in range(int(threads)):
         slot = os.open(folder / f"process-{number}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with suppress(OSError):
             flock(slot, LOCK_EX | LOCK_NB)
@@ -359,9 +359,9 @@ def _kept_in(call: Call, folder: Path) -> tuple[str, ...]:
     is_link = call.output is NvccOutput.LIBRARY and bool(call.sources) and tells_apart(call.sources)
     if not is_link or call.has("-keep", "-keep-dir", "-save-temps", "-objtemp", "-dryrun"):
         return ()
-    place = folder / f"kept-{os.getpid()}"
-    place.mkdir(exist_ok=True)
-    return ("-keep", f"-keep-dir={place}")
+    subfolder = folder / f"kept-{os.getpid()}"
+    subfolder.mkdir(exist_ok=True)
+    return ("-keep", f"-keep-dir={subfolder}")
 
 
 def _record(result: RewrittenNvcc, settings: Mapping[str, Any], *, is_question: bool) -> None:

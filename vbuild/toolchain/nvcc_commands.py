@@ -154,7 +154,7 @@ class Call:
     @classmethod
     def parse(cls, words: Sequence[str]) -> Self:
         options = tuple(_parsed(words))
-        return cls(options, tuple(one for option in options for one in option))
+        return cls(options, tuple(word for option in options for word in option))
 
     def values(self, name: str) -> tuple[str, ...]:
         return tuple(option.value for option in self.flat if option.name == name)
@@ -335,17 +335,21 @@ def intersected(theirs: Sequence[Codegen], archs: GpuList) -> tuple[Codegen, ...
     offers = [codegen.offer for codegen in theirs]
     # the device linker takes code for older architectures, as a driver takes PTX
     deferred = [GpuOffer(GpuCodeKind.PTX, offer.arch) if offer.code is GpuCodeKind.OTHER else None for offer in offers]
-    kept: set[int] = set()
+    positions: set[int] = set()
     for request in archs:
-        kept |= _needed(offers, request) | _needed(deferred, GpuRequest(request.device, ptx=True, real=False))
-    return tuple(codegen for place, codegen in enumerate(theirs) if place in kept) or tuple(theirs)
+        positions |= _needed(offers, request) | _needed(deferred, GpuRequest(request.device, ptx=True, real=False))
+    return tuple(codegen for position, codegen in enumerate(theirs) if position in positions) or tuple(theirs)
 
 
 def _needed(offers: Sequence[GpuOffer | None], request: GpuRequest) -> set[int]:
-    places = [place for place, offer in enumerate(offers) if offer and offer.code is not GpuCodeKind.OTHER]
+    places = [position for position, offer in enumerate(offers) if offer and offer.code is not GpuCodeKind.OTHER]
     some = [offer for offer in offers if offer and offer.code is not GpuCodeKind.OTHER]
     needed = {places[index] for index in kept_offers(some, request, ptx=Ptx.AUTO)}
-    ptx = {place for place, offer in enumerate(offers) if place in needed and offer and offer.code is GpuCodeKind.PTX}
+    ptx = {
+        position
+        for position, offer in enumerate(offers)
+        if position in needed and offer and offer.code is GpuCodeKind.PTX
+    }
     return needed if request.real or not ptx else ptx
 
 
@@ -452,8 +456,8 @@ class Command:
     ours: tuple[str, ...]
 
     def __str__(self) -> str:
-        what = ", ".join(self.sources or self.files) or "link"
-        return f"{what}: {','.join(self.theirs) or 'no list'} -> {','.join(self.ours) or 'no list'}"
+        subject = ", ".join(self.sources or self.files) or "link"
+        return f"{subject}: {','.join(self.theirs) or 'no list'} -> {','.join(self.ours) or 'no list'}"
 
     @property
     def is_changed(self) -> bool:
@@ -527,8 +531,8 @@ def contradiction(command: Command, archs: GpuList) -> str | None:
         return None
     if any(code.code is GpuCodeKind.OTHER for code in codes) or not (lacks := missing(command, codes, archs)):
         return None
-    what = ", ".join(command.sources)
-    return f"{what}: compiled for {', '.join(written(codes))} only, asked for {', '.join(lacks)}; {HARD_CODED}"
+    subject = ", ".join(command.sources)
+    return f"{subject}: compiled for {', '.join(written(codes))} only, asked for {', '.join(lacks)}; {HARD_CODED}"
 
 
 def logged(log: Path) -> Iterator[Command]:

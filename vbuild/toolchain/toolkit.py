@@ -238,7 +238,7 @@ def resolved_pins(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[Toolkit
 
 def release_of(spec: ToolkitSpec, *, instead: Iterable[str] = ()) -> ToolkitRelease:
     version = spec.version
-    there = {each: release for each, release in releases().items() if release.compiles or not spec.has_kernels}
+    there = {number: release for number, release in releases().items() if release.compiles or not spec.has_kernels}
     if release := there.get(version):
         return release
     oldest, newest = min(there), max(there)
@@ -270,22 +270,22 @@ def _library(library: ToolkitLibrary, release: ToolkitRelease, machine: str, ask
     main = next((project for project in projects if project.endswith(f"-{library.name}")), next(iter(projects), None))
     candidates = (main,) if main else _candidates(library.name, release.version)
     own = release.pin(main, machine) if main else None
-    found = own if own and Version(own.version) == library.version else ask(candidates, library.version, machine)
-    if found and library.hashes and found.sha256 not in library.hashes:
+    published = own if own and Version(own.version) == library.version else ask(candidates, library.version, machine)
+    if published and library.hashes and published.sha256 not in library.hashes:
         raise BuildError(
-            f"{library.release}: the package index states sha256 {found.sha256} for {found.file}; "
+            f"{library.release}: the package index states sha256 {published.sha256} for {published.file}; "
             f"expected {' or '.join(sorted(library.hashes))}"
         )
     yield from (pin for project in projects if project != main and (pin := release.pin(project, machine)))
-    if found:
-        yield found
+    if published:
+        yield published
 
 
 def _pinned(release: ToolkitRelease, name: str, machine: str) -> Iterator[ToolkitPin]:
     for project in release.projects(name):
         if not (pin := release.pin(project, machine)):
-            what = f"{name}: {project} is not there for Linux on {machine}"
-            raise BuildError(f'{what}; leave {name} out, or build with an installed toolkit: {{ path = "…" }}')
+            message = f"{name}: {project} is not there for Linux on {machine}"
+            raise BuildError(f'{message}; leave {name} out, or build with an installed toolkit: {{ path = "…" }}')
         yield pin
 
 

@@ -87,7 +87,7 @@ def stub_of(soname: str, names: Iterable[str], *, machine: ElfMachine) -> bytes:
     strings, (own, *places) = string_table([soname, *unique])
     symbols = [
         SymbolEntry(0, 0, 0, 0, 0, 0),
-        *(SymbolEntry(place, _GLOBAL_FUNCTION, 0, _TEXT, 0, 0) for place in places),
+        *(SymbolEntry(offset, _GLOBAL_FUNCTION, 0, _TEXT, 0, 0) for offset in places),
     ]
     dynamic = DynamicEntry(DynamicTag.SONAME, own).pack() + DynamicEntry(DynamicTag.NULL, 0).pack()
     names_table = b"".join(symbol.pack() for symbol in symbols)
@@ -180,7 +180,7 @@ def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, 
     root.mkdir()
     placed: dict[str, ToolkitPin] = {}
     for pin, folder in sorted(components.items()):
-        files = {target: folder / path for path in _files(folder) if (target := _place(path, pin))}
+        files = {target: folder / path for path in _files(folder) if (target := _target_in_toolkit(path, pin))}
         if all(target.startswith("licenses/") for target in files):
             raise BuildError(f"{pin}: nothing in it for a toolkit; expected files below {_SHARED}/")
         for target, source in files.items():
@@ -188,8 +188,8 @@ def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, 
                 (root / target).parent.mkdir(parents=True, exist_ok=True)
                 linked(source, root / target)
             elif source.read_bytes() != (root / target).read_bytes():
-                what = f"{pin}: {target} is another file in {placed[target]}"
-                raise BuildError(f"{what}; name versions that fit in libraries")
+                message = f"{pin}: {target} is another file in {placed[target]}"
+                raise BuildError(f"{message}; name versions that fit in libraries")
             placed.setdefault(target, pin)
     _add_links(root, _TARGETS.get(machine, f"{machine}-linux"))
     add_stubs(root, machine)
@@ -204,7 +204,7 @@ def _files(folder: Path) -> Iterator[PurePosixPath]:
         yield from (PurePosixPath((Path(parent) / name).relative_to(folder).as_posix()) for name in sorted(names))
 
 
-def _place(path: PurePosixPath, pin: ToolkitPin) -> str | None:
+def _target_in_toolkit(path: PurePosixPath, pin: ToolkitPin) -> str | None:
     first, *rest = path.parts
     if first.endswith(".dist-info"):
         is_licence = rest[0] == "licenses" or rest[0].lower().startswith("licen")
@@ -294,7 +294,7 @@ class ToolkitCache(Struct, frozen=True):
                 work = [threads.submit(fetch, pin) for pin in pins]
                 try:
                     done, _ = wait(work, return_when=FIRST_EXCEPTION)
-                    folders = [one.result() for one in work if one in done]
+                    folders = [future.result() for future in work if future in done]
                 except BaseException:
                     stop.set()
                     threads.shutdown(wait=False, cancel_futures=True)
@@ -436,5 +436,5 @@ class KeptToolkit(Struct, frozen=True):
 
 
 def kept_in(store: ToolkitCache) -> tuple[KeptToolkit, ...]:
-    toolkits = [kept for root in store.folder.glob("cuda-*") if (kept := KeptToolkit.at(root))]
-    return tuple(sorted(toolkits, key=lambda kept: (kept.version, kept.root), reverse=True))
+    toolkits = [toolkit for root in store.folder.glob("cuda-*") if (toolkit := KeptToolkit.at(root))]
+    return tuple(sorted(toolkits, key=lambda toolkit: (toolkit.version, toolkit.root), reverse=True))

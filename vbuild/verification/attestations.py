@@ -100,8 +100,8 @@ def _claims(files: Iterable[tuple[str, bytes]]) -> tuple[list[_Claim], list[Find
         try:
             claims += _read(name, data)
         except ValueError as error:  # pydantic's is one
-            what = f"{name}: no {'provenance' if name.endswith(PROVENANCE) else 'attestation'}: {_first(error)}"
-            wrong.append(Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), what))
+            message = f"{name}: no {'provenance' if name.endswith(PROVENANCE) else 'attestation'}: {_first(error)}"
+            wrong.append(Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), message))
     return claims, wrong
 
 
@@ -156,7 +156,7 @@ def _checked(claim: _Claim, name: str, digest: str, request: AttestationRequest,
         if stated.lower() != expected.lower():
             raise WheelError(f"says that {expected} published it, and its certificate {stated or 'nobody'}")
     by = claims.get(_REPOSITORY) or _signer(claim.attestation)
-    if request.publisher and _place(by) != _place(request.publisher):
+    if request.publisher and _repository(by) != _repository(request.publisher):
         raise WheelError(f"published by {by}, expected {request.publisher}")
     how = f", {claims[_CONFIG]}" if _CONFIG in claims else ""
     return f"published by {by}{how} ({statement.get('predicateType')} in {claim.place})"
@@ -195,7 +195,7 @@ def _expected(publisher: Mapping[str, Any]) -> dict[str, str]:
     return expected
 
 
-def _place(url: str) -> str:
+def _repository(url: str) -> str:
     """*url* of a repository in one spelling: CircleCI's certificates leave the scheme out."""
     parts = urlsplit(url if "://" in url else f"https://{url}")
     return f"{parts.netloc}{parts.path}".rstrip("/").removesuffix(".git").lower()

@@ -121,7 +121,7 @@ class Emulator(Struct, frozen=True):
     prefix: Path | None = None
 
     @classmethod
-    def found(cls, machine: str = "x86_64") -> Self | None:
+    def on_path(cls, machine: str = "x86_64") -> Self | None:
         path = shutil.which(f"qemu-{machine}")
         return cls(Path(path), _version(path), machine, _prefix(machine)) if path else None
 
@@ -353,11 +353,11 @@ def _stopped_at(log: Path) -> StoppedAt | None:
                     (path, address - part.start + offset) for part, path, offset in reversed(maps) if address in part
                 )
                 path, offset = next(places, ("", 0))
-                stop = _place(Path(path), offset) if path else StoppedAt(None)
+                stop = _stop_in(Path(path), offset) if path else StoppedAt(None)
     return stop
 
 
-def _place(file: Path, offset: int) -> StoppedAt:
+def _stop_in(file: Path, offset: int) -> StoppedAt:
     try:
         with mapped(file) as data:
             image, elf = ElfImage.read(data), Elf.parse(data)

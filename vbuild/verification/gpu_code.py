@@ -59,8 +59,8 @@ class GpuClaim(Struct, frozen=True):
                     text = f"{prop} matches no GPU; expected gfx90a, gfx942 ..."
                     findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), text))
             elif (prop.namespace, prop.feature) == _ARCH:
-                if what := _mistaken(prop.value):
-                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), f"{prop} {what}"))
+                if message := _mistaken(prop.value):
+                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), f"{prop} {message}"))
                 else:
                     number, _, kind = prop.value.partition("_")
                     archs[kind].append(Arch(int(number)))
@@ -181,12 +181,12 @@ class GpuCodeCheck:
     def findings(self) -> Iterator[Finding]:
         for path, code in self._libraries.items():
             if code.damaged:
-                what = f"GPU code that cannot be read, in {len(code.damaged)} places: {code.damaged[0]} first"
-                yield Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), what)
+                message = f"GPU code that cannot be read, in {len(code.damaged)} places: {code.damaged[0]} first"
+                yield Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), message)
         devices = {device for served in self._served.values() for device in served}
         if not devices.issuperset(self._claim.devices):
-            what = f"no GPU code: nothing in it is for {', '.join(self._claim.values)}"
-            yield Finding(Severity.WARNING, VerifyRule.GPU_CLAIM, (), what)
+            message = f"no GPU code: nothing in it is for {', '.join(self._claim.values)}"
+            yield Finding(Severity.WARNING, VerifyRule.GPU_CLAIM, (), message)
         for path, served in self._served.items():
             code = self._libraries[path]
             for device in (*self._claim.real, *self._claim.targets):
@@ -203,8 +203,8 @@ class GpuCodeCheck:
         oldest = newest(served.driver for served in claimed if served.served.fatbins)
         bound = self._claim.lower_bound
         if oldest is None:
-            what = "cannot tell which driver its GPU code needs, so the claimed one is not checked"
-            yield Finding(Severity.NOTE, VerifyRule.GPU_DRIVER, (path,), what)
+            message = "cannot tell which driver its GPU code needs, so the claimed one is not checked"
+            yield Finding(Severity.NOTE, VerifyRule.GPU_DRIVER, (path,), message)
         elif bound and bound < oldest:
             text = f"needs the driver of CUDA {oldest} or a newer one; the variant admits that of CUDA {bound}"
             yield Finding(Severity.ERROR, VerifyRule.GPU_DRIVER, (path,), text)
@@ -219,27 +219,27 @@ class GpuCodeCheck:
         severity = Severity.WARNING if device in self._native else Severity.ERROR
         if served.runs in {Runs.NO, Runs.FOR_OTHERS}:
             archs = ", ".join((*code.machine, *(f"PTX for {name}" for name in code.ptx)))
-            what = f"{claim}, but none of its {word}s ({total}) has code for {device}; they have {archs}"
-            yield Finding(severity, VerifyRule.GPU_MISSING, (path,), what)
+            message = f"{claim}, but none of its {word}s ({total}) has code for {device}; they have {archs}"
+            yield Finding(severity, VerifyRule.GPU_MISSING, (path,), message)
             return
         if served.jit.fatbins:
             jit = served.jit.fatbins
-            what = f"{claim}, but {jit} of {total} {word}s have only PTX for {device}, compiled at first use"
-            yield Finding(severity, VerifyRule.GPU_JIT, (path,), what)
+            message = f"{claim}, but {jit} of {total} {word}s have only PTX for {device}, compiled at first use"
+            yield Finding(severity, VerifyRule.GPU_JIT, (path,), message)
         if served.holes.fatbins:
-            what = f"{claim}, but only {served.share} have code for it: kernels of the others do not run there"
-            yield Finding(Severity.WARNING, VerifyRule.GPU_MISSING, (path,), what)
+            message = f"{claim}, but only {served.share} have code for it: kernels of the others do not run there"
+            yield Finding(Severity.WARNING, VerifyRule.GPU_MISSING, (path,), message)
         if served.specific.fatbins:
             count = served.specific.fatbins
-            what = f"{count} of {total} {word}s are for other architectures alone, among which host code chooses"
-            yield Finding(Severity.NOTE, VerifyRule.GPU_MISSING, (path,), what)
+            message = f"{count} of {total} {word}s are for other architectures alone, among which host code chooses"
+            yield Finding(Severity.NOTE, VerifyRule.GPU_MISSING, (path,), message)
 
 
 def _virtual_findings(path: str, device: Arch, ptx: Coverage) -> Iterator[Finding]:
     total, value = ptx.total.fatbins, f"{device.number}_virtual"
     if not ptx.jit.fatbins:
-        what = f"{value} is claimed, but none of its fatbins ({total}) has PTX that runs on {device}"
-        yield Finding(Severity.ERROR, VerifyRule.GPU_PTX, (path,), what)
+        message = f"{value} is claimed, but none of its fatbins ({total}) has PTX that runs on {device}"
+        yield Finding(Severity.ERROR, VerifyRule.GPU_PTX, (path,), message)
     elif missing := total - ptx.jit.fatbins:
-        what = f"{missing} of {total} fatbins have no PTX that runs on {device}"
-        yield Finding(Severity.NOTE, VerifyRule.GPU_PTX, (path,), what)
+        message = f"{missing} of {total} fatbins have no PTX that runs on {device}"
+        yield Finding(Severity.NOTE, VerifyRule.GPU_PTX, (path,), message)

@@ -153,7 +153,7 @@ class Loader:
             files = tuple(rpath_files(consumer, loaded.__getitem__, loaders))
             entries = [(file, entry) for file in files for entry in loaded[file].search_path]
             for name in loaded[consumer].needed:
-                need = self._found(consumer, loaded[consumer], name, entries)
+                need = self._need(consumer, loaded[consumer], name, entries)
                 if name in names:
                     yield replace(need, provider=names[name], is_loaded=True)
                     continue
@@ -175,7 +175,7 @@ class Loader:
                 self._outlines[path] = None
         return self._outlines[path]
 
-    def _found(self, consumer: str, outline: Outline, name: str, entries: Sequence[tuple[str, str]]) -> LoaderNeed:
+    def _need(self, consumer: str, outline: Outline, name: str, entries: Sequence[tuple[str, str]]) -> LoaderNeed:
         searched = tuple(entry if file == consumer else f"{entry} of {file}" for file, entry in entries)
         need = LoaderNeed(consumer, name, Via.MISSING, None, is_loaded=False, searched=searched)
         candidates = [(consumer, name)] if "/" in name else [(file, f"{entry}/{name}") for file, entry in entries]
@@ -247,8 +247,8 @@ def check(
     for wheel in (wheel for wheel in wheels if wheel not in companions):
         name = WheelName.parse(wheel.name)
         if not (suitable := installers(name)):
-            what = f"for {name.platform}, expected a Linux wheel"
-            results.append(InstallCheck(wheel.name, None, notes=(InstallFinding(CheckStep.INSTALL, what),)))
+            message = f"for {name.platform}, expected a Linux wheel"
+            results.append(InstallCheck(wheel.name, None, notes=(InstallFinding(CheckStep.INSTALL, message),)))
         for installer in suitable:
             if installer not in using and len(suitable) > 1:
                 continue
@@ -280,8 +280,8 @@ def _checked(
         installed = InstalledWheel.of(environment.packages, name.project)
     steps = _CheckSteps(environment, installed, platforms_in(name.platform), unreached)
     if environment.left_out:
-        what = f"{', '.join(environment.left_out)} left out, which the loader does not need: {environment.reason}"
-        steps.note(CheckStep.INSTALL, what)
+        message = f"{', '.join(environment.left_out)} left out, which the loader does not need: {environment.reason}"
+        steps.note(CheckStep.INSTALL, message)
     steps.resolve()
     return InstallCheck(
         wheel.name,
@@ -340,8 +340,8 @@ class _CheckSteps:
                 if need.is_met and need.provider:
                     reached.add(need.provider)
         self.needs = tuple(need for *_, need in worst.values())
-        for what in self.installed.damaged:
-            self.note(CheckStep.RESOLVE, what)
+        for message in self.installed.damaged:
+            self.note(CheckStep.RESOLVE, message)
         self._report([(root, need) for _, root, need in worst.values()], loader)
 
     def _report(self, needs: Collection[tuple[str, LoaderNeed]], loader: Loader) -> None:
@@ -350,14 +350,14 @@ class _CheckSteps:
         for root, need in needs:
             place = need.consumer if need.consumer == root else f"{need.consumer}, which {root} loads"
             if need.is_met_by_order:
-                what = f", found only since {need.provider} is loaded before"
-                notes.setdefault((place, what), []).append(need.name)
+                message = f", found only since {need.provider} is loaded before"
+                notes.setdefault((place, message), []).append(need.name)
             elif not need.is_met and (excuse := self._excuse(need)):
                 self.excused[need.name] = excuse
                 notes.setdefault((place, f", {excuse}"), []).append(need.name)
             elif not need.is_met:
-                what = f", {_lack(need)}; {_search(need, loader.outline(need.consumer))}"
-                failures.setdefault((place, what), []).append(need.name)
+                message = f", {_lack(need)}; {_search(need, loader.outline(need.consumer))}"
+                failures.setdefault((place, message), []).append(need.name)
         self.failures += _grouped(failures)
         self.notes += _grouped(notes)
 
@@ -384,8 +384,8 @@ class _CheckSteps:
                 yield root
                 self.failures += self._foreign_libraries(root, result)
             elif result.lacks_symbol and not file.modules:
-                what = f"{root}: not loaded: {self._error(result)}: the program that opens it has to provide that"
-                self.note(CheckStep.LOAD, what)
+                message = f"{root}: not loaded: {self._error(result)}: the program that opens it has to provide that"
+                self.note(CheckStep.LOAD, message)
             else:
                 self._add_failed(CheckStep.LOAD, root, result, counts=True)
 
@@ -396,8 +396,8 @@ class _CheckSteps:
         result = try_load(self.environment.packages / root, python, after=imports)
         if result.error is not None:
             return before
-        what = f"{root}: can be loaded only after `import {', '.join(imports)}`: {self._error(before)}"
-        self.note(CheckStep.LOAD, what)
+        message = f"{root}: can be loaded only after `import {', '.join(imports)}`: {self._error(before)}"
+        self.note(CheckStep.LOAD, message)
         return result
 
     def _foreign_libraries(self, root: str, result: ProbeResult) -> Iterator[InstallFinding]:
@@ -407,8 +407,8 @@ class _CheckSteps:
                 continue
             names = {path.name, _soname(path)} - {""}
             if found := sorted(name for name in names if name in wanted or (by_soname(name) and not is_driver(name))):
-                what = f"{root}: {found[0]} was loaded from {path}, which is outside of the environment"
-                yield InstallFinding(CheckStep.LOAD, what)
+                message = f"{root}: {found[0]} was loaded from {path}, which is outside of the environment"
+                yield InstallFinding(CheckStep.LOAD, message)
 
     def import_packages(self) -> Iterator[str]:
         if not (python := self.environment.python):
@@ -422,15 +422,15 @@ class _CheckSteps:
                 self._add_failed(CheckStep.IMPORT, name, result, counts=counts)
 
     def _add_failed(self, step: CheckStep, place: str, result: ProbeResult, *, counts: bool) -> None:
-        missing, what = result.absent, f"{place}: not {step}ed: {self._error(result)}"
+        missing, message = result.absent, f"{place}: not {step}ed: {self._error(result)}"
         if missing and is_driver(missing):
             self.note(step, f"{place}: not {step}ed: needs {missing}, which comes with the driver")
         elif missing and (excuse := _UNREACHED_BEFORE if missing in self.unreached else self.excused.get(missing)):
             self.note(step, f"{place}: not {step}ed: needs {missing}, {excuse}")
         elif result.lacks_instructions or not counts:
-            self.note(step, what)
+            self.note(step, message)
         elif step is not CheckStep.LOAD or missing not in {need.name for need in self.needs if not need.is_met}:
-            self.failures.append(InstallFinding(step, what))
+            self.failures.append(InstallFinding(step, message))
 
     def _error(self, result: ProbeResult) -> str:
         return (result.error or "").replace(f"{self.environment.packages}/", "")
@@ -438,8 +438,8 @@ class _CheckSteps:
 
 def _grouped(needs: Mapping[tuple[str, str], Sequence[str]]) -> list[InstallFinding]:
     return [
-        InstallFinding(CheckStep.RESOLVE, f"{place}: needs {', '.join(names)}{what}")
-        for (place, what), names in needs.items()
+        InstallFinding(CheckStep.RESOLVE, f"{place}: needs {', '.join(names)}{message}")
+        for (place, message), names in needs.items()
     ]
 
 

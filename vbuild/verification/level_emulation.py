@@ -169,20 +169,20 @@ def with_evidence(verdict: Verdict, run: LevelRun | None, *, why_not: str = "") 
     if doubtful and lacking:
         notes = [f"{about.format(counted(len(doubtful), 'function'))}: no emulator shows that none does: {lacking}"]
     elif doubtful and run and level and run.works:
-        emulator = Emulator.found(level.machine)
+        emulator = Emulator.on_path(level.machine)
         passing = emulator.passing(level) if emulator else frozenset()
         passed = [violation for violation in doubtful if not passing.isdisjoint(violation.features)]
         names = ", ".join(sorted(passing & {name for violation in passed for name in violation.features}))
         if judged := len(doubtful) - len(passed):
-            what = f"none ran in an emulator of {level} ({run.done}); this is evidence, and no proof"
-            notes.append(f"{about.format(counted(judged, 'function'))}: {what}")
+            message = f"none ran in an emulator of {level} ({run.done}); this is evidence, and no proof"
+            notes.append(f"{about.format(counted(judged, 'function'))}: {message}")
         if passed:
-            what = f"{emulator} does not show it, because its processor for {level} also runs {names}"
-            notes.append(f"{about.format(counted(len(passed), 'function'))}: {what}")
-    findings = [Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what) for what in notes]
+            message = f"{emulator} does not show it, because its processor for {level} also runs {names}"
+            notes.append(f"{about.format(counted(len(passed), 'function'))}: {message}")
+    findings = [Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), message) for message in notes]
     if run and run.is_tried and run.failures:
-        what = f"as {level} in the emulator, by no instruction above the level: {'; '.join(run.grouped)}"
-        findings.append(Finding(Severity.WARNING, VerifyRule.ISA_EMULATED, (), what, NEVER))
+        message = f"as {level} in the emulator, by no instruction above the level: {'; '.join(run.grouped)}"
+        findings.append(Finding(Severity.WARNING, VerifyRule.ISA_EMULATED, (), message, NEVER))
     return replace(verdict, findings=(*verdict.findings, *findings)) if findings else verdict
 
 
@@ -336,7 +336,7 @@ class LevelHost(Struct, frozen=True):
         return tuple(sorted(_SEARCHED.findall(ran.stdout)))
 
     def _emulated(self, cpu: Cpu) -> "Launch | str":
-        if (emulator := Emulator.found(cpu.machine)) is None:
+        if (emulator := Emulator.on_path(cpu.machine)) is None:
             return NO_EMULATOR.format(LevelMethod.emulator_of(cpu.machine))
         if why := emulator.why_not(cpu):
             return why
@@ -344,7 +344,7 @@ class LevelHost(Struct, frozen=True):
         return self._launched(emulator, emulator.command(cpu), features)
 
     def launch_on(self, processor: str) -> "Launch | str":
-        if (emulator := Emulator.found(self.machine)) is None:
+        if (emulator := Emulator.on_path(self.machine)) is None:
             return NO_EMULATOR.format(LevelMethod.emulator_of(self.machine))
         features = emulator.features(processor)
         if features is None:

@@ -273,20 +273,20 @@ def why_not_here(name: WheelName) -> str | None:
 
 def _why_not_emulated(name: WheelName) -> str | None:
     [machine], target = name.machines, TargetPython.of(name)
-    what = f"for {machine}, and this machine is {os.uname().machine}: nothing was run"
+    message = f"for {machine}, and this machine is {os.uname().machine}: nothing was run"
     if target is None or not target.uv_platform or target.platform.tag.startswith("musllinux"):
-        return f"{what}: only CPython's wheels for glibc are emulated"
-    emulator = Emulator.found(machine)
+        return f"{message}: only CPython's wheels for glibc are emulated"
+    emulator = Emulator.on_path(machine)
     if emulator is None:
-        return f"{what}: {NO_EMULATOR.format(LevelMethod.emulator_of(machine))}"
+        return f"{message}: {NO_EMULATOR.format(LevelMethod.emulator_of(machine))}"
     if emulator.prefix is None:
-        libraries = f"libc6-{_DEBIAN[machine]}-cross"
+        package = f"libc6-{_DEBIAN[machine]}-cross"
         return (
-            f"{what}: no libraries of {machine}; Debian has them in {libraries}, or QEMU_LD_PREFIX names their folder"
+            f"{message}: no libraries of {machine}; Debian has them in {package}, or QEMU_LD_PREFIX names their folder"
         )
     if _foreign_python(name) is None:
         python = f"cpython-{target.version}-linux-{machine}-gnu"
-        return f"{what}: no Python {target.version} of {machine}; expected one of `uv python install {python}`"
+        return f"{message}: no Python {target.version} of {machine}; expected one of `uv python install {python}`"
     return None
 
 
@@ -330,7 +330,7 @@ class _LevelRunner(Struct, frozen=True):
     ) -> Self:
         python = environment.python
         assert python  # noqa: S101 - `make_environment` gives one
-        host = LevelHost.of(python, emulator=Emulator.found(environment.machine) if environment.machine else None)
+        host = LevelHost.of(python, emulator=Emulator.on_path(environment.machine) if environment.machine else None)
         copies: dict[str, list[str]] = {}
         for path in installed.files:
             if level := level_of(path):

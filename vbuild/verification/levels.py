@@ -224,8 +224,8 @@ class Levels:
             elif elf.machine == self._claim.cpu.machine:
                 yield LibraryIsa(path, elf.machine, elf.code_size, None), ()
             else:
-                what = f"code for {elf.machine}: instruction sets were checked for {self._claim.cpu.machine} only"
-                finding = Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, (path,), what)
+                message = f"code for {elf.machine}: instruction sets were checked for {self._claim.cpu.machine} only"
+                finding = Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, (path,), message)
                 yield LibraryIsa(path, elf.machine, elf.code_size, None), (finding,)
 
     def wheel_findings(self) -> Iterator[Finding]:
@@ -236,14 +236,14 @@ class Levels:
         if not claim.is_explicit or claim.cpu.rank == 0:
             return
         if not self._libraries:
-            what = f"no compiled code: nothing in it is for {claim.cpu}"
-            yield Finding(Severity.WARNING, VerifyRule.ISA_FLAGS, (), what)
+            message = f"no compiled code: nothing in it is for {claim.cpu}"
+            yield Finding(Severity.WARNING, VerifyRule.ISA_FLAGS, (), message)
         own = {path: isa for path, isa in self._isas.items() if not is_grafted(path)}
         if own and claim.cpu.machine == _MACHINE:
             elves = [path for path in own if isinstance(self._libraries[path], Elf)]
             if bare := [path for path in elves if claim.cpu.level not in self._libraries[path].isa_needed]:
-                what = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {claim.cpu}"
-                text = f"{what}: on a lesser processor they stop at an instruction instead of being refused"
+                message = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {claim.cpu}"
+                text = f"{message}: on a lesser processor they stop at an instruction instead of being refused"
                 yield Finding(Severity.NOTE, VerifyRule.ISA_NOTE, (), text)
         if own:
             yield from self._flag_findings(own)
@@ -262,17 +262,17 @@ class Levels:
             lacking = "no instruction of SVE"
         if lacking:
             is_sure = is_x86 and cpu.rank >= _V3 and size >= _ENOUGH
-            what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {cpu} did not arrive"
-            what += "" if is_sure else ", or made no difference"
+            message = f"{lacking} in {size} bytes of its own code: the compiler's flags for {cpu} did not arrive"
+            message += "" if is_sure else ", or made no difference"
             severity, advice = Severity.ERROR if is_sure else Severity.NOTE, _BYPASSED if is_x86 else ""
-            yield Finding(severity, VerifyRule.ISA_FLAGS, (), what, advice)
+            yield Finding(severity, VerifyRule.ISA_FLAGS, (), message, advice)
         elif is_x86:
             if cpu.rank >= _V4 and "AVX512F" not in used:
-                what = "no AVX-512 instruction in its own code: the v3 wheel would do the same"
-                yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), what)
+                message = "no AVX-512 instruction in its own code: the v3 wheel would do the same"
+                yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), message)
             for name in sorted({feature.name for feature in cpu.extra_features} - used):
-                what = f"no gain from this feature: no {name} instruction in its own code"
-                yield Finding(Severity.WARNING, VerifyRule.ISA_GAIN, (), what)
+                message = f"no gain from this feature: no {name} instruction in its own code"
+                yield Finding(Severity.WARNING, VerifyRule.ISA_GAIN, (), message)
 
     def _as_baseline(self, own: Sequence[str]) -> str | None:
         if not self._baseline:
@@ -359,11 +359,11 @@ class Levels:
             severity = claim.severity if is_fault else claim.doubt
             if doubt.startswith(Doubt.MASKED):
                 severity = Severity.NOTE
-            what = f"{_above(tuple(group), claim)}{f'; {doubt}' if doubt else ''}"
+            message = f"{_above(tuple(group), claim)}{f'; {doubt}' if doubt else ''}"
             if is_grafted(path):
-                what += "; vbuild did not compile this library"
+                message += "; vbuild did not compile this library"
             advice = IF_ALLOWED.format(_accepting(path, group)) if severity is Severity.ERROR else ""
-            yield Finding(severity, VerifyRule.ISA_ABOVE, (path,), what, advice)
+            yield Finding(severity, VerifyRule.ISA_ABOVE, (path,), message, advice)
 
     def _library_findings(self, path: str, isa: Isa) -> Iterator[Finding]:
         claim = self._claim.on(path)
@@ -371,8 +371,8 @@ class Levels:
         beyond = ((one.region, one.doubtful - has) for one in isa.regions)
         doubtful = [region for region, names in beyond if names]
         if doubtful:
-            what = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
-            yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, (path,), what)
+            message = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
+            yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, (path,), message)
 
     def _copy_findings(self, path: str, elf: CodeFile, isa: Isa) -> Iterator[Finding]:
         base, rank = baseline_of(path), self._claim.on(path).cpu.rank
@@ -393,9 +393,9 @@ class Levels:
                 )
             return
         cpu = Cpu.known(_MACHINE, X86_64_LEVELS[rank])
-        what = f"{lacking}: the compiler's flags for {cpu} did not arrive, or made no difference"
+        message = f"{lacking}: the compiler's flags for {cpu} did not arrive, or made no difference"
         yield Finding(
-            Severity.WARNING if isa.code_size >= _ENOUGH else Severity.NOTE, VerifyRule.ISA_FLAGS, (path,), what
+            Severity.WARNING if isa.code_size >= _ENOUGH else Severity.NOTE, VerifyRule.ISA_FLAGS, (path,), message
         )
 
 
@@ -453,8 +453,8 @@ def _unknown_findings(path: str, strange: Sequence[Judged]) -> Iterator[Finding]
         first = strange[0].isa.region
         (use,) = (use for use in strange[0].uses or strange[0].isa.uses([UNKNOWN]) if use.feature == UNKNOWN)
         more = f"; and in {len(strange) - 1} more functions" if len(strange) > 1 else ""
-        what = f"instruction sets: not understood: {use.address:#x} in {first}: {use.instruction}{more}"
-        yield Finding(Severity.WARNING, VerifyRule.ISA_UNCHECKED, (path,), what)
+        message = f"instruction sets: not understood: {use.address:#x} in {first}: {use.instruction}{more}"
+        yield Finding(Severity.WARNING, VerifyRule.ISA_UNCHECKED, (path,), message)
 
 
 def _needed_by(libraries: Iterable[CodeFile], beside: Mapping[str, Elf]) -> dict[str, Elf]:
@@ -473,8 +473,8 @@ def _needed_by(libraries: Iterable[CodeFile], beside: Mapping[str, Elf]) -> dict
 
 def _mark_findings(path: str, elf: CodeFile, claim: Claim) -> Iterator[Finding]:
     if marks := [mark for mark in elf.isa_needed if X86_64_LEVELS.index(mark) > claim.cpu.rank]:
-        what = f"marked as needing {Cpu.known(_MACHINE, marks[-1])}, above {claim}: glibc refuses to load it"
-        yield Finding(claim.severity, VerifyRule.ISA_NOTE, (path,), what)
+        message = f"marked as needing {Cpu.known(_MACHINE, marks[-1])}, above {claim}: glibc refuses to load it"
+        yield Finding(claim.severity, VerifyRule.ISA_NOTE, (path,), message)
 
 
 def _accepting(path: str, violations: Sequence[Violation]) -> list[str]:

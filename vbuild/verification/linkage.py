@@ -116,16 +116,16 @@ class LinkageCheck:
         for path in sorted(used):
             place, elf = f"{required.name}: {path}", required.libraries[path]
             findings += (
-                Finding(Severity.ERROR, VerifyRule.SYMBOL_VERSION, (place,), what)
+                Finding(Severity.ERROR, VerifyRule.SYMBOL_VERSION, (place,), message)
                 for platform in self._platforms
-                if (what := late_symbols(platform, elf.imports))
+                if (message := late_symbols(platform, elf.imports))
             )
             findings += self._needed_findings(path, elf, place=place)
         yield from findings
         if used and not findings:
             tags = ", ".join(platform.tag for platform in self._platforms)
-            what = f"finds {counted(len(used), 'library')} of {required.name}, {required.place}, by RPATH"
-            yield Finding(Severity.NOTE, VerifyRule.NEEDED, (), f"{what}; together they are {tags}")
+            message = f"finds {counted(len(used), 'library')} of {required.name}, {required.place}, by RPATH"
+            yield Finding(Severity.NOTE, VerifyRule.NEEDED, (), f"{message}; together they are {tags}")
 
     def _unpinned_findings(self) -> Iterator[Finding]:
         """Frameworks whose libraries are needed, of any version: their ABI changes."""
@@ -139,9 +139,9 @@ class LinkageCheck:
             if any(clause.operator in _CLOSED for requirement in stated for clause in requirement.specifier):
                 continue
             found_there = f"requires {stated[0]}" if stated else f"does not require {project}"
-            what = f"needs {name} and {found_there}: another {project} than it was built against may crash it"
+            message = f"needs {name} and {found_there}: another {project} than it was built against may crash it"
             advice = f"require the one it was built against: {project}==X.Y.*; matrix.requires.{project} writes that"
-            yield Finding(Severity.WARNING, VerifyRule.UNPINNED, (path,), what, advice)
+            yield Finding(Severity.WARNING, VerifyRule.UNPINNED, (path,), message, advice)
 
     def _needed_findings(self, path: str, elf: Elf, *, place: str | None = None) -> Iterator[Finding]:
         places = (place or path,)
@@ -155,14 +155,14 @@ class LinkageCheck:
                 continue
             if homes := self._homes.get(edge.name):
                 where, owner = ", ".join(sorted(homes)), homes[min(homes)]
-                what = f"needs {edge.name}, which {owner} has in {where!r}, but no RPATH leads there"
-                yield Finding(Severity.WARNING, VerifyRule.NEEDED, places, what)
+                message = f"needs {edge.name}, which {owner} has in {where!r}, but no RPATH leads there"
+                yield Finding(Severity.WARNING, VerifyRule.NEEDED, places, message)
             elif lacking := [tag.tag for tag in self._platforms if tag.promises and not tag.has(edge.name)]:
                 is_required = is_elsewhere or (self._is_split and by_soname(edge.name))
                 source = "the driver" if is_driver(edge.name) else "other packages" if is_required else ""
                 absent.setdefault((lacking[0], source), []).append(edge.name)
         for (tag, source), names in absent.items():
-            what = f"needs {', '.join(names)}: neither in the wheel nor part of {tag}"
+            message = f"needs {', '.join(names)}: neither in the wheel nor part of {tag}"
             if source:
                 projects = [requirement.name for requirement in self._requires if requirement.name.endswith(LIBS)]
                 advice = (
@@ -170,10 +170,10 @@ class LinkageCheck:
                     if projects
                     else ""
                 )
-                yield Finding(Severity.WARNING, VerifyRule.NEEDED, places, f"{what}; expected from {source}", advice)
+                yield Finding(Severity.WARNING, VerifyRule.NEEDED, places, f"{message}; expected from {source}", advice)
             else:
                 advice = "bundle them (auditwheel repair), or require the packages that have them"
-                yield Finding(Severity.ERROR, VerifyRule.NEEDED, places, f"{what}; {advice}")
+                yield Finding(Severity.ERROR, VerifyRule.NEEDED, places, f"{message}; {advice}")
 
     def _undefined_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
         """What no library defines that *elf* is loaded with, if all that it needs is known.
@@ -192,14 +192,14 @@ class LinkageCheck:
         names = sorted({*names} - glibc_symbols(names))
         if not names or not has_glibc():
             return
-        what = f"needs symbols that no library of the wheel or of the platform has: {shown(names, _SHOWN)}"
+        message = f"needs symbols that no library of the wheel or of the platform has: {shown(names, _SHOWN)}"
         is_module = any(name.startswith(MODULE_ENTRIES) for name in elf.exported)
         if not self._requires and is_module:
             advice = "the module cannot be imported; link the library or compile the file that defines them"
-            yield Finding(Severity.ERROR, VerifyRule.UNDEFINED, (path,), what, advice)
+            yield Finding(Severity.ERROR, VerifyRule.UNDEFINED, (path,), message, advice)
         else:
             advice = "unless what loads it has them, it cannot be loaded"
-            yield Finding(Severity.WARNING, VerifyRule.UNDEFINED, (path,), what, advice)
+            yield Finding(Severity.WARNING, VerifyRule.UNDEFINED, (path,), message, advice)
 
 
 def _rpath_findings(path: str, elf: Elf) -> Iterator[Finding]:
@@ -207,14 +207,14 @@ def _rpath_findings(path: str, elf: Elf) -> Iterator[Finding]:
         for entry in entries:
             if ORIGIN_TOKEN.match(entry):
                 continue
-            what = f"{kind} {entry!r}; expected a path relative to the library, $ORIGIN/..."
+            message = f"{kind} {entry!r}; expected a path relative to the library, $ORIGIN/..."
             if not entry.startswith("/"):
-                text = f"{what}: the loader takes this one from the working directory"
+                text = f"{message}: the loader takes this one from the working directory"
                 yield Finding(Severity.ERROR, VerifyRule.RPATH, (path,), text)
             elif f"{entry}/".startswith(_WRITABLE_BY_ALL):
-                text = f"{what}: on another machine anybody can put a library there"
+                text = f"{message}: on another machine anybody can put a library there"
                 yield Finding(Severity.ERROR, VerifyRule.RPATH, (path,), text)
             else:
                 yield Finding(
-                    Severity.WARNING, VerifyRule.RPATH, (path,), f"{what}: a path of the machine it was built on"
+                    Severity.WARNING, VerifyRule.RPATH, (path,), f"{message}: a path of the machine it was built on"
                 )

@@ -103,7 +103,7 @@ class _Contents(Struct, frozen=True):
                 if library := libraries.get(path):
                     data = source.read(member)
                     key = PurePath(path).name if is_grafted(path) else _plain(path)
-                    given[_plain(path)] = _given(data)
+                    given[_plain(path)] = _exported_symbols(data)
                     needed[key] = _needed(data)
                     if is_grafted(path):
                         bundled[key] = frozenset(library.dispatched)
@@ -158,7 +158,7 @@ def _needed(data: bytes) -> tuple[str, ...]:
         return ()
 
 
-def _given(data: bytes) -> frozenset[str]:
+def _exported_symbols(data: bytes) -> frozenset[str]:
     try:
         interface = Interface.parse(data)
     except BinaryError:
@@ -237,11 +237,11 @@ def unlike(
     ours, files = _names(wheel)
     expected = _names(plain)[0] if plain else ours
     if missing := tuple(sorted(expected - ours)):
-        what = f"{counted(len(missing), 'module')} of the plain wheel of this build missing: {_ASKED}"
-        yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, missing, what)
+        message = f"{counted(len(missing), 'module')} of the plain wheel of this build missing: {_ASKED}"
+        yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, missing, message)
     if added := tuple(sorted(ours - expected)):
-        what = f"{counted(len(added), 'module')} that the plain wheel of this build does not have: {_ASKED}"
-        yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, added, what)
+        message = f"{counted(len(added), 'module')} that the plain wheel of this build does not have: {_ASKED}"
+        yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, added, message)
     if published:
         yield from _missing(ours.union(missing), _names(published)[0], files, failed)
 
@@ -288,19 +288,19 @@ def _missing(
     built = {_of_any_cuda(path) for path in ours}
     if other := tuple(path for path in missing if _of_any_cuda(path) in built):
         missing = tuple(path for path in missing if path not in other)
-        what = (
+        message = (
             f"the published wheel has {counted(len(other), 'module')} of this one for another release of CUDA as well"
         )
-        yield Finding(Severity.NOTE, VerifyRule.PUBLISHED, other, what)
+        yield Finding(Severity.NOTE, VerifyRule.PUBLISHED, other, message)
     if missing:
         python = sum(path.removesuffix(".so") + ".py" in files for path in missing)
         became = f"; {python} of them became Python" if python else ""
-        what = f"{len(missing)} of {len(theirs)} compiled modules of the published wheel are missing{became}"
+        message = f"{len(missing)} of {len(theirs)} compiled modules of the published wheel are missing{became}"
         # a project with a module for each kind of CPU may build this machine's alone
         is_for_cpus = any(named_rank(PurePath(path).name) for path in missing)
         otherwise = _ASKED if is_for_cpus else "no call of a compiler failed: a tool or an option is missing"
         advice = likely_cause(failed, missing, guesses=not is_for_cpus) or otherwise
-        yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, missing, what, f"{advice}; {_ACCEPT}")
+        yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, missing, message, f"{advice}; {_ACCEPT}")
 
 
 def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> Iterator[Finding]:
@@ -309,25 +309,27 @@ def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> I
         bundled = {name: features for name, features in ours.bundled_for(path, theirs).items() if features}
         here = ours.modules[path].union(*bundled.values())
         if features := sorted(theirs.modules[path] - here - _alike(here)):
-            what = f"the published wheel has code for {', '.join(features)} chosen at run time; this wheel has none"
+            message = f"the published wheel has code for {', '.join(features)} chosen at run time; this wheel has none"
             if bundled:
                 libraries = ", ".join(bundled)
-                what += f", and a {libraries} of this machine, which may be older than what is linked in there"
-                yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, (path,), what)
+                message += f", and a {libraries} of this machine, which may be older than what is linked in there"
+                yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, (path,), message)
                 continue
             advice = likely_cause(failed, features, guesses=False) or _KEEP
-            yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, (path,), what, f"{advice}; {_ACCEPT}")
+            yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, (path,), message, f"{advice}; {_ACCEPT}")
     given = frozenset().union(*ours.given.values())
     if names := sorted({name for path in ours.modules for name in theirs.given.get(path, ())} - given):
-        what = f"{len(names)} C symbols of the published wheel's libraries are missing: {', '.join(names[:_SHOWN])}"
-        yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, (), what, likely_cause(failed, names))
+        message = f"{len(names)} C symbols of the published wheel's libraries are missing: {', '.join(names[:_SHOWN])}"
+        yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, (), message, likely_cause(failed, names))
     if files := tuple(sorted(theirs.files - ours.files)):
-        what = f"{len(files)} files of the published wheel are missing: {', '.join(files[:_SHOWN])}"
-        yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, files, what)
+        message = f"{len(files)} files of the published wheel are missing: {', '.join(files[:_SHOWN])}"
+        yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, files, message)
     if ours.glibc and theirs.glibc and ours.glibc > theirs.glibc:
         newer, older = (".".join(map(str, version)) for version in (ours.glibc, theirs.glibc))
-        what = f"needs glibc {newer}; the published wheel needs {older}"
-        yield Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what, "build in an older manylinux image, or with zig")
+        message = f"needs glibc {newer}; the published wheel needs {older}"
+        yield Finding(
+            Severity.NOTE, VerifyRule.PUBLISHED, (), message, "build in an older manylinux image, or with zig"
+        )
 
 
 def _of_any_cuda(path: str) -> str:
@@ -372,16 +374,16 @@ class CodeGain(Struct, frozen=True):
 
     def finding(self, path: str | None = None) -> Finding:
         if not self.changed:
-            what = "no gain from this level: the code is that of the plain build"
+            message = "no gain from this level: the code is that of the plain build"
         else:
-            what = f"{self.changed / self.size:.1%} of the code differs from the plain build's"
+            message = f"{self.changed / self.size:.1%} of the code differs from the plain build's"
             if self.is_nothing:
-                what = f"no gain from this level: {what}, by no instruction that is the level's own"
+                message = f"no gain from this level: {message}, by no instruction that is the level's own"
             else:
                 little = "hardly any gain from this level: " if self.is_little else ""
-                what = f"{little}{what}, and {self.vector / self.size:.1%} is vector code in it"
+                message = f"{little}{message}, and {self.vector / self.size:.1%} is vector code in it"
         severity = Severity.WARNING if self.is_little and not path else Severity.NOTE
-        return Finding(severity, VerifyRule.ISA_GAIN, (path,) if path else (), what)
+        return Finding(severity, VerifyRule.ISA_GAIN, (path,) if path else (), message)
 
 
 class WheelGain(Struct, frozen=True):
@@ -401,11 +403,13 @@ class WheelGain(Struct, frozen=True):
     @property
     def findings(self) -> Iterator[Finding]:
         if self.bypassed:
-            what = "its code is that of the plain build, and it lacks the mark of the level: it was compiled elsewhere"
+            message = (
+                "its code is that of the plain build, and it lacks the mark of the level: it was compiled elsewhere"
+            )
             advice = (
                 "the project calls a compiler by its path; change that to a name: build.patches = ['compiler.patch']"
             )
-            yield Finding(Severity.ERROR, VerifyRule.ISA_FLAGS, self.bypassed, what, advice)
+            yield Finding(Severity.ERROR, VerifyRule.ISA_FLAGS, self.bypassed, message, advice)
         yield self.whole.finding()
         if len(self.libraries) > 1:
             yield from (gain.finding(path) for path, gain in self.libraries.items())

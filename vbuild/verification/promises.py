@@ -346,16 +346,16 @@ def promises_of(wheel: Wheel) -> tuple[tuple[Finding, ...], tuple[SharedLibrary,
 
 
 def unchecked(path: str, error: BinaryError) -> Finding:
-    what = f"what its tags promise is not checked: {error}"
-    return Finding(Severity.WARNING, VerifyRule.UNREAD, (path,), what, "build it again if it is to be loaded")
+    message = f"what its tags promise is not checked: {error}"
+    return Finding(Severity.WARNING, VerifyRule.UNREAD, (path,), message, "build it again if it is to be loaded")
 
 
 def broken_promises(wheel: Wheel, files: Files, foreign: Collection[str]) -> Iterator[Finding]:
     """What is not as the tags of *wheel* promise; *files* are its compiled files, *foreign* those for other systems."""
     promised = Promised.of(wheel.name, files)
     if foreign and not files:
-        what = f"none of its compiled files is for {', '.join(sorted(wheel.name.systems))}, which loads no other"
-        yield Finding(Severity.WARNING, VerifyRule.MACHINE, tuple(foreign), what, "give it another platform tag")
+        message = f"none of its compiled files is for {', '.join(sorted(wheel.name.systems))}, which loads no other"
+        yield Finding(Severity.WARNING, VerifyRule.MACHINE, tuple(foreign), message, "give it another platform tag")
     yield from _wheel_file_findings(wheel, files)
     yield from _machine_findings(promised, files)
     yield from _module_findings(promised, files)
@@ -366,37 +366,37 @@ def broken_promises(wheel: Wheel, files: Files, foreign: Collection[str]) -> Ite
     is_for_windows = not wheel.name.systems or "windows" in wheel.name.systems
     paths = tuple(member.path for member in wheel.members if is_for_windows and _NOT_WINDOWS.search(member.path))
     if paths:
-        what, advice = "no file of Windows can have this name: it does not install there", "rename it"
-        yield Finding(Severity.ERROR, VerifyRule.FILE_NAME, paths, what, advice)
+        message, advice = "no file of Windows can have this name: it does not install there", "rename it"
+        yield Finding(Severity.ERROR, VerifyRule.FILE_NAME, paths, message, advice)
 
 
 def _wheel_file_findings(wheel: Wheel, files: Files) -> Iterator[Finding]:
     path, tags = f"{wheel.dist_info}/WHEEL", wheel.name.tags
     if not any(map(_is_installable, tags)):
-        what = f"no CPython has the tag {wheel.name.python}-{wheel.name.abi}-{wheel.name.platform}"
+        message = f"no CPython has the tag {wheel.name.python}-{wheel.name.abi}-{wheel.name.platform}"
         advice = (
             "the stable ABI of free-threaded Pythons is spelled cp315-abi3t (PEP 803)"
             if _THREADED.search(f"{wheel.name.python}-{wheel.name.abi}")
             else "take tags that packaging.tags lists"
         )
-        yield Finding(Severity.ERROR, VerifyRule.TAG, (), f"{what}: installers skip it", advice)
+        yield Finding(Severity.ERROR, VerifyRule.TAG, (), f"{message}: installers skip it", advice)
     repair = "vbuild repair writes the tags of the file name there"
     try:
         stated = frozenset(tag for line in wheel.wheel_file().tags for tag in _tags_in(line))
     except WheelError as error:
-        what = f"its tags cannot be read: {str(error).rpartition(': ')[2]}"
-        yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), what, repair)
+        message = f"its tags cannot be read: {str(error).rpartition(': ')[2]}"
+        yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), message, repair)
         return
     yield from _purity_findings(wheel, files)
     if stated != tags:
         others = shown(sorted(map(str, stated - tags or tags - stated)))
-        what = f"has {others}, which the file name has not" if stated - tags else f"lacks {others} of the file name"
+        message = f"has {others}, which the file name has not" if stated - tags else f"lacks {others} of the file name"
         # uv asks WHEEL whether what is installed fits: https://github.com/astral-sh/uv/issues/17711
         if any(_is_as_good(FileSlot.of(own), FileSlot.of(tag)) for own in stated for tag in tags):
-            yield Finding(Severity.WARNING, VerifyRule.TAG, (path,), what, repair)
+            yield Finding(Severity.WARNING, VerifyRule.TAG, (path,), message, repair)
         else:
-            what += ": where these do not fit, uv installs it again at each sync"
-            yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), what, repair)
+            message += ": where these do not fit, uv installs it again at each sync"
+            yield Finding(Severity.ERROR, VerifyRule.TAG, (path,), message, repair)
 
 
 def _is_as_good(stated: FileSlot, named: FileSlot) -> bool:
@@ -444,11 +444,13 @@ def _purity_findings(wheel: Wheel, files: Files) -> Iterator[Finding]:
         if facts.outline.is_loadable and (facts.outline.format is Format.ELF or facts.modules)
     ]
     if linked and "any" in wheel.name.platform.split("."):
-        what = f"{len(linked)} binaries, {linked[0]} first, in a wheel for any platform"
-        yield Finding(Severity.ERROR, VerifyRule.PURE, (), f"{what}; expected a platform tag")
+        message = f"{len(linked)} binaries, {linked[0]} first, in a wheel for any platform"
+        yield Finding(Severity.ERROR, VerifyRule.PURE, (), f"{message}; expected a platform tag")
     elif linked and wheel.wheel_file().root_is_purelib:
-        what = "Root-Is-Purelib is true in a wheel with binaries; expected false (they belong to the platform's folder)"
-        yield Finding(Severity.WARNING, VerifyRule.PURE, (), what)
+        message = (
+            "Root-Is-Purelib is true in a wheel with binaries; expected false (they belong to the platform's folder)"
+        )
+        yield Finding(Severity.WARNING, VerifyRule.PURE, (), message)
 
 
 def _machine_findings(promised: Promised, files: Files) -> Iterator[Finding]:
@@ -470,11 +472,11 @@ def _machine_findings(promised: Promised, files: Files) -> Iterator[Finding]:
         if path not in fitting:
             outline = several[0].outline
             machines, own = promised.machines(outline.format), {facts.outline.machine for facts in several}
-            what = f"code for {', '.join(sorted(own))} in a wheel for {', '.join(sorted(machines))}"
+            message = f"code for {', '.join(sorted(own))} in a wheel for {', '.join(sorted(machines))}"
             is_tool = not several[0].modules and not chosen.isdisjoint(posixpath.split(path))
             is_tool = is_tool and outline.plain(posixpath.basename(path)) not in needed
             severity = Severity.WARNING if is_tool else Severity.ERROR
-            yield Finding(severity, VerifyRule.MACHINE, (path,), what, "build it for that machine")
+            yield Finding(severity, VerifyRule.MACHINE, (path,), message, "build it for that machine")
 
 
 def _module_findings(promised: Promised, files: Files) -> Iterator[Finding]:
@@ -489,17 +491,17 @@ def _module_findings(promised: Promised, files: Files) -> Iterator[Finding]:
         if any(f"{stem}{suffix}" in files for suffix in (".abi3.so", ".so", ".pyd")):
             continue
         path, match = next(iter(copies.items()))
-        what = f"an extension module of CPython {match['module']} only, in a wheel for {tags}"
+        message = f"an extension module of CPython {match['module']} only, in a wheel for {tags}"
         if exact and exact.isdisjoint(copy["module"].rstrip("m") for copy in copies.values()):
-            what += ", which does not look for it"
-            yield Finding(Severity.ERROR, VerifyRule.EXTENSION, (path,), what, "build it for that Python")
+            message += ", which does not look for it"
+            yield Finding(Severity.ERROR, VerifyRule.EXTENSION, (path,), message, "build it for that Python")
         elif not exact and len(copies) == 1:
-            what += f"; expected {'.abi3.so' if match['suffix'] == '.so' else '.pyd'}, or a copy for each"
-            yield Finding(Severity.WARNING, VerifyRule.EXTENSION, (path,), what)
+            message += f"; expected {'.abi3.so' if match['suffix'] == '.so' else '.pyd'}, or a copy for each"
+            yield Finding(Severity.WARNING, VerifyRule.EXTENSION, (path,), message)
         for platform in promised.name.platform.split("."):
             if not any(_looks_for(platform, copy) for copy in copies.values()):
-                what = f"is named for {match['platform']}: no CPython of {platform} looks for it"
-                yield Finding(Severity.ERROR, VerifyRule.EXTENSION, (path,), what, "build it for that platform")
+                message = f"is named for {match['platform']}: no CPython of {platform} looks for it"
+                yield Finding(Severity.ERROR, VerifyRule.EXTENSION, (path,), message, "build it for that platform")
                 break
 
 
@@ -558,9 +560,11 @@ def clashes(wheels: Sequence[tuple[WheelName, Sequence[SharedLibrary]]]) -> Iter
             if library.digest == other.digest or own.project == others.project or not meet(slots(own), slots(others)):
                 continue
             severity = Severity.WARNING if library.is_compatible else Severity.ERROR
-            what = f"{name} has other contents in {{}}: a process has one of them, the first that is loaded, for both"
+            message = (
+                f"{name} has other contents in {{}}: a process has one of them, the first that is loaded, for both"
+            )
             advice = "give it a name of its own: auditwheel, delvewheel or vbuild split do"
-            yield number, other_number, Finding(severity, VerifyRule.CLASH, (library.path, other.path), what, advice)
+            yield number, other_number, Finding(severity, VerifyRule.CLASH, (library.path, other.path), message, advice)
 
 
 def _dotted(version: Iterable[int]) -> str:

@@ -140,9 +140,9 @@ def _read(path: Path, by: WheelName, place: str) -> RequiredWheel | None:
     for platform in platforms:
         if not any(_is_older(older, platform) for older in own):
             tags = ", ".join(older.tag for older in own)
-            what = (
+            message = (
                 f"requires {path.name}, {place}, which is for {tags} only: it does not install on all of "
                 f"{platform.tag}, as this wheel does"
             )
-            findings.append(Finding(Severity.ERROR, VerifyRule.NEEDED, (), what))
+            findings.append(Finding(Severity.ERROR, VerifyRule.NEEDED, (), message))
     return RequiredWheel(path.name, place, libraries, tuple(findings))

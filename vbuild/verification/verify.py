@@ -88,11 +88,13 @@ def verify(
         claims = _Claims.of(source, cpu, contents.images)
         libraries = contents.libraries
         findings = [*contents.findings, *claims.findings]
-        findings += (Finding(Severity.WARNING, VerifyRule.ARCHIVE, (path,), what) for path, what in source.warnings())
+        findings += (
+            Finding(Severity.WARNING, VerifyRule.ARCHIVE, (path,), message) for path, message in source.warnings()
+        )
         findings += broken_promises(source, contents.facts, contents.foreign)
         findings += (
-            Finding(Severity.ERROR, VerifyRule.SBOM, (path_of(source.dist_info),), what)
-            for what in contradictions(source)
+            Finding(Severity.ERROR, VerifyRule.SBOM, (path_of(source.dist_info),), message)
+            for message in contradictions(source)
         )
         linkage = LinkageCheck.of(source, libraries, is_split=is_split, fetch=fetch)
         findings += linkage.findings()
@@ -163,12 +165,12 @@ def _claim_of_code(
         machines = sorted({image.machine for image in images.values()}) or name.machines
         if not machines or claim.cpu.machine in machines:
             return claim, ()
-        what = f"{claim} is of {claim.cpu.machine}, and the wheel for {', '.join(machines)}: no machine has both"
-        return claim, (Finding(Severity.ERROR, VerifyRule.CLAIM, (), what),)
+        message = f"{claim} is of {claim.cpu.machine}, and the wheel for {', '.join(machines)}: no machine has both"
+        return claim, (Finding(Severity.ERROR, VerifyRule.CLAIM, (), message),)
     if not (marked := _marked(libraries)):
         return claim, ()
-    what = f"marked as {marked} throughout, which its tags do not say: below that, glibc 2.33 and newer refuse to"
-    found = Finding(Severity.WARNING, VerifyRule.ISA_NOTE, (), f"{what} load it, and others crash")
+    message = f"marked as {marked} throughout, which its tags do not say: below that, glibc 2.33 and newer refuse to"
+    found = Finding(Severity.WARNING, VerifyRule.ISA_NOTE, (), f"{message} load it, and others crash")
     return Claim(marked, is_explicit=True), (found,)
 
 
@@ -272,12 +274,12 @@ class _Contents:
             yield Finding(severity, VerifyRule.ISA_UNCHECKED, tuple(paths), f"instruction sets: not checked: {reason}")
         for kind in sorted(set(self.foreign.values())):
             places = tuple(path for path, other in self.foreign.items() if other is kind)
-            what = f"{_SYSTEMS[kind]} in a wheel for other systems, which load none of them: not checked"
-            yield Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, places, what)
+            message = f"{_SYSTEMS[kind]} in a wheel for other systems, which load none of them: not checked"
+            yield Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, places, message)
         for kind in sorted({kind for path, kind in self.others.items() if path in self.facts}):
-            what = f"of {_SYSTEMS[kind]}, {_COMPARED[kind]} were compared with the tags; whether the other libraries"
-            what += " that they need are there was not checked: vbuild inspect --closure shows them"
-            yield Finding(Severity.NOTE, VerifyRule.NEEDED, (), what)
+            message = f"of {_SYSTEMS[kind]}, {_COMPARED[kind]} were compared with the tags; whether the other libraries"
+            message += " that they need are there was not checked: vbuild inspect --closure shows them"
+            yield Finding(Severity.NOTE, VerifyRule.NEEDED, (), message)
 
     def _read(self, path: str, data: memoryview) -> None:
         try:
@@ -341,8 +343,8 @@ class _Claims(Struct, frozen=True):
         if level is None:
             return cls(default, gpus, findings)
         if cpu and level != cpu:
-            what = f"claims {level} in its variant.json, expected {cpu}"
-            findings = (Finding(Severity.ERROR, VerifyRule.CLAIM, (), what), *findings)
+            message = f"claims {level} in its variant.json, expected {cpu}"
+            findings = (Finding(Severity.ERROR, VerifyRule.CLAIM, (), message), *findings)
         return cls(Claim(level, is_explicit=True), gpus, findings)
 
 

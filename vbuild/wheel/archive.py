@@ -145,7 +145,7 @@ class KeptMembers:
 
     def view(self, key: _Key, size: int, chunks: Callable[[], Iterator[bytes]]) -> memoryview | None:
         """The contents of *key*, taken from *chunks* the first time; None without room."""
-        return self._views.get(key, lambda: self._kept(size, chunks) if self._has_room(size) else None)
+        return self._views.get(key, lambda: self._view(size, chunks) if self._has_room(size) else None)
 
     def close(self) -> None:
         self._stack.close()
@@ -158,7 +158,7 @@ class KeptMembers:
             self._room -= size
             return self._room >= 0
 
-    def _kept(self, size: int, chunks: Callable[[], Iterator[bytes]]) -> memoryview:
+    def _view(self, size: int, chunks: Callable[[], Iterator[bytes]]) -> memoryview:
         if size <= _SMALL:
             return memoryview(b"".join(chunks()))
         with ExitStack() as stack:

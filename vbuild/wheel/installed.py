@@ -79,7 +79,7 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
         """Its ``.dist-info`` folder; empty for a package of conda."""
         return "" if self.is_conda else self.listing.parent.name
 
-    def place(self, path: str) -> Path:
+    def path_of(self, path: str) -> Path:
         return Path(os.path.normpath(self.folder / path))
 
     @cached_property
@@ -93,7 +93,7 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
     def read(self, path: str) -> bytes:
         """The contents of its file at *path*; nothing if unreadable."""
         with suppress(OSError):
-            return read_file(dict(self.texts).get(path, self.place(path)))
+            return read_file(dict(self.texts).get(path, self.path_of(path)))
         return b""
 
     def metadata(self) -> Metadata:

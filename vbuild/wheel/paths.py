@@ -98,7 +98,7 @@ def check_placing(paths: Iterable[str], dist_info: str, name: WheelName, *, scri
     placed: dict[str, str] = {}
     for path in paths:
         with at(path):
-            target = _place(path, data)
+            target = _installed_path(path, data)
             if other := placed.get(target):
                 raise WheelError(f"installed at the place of {other}")
         placed[target] = path
@@ -118,7 +118,7 @@ def check_placing(paths: Iterable[str], dist_info: str, name: WheelName, *, scri
         check_places(seen)
 
 
-def _place(path: str, data: str) -> str:
+def _installed_path(path: str, data: str) -> str:
     top, _, rest = path.partition("/")
     if not top.endswith(".data"):
         return path

@@ -59,7 +59,7 @@ class WheelWriter:
             self.follow(wheel)
         if member.path != f"{wheel.dist_info}/RECORD":
             target = path or member.path
-            self._place(target, partial(self._copy, wheel, member, target))
+            self._write_once(target, partial(self._copy, wheel, member, target))
 
     def write(self, target: Member | str, data: Buffer | EditedFile, *, mode: int = _MODE) -> None:
         """Put *data* in place of a member, keeping its mode and time, or at a new path with *mode*.
@@ -70,12 +70,12 @@ class WheelWriter:
         # the caller's bytes may be others when it is written
         file = data if isinstance(data, EditedFile) else EditedFile.whole(memoryview(data).cast("B"))
         own_copy = EditedFile.whole(bytes(file)) if is_dist_info(path) else file
-        self._place(path, partial(self._write, target, own_copy, mode=mode))
+        self._write_once(path, partial(self._write, target, own_copy, mode=mode))
 
     def write_after(self, target: Member | str, content: Callable[[tuple[RecordRow, ...]], bytes]) -> None:
         """Put at *target* in the ``.dist-info`` folder what *content* makes of RECORD's rows outside it."""
         path = target.path if isinstance(target, Member) else target
-        self._place(path, lambda: self._write(target, EditedFile.whole(content(tuple(self._rows)))))
+        self._write_once(path, lambda: self._write(target, EditedFile.whole(content(tuple(self._rows)))))
 
     def follow(self, wheel: Wheel) -> None:
         """Take time and compression of new members from *wheel*, if it is the first; refuse to overwrite it."""
@@ -101,7 +101,7 @@ class WheelWriter:
             self._write(replace(old, path=path) if old else path, EditedFile.whole(str(Record(rows)).encode()))
             self._zip.finish(self._like.comment if self._like else b"")
 
-    def _place(self, path: str, action: Callable[[], RecordRow]) -> None:
+    def _write_once(self, path: str, action: Callable[[], RecordRow]) -> None:
         with at(path):
             check_path(path)
             if path in self._paths:

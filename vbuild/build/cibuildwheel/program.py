@@ -329,7 +329,7 @@ class Cibuildwheel(Struct, frozen=True):
     version: Version
 
     @classmethod
-    def found(cls) -> Self:
+    def of_environment(cls) -> Self:
         """The cibuildwheel of this Python; `BuildError` without one that is new enough."""
         try:
             program = cls(tuple(with_own_packages("-m", "cibuildwheel")), Version(installed("cibuildwheel")))

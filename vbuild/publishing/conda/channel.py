@@ -149,32 +149,32 @@ def problems(folder: Path) -> Iterator[Finding]:
 def _repodata(subdir: Path) -> Generator[Finding, None, Mapping[str, Mapping[str, Any]]]:
     """What is wrong in the folder *subdir*; returns the records of its repodata."""
     path = subdir / _REPODATA
-    place = f"{subdir.name}/{_REPODATA}"
+    subject = f"{subdir.name}/{_REPODATA}"
     try:
         data = read_file(path)
         values = json.loads(data)
         records, name_in_it = values["packages.conda"], values["info"]["subdir"]
         records_by_file = {name: {**record, "depends": [*record["depends"]]} for name, record in records.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        yield _problem(place, "is not repodata: expected JSON with info and packages.conda")
+        yield _problem(subject, "is not repodata: expected JSON with info and packages.conda")
         return {}
     if name_in_it != subdir.name:
-        yield _problem(place, f"says that it is of {name_in_it}, and lies in {subdir.name}")
+        yield _problem(subject, f"says that it is of {name_in_it}, and lies in {subdir.name}")
     try:
         is_same = zstd.decompressed(read_file(path.with_name(f"{_REPODATA}.zst")), len(data)) == data
     except (OSError, zstd.ZstdError):
         is_same = False
     if not is_same:
-        yield _problem(f"{place}.zst", f"is not {_REPODATA} compressed, and most clients read it first")
+        yield _problem(f"{subject}.zst", f"is not {_REPODATA} compressed, and most clients read it first")
     files = {file.name for file in subdir.glob("*.conda")}
     for name in sorted({*records_by_file, *files}):
-        place = f"{subdir.name}/{name}"
+        subject = f"{subdir.name}/{name}"
         if name not in files:
-            yield _problem(place, f"is in {_REPODATA}, and is not there")
+            yield _problem(subject, f"is in {_REPODATA}, and is not there")
         elif name not in records_by_file:
-            yield _problem(place, f"is not in {_REPODATA}, so that clients do not see it")
+            yield _problem(subject, f"is not in {_REPODATA}, so that clients do not see it")
         else:
-            yield from _package(subdir / name, place, records_by_file[name])
+            yield from _package(subdir / name, subject, records_by_file[name])
     return records_by_file
 
 

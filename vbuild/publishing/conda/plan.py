@@ -348,7 +348,7 @@ class Tags(Struct, frozen=True):
 def tags_of(name: WheelName) -> Tags | None:
     """The tags in *name*, or None if it is not for Linux and CPython."""
     pythons = [match for match in map(_PYTHON.fullmatch, name.python.split(".")) if match]
-    subdir_and_glibc = _place(name.platform)
+    subdir_and_glibc = _subdir_and_glibc(name.platform)
     if not pythons or subdir_and_glibc is None:
         return None
     (subdir, glibc), first = subdir_and_glibc, min(int(match["minor"] or 0) for match in pythons)
@@ -365,7 +365,7 @@ def tags_of(name: WheelName) -> Tags | None:
     return None
 
 
-def _place(platform: str) -> tuple[str, int | None] | None:
+def _subdir_and_glibc(platform: str) -> tuple[str, int | None] | None:
     if platform == "any":
         return NOARCH, None
     platforms = [match for match in map(_PLATFORM.fullmatch, platform.split(".")) if match]
@@ -415,12 +415,12 @@ def _placed(document: Document) -> Iterator[tuple[str, tuple[Property, ...]]]:
     # the order that all machines have, which have some of the values
     best_first = {feature: sorted(names, key=_rank, reverse=True) for feature, names in values.items()}
 
-    def place(prop: Property) -> tuple[int, str, int]:
+    def rank(prop: Property) -> tuple[int, str, int]:
         values = best_first[prop.namespace, prop.feature]
         return document.metadata.namespaces.index(prop.namespace), prop.feature, values.index(prop.value)
 
     order = [
-        ((*sorted(map(place, properties)), _LAST), variant.label, properties)
+        ((*sorted(map(rank, properties)), _LAST), variant.label, properties)
         for variant in document.variants
         for properties in product(
             *([Property(f.namespace, f.name, value) for value in f.values] for f in variant.features)

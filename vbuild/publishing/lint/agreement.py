@@ -74,7 +74,7 @@ def _misleads(first: ReadyWheel, other: ReadyWheel) -> bool:
     if all(REQUIRES_DIST.lower() in wheel.metadata.dynamic for wheel in (first, other)):
         return False
     for read, installed in ((first, other), (other, first)):
-        for system, machine_name, minor in {place for slot in installed.slots for place in slot.places}:
+        for system, machine_name, minor in {platform for slot in installed.slots for platform in slot.places}:
             locked, needed = (_applying(wheel, system, machine_name, minor) for wheel in (read, installed))
             if needed - locked:
                 return True

@@ -69,7 +69,7 @@ class _LayoutCheck:
                 yield Finding(Severity.WARNING, PublishRule.BLOB, places, fault, _AGAIN)
 
     def _descriptor(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[Finding]:
-        place = self._name(descriptor.digest)
+        blob = self._name(descriptor.digest)
         self._seen.add(descriptor.digest)
         try:
             if descriptor.media_type == INDEX_TYPE:
@@ -77,13 +77,13 @@ class _LayoutCheck:
             elif descriptor.media_type == MANIFEST_TYPE:
                 yield from self._manifest(folder, descriptor, folder.manifest(descriptor))
             else:
-                yield _error(PublishRule.IMAGE, place, f"{descriptor.media_type}, expected an index or a manifest")
+                yield _error(PublishRule.IMAGE, blob, f"{descriptor.media_type}, expected an index or a manifest")
         except VbuildError as error:
-            yield _error(PublishRule.BLOB, place, str(error))
+            yield _error(PublishRule.BLOB, blob, str(error))
 
     def _index(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[Finding]:
         images, annotations = folder.index(descriptor)
-        place = self._name(descriptor.digest)
+        blob = self._name(descriptor.digest)
         for image in images:
             yield from self._descriptor(folder, image)
         for architecture in dict.fromkeys(image.platform.architecture for image in images if image.platform):
@@ -92,18 +92,18 @@ class _LayoutCheck:
             plain = [image for image in variants if _is_plain(image)]
             if not plain:
                 fault = f"has no image for plain {architecture}"
-                yield _error(PublishRule.PLAIN, place, fault, "publish the plain wheel as well")
+                yield _error(PublishRule.PLAIN, blob, fault, "publish the plain wheel as well")
             elif variants[0] is not plain[0]:
-                yield _error(PublishRule.PLAIN, place, f"does not list the image for plain {architecture} first")
+                yield _error(PublishRule.PLAIN, blob, f"does not list the image for plain {architecture} first")
             layers = [{layer.digest for layer in folder.manifest(image).layers} for image in variants]
             if len(layers) > 1 and not set.intersection(*layers):
                 fault = f"its images of {architecture} have no layer in common"
                 advice = "lay wheels of one release out together"
-                yield Finding(Severity.WARNING, PublishRule.IMAGE, (place,), fault, advice)
-        yield from _undocumented(place, images, annotations)
+                yield Finding(Severity.WARNING, PublishRule.IMAGE, (blob,), fault, advice)
+        yield from _undocumented(blob, images, annotations)
 
     def _manifest(self, folder: ImageFolder, descriptor: Descriptor, manifest: Manifest) -> Iterator[Finding]:
-        place = self._name(descriptor.digest)
+        blob = self._name(descriptor.digest)
         self._seen |= {manifest.config.digest, *(layer.digest for layer in manifest.layers)}
         if manifest.subject:
             self._seen.add(manifest.subject.digest)
@@ -115,21 +115,21 @@ class _LayoutCheck:
         config = folder.config(manifest.config)
         digests = config["rootfs"]["diff_ids"]
         if len(digests) != len(manifest.layers):
-            yield _error(PublishRule.IMAGE, place, f"{len(manifest.layers)} layers and {len(digests)} diff_ids")
+            yield _error(PublishRule.IMAGE, blob, f"{len(manifest.layers)} layers and {len(digests)} diff_ids")
         for layer, expected in zip(manifest.layers, digests, strict=False):
             if wrong := self._layer(folder, layer, expected):
                 yield _error(PublishRule.BLOB, self._name(layer.digest), wrong)
         platform, listed = OciPlatform.of_config(config), descriptor.platform
         # an image may be listed as what it is, or as less
         if listed and listed not in {platform, OciPlatform(platform.architecture, None, platform.os)}:
-            yield _error(PublishRule.IMAGE, place, f"is listed as {listed}, and its config says {platform}")
+            yield _error(PublishRule.IMAGE, blob, f"is listed as {listed}, and its config says {platform}")
         labels = dict((config.get("config") or {}).get("Labels") or {})
         annotations = dict(descriptor.annotations)
         for name in (PROPERTIES, LABEL) if descriptor.variant else ():
             if labels.get(name) != annotations[name]:
                 label = repr(labels[name]) if name in labels else "nothing"
                 fault = f"{name} is {annotations[name]!r} in the index, {label} in the config"
-                yield _error(PublishRule.LABELS, place, fault)
+                yield _error(PublishRule.LABELS, blob, fault)
 
     def _layer(self, folder: ImageFolder, layer: Descriptor, expected: str) -> str | None:
         """What is wrong with *layer*, whose uncompressed SHA-256 should be *expected*."""

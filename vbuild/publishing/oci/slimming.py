@@ -377,7 +377,7 @@ class _Layout:
             environment = Environment.under(root)
             unread = self._with_lists(environment, tree, manifest.layers)
             owned = {
-                str(distribution.place(row.path))
+                str(distribution.path_of(row.path))
                 for distribution in environment.distributions()
                 for row in distribution.rows
             }
@@ -433,10 +433,10 @@ class _Layout:
         alone = {str(environment.root / path) for path in tree.alone()}
         wanted: dict[str, set[Path]] = {}
         for distribution in environment.distributions():
-            if any(str(distribution.place(row.path)) in alone for row in distribution.rows):
+            if any(str(distribution.path_of(row.path)) in alone for row in distribution.rows):
                 for row in distribution.rows:
                     if may_list(row.path, row.size or 0):
-                        path = os.path.relpath(distribution.place(row.path), environment.root)
+                        path = os.path.relpath(distribution.path_of(row.path), environment.root)
                         wanted.setdefault(path, set()).add(distribution.listing)
         if not wanted:
             return frozenset()

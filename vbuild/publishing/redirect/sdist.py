@@ -87,7 +87,7 @@ def ranked_choices(document: Document) -> tuple[RedirectChoice, ...]:
         # with one value for each feature, in every way
         for properties in product(*features):
             if all(_may_be(prop, metadata) for prop in properties):
-                places = (*sorted(_place(prop, metadata) for prop in properties), _END)
+                places = (*sorted(_rank(prop, metadata) for prop in properties), _END)
                 ranked.append((places, variant.label, properties))
     return tuple(RedirectChoice(label, tuple(_needed(properties, metadata))) for _, label, properties in sorted(ranked))
 
@@ -116,7 +116,7 @@ def _needed(properties: tuple[Property, ...], metadata: VariantMetadata) -> Iter
         yield str(prop) if is_checked else f"{_UNKNOWN}{prop}"
 
 
-def _place(prop: Property, metadata: VariantMetadata) -> Place:
+def _rank(prop: Property, metadata: VariantMetadata) -> Place:
     """The position of *prop* by namespace, feature and value, each lower if better."""
     names = metadata.namespaces
     namespace = names.index(prop.namespace) if prop.namespace in names else len(names)
