@@ -3,8 +3,7 @@
 import pytest
 
 from tests.factories.elf import SUM, shared_object, stripped
-from vbuild.dispatch.isa import Isa, features_by_code
-from vbuild.dispatch.regions import processes
+from vbuild.dispatch.isa import Isa, features_by_code, processes
 from vbuild.elf.code import Elf
 from vbuild.hardware.cpu import feature_rank, level_of_features
 

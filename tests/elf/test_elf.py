@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.factories.elf import SUM, judged_by, linked, rpath, shared_object, stripped, without_sections
-from vbuild.dispatch.isa import Isa
-from vbuild.dispatch.regions import regions_of
+from vbuild.dispatch.isa import Isa, regions_of
 from vbuild.elf.code import Elf, KeptSymbols
 from vbuild.elf.image import ElfImage
 from vbuild.errors import BinaryError

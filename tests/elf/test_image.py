@@ -11,7 +11,7 @@ from msgspec import structs
 from tests.factories import elf
 from tests.factories.damage import Sound
 from tests.factories.devices import AARCH64, library
-from vbuild.binary.image import Pointer, Ranges
+from vbuild.binary.code import Pointer, Ranges
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import ElfMachine, ProgramHeader, SectionHeader, SegmentType
 from vbuild.errors import BinaryError

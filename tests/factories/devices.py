@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.factories.once import once
+from vbuild.binary.code import Pointer
 from vbuild.binary.edits import Replacement
-from vbuild.binary.image import Pointer
 from vbuild.elf.image import ElfImage
 from vbuild.files.edited import Part
 

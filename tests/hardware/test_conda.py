@@ -1,6 +1,6 @@
 """The CPUs that conda, mamba and pixi know, and the levels that they reach."""
 
-from vbuild.hardware.conda import x86_64_cpus
+from vbuild.publishing.conda.package import x86_64_cpus
 
 
 def test_every_level_has_the_cpus_of_that_name() -> None:

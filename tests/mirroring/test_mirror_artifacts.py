@@ -11,9 +11,9 @@ from tests.factories.mirrors import FAT, PLAIN, fleet, lock_of
 from tests.factories.tools import needs
 from tests.factories.workdir import file_digests
 from vbuild.errors import RepackageError
-from vbuild.mirroring.artifacts import write_artifacts
 from vbuild.mirroring.mirror import mirror
 from vbuild.mirroring.model import MirrorRequest
+from vbuild.mirroring.site import write_artifacts
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from tests.factories.mirrors import FAT, PLAIN, fleet, lock_of
 from tests.factories.sources import sha256
 from tests.factories.workdir import file_digests
 from vbuild.errors import VbuildError
-from vbuild.mirroring.artifacts import write_artifacts
 from vbuild.mirroring.check import checked_mirror
 from vbuild.mirroring.mirror import mirror
 from vbuild.mirroring.model import MirrorRequest
+from vbuild.mirroring.site import write_artifacts
 
 
 def run(source: Path | str, site: Path, *gpus: str) -> None:

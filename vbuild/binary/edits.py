@@ -15,7 +15,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.binary.image import Pointer, Ranges
+from vbuild.binary.code import Pointer, Ranges
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.files.records import Buffer

@@ -62,7 +62,7 @@ def verify(folder: Path, *, attestations: bool, as_json: bool) -> None:
 @options.required_folder
 def oci(site: Path, folder: Path) -> None:
     """Write an OCI artifact for each machine of a mirror, with a layer for each wheel."""
-    from vbuild.mirroring.artifacts import write_artifacts
+    from vbuild.mirroring.site import write_artifacts
 
     terminal.show(None, write_artifacts(site, folder).lines())
 

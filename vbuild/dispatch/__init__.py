@@ -11,5 +11,5 @@
     questions, references, writers    who asks, who calls, and who writes: what is seen without running anything
     program       the files, each a `module`
 
-Each of these has those below it as parts. `architecture` says which of them are others for aarch64 (``arm_*``).
+Each of these has those below it as parts. `answers.Architecture` says which of them are others for aarch64 (``arm_*``).
 """

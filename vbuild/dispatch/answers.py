@@ -6,16 +6,22 @@ to an end  a variable is all that is written to it, a function's summary all tha
 Facts about a processor only get fewer on the way to the end, and what is not followed is unknown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import or_
 
+from msgspec import Struct
+
 from vbuild.dispatch import values
-from vbuild.dispatch.architecture import Architecture
-from vbuild.dispatch.facts import ANY, ASKED, FEATURES
+from vbuild.dispatch.arm_code import ArmModule
+from vbuild.dispatch.arm_interpreter import ArmInterpreter
+from vbuild.dispatch.arm_questions import ArmQuestions, ArmReferences, ArmWriters
+from vbuild.dispatch.facts import ANY, ASKED, FEATURES, features, of_level
 from vbuild.dispatch.interpreter import Interpreter, TooMuchError
-from vbuild.dispatch.module import Piece
+from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import PARAMETERS, Program, Work
+from vbuild.dispatch.questions import Questions
+from vbuild.dispatch.references import References
 from vbuild.dispatch.values import Value, tag
 from vbuild.dispatch.variables import (
     ENVIRONMENT,
@@ -28,6 +34,42 @@ from vbuild.dispatch.variables import (
     is_address,
     parameter,
 )
+from vbuild.dispatch.writers import Writers
+from vbuild.hardware.cpu import AARCH64_VERSIONS, Cpu
+
+
+class Architecture(Struct, frozen=True):
+    """How code for one kind of processor is read and run, and which features the level of a rank has.
+
+    Where it *is_understood*, arguments are followed into functions that others call, and code counts as unguarded if
+    the conditions on the way to it were understood; elsewhere nothing is shown to be unguarded in a file that asks.
+    Code writes to *longest_of_flags* bytes at most by the address of a structure without a symbol that has answers.
+    """
+
+    module: type[Module]
+    questions: type[Questions]
+    references: type[References]
+    writers: type[Writers]
+    interpreter: type[Interpreter]
+    of_level: Callable[[int], int]
+    is_understood: bool
+    longest_of_flags: int
+
+
+X86_64 = Architecture(
+    Module, Questions, References, Writers, Interpreter, of_level, is_understood=True, longest_of_flags=32
+)
+AARCH64 = Architecture(
+    ArmModule,
+    ArmQuestions,
+    ArmReferences,
+    ArmWriters,
+    ArmInterpreter,
+    lambda rank: features(Cpu("aarch64", AARCH64_VERSIONS[rank]).features),
+    is_understood=False,
+    longest_of_flags=0,
+)
+
 
 # steps in all: so many and one for some bytes of code, the fewer the larger it is, up to the most.
 # Most steps are instructions that are run, of some 20 us; beginning to run a piece costs as much as many of them.

@@ -20,8 +20,7 @@ from functools import cache
 from itertools import chain, takewhile
 
 from vbuild.binary.code import CodeSection
-from vbuild.dispatch.isa import FeatureUse, Isa, RegionIsa
-from vbuild.dispatch.regions import regions_of
+from vbuild.dispatch.isa import FeatureUse, Isa, RegionIsa, regions_of
 from vbuild.elf.code import CodeFile
 from vbuild.hardware.cpu import AARCH64_VERSIONS, Cpu
 

@@ -16,7 +16,6 @@ from typing import ClassVar
 from vbuild.dispatch import values
 from vbuild.dispatch.facts import ANY, ASKED, ASKERS, CATCHERS, EVERY, FEATURES, PRESENT, SIGILL, XCR0_BITS, optional
 from vbuild.dispatch.instructions import take_apart
-from vbuild.dispatch.libc import ALLOCATORS, COPIES, ENVIRONMENT_READERS, FILLS, HARMLESS, RETURNED, TAKEN, WRITTEN
 from vbuild.dispatch.machine import MOST_WORDS, Machine
 from vbuild.dispatch.machine_state import (
     CC,
@@ -31,7 +30,18 @@ from vbuild.dispatch.machine_state import (
     shown_by,
 )
 from vbuild.dispatch.module import ENDLESS, Piece
-from vbuild.dispatch.program import LEAF_SIZE, LEAVES
+from vbuild.dispatch.program import (
+    ALLOCATORS,
+    COPIES,
+    ENVIRONMENT_READERS,
+    FILLS,
+    HARMLESS,
+    LEAF_SIZE,
+    LEAVES,
+    RETURNED,
+    TAKEN,
+    WRITTEN,
+)
 from vbuild.dispatch.values import MASK_64, STACK, Value, is_stack, tag
 from vbuild.dispatch.variables import ENVIRONMENT, Summary, World, is_address
 from vbuild.elf.iced import ConditionCode, FlowControl

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from vbuild.binary.code import CodeSection, Symbol
 from vbuild.dispatch.facts import by_code, needed_by
-from vbuild.dispatch.isa import INVALID, is_function
-from vbuild.dispatch.regions import Region, regions_of
+from vbuild.dispatch.isa import INVALID, Region, is_function, regions_of
 from vbuild.dispatch.undecodable import decoded, described, instructions_of, is_newer, may_be_code
 from vbuild.elf.code import CodeFile
 from vbuild.elf.iced import (

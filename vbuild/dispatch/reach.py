@@ -15,8 +15,7 @@ from itertools import chain, islice
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.dispatch.answers import Answers
-from vbuild.dispatch.architecture import Architecture
+from vbuild.dispatch.answers import Answers, Architecture
 from vbuild.dispatch.conditions import Conditions, Needs
 from vbuild.dispatch.facts import ASKED, EVERY, facts_of, features, names_of, unmasked
 from vbuild.dispatch.interpreter import Interpreter

@@ -4,10 +4,9 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from vbuild.dispatch.libc import TAKEN
 from vbuild.dispatch.machine_state import CALLS, CLEARS_THE_REST, GENERAL, INFO, RAX, RCX, RDX, WRITES, general
 from vbuild.dispatch.module import Module, Piece
-from vbuild.dispatch.program import Program
+from vbuild.dispatch.program import TAKEN, Program
 from vbuild.dispatch.questions import Questions
 from vbuild.elf.iced import FlowControl, Instruction, Mnemonic, OpAccess, OpKind, Register
 

@@ -11,9 +11,8 @@ from msgspec import Struct
 
 from vbuild.dispatch import values
 from vbuild.dispatch.facts import ANY, ASKED, EVERY
-from vbuild.dispatch.libc import ALLOCATORS
 from vbuild.dispatch.module import Piece
-from vbuild.dispatch.program import HEAP, PARAMETERS, Program, Work
+from vbuild.dispatch.program import ALLOCATORS, HEAP, PARAMETERS, Program, Work
 from vbuild.dispatch.questions import Questions
 from vbuild.dispatch.references import MOST_USERS, NEAR, References
 from vbuild.dispatch.values import Value, tag

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from vbuild.dispatch.libc import WRITTEN
 from vbuild.dispatch.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, WRITES, general
 from vbuild.dispatch.module import Module, Piece, displacement_of
-from vbuild.dispatch.program import LEAVES, Program
+from vbuild.dispatch.program import LEAVES, WRITTEN, Program
 from vbuild.dispatch.questions import Questions
 from vbuild.dispatch.references import (
     BRANCHES,

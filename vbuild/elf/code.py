@@ -23,8 +23,7 @@ from typing import ClassVar, Self, TypeVar, cast
 
 from msgspec import Struct
 
-from vbuild.binary.code import CodeImage, CodeSection, Symbol
-from vbuild.binary.image import Ranges
+from vbuild.binary.code import CodeImage, CodeSection, Ranges, Symbol
 from vbuild.binary.outline import BinaryOutline, Import
 from vbuild.elf.iced import Decoder, is_installed
 from vbuild.elf.image import ElfImage, Section, StringTable

@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 
 from msgspec import Struct
 
-from vbuild.binary.image import Pointer, Ranges, Sliceable
+from vbuild.binary.code import Pointer, Ranges, Sliceable
 from vbuild.elf.records import (
     BIG_ENDIAN,
     CLASS_32,

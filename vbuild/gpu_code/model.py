@@ -20,7 +20,7 @@ from typing import Self
 import msgspec
 from msgspec import Struct
 
-from vbuild.binary.image import Pointer
+from vbuild.binary.code import Pointer
 from vbuild.errors import BinaryError
 from vbuild.files.edited import Part
 from vbuild.files.records import U32, U64, Packed

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vbuild.binary.image import Pointer
+from vbuild.binary.code import Pointer
 from vbuild.elf.image import ElfImage
 from vbuild.elf.image import Section as ElfSection
 from vbuild.elf.records import FileHeader

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.code import outside
 from vbuild.binary.edits import (
     Chunk,
     Edit,
@@ -28,7 +29,6 @@ from vbuild.binary.edits import (
     pack_into_gaps,
     up,
 )
-from vbuild.binary.image import outside
 from vbuild.errors import BinaryError, at
 from vbuild.files.edited import EditedFile
 from vbuild.pe.image import CoffHeader, Directory, Machine, PeImage, PeLayout, PeSection, SectionFlag

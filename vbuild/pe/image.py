@@ -20,7 +20,7 @@ from typing import Annotated, Self
 
 from msgspec import Struct
 
-from vbuild.binary.image import Pointer, Ranges, Sliceable
+from vbuild.binary.code import Pointer, Ranges, Sliceable
 from vbuild.errors import BinaryError
 from vbuild.files.records import U8, U16, U32, U64, Buffer, Ident, Packed
 

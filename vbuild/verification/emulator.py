@@ -27,8 +27,7 @@ from typing import Self
 from msgspec import Struct
 
 from vbuild.dispatch import arm
-from vbuild.dispatch.isa import features_by_code
-from vbuild.dispatch.regions import regions_of
+from vbuild.dispatch.isa import features_by_code, regions_of
 from vbuild.elf.code import Elf
 from vbuild.elf.iced import Decoder, Formatter, FormatterSyntax, is_installed
 from vbuild.elf.image import ElfImage

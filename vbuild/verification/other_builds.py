@@ -28,9 +28,8 @@ from packaging.version import Version
 
 from vbuild.build.advice import ASSEMBLERS
 from vbuild.build.wrappers import FailedCall
-from vbuild.dispatch.isa import features_by_code
+from vbuild.dispatch.isa import features_by_code, processes, regions_of, spread
 from vbuild.dispatch.judge import named_rank
-from vbuild.dispatch.regions import processes, regions_of, spread
 from vbuild.elf.code import Elf
 from vbuild.elf.iced import Decoder, EncodingKind, Instruction, RegisterExt
 from vbuild.elf.interface import Interface

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.binary.outline import BinaryFacts, Format
-from vbuild.dispatch.regions import processes
+from vbuild.dispatch.isa import processes
 from vbuild.elf.catalogue import is_shared_object
 from vbuild.elf.code import CodeFile, Elf
 from vbuild.elf.image import ElfImage

@@ -12,7 +12,7 @@ from msgspec import structs
 from tests.factories import elf
 from tests.factories.devices import library, shortened
 from tests.factories.once import once
-from vbuild.binary.image import outside
+from vbuild.binary.code import outside
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import ElfMachine, ProgramHeader, SegmentFlag
 from vbuild.elf.surgery.cut_check import Memory, Stretch, page_sizes

@@ -20,8 +20,8 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.code import Pointer, outside
 from vbuild.binary.edits import Replacement, Written, up
-from vbuild.binary.image import Pointer, outside
 from vbuild.elf.image import WORD, ElfImage, ElfLayout, Section
 from vbuild.elf.records import (
     ADDRESS_TAGS,

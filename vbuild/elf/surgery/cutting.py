@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.code import outside
 from vbuild.binary.edits import (
     Chunk,
     Edit,
@@ -27,7 +28,6 @@ from vbuild.binary.edits import (
     pack_into_gaps,
     up,
 )
-from vbuild.binary.image import outside
 from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.records import ADDRESS_TAGS, FileHeader, FileType, SectionFlag, SectionHeader, SectionType
 from vbuild.elf.surgery.cut_check import Move, pointer_words, prove, symbol_words

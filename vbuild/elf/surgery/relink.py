@@ -36,8 +36,8 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.code import Ranges, outside
 from vbuild.binary.edits import Written
-from vbuild.binary.image import Ranges, outside
 from vbuild.elf.image import DynamicRow, ElfImage, Section
 from vbuild.elf.read import Dynamic
 from vbuild.elf.records import (

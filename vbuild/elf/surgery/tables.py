@@ -14,8 +14,8 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from vbuild.binary.code import Ranges
 from vbuild.binary.edits import up
-from vbuild.binary.image import Ranges
 from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.read import Dynamic
 from vbuild.elf.records import ADDRESS_TAGS, STRING_TAGS, DynamicTag, SectionType, SegmentType, SymbolEntry

@@ -8,6 +8,8 @@
     noarch: python     files in site-packages/, which clients put where the environment's Python has it
     noarch: generic    no files for a machine or a Python
 
+Clients call CPUs as archspec does: `x86_64_cpus` says which x86-64 level each of them reaches.
+
 The same wheel gives the same bytes: members are sorted, without owner, with the time of the wheel's METADATA or of
 SOURCE_DATE_EPOCH; zstd works in jobs of one size, whatever the number of threads.
 https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html
@@ -20,10 +22,12 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import archspec.cpu
 from msgspec import Struct
 
 from vbuild.errors import RepackageError, at
@@ -32,13 +36,27 @@ from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
 from vbuild.files.reading import BoundedInfo, json_object
 from vbuild.files.records import Buffer
-from vbuild.hardware.conda import MACHINES
-from vbuild.hardware.cpu import available_cores
+from vbuild.hardware.cpu import X86_64_LEVELS, available_cores
 from vbuild.publishing.installing import InstalledFile, InstallEnvironment, installed, moment_of, scripts_of
 from vbuild.wheel.archive import SharedWheels, Wheel, mapped
 from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.zip_read import Member, ZipReader
 from vbuild.wheel.zip_write import PassedStream, StoredStream, open_stored, write_stored
+
+MACHINES: Mapping[str, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+
+
+@lru_cache(maxsize=1)
+def x86_64_cpus() -> tuple[tuple[int, str], ...]:
+    """Archspec's x86-64 CPUs, each with the highest level that it reaches: ``(4, "zen4")``; sorted."""
+    cpus = []
+    for name, target in archspec.cpu.TARGETS.items():
+        if target.family.name == "x86_64":
+            reached = {name, *(ancestor.name for ancestor in target.ancestors)}
+            levels = [rank for rank, level in enumerate(X86_64_LEVELS, 1) if f"x86_64_{level}" in reached]
+            cpus.append((max(levels, default=1), name))
+    return tuple(sorted(cpus))
+
 
 NOARCH = "noarch"
 LEVEL_PACKAGE = "_x86_64-microarch-level"

@@ -67,16 +67,17 @@ from packaging.version import InvalidVersion, Version
 from vbuild.config.requirements import SYSTEMS, applies, checked_requirement
 from vbuild.errors import HardwareError, RepackageError, WheelError, at
 from vbuild.hardware.architectures import ARCHITECTURES, Arch
-from vbuild.hardware.conda import MACHINES, x86_64_cpus
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.hardware.driver import Dotted
 from vbuild.publishing.conda.package import (
     LEVEL_PACKAGE,
+    MACHINES,
     NOARCH,
     CondaIndex,
     CondaPackage,
     CondaRecord,
     Independent,
+    x86_64_cpus,
 )
 from vbuild.publishing.model import ConsumerUse, PublishPlan
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel

@@ -45,7 +45,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.binary.linkage import Edge, Via
-from vbuild.dispatch.regions import processes
+from vbuild.dispatch.isa import processes
 from vbuild.elf.catalogue import plain, platforms_in
 from vbuild.elf.code import Elf
 from vbuild.elf.interface import Interface, Versioned, digest
