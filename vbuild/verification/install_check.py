@@ -311,8 +311,8 @@ class _CheckSteps:
     failures: list[InstallFinding] = field(default_factory=list)
     notes: list[InstallFinding] = field(default_factory=list)
 
-    def note(self, step: CheckStep, what: str) -> None:
-        self.notes.append(InstallFinding(step, what))
+    def note(self, step: CheckStep, message: str) -> None:
+        self.notes.append(InstallFinding(step, message))
 
     def resolve(self) -> None:
         """Resolve every NEEDED entry as the loader does; each root has to find it."""
