@@ -152,6 +152,7 @@ MOVED(pread64, "read", 0, fd, (int fd, void *data, size_t size, off64_t place), 
 CALL(ftruncate, "ftruncate", ROOM, fd, "", (int fd, off_t size), (fd, size))
 CALL(ftruncate64, "ftruncate", ROOM, fd, "", (int fd, off64_t size), (fd, size))
 CALL(fsync, "fsync", ROOM, fd, "", (int fd), (fd))
+CALL(syncfs, "syncfs", ROOM, fd, "", (int fd), (fd))
 CALL(rename, "rename", 0, AT_FDCWD, new, (const char *old, const char *new), (old, new))
 CALL(renameat, "renameat", 0, to, new, (int from, const char *old, int to, const char *new), (from, old, to, new))
 CALL(link, "link", ROOM, AT_FDCWD, new, (const char *old, const char *new), (old, new))

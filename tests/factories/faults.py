@@ -27,7 +27,7 @@ _SOURCE = Path(__file__).with_name("fault_layer.c")
 _WRITE = frozenset({"write", "pwrite", "sendfile", "copy_file_range"})
 # those that need room on a disk; the others are never refused for the lack of it
 _NEED_ROOM = _WRITE | {"ftruncate", "link", "linkat", "mkdir", "symlink"}
-_OF_OPEN_FILES = frozenset({"read", "close", "ftruncate", "fsync"})
+_OF_OPEN_FILES = frozenset({"read", "close", "ftruncate", "fsync", "syncfs"})
 
 
 class Kind(StrEnum):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.faults import COUNTING, Call, Fault, Kind, calls
+from tests.factories.tools import needs, unmeasured
 from vbuild.files.atomic import replacing, replacing_all, stage_in, sweep
 
 KILLED = """
@@ -17,6 +19,15 @@ from vbuild.files.atomic import replacing
 with replacing(Path(sys.argv[1])) as part:
     part.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+MANY = """
+import sys
+from pathlib import Path
+from vbuild.files.atomic import replacing_all
+with replacing_all([Path(sys.argv[1], f"file{number}") for number in range(200)]) as parts:
+    for part in parts.values():
+        part.write_text("whole")
 """
 
 
@@ -55,6 +66,25 @@ def test_of_several_files_none_is_there_before_all_are_complete(tmp_path: Path) 
             part.write_text(path.name)
         assert not {"one", "other"}.intersection(names(tmp_path))
     assert (one.read_text(), other.read_text()) == ("one", "other")
+
+
+@needs("gcc")
+def test_for_many_files_the_disk_is_waited_for_once_before_the_first_has_its_name(tmp_path: Path) -> None:
+    def written(folder: Path, fault: Fault) -> tuple[int, list[Call]]:
+        folder.mkdir()
+        variables = {**unmeasured(), **fault.variables(folder, log := folder.with_suffix(".log"))}
+        command = [sys.executable, "-c", MANY, str(folder)]
+        return subprocess.run(command, env=variables, stderr=subprocess.DEVNULL, check=False).returncode, calls(log)
+
+    status, passed = written(tmp_path / "whole", COUNTING)
+    order = [call.name for call in passed]
+    assert status == 0
+    assert len(names(tmp_path / "whole")) == 200
+    assert (order.count("syncfs"), order.count("fsync")) == (1, 1)  # the files, and the folder with their names
+    assert "rename" not in order[order.index("close") : order.index("syncfs")]
+    status, _ = written(tmp_path / "broken", Fault(order.index("syncfs") + 1, Kind.EIO))
+    assert status == 1
+    assert names(tmp_path / "broken") == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no FIFOs")

@@ -45,6 +45,9 @@ NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 # of file systems that need no fsync
 _UNSYNCED = NO_LOCKS | {errno.EINVAL, errno.EROFS, errno.EBADF}
 
+# so many files do not wait for what other programs wrote
+_FEW = 32
+
 # of renameat2(2)
 _HERE, _EXCHANGE = -100, 2
 
@@ -86,24 +89,45 @@ def name_unwritable_folder(error: OSError) -> OSError:
     return NotADirectoryError(errno.ENOTDIR, error.strerror, str(folder))
 
 
-def settle(path: Path) -> None:
-    """Wait until the disk has all of *path*; after a power cut the new name may have zeros else.
+def settle(*paths: Path) -> None:
+    """Wait until the disk has all of *paths*; after a power cut the new names may have zeros else.
 
-    `OSError` if the disk is broken or full.
+    For many files Linux is asked once, for their whole file system. `OSError` if the disk is broken or full.
     """
-    if path.is_symlink() or (path.is_dir() and os.name == "nt"):  # Windows opens no folders
+    parts = [part for path in paths for part in _parts_of(path)]
+    flush = _linux_call("syncfs") if len(parts) > _FEW else None
+    for part in parts[:1] if flush else parts:
+        descriptor = os.open(part, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+        try:
+            (flush or os.fsync)(descriptor)
+        except OSError as error:
+            if error.errno not in _UNSYNCED:
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def _parts_of(path: Path) -> Iterator[Path]:
+    if path.is_symlink():
         return
     if path.is_dir():
         for entry in path.iterdir():
-            settle(entry)
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _UNSYNCED:
-            raise
-    finally:
-        os.close(descriptor)
+            yield from _parts_of(entry)
+        if os.name == "nt":  # Windows opens no folders
+            return
+    yield path
+
+
+def _linux_call(name: str) -> Callable[..., object] | None:
+    call = getattr(ctypes.CDLL(None, use_errno=True), name, None) if sys.platform == "linux" else None
+    if call:
+        call.errcheck = _check_result
+    return call
+
+
+def _check_result(result: int, *_call: object) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def settle_names(folder: Path) -> None:
@@ -198,8 +222,7 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[Mapping[Path, Path]]:
     with stage_in(folder) as stage:
         parts = {path: stage / path.name for path in paths}
         yield parts
-        for part in parts.values():
-            settle(part)
+        settle(*parts.values())
         for path, part in parts.items():
             part.replace(path)
         settle_names(folder)
@@ -231,9 +254,10 @@ def exchange(new: Path, old: Path) -> None:
 
     Elsewhere a process that is killed in between leaves *old* with ``.old`` after its name.
     """
-    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
-    if call and not call(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _EXCHANGE):
-        return
+    with suppress(OSError):  # a file system without this
+        if call := _linux_call("renameat2"):
+            call(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _EXCHANGE)
+            return
     with uninterrupted():
         aside = old.with_name(f"{old.name}.old")
         old.rename(aside)

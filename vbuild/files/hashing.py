@@ -5,12 +5,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from vbuild.files.reading import open_file
+from vbuild.process.threads import OncePerKey
 
 # one thread hashes as fast as a disk reads, two or three as fast as memory is read
 _THREADS = 4
@@ -67,11 +68,11 @@ def unseal(data: bytes) -> str:
 
 
 class Digests:
-    """The SHA-256 of files, read on threads, each once."""
+    """The SHA-256 of files, each read once, by who asks first or on threads that begin before."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(_THREADS)
-        self._known: dict[_Key, Future[str]] = {}
+        self._known = OncePerKey[_Key, str]()
 
     def __enter__(self) -> Self:
         return self
@@ -81,19 +82,14 @@ class Digests:
     ) -> None:
         self._executor.shutdown(cancel_futures=True)
 
-    def begin(self, file: Path) -> Future[str]:
-        key = _state(file)
-        if key not in self._known:
-            self._known[key] = self._executor.submit(sha256_of, file)
-        return self._known[key]
+    def begin(self, file: Path) -> None:
+        self._executor.submit(self.of, file)
 
     def know(self, file: Path, sha256: str) -> None:
-        known: Future[str] = Future()
-        known.set_result(sha256)
-        self._known[_state(file)] = known
+        self._known.get(_state(file), lambda: sha256)
 
     def of(self, file: Path) -> str:
-        return self.begin(file).result()
+        return self._known.get(_state(file), lambda: sha256_of(file))
 
 
 def _state(file: Path) -> _Key:

@@ -29,6 +29,8 @@ def in_threads(
     After an error none begins; the error of the first thing is raised. An interrupt sets *stop*, for *work* to check,
     and waits for what has begun.
     """
+    if len(things) == 1:  # a thread would take longer to start than much of the work
+        return [work(things[0])]
     left = dict(enumerate(things))
     begun: dict[int, Future[R]] = {}
     running: dict[Future[R], int] = {}

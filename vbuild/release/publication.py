@@ -128,8 +128,7 @@ def published(
             files.append(_provenance(context, wheels, is_remote=is_remote))
         files = list(dict.fromkeys(files))  # a dependency wheel may be given, and be made again
         # all that needs room on the disk is done
-        for file in files:
-            settle(file)
+        settle(*files)
         for file in files:
             file.replace(folder / file.name)
         settle_names(folder)

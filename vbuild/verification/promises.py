@@ -411,6 +411,7 @@ def _tags_in(line: str) -> frozenset[Tag]:
     return parse_tag(line)
 
 
+@cache
 def _is_installable(tag: Tag) -> bool:
     """Whether some CPython has the *tag*; True for other interpreters, whose tags have no rule."""
     if not (match := _PYTHON.fullmatch(tag.interpreter)):

@@ -289,8 +289,7 @@ def slim_images(
             (stage / "index.json").write_bytes(packed_json({**index, "manifests": manifests}))
             (stage / "oci-layout").write_bytes(read_file(folder / "oci-layout"))
             (output / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
-            for file in (writer.blobs, stage / "oci-layout", stage / "index.json"):
-                settle(file)
+            settle(writer.blobs, stage / "oci-layout", stage / "index.json")
             for blob in writer.blobs.iterdir():
                 blob.rename(output / "blobs" / "sha256" / blob.name)
             # index.json is last: it makes the layout
