@@ -9,9 +9,10 @@ from tests.factories.projects import tree
 from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
 from vbuild.build.init import AskedAxes, init, project_recipe, prospect
-from vbuild.build.survey import drafted, surveyed
+from vbuild.build.survey import asking_cibuildwheel, drafted, surveyed
 from vbuild.config.table import toml
 from vbuild.errors import RecipeError
+from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpus_asked
 from vbuild.index_client.configuration import Indexes
@@ -272,3 +273,25 @@ def test_what_setup_py_imports_and_does_not_require_is_required(tmp_path: Path) 
         "try:\n    from torch.utils.cpp_extension import CUDAExtension\nexcept ImportError:\n    exit('no torch')\n"
     )
     assert surveyed(tree(tmp_path, {"setup.py": guarded}), "demo").imported == ("torch",)
+
+
+def test_cuda_of_a_project_without_any_is_refused_before_a_toolkit_is_fetched(tmp_path: Path) -> None:
+    project = tree(tmp_path, {"setup.py": "", "k.c": "", "pyproject.toml": "[project]\nname = 'demo'\n"})
+    for axes in (GPUS, AskedAxes(toolkits=(Dotted(13, 0),))):
+        with pytest.raises(RecipeError, match=r"no CUDA in its sources: no \.cu file, and no include of a CUDA header"):
+            project_recipe(project, axes)
+    (project / "k.c").write_text("#include <cuda_runtime.h>\n", encoding="utf-8")
+    assert project_recipe(project, AskedAxes(toolkits=(Dotted(13, 0),))).recipe.targets[0].cuda
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "asking"),
+    [
+        ("setup.py", 'native = os.environ.get("CIBUILDWHEEL", "0") != "1"', "setup.py"),
+        ("src/CMakeLists.txt", "if(NOT DEFINED ENV{CIBUILDWHEEL})", "src/CMakeLists.txt"),
+        ("pyproject.toml", "[tool.cibuildwheel]\nbuild = 'cp*'", ""),
+        ("setup.py", "# CIBUILDWHEEL is set by it", ""),
+    ],
+)
+def test_a_script_that_asks_for_cibuildwheel_is_named(tmp_path: Path, file: str, text: str, asking: str) -> None:
+    assert asking_cibuildwheel(tree(tmp_path, {file: text})) == asking

@@ -260,13 +260,14 @@ def test_a_matrix_is_refused(tmp_path: Path, text: str, message: str) -> None:
 
 SECTIONS = [
     ("[build]\nflags = 'all'", "build.flags: found 'all'; expected 'auto', 'strip' or 'keep'"),
+    ("[build]\ndebug = 'split'", "build.debug: found 'split'; expected 'strip' or 'keep'"),
     ("[build]\nstrip-flags = '*.c'", "build.strip-flags: expected an array, got '*.c': write ['*.c']"),
     (
         "[build]\nflag = 1",
         (
             "build.flag: no such key; known here: "
-            "before-build, cache, config-settings, cuda, env, flags, glibc, host, isolation, keep-flags, pass-env, "
-            "patches, requires, strip-flags; did you mean 'flags'?"
+            "before-build, cache, config-settings, cuda, debug, env, flags, glibc, host, isolation, keep-flags, "
+            "pass-env, patches, requires, strip-flags; did you mean 'flags'?"
         ),
     ),
     (

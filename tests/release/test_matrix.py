@@ -384,3 +384,30 @@ def _running(marker: str, *, besides: int) -> list[int]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.nightly
+def test_a_requirement_that_was_guessed_and_makes_the_build_fail_is_left_out(tmp_path: Path) -> None:
+    extended = """
+from setuptools import Extension, setup
+modules = [Extension("demo", ["demo.c"])]
+try:
+    import numpy
+    modules.append(Extension("fast", ["fast.c"], include_dirs=[numpy.get_include()]))
+except ImportError:
+    pass
+setup(name="demo", version="1", ext_modules=modules)
+"""
+    module = '#include <Python.h>\nstatic struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "demo", "", -1, 0};\n'
+    module += "PyMODINIT_FUNC PyInit_demo(void) { return PyModule_Create(&module); }\n"
+    fast = "#include <Python.h>\n#include <numpy/arrayobject.h>\nint f(void) { return NPY_OWNDATA; }\n"
+    pyproject = '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "demo"\nversion = "1"\n'
+    files = {"setup.py": extended, "demo.c": module, "fast.c": fast, "pyproject.toml": pyproject}
+    request = MatrixRequest(only=["plain"])
+    release = matrix(tree(tmp_path / "demo", files), tmp_path / "out", request, store=BuildCache(fresh=True))
+    assert release.failures == ()
+    note, debug = release.notes
+    assert note == "built without numpy, which vbuild had added: with it, the build fails"
+    assert re.fullmatch(
+        r"plain: debug information left out, [\d.]+ kB of [\d.]+ kB; build.debug = 'keep' ships it", debug
+    )

@@ -1,5 +1,6 @@
 """What a wheel lacks of the wheel that was published of its version, with modules of a real compiler."""
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -254,8 +255,34 @@ def test_c_functions_that_no_library_gives_any_more_and_modules_that_grew_are_wa
     *_, sizes = lost(verify(wheel(tmp_path / "large", NAME, {MODULE: compiled(large)})), theirs)
     assert (sizes.severity, sizes.advice) == (
         Severity.WARNING,
-        "debug information is taken out with build.env.LDFLAGS = '-Wl,-s'",
+        "'vbuild inspect' shows how much of it is debug information and symbols",
     )
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        ("GCC: (Debian 12.2.0-14) 12.2.0", "GCC: (GNU) 14.2.1 20250110 (Red Hat 14.2.1-7)", "gcc 12 against gcc 14"),
+        ("GCC: (GNU) 14.2.1", "GCC: (GNU) 4.8.5\0GCC: (GNU) 10.2.1", ""),
+        ("Debian clang version 14.0.6", "GCC: (GNU) 14.2.1", ""),
+        ("Debian clang version 14.0.6", "clang version 20.1.0", "clang 14 against clang 20"),
+    ],
+)
+def test_an_older_compiler_than_that_of_the_published_wheel_is_named(
+    tmp_path: Path, ours: str, theirs: str, words: str
+) -> None:
+    def made(name: str, comment: str) -> Path:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "comment").write_text(comment, encoding="ascii")
+        (tmp_path / name / "demo.so").write_bytes(compiled(PLAIN))
+        command = ["objcopy", "-R.comment", "--add-section=.comment=comment", "demo.so"]
+        subprocess.run(command, cwd=tmp_path / name, check=True)
+        return wheel(tmp_path / name, NAME, {MODULE: (tmp_path / name / "demo.so").read_bytes()})
+
+    published = Published.of(made("theirs", theirs), CPU)
+    *_, sizes = lost(verify(made("ours", ours)), published)
+    words = words and f"{words}, whose code may be faster"
+    assert sizes.what.partition("of code against ")[2].partition(", ")[2] == words
 
 
 AES = FailedCall("gcc", ("-c", "t1.c"), "t1.c:1: error: target specific option mismatch", "_mm_aesimc()", ("-maes",))

@@ -184,6 +184,9 @@ _ON_INDEX = frozenset({"pybind11", "nanobind"})
 ASSEMBLERS = frozenset({"nasm", "yasm"})
 """Without these, libraries leave out the assembly code that they choose at run time."""
 
+CIBUILDWHEEL = "CIBUILDWHEEL"
+"""Without it, some projects build for the building machine alone."""
+
 # modules that are not called as their project is
 _PROJECTS = {
     "cpuinfo": "py-cpuinfo",

@@ -19,13 +19,14 @@ from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
-from vbuild.build.advice import advice, first_of_nvcc, looked_in_vain
+from vbuild.build.advice import CIBUILDWHEEL, advice, first_of_nvcc, looked_in_vain
 from vbuild.build.environment import BuildEnvironment, Environments, own_environment
 from vbuild.build.identity import packages_of
 from vbuild.build.job import Job, job_variables
 from vbuild.build.plan import BuildBackend
 from vbuild.build.reproducible import BuildTraces
 from vbuild.build.requiring import check_cuda, pins
+from vbuild.build.survey import asking_cibuildwheel
 from vbuild.build.wrappers import (
     BuildFolders,
     Ccache,
@@ -124,7 +125,7 @@ def build_wheel(
     seconds = time.perf_counter() - start
     wrappers = shell.wrappers
     wheel = _checked(wheel, folder / "built")
-    failed = (*wrappers.failures(), *_in_vain(job, log))
+    failed = (*wrappers.failures(), *_in_vain(job, log), *_unasked(shell))
     specifiers = pins(shell.environment, dict(job.target.requires)) if shell.environment else {}
     calls = wrappers.compiled()
     traces = BuildTraces.of(_folders(job, shell, environments), shell.variables.get("TMPDIR"), began)
@@ -307,6 +308,12 @@ def _in_vain(job: Job, log: Path) -> Iterator[FailedCall]:
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     programs, libraries = job.watch.in_vain() if job.watch else ((), ())
     yield from (FailedCall(name, (), why) for name, why in looked_in_vain(text, programs, libraries))
+
+
+def _unasked(shell: _Shell) -> Iterator[FailedCall]:
+    if CIBUILDWHEEL not in shell.variables and (script := asking_cibuildwheel(shell.project)):
+        why = f"asked for by {script}, and is not set; to build as cibuildwheel does: build.env.{CIBUILDWHEEL} = '1'"
+        yield FailedCall(CIBUILDWHEEL, (), why)
 
 
 def _first_failure(wrappers: CompilerWrappers) -> str | None:

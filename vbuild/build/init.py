@@ -14,6 +14,7 @@
 A recipe that exists is never touched.
 """
 
+import dataclasses
 import os
 import re
 import shutil
@@ -112,10 +113,12 @@ def project_recipe(source: str | Path, axes: AskedAxes, *, indexes: Indexes | No
         survey = surveyed(unpacked(fetched_source(sdist, indexes=indexes), Path(folder)), sdist.name)
     if is_pure:
         _check_compiled(survey, sdist.name)
+    _check_cuda(survey, axes, sdist.name)
     matrix, chosen = _matrix_or_default(axes, survey)
     draft = drafted(survey, matrix)
     notes = (*notes, *chosen, *_recipe_notes(survey, matrix))
-    return ProjectRecipe(Recipe.of_sdist(sdist, path, draft.values()), notes, draft=draft)
+    recipe = _with_guesses(Recipe.of_sdist(sdist, path, draft.values()), survey)
+    return ProjectRecipe(recipe, notes, draft=draft)
 
 
 def checked_source(source: str) -> str:
@@ -134,6 +137,7 @@ def _recipe_of_files(path: Path, axes: AskedAxes) -> ProjectRecipe:
     if is_drafted or (axes.gpus and path.name in PROJECT_FILES):
         with at(path):
             survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
+            _check_cuda(survey, axes, path.parent.name)
     keys, notes = _matrix_keys(axes, survey) if has_axes else _matrix_or_default(axes, survey)
     draft = None
     if is_drafted and survey:
@@ -145,6 +149,7 @@ def _recipe_of_files(path: Path, axes: AskedAxes) -> ProjectRecipe:
     recipe = Recipe.load(path, drafted_keys)
     if draft and survey:
         _check_compiled(survey, recipe.name)
+        recipe = _with_guesses(recipe, survey)
     return ProjectRecipe(recipe, notes, axes.pythons if chooses else (), draft)
 
 
@@ -206,6 +211,19 @@ def _check_compiled(survey: ProjectSurvey, name: str) -> None:
             f"{name}: no source that a compiler takes, so one wheel serves all machines; expected a project with "
             "compiled code, or a recipe of yours if it fetches or makes its sources while it is built"
         )
+
+
+def _check_cuda(survey: ProjectSurvey, axes: AskedAxes, name: str) -> None:
+    """`RecipeError` before a toolkit is fetched for nothing."""
+    if (axes.gpus or axes.toolkits) and not (survey.has_cuda or survey.has_kernels or survey.calls_cuda):
+        raise RecipeError(
+            f"{name}: no CUDA in its sources: no .cu file, and no include of a CUDA header; expected --cpu alone, or "
+            "matrix.cuda in a recipe of yours if it fetches or makes such sources while it is built"
+        )
+
+
+def _with_guesses(recipe: Recipe, survey: ProjectSurvey) -> Recipe:
+    return dataclasses.replace(recipe, build=replace(recipe.build, guessed=survey.imported))
 
 
 def _recipe_notes(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:

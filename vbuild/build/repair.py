@@ -19,11 +19,13 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.edits import Strip
 from vbuild.build.prefixes import LIBRARIES, Prefix, prefix_libraries
 from vbuild.build.requiring import outside_libraries
 from vbuild.config.table import Table
@@ -31,6 +33,7 @@ from vbuild.elf.catalogue import driver_libraries
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
 from vbuild.elf.records import MAGIC, ElfMachine, SegmentFlag, SegmentType
+from vbuild.elf.surgery.cutting import cut
 from vbuild.errors import BinaryError, BuildError, RecipeError, at
 from vbuild.files.atomic import OLDEST, duplicate, replacing, source_date_epoch, stage_in
 from vbuild.files.edited import EditedFile
@@ -66,17 +69,20 @@ def repaired(
     pass_env: Collection[str] = (),
     clears_stacks: bool = False,
     on_note: Callable[[str], None] = lambda _note: None,
+    on_stripped: Callable[[int, int], None] | None = None,
 ) -> Path:
     """The portable wheel of *wheel* in *into*, or a copy if there is nothing to repair.
 
     Executable stacks that no code seems to need are cleared, with *clears_stacks* all. *on_note* gets what was mended
-    besides the libraries and the tag, and what could not be.
+    besides the libraries and the tag, and what could not be. With *on_stripped* libraries lose their debug information;
+    it gets how many bytes went, of how many.
     """
     settings = settings or Repair()
+    mended = partial(_mended, into=into, clears_stacks=clears_stacks, on_note=on_note, on_stripped=on_stripped)
     into.mkdir(parents=True, exist_ok=True)
     platforms = WheelName.parse(wheel.name).platform.split(".")
     if settings.skip or not any(name.startswith(("linux_", "manylinux", "musllinux")) for name in platforms):
-        return _mended(wheel, into, clears_stacks=clears_stacks, on_note=on_note)
+        return mended(wheel)
     variables = {**passed(os.environ, pass_env), **(environment or {})}
     # auditwheel dates members by it, or else by the clock
     variables["SOURCE_DATE_EPOCH"] = variables.get("SOURCE_DATE_EPOCH") or str(OLDEST)
@@ -113,7 +119,7 @@ def repaired(
             names = ", ".join(path.name for path in wheels) or "no wheel"
             advice = "let repair.command leave one" if settings.command else "repair.skip = true leaves auditwheel out"
             raise BuildError(f"repairing {wheel.name} left {names}, expected one wheel: {advice}; its log is {log}")
-        return _mended(wheels[0], into, clears_stacks=clears_stacks, on_note=on_note)
+        return mended(wheels[0])
 
 
 # bytes of the code that a compiler writes to the stack, where C, Fortran or Ada take the address of a nested function:
@@ -128,9 +134,17 @@ _TRAMPOLINES: Mapping[tuple[int, int], re.Pattern[bytes]] = {
 }
 
 
-def _mended(wheel: Path, into: Path, *, clears_stacks: bool, on_note: Callable[[str], None]) -> Path:
-    """Copy *wheel* into *into*, with the tags of its file name in WHEEL, and without executable stacks."""
+def _mended(
+    wheel: Path,
+    *,
+    into: Path,
+    clears_stacks: bool,
+    on_note: Callable[[str], None],
+    on_stripped: Callable[[int, int], None] | None,
+) -> Path:
+    """Copy *wheel* into *into*, with the tags of its file name in WHEEL, and its libraries mended."""
     edits: dict[str, Buffer | EditedFile] = {}
+    gone = whole = 0
     with ExitStack() as views, open_wheel(wheel) as opened, at(wheel.name):
         about = f"{opened.dist_info}/WHEEL"
         headers = wheel_headers(opened.read(about).decode())
@@ -143,20 +157,47 @@ def _mended(wheel: Path, into: Path, *, clears_stacks: bool, on_note: Callable[[
                 continue
             with ExitStack() as closing:
                 data = closing.enter_context(opened.mapped(member, folder=into, to_edit=True))
-                try:
-                    stack = _ExecutableStack.of(data) if Outline.parse(data).wants_executable_stack else None
-                except BinaryError:  # verify names it
-                    continue
-                if stack and stack.offset and (clears_stacks or stack.is_unneeded):
-                    edits[member.path] = stack.cleared(data, stack.offset)
+                notes: list[str] = []
+                edited = _library(data, clears_stacks=clears_stacks, strips=bool(on_stripped), on_note=notes.append)
+                for note in notes:
+                    on_note(f"{member.path}: {note}")
+                if not edited.is_unchanged:
+                    edits[member.path] = edited
                     views.push(closing.pop_all())
-                if stack:
-                    on_note(f"{member.path}: {stack.state(is_cleared=member.path in edits)}")
+                gone, whole = gone + len(data) - edited.size, whole + len(data)
+        if on_stripped and gone:
+            on_stripped(gone, whole)
         if edits or any(opened.warnings()):
             return edit_wheel(opened, into, opened.name, edits=edits)
         with replacing(into / wheel.name) as part:
             duplicate(wheel, part)
     return into / wheel.name
+
+
+def _library(data: memoryview, *, clears_stacks: bool, strips: bool, on_note: Callable[[str], None]) -> EditedFile:
+    """The library *data* without an executable stack or, if that breaks nothing, sections for debuggers.
+
+    Less than a page of these may stay.
+    """
+    library = EditedFile.whole(data)
+    try:
+        outline = Outline.parse(data)
+        stack = _ExecutableStack.of(data) if outline.wants_executable_stack else None
+    except BinaryError:  # verify names it
+        return library
+    if stack:
+        if stack.offset and (clears_stacks or stack.is_unneeded):
+            library = stack.cleared(data, stack.offset)
+        on_note(stack.state(is_cleared=not library.is_unchanged))
+    if strips and outline.debug_size:
+        before = data if library.is_unchanged else memoryview(bytes(library))
+        try:
+            stripped = cut(ElfImage.read(before), (), strip=Strip.DEBUG).edited
+        except BinaryError as error:
+            on_note(f"its debug information is left: {error}")
+        else:
+            library = library if stripped.is_unchanged else stripped
+    return library
 
 
 class _ExecutableStack(Struct, frozen=True):

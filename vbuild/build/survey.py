@@ -6,6 +6,7 @@
                             without which it downloads a finished wheel
     *.cu, CMakeLists.txt    CUDA, and the libraries of the toolkit that are included or linked
     *.c, *.cpp, *.rs        languages
+    CIBUILDWHEEL            a script that builds for other machines where this variable is set alone
       -> ProjectSurvey, axes -> RecipeDraft -> keys that a recipe is read from, or the text of one
 
 Files are searched, not run. What this does not find, a build says when it fails (`vbuild.build.advice`).
@@ -57,6 +58,7 @@ _FORCED = re.compile(
 )
 _COMPILING = ("USE_CYTHON", "USE_MYPYC")
 _SAYS_TRUE = re.compile(r"""==\s*["'](?P<value>\w+)["']""")
+_ASKS_CIBUILDWHEEL = re.compile(r"[\"'{]CIBUILDWHEEL\b")
 # compiles without a source in a language of ours: cffi, mypyc, Cython of .py, another tool
 _EXTENDS = re.compile(r"\b(?:ext_modules|rust_extensions|cffi_modules|mypycify|cythonize)\b")
 _COMPILERS = frozenset(
@@ -184,6 +186,13 @@ class _Sources:
             for match in _LINKED.finditer(text):
                 library = match["target"] or match["name"] or (match["variable"] or "").lower()
                 self.linked.add("tileiras" if match["tile"] else library)
+
+
+def asking_cibuildwheel(project: Path) -> str:
+    """The script of *project* that asks whether cibuildwheel builds it, by its path in there, or ""."""
+    scripts = (path for path in _files(project) if path.name.endswith(_SCRIPTS))
+    asking = (path.relative_to(project).as_posix() for path in scripts if _ASKS_CIBUILDWHEEL.search(_text(path)))
+    return next(asking, "")
 
 
 def _files(project: Path) -> Iterator[Path]:

@@ -55,16 +55,20 @@ _PERCENTAGE = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)\s*%", re.ASCII)
 
 
 class BuildSettings(Struct, frozen=True):
+    """How wheels are built. Of *requires*, vbuild itself has *guessed* some: without them it tries again."""
+
     env: Env = ()
     config_settings: Settings = ()
     before_build: tuple[str, ...] = ()
     patches: tuple[Path, ...] = ()
     isolation: bool = True
     requires: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
     flags: FlagRules = FlagRules()
     cuda: CudaSettings = CudaSettings()
     host: HostSettings = HostSettings()
     cache: str = "auto"
+    debug: str = "strip"
     pass_env: tuple[str, ...] = ()
     lock: Lock | None = None
 
@@ -95,6 +99,7 @@ class BuildSettings(Struct, frozen=True):
             cuda=cuda,
             host=host,
             cache=table.one_of("cache", _CACHES),
+            debug=table.one_of("debug", ("strip", "keep")),
             pass_env=table.parsed_texts("pass-env", variable_pattern, ()),
         )
 

@@ -38,6 +38,7 @@ from vbuild.files.atomic import LOGS
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import read_text
+from vbuild.files.wording import sized
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpu_here
@@ -127,12 +128,16 @@ class RepairedWheel(Struct, frozen=True):
 
 
 class CompiledWheel(Struct, frozen=True):
-    """A portable *wheel*, what the backend *built*, and the tree of the *project*."""
+    """A portable *wheel*, what the backend *built*, and the tree of the *project*.
+
+    *stripped* are the bytes of debug information that went, and those of the libraries before.
+    """
 
     wheel: Path
     built: Built
     project: Path
     job: Job
+    stripped: tuple[int, int] | None = None
 
 
 class Builder(Struct, frozen=True):
@@ -286,8 +291,11 @@ class Builder(Struct, frozen=True):
         log.unlink(missing_ok=True)  # an earlier run's
         self._build_natives(job, cache)
         self.context.on_progress(target, "building")
-        compiled = self._compiled_within_level(job, folder, log, cache)
+        compiled = self._compiled_with_guesses(job, folder, log, cache)
         wheel, built, job = compiled.wheel, compiled.built, compiled.job
+        if compiled.stripped:
+            gone, whole = map(sized, compiled.stripped)
+            self.notes.append(f"{target}: debug information left out, {gone} of {whole}; build.debug = 'keep' ships it")
         self._note_idle_flags(built)
         self._check_wrapped(job, compiled)
         self.context.check_project(wheel)
@@ -352,6 +360,24 @@ class Builder(Struct, frozen=True):
             raise BuildError(f"{', '.join(libraries)}: {NOT_CALLED.format(cpu=job.target.cpu)}")
         if bypassing:  # sources of which nothing shows the module
             self.notes.append(f"{job.target}: {bypassed}")
+
+    def _compiled_with_guesses(self, job: Job, folder: Path, log: Path, cache: Ccache | None) -> CompiledWheel:
+        """The portable wheel of *job*, without the requirements that were guessed if they make its build fail."""
+        guessed = job.settings.guessed
+        try:
+            return self._compiled_within_level(job, folder, log, cache)
+        except BuildError as error:
+            requires = tuple(line for line in job.settings.requires if line not in guessed)
+            if requires == job.settings.requires:
+                raise
+            self.context.on_progress(job.target, "building again")
+            settings = replace(job.settings, requires=requires, guessed=())
+            try:
+                compiled = self._compiled_within_level(replace(job, settings=settings), folder / "plain", log, cache)
+            except BuildError:
+                raise error from None
+            self.notes.append(f"built without {', '.join(guessed)}, which vbuild had added: with it, the build fails")
+            return compiled
 
     def _compiled_within_level(self, job: Job, folder: Path, log: Path, cache: Ccache | None) -> CompiledWheel:
         """The portable wheel of *job*, without flags of single files that put code above its level.
@@ -420,6 +446,7 @@ class Builder(Struct, frozen=True):
                 processes=self.processes,
             )
         self.context.on_progress(job.target, "repairing")
+        stripped: list[tuple[int, int]] = []
         try:
             if not recipe.repair.skip and recipe.repair.command is None:
                 _check_compiled(built)
@@ -435,11 +462,12 @@ class Builder(Struct, frozen=True):
                 prefixes=job.prefixes,
                 pass_env=recipe.build.pass_env,
                 on_note=lambda note: self.notes.append(f"{wheel.name}: {note}"),
+                on_stripped=(lambda *sizes: stripped.append(sizes)) if recipe.build.debug == "strip" else None,
             )
         except VbuildError:
             self.keep(BuildKind.UNREPAIRED, key, built.wheel, built.record(project))
             raise
-        return CompiledWheel(wheel, built, project, job)
+        return CompiledWheel(wheel, built, project, job, next(iter(stripped), None))
 
     def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:
         """`BuildError`, with the files, if code falls short of *archs*; *log* gets nvcc's commands."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from packaging.tags import Tag
 
-from vbuild.build.kept_flags import is_for_single_files
 from vbuild.build.trial import TrialResult, WheelTrial, environment_in
 from vbuild.build.wrappers import FailedCall, Override
 from vbuild.errors import BuildError, FetchError, RepackageError, VbuildError, WheelError
@@ -30,6 +29,7 @@ from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpr
 from vbuild.release.cache import BuildKind
 from vbuild.release.model import Failure, Product, ReleaseContext
 from vbuild.slimming.request import Cuts, Share
+from vbuild.toolchain.compiler_program import RULE
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.variants.stamp import stamped as stamped_as
 from vbuild.verification.emulator import Emulator
@@ -329,8 +329,8 @@ def _advice(
 ) -> list[str]:
     patterns = _accepting(errors)
     advice = [IF_ALLOWED.format(patterns)] if patterns else []  # of all in one line, as a recipe has the key once
-    # a build without the flags of single files was tried already
-    has_flags = overrides is None or any(override.kept and not is_for_single_files(override) for override in overrides)
+    # a build without the flags of single files was tried already, and those of assembly stay
+    has_flags = overrides is None or any(RULE in dict(override.why).values() for override in overrides if override.kept)
     if has_flags and (natives or not all(is_grafted(path) for error in above for path in error.places)):
         advice.append(f"{_STRIP}{_STRIP_NATIVE.format(' or '.join(natives)) if natives else ''}")
     return advice

@@ -6,7 +6,8 @@
                     a library is bundled here that is linked into the module there
     symbols         C functions and objects that libraries there give to others, and none here: a warning
     files, tags     other files that are missing, a newer glibc: warnings
-    size            of the compiled modules, and of their code: a note, or a warning if it is twice as much
+    size            of the compiled modules, and of their code, and the compiler, by .comment, if ours is older: a note,
+                    or a warning if it is twice as much
 
 Names of modules are compared without the tag of the ABI: ``_aes.abi3.so`` and ``_aes.cpython-311-….so`` are one, as are
 those in ``lib`` and ``lib64``.
@@ -26,12 +27,13 @@ from msgspec import Struct
 from packaging.tags import Tag
 from packaging.version import Version
 
-from vbuild.build.advice import ASSEMBLERS
+from vbuild.build.advice import ASSEMBLERS, CIBUILDWHEEL
 from vbuild.build.wrappers import FailedCall
 from vbuild.dispatch.isa import features_by_code, processes, regions_of, spread
 from vbuild.dispatch.judge import named_rank
 from vbuild.elf.code import Elf
 from vbuild.elf.iced import Decoder, EncodingKind, Instruction, RegisterExt
+from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface
 from vbuild.elf.linkage import level_of
 from vbuild.elf.read import Outline
@@ -60,6 +62,7 @@ _AVX512 = frozenset({"AVX512F", "AVX512VL", "AVX512BW", "AVX512DQ", "AVX512CD"})
 _ADDED = re.compile(r"(-[0-9a-f]{8})?\.so(\.\d+)*$")
 _FOR_CUDA = re.compile(r"[_.-]cu(?:da)?_?1\d(?!\d)")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_|manylinux(1|2010|2014)_")
+_COMPILER = re.compile(rb"GCC: \([^()]*\) (?P<gcc>\d+)\.|clang version (?P<clang>\d+)\.")
 _LEGACY = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}
 _SHOWN = 5
 # modules so many times as large have more in them than compilers and flags explain
@@ -79,7 +82,8 @@ _READ: OncePerKey[tuple[str, bytes], "_Library | None"] = OncePerKey(most=64)
 class _Contents(Struct, frozen=True):
     """The modules of a wheel by their names, each with the features it dispatches to; its other files; its glibc.
 
-    *given* are the C symbols that each library exports, *bundled* the features that bundled libraries dispatch to.
+    *given* are the C symbols that each library exports, *bundled* the features that bundled libraries dispatch to,
+    *compilers* the newest major version of each compiler that made modules.
     """
 
     modules: Mapping[str, frozenset[str]]
@@ -90,12 +94,14 @@ class _Contents(Struct, frozen=True):
     given: Mapping[str, frozenset[str]]
     size: int
     code: int
+    compilers: Mapping[str, int]
 
     @classmethod
     def of(cls, verdict: Verdict) -> "_Contents":
         libraries = {library.member: library for library in verdict.libraries}
         modules, files, size = {}, set(), 0
         given, bundled, needed = {}, {}, {}
+        compilers: dict[str, int] = {}
         with open_wheel(verdict.wheel) as source:
             for member in source.members:
                 path = member.path
@@ -111,11 +117,13 @@ class _Contents(Struct, frozen=True):
                 if library:
                     modules[_plain(path)] = frozenset(library.dispatched)
                     size += member.size
+                    for name, major in _compilers(data):
+                        compilers[name] = max(major, compilers.get(name, 0))
                 elif not path.endswith(".so"):
                     files.add(_plain(path))
         glibc = _glibc(WheelName.parse(verdict.wheel.name).tags)
         code = sum(library.code_size for path, library in libraries.items() if not (is_grafted(path) or level_of(path)))
-        return cls(modules, bundled, needed, frozenset(files), glibc, given, size, code)
+        return cls(modules, bundled, needed, frozenset(files), glibc, given, size, code, compilers)
 
     def bundled_for(self, module: str, other: "_Contents") -> dict[str, frozenset[str]]:
         """The features that libraries dispatch to which *module* needs and *other* does not bundle."""
@@ -155,6 +163,13 @@ def _needed(data: bytes) -> tuple[str, ...]:
         return Outline.parse(data).needed
     except BinaryError:
         return ()
+
+
+def _compilers(data: bytes) -> Iterator[tuple[str, int]]:
+    image = ElfImage.read(memoryview(data))
+    for section in image.named(".comment"):
+        for match in _COMPILER.finditer(image.view(section.span)):
+            yield ("gcc" if match["gcc"] else "clang"), int(match["gcc"] or match["clang"])
 
 
 def _exported_symbols(data: bytes) -> frozenset[str]:
@@ -268,7 +283,7 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
         text = " ".join((*call.arguments, call.error, call.text)).lower()
         options = (*call.arguments, *call.removed)
         flags = {word[2:] for word in options if word.startswith("-m") and len(word) >= _SHORTEST + 2}
-        is_named = call.program in ASSEMBLERS and not call.arguments and not guesses
+        is_named = call.program in {*ASSEMBLERS, CIBUILDWHEEL} and not call.arguments and not guesses
         return is_named + sum(word in text or any(word.startswith(flag) for flag in flags) for word in words)
 
     telling = [call for call in failed if guesses or shared(call)]
@@ -340,8 +355,11 @@ def _sizes(ours: _Contents, theirs: _Contents, published: str) -> Finding:
     shared, own = ours.modules.keys() & theirs.modules.keys(), ours.modules.keys() - theirs.modules.keys()
     count = f"{len(shared)} of {counted(len(theirs.modules), 'module')}{f' and {len(own)} more' if own else ''}"
     size = f"{sized(ours.size)} against {sized(theirs.size)}, {sized(ours.code)} of code against {sized(theirs.code)}"
+    for name, major in ours.compilers.items():
+        if major < (theirs_by := theirs.compilers.get(name, 0)):
+            size += f", {name} {major} against {name} {theirs_by}, whose code may be faster"
     is_large = ours.size > _LARGE * theirs.size > 0
-    advice = "debug information is taken out with build.env.LDFLAGS = '-Wl,-s'" if is_large else ""
+    advice = "'vbuild inspect' shows how much of it is debug information and symbols" if is_large else ""
     severity = Severity.WARNING if is_large else Severity.NOTE
     return Finding(severity, VerifyRule.PUBLISHED, (), f"compared with {published}: {count}, {size}", advice)
 
