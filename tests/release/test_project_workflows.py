@@ -85,7 +85,23 @@ def test_each_variant_is_built_by_one_workflow(tmp_path: Path) -> None:
 def test_macs_are_left_to_a_project_that_says_which(tmp_path: Path) -> None:
     assert "CIBW_ARCHS_MACOS" in workflows(tmp_path, LEVELS)["wheels.yml"]
     said = '[tool.cibuildwheel.macos]\narchs = ["universal2"]\n'
+    assert '"macos-15"' in workflows(tmp_path, LEVELS, said)["wheels.yml"]
     assert "CIBW_ARCHS_MACOS" not in workflows(tmp_path, LEVELS, said)["wheels.yml"]
+
+
+@pytest.mark.parametrize(
+    ("selected", "runners"),
+    [
+        ('build = "cp312-manylinux_* cp312-macosx_arm64"', ["ubuntu-24.04-arm", "macos-15"]),
+        ('build = "*-manylinux_x86_64"', None),
+    ],
+)
+def test_runners_that_would_build_nothing_are_left_out(
+    tmp_path: Path, selected: str, runners: list[str] | None
+) -> None:
+    jobs = yaml.safe_load(workflows(tmp_path, LEVELS, f"[tool.cibuildwheel]\n{selected}\n")["wheels.yml"])["jobs"]
+    assert jobs.get("others", {}).get("strategy", {}).get("matrix", {}).get("runner") == runners
+    assert "sdist" in jobs
 
 
 @needs("jq")

@@ -19,7 +19,7 @@ import re
 import shlex
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -30,7 +30,7 @@ from typing import Self
 from msgspec import Struct, to_builtins
 
 from vbuild import DISTRIBUTION
-from vbuild.build.cibuildwheel.program import Arguments
+from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel
 from vbuild.errors import BuildError
 from vbuild.files.atomic import replacing
 from vbuild.files.templates import Written, templates, yaml_text
@@ -50,8 +50,12 @@ _CPYTHON = re.compile(r"(?:c?python@?)?(\d+(?:\.\d+)*t?)")
 _SETUP_CPYTHON = re.compile(r"(?:c?python@?)?(\d+(?:\.\d+){0,2}t?)")
 _SETUP_PYPY = re.compile(r"pypy@?(\d+\.\d+)")
 _RUNNERS = {"x86_64": "ubuntu-24.04", "aarch64": "ubuntu-24.04-arm"}
-# where cibuildwheel builds the wheels that have no variants
-_OTHERS = {**_RUNNERS, "macos": "macos-15", "windows": "windows-2025"}
+# what cibuildwheel builds without variants: the platform, its machines and the runner
+_OTHERS = (
+    *(("linux", machine, runner) for machine, runner in _RUNNERS.items()),
+    ("macos", "x86_64,arm64,universal2", "macos-15"),
+    ("windows", "AMD64,x86", "windows-2025"),
+)
 _REUSABLE = "uses: .../vbuild/.github/workflows/vbuild.yml"
 
 # vbuild-wheels is on no package index yet: each project says which wheel or commit its jobs install
@@ -321,7 +325,7 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
         "actions": ActionPins(),
         "machine": Written(machine),
         "runner": _RUNNERS[machine],
-        "others": Written(json.dumps([name for kind, name in _OTHERS.items() if kind != machine])),
+        "others": Written(json.dumps([*_other_runners(recipe.file.parent, machine)])),
         # one Mac builds for both kinds, unless the project says for which
         "macs": not any("archs" in options for options in (cibw, cibw.get("macos", {}))),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
@@ -344,6 +348,19 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
     texts["release.yml"] = rendered("release.yml.jinja", **values, title=title, cuda=has_cuda)
     folder = recipe.file.parent / ".github" / "workflows"
     return {folder / file: text for file, text in texts.items()}
+
+
+def _other_runners(project: Path, machine: str) -> Iterator[str]:
+    """The runners besides those of *machine* for which *project* selects wheels; all without cibuildwheel here."""
+    settings = {name: text for name, text in os.environ.items() if not name.startswith("CIBW_")}
+    for platform, machines, runner in _OTHERS:
+        arguments = Arguments(("--platform", platform, "--archs", machines, str(project)), project)
+        try:
+            is_selected = bool(Cibuildwheel.of_environment().identifiers(arguments, settings))
+        except BuildError:
+            is_selected = True  # the job says what is wrong
+        if machines != machine and is_selected:
+            yield runner
 
 
 def write_workflows(project: Path) -> tuple[Path, ...]:
