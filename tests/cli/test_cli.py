@@ -124,15 +124,6 @@ def test_a_release_is_stamped_indexed_and_selected_from(release: Path, tmp_path:
     )
 
 
-@pytest.mark.nightly
-def test_this_machines_description_can_be_saved_and_chosen_for(release: Path, tmp_path: Path) -> None:
-    vbuild("index", release)
-    saved = vbuild("select", "--write-machine", tmp_path / "here.toml")
-    assert saved.stdout == f"{tmp_path}/here.toml\n"
-    here = vbuild("select", "demo", "-f", release, "--json").stdout
-    assert vbuild("select", "demo", "-f", release, "--json", "--machine", tmp_path / "here.toml").stdout == here
-
-
 def test_verify_reports_each_wheel_and_fails_if_one_fails(tmp_path: Path) -> None:
     good = wheel(tmp_path)
     bad = wheel(tmp_path, "demo-2.0-py3-none-any.whl", record="demo/__init__.py\n")
@@ -335,37 +326,11 @@ def test_an_option_without_a_value_names_the_help_of_its_own_command() -> None:
         ]
 
 
-@pytest.mark.nightly
-def test_what_loads_what_fits_a_terminal_and_ends_in_what_wheels_repeat(tmp_path: Path) -> None:
-    names = [NAME, NAME.replace("cp311", "cp312")]
-    wheels = [wheel(tmp_path, name, files()) for name in names]
-    said = vbuild("inspect", *wheels, "--closure")
-    lines = said.stdout.splitlines()
-    assert (said.returncode, said.stderr) == (0, "")
-    assert max(map(len, lines)) <= WIDTH
-    assert [line.split()[0] for line in lines if line.startswith("demo 1.0")] == ["demo", "demo"]
-    assert lines[-1].endswith(" of that is repeated; see `vbuild split`")
-    assert "repeated" not in vbuild("inspect", *wheels, "--closure", "--library", "*").stdout
-    assert said.stdout.count("  also in     1 other wheel\n") == 10
-    assert f"  also in     {names[1]}\n" in vbuild("inspect", *wheels, "--closure", "--library", "*deep*").stdout
-    told = json.loads(vbuild("inspect", *wheels, "--closure", "--json").stdout)
-    assert [contents["wheel"] for contents in told] == names
-    assert told[0]["closure"]["nodes"][0]["also_in"] == names[1:]
-
-
 def test_one_library_of_the_closure_can_be_asked_for(tmp_path: Path) -> None:
     said = vbuild("inspect", wheel(tmp_path, NAME, files()), "--closure", "--library", "*deep*").stdout
     assert f"demo.libs/{DEEP}" in said
     assert "libidle" not in said
     assert said.count("  why  ") == 2
-
-
-@pytest.mark.nightly
-def test_the_page_has_the_closure_where_it_is_asked_for(tmp_path: Path) -> None:
-    path = wheel(tmp_path, NAME, files())
-    for more, shown in (((), False), (("--closure",), True)):
-        assert vbuild("inspect", path, *more, "--html", tmp_path / "page.html").returncode == 0
-        assert ("Which library loads which" in (tmp_path / "page.html").read_text()) == shown
 
 
 @pytest.mark.parametrize("kind", VbuildError.__subclasses__(), ids=lambda kind: kind.__name__)

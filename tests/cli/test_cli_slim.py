@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import random
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -52,16 +50,6 @@ def test_slim_says_what_is_left(fat: Path) -> None:
     assert lines[0] == NAME
     assert {"    1 of 2 entries kept", "    sm_90: all of its GPU code"} < set(lines)
     assert max(map(len, lines)) <= WIDTH
-
-
-@pytest.mark.nightly
-def test_what_inspect_says_fits_a_terminal_and_its_json_is_alone(fat: Path) -> None:
-    said = vbuild("inspect", NAME, folder=fat)
-    assert (said.returncode, said.stderr) == (0, "")
-    assert max(map(len, said.stdout.splitlines())) <= WIDTH
-    told = vbuild("inspect", NAME, f"other/{NAME}", "--json", folder=fat)
-    assert [contents["wheel"] for contents in json.loads(told.stdout)] == [NAME, NAME]
-    assert told.stderr == ""
 
 
 def test_a_dry_run_needs_no_folder_and_writes_nothing(fat: Path) -> None:
@@ -224,26 +212,6 @@ def test_a_wheel_that_may_not_be_read_and_a_folder_that_may_not_be_written(fat: 
     assert "cannot be read: Permission denied" in vbuild("slim", NAME, "--gpu", "90", "-o", "out", folder=fat).stderr
     (fat / "empty").chmod(0o500)
     assert "Permission denied" in vbuild("slim", f"other/{NAME}", "--gpu", "90", "-o", "empty", folder=fat).stderr
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel with 16 MB of GPU code, and host code that is worth deflating."""
-    rng = random.Random(7)
-    codes = [[entry(arch=arch, code=rng.randbytes(1 << 20)) for arch in (80, 90)] for _ in range(8)]
-    host = shared_object(f"const char text[] = {{{','.join(map(str, rng.choices(range(7), k=1 << 17)))}}};")
-    files = {f"demo/_{number}.so": device_library(fatbin(*code)) for number, code in enumerate(codes)}
-    return wheel(tmp_path_factory.mktemp("large"), NAME, {**files, "demo/host.so": host})
-
-
-@pytest.mark.nightly
-def test_two_runs_give_the_same_bytes_on_any_number_of_cores(large: Path, tmp_path: Path) -> None:
-    one_core = ("taskset", "-c", "0") if shutil.which("taskset") else ()
-    assert vbuild("slim", large, *FAMILY, "-o", tmp_path / "a", PYTHONHASHSEED="1").returncode == 0
-    assert vbuild("slim", large, *FAMILY, "-o", tmp_path / "b", PYTHONHASHSEED="2", under=one_core).returncode == 0
-    first, second = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "ab")
-    assert len(first) == 3
-    assert first == second
 
 
 def test_new_members_get_the_time_of_source_date_epoch(fat: Path) -> None:

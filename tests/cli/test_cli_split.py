@@ -92,15 +92,6 @@ def test_what_is_replaced_says_by_what_and_how_it_is_proved(fat: Path, cuda_inde
     assert "RPATH $ORIGIN/../nvidia/cufft/lib:$ORIGIN/../nvidia/nvjitlink/lib" in " ".join(ran.stdout.split())
 
 
-@pytest.mark.nightly
-def test_what_stays_says_why(fat: Path) -> None:
-    ran = vbuild("in", "--dry-run", "--no-replace", "--keep", "libcount*", folder=fat)
-    said = plain(ran.stdout)
-    place = said.index("N MB left as it was, because kept as asked")
-    assert said[place + 1] == f"  {hashed('libcount.so.1', COUNT)} in 2 wheels"
-    assert not (fat / "thin").exists()
-
-
 def test_a_glob_that_names_no_library_is_told(fat: Path) -> None:
     ran = vbuild("in", "--dry-run", "--keep", "libcount*", "--move", "libcuont*", "--json", folder=fat)
     hint = "no bundled library is called so; --keep and --move take globs, as in 'libfoo*'"
@@ -121,18 +112,6 @@ def test_json_is_all_there_is_and_a_dry_run_says_the_same(fat: Path) -> None:
     assert {one["wheel"]: one["after"]["packed_bytes"] for one in told["wheels"]}.items() <= sizes.items()
     assert told["after"]["packed_bytes"] == sum(sizes.values())
     assert told["checked"] == []
-
-
-@pytest.mark.nightly
-def test_results_are_installed_and_imported_on_request(fat: Path) -> None:
-    ran = vbuild("in", "-o", "thin", "--min-size", 0, "--check", folder=fat)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    for installer in ("pip", "uv"):
-        assert f"{NAMES[0]}: installed with {installer}, works: " in " ".join(ran.stdout.split())
-    # and again, of wheels that are split
-    again = vbuild("thin", "--check", "--json", folder=fat)
-    assert (again.returncode, again.stderr) == (0, "")
-    assert {one["wheel"]: one["ok"] for one in json.loads(again.stdout)} == dict.fromkeys((*NAMES, PURE), True)
 
 
 @pytest.mark.nightly

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from vbuild.toolchain.toolkit_provision import packaged_toolkit
 
 VERSION = Dotted(13, 0)
 NEWEST = str(max(releases()))
-MONTH = 30 * 24 * 3600
 
 
 def _linked(source: str, target: str) -> None:
@@ -37,14 +35,6 @@ def stocked(folder: Path) -> Workdir:
         shutil.copytree(
             components / name, workdir.cache / "vbuild/toolkits/components" / name, copy_function=_linked, symlinks=True
         )
-    return workdir
-
-
-@pytest.fixture(scope="module")
-def having(tmp_path_factory: pytest.TempPathFactory) -> Workdir:
-    """A workdir with CUDA 13.0, to be looked at only."""
-    workdir = stocked(tmp_path_factory.mktemp("having"))
-    assert workdir.vbuild("toolkit", "install", "13.0").returncode == 0
     return workdir
 
 
@@ -97,58 +87,6 @@ def test_a_toolkit_is_installed_once_and_its_licence_is_said_once(tmp_path: Path
     ]
     assert again.stdout == f"{root}\n"
     assert "CUDA" in (root / "licenses/nvidia-cuda-nvcc/License.txt").read_text()
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-def test_json_is_all_that_is_said(tmp_path: Path, having: Workdir) -> None:
-    workdir = stocked(tmp_path)
-    workdir.vbuild("toolkit", "install", "13.0")
-    [root] = kept(workdir)
-    ran = workdir.vbuild("toolkit", "list", "--json")
-    (listed,) = json.loads(ran.stdout)["kept"]
-    assert ran.stderr == ""
-    assert (listed["version"], listed["path"]) == ("13.0", str(root))
-    assert [one["project"] for one in listed["components"]] == [
-        "nvidia-cuda-cccl",
-        "nvidia-cuda-crt",
-        "nvidia-cuda-nvcc",
-        "nvidia-cuda-runtime",
-        "nvidia-nvvm",
-    ]
-    assert workdir.vbuild("cache", "clean", "toolkits").returncode == 0
-    assert kept(workdir) == []
-    assert kept(having)  # which shares its files
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-def test_the_path_is_a_cuda_home(having: Workdir) -> None:
-    ran = having.vbuild("toolkit", "path", "13.0")
-    assert (ran.returncode, ran.stderr, ran.stdout.count("\n")) == (0, "", 1)
-    home = Path(ran.stdout.strip())
-    said = subprocess.run([home / "bin/nvcc", "--version"], capture_output=True, text=True, check=True).stdout
-    assert "release 13.0" in said
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-def test_the_list_fits_a_terminal(having: Workdir) -> None:
-    [root] = kept(having)
-    first, path, *components = narrow(having.vbuild("toolkit", "list").stdout)
-    assert re.fullmatch(r"13\.0  \d+ MB, last used \d{4}-\d\d-\d\d", first)
-    assert path == f"      {root}"
-    assert "      nvidia-cuda-nvcc==13.0.88" in components
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-def test_two_who_install_at_once_get_the_same_and_one_makes_it(tmp_path: Path) -> None:
-    workdir = stocked(tmp_path)
-    both = [workdir.started("toolkit", "install", "13.0") for _ in range(2)]
-    said = [process.communicate() for process in both]
-    assert [(process.returncode, err) for process, (_, err) in zip(both, said, strict=True)] == [(0, "")] * 2
-    assert {out.splitlines()[0] for out, _ in said} == {str(kept(workdir)[0])}
 
 
 @pytest.mark.nightly

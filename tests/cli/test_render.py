@@ -89,33 +89,6 @@ def test_a_release_with_gpus_fits_a_terminal(workdir: Workdir) -> None:
     assert "kept from an earlier run: 3 of 5 wheels; --fresh builds them again\n" in again
 
 
-@pytest.mark.nightly
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="plans for x86-64")
-@needs("gcc", "g++")
-def test_a_dry_run_shows_each_build_once_and_what_becomes_of_it(workdir: Workdir) -> None:
-    ran = workdir.vbuild("matrix", "demo.toml", "-o", "dry", "--dry-run")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    lines = ran.stdout.splitlines()
-    # a setting is a line for a shell, however long
-    assert [line for line in lines if not is_narrow(line) and not re.match(r"  [A-Z_]+=", line)] == []
-    assert [line for line in lines if line.startswith("plain")] == [f"plain, {LONG}, sm120 (Python"]
-    assert ran.stdout.count("  CUDAARCHS=") == 2
-    assert "  sm120: slimmed to sm_120+PTX" in lines
-    assert "  x86_64_v3_sm120: slimmed to sm_120+PTX" in lines
-    assert not (workdir.folder / "dry").exists()
-
-
-@pytest.mark.nightly
-def test_a_dry_run_says_what_is_to_be_fetched(tmp_path: Path) -> None:
-    cuda_project(tmp_path / "project")
-    tree(tmp_path, {"demo.toml": RECIPE.replace('"13.0"', '"13.4"')})
-    workdir = Workdir.at(tmp_path, shared=())
-    ran = workdir.vbuild("matrix", "demo.toml", "-o", "dry", "--dry-run")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "  CUDA 13.4, which will be fetched: compiled for sm_75," in ran.stdout
-    assert not (workdir.cache / "vbuild/toolkits").exists()
-
-
 def failure(label: str, error: str, log: Path | None = None) -> Failure:
     return Failure(Target(label, "3.12", Cpu.parse("x86-64-v3")), error, log)
 

@@ -119,25 +119,6 @@ def test_the_policy_decides_about_ptx(fatbin: str, gpu: str, auto: str, keep: st
     assert [kept(fatbin, gpu, ptx) for ptx in (Ptx.AUTO, Ptx.KEEP, Ptx.NONE)] == [auto, keep, none]
 
 
-@pytest.mark.parametrize(
-    ("fatbin", "device", "served"),
-    [
-        ("80 ptx80", 86, Service.MACHINE),
-        ("80 ptx80", 90, Service.JIT),
-        ("80", 90, Service.NONE),
-        ("90a", 90, Service.MACHINE),
-        ("90a ptx90a", 100, Service.NONE),
-        ("100f", 107, Service.MACHINE),
-        ("87 ptx87", 89, Service.JIT),
-        ("86", 87, Service.NONE),
-        ("other90", 90, Service.NONE),
-        ("", 90, Service.NONE),
-    ],
-)
-def test_a_fatbin_serves_a_gpu_by_machine_code_by_ptx_or_not(fatbin: str, device: int, served: Service) -> None:
-    assert service(offers(fatbin), Arch(device)) is served
-
-
 def arch_of(offer: GpuOffer) -> Arch:
     """The architecture of *offer*, one of NVIDIA's."""
     assert isinstance(offer.arch, Arch)
@@ -199,11 +180,3 @@ def test_what_is_kept_for_several_gpus_serves_each(
     assert places >= kept_offers(fatbin, one, ptx=ptx)
     assert again == set(range(len(left)))
     assert service(left, one.device) is service(fatbin, one.device)
-
-
-@given(fatbins, requests)
-def test_policies_only_differ_in_ptx(fatbin: list[GpuOffer], request: GpuRequest) -> None:
-    none, auto, keep = (kept_offers(fatbin, request, ptx=ptx) for ptx in (Ptx.NONE, Ptx.AUTO, Ptx.KEEP))
-    assert none <= auto <= keep
-    assert all(fatbin[place].code is GpuCodeKind.PTX for place in keep - none)
-    assert not any(fatbin[place].code is GpuCodeKind.PTX for place in none)

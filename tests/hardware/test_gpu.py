@@ -23,11 +23,6 @@ requests = st.builds(GpuRequest, archs, st.booleans(), st.just(value=True)) | ar
 )
 
 
-@given(archs)
-def test_an_architecture_reads_its_own_name(arch: Arch) -> None:
-    assert GpuRequest.parse(str(arch)).arch == arch
-
-
 @given(st.lists(requests, min_size=1, max_size=6), st.sampled_from([",", ";", " ", ", ", " ; "]))
 def test_a_list_is_written_in_one_way_however_it_was_given(asked: list[GpuRequest], separator: str) -> None:
     found = GpuList.parse(separator.join(map(str, asked)))
@@ -174,14 +169,6 @@ def test_the_table_knows_the_toolkits(name: str, major: int, first: str, last: s
     arch = GpuRequest.parse(name).arch
     assert arch.major == major
     assert arch.toolkits == (Dotted.parse(first), Dotted.parse(last) if last else None)
-
-
-def test_the_table_knows_which_are_in_a_jetson() -> None:
-    assert [number for number in ARCHITECTURES if Arch(number).is_tegra] == [53, 62, 72, 87, 101, 110]
-
-
-def test_nothing_is_said_of_an_architecture_that_files_may_have_and_nobody_knows() -> None:
-    assert (Arch(140).toolkits, Arch(140).is_tegra, str(Arch(140, "f"))) == (None, False, "sm_140f")
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")

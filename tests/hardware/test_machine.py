@@ -48,14 +48,6 @@ def test_this_machine_reads_what_it_writes() -> None:
     assert len(text.splitlines()) < 120
 
 
-def test_tags_that_share_their_platforms_are_written_once() -> None:
-    found = machine(tags=("cp311-cp311-b", "cp311-cp311-a", "cp311-abi3-b", "cp311-abi3-a", "py3-none-any"))
-    assert str(found).splitlines()[2:] == [
-        'platforms = ["b", "a"]',
-        'tags = ["cp311-cp311", "cp311-abi3", "py3-none-any"]',
-    ]
-
-
 SOUND = str(machine(driver="12.8", gpus=("9.0",), supported={"rebellions": {"arch": ("atom_max",)}}))
 
 
@@ -118,17 +110,6 @@ def test_a_description_that_is_wrong_is_refused_with_its_place(old: str, new: st
     assert str(refusal.value).startswith(message)
 
 
-@pytest.mark.parametrize(
-    ("driver", "capability", "expected"),
-    [
-        ("12.8", "9.0", Nvidia(Dotted(12, 8), (Dotted(9, 0),))),
-        ("13", "12.1", Nvidia(Dotted(13, 0), (Dotted(12, 1),))),
-    ],
-)
-def test_the_variables_of_nvidias_provider_are_obeyed(driver: str, capability: str, expected: Nvidia) -> None:
-    assert Nvidia.here({FORCED_DRIVER: driver, FORCED_CAPABILITY: capability}) == expected
-
-
 def test_a_variable_of_nvidias_provider_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(HardwareError) as refusal:
         Nvidia.here({FORCED_DRIVER: "new", FORCED_CAPABILITY: "9.0"})
@@ -176,11 +157,6 @@ def test_nvml_names_the_driver_and_the_gpus() -> None:
     assert found.driver
     assert found.driver > Dotted(11, 0)
     assert found.capabilities
-
-
-@pytest.mark.parametrize(("cpu", "includes"), [("armv9.0-a", "armv8.5-a"), ("armv9.1-a", "armv8.6-a")])
-def test_an_arm_v9_cpu_runs_code_of_the_v8_it_includes(cpu: str, includes: str) -> None:
-    assert Cpu.parse(cpu).runs(Cpu.parse(includes))
 
 
 def test_an_arm_v9_cpu_does_not_run_newer_v8_code() -> None:

@@ -23,7 +23,6 @@ MODULE = """
 __declspec(dllexport) void *PyInit_demo(void) { return LoadLibraryA("helper.dll"); }
 __declspec(dllexport) void *two(void) { return LoadLibraryW(L"wide.dll"); }
 """
-NEEDED = ("KERNEL32.dll", "B.DLL", "x-1.dll", "far.dll", "nvcuda.dll", "no.dll", "torch.dll")
 # where a file has what, for the files of `pe_file`
 COFF, OPTIONAL, FIRST_SECTION = 68, 88, 88 + 240
 

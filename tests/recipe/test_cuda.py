@@ -66,21 +66,6 @@ def test_one_build_serves_all_groups_of_a_toolkit(tmp_path: Path) -> None:
     )
 
 
-def test_levels_and_groups_multiply(tmp_path: Path) -> None:
-    found = recipe(tmp_path, "[matrix]\n" + PYTHON + LEVELS + TWO)
-    targets = found.targets
-    assert _rows(targets) == [
-        ("plain", "sm_80,sm_90", None),
-        ("sm80", "sm_80,sm_90", "sm_80"),
-        ("sm90", "sm_80,sm_90", "sm_90"),
-        ("x86_64_v3_sm80", "sm_80,sm_90", "sm_80"),
-        ("x86_64_v3_sm90", "sm_80,sm_90", "sm_90"),
-    ]
-    assert len({target.build_key for target in targets}) == 2
-    assert targets[4].properties == ("x86_64 :: level :: v3", "nvidia :: sm_arch :: 90_real", BOUND + "13.0")
-    assert found.namespaces() == ("nvidia", "x86_64")
-
-
 def test_the_recipe_may_order_the_namespaces_otherwise(tmp_path: Path) -> None:
     priority = 'priority = ["x86_64", "nvidia"]\n'
     assert recipe(tmp_path, "[matrix]\n" + LEVELS + TWO + priority).namespaces() == ("x86_64", "nvidia")
@@ -109,48 +94,6 @@ def test_separate_groups_are_builds_of_their_own_and_the_plain_wheel_is_for_all(
         ("sm90", "sm_90", None),
     ]
     assert len({target.build_key for target in targets}) == 3
-
-
-def test_the_plain_wheel_is_of_the_first_toolkit(tmp_path: Path) -> None:
-    text = """[matrix]
-python = ["3.12"]
-[[matrix.cuda]]
-toolkit = "13.0"
-gpus = { new = ["90", "10.0+PTX"] }
-libraries = ["nccl == 2.28.9", "cublas"]
-[[matrix.cuda]]
-toolkit = "12.8"
-gpus = { old = "70,90" }
-env = { OLD = "1" }
-config-settings = { define = ["OLD=1"] }
-[build]
-env = { ALL = "1" }
-config-settings = { define = ["ALL=1"] }
-"""
-    targets = recipe(tmp_path, text).targets
-    assert _rows(targets) == [
-        ("plain", "sm_90,sm_100+PTX", None),
-        ("new", "sm_90,sm_100+PTX", "sm_90,sm_100+PTX"),
-        ("old", "sm_70,sm_90", "sm_70,sm_90"),
-    ]
-    assert [target.cuda.toolkit for target in targets if target.cuda] == [
-        ToolkitSpec(Dotted(13, 0), None, ("nccl==2.28.9", "cublas")),
-        ToolkitSpec(Dotted(13, 0), None, ("nccl==2.28.9", "cublas")),
-        ToolkitSpec(Dotted(12, 8)),
-    ]
-    assert [_claims(target)[-1:] for target in targets] == [[], ["13.0"], ["12.0"]]
-    assert targets[0].env == targets[1].env == (("ALL", "1"),)
-    assert targets[2].env == (("ALL", "1"), ("OLD", "1"))
-    assert targets[2].config_settings == (("define", ("ALL=1", "OLD=1")),)
-    assert targets[1].build_key == ("3.12", "x86-64", "CUDA 13.0 nccl==2.28.9 cublas for sm_90,sm_100+PTX")
-
-
-def test_a_library_may_be_pinned_by_the_hashes_of_its_wheels(tmp_path: Path) -> None:
-    pinned = f"nccl==2.28.9 sha256:{'1' * 64} sha256:{'a' * 64}"
-    entry = f"{{ toolkit = '13.0', gpus = {{ sm90 = '90' }}, libraries = ['{pinned}'] }}"
-    (plain, _) = recipe(tmp_path, f"[matrix]\n{PYTHON}cuda = [{entry}]\n").targets
-    assert plain.cuda
-    assert plain.cuda.toolkit.libraries == (pinned,)
 
 
 def test_an_installed_toolkit_is_named_by_its_folder(tmp_path: Path) -> None:
@@ -188,54 +131,6 @@ def test_a_group_claims_what_gpus_and_drivers_ask_for(
     text = f'[matrix]\ncuda = [{{ toolkit = "{toolkit}", gpus = {{ x = "{gpus}" }} }}]\n'
     targets = recipe(tmp_path, f'{text}[build.cuda]\ncompress = "{compress}"\n').targets
     assert [_claims(target) for target in targets] == [[], claims]
-
-
-def test_an_excluded_point_is_not_compiled_for_but_by_the_plain_build(tmp_path: Path) -> None:
-    text = '[matrix]\nexclude = [{ cpu = "x86-64", cuda = "sm90" }, { cpu = "x86-64-v3", cuda = ["sm80"] }]\n'
-    targets = recipe(tmp_path, text + PYTHON + LEVELS + TWO).targets
-    assert _rows(targets) == [
-        ("plain", "sm_80,sm_90", None),
-        ("sm80", "sm_80,sm_90", "sm_80"),
-        ("x86_64_v3_sm90", "sm_90", "sm_90"),
-    ]
-    assert len({target.build_key for target in targets}) == 2
-
-
-def test_an_included_point_is_compiled_for(tmp_path: Path) -> None:
-    text = """[matrix]
-exclude = [{ cpu = "x86-64-v3", cuda = ["sm80", "sm90"] }]
-include = [{ cpu = "x86-64-v3", cuda = "sm90", label = "best" }, { cpu = "x86-64-v4" }]
-"""
-    assert _rows(recipe(tmp_path, text + PYTHON + LEVELS + TWO).targets) == [
-        ("plain", "sm_80,sm_90", None),
-        ("sm80", "sm_80,sm_90", "sm_80"),
-        ("sm90", "sm_80,sm_90", "sm_90"),
-        ("best", "sm_90", "sm_90"),
-        ("x86_64_v4_sm80", "sm_80", "sm_80"),
-    ]
-
-
-def test_a_python_whose_groups_are_all_left_has_a_plain_wheel_without_cuda() -> None:
-    entries = (MatrixEntry(ToolkitSpec(Dotted(13, 0)), (GpuGroup("sm90", GpuList.parse("90")),), env=(("A", "1"),)),)
-    exclude = (MatrixRule("matrix.exclude[0]", (("cuda", ("none",)),)),)
-    plain, group = evaluated(Matrix(pythons=("3.12",), cuda=entries, exclude=exclude, plain=Plain.CPU))
-    assert (str(plain), plain.cuda, plain.env) == ("plain", None, ())
-    assert (str(group), group.env) == ("sm90", (("A", "1"),))
-
-
-def test_the_free_values_of_a_build_are_its_own(tmp_path: Path) -> None:
-    axis = """
-[matrix.axes.blas.openblas]
-properties = ["blas :: library :: openblas"]
-[matrix.axes.blas.mkl]
-properties = ["blas :: library :: mkl"]
-"""
-    found = recipe(tmp_path, "[matrix]\n" + PYTHON + TWO + axis)
-    targets = found.targets
-    assert [str(target) for target in targets] == ["plain", "sm80_openblas", "sm80_mkl", "sm90_openblas", "sm90_mkl"]
-    assert {target.build_key[2] for target in targets} == {"blas=openblas", "blas=mkl"}
-    assert {target.choices for target in targets} == {(("blas", "openblas"),), (("blas", "mkl"),)}
-    assert found.namespaces() == ("nvidia", "blas")
 
 
 def test_the_options_of_nvcc_are_read(tmp_path: Path) -> None:

@@ -275,8 +275,3 @@ def test_it_is_refused_before_anything_is_fetched(tmp_path: Path, text: str, mes
     with pytest.raises(VbuildError) as refused:
         recipe(tmp_path, text)
     assert str(refused.value) == f"{tmp_path}/demo.toml: {message}"
-
-
-def test_a_group_that_is_there_twice_is_no_toml(tmp_path: Path) -> None:
-    with pytest.raises(VbuildError, match=r"demo\.toml: not TOML: .*sm90.* \(at line 6"):
-        recipe(tmp_path, _gpus("{ sm90 = '90', sm90 = '80' }"))

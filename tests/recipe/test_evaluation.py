@@ -35,22 +35,6 @@ def _labels(targets: tuple[Target, ...]) -> list[str]:
     return [str(target) for target in targets]
 
 
-def test_levels_alone_give_a_plain_wheel_and_one_for_each_level_above(tmp_path: Path) -> None:
-    found = recipe(tmp_path, '[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\npython = ["3.12"]\n')
-    assert found.targets == (
-        Target(None, "3.12", V1),
-        Target("x86_64_v2", "3.12", V2, ("x86_64 :: level :: v2",)),
-        Target("x86_64_v3", "3.12", V3, ("x86_64 :: level :: v3",)),
-    )
-    assert found.namespaces() == ("x86_64",)
-
-
-def test_the_plain_wheel_is_added_where_the_baseline_is_not_listed() -> None:
-    targets = evaluated(Matrix(cpus=(V3,), pythons=("3.12",), axes=(_axis("blas", "openblas", "mkl"),)))
-    assert _labels(targets) == ["plain", "x86_64_v3_openblas", "x86_64_v3_mkl"]
-    assert (targets[0].cpu, targets[0].choices, targets[0].properties) == (V1, (("blas", "openblas"),), ())
-
-
 def test_a_plain_point_with_properties_is_one_build_under_two_names() -> None:
     targets = evaluated(Matrix(cpus=(V1, V3), pythons=("3.12",), axes=(_axis("blas", "openblas", "mkl"),)))
     assert _labels(targets) == ["plain", "openblas", "mkl", "x86_64_v3_openblas", "x86_64_v3_mkl"]
@@ -80,73 +64,6 @@ def test_arrays_of_settings_are_joined_and_strings_replaced(
     before: str | tuple[str, ...], later: str | tuple[str, ...], both: str | tuple[str, ...]
 ) -> None:
     assert merged((("key", before),), (("key", later),)) == (("key", both),)
-
-
-def test_exclude_takes_one_value_or_several(tmp_path: Path) -> None:
-    text = """[matrix]
-cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]
-exclude = [{ cpu = ["x86-64-v2", "x86_64_v3"], blas = "mkl" }]
-"""
-    assert _labels(recipe(tmp_path, text + BLAS).targets) == [
-        "plain",
-        "openblas",
-        "mkl",
-        "x86_64_v2_openblas",
-        "x86_64_v3_openblas",
-    ]
-
-
-def test_the_plain_wheel_is_the_first_point_that_exclude_leaves() -> None:
-    axes = (_axis("blas", "openblas", "mkl"),)
-    exclude = (MatrixRule("matrix.exclude[0]", (("blas", ("openblas",)), ("python", ("3.13",)))),)
-    targets = evaluated(Matrix(pythons=("3.12", "3.13"), axes=axes, exclude=exclude))
-    plain = {target.python: target.choices for target in targets if target.label is None}
-    assert plain == {"3.12": (("blas", "openblas"),), "3.13": (("blas", "mkl"),)}
-
-
-def test_include_adds_a_level_that_the_others_skip(tmp_path: Path) -> None:
-    text = """[matrix]
-python = ["3.12", "3.13"]
-cpu = ["x86-64", "x86-64-v3"]
-include = [{ cpu = "x86-64-v4", label = "best" }]
-"""
-    targets = recipe(tmp_path, text).targets
-    assert _labels(targets) == ["plain", "x86_64_v3", "best"] * 2
-    assert {target.properties for target in targets if target.label == "best"} == {("x86_64 :: level :: v4",)}
-
-
-def test_an_excluded_point_can_come_back_under_a_name_of_its_own(tmp_path: Path) -> None:
-    text = """[matrix]
-cpu = ["x86-64", "x86-64-v3"]
-exclude = [{ cpu = "x86-64-v3" }]
-include = [{ cpu = "x86-64-v3", label = "fast" }]
-"""
-    assert _labels(recipe(tmp_path, text).targets) == ["plain", "fast"]
-
-
-def test_values_without_properties_are_not_part_of_an_identity(tmp_path: Path) -> None:
-    text = """[matrix]
-cpu = ["x86-64", "x86-64-v3"]
-python = ["3.12"]
-[matrix.axes.blas.none]
-[matrix.axes.blas.mkl]
-properties = ["blas :: library :: mkl"]
-"""
-    targets = recipe(tmp_path, text).targets
-    assert [(str(target), target.properties) for target in targets] == [
-        ("plain", ()),
-        ("mkl", ("blas :: library :: mkl",)),
-        ("x86_64_v3", ("x86_64 :: level :: v3",)),
-        ("x86_64_v3_mkl", ("x86_64 :: level :: v3", "blas :: library :: mkl")),
-    ]
-
-
-def test_namespaces_are_ordered_by_the_recipe_or_by_its_axes(tmp_path: Path) -> None:
-    text = '[matrix]\ncpu = ["x86-64-v3"]\n'
-    assert recipe(tmp_path, text + BLAS).namespaces() == ("x86_64", "blas")
-    assert recipe(tmp_path, text + 'priority = ["blas", "x86_64"]' + BLAS).namespaces() == ("blas", "x86_64")
-    variant = '[variant.default-priorities]\nnamespace = ["blas", "x86_64", "more"]\n'
-    assert recipe(tmp_path, text + BLAS + variant).namespaces() == ("blas", "x86_64", "more")
 
 
 def test_hash_labels_are_asked_for(tmp_path: Path) -> None:
@@ -184,21 +101,6 @@ def test_variants_that_a_project_lists_are_built(tmp_path: Path) -> None:
     ]
     assert len({target.build_key for target in found.targets}) == 5
     assert found.namespaces() == ("x86_64", "blas_lapack", "aarch64")
-
-
-def test_the_variant_table_is_handed_on_with_its_own_variants_read(tmp_path: Path) -> None:
-    variant = Recipe.load(project(tmp_path, DRAFT)).variant
-    assert variant is not None
-    assert variant.handed("default-priorities").texts("namespace") == ("x86_64", "blas_lapack", "aarch64")
-    variant.raw("providers")
-    variant.finish()
-
-
-def test_a_recipe_for_a_folder_reads_the_variants_of_its_project(tmp_path: Path) -> None:
-    project(tmp_path, DRAFT)
-    found = recipe(tmp_path, '[build]\nenv = { A = "1" }', source='name = "demo"\n[source]\npath = "project"\n')
-    assert [draft.label for draft in found.drafts] == ["v3_ob", "v2_up", "mkl", "sve", "null"]
-    assert {target.env for target in found.targets} == {(("A", "1"),)}
 
 
 def test_levels_of_a_machine_without_levels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

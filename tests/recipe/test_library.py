@@ -1,8 +1,6 @@
 """Libraries beside a toolkit, as they are written."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from packaging.version import Version
 
 from vbuild.errors import RecipeError
@@ -48,12 +46,3 @@ def test_what_is_none_is_refused(text: str, message: str) -> None:
     with pytest.raises(RecipeError) as refused:
         ToolkitLibrary.parse(text)
     assert str(refused.value) == message
-
-
-@given(st.text(max_size=40) | st.from_regex(r"[a-z_.]{1,9}==[0-9.a-z]{1,9}( sha256:[0-9a-f]{64}){0,2}", fullmatch=True))
-def test_any_text_is_a_library_or_refused(text: str) -> None:
-    try:
-        library = ToolkitLibrary.parse(text)
-    except RecipeError:
-        return
-    assert ToolkitLibrary.parse(str(library)) == library

@@ -1,18 +1,14 @@
 """[[native]]: what a recipe says of native dependencies, and the words in which the rest is refused."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.factories.recipes import HASH, SOURCE, project, recipe
 from vbuild.errors import VbuildError
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.compiling import FlagRules
 from vbuild.recipe.model import Recipe
-from vbuild.recipe.source import Debian, Folder, Native, NativeSystem
+from vbuild.recipe.source import Folder, NativeSystem
 
 CPU = '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
 DEBIAN = f'source = {{ debian = "gmp", version = "6.3.0+dfsg", sha256 = "{HASH}" }}'
@@ -21,28 +17,6 @@ V1, V3 = Cpu.parse("x86-64"), Cpu.parse("x86-64-v3")
 
 def _step(text: str = "", *, name: str = "gmp", source: str = DEBIAN, build: str = '"autotools"') -> str:
     return f'[[native]]\nname = "{name}"\n{source}\nbuild = {build}\n{text}\n'
-
-
-def test_a_step_says_what_is_built_and_how(tmp_path: Path) -> None:
-    (tmp_path / "gmp.patch").touch()
-    text = _step(
-        'per-level = false\nconfigure = ["--enable-fat"]\nenv = { M4 = "gm4" }\nbefore-build = ["autoreconf -fi"]\n'
-        'requires = ["ninja"]\npatches = ["gmp.patch"]\nkeep-flags = ["*_avx2.c"]'
-    )
-    assert recipe(tmp_path, CPU + text).natives == (
-        Native(
-            name="gmp",
-            source=Debian("gmp", "6.3.0+dfsg", HASH),
-            system=NativeSystem.AUTOTOOLS,
-            per_level=False,
-            arguments=((None, ("--enable-fat",)),),
-            env=(("M4", "gm4"),),
-            before_build=("autoreconf -fi",),
-            requires=("ninja",),
-            patches=(tmp_path / "gmp.patch",),
-            flags=FlagRules(keep=("*_avx2.c",)),
-        ),
-    )
 
 
 def test_steps_are_in_their_order_and_for_each_level_unless_told(tmp_path: Path) -> None:
@@ -162,21 +136,3 @@ def test_what_cannot_be_carried_out_is_refused(tmp_path: Path, text: str, messag
     with pytest.raises(VbuildError) as refused:
         recipe(tmp_path, CPU + steps, source=top + SOURCE)
     assert str(refused.value).startswith(f"{tmp_path / 'demo.toml'}: {message}")
-
-
-DAMAGE = (
-    "name = 3",
-    "source = 3",
-    "source = { debian = [] }",
-    "build = []",
-    "configure = 3",
-    "configure = { all = 1 }",
-)
-
-
-@settings(max_examples=30)
-@given(lines=st.lists(st.sampled_from([*DAMAGE, *_step("script = []").splitlines()]), max_size=6))
-def test_any_step_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
-    text = CPU + "[[native]]\n" + "\n".join(lines)
-    with suppress(VbuildError):
-        recipe(tmp_path_factory.mktemp("recipe"), text)

@@ -6,7 +6,6 @@ import pytest
 
 from tests.factories.recipes import recipe
 from vbuild.errors import VbuildError
-from vbuild.recipe.matrix import Plain
 from vbuild.release.levels import levels_of
 from vbuild.release.matrix import baseline_of
 
@@ -19,15 +18,6 @@ def refusal(folder: Path, text: str) -> str:
     with pytest.raises(VbuildError) as refused:
         recipe(folder, text)
     return str(refused.value).removeprefix(f"{folder / 'demo.toml'}: ")
-
-
-def test_the_plain_wheel_is_joined_of_the_levels_of_its_python_with_the_first_values(tmp_path: Path) -> None:
-    found = recipe(tmp_path, LEVELS + HWCAPS + AXES)
-    assert found.matrix.plain is Plain.HWCAPS
-    targets = found.targets
-    for plain in (target for target in targets if target.label is None):
-        mine = [target for target in targets if target.python == plain.python]
-        assert [str(target) for target in levels_of(plain, mine)] == ["x86_64_v3", "x86_64_v4"]
 
 
 def test_a_level_that_only_include_has_is_joined_too(tmp_path: Path) -> None:
@@ -48,11 +38,6 @@ def test_a_plain_wheel_of_a_level_has_no_properties_and_others_are_for_more(tmp_
     assert not bf16.is_level_of(plain)
     assert baseline_of(bf16, (v3, plain)) == plain
     assert baseline_of(plain, (v3, plain)) is None
-
-
-def test_a_matrix_without_levels_may_have_a_plain_level(tmp_path: Path) -> None:
-    found = recipe(tmp_path, '[matrix]\nplain = "x86-64-v2"\n' + AXES).targets
-    assert [(target.label, str(target.cpu)) for target in found] == [(None, "x86-64-v2"), ("other", "x86-64-v2")]
 
 
 @pytest.mark.parametrize(

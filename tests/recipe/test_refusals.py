@@ -389,12 +389,6 @@ def test_a_project_is_refused(tmp_path: Path, text: str, message: str) -> None:
     assert str(refused.value) == f"{folder}/pyproject.toml: {message}"
 
 
-def test_a_recipe_of_another_project_than_its_folder_is_refused(tmp_path: Path) -> None:
-    project(tmp_path, "")
-    with pytest.raises(VbuildError, match="source: is of 'demo', and the recipe builds 'other'"):
-        recipe(tmp_path, CPU, source='name = "other"\n[source]\npath = "project"\n')
-
-
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(VbuildError, match=r"gone\.toml: cannot be read: No such file or directory"):
         Recipe.load(tmp_path / "gone.toml")

@@ -126,17 +126,6 @@ def test_a_torn_or_foreign_file_in_the_cache_is_asked_again(tmp_path: Path, kept
         assert list((tmp_path / "store").iterdir()) == [file]
 
 
-@pytest.mark.nightly
-def test_without_a_hash_or_a_cache_it_is_asked_every_time(tmp_path: Path) -> None:
-    made = official_wheel(tmp_path / "made")
-    with officials_of(tmp_path, made, stated=False) as (officials, _):
-        officials.wheel(FFT, SpecifierSet())
-        assert not (tmp_path / "store").exists()
-    (tmp_path / "file").write_text("no folder")
-    with serving(tmp_path / "index") as server:
-        assert Officials("x86_64", indexes=lambda: server.indexes, store=tmp_path / "file").wheel(FFT, SpecifierSet())
-
-
 def test_what_a_library_requires_is_found_to_the_end(tmp_path: Path) -> None:
     def made(project: str, *requires: str, version: str = "12.4.5", library: bool = True) -> Path:
         files: dict[str, bytes | str] = {f"nvidia/{project}/lib/lib{project}.so.12": b"x"} if library else {"a": "b"}

@@ -8,7 +8,6 @@ import pytest
 
 from tests.factories.bundle_reader import BundleReader
 from tests.factories.cuda_packages import (
-    NEWER,
     VERSION,
     all_packages,
     library_named,
@@ -52,17 +51,6 @@ def find(
     request = SplitRequest(**asked)  # type: ignore[arg-type]
     bundle = look.at({"demo/_c.so": module(name)}, metadata=metadata)
     return PackageFinder(officials, request).find(bundle, name)
-
-
-@pytest.mark.nightly
-def test_a_library_is_in_the_folders_of_its_package_and_of_what_that_needs(
-    look: BundleReader, officials: Officials
-) -> None:
-    found = find(look, officials, "libcufft.so.11")
-    assert found
-    assert found.wheel
-    assert (found.project, found.wheel.version) == (FFT, NEWER)
-    assert found.folders == ("nvidia/cufft/lib", "nvidia/nvjitlink/lib")
 
 
 def test_the_release_that_is_required_counts(look: BundleReader, officials: Officials) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.factories.bundle_reader import BundleReader
-from tests.factories.deflate_streams import with_words
 from tests.factories.elf import without_sections
 from tests.factories.extensions import library, module
 from tests.factories.repaired_wheels import NAME, hashed, repaired
@@ -23,7 +22,6 @@ from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder
 from vbuild.splitting.patches import PatchedFile, Patcher, PatchPlan, plan_patches
 from vbuild.splitting.request import SplitRequest
-from vbuild.wheel.blocks import InflatedFile
 
 pytestmark = needs("gcc")
 
@@ -134,31 +132,6 @@ def test_a_wheel_of_libraries_that_cannot_be_called_so_is_refused(
     bundles = [look.at({**FILES, **files}, name) for name in names]
     with pytest.raises(RepackageError, match=f"^{re.escape(message)}; say with --libs what "):
         planned(look, bundles, libs=libs)
-
-
-@pytest.mark.nightly
-def test_patched_files_wait_in_the_folder_out_of_memory_and_some_large_ones_as_edits(
-    look: BundleReader, tmp_path: Path
-) -> None:
-    """An edit takes a descriptor, so that there are not more than a number of them: here one."""
-    room = tmp_path / "room"
-    room.mkdir()
-    files = repaired({f"demo/_{name}.so": module("libtop.so", source=f"int {name};") for name in "cde"}, LIBRARIES)
-    sources = {path: data for path, data in files.items() if isinstance(data, bytes)}
-    large = {path: with_words(sources[path], tmp_path) for path in ("demo/_c.so", "demo/_d.so")}
-    bundles = [look.at({**files, **large}), look.at(files, OTHER)]
-    plan = planned(look, bundles, room=room, edits=1)
-    rows = Path("/proc/self/smaps").read_text().split(f"{room}/")[1:]
-    found = [int(match[1]) for row in rows if (match := re.search(r"^Rss: +(\d+) kB$", row, re.MULTILINE))]
-    assert len(found) == 2
-    assert max(found) < 1000
-    first, second = ({file.patch.path: file for file in plan.staying[bundle]} for bundle in bundles)
-    for file in (*first.values(), *second.values()):
-        assert file.data
-        assert digest(bytes(file.data)) == file.sha256
-    edits = [path for path, file in first.items() if file.data and isinstance(file.data.source.obj, InflatedFile)]
-    assert len(edits) == 1
-    assert edits[0] in large
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """What holds for every split: the account is what the files show, again is the same, and all of it or nothing."""
 
 import random
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ from tests.factories.cuda_packages import all_packages, calling_libcufft, libcuf
 from tests.factories.elf import patchelfed, shared_object
 from tests.factories.extensions import library, module
 from tests.factories.ranges import Serving
-from tests.factories.repaired_wheels import LINUX, NAME, hashed, release
+from tests.factories.repaired_wheels import NAME, release
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError, WheelError
@@ -27,7 +25,6 @@ pytestmark = needs("gcc", "ldd")
 
 OTHER = NAME.replace("311", "312")
 PURE = "pure-1.0-py3-none-any.whl"
-RECORD, METADATA = "demo-1.0.dist-info/RECORD", "demo-1.0.dist-info/METADATA"
 
 
 def _noise(seed: int) -> bytes:
@@ -186,39 +183,3 @@ def test_a_member_that_is_damaged_is_found_and_nothing_is_left(
     with pytest.raises(VbuildError, match=where):
         thinned(cuda_index, tmp_path / "thin", given, rpath=True)
     assert not list(tmp_path.glob("thin/*"))
-
-
-@pytest.mark.nightly
-def test_a_thin_release_can_follow_a_fat_one(tmp_path: Path) -> None:
-    """Libraries come with pip before the old wheel goes: none of them may be among its files."""
-    answers = "int count(void); int answer(void) { return count(); }"
-    count = library("libcount.so.1", source="int count(void) { return 42; }")
-    sources: dict[str, bytes | str] = {
-        "demo/__init__.py": "from demo import _c\n",
-        "demo/_c.so": module("libcount.so.1", source=answers),
-    }
-    version = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    names = (f"demo-1.0-{version}-{version}-{LINUX}.whl", f"demo-1.0-py2-none-{LINUX}.whl")
-    old = release(tmp_path / "old", sources, {"libcount.so.1": count}, names=names)
-    new = release(
-        tmp_path / "new",
-        sources,
-        {"libcount.so.1": count},
-        names=tuple(name.replace("-1.0-", "-1.1-") for name in names),
-    )
-    split(new, tmp_path / "thin", request=SplitRequest(smallest=0, replace=False))
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    python = tmp_path / "venv/bin/python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--upgrade"]
-    asks = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
-    for folder, what in ((old[0].parent, "demo==1.0"), (tmp_path / "thin", "demo")):
-        subprocess.run([*pip, "--find-links", str(folder), what], check=True, capture_output=True)
-        assert subprocess.run([python, "-c", asks], check=True, capture_output=True, text=True).stdout == "42\n"
-    listed = subprocess.run(
-        [python, "-c", "import importlib.metadata as m; print(m.version('demo'), len(m.files('demo-libs')))"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    assert listed.startswith("1.1 ")
-    assert not list((tmp_path / "venv").rglob(f"demo.libs/{hashed('libcount.so.1', count)}"))

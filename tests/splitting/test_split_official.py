@@ -18,7 +18,6 @@ from tests.factories.cuda_packages import (
     calling_libcufft,
     libcufft,
     libnvjitlink,
-    library_named,
     package_wheel,
     serving_packages,
 )
@@ -167,24 +166,6 @@ def test_a_library_that_stays_keeps_what_it_needs_reachable(cuda_index: Serving,
     assert any(line.startswith(f"{LINKER}==12.4.127") for line in result.wheels[0].requires)
     linkers = all_packages(tmp_path / "made")[1]
     assert loader_complaints(site_packages(tmp_path / "site", *result.paths, linkers)) == []
-
-
-@pytest.mark.nightly
-def test_majors_that_have_the_same_soname_are_told_apart_by_their_bytes(tmp_path: Path) -> None:
-    libraries = {project: library_named("libcurand.so.10", number) for number, project in enumerate(CURANDS)}
-    made = [
-        package_wheel(tmp_path / "made", project, "10.3.5.147", {"libcurand.so.10": data}, place="curand")
-        for project, data in libraries.items()
-    ]
-    files: dict[str, bytes | str] = {"demo/_c.so": module("libcurand.so.10")}
-    with serving_packages(tmp_path, *made) as server:
-        for project, data in libraries.items():
-            fat = release(tmp_path / project, files, {"libcurand.so.10": data}, names=ONLY)
-            result = thinned(server, tmp_path / project, *fat)
-            assert moves(result)["libcurand.so.10"].target == f"{project}==10.3.5.147"
-
-
-CURANDS = ("nvidia-curand-cu11", "nvidia-curand-cu12", "nvidia-curand")
 
 
 def test_an_official_package_itself_passes_as_it_is(cuda_index: Serving, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ import pytest
 from tests.factories.variants import BLAS, V3, metadata, variant
 from vbuild.errors import VariantError
 from vbuild.variants.document import Declaration, Schema
-from vbuild.variants.model import VariantProvider
 
 BUILDING_DRAFT = """
 [variant.default-priorities]
@@ -25,17 +24,6 @@ def test_the_table_of_the_building_draft_is_read_and_known_providers_are_filled_
     declared = Declaration.parse(BUILDING_DRAFT)
     assert declared.metadata == metadata("x86_64", "blas", blas=BLAS)
     assert declared.variant("v3_ob") == variant("v3_ob", V3, "blas :: library :: openblas")
-
-
-def test_another_vendors_provider_is_taken_as_it_is_given() -> None:
-    declared = Declaration.parse(REBELLIONS)
-    assert declared.metadata.provider("rebellions") == VariantProvider(requires=("rebellions-variant-provider >=0.1",))
-    assert declared.variants == ()
-
-
-def test_a_known_provider_may_be_given_too() -> None:
-    text = '[variant]\ndefault-priorities.namespace = ["x86_64"]\nproviders.x86_64.requires = ["my-own"]\n'
-    assert Declaration.parse(text).metadata.provider("x86_64") == VariantProvider(requires=("my-own",))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tests.factories.clients import masked
 from tests.factories.redirect_installs import pip, ran, uv, virtual
-from tests.factories.variants import V3, document, machine, metadata, tiny_wheel, variant, variant_wheel
+from tests.factories.variants import document, machine, metadata, tiny_wheel, variant, variant_wheel
 from vbuild.cli.main import main
 from vbuild.hardware.machine import Machine
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
@@ -64,33 +64,11 @@ def test_a_variant_for_another_machine_is_named_with_what_to_do(site: Path) -> N
     }
 
 
-def test_a_variant_for_this_machine_is_well(site: Path) -> None:
-    put(site, document())
-    why = f"{V3} is number 1 of 3 that the machine supports"
-    found = only(site, machine())
-    assert (str(found), found.advice) == (f"demo 1.0 (x86_64_v3) runs here: {why}", None)
-
-
 def test_a_machine_that_can_do_better_is_told_so(site: Path) -> None:
     put(site, document())
     found = only(site, machine("x86-64-v4"))
     assert found.is_supported
     assert found.advice == "the machine has x86_64 :: level :: v4; if there is a wheel for that, get it"
-
-
-def test_what_nobody_can_say_is_left_open(site: Path) -> None:
-    atom = variant("atom", "npu :: arch :: atom")
-    put(site, document(atom, metadata=metadata("npu", npu=NPU)))
-    both = variant("both", "npu :: arch :: atom", "x86_64 :: level :: v4")
-    put(site, document(both, metadata=metadata("npu", "x86_64", npu=NPU)), "other")
-    found = diagnosed_in([str(site)], machine())
-    assert [(one.project, one.is_supported, bool(one.advice)) for one in found] == [
-        ("other", False, True),
-        ("demo", None, False),
-    ]
-    assert str(found[1]).startswith("demo 1.0 (atom) may run here or not: npu :: arch :: atom is not supported")
-    known = machine(supported={"npu": {"arch": ("atom",)}})
-    assert [one.is_supported for one in diagnosed_in([str(site)], known)] == [False, True]
 
 
 def test_an_optional_provider_was_asked_for(site: Path) -> None:
@@ -116,16 +94,6 @@ def test_a_damaged_variant_json_is_told(site: Path) -> None:
         "folder 1.0 (unreadable) is NOT for this machine: variant.json: Is a directory",
     ]
     assert found[0].advice == "damaged, reinstall it"
-
-
-def test_of_two_with_one_name_the_one_that_is_imported_counts(site: Path, tmp_path: Path) -> None:
-    put(site, document(variant("x86_64_v4", "x86_64 :: level :: v4")))
-    (tmp_path / "first" / "Demo-2.0.dist-info").mkdir(parents=True)
-    assert diagnosed_in([str(tmp_path / "first"), str(site)], machine()) == ()
-
-
-def test_plain_distributions_are_passed_over(site: Path) -> None:
-    assert diagnosed_in([str(site)], machine()) == ()
 
 
 @pytest.mark.nightly

@@ -1,7 +1,5 @@
 import contextlib
-import json
 import time
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from tests.factories.variants import BLAS, V3, document, jsonified, metadata, variant
 from vbuild.errors import VariantError
 from vbuild.variants.document import Document, Schema, combine
-from vbuild.variants.model import NULL, Property, Variant, VariantMetadata, VariantProvider
+from vbuild.variants.model import NULL, Variant, VariantMetadata, VariantProvider
 
 OTHER = VariantProvider(builtin="other")
 SITE = "https://variants-schema.wheelnext.dev/peps"
@@ -23,29 +21,6 @@ providers = st.one_of(
     static.map(VariantProvider.static),
     st.builds(VariantProvider, requires=st.just(("a-plugin >=1",)), plugin_api=st.sampled_from([None, "a.b:c"])),
 )
-
-
-@st.composite
-def documents(draw: st.DrawFn) -> Document:
-    chosen = draw(st.dictionaries(names, providers, min_size=1, max_size=3))
-    properties = st.builds(Property, st.sampled_from(sorted(chosen)), names, values)
-    sets = draw(st.lists(st.frozensets(properties, min_size=1, max_size=4), unique=True, max_size=4))
-    schema = draw(st.sampled_from(Schema))
-    shared = VariantMetadata.of(sorted(chosen, reverse=True), chosen if schema.has_providers else {})
-    variants = tuple(Variant.of(f"v{number}", found) for number, found in enumerate(sets))
-    return Document(schema, shared, (NULL, *variants))
-
-
-@pytest.mark.nightly
-@given(documents())
-def test_a_document_reads_what_it_writes(found: Document) -> None:
-    assert Document.parse(found.pack()) == found
-
-
-@pytest.mark.nightly
-@given(documents())
-def test_packing_what_was_parsed_gives_the_same_bytes(found: Document) -> None:
-    assert Document.parse(found.pack()).pack() == found.pack()
 
 
 @given(st.data())
@@ -80,16 +55,6 @@ def test_a_document_is_written_in_one_way() -> None:
     )
 
 
-def test_a_document_of_pep_825_alone_has_no_providers() -> None:
-    found = document(variant("v3", V3), metadata=VariantMetadata(("x86_64",), ()), schema=Schema.PEP_825)
-    assert json.loads(found.pack()) == {
-        "$schema": "https://variants-schema.wheelnext.dev/peps/825/v0.1.1.json",
-        "default-priorities": {"namespace": ["x86_64"]},
-        "variants": {"v3": {"x86_64": {"level": ["v3"]}}},
-    }
-    assert Document.parse(found.pack()) == found
-
-
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
@@ -106,19 +71,6 @@ def test_what_uv_reads_is_read_with_a_note_and_written_as_the_pep_has_it(changes
     found = Document.parse(jsonified(**changes))
     assert found.notes == (note,)
     assert Document.parse(found.pack()).notes == ()
-
-
-def test_an_unknown_schema_without_providers_is_read_as_pep_825() -> None:
-    found = Document.parse(jsonified(schema=f"{SITE}/9/v1.json", providers=None))
-    assert (found.schema, found.notes) == (Schema.PEP_825, (f"$schema is {SITE}/9/v1.json, read as 825/0.1.1",))
-
-
-def test_two_labels_may_stand_for_the_same_properties_in_what_is_read_and_never_in_what_is_written() -> None:
-    same = {"blas": {"library": ["mkl"]}}
-    found = Document.parse(jsonified(variants={"y": same, "x": same}))
-    assert [variant.label for variant in found.variants] == ["x", "y"]
-    with pytest.raises(VariantError, match="the labels 'x' and 'y' stand for the same properties"):
-        combine([("index", found)])
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -305,10 +257,6 @@ def test_what_is_no_json_object_is_refused(data: bytes, message: str) -> None:
     assert str(refusal.value) == message
 
 
-def test_a_document_may_be_as_large_as_is_allowed() -> None:
-    assert Document.parse(document().pack().ljust(1 << 21)) == document()
-
-
 def test_a_key_that_stands_twice_among_many_is_found_at_once() -> None:
     keys = ",".join(f'"{number}": 1' for number in (*range(50_000), 49_999))
     begun = time.process_time()
@@ -316,24 +264,6 @@ def test_a_key_that_stands_twice_among_many_is_found_at_once() -> None:
         Document.parse(f"{{{keys}}}".encode())
     assert str(refusal.value) == "key '49999' stands twice in one object"
     assert time.process_time() - begun < 2
-
-
-def test_static_features_keep_their_order_and_a_single_one_needs_none() -> None:
-    one = {"library": ["openblas", "mkl"]}
-    assert VariantProvider.static(one).data() == {"static-properties": one}
-    assert VariantProvider.static(one, optional=True).data() == {"static-properties": one, "optional": True}
-    two = VariantProvider.static({"threads": ["on"], **one})
-    assert two.data() == {
-        "static-properties": {**one, "threads": ["on"]},
-        "feature-order": ["threads", "library"],
-    }
-    assert two.features == (("threads", ("on",)), ("library", ("openblas", "mkl")))
-
-
-def test_providers_that_no_namespace_has_are_named_behind_the_others() -> None:
-    given = dict.fromkeys(("b", "n", "a"), BLAS)
-    with pytest.raises(VariantError, match=r"^providers of n, a, b; expected those of default-priorities: n \(PEP 850"):
-        VariantMetadata.of(("n",), given)
 
 
 @pytest.mark.parametrize(
@@ -372,18 +302,6 @@ def test_a_wheel_is_not_given_values_that_its_provider_forbids(found: Variant, m
     assert str(refusal.value) == message
 
 
-def test_a_wheel_may_be_for_several_gpus() -> None:
-    found = variant("cu", "nvidia :: sm_arch :: 80_real", "nvidia :: sm_arch :: 90_real")
-    assert Document.of(found, metadata("nvidia")).variants == (found,)
-
-
-@pytest.mark.parametrize("label", ["v4", "null"])
-def test_a_wheel_describes_the_label_of_its_file_name_only(label: str) -> None:
-    with pytest.raises(VariantError) as refusal:
-        document().only(label)
-    assert str(refusal.value) == f"describes 'x86_64_v3'; expected only {label!r}, as in the file name (PEP 825)"
-
-
 def test_a_document_without_variants_describes_no_wheel() -> None:
     with pytest.raises(VariantError, match=r"^describes none; expected only 'v3', as in the file name \(PEP 825\)$"):
         Document.parse(jsonified(variants={})).only("v3")
@@ -392,22 +310,6 @@ def test_a_document_without_variants_describes_no_wheel() -> None:
 A = document(variant("a", "n :: f :: 1"), metadata=metadata("n", n=VariantProvider.static({"f": ["1", "2"]})))
 WIDER = {"n": VariantProvider.static({"f": ["1", "2"]}), "m": VariantProvider.static({"g": ["1"]})}
 B = document(variant("b", "m :: g :: 1"), metadata=metadata("n", "m", **WIDER))
-
-
-def test_documents_combine_in_any_order() -> None:
-    third = ("c", document(variant("c", "n :: f :: 2"), metadata=A.metadata))
-    combined = {combine(order) for order in permutations([("a", A), ("b", B), third])}
-    (only,) = combined
-    assert only.metadata == B.metadata
-    assert [found.label for found in only.variants] == ["a", "b", "c"]
-
-
-def test_wheels_of_one_label_combine_into_one_variant() -> None:
-    assert combine([("one", A), ("two", A)]) == A
-
-
-def test_documents_of_one_place_combine() -> None:
-    assert combine([("one", B), ("one", A)]) == combine([("one", A), ("two", B)])
 
 
 CONTRADICTIONS = [

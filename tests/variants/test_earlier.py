@@ -57,13 +57,6 @@ def read(values: dict[str, Any]) -> Document:
     return Document.parse(json.dumps(values).encode())
 
 
-@pytest.mark.parametrize("url", [f"{SITE}/v0.2.0.json", f"{SITE}/peps/9999/v0.2.0.json"])
-def test_another_name_of_the_same_schema_is_a_note(url: str) -> None:
-    found = read({**TODAY, "$schema": url})
-    assert found.notes == (f"$schema is {url}, read as 850/0.2.0",)
-    assert found.pack() == read(TODAY).pack()
-
-
 def test_a_document_of_the_earlier_draft_is_what_it_would_be_today() -> None:
     found = read(EARLIER)
     assert json.loads(found.pack()) == TODAY
@@ -99,34 +92,8 @@ def test_an_order_of_a_plugins_values_alone_is_left_out_with_a_note() -> None:
     assert notes[-1] == "the order of the properties of gpu is left out: its plugin says that"
 
 
-def test_one_static_feature_of_the_earlier_draft_needs_no_order() -> None:
-    library = {"library": ["mkl", "openblas"]}
-    found = read({**with_namespaces("gpu", "blas", property={}), "static-properties": {"blas": library}})
-    assert found.metadata.provider("blas") == VariantProvider.static(library, optional=True)
-
-
-def test_a_note_on_several_wheels_names_the_first_and_counts_the_others(tmp_path: Path) -> None:
-    for count, label in enumerate(("mkl", "ob", "openblas")):
-        values = {
-            "$schema": f"{SITE}/v0.0.3.json",
-            "default-priorities": {"namespace": ["n"]},
-            "static-properties": {"n": {"f": ["mkl", "ob", "openblas"]}},
-            "variants": {label: {"n": {"f": [label]}}},
-        }
-        info = {"demo-1.0.dist-info/variant.json": json.dumps(values)}
-        wheel(tmp_path, f"demo-1.0-py3-none-any-{label}.whl", info)
-        (made,) = index(tmp_path)
-        more = f" and {count} more" if count else ""
-        note = f"$schema is {SITE}/v0.0.3.json, an earlier draft, read as 850/0.2.0"
-        assert made.notes == (f"demo-1.0-py3-none-any-mkl.whl{more}: {note}",)
-
-
 def test_a_document_that_only_bears_the_earlier_name_is_one_of_today() -> None:
     assert json.loads(read({**TODAY, "$schema": f"{SITE}/v0.0.3.json"}).pack()) == TODAY
-
-
-def test_a_document_of_today_has_no_notes() -> None:
-    assert read(TODAY).notes == ()
 
 
 @pytest.mark.parametrize("key", ["default-priorities", "providers", "static-properties", "variants"])

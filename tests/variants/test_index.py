@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories.variants import BLAS, document, metadata, tiny_wheel, variant, variant_wheel
+from tests.factories.variants import document, tiny_wheel, variant, variant_wheel
 from tests.factories.wheels import wheel
 from vbuild.errors import VariantError, WheelError
 from vbuild.variants.document import Document
@@ -32,38 +32,6 @@ def test_each_release_gets_one_file_with_all_its_labels(tmp_path: Path) -> None:
     ]
     found = Document.parse((tmp_path / "demo-1.0-variants.json").read_bytes())
     assert found == document(*V2.variants, *document().variants)
-
-
-def test_an_index_that_says_the_same_is_left_alone(tmp_path: Path) -> None:
-    variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v3.whl")
-    (first,) = index(tmp_path)
-    before = first.path.stat()
-    (second,) = index(tmp_path)
-    assert not second.is_changed
-    assert (first.path.stat().st_mtime_ns, first.path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
-
-
-def test_an_index_is_replaced_when_a_wheel_comes_or_goes(tmp_path: Path) -> None:
-    variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v3.whl")
-    index(tmp_path)
-    gone = variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v2.whl", V2)
-    assert index(tmp_path)[0].labels == ("x86_64_v2", "x86_64_v3")
-    gone.unlink()
-    assert index(tmp_path)[0].labels == ("x86_64_v3",)
-
-
-def test_a_folder_without_variants_gets_no_index(tmp_path: Path) -> None:
-    tiny_wheel(tmp_path, "demo-1.0-py3-none-any.whl")
-    assert index(tmp_path) == ()
-    assert [path.name for path in tmp_path.iterdir()] == ["demo-1.0-py3-none-any.whl"]
-
-
-def test_the_index_of_a_release_does_not_depend_on_which_wheel_knows_more(tmp_path: Path) -> None:
-    wider = document(variant("b", "blas :: library :: mkl"), metadata=metadata("x86_64", "blas", blas=BLAS))
-    variant_wheel(tmp_path, "demo-1.0-py3-none-any-b.whl", wider)
-    variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v3.whl")
-    index(tmp_path)
-    assert Document.parse((tmp_path / "demo-1.0-variants.json").read_bytes()).metadata == wider.metadata
 
 
 SAME = "demo-1.0-cp311-cp311-linux_x86_64-x86_64_v3.whl"

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from variantlib.models.variant import VariantDescription, VariantProperty
 
-from tests.factories.variants import V3, variant
+from tests.factories.variants import variant
 from vbuild.errors import VariantError
 from vbuild.variants.model import NULL, Feature, Property, Variant, hash_label
 
@@ -15,11 +15,6 @@ properties = st.builds(Property, names, names, values)
 @given(properties)
 def test_a_property_reads_what_it_writes(prop: Property) -> None:
     assert Property.parse(str(prop)) == prop
-
-
-@pytest.mark.parametrize("text", ["x86_64::level::v3", "  x86_64 ::level   :: v3 "])
-def test_spaces_around_the_colons_mean_nothing(text: str) -> None:
-    assert str(Property.parse(text)) == V3
 
 
 @pytest.mark.parametrize(
@@ -39,28 +34,6 @@ def test_a_property_that_pep_825_forbids_is_refused(text: str, message: str) -> 
     with pytest.raises(VariantError) as refusal:
         Property.parse(text)
     assert str(refusal.value) == message
-
-
-@pytest.mark.parametrize(
-    ("label", "listed", "message"),
-    [
-        ("", [V3], "variant label '' may only hold a-z, 0-9, _ and . (PEP 825, variant label)"),
-        ("X86", [V3], "variant label 'X86' may only hold a-z, 0-9, _ and . (PEP 825, variant label)"),
-        ("a-b", [V3], "variant label 'a-b' may only hold a-z, 0-9, _ and . (PEP 825, variant label)"),
-        ("../a", [V3], "variant label '../a' may only hold a-z, 0-9, _ and . (PEP 825, variant label)"),
-        ("v3\n", [V3], "variant label 'v3\\n' may only hold a-z, 0-9, _ and . (PEP 825, variant label)"),
-        ("null", [V3], f"variant label 'null' stands for no properties, got {V3} (PEP 825, variant label)"),
-        ("v3", [], "variant 'v3' has no properties; only the label 'null' may (PEP 825, variant label)"),
-    ],
-)
-def test_a_label_that_does_not_belong_to_its_properties_is_refused(label: str, listed: list[str], message: str) -> None:
-    with pytest.raises(VariantError) as refusal:
-        variant(label, *listed)
-    assert str(refusal.value) == message
-
-
-def test_a_label_may_be_longer_than_pep_817_allowed() -> None:
-    assert variant("x" * 60, V3).label == "x" * 60
 
 
 def test_the_null_variant_has_no_properties() -> None:
@@ -86,7 +59,3 @@ def test_the_hash_label_is_the_one_that_variantlib_makes(listed: set[Property]) 
     label = VariantDescription([VariantProperty.from_str(str(prop)) for prop in listed]).hexdigest
     assert hash_label(listed) == label
     assert Variant.hashed(listed).label == label
-
-
-def test_no_properties_are_the_null_variant_not_a_hash() -> None:
-    assert Variant.hashed([]) == NULL

@@ -7,7 +7,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Schema
 from vbuild.variants.model import NULL, Variant, VariantProvider
-from vbuild.variants.providers import BUILT_IN, metadata_for, supported
+from vbuild.variants.providers import BUILT_IN, supported
 from vbuild.variants.select import ranked
 
 LEVELS = tuple(variant(f"l{level}", f"x86_64 :: level :: v{level}") for level in (1, 2, 3, 4))
@@ -64,19 +64,6 @@ def test_equal_ranks_fall_to_the_label() -> None:
     assert labels(found, machine(), "gpu", gpu=static) == ["a", "b"]
 
 
-def test_every_feature_needs_a_value_that_the_machine_supports() -> None:
-    found = [variant("a", V3, "blas :: library :: atlas")]
-    (item,) = ranked(document(*found, metadata=metadata("x86_64", "blas", blas=BLAS)), machine())
-    assert item.why == "blas :: library :: atlas is not supported: the machine has openblas, mkl"
-
-
-def test_what_an_npu_supports_stands_in_the_machines_description() -> None:
-    found = [variant("max", "rebellions :: arch :: atom_max"), variant("atom", "rebellions :: arch :: atom")]
-    here = machine(supported={"rebellions": {"arch": ("atom_max", "atom")}})
-    assert labels(found, here, "rebellions", rebellions=REQUIRED) == ["max", "atom"]
-    assert labels(found, machine(), "rebellions", rebellions=REQUIRED) == []
-
-
 def test_wheels_for_single_features_are_taken_where_the_machine_lists_these() -> None:
     v4, bf16 = Cpu.parse("x86-64-v4"), Cpu.parse("x86-64-v4+avx512_bf16")
     vaes = Cpu.parse("x86-64-v3+vaes")
@@ -115,13 +102,6 @@ def test_a_variant_that_is_out_says_why(provider: VariantProvider, reason: str) 
     found = document(variant("v4", "x86_64 :: level :: v4"), metadata=metadata("x86_64", x86_64=provider))
     (item,) = ranked(found, machine())
     assert item.why.startswith(f"x86_64 :: level :: v4 is not supported: {reason}")
-
-
-@pytest.mark.parametrize(("count", "shown"), [(6, "k0, k1, k2, k3, k4, k5"), (7, "k0, k1, k2, k3, k4, k5, ...")])
-def test_of_what_a_machine_has_six_values_are_named(count: int, shown: str) -> None:
-    found = document(variant("a", "gpu :: arch :: x"), metadata=metadata("gpu", gpu=REQUIRED))
-    (item,) = ranked(found, machine(supported={"gpu": {"arch": tuple(f"k{number}" for number in range(count))}}))
-    assert item.why == f"gpu :: arch :: x is not supported: the machine has {shown}"
 
 
 def test_a_feature_that_a_machines_own_list_lacks_is_named() -> None:
@@ -165,12 +145,6 @@ def test_abi_dependencies_are_left_to_installers_that_match_them() -> None:
     )
     (item,) = ranked(found, machine(supported={"abi": {"torch": ("2.9.1", "2.9", "2")}}))
     assert item.why == "abi :: torch :: 2.9 is number 2 of 3 that the machine supports"
-
-
-def test_a_variant_that_fits_says_what_placed_it() -> None:
-    (item,) = ranked(document(variant("v2", "x86_64 :: level :: v2")), machine())
-    assert item.why == "x86_64 :: level :: v2 is number 2 of 3 that the machine supports"
-    assert item.rank == ((0, 0, 1),)
 
 
 def test_a_cuda_driver_and_gpu_support_what_nvidias_provider_says() -> None:
@@ -228,7 +202,3 @@ def test_known_providers_are_written_as_uv_recognises_them() -> None:
             "plugin-api": "tpu_variant_provider.plugin:TpuVariantPlugin",
         },
     }
-
-
-def test_namespaces_that_nobody_knows_have_no_providers_to_fill_in() -> None:
-    assert metadata_for(["rebellions"]).providers == ()

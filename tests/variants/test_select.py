@@ -8,9 +8,7 @@ from msgspec.structs import replace
 from tests.factories.ranges import serving
 from tests.factories.sources import served
 from tests.factories.variants import (
-    V3,
     document,
-    jsonified,
     machine,
     metadata,
     tiny_wheel,
@@ -19,7 +17,6 @@ from tests.factories.variants import (
 )
 from vbuild.errors import FetchError, VariantError, VbuildError, WheelError
 from vbuild.hardware.machine import Machine
-from vbuild.variants.document import Document
 from vbuild.variants.index import index
 from vbuild.variants.model import VariantProvider
 from vbuild.variants.select import machine_at, save_machine, select
@@ -37,52 +34,10 @@ def release(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("cpu", "expected"),
-    [
-        ("x86-64-v4", "demo-1.0-py3-none-any-x86_64_v4.whl"),
-        ("x86-64-v3", "demo-1.0-py3-none-any-x86_64_v3.whl"),
-        ("x86-64-v2", "demo-1.0-py3-none-any.whl"),
-        ("armv8.2-a", "demo-1.0-py3-none-any.whl"),
-    ],
-)
-def test_a_machine_gets_the_best_variant_that_it_supports(release: Path, cpu: str, expected: str) -> None:
-    assert select("demo", [release], machine=machine(cpu)).wheel.name == expected
-
-
 def test_a_machine_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "machine.toml").write_text("nothing")
     with pytest.raises(VbuildError, match=f"{re.escape(str(tmp_path / 'machine.toml'))}: .*Expected '='"):
         machine_at(tmp_path / "machine.toml")
-
-
-def test_the_ranking_says_why(release: Path) -> None:
-    assert select("Demo", [release], machine=machine()).data() == {
-        "wheel": "demo-1.0-py3-none-any-x86_64_v3.whl",
-        "label": "x86_64_v3",
-        "name": "demo",
-        "version": "1.0",
-        "ranking": [
-            {
-                "wheel": "demo-1.0-py3-none-any-x86_64_v3.whl",
-                "label": "x86_64_v3",
-                "fits": True,
-                "why": f"{V3} is number 1 of 3 that the machine supports",
-            },
-            {
-                "wheel": "demo-1.0-py3-none-any.whl",
-                "label": None,
-                "fits": True,
-                "why": "no variant: after every variant that fits",
-            },
-            {
-                "wheel": "demo-1.0-py3-none-any-x86_64_v4.whl",
-                "label": "x86_64_v4",
-                "fits": False,
-                "why": "x86_64 :: level :: v4 is not supported: the machine has v3, v2, v1",
-            },
-        ],
-    }
 
 
 def test_variants_do_not_count_without_their_index(release: Path) -> None:
@@ -90,17 +45,6 @@ def test_variants_do_not_count_without_their_index(release: Path) -> None:
     selection = select("demo", [release], machine=machine())
     assert selection.name.variant is None
     assert selection.ranking[-1].why == "no demo-1.0-variants.json alongside it, so variants do not count"
-
-
-def test_a_version_of_which_nothing_fits_gives_way_to_an_older_one(release: Path) -> None:
-    tiny_wheel(release, "demo-2.0-cp27-none-any.whl")
-    tiny_wheel(release, "demo-1.5-py3-none-any.whl", requires_python=">=3.99")
-    selection = select("demo", [release], machine=machine())
-    assert [(found.name.version, found.why) for found in selection.ranking][:2] == [
-        ("2.0", "cp27-none is not a tag of this machine, which has Python 3.11.7"),
-        ("1.5", "Requires-Python is >=3.99, the machine has 3.11.7"),
-    ]
-    assert selection.name.version == "1.0"
 
 
 @pytest.mark.parametrize(
@@ -162,14 +106,6 @@ def test_the_python_that_a_page_says_counts(tmp_path: Path) -> None:
         select("demo", [f"{url}/"], machine=machine())
 
 
-def test_a_pre_release_comes_after_every_final_one(tmp_path: Path) -> None:
-    newest_first = ["1.0", "0.9", "2.0rc1", "2.0b1"]
-    for version in newest_first:
-        tiny_wheel(tmp_path, f"demo-{version}-py3-none-any.whl", requires_python="" if version == "2.0b1" else ">=3.99")
-    found = select("demo", [tmp_path], machine=machine())
-    assert [one.name.version for one in found.ranking] == newest_first
-
-
 TOASTER = document(
     variant("k1", "toaster :: arch :: k1"),
     metadata=metadata("toaster", toaster=VariantProvider(requires=("toasters",))),
@@ -208,16 +144,6 @@ def test_a_namespace_of_the_policy_that_no_release_has_is_refused(tmp_path: Path
         select("demo", [tmp_path], machine=replace(machine(), without=("x",)))
 
 
-def test_how_documents_of_other_tools_were_read_is_noted_for_each_release(tmp_path: Path) -> None:
-    found = jsonified(schema="https://variants-schema.wheelnext.dev/v0.2.0.json")
-    for version, python in (("1.0", ""), ("2.0", ">=3.99")):
-        tiny_wheel(tmp_path, f"demo-{version}-py3-none-any.whl", requires_python=python)
-        (tmp_path / f"demo-{version}-variants.json").write_bytes(found)
-    (note,) = Document.parse(found).notes
-    noted = select("demo", [tmp_path], machine=machine()).notes
-    assert noted == (f"demo-2.0-variants.json: {note}", f"demo-1.0-variants.json: {note}")
-
-
 def test_where_no_wheel_is_every_place_is_named(tmp_path: Path) -> None:
     places = [tmp_path / "a", tmp_path / "b"]
     for place in places:
@@ -247,17 +173,6 @@ def test_of_one_variant_the_better_tag_counts_then_the_higher_build_then_fewer_t
         tiny_wheel(tmp_path, name)
     found = select("demo", [tmp_path], machine=machine())
     assert [one.shown for one in found.ranking] == expected
-
-
-def test_one_version_can_be_asked_for(release: Path) -> None:
-    tiny_wheel(release, "demo-2.0-py3-none-any.whl")
-    assert select("demo", [release], machine=machine(), version="1.0.0").name.version == "1.0"
-
-
-def test_of_one_file_name_the_first_folder_counts(release: Path, tmp_path: Path) -> None:
-    tiny_wheel(tmp_path / "more", "demo-1.0-py3-none-any.whl")
-    found = select("demo", [tmp_path / "more", release], machine=machine("x86-64"))
-    assert found.wheel == tmp_path / "more" / "demo-1.0-py3-none-any.whl"
 
 
 @pytest.mark.parametrize("place", ["/simple", "/simple/demo/", "/dist/"])
@@ -298,19 +213,6 @@ def test_who_installs_may_leave_a_namespace_out_or_put_it_first(tmp_path: Path) 
     assert chosen(replace(here, without=("nvidia", "x86_64"))) is None
     with pytest.raises(VariantError, match=r"no namespace 'nvida'; .*; did you mean 'nvidia'"):
         chosen(replace(here, without=("nvida",)))
-
-
-def test_where_nothing_fits_every_wheel_says_why(tmp_path: Path) -> None:
-    variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v4.whl", V4)
-    tiny_wheel(tmp_path, "demo-1.0-cp27-none-any.whl")
-    index(tmp_path)
-    with pytest.raises(VariantError) as refusal:
-        select("demo", [tmp_path], machine=machine())
-    assert str(refusal.value) == (
-        "demo: none of 2 wheels fits this machine: "
-        "demo-1.0-py3-none-any-x86_64_v4.whl: x86_64 :: level :: v4 is not supported: the machine has v3, v2, v1; "
-        "demo-1.0-cp27-none-any.whl: cp27-none is not a tag of this machine, which has Python 3.11.7"
-    )
 
 
 @pytest.mark.parametrize(

@@ -31,30 +31,11 @@ def members(path: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_a_stamped_wheel_says_what_it_is_and_holds_what_it_held(tmp_path: Path) -> None:
-    plain = wheel(tmp_path, files={"demo/__init__.py": "x = 1\n"})
-    path = stamped(plain, tmp_path / "out", variant=V3)
-    assert path.name == "demo-1.0-py3-none-any-x86_64_v3.whl"
-    before, after = members(plain), members(path)
-    document = Document.parse(after.pop("demo-1.0.dist-info/variant.json"))
-    assert document.only("x86_64_v3") == V3
-    assert {name: data for name, data in after.items() if not name.endswith("RECORD")} == {
-        name: data for name, data in before.items() if not name.endswith("RECORD")
-    }
-
-
 def test_stamping_twice_replaces_the_first_stamp(tmp_path: Path) -> None:
     plain = wheel(tmp_path)
     once = stamped(plain, tmp_path / "once", variant=variant("old", "x86_64 :: level :: v2"))
     twice = stamped(once, tmp_path / "twice", variant=V3)
     assert twice.read_bytes() == stamped(plain, tmp_path / "direct", variant=V3).read_bytes()
-
-
-def test_removing_a_stamp_gives_back_the_plain_wheel(tmp_path: Path) -> None:
-    plain = wheel(tmp_path, files={"demo/_C.so": bytes(3000)})
-    path = unstamped(stamped(plain, tmp_path / "out", variant=V3), tmp_path / "back")
-    assert path.name == plain.name
-    assert members(path) == members(plain)
 
 
 def test_half_a_stamp_is_removed_too(tmp_path: Path) -> None:
@@ -175,27 +156,6 @@ def test_wheel_unpack_and_twine_take_what_was_stamped(tmp_path: Path) -> None:
         [sys.executable, "-m", "twine", "check", path], capture_output=True, text=True, check=False
     )
     assert "PASSED" in checked.stdout
-
-
-def test_a_declaration_names_the_properties_of_its_labels(tmp_path: Path) -> None:
-    file = tmp_path / "variant.toml"
-    file.write_text(
-        """
-        [variant.default-priorities]
-        namespace = ["x86_64", "blas"]
-        [variant.providers.blas]
-        static-properties.library = ["openblas", "mkl"]
-        [variant.variants.v3_mkl]
-        x86_64.level = ["v3"]
-        blas.library = ["mkl"]
-        """
-    )
-    declaration = declaration_at(file)
-    found = described((), label="v3_mkl", declaration=declaration)
-    path = stamped(wheel(tmp_path), tmp_path / "out", variant=found, metadata=declaration.metadata)
-    document = Document.parse(members(path)["demo-1.0.dist-info/variant.json"])
-    assert document.metadata.namespaces == ("x86_64", "blas")
-    assert list(map(str, document.variants[0].properties)) == ["blas :: library :: mkl", "x86_64 :: level :: v3"]
 
 
 def test_a_declaration_that_is_wrong_is_refused_with_its_file(tmp_path: Path) -> None:

@@ -55,16 +55,6 @@ def counting(folder: Path, figures: str) -> str:
     )
 
 
-@pytest.mark.nightly
-def test_figures_are_compared_with_those_of_the_first_wheel(tmp_path: Path) -> None:
-    first, faster, slower = report(tmp_path, PRINTS, "8", "2.0", "1e1").wheels
-    assert (first.seconds, first.overall) == ({"a": 0.008, "b": 0.016}, None)
-    assert faster.overall
-    assert faster.overall.median == pytest.approx(4)
-    assert not faster.overall.is_noise
-    assert slower.ratios["b"].median == pytest.approx(0.8)
-
-
 def test_figures_of_which_some_say_faster_and_some_slower_are_noise(tmp_path: Path) -> None:
     # the first, the second, the first once more; in each second round the other way
     script = counting(tmp_path, "[10, 5, 10, 10, 20, 10] * 3")

@@ -103,15 +103,6 @@ def test_a_copy_that_makes_no_difference_is_worth_a_note(tmp_path: Path, level: 
     ]
 
 
-@pytest.mark.nightly
-def test_much_code_without_a_vector_is_worth_a_warning(tmp_path: Path) -> None:
-    data = library("libvb_demo-01234567.so", source=MUCH, flags=("-O1",))
-    ((severity, rule, member, what),) = found(verdict(tmp_path, {V3: data}))
-    assert (severity, rule, member) == (Severity.WARNING, VerifyRule.ISA_FLAGS, V3)
-    assert what.startswith("no VEX instruction in ")
-    assert what.endswith("the compiler's flags for x86-64-v3 did not arrive, or made no difference")
-
-
 def test_a_copy_without_one_for_every_processor_is_an_error(tmp_path: Path) -> None:
     expected = f"no {BASE}; expected one for lesser processors, and for systems that know no levels"
     lost = [one for one in found(verdict(tmp_path, without=BASE)) if one[1] is VerifyRule.HWCAPS]

@@ -3,7 +3,6 @@
 import random
 import zipfile
 import zlib
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.deflate import Codec, DeflatedPart, Deflater
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.write import edit_wheel, write_wheel
+from vbuild.wheel.write import edit_wheel
 
 MIB = 1 << 20
 RANDOM = random.Random(1)
@@ -117,42 +116,6 @@ def test_a_reader_that_stops_midway_leaves_nobody_reading() -> None:
         pieces.close()  # type: ignore[attr-defined] # a generator
         del pieces
         source.clear()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("codec", CODECS)
-def test_a_family_is_written_from_one_open_wheel(tmp_path: Path, codec: Codec) -> None:
-    fat = wheel(tmp_path, files={"demo/_C.so": SOURCE, "demo/a.py": "1"})
-    ropes = {name: slimmed(cut=(number + 1) * MIB, header=b"head") for number, name in enumerate(NAMES)}
-    with ExitStack() as stack:
-        source = stack.enter_context(open_wheel(fat))
-        press = stack.enter_context(Deflater(codec, folder=tmp_path))
-        writers = {name: stack.enter_context(write_wheel(tmp_path / "out", name, deflater=press)) for name in NAMES}
-        for member in source.members:
-            if member.path != "demo/_C.so":
-                for writer in writers.values():
-                    writer.copy(source, member)
-                continue
-            with source.mapped(member, folder=tmp_path) as view:
-                for name, writer in writers.items():
-                    writer.write(member, EditedFile(view, ropes[name].parts))
-            press.forget()
-    for name in NAMES:
-        out = tmp_path / "out" / str(name)
-        assert contents(out)["demo/_C.so"] == bytes(ropes[name])
-        with open_wheel(out, check=True) as alone:
-            assert alone.find("demo/a.py")
-    with (
-        open_wheel(fat) as source,
-        Deflater(codec) as press,
-        write_wheel(tmp_path / "alone", NAMES[0], like=source, deflater=press) as writer,
-    ):
-        for member in source.members:
-            if member.path == "demo/_C.so":
-                writer.write(member, ropes[NAMES[0]])
-            else:
-                writer.copy(source, member)
-    assert writer.path.read_bytes() == (tmp_path / "out" / str(NAMES[0])).read_bytes()
 
 
 def test_a_rope_can_be_stored_and_can_be_an_edit(tmp_path: Path) -> None:
