@@ -14,6 +14,7 @@ DISTRIBUTION = "vbuild-wheels"
 
 TYPE_CHECKING = False  # true to type checkers; importing typing would cost more than this module
 if TYPE_CHECKING:
+    from vbuild.api.building import cibuildwheel as cibuildwheel
     from vbuild.api.building import collect as collect
     from vbuild.api.building import init as init
     from vbuild.api.building import lock as lock
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from vbuild.api.looking import select_image as select_image
     from vbuild.api.looking import verify as verify
     from vbuild.api.repackaging import install_check as install_check
+    from vbuild.api.repackaging import repair as repair
     from vbuild.api.repackaging import slim as slim
     from vbuild.api.repackaging import slim_environment as slim_environment
     from vbuild.api.repackaging import slim_images as slim_images
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from vbuild.api.shipping import publish as publish
     from vbuild.api.shipping import verify_mirror as verify_mirror
     from vbuild.build.init import WrittenRecipe as WrittenRecipe
+    from vbuild.build.repair import Portable as Portable
     from vbuild.errors import BinaryError as BinaryError
     from vbuild.errors import BuildError as BuildError
     from vbuild.errors import FetchError as FetchError
@@ -76,11 +79,12 @@ if TYPE_CHECKING:
 
 # the public names of each module, as above
 _NAMES = {
-    "api.building": "matrix init lock lock_machines collect",
-    "api.repackaging": "slim slim_environment slim_images undo_slim split install_check stamp",
+    "api.building": "matrix init lock lock_machines cibuildwheel collect",
+    "api.repackaging": "slim slim_environment slim_images undo_slim split install_check stamp repair",
     "api.looking": "select select_image doctor verify run_levels bench inspect",
     "api.shipping": "index index_channel publish check mirror verify_mirror",
     "build.init": "WrittenRecipe",
+    "build.repair": "Portable",
     "errors": "VbuildError RecipeError HardwareError BinaryError WheelError VariantError FetchError BuildError "
     "RepackageError",
     "hardware.machine": "Machine",

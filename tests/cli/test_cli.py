@@ -317,6 +317,17 @@ def test_a_namespace_that_nobody_knows_is_refused_with_the_one_that_is_near(tmp_
     assert (ran.exit_code, "did you mean 'nvidia'?" in ran.stderr) == (1, True)
 
 
+def test_folders_stand_for_the_wheels_in_them_and_their_number_is_said(tmp_path: Path) -> None:
+    for name in ("demo-1.0-py3-none-any.whl", "other-1.0-py3-none-any.whl"):
+        wheel(tmp_path, name)
+    (tmp_path / "variants.json").write_text("{}")
+    for command, last in (("inspect", "2 wheels"), ("verify", "2 wheels, 0 of them failed")):
+        ran = CliRunner().invoke(main, [command, str(tmp_path)])
+        assert (ran.exit_code, ran.stdout.splitlines()[-1]) == (0, last)
+    ran = CliRunner().invoke(main, ["inspect", str(tmp_path), "--html", str(tmp_path / "page.html")])
+    assert "expected one wheel with --html" in ran.stderr
+
+
 def test_an_option_without_a_value_names_the_help_of_its_own_command() -> None:
     for words, command in (("slim --gpu", "vbuild slim"), ("mirror make x --gpu", "vbuild mirror make")):
         ran = CliRunner().invoke(main, words.split(), prog_name="vbuild")

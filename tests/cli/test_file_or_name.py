@@ -63,7 +63,6 @@ _OUT = ("--gpu", "90", "--dry-run")
             ("lock", "demo", "-f", "{index}", "--machine", "m.toml", "-o", "o", "--with", "requirements.txt"),
             "'requirements.txt' is the name of a file; expected a requirement",
         ),
-        (("bench", "a.whl", "b.whl", "--script", "b.py", "--requires", "r.txt"), "'r.txt' is the name of a file; "),
         (("bench", "demo.txt", "b.whl", "--script", "b.py"), "demo.txt"),
         (("inspect", "demo.txt"), "demo.txt"),
         (("verify", "demo.txt"), "demo.txt"),

@@ -12,7 +12,8 @@ import pytest
 from tests.factories.releases import TOOL, V3, V4, commands, companion, release
 from tests.factories.virtual_environments import VirtualEnvironment, serving_folder
 from tests.factories.wheels import contents
-from vbuild.publishing.check import check_layout
+from vbuild.errors import RepackageError
+from vbuild.publishing.check import check
 from vbuild.publishing.local import Local
 from vbuild.publishing.publish import publish
 
@@ -169,7 +170,9 @@ def test_all_but_metadata_is_as_it_was_byte_for_byte(site: Path) -> None:
 
 
 def test_the_index_gives_the_hashes_of_the_files_on_the_disk(site: Path) -> None:
-    assert check_layout(site, "local").problems == ()
+    assert check(site).problems == ()
+    with pytest.raises(RepackageError, match="local: made by vbuild publish; expected no limits"):
+        check(site, pypi=True)
     for page in site.glob("*/simple/*/index.json"):
         for file in json.loads(page.read_text())["files"]:
             data = (page.parent / file["filename"]).read_bytes()

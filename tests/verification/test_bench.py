@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import wheel
-from vbuild.errors import WheelError
+from vbuild.errors import RecipeError, WheelError
 from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Bench
@@ -114,7 +114,7 @@ def test_json_of_pytest_benchmark_and_pyperf_is_read(tmp_path: Path) -> None:
         ("import os; os.kill(os.getpid(), 11)", "script.py was ended by SIGSEGV and printed nothing"),
         ("print('encrypt 12.5')", "script.py printed no figures"),
         ("print('{nothing}')", "script.py gave JSON that is neither pyperf's nor pytest-benchmark's"),
-        ("import numexpr", "numexpr'; add what brings numexpr to bench.requires, or with --requires"),
+        ("import numexpr", "numexpr'; add the package that has numexpr to bench.requires, or to the script (PEP 723)"),
         (
             "import demo\nprint('a' if demo.MS == 1 else 'b', 1, 's')",
             "not the figures of demo-1.0-py3-none-any.whl: a",
@@ -126,6 +126,18 @@ def test_a_script_that_says_nothing_comparable_is_refused(script: str, message: 
     with pytest.raises(WheelError) as refused:
         report(tmp_path, script, "1", "2")
     assert message in str(refused.value)
+
+
+def test_a_script_gets_what_it_states_in_a_comment(tmp_path: Path) -> None:
+    helper = wheel(tmp_path / "packages", "helper-1.0-py3-none-any.whl", {"helper.py": "MS = 3"})
+    script = tmp_path / "script.py"
+    script.write_text("# /// script\n# dependencies = ['helper']\n# ///\nimport helper\nprint('a', helper.MS, 'ms')\n")
+    indexes = Indexes(no_index=True, find_links=(helper.parent.as_uri(),))
+    wheels = [demo(tmp_path / "0", "1"), demo(tmp_path / "1", "1")]
+    assert bench(wheels, Bench(script=script, rounds=2), indexes=lambda: indexes).wheels[0].seconds == {"a": 0.003}
+    script.write_text(script.read_text().replace("'helper'", "'./helper'"))
+    with pytest.raises(RecipeError, match=r"script.py: dependencies\[0\]: "):
+        bench(wheels, Bench(script=script), indexes=lambda: indexes)
 
 
 def test_a_command_is_run_with_the_programs_of_the_environment(tmp_path: Path) -> None:

@@ -95,6 +95,11 @@ def texts_of(texts: Texts | None) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts or ())
 
 
+def labels_of(labels: Texts) -> tuple[str, ...]:
+    """The labels in *labels*, of which a text may have several: ``x86_64_v3,plain``."""
+    return tuple(label.strip() for text in texts_of(labels) for label in text.split(","))
+
+
 def gpus_of(asked: Gpus) -> "GpuList | None":
     from vbuild.hardware.gpu import GpuList
 
@@ -152,7 +157,7 @@ def matrix_request(request: "MatrixRequest") -> "release.MatrixRequest":
 
     return release.MatrixRequest(
         jobs=request.jobs,
-        only=texts_of(request.only),
+        only=labels_of(request.only),
         executor=value_of(request.executor, Executor.parse),
         is_part=request.part,
         is_locked=request.locked,

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vbuild.api.arguments import axes_of, machine_of, matrix_request, path_of, paths_of, places_of, texts_of
+from vbuild.api.arguments import axes_of, labels_of, machine_of, matrix_request, path_of, paths_of, places_of, texts_of
 from vbuild.api.request import Gpus, Paths, RequestError, StrPath, Texts, option, silent, takes
 
 if TYPE_CHECKING:
@@ -175,6 +175,23 @@ def lock_machines(request: LockMachinesRequest) -> "tuple[MachineLock, ...]":
         requires=texts_of(request.requires),
         allow_builds=request.allow_builds,
     )
+
+
+def cibuildwheel(
+    output_dir: StrPath,
+    arguments: Iterable[str] = (),
+    *,
+    variants: Texts = (),
+    echo: Callable[[bytes], None] | None = None,
+) -> "ReleaseResult":
+    """Run cibuildwheel with *arguments* once for each of *variants*, by default all, and make one release.
+
+    *echo* gets what it prints. `BuildError` if cibuildwheel is missing, `RecipeError` if the project's [tool.vbuild] is
+    wrong; then no wheel is written.
+    """
+    from vbuild.release.cibuildwheel import cibuildwheel as verb
+
+    return verb(Path(output_dir), tuple(arguments), variants=labels_of(variants), echo=echo)
 
 
 def collect(

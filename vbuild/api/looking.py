@@ -19,7 +19,7 @@ from vbuild.api.arguments import (
     texts_of,
     value_of,
 )
-from vbuild.api.request import Gpus, Paths, RequestError, StrPath, Texts, option, silent, takes
+from vbuild.api.request import ALLOW_BUILDS, Gpus, Paths, RequestError, StrPath, Texts, option, silent, takes
 from vbuild.errors import HardwareError
 
 if TYPE_CHECKING:
@@ -248,30 +248,37 @@ def run_levels(
     return level_runs.run_levels(Path(wheel), settings, on_progress=on_progress)
 
 
-def bench(
-    wheels: Paths,
-    script: StrPath,
-    *,
-    rounds: int = 5,
-    requires: Texts = (),
-    allow_builds: bool = False,
-    on_progress: Callable[[str], None] = silent,
-) -> "BenchReport":
+@dataclass(frozen=True)
+class BenchRequest:
+    """Each wheel is run *rounds* times, at least twice, and up to three times as often while noise hides the winner."""
+
+    wheels: Paths
+    script: StrPath
+    _: KW_ONLY
+    rounds: int = 5
+    allow_builds: bool = ALLOW_BUILDS
+    on_progress: Callable[[str], None] = silent
+
+
+@takes(BenchRequest)
+def bench(request: BenchRequest) -> "BenchReport":
     """Time *script* with each of *wheels*, files or folders of them, in turns, and compare with the first.
 
-    *script* prints lines such as "encrypt 12.5 ms", uses pyperf, or is a file of pytest-benchmark. Each wheel is run
-    *rounds* times, at least twice, and up to three times as often while noise hides which is faster, in an environment
-    of its own that also has what the script *requires*; with *allow_builds*, requirements without a wheel are built,
-    which runs their code. ``wheels`` of the result have seconds and ratios; ``untried`` of one says that this machine
-    cannot run its level. `WheelError` if a wheel cannot be installed, or if the script fails or prints no figures.
+    *script* prints lines such as "encrypt 12.5 ms", uses pyperf, or is a file of pytest-benchmark. Each wheel has an
+    environment of its own, also with the dependencies that the script states (PEP 723); with *allow_builds*, those
+    without a wheel are built, which runs their code. ``wheels`` of the result have seconds and ratios; ``untried`` of
+    one says that this machine cannot run its level. `WheelError` if a wheel cannot be installed, or if the script fails
+    or prints no figures.
     """
     from vbuild.recipe.model import Bench
-    from vbuild.recipe.spelling import requirement
     from vbuild.verification import bench as timing
 
-    settings = Bench(script=Path(script), requires=tuple(map(requirement, texts_of(requires))), rounds=rounds)
-    compared = timing.wheels_to_compare(paths_of(wheels))
-    return timing.bench(compared, settings, builds=allow_builds, on_progress=on_progress)
+    return timing.bench(
+        timing.wheels_to_compare(paths_of(request.wheels)),
+        Bench(script=Path(request.script), rounds=request.rounds),
+        builds=request.allow_builds,
+        on_progress=request.on_progress,
+    )
 
 
 def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = None) -> "Contents":

@@ -33,6 +33,7 @@ from vbuild.api.request import (
 from vbuild.errors import VbuildError
 
 if TYPE_CHECKING:
+    from vbuild.build.repair import Portable
     from vbuild.publishing.oci.slimming import SlimmedImage
     from vbuild.slimming.in_place import Undone
     from vbuild.slimming.request import Share
@@ -354,6 +355,17 @@ def install_check(
         indexes=lambda: Indexes.configured().with_place(against) if against else Indexes.configured(),
         on_progress=on_progress,
     )
+
+
+def repair(wheel: StrPath, output_dir: StrPath, *, recipe: StrPath | None = None) -> "Portable":
+    """Write the portable wheel of *wheel* into *output_dir*, and return its path and what was mended besides.
+
+    *recipe* is a recipe or project with a [repair] table, by default that of the current folder. `BuildError` with the
+    end of its output if the repair command fails, `RecipeError` for wrong settings, `WheelError` for a damaged wheel.
+    """
+    from vbuild.build.repair import repair as verb
+
+    return verb(Path(wheel), Path(output_dir), recipe=path_of(recipe))
 
 
 @dataclass(frozen=True)

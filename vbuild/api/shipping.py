@@ -18,6 +18,7 @@ from vbuild.api.arguments import (
     texts_of,
 )
 from vbuild.api.request import (
+    ALLOW_BUILDS,
     DROP,
     PROGRESS,
     STRIP,
@@ -29,7 +30,6 @@ from vbuild.api.request import (
     option,
     takes,
 )
-from vbuild.errors import RepackageError
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
@@ -41,7 +41,25 @@ if TYPE_CHECKING:
     from vbuild.variants.index import Indexed
 
 
-def index(folder: StrPath, *, simple: StrPath | None = None, remove: Texts = ()) -> "tuple[Indexed, ...]":
+@dataclass(frozen=True)
+class IndexRequest:
+    """Where the wheels of the releases are."""
+
+    folder: StrPath
+    _: KW_ONLY
+    simple: StrPath | None = option(
+        "Also write a static simple index (PEP 503, 691, 658) there, or update it.", default=None, parse="folder"
+    )
+    remove: Texts = option(
+        "With --simple: remove this release, as in demo==1.0. Repeatable.",
+        default=(),
+        metavar="RELEASE",
+        only="simple",
+    )
+
+
+@takes(IndexRequest)
+def index(request: IndexRequest) -> "tuple[Indexed, ...]":
     """Write the variants.json of each release whose variant wheels are in *folder*, and return what each lists.
 
     *simple* is a folder that gets a static simple index (PEP 503, 691, 658) with copies of all files. An index that is
@@ -51,9 +69,7 @@ def index(folder: StrPath, *, simple: StrPath | None = None, remove: Texts = ())
     """
     from vbuild.variants.index import index as verb
 
-    if not simple and texts_of(remove):
-        raise RepackageError("remove goes with simple only, the index that has the release")
-    return verb(Path(folder), simple=path_of(simple), remove=texts_of(remove))
+    return verb(Path(request.folder), simple=path_of(request.simple), remove=texts_of(request.remove))
 
 
 def index_channel(folder: StrPath) -> "tuple[IndexedSubdir, ...]":
@@ -121,23 +137,32 @@ def publish(request: PublishRequest) -> "tuple[PublishedLayout, ...]":
     return verb(paths_of(request.wheels), path_of(request.output_dir), layouts=layouts)
 
 
-def check(place: StrPath, *, pypi: bool = False, limit: int = PYPI_LIMIT, layout: Layout | None = None) -> "Checklist":
-    """Returns what keeps the releases at *place* from being published: for any index, or with *pypi* for PyPI, too.
+@dataclass(frozen=True)
+class CheckRequest:
+    """Files, folders, and URLs of pages of links or of simple indexes, whose files are compared with the pages, too."""
 
-    A place is a folder, or the URL of a page of links or of a simple index, whose releases are compared with what the
-    pages say, too. *limit* is the size that the index allows a file, in PyPI's MB of 2^20 bytes. With *layout* the
-    folder that `publish` made in that layout is checked instead. Members of the wheels in a folder are compared with
-    RECORD. ``failed`` of the result says whether there are errors. `RepackageError` if there is no such folder or
-    nothing in it to publish, `FetchError` if there is no such page. Nothing is written.
+    places: Paths
+    _: KW_ONLY
+    pypi: bool = option("Also check what only PyPI demands.", default=False)
+    limit: int = option(
+        "Refuse files larger than this, in units of 2**20 bytes as PyPI counts.",
+        default=PYPI_LIMIT,
+        metavar="MB",
+        least=1,
+    )
+
+
+@takes(CheckRequest)
+def check(request: CheckRequest) -> "Checklist":
+    """Returns what keeps the releases at *places* from being published: for any index, or with *pypi* for PyPI, too.
+
+    A folder that `publish` made, such as site/hwcaps, is checked as that layout. Members of wheels on this machine are
+    compared with RECORD. ``failed`` of the result says whether there are errors. `RepackageError` if there is no such
+    folder or nothing in it to publish, `FetchError` if there is no such page. Nothing is written.
     """
-    from vbuild.publishing import check as checking
+    from vbuild.publishing.check import check as verb
 
-    where = places_of(place)[0]
-    if not layout:
-        return checking.check(where, pypi=pypi, limit=limit)
-    if pypi or limit != PYPI_LIMIT or isinstance(where, str):
-        raise RepackageError("pypi, limit and URLs are for files that are uploaded as they are; expected no layout")
-    return checking.check_layout(where, layout)
+    return verb(*places_of(request.places), pypi=request.pypi, limit=request.limit)
 
 
 @dataclass(frozen=True)
@@ -182,7 +207,7 @@ class MirrorRequest:
     originals: StrPath | None = option(
         "Keep the original files here; look here before fetching.", default=None, parse="folder", metavar="DIR"
     )
-    allow_builds: bool = option("Build requirements that have no wheel, which runs their code.", default=False)
+    allow_builds: bool = ALLOW_BUILDS
     on_progress: OnProgress = PROGRESS
 
 

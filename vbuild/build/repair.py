@@ -67,18 +67,17 @@ def repaired(
     environment: Mapping[str, str] | None = None,
     prefixes: Sequence[Prefix] = (),
     pass_env: Collection[str] = (),
-    clears_stacks: bool = False,
     on_note: Callable[[str], None] = lambda _note: None,
     on_stripped: Callable[[int, int], None] | None = None,
 ) -> Path:
     """The portable wheel of *wheel* in *into*, or a copy if there is nothing to repair.
 
-    Executable stacks that no code seems to need are cleared, with *clears_stacks* all. *on_note* gets what was mended
+    Executable stacks that no code seems to need are cleared. *on_note* gets what was mended
     besides the libraries and the tag, and what could not be. With *on_stripped* libraries lose their debug information;
     it gets how many bytes went, of how many.
     """
     settings = settings or Repair()
-    mended = partial(_mended, into=into, clears_stacks=clears_stacks, on_note=on_note, on_stripped=on_stripped)
+    mended = partial(_mended, into=into, on_note=on_note, on_stripped=on_stripped)
     into.mkdir(parents=True, exist_ok=True)
     platforms = WheelName.parse(wheel.name).platform.split(".")
     if settings.skip or not any(name.startswith(("linux_", "manylinux", "musllinux")) for name in platforms):
@@ -138,7 +137,6 @@ def _mended(
     wheel: Path,
     *,
     into: Path,
-    clears_stacks: bool,
     on_note: Callable[[str], None],
     on_stripped: Callable[[int, int], None] | None,
 ) -> Path:
@@ -158,7 +156,7 @@ def _mended(
             with ExitStack() as closing:
                 data = closing.enter_context(opened.mapped(member, folder=into, to_edit=True))
                 notes: list[str] = []
-                edited = _library(data, clears_stacks=clears_stacks, strips=bool(on_stripped), on_note=notes.append)
+                edited = _library(data, strips=bool(on_stripped), on_note=notes.append)
                 for note in notes:
                     on_note(f"{member.path}: {note}")
                 if not edited.is_unchanged:
@@ -174,7 +172,7 @@ def _mended(
     return into / wheel.name
 
 
-def _library(data: memoryview, *, clears_stacks: bool, strips: bool, on_note: Callable[[str], None]) -> EditedFile:
+def _library(data: memoryview, *, strips: bool, on_note: Callable[[str], None]) -> EditedFile:
     """The library *data* without an executable stack or, if that breaks nothing, sections for debuggers.
 
     Less than a page of these may stay.
@@ -186,7 +184,7 @@ def _library(data: memoryview, *, clears_stacks: bool, strips: bool, on_note: Ca
     except BinaryError:  # verify names it
         return library
     if stack:
-        if stack.offset and (clears_stacks or stack.is_unneeded):
+        if stack.offset and stack.is_unneeded:
             library = stack.cleared(data, stack.offset)
         on_note(stack.state(is_cleared=not library.is_unchanged))
     if strips and outline.debug_size:
@@ -244,15 +242,12 @@ class _ExecutableStack(Struct, frozen=True):
         else:
             why = "no code in it writes a trampoline" if self.is_known else "its code was not looked at"
         if is_cleared:
-            return f"executable stack cleared: {why if self.is_unneeded else f'as asked, though {why}'}"
-        why, way = (
-            (why, ", or --clear-execstack clears it all the same")
-            if self.offset
-            else ("it has no PT_GNU_STACK that could say otherwise", "")
-        )
+            return f"executable stack cleared: {why}"
+        if not self.offset:
+            why = "it has no PT_GNU_STACK that could say otherwise"
         return (
             f"wants an executable stack, and glibc 2.41 and newer do not load it: left, since {why}; link with "
-            f"-Wl,-z,noexecstack{way}"
+            "-Wl,-z,noexecstack"
         )
 
 
@@ -328,10 +323,8 @@ class Portable(Struct, frozen=True):
         return self.wheel.stat().st_size
 
 
-def repair(wheel: Path, folder: Path, *, recipe: Path | None = None, clears_stacks: bool = False) -> Portable:
+def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable:
     """Write the portable wheel of *wheel* into *folder*, one file and never half of it.
-
-    Executable stacks that no code seems to need are cleared, with *clears_stacks* all.
 
     *recipe* is a recipe, a ``pyproject.toml``, or the folder of a project; without one the ``[tool.vbuild]`` table
     in the current folder counts, but for a command of its own. `BuildError` with the end of the command's output,
@@ -358,7 +351,6 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None, clears_stac
                 log=log,
                 settings=settings,
                 pass_env=pass_env,
-                clears_stacks=clears_stacks,
                 on_note=notes.append,
             )
             return Portable(wheel, portable, tuple(notes))

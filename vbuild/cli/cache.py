@@ -53,22 +53,16 @@ def cache_size() -> None:
     terminal.show(None, lines)
 
 
-@cache.command("prune", epilog=options.example("vbuild cache prune --older-than 7"))
-@click.option(
-    "--older-than",
-    type=click.IntRange(0, 36500),
-    metavar="DAYS",
-    help="Remove every entry that was not used for this many days. [default: each part's own rule]",
-)
-def cache_prune(*, older_than: int | None) -> None:
+@cache.command("prune", epilog=options.example("vbuild cache prune"))
+def cache_prune() -> None:
     """Remove what was not used for long, or takes too much space.
 
     Commands that use the cache do so once a day. Entries that a running build may use stay: those that are being made,
-    and those used within a day. CUDA toolkits stay unless you give DAYS.
+    and those used within a day. CUDA toolkits stay; 'vbuild cache clean toolkits' removes them.
     """
     from vbuild.files.cache import prune
 
-    terminal.show(None, _removed(prune(older_than)))
+    terminal.show(None, _removed(prune()))
 
 
 @cache.command("clean", epilog=options.example("vbuild cache clean builds probes"))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 from vbuild.cli.render import show_release
 from vbuild.files.wording import wrapped
@@ -30,22 +31,16 @@ def cibuildwheel(
     The project's [tool.cibuildwheel] stays in force, and [tool.vbuild] in its pyproject.toml says which variants there
     are. What follows -- is passed to cibuildwheel.
     """
-    from vbuild.release import cibuildwheel as verb
-
-    labels = [label.strip() for text in variants for label in text.split(",")]
     if dry_run:
-        runs = verb.foreseen_runs(arguments, variants=labels)
-        terminal.show(None, run_lines(runs))
+        from vbuild.api.arguments import labels_of
+        from vbuild.release.cibuildwheel import foreseen_runs
+
+        terminal.show(None, run_lines(foreseen_runs(arguments, variants=labels_of(variants))))
         return
     if folder is None:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
     with terminal.passing_on() as echo:
-        release = verb.cibuildwheel(
-            folder,
-            arguments,
-            variants=labels,
-            echo=echo,
-        )
+        release = vbuild.cibuildwheel(folder, arguments, variants=variants, echo=echo)
     show_release(release)
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import vbuild
 from vbuild.cli import options, terminal
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=options.example("vbuild inspect torch-*.whl --html torch.html"))
-@click.argument("wheels", type=options.WHEEL, nargs=-1, required=True)
+@click.argument("wheels", type=options.WHEELS, nargs=-1, required=True)
 @click.option(
     "--library",
     "globs",
@@ -28,15 +29,18 @@ if TYPE_CHECKING:
 def inspect(
     wheels: tuple[Path, ...], *, globs: tuple[str, ...], page: Path | None, closure: bool, as_json: bool
 ) -> None:
-    """Show what takes space in wheels: libraries, GPU code, copies."""
-    from vbuild.inspection import inspect as inspection
+    """Show what takes space in wheels: libraries, GPU code, copies.
 
-    if page and len(wheels) > 1:
+    WHEELS are files, or folders of wheels.
+    """
+    from vbuild.wheel.archive import wheels_among
+
+    paths = [*wheels_among(wheels)]
+    if page and len(paths) > 1:
         raise click.UsageError("expected one wheel with --html")
-    inspected = [inspection.inspect(wheel, closure=closure, densities=bool(page)) for wheel in wheels]
-    if page:
-        inspection.save_page(inspected[0], page)
-    lines = closure_lines(inspected, globs) if closure else contents_lines(inspected, globs)
+    inspected = [vbuild.inspect(path, closure=closure, html=page) for path in paths]
+    lines = [*(closure_lines(inspected, globs) if closure else contents_lines(inspected, globs))]
+    lines += [f"{len(paths)} wheels"] if len(paths) > 1 else []
     terminal.show([contents.data() for contents in inspected], lines, as_json=as_json)
 
 

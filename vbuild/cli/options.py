@@ -139,7 +139,6 @@ NAMED = Place(named=True)
 LISTED = Place(file_okay=False, listed=True)
 SOURCE = Value("source", "vbuild.build.init:checked_source")
 CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
-REQUIREMENT = Value("requirement", "vbuild.recipe.spelling:requirement")
 
 LAYOUTS = get_args(Layout)
 LAYOUT = Choice(LAYOUTS)
@@ -150,9 +149,6 @@ required_folder = click.option(
 )
 dry_run = click.option("--dry-run", is_flag=True, help="Print what would come out; write nothing.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
-allow_builds = click.option(
-    "--allow-builds", is_flag=True, help="Build requirements that have no wheel, which runs their code."
-)
 
 
 def example(command: str) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=options.RequestCommand, epilog=options.example("vbuild verify dist/*.whl"))
-@click.argument("wheels", type=options.WHEEL, nargs=-1, required=True)
+@click.argument("wheels", type=options.WHEELS, nargs=-1, required=True)
 @options.of("vbuild.api.looking:VerifyRequest")
 @click.option(
     "--run",
@@ -39,16 +39,19 @@ def verify(
 ) -> None:
     """Check that wheels are what their names and metadata promise.
 
-    Disassembles the code in WHEELS: no instruction may exceed the CPU level, and GPU code has to be there for every GPU
-    that is promised. Also checks RECORD, and that libraries find each other, also those in required wheels that lie
-    beside them. Attestations are files WHEEL.provenance or WHEEL.publish.attestation.
+    Disassembles the code in WHEELS, files or folders of them: no instruction may exceed the CPU level, and GPU code has
+    to be there for every GPU that is promised. Also checks RECORD, and that libraries find each other, also those in
+    required wheels that lie beside them. Attestations are files WHEEL.provenance or WHEEL.publish.attestation.
     """
     from vbuild.verification.verify import with_clashes
+    from vbuild.wheel.archive import wheels_among
 
     if (test or allow_builds) and not run:
         raise click.UsageError("--test and --allow-builds go with --run only")
     with terminal.status(quiet=as_json) as on_progress:
-        verdicts = with_clashes(vbuild.verify(wheel, **given, on_progress=on_progress) for wheel in wheels)
+        verdicts = with_clashes(
+            vbuild.verify(wheel, **given, on_progress=on_progress) for wheel in wheels_among(wheels)
+        )
         levels = partial(vbuild.run_levels, cpu=given["cpu"], test=test, allow_builds=allow_builds)
         runs = (
             [levels(verdict.wheel, processors=verdict.processors, on_progress=on_progress) for verdict in verdicts]
@@ -65,7 +68,10 @@ def verify(
     ]
     for row, ran in zip(data, runs, strict=False):
         row["run"] = ran.data()
-    terminal.show(data, [*lines, *(line for ran in runs for line in ran.lines())], as_json=as_json)
+    lines += [line for ran in runs for line in ran.lines()]
+    if len(verdicts) > 1:
+        lines.append(f"{len(verdicts)} wheels, {sum(row['outcome'] == 'failed' for row in data)} of them failed")
+    terminal.show(data, lines, as_json=as_json)
     if failed := [verdict.wheel.name for verdict in verdicts if verdict.failed]:
         raise WheelError(f"{', '.join(failed)}: not what the name and metadata promise")
     if failed := [ran.wheel for ran in runs if not ran.ok]:

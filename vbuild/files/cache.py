@@ -207,15 +207,15 @@ class Cache(Struct, frozen=True):
                     seen.add((status.st_dev, status.st_ino))
                 yield CacheEntry(path, size, used)
 
-    def sweep(self, *, days: float | None = None, most: int | None = None) -> Removed:
-        """Remove what the rule says, with *days* and *most* instead of its own, but nothing being made."""
+    def sweep(self, *, most: int | None = None) -> Removed:
+        """Remove what the rule says, with *most* instead of its own, but nothing being made."""
         rule, now, total, count, freed = self.rule, time.time(), 0, 0, self._sweep_remains(DAY)
-        days, most = rule.days if days is None else days, rule.most if most is None else most
-        if days is None:
+        most = rule.most if most is None else most
+        if rule.days is None:
             return Removed(self.part, 0, freed)
         for entry in sorted(self.entries(), key=lambda entry: entry.used, reverse=True):
             total += entry.size
-            is_spare = entry.used < now - days * DAY or (most is not None and total > most)
+            is_spare = entry.used < now - rule.days * DAY or (most is not None and total > most)
             if is_spare and entry.used <= now - rule.grace:
                 with suppress(OSError), locked(lock := self._lock(entry.path), wait=False) as is_held:
                     if is_held:
@@ -317,13 +317,13 @@ def sweep_daily() -> None:
         prune()
 
 
-def prune(older_than: float | None = None) -> tuple[Removed, ...]:
-    """Remove what the rules say, or what was not used for *older_than* days."""
+def prune() -> tuple[Removed, ...]:
+    """Remove what the rules say."""
     removed = []
     for part in RULES:
         cache = Cache.of(part)
         with _as_build_error(cache.folder):
-            removed.append(cache.sweep(days=older_than))
+            removed.append(cache.sweep())
     return tuple(removed)
 
 

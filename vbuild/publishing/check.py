@@ -1,11 +1,11 @@
 """`vbuild check`: find everything that keeps the files of a folder from being published.
 
-folder, page of links, simple index -> wheels, sdists, variants.json -> releases
-                                    -> what an index refuses, what confuses installers
-folder that `vbuild publish` made, layout -> what is wrong with it
+files, folder, page of links, simple index -> wheels, sdists, variants.json -> releases
+                                           -> what an index refuses, what confuses installers
+folder of a layout that `vbuild publish` made -> what is wrong with it
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from vbuild.publishing.lint.agreement import collisions, label_problems, metadat
 from vbuild.publishing.lint.files import (
     broken_tags,
     files_in,
+    files_of,
     lacking_companions,
     library_clashes,
     releases_among,
@@ -29,6 +30,7 @@ from vbuild.publishing.lint.files import (
 )
 from vbuild.publishing.lint.index import DEFAULT_LIMIT, IndexRules, refusals, totals
 from vbuild.publishing.oci import check as oci
+from vbuild.publishing.publish import README
 from vbuild.publishing.redirect import plan as redirect
 from vbuild.verification.model import Finding, merged
 
@@ -93,21 +95,33 @@ def check_layout(folder: Path, layout: str) -> Checklist:
     return Checklist(str(layout_folder), (), count, merged_findings(_CHECKS[layout](layout_folder.absolute())))
 
 
-def check(place: Path | str, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:
-    """What is wrong with the releases at *place*: for any index, or with *pypi* for that one.
+def check(*places: Path | str, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:
+    """What is wrong with the releases at *places*: for any index, or with *pypi* for that one.
 
-    *place* is a folder, or the URL of a page of links or a simple index, of which all projects are checked. One file
-    may have *limit* MB of 1024 x 1024 bytes. Wheels in a folder are compared with RECORD; of those on a server only
-    what is read. `RepackageError` if there is nothing to publish, or a limit that PyPI never grants; `FetchError` if
-    there is no such page.
+    A place is a file, a folder, or the URL of a page of links or a simple index, of which all projects are checked. One
+    file may have *limit* MB of 1024 x 1024 bytes. Wheels of this machine are compared with RECORD; of those on a server
+    only what is read. A folder that `vbuild publish` made is checked as its layout, by its name. `RepackageError` if
+    there is nothing to publish, or a limit that PyPI never grants; `FetchError` if there is no such page.
     """
     terms = IndexRules(is_pypi=pypi, limit=limit)
-    with connected(place):
-        return _checked(place, terms)
+    if len(places) == 1 and isinstance(folder := places[0], Path) and (folder / README).is_file():
+        layout = folder.absolute().name
+        if layout in _CHECKS:
+            if terms != IndexRules(is_pypi=False, limit=DEFAULT_LIMIT):
+                raise RepackageError(
+                    f"{folder}: made by vbuild publish; expected no limits, which are for files uploaded as they are"
+                )
+            return check_layout(folder, layout)
+    with connected(*places):
+        return _checked(places, terms)
 
 
-def _checked(place: Path | str, terms: IndexRules) -> Checklist:
-    files = files_in(place if isinstance(place, Path) else all_files_at(place))
+def _checked(places: Sequence[Path | str], terms: IndexRules) -> Checklist:
+    shown = ", ".join(map(shown_place, places))
+    files = files_in(
+        [file for place in places for file in (files_of(place) if isinstance(place, Path) else all_files_at(place))],
+        shown,
+    )
     releases = releases_among(files)
     beside = {release.project for release in releases}
     problems = [
@@ -126,7 +140,7 @@ def _checked(place: Path | str, terms: IndexRules) -> Checklist:
         problems += metadata_problems(release, beside=beside - {release.project})
         problems += sdist_problems(release, terms)
         problems += served_problems(release)
-    return Checklist(shown_place(place), tuple(map(str, releases)), files.count, merged_findings(problems))
+    return Checklist(shown, tuple(map(str, releases)), files.count, merged_findings(problems))
 
 
 def merged_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

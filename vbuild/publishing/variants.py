@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from vbuild.publishing.lint.agreement import label_problems, metadata_problems
-from vbuild.publishing.lint.files import files_in, releases_among, spelling_twins, stray_documents
+from vbuild.publishing.lint.files import files_in, files_of, releases_among, spelling_twins, stray_documents
 from vbuild.publishing.lint.index import index_problems
 from vbuild.publishing.model import (
     RIVALS,
@@ -70,7 +70,7 @@ def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
 
 
 def problems(folder: Path) -> Iterator[Finding]:
-    files = files_in(folder)
+    files = files_in(files_of(folder), folder)
     releases = releases_among(files)
     beside = {release.project for release in releases}
     yield from (*files.damaged, *stray_documents(files, releases), *spelling_twins(releases))

@@ -26,6 +26,7 @@ from typing import Any, Self
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
+from vbuild.config.table import Table
 from vbuild.errors import RepackageError, WheelError, at
 from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import Cpu
@@ -33,6 +34,7 @@ from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.run import ended
 from vbuild.recipe.model import Bench
+from vbuild.recipe.spelling import requirement
 from vbuild.recipe.variables import passed, undisturbed
 from vbuild.verification.environments import WheelSources, is_native, make_environment
 from vbuild.verification.level_runs import python_for
@@ -50,6 +52,8 @@ _LINE = re.compile(
 _TIMEIT = re.compile(r"\d+ loops?, best of \d+")
 _UNITS = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0}
 _NO_MODULE = re.compile(r"No module named '?(\w+)(?![\w.])")
+# what a script states in a comment, https://peps.python.org/pep-0723/
+_STATED = re.compile(r"(?m)^# /// script[ \t]*\n(?P<toml>(?:#(?: .*)?\n)+?)# ///[ \t]*$")
 _FEWEST, _MOST = 2, 3
 _SHOWN = 3
 _CHANCE = 1 / 16
@@ -274,13 +278,18 @@ class _Kind(Struct, frozen=True):
             text = read_text(script, errors="replace")
         except OSError as error:
             raise WheelError(f"{script}: {error.strerror}; expected a Python script") from error
+        requires: tuple[str, ...] = ()
+        if stated := _STATED.search(text):
+            with at(script):
+                table = Table.parse(re.sub(r"(?m)^# ?", "", stated["toml"]))
+                requires = table.parsed_texts("dependencies", requirement, ())
         run = ("{python}", script.name)
         if re.search(r"^\s*(import|from)\s+pyperf\b", text, re.MULTILINE):
-            return cls((*run, "--quiet", "--inherit-environ", "PATH", "-o", "{output}"), script, ("pyperf",))
+            return cls((*run, "--quiet", "--inherit-environ", "PATH", "-o", "{output}"), script, (*requires, "pyperf"))
         if re.search(r"^\s*(async )?def test_\w+\(.*\bbenchmark\b", text, re.MULTILINE):
             words = ("{python}", "-m", "pytest", "-q", script.name, "--benchmark-json", "{output}")
-            return cls(words, script, ("pytest", "pytest-benchmark"))
-        return cls(run, script)
+            return cls(words, script, (*requires, "pytest", "pytest-benchmark"))
+        return cls(run, script, requires)
 
     @property
     def title(self) -> str:
@@ -319,7 +328,9 @@ def _figures(kind: _Kind, python: Path, environment: Mapping[str, str]) -> Figur
         if ran.returncode:
             last = (ran.stderr.strip() or ran.stdout.strip()).splitlines()[-_SHOWN:]
             missing = next((match[1] for line in reversed(last) if (match := _NO_MODULE.search(line))), None)
-            advice = f"; add the package that has {missing} to bench.requires, or with --requires" if missing else ""
+            advice = (
+                f"; add the package that has {missing} to bench.requires, or to the script (PEP 723)" if missing else ""
+            )
             ending = f": {' / '.join(last)}{advice}" if last else " and printed nothing"
             raise WheelError(f"{kind.title} {ended(ran.returncode)}{ending}")
         text = read_text(output) if output.exists() else ran.stdout

@@ -500,16 +500,21 @@ def parsed(parse: Callable[[str], T], data: bytes, path: str) -> T:
             raise WheelError("not UTF-8") from error
 
 
-def wheels_at(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The wheels at *paths* and in folders there; `WheelError` for an empty folder, or a name given twice."""
-    wheels: dict[str, Path] = {}
+def wheels_among(paths: Iterable[Path]) -> Iterator[Path]:
+    """The wheels at *paths*, and in the folders there; `WheelError` for a folder without any."""
     for path in paths:
-        wheels_there = wheels_in(path) if path.is_dir() else (path,)
-        if not wheels_there:
+        wheels = wheels_in(path) if path.is_dir() else (path,)
+        if not wheels:
             raise WheelError(f"{path}: no wheels in this folder; expected files that end in .whl")
-        for wheel in wheels_there:
-            if (other := wheels.setdefault(wheel.name, wheel)) != wheel:
-                raise WheelError(f"{wheel}: called as {other}, and both would become one file; give them apart")
+        yield from wheels
+
+
+def wheels_at(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """As `wheels_among`; `WheelError` for a name given twice, too."""
+    wheels: dict[str, Path] = {}
+    for wheel in wheels_among(paths):
+        if (other := wheels.setdefault(wheel.name, wheel)) != wheel:
+            raise WheelError(f"{wheel}: called as {other}, and both would become one file; give them apart")
     return tuple(wheels.values())
 
 

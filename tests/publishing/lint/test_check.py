@@ -79,13 +79,20 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     assert problems_found(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["nowhere", "file"])
-def test_what_is_no_folder_is_refused(name: str, tmp_path: Path) -> None:
+def test_what_is_no_folder_and_no_wheel_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    reason = {"nowhere": "No such file or directory", "file": "Not a directory"}[name]
-    with pytest.raises(RepackageError) as refusal:
-        check(tmp_path / name)
-    assert str(refusal.value) == f"{tmp_path}/{name}: cannot be looked at: {reason}; expected a folder of wheels"
+    with pytest.raises(
+        RepackageError, match=r"nowhere: cannot be looked at: No such file.*; expected wheels, or a fol"
+    ):
+        check(tmp_path / "nowhere")
+    with pytest.raises(RepackageError, match="file: no wheel and no sdist"):
+        check(tmp_path / "file")
+
+
+def test_wheels_are_checked_as_the_folder_of_them_is(tmp_path: Path) -> None:
+    paths = [wheel(tmp_path, f"{name}-1.0-py3-none-any.whl") for name in ("demo", "other")]
+    assert check(*paths).problems == check(tmp_path).problems
+    assert check(paths[1]).releases == ("other-1.0",)
 
 
 def test_a_folder_with_nothing_to_publish_is_refused(tmp_path: Path) -> None:

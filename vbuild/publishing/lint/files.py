@@ -180,8 +180,7 @@ class PublishFolder(Struct, frozen=True):
         return len(self.wheels) + len(self.sources) + len(self.indexes) + len(self.damaged)
 
 
-def files_in(place: Path | Iterable[LocatedFile]) -> PublishFolder:
-    files = _files_of(place) if isinstance(place, Path) else tuple(place)
+def files_in(files: Sequence[LocatedFile], place: object) -> PublishFolder:
     damaged: list[Finding] = []
     wheels = tuple(_read([file for file in files if file.name.endswith(".whl")], ReadyWheel.read, damaged))
     sources = tuple(_read([file for file in files if file.name.endswith(SUFFIX)], ReadySdist.read, damaged))
@@ -197,12 +196,17 @@ def files_in(place: Path | Iterable[LocatedFile]) -> PublishFolder:
     return result
 
 
-def _files_of(folder: Path) -> tuple[LocatedFile, ...]:
+def files_of(folder: Path) -> tuple[LocatedFile, ...]:
+    """The files in *folder*, or the file that it is; `RepackageError` if it cannot be read."""
+    if folder.is_file():
+        return (LocatedFile(folder.name, str(folder.parent), folder),)
     try:
         # a FIFO, or a link to nothing, is a file that cannot be read
         paths = sorted(path for path in folder.iterdir() if not path.is_dir())
     except OSError as error:
-        raise RepackageError(f"{folder}: cannot be looked at: {error.strerror}; expected a folder of wheels") from error
+        raise RepackageError(
+            f"{folder}: cannot be looked at: {error.strerror}; expected wheels, or a folder of them"
+        ) from error
     return tuple(LocatedFile(path.name, str(folder), path) for path in paths)
 
 
