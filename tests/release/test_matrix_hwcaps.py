@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec.structs import replace
 
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
+from vbuild.build.init import AskedAxes
 from vbuild.build.trial import TrialResult
 from vbuild.elf.linkage import level_of
 from vbuild.errors import RecipeError
@@ -144,6 +146,21 @@ def test_a_joined_wheel_in_the_store_is_not_taken_for_the_bare_one(
     release = matrix(bare, tmp_path, store=store)
     assert (release.kept_wheels, levels_of(plain_of(release)), release.notes) == (3, ("v1",), ())
     assert plain_of(release).name == plain_of(first).name
+
+
+def test_one_wheel_of_all_levels_comes_alone_whatever_the_recipe_says_of_the_plain_one(
+    whole: tuple[Path, ReleaseResult, BuildCache], tmp_path: Path
+) -> None:
+    source, first, store = whole
+    bare = source.with_name("bare.toml")
+    bare.write_text(source.read_text().replace('plain = "hwcaps"\n', ""))
+    request = MatrixRequest(axes=AskedAxes(is_one_wheel=True))
+    release = matrix(bare, tmp_path, request, store=store)
+    assert [path.name for path in tmp_path.glob("*.whl")] == [plain_of(first).name]
+    assert plain_of(release).read_bytes() == plain_of(first).read_bytes()
+    assert not list(tmp_path.glob("*variants.json"))
+    with pytest.raises(RecipeError, match="expected the whole release"):
+        matrix(bare, tmp_path, replace(request, is_part=True), store=store)
 
 
 @pytest.mark.nightly

@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
 
 def level_named(text: str) -> "Cpu":
-    """The CPU level called *text*, as PEP 825's properties or compilers call it: v3, or x86-64-v3."""
-    from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+    from vbuild.hardware.cpu import Cpu
 
-    return Cpu.known("x86_64", text) if text in X86_64_LEVELS else Cpu.parse(text)
+    return Cpu.parse(text)
 
 
 def layout_of(name: Layout, request: "PublishRequest") -> "PublishLayout":  # noqa: PLR0911 - a layout, a line
@@ -152,6 +151,8 @@ def axes_of(cpu: Any, cuda: Any, toolkit: Any = None, python: Any = None) -> "As
 
 def matrix_request(request: "MatrixRequest") -> "release.MatrixRequest":
     """What *request* asks a release for."""
+    from msgspec.structs import replace
+
     from vbuild.release import matrix as release
     from vbuild.workers.executor import Executor
 
@@ -162,7 +163,7 @@ def matrix_request(request: "MatrixRequest") -> "release.MatrixRequest":
         is_part=request.part,
         is_locked=request.locked,
         fresh=request.fresh,
-        axes=axes_of(request.cpu, request.cuda, request.toolkit, request.python),
+        axes=replace(axes_of(request.cpu, request.cuda, request.toolkit, request.python), is_one_wheel=request.hwcaps),
         on_note=request.on_note,
     )
 

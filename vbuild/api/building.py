@@ -44,6 +44,9 @@ class MatrixRequest:
         parse="vbuild.api.arguments:toolkits_of",
         metavar="LIST",
     )
+    hwcaps: bool = option(
+        "Make one wheel of all CPU levels, which every installer takes and glibc chooses from.", default=False
+    )
     python: Texts = option(
         "Build for this Python: one of the recipe's, any if it names none. Repeatable.", default=(), metavar="NAME"
     )

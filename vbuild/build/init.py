@@ -45,6 +45,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.index_client.configuration import Indexes, compile_command, unbuilt
 from vbuild.index_client.located import ListedFile
+from vbuild.recipe.matrix import Plain
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import PROJECT_FILES, Folder, Sdist, project_file, project_name, sdist_file
 from vbuild.recipe.spelling import baseline
@@ -64,15 +65,20 @@ _SERIES = re.compile(r"\d+\.\d+")
 
 
 class AskedAxes(Struct, frozen=True):
+    """Axes that replace those of a recipe; *is_one_wheel*: all CPU levels go into the plain wheel."""
+
     cpus: tuple[Cpu, ...] = ()
     gpus: GpuList | None = None
     toolkits: tuple[Dotted, ...] = ()
     pythons: tuple[str, ...] = ()
+    is_one_wheel: bool = False
 
     def keys(self) -> dict[str, Any]:
         if self.gpus and len(self.toolkits) > 1:
             raise RecipeError("--toolkit: several; expected one with --cuda, or none for code without kernels")
-        keys: dict[str, Any] = {"cpu": [str(cpu) for cpu in self.cpus]} if self.cpus else {}
+        keys: dict[str, Any] = {"plain": Plain.HWCAPS.value} if self.is_one_wheel else {}
+        if self.cpus:
+            keys["cpu"] = [str(cpu) for cpu in self.cpus]
         if self.gpus:
             groups = {
                 f"sm{device.number}": [str(gpu) for gpu in self.gpus if gpu.device == device]
@@ -167,11 +173,11 @@ def _recipe_table(path: Path) -> tuple[Table, bool]:
 
 def _matrix_or_default(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     keys, notes = _matrix_keys(axes, survey)
-    if keys:
+    if keys.keys() & _AXES:
         return keys | _pythons(axes), notes
     level = _DEFAULTS[baseline().machine]
     why = f"no axis asked for: built for {level}, and plain; --cpu v2,v3,v4 and --cuda 80,90 take others"
-    return {"cpu": [level], **_pythons(axes)}, (why,)
+    return {**keys, "cpu": [level], **_pythons(axes)}, (why,)
 
 
 def _matrix_keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -56,7 +56,7 @@ def matrix(
     if given["cuda"] and given["toolkit"] and len(given["toolkit"]) > 1:
         raise click.UsageError("--toolkit: several with --cuda; expected one, or none for code without kernels")
     if emit:
-        idle = ("only", "python", "part", "cpu", "cuda", "toolkit")
+        idle = ("only", "python", "part", "cpu", "cuda", "toolkit", "hwcaps")
         if folder or dry_run or as_json or any(given[name] for name in idle) or not given["executor"].is_local:
             raise click.UsageError("--emit prints the jobs of every part; only --jobs, --fresh and --locked go with it")
         terminal.write(_emitted(Path(source), emit, given))

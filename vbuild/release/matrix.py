@@ -97,6 +97,8 @@ def matrix(
 
     `VbuildError`, and no wheel written, if no build can start or the wheels would contradict others in the folder.
     """
+    if request.is_part and request.axes.is_one_wheel:
+        raise RecipeError("one wheel of all CPU levels: expected the whole release; matrix.plain joins it from parts")
     recipe, targets, stale = recipe_and_targets(source, request)
     context = ReleaseContext(
         recipe=recipe,
@@ -108,6 +110,7 @@ def matrix(
         family=ReleaseFamily.of(recipe, targets),
         cache=store or BuildCache(fresh=request.fresh),
         is_part=request.is_part,
+        is_one_wheel=request.axes.is_one_wheel,
         source=str(recipe.source),
         inputs=(
             *((recipe.file,) if recipe.file.is_file() else ()),
@@ -348,6 +351,8 @@ def released(context: ReleaseContext, wheels: ReleaseWheels, *, notes: Iterable[
     outcomes = [outcome for outcome in outcomes if outcome not in bench.left_out]
     if context.recipe.matrix.plain is Plain.HWCAPS and not context.is_part:
         outcomes = HwcapsMerge(context, wheels, bench.levels).outcomes(outcomes)
+        if context.is_one_wheel:
+            outcomes = [outcome for outcome in outcomes if isinstance(outcome, Failure) or outcome.label is None]
     after = [wheels.split_note] if account and wheels.split_note else []
     after += _cpu_notes(context)
     notes = tuple(dict.fromkeys([*notes, *wheels.notes, *after]))

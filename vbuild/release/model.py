@@ -276,7 +276,7 @@ class ReleaseFamily(Struct, frozen=True):
 
 
 class ReleaseContext(Struct, frozen=True, kw_only=True):
-    """The release of a *recipe*'s *targets*, or a part if it *is_part*.
+    """The release of a *recipe*'s *targets*, or a part if it *is_part*; of plain wheels alone if it *is_one_wheel*.
 
     Results go into *folder*, work in progress into *stage*. The statement of provenance names *source*, *inputs* and
     *parts*.
@@ -291,6 +291,7 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
     cache: BuildCache | None = None
     supply: Supply = FETCHED
     is_part: bool = False
+    is_one_wheel: bool = False
     split: "SplitRequest | None" = None
     source: str = ""
     inputs: tuple[Path, ...] = ()
