@@ -101,8 +101,8 @@ REFUSALS = [
         "native[0].configure: would have no effect, as build is 'script'; write it into the script",
     ),
     (
-        _step('configure = { v3 = ["--fast"] }'),
-        "native[0].configure.v3: no CPU level 'v3'; expected x86-64, x86-64-v2, -v3, -v4, or armv8-a, armv8.1-a ...",
+        _step('configure = { x = ["--fast"] }'),
+        "native[0].configure.x: no CPU level 'x'; expected x86-64, x86-64-v2, -v3, -v4, or armv8-a, armv8.1-a ...",
     ),
     (
         _step('per-level = false\nconfigure = { x86-64-v3 = ["--fast"] }'),

@@ -463,21 +463,24 @@ def test_lists_of_architectures_that_still_name_what_went_are_told_of(tmp_path: 
 
 def test_a_wheel_loses_as_little_as_makes_it_fit_under_a_limit(tmp_path: Path) -> None:
     chance = random.Random(1)
-    machine = [entry(arch=arch, code=cubin(arch, BIG) + chance.randbytes(BIG // 4) * 3) for arch in (80, 90)]
+    machine = [entry(arch=arch, code=cubin(arch, BIG) + chance.randbytes(BIG // 4) * 3) for arch in (75, 80, 90)]
     symbols = "".join(f"s{chance.getrandbits(64):x}: .byte {number % 256}\n" for number in range(400))
     debug = f".section .debug_x\n.byte {', '.join(map(str, chance.randbytes(BIG)))}\n"
-    library = device_library(fatbin(*machine), more=f".data\n{symbols}{debug}")
+    library = device_library(fatbin(*machine, entry(FatbinKind.PTX, 90)), more=f".data\n{symbols}{debug}")
     fat = fat_wheel(tmp_path, library=library)
     (gpus,) = (share.gpus for share in plain("90"))
+    (newer,) = (share.gpus for share in plain("80,90"))
     steps = {
         "--recompress": (None, Strip.NOTHING),
         "--recompress --strip debug": (None, Strip.DEBUG),
         "--recompress --strip unneeded": (None, Strip.UNNEEDED),
+        "--recompress --strip unneeded --gpu sm_80,sm_90 --ptx keep": (newer, Strip.UNNEEDED),
         "--recompress --strip unneeded --gpu sm_90": (gpus, Strip.UNNEEDED),
     }
     sizes = {}
     for how, (kept, strip) in steps.items():
-        (slimmed,) = slim([fat], tmp_path / how, shares=[Share(kept)], cuts=Cuts(zstd=True, strip=strip))
+        cuts = Cuts(zstd=True, strip=strip, ptx=Ptx.KEEP if how.endswith("keep") else Ptx.AUTO)
+        (slimmed,) = slim([fat], tmp_path / how, shares=[Share(kept)], cuts=cuts)
         sizes[how] = slimmed.packed
     assert sorted(sizes.values(), reverse=True) == list(sizes.values())
     assert len(set(sizes.values())) == len(steps)

@@ -299,8 +299,9 @@ def test_a_needed_library_must_be_in_the_wheel_or_on_the_platform(tmp_path: Path
 def test_the_same_of_several_libraries_is_said_once_and_named_of_each_in_the_data(tmp_path: Path) -> None:
     module = shared_object(MODULE, needs="libcuda.so.1")
     verdict = verify(made(tmp_path, {MEMBER: module, "demo/_more.so": module}))
-    [line] = (line for line in verdict_lines(verdict) if "libcuda.so.1" in line)
-    assert line.startswith(f"  warning: {MEMBER} and 1 more: needs libcuda.so.1: neither in the wheel nor part of ")
+    lines = " ".join(map(str.strip, verdict_lines(verdict)))
+    assert f"warning: {MEMBER} and 1 more: needs libcuda.so.1: neither in the wheel nor part of " in lines
+    assert lines.count("libcuda.so.1") == 1
     members = [one["member"] for one in verdict.data()["findings"] if one["rule"] == "needed"]
     assert members == [MEMBER, "demo/_more.so"]
 
@@ -451,10 +452,60 @@ def test_code_that_is_not_understood_is_never_ok(tmp_path: Path, cpu: Cpu | None
     )
     assert (verdict.outcome, verdict.isa, verdict.failed) == ("not checked", "not understood", False)
     assert verdict.summary == f"cannot tell: {MEMBER}: {what}"
-    first, second, third, *_ = verdict_lines(verdict)
-    assert first == f"{NAME}: {verdict.summary}"
-    assert second == f"  instruction sets: not understood, compared with {level}"
-    assert third.endswith("MB of x86_64 code, beyond v4 at most")
+    lines = " ".join(map(str.strip, verdict_lines(verdict)))
+    assert lines.startswith(
+        f"{NAME}: {verdict.summary} instruction sets: not understood, compared with {level} {MEMBER}"
+    )
+    assert "MB of x86_64 code, beyond v4 at most" in lines
+
+
+WIDE = "typedef int wide __attribute__((vector_size(32)));"
+DOT = f'{WIDE} wide total; __attribute__((noipa, target("avx2"))) void dot(void) {{ total += total; }}'
+ASKING = 'void *PyInit_demo(void) { if (__builtin_cpu_supports("avx2")) dot(); return 0; }'
+NEWER = '__attribute__((noipa)) void dot(void) { __asm__ volatile(".byte 0xd5, 0x58, 0x89, 0xc1"); }'
+
+
+@pytest.mark.parametrize(
+    ("source", "flags", "answer"),
+    [
+        (MODULE + SUM, (), "runs on x86-64-v2; functions above that: none"),
+        (f"{DOT} {ASKING}", (), "runs on x86-64-v2; functions above that: 1 tested"),
+        (
+            f"{DOT} {CALLED}",
+            (),
+            "crashes on x86-64-v2 at dot of {} (AVX at 0x: vmovdqu ymm1,[rax]) called without a test by PyInit_demo{}",
+        ),
+        (
+            f"{NEWER} {CALLED}",
+            (),
+            "cannot tell: {}: instruction sets: not understood: 0x in dot: 4 bytes, d5 58 89 c1, may be APX (REX2)",
+        ),
+        (
+            MODULE + SUM,
+            ("-Wl,-z,x86-64-v3",),
+            "does not load on x86-64-v2: {}: marked as needing x86-64-v3, above x86-64-v2: glibc refuses to load it",
+        ),
+    ],
+)
+def test_whether_a_wheel_runs_on_an_older_processor_is_its_first_line(
+    tmp_path: Path, source: str, flags: tuple[str, ...], answer: str
+) -> None:
+    verdict = verify(made(tmp_path, shared_object(source, *flags)), cpu=V2, is_question=True)
+    assert re.sub("0x[0-9a-f]+", "0x", verdict.summary) == answer.format(MEMBER, "; try: qemu-x86_64 -cpu Westmere")
+    assert verdict.failed is answer.startswith(("crashes", "does not load"))
+
+
+def test_the_lower_of_two_levels_is_asked_about(tmp_path: Path) -> None:
+    v3 = made(
+        tmp_path,
+        shared_object(f"{DOT} {CALLED}", "-march=x86-64-v3"),
+        NAME.replace(".whl", "-x86_64_v3.whl"),
+        label="x86_64_v3",
+    )
+    older, newer = (verify(v3, cpu=cpu, is_question=True) for cpu in (V2, V4))
+    assert older.summary.startswith("crashes on x86-64-v2 at ")
+    assert newer.summary == "runs on x86-64-v3; functions above that: none; failed for another reason"
+    assert [rule for rule, _ in found(newer)] == ["claim"]
 
 
 def test_other_machines_are_said_to_be_unchecked(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ class VerifyRequest:
     wheel: StrPath
     _: KW_ONLY
     cpu: "str | Cpu | None" = option(
-        "Compare the code with this level, such as x86-64-v3, if the wheel names none.",
+        "Say first whether the code runs on processors of this level, such as v2 or armv8.2-a.",
         default=None,
         parse="vbuild.hardware.cpu:Cpu.parse",
         metavar="LEVEL",
@@ -206,6 +206,7 @@ def verify(request: VerifyRequest) -> "Verdict":
     verdict = verb(
         Path(request.wheel),
         cpu=value_of(request.cpu, level_named),
+        is_question=request.cpu is not None,
         baseline=path_of(request.baseline),
         allow=tuple(allow),
         fetch=fetch_of(fetch=request.fetch),

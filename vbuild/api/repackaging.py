@@ -90,7 +90,7 @@ class SlimRequest:
     )
     under: str | int | None = option(
         "Lose as little as makes a wheel fit under this size: compress GPU code better, strip debug data, then "
-        "symbols, and cut to --gpu last, if that is given.",
+        "symbols, and last the code for GPUs that --gpu does not name, if that is given: the oldest first.",
         default=None,
         parse="vbuild.slimming.request:size_limit",
         metavar="SIZE",

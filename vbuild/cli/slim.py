@@ -176,9 +176,10 @@ def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     packed = f"{mb(slimmed.before)} -> {about}{mb(slimmed.packed)} MB"
     yield f"  {packed}, unpacked {mb(slimmed.unpacked_before)} -> {mb(slimmed.unpacked)} MB"
     if slimmed.how:
-        yield f"  {slimmed.how}"
+        yield from wrapped(f"  {slimmed.how}", indent=4)
     for library in slimmed.libraries:
-        yield from (f"  {line}" for line in _cut_lines(library))
+        for line in _cut_lines(library):
+            yield from wrapped(f"  {line}", indent=6)
     if slimmed.removed:
         yield f"  dropped: {len(slimmed.removed)} members, {slimmed.removed[0]} first"
     yield from (f"  {prop}" for prop in slimmed.properties)
@@ -203,7 +204,7 @@ def _cut_lines(cut: "LibraryCut") -> Iterator[str]:
         pinned = f", {counted(cut.pinned, 'fatbin')} pinned" if cut.pinned else ""
         yield f"  {cut.kept} of {cut.kept + cut.dropped} entries kept{pinned}"
     for served in cut.served:
-        yield from wrapped(f"  {served.device}: {served}", indent=4)
+        yield f"  {served.device}: {served}"
     if cut.why_whole:
         yield f"  left as it was: {cut.why_whole}"
     yield from (f"  left alone: {note}" for note in cut.notes)

@@ -8,6 +8,7 @@ import click
 import vbuild
 from vbuild.cli import options, terminal
 from vbuild.errors import WheelError
+from vbuild.files.wording import wrapped
 
 if TYPE_CHECKING:
     from vbuild.verification.model import Verdict
@@ -81,16 +82,21 @@ def verify(
 def verdict_lines(verdict: "Verdict", *, crash: str = "") -> Iterator[str]:
     from vbuild.verification.model import merged
 
-    yield f"{verdict.wheel.name}: {crash or verdict.summary}"
-    yield f"  instruction sets: {verdict.isa}{f', compared with {verdict.cpu}' if verdict.cpu else ''}"
+    yield from wrapped(f"{verdict.wheel.name}: {crash or verdict.summary}")
+    level = f", compared with {verdict.cpu}" if verdict.cpu else ""
+    yield from wrapped(f"  instruction sets: {verdict.isa}{level}", indent=4)
     for library in verdict.libraries:
         highest = f"{library.level} at most" if library.level else "not disassembled"
-        yield f"  {library.member}: {library.code_size / 1e6:.2f} MB of {library.machine} code, {highest}"
+        text = f"  {library.member}: {library.code_size / 1e6:.2f} MB of {library.machine} code, {highest}"
+        yield from wrapped(text, indent=4)
     if verdict.gpus or verdict.claimed_gpus:
         yield f"  GPU code: {verdict.gpu}"
     for code in verdict.gpus:
         archs = ", ".join((*code.machine, *(f"PTX {name}" for name in code.ptx)))
         word = code.served[0].word if code.served else "fatbin"
-        yield f"  {code.member}: {code.fatbins} {word}s with {archs or 'code of an unknown kind'}"
-        yield from (f"    would run on {served.device}: {served}" for served in code.served)
-    yield from (f"  {finding}" for finding in merged(verdict.findings))
+        yield from wrapped(
+            f"  {code.member}: {code.fatbins} {word}s with {archs or 'code of an unknown kind'}", indent=4
+        )
+        for served in code.served:
+            yield from wrapped(f"    would run on {served.device}: {served}", indent=6)
+    yield from (line for finding in merged(verdict.findings) for line in wrapped(f"  {finding}", indent=4))

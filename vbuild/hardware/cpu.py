@@ -151,7 +151,7 @@ _FEATURES = {"x86_64": "level", "aarch64": "version"}
 _ORDERS = {"x86_64": X86_64_LEVELS, "aarch64": AARCH64_VERSIONS}
 _EXPECTED = f"x86-64, x86-64-{', -'.join(X86_64_LEVELS[1:])}, or armv8-a, armv8.1-a ..."
 _CLOSE = ("x86-64", *(f"x86-64-{level}" for level in X86_64_LEVELS[1:]), "armv8-a", "armv8.2-a", "armv9-a")
-_NAME = re.compile(r"x86[-_]64(?:[-_](?P<level>v[1-9]))?|armv(?P<version>\d+(?:\.\d+)?)-?a")
+_NAME = re.compile(r"x86[-_]64|(?:x86[-_]64[-_])?(?P<level>v[1-9])|armv(?P<version>\d+(?:\.\d+)?)-?a")
 
 
 class Cpu(Struct, frozen=True):
@@ -166,7 +166,7 @@ class Cpu(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The CPU by compilers' name: ``x86-64-v3``, ``armv8.2-a``, ``x86-64-v4+avx512_bf16``.
+        """The CPU by compilers' name, or a short one: ``x86-64-v3``, ``v3``, ``armv8.2-a``, ``v4+avx512_bf16``.
 
         `HardwareError` for an unknown level or feature.
         """

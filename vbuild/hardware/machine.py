@@ -260,7 +260,7 @@ def cpus_asked(text: str) -> tuple[Cpu, ...]:
                 raise HardwareError("native: no CPU level of this machine is known; expected one by name, as in v3")
             cpus.append(here.with_extras(()))
         elif item:
-            cpus.append(Cpu.parse(f"x86-64-{item}" if re.match(r"v\d", item) else item))
+            cpus.append(Cpu.parse(item))
     if not cpus:
         raise HardwareError("no CPU level in the list; expected at least one, as in v3 or x86-64-v2,x86-64-v3")
     return tuple(dict.fromkeys(cpus))

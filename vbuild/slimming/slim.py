@@ -16,6 +16,7 @@ Host code that a family shares is deflated once. The claims of a variant follow 
 https://github.com/wheelnext/nvidia-variant-provider defines the first two features, PyPI's rocm-bootstrap the third.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,17 +30,17 @@ from msgspec.structs import replace
 
 from vbuild.binary.edits import Strip
 from vbuild.binary.outline import Format
-from vbuild.errors import RepackageError, VbuildError, WheelError, at
+from vbuild.errors import HardwareError, RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import stage_in
 from vbuild.files.edited import EditedFile
 from vbuild.files.wording import mb, sized
 from vbuild.gpu_code.coverage import newest
 from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folders
 from vbuild.gpu_code.model import Vendor
-from vbuild.hardware.architectures import Arch, GpuTarget
+from vbuild.hardware.architectures import Arch, Device, GpuTarget
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import ANY_DRIVER, ZSTD_SINCE, Dotted
-from vbuild.hardware.gpu import GpuList, arch_order
+from vbuild.hardware.gpu import GpuList, GpuRequest, Ptx, arch_order
 from vbuild.sbom.keeping import Changes, bill_of, carries, cuts_of, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, GpuCut, Treatment
 from vbuild.slimming.device_files import (
@@ -125,30 +126,74 @@ def _slimmed_under(
     """Write into *folder* the wheel at *path* with the least loss after which it has *limit* bytes or fewer.
 
     GPU code is compressed better; then debug data goes, then symbols that loading does not need, and at last the code
-    for all but *gpus*, if these are given. `RepackageError` if that is not enough; it says the smallest size.
+    for all but *gpus*, if these are given: that for the oldest GPUs first, and no more than is needed.
+    `RepackageError` if that is not enough; it says the smallest size.
     """
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-    smallest, how = path.stat().st_size, ""
-    if smallest <= limit:
+    if path.stat().st_size <= limit:
         (same,) = slim_one(path, folder, shares=[Share()], cuts=Cuts())
         return (replace(same, why_untouched=f"it is not larger than {sized(limit)}"),)
     cuts = slim_one.keywords["cuts"]
-    steps = [(Share(), strip) for strip in Strip]
-    steps += [(Share(gpus), Strip.UNNEEDED)] if gpus else []
-    for share, strip in steps:
-        how = "--recompress" + (f" --strip {strip}" if strip is not Strip.NOTHING else "")
-        how += f" --gpu {gpus}" if share.gpus else ""
-        with stage_in(folder) if folder else nullcontext() as stage:
-            (slimmed,) = slim_one(path, stage, shares=[share], cuts=replace(cuts, strip=strip))
-            if slimmed.packed <= limit:
-                if folder and slimmed.path:
-                    slimmed = replace(slimmed, path=slimmed.path.replace(folder / slimmed.path.name))
-                return (replace(slimmed, how=f"under {sized(limit)} by {how}"),)
-            smallest = min(smallest, slimmed.packed)
+    with stage_in(folder) if folder else nullcontext() as stage:
+        results: list[Slimmed] = []
+
+        def fits(loss: _Loss) -> bool:
+            if trial := stage / str(len(results)) if stage else None:
+                trial.mkdir()
+            (slimmed,) = slim_one(path, trial, shares=[Share(loss.gpus)], cuts=loss.cuts)
+            if slimmed.path and slimmed.packed > limit:
+                slimmed.path.unlink()
+            results.append(replace(slimmed, how=loss.how))
+            return slimmed.packed <= limit
+
+        losses = [_Loss(replace(cuts, strip=strip)) for strip in Strip]
+        if not fits(losses[0]):
+            losses += _gpu_losses(gpus, losses[-1].cuts, results[0].libraries) if gpus else ()
+            # each leaves less than the one before
+            bisect_left(losses[1:], True, key=fits)  # noqa: FBT003 - of a function of Python's
+        if fitting := [slimmed for slimmed in results if slimmed.packed <= limit]:
+            least = fitting[-1]
+            if folder and least.path:
+                least = replace(least, path=least.path.replace(folder / least.path.name))
+            return (replace(least, how=f"under {sized(limit)} by {least.how}"),)
     more = "" if gpus else "; name the GPUs that it is for, and the code for others may go: --gpu 80,90"
-    about = "" if folder else "about "
-    raise RepackageError(f"{path.name}: {about}{sized(smallest)} is the least that {how} leaves{more}")
+    about, last = "" if folder else "about ", results[-1]
+    raise RepackageError(f"{path.name}: {about}{sized(last.packed)} is the least that {last.how} leaves{more}")
+
+
+class _Loss(Struct, frozen=True):
+    """One way to make a wheel smaller: *cuts*, and the *gpus* whose code stays, or None for all."""
+
+    cuts: Cuts
+    gpus: GpuList | None = None
+
+    @property
+    def how(self) -> str:
+        strip = f" --strip {self.cuts.strip}" if self.cuts.strip is not Strip.NOTHING else ""
+        gpus = f" --gpu {self.gpus}" if self.gpus else ""
+        return f"--recompress{strip}{gpus}{' --ptx keep' if self.cuts.ptx is Ptx.KEEP and gpus else ''}"
+
+
+def _gpu_losses(gpus: GpuList, cuts: Cuts, libraries: Iterable[LibraryCut]) -> Iterator[_Loss]:
+    """All but *gpus* of the GPUs that *libraries* have machine code for, one less each time, the oldest first.
+
+    The newest PTX, which is for GPUs to come, goes last.
+    """
+    archs: set[Device] = set()
+    for name in {name for library in libraries for name in library.gpus_before}:
+        with suppress(HardwareError):  # PTX, and what cannot be asked for
+            archs.update(GpuList.asked(name).every)
+    vendors = Share(gpus).vendors
+    others = sorted((arch for arch in archs if Vendor.of(arch) in vendors and arch not in gpus.every), key=arch_order)
+    for first in range(1, len(others)):
+        also = others[first:]
+        requests = [GpuRequest(arch) for arch in also if isinstance(arch, Arch)]
+        targets = {*gpus.targets, *(arch for arch in also if isinstance(arch, GpuTarget))}
+        kept = GpuList(GpuList.of([*gpus.requests, *requests]).requests, tuple(sorted(targets, key=arch_order)))
+        # the cut takes nothing from a GPU that has nothing
+        yield _Loss(replace(cuts, ptx=Ptx.KEEP, unsupported=True, strict=False), kept)
+    yield _Loss(cuts, gpus)
 
 
 def slim_wheel(

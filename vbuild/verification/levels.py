@@ -77,13 +77,15 @@ def can_disassemble(machine: str) -> bool:
 class Claim(Struct, frozen=True):
     """The level that code has to keep to: the baseline unless it *is_explicit*.
 
-    *is_folders*: it is that of a glibc-hwcaps folder. *system* asks for more than the level.
+    *is_folders*: it is that of a glibc-hwcaps folder. *system* asks for more than the level. *is_question*: somebody
+    asks whether the code runs there, and nobody says that it was compiled for it.
     """
 
     cpu: Cpu
     is_explicit: bool
     is_folders: bool = False
     system: str = ""
+    is_question: bool = False
 
     def on(self, path: str) -> "Claim":
         """The claim of its level folder, if that is higher."""
@@ -106,6 +108,8 @@ class Claim(Struct, frozen=True):
         if self.is_folders:
             return f"{self.cpu}, whose folder it is in"
         cpu = f"{self.cpu} and what {self.system} needs" if self.system else f"{self.cpu}"
+        if self.is_question:
+            return cpu
         return f"the claimed {cpu}" if self.is_explicit else f"{cpu}, which is all that its tags promise"
 
 
@@ -233,7 +237,7 @@ class Levels:
         mine = tuple(path for path, elf in self._libraries.items() if elf.machine == claim.cpu.machine)
         if mine and not self._isas:
             yield Finding(claim.severity, VerifyRule.ISA_UNCHECKED, mine, *_UNCHECKED)
-        if not claim.is_explicit or claim.cpu.rank == 0:
+        if not claim.is_explicit or claim.is_question or claim.cpu.rank == 0:
             return
         if not self._libraries:
             message = f"no compiled code: nothing in it is for {claim.cpu}"

@@ -150,9 +150,14 @@ class Violation(Struct, frozen=True):
         return _MASKED if self.doubt.startswith(Doubt.MASKED) else _NOT_SHOWN
 
     def __str__(self) -> str:
+        return self.of("")
+
+    def of(self, library: str) -> str:
+        """The function, its *library*, the first instruction, and what calls it, if that is in the library, too."""
         first = self.instructions[0] if self.instructions else ", ".join(self.features)
         way = self.way if len(self.way) <= _SHOWN_WAY else (self.way[0], "...", *self.way[1 - _SHOWN_WAY :])
-        return f"{self.function} ({first})" + (f" called without a test by {' > '.join(way)}" if way else "")
+        function = f"{self.function} of {library}" if library else self.function
+        return f"{function} ({first})" + (f" called without a test by {' > '.join(way)}" if way else "")
 
 
 # kinds of functions above the level, right and wrong, for a table and for a sentence
@@ -260,7 +265,8 @@ class Verdict(Struct, frozen=True):
     """Whether a wheel keeps what its name and metadata promise: the level it was checked for, and all findings.
 
     *claimed*: the wheel or the caller named that level; otherwise it is the baseline. *gpus* are the libraries with GPU
-    code, *claimed_gpus* the GPUs that the wheel's variant names, *shared* what other wheels may replace.
+    code, *claimed_gpus* the GPUs that the wheel's variant names, *shared* what other wheels may replace. *is_question*:
+    somebody asks whether it runs on *cpu*, which `summary` answers.
     """
 
     wheel: Path
@@ -271,6 +277,7 @@ class Verdict(Struct, frozen=True):
     gpus: tuple[LibraryGpus, ...] = ()
     claimed_gpus: tuple[str, ...] = ()
     shared: tuple[SharedLibrary, ...] = ()
+    is_question: bool = False
 
     @property
     def failed(self) -> bool:
@@ -327,7 +334,11 @@ class Verdict(Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        """The verdict in a sentence, which begins with what is wrong or not shown."""
+        """The verdict in a sentence, which begins with what is wrong or not shown; or the answer to a question."""
+        return self._answer if self.is_question else self._judgement
+
+    @property
+    def _judgement(self) -> str:
         counts = self.functions
         if self.failed and self.isa != "failed":
             return self.outcome
@@ -335,14 +346,7 @@ class Verdict(Struct, frozen=True):
             warned = [finding for finding in self.findings if finding.severity is Severity.WARNING]
             return f"instruction sets not checked{'' if len(warned) > len(self._unchecked) else '; the rest ok'}"
         if _UNTESTED in counts:
-            library, violation = next(
-                (library, violation)
-                for library in self.libraries
-                for violation in library.violations
-                if violation.kind == _UNTESTED
-            )
-            to_try = f"; try: qemu-x86_64 -cpu {violation.processor}" if library.machine == "x86_64" else ""
-            return f"crashes: {library.member}: {violation}{to_try}"
+            return f"crashes at {self._first(_UNTESTED)}"
         if self._strange and not self.failed:
             return f"cannot tell: {self._strange.sentence}"
         if counts.keys() <= {*_RIGHT.values()}:
@@ -352,6 +356,41 @@ class Verdict(Struct, frozen=True):
         same = next((words for start, words in _SAME.items() if all(start in doubt for doubt in doubts)), "")
         text = f"{sum(counts.values())} functions above {self.cpu}: {in_full}{f' ({same})' if same else ''}"
         return f"failed: {text}" if self.failed else text
+
+    def _first(self, *kinds: str) -> str:
+        """The first function above the level of one of *kinds*, its library, and how to see it on x86-64."""
+        library, violation = next(
+            (library, violation)
+            for library in self.libraries
+            for violation in library.violations
+            if violation.kind in kinds
+        )
+        to_try = f"; try: qemu-x86_64 -cpu {violation.processor}" if library.machine == "x86_64" else ""
+        doubt = f": {violation.doubt}" if violation.doubt else to_try
+        return f"{violation.of(library.member)}{doubt}"
+
+    @property
+    def _answer(self) -> str:
+        """Whether the code runs on processors of `cpu`, as far as the wheel's own code tells."""
+        counts, errors = self.functions, [finding for finding in self.findings if finding.is_error]
+        refused = next((finding for finding in errors if finding.rule is VerifyRule.ISA_NOTE), None)
+        unread = [
+            finding
+            for finding in self.findings
+            if finding.rule is VerifyRule.ISA_UNCHECKED and finding.severity is not Severity.NOTE
+        ]
+        if _UNTESTED in counts:
+            return f"crashes on {self.cpu} at {self._first(_UNTESTED)}"
+        if refused:
+            return f"does not load on {self.cpu}: {refused.sentence}"
+        if unread or self.isa == "not checked":
+            return f"cannot tell: {unread[0].sentence if unread else 'instruction sets: not checked'}"
+        if _NOT_SHOWN in counts:
+            more = f", and {counts[_NOT_SHOWN] - 1} more functions" if counts[_NOT_SHOWN] > 1 else ""
+            return f"cannot tell whether it runs on {self.cpu}: {self._first(_NOT_SHOWN)}{more}"
+        above = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
+        other = "; failed for another reason" if errors else ""
+        return f"runs on {self.cpu}; functions above that: {above}{other}"
 
     @property
     def processors(self) -> tuple[str, ...]:

@@ -64,6 +64,7 @@ def verify(
     wheel: Path,
     *,
     cpu: Cpu | None = None,
+    is_question: bool = False,
     baseline: Path | None = None,
     allow: Sequence[str | re.Pattern[str]] = (),
     jobs: int | None = None,
@@ -74,6 +75,8 @@ def verify(
 ) -> Verdict:
     """Check *wheel* against the level in its variant.json, or else *cpu*, or else what each machine of its system has.
 
+    *is_question*: not whether it was compiled for *cpu* counts, but whether it runs there; then the lower of the two
+    levels is that of the check.
     *baseline* is the wheel built without flags: instructions that it has, too, are not due to flags. *allow* are
     regular expressions for functions, or paths of libraries, that may go above the level. A wheel that *is_split*
     afterwards may lack libraries of official packages. *fetch* brings -libs wheels that are not beside it. *published*
@@ -85,7 +88,7 @@ def verify(
         executor = stack.enter_context(processes(jobs))
         find = stack.enter_context(_finder(baseline)) if baseline else None
         contents = _Contents.of(source)
-        claims = _Claims.of(source, cpu, contents.images)
+        claims = _Claims.of(source, cpu, contents.images, is_question=is_question)
         libraries = contents.libraries
         findings = [*contents.findings, *claims.findings]
         findings += (
@@ -131,6 +134,7 @@ def verify(
         tuple(gpu_code.libraries()),
         claims.gpus.values,
         shared,
+        is_question=claim.is_question,
     )
 
 
@@ -321,18 +325,19 @@ class _Claims(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
     @classmethod
-    def of(cls, wheel: Wheel, cpu: Cpu | None, images: Mapping[str, CodeFile]) -> Self:
+    def of(cls, wheel: Wheel, cpu: Cpu | None, images: Mapping[str, CodeFile], *, is_question: bool) -> Self:
         machines = {image.machine for image in images.values()}
         arm = _M1 if machines == {_M1.machine} else Cpu.parse("armv8-a")
         is_arm = (machines or {*wheel.name.machines}) == {arm.machine}
-        default = Claim(cpu or (arm if is_arm else Cpu.parse("x86-64")), is_explicit=cpu is not None)
+        level = cpu or (arm if is_arm else Cpu.parse("x86-64"))
+        default = Claim(level, is_explicit=cpu is not None, is_question=is_question)
         path = f"{wheel.dist_info}/{VARIANT_JSON}"
         try:
             document = Document.of_wheel(wheel.name.variant, wheel.read(path) if wheel.find(path) else None)
             if document is None:
                 return cls(default)
             variant = document.variants[0]
-            level = Cpu.of_properties(map(str, variant.properties))
+            claimed = Cpu.of_properties(map(str, variant.properties))
         except (VariantError, HardwareError) as error:
             return cls(default, findings=(Finding(Severity.ERROR, VerifyRule.VARIANT, (path,), str(error)),))
         gpus, findings = GpuClaim.of(variant)
@@ -340,12 +345,14 @@ class _Claims(Struct, frozen=True):
             *(Finding(Severity.NOTE, VerifyRule.VARIANT, (path,), note) for note in document.notes),
             *findings,
         )
-        if level is None:
+        if claimed is None:
             return cls(default, gpus, findings)
-        if cpu and level != cpu:
-            message = f"claims {level} in its variant.json, expected {cpu}"
+        if cpu and claimed != cpu:
+            message = f"claims {claimed} in its variant.json, expected {cpu}"
             findings = (Finding(Severity.ERROR, VerifyRule.CLAIM, (), message), *findings)
-        return cls(Claim(level, is_explicit=True), gpus, findings)
+            if is_question and cpu.machine == claimed.machine and cpu.rank < claimed.rank:
+                return cls(default, gpus, findings)
+        return cls(Claim(claimed, is_explicit=True, is_question=is_question), gpus, findings)
 
 
 def _marked(libraries: Mapping[str, Elf]) -> Cpu | None:
