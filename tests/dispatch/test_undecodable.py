@@ -6,9 +6,8 @@ import pytest
 
 from tests.dispatch.test_judge import ASKS, NOINLINE, VECTOR, judged
 from tests.factories.elf import shared_object, stripped
-from vbuild.dispatch.isa import UNKNOWN
+from vbuild.dispatch.isa import UNKNOWN, described
 from vbuild.dispatch.judge import Judged
-from vbuild.dispatch.undecodable import described
 
 NEW, AVX2 = ".byte 0xd5, 0x58, 0x89, 0xc1", "vpaddd %ymm0, %ymm1, %ymm2"
 APX = f'__asm__ volatile("{NEW}")'

@@ -17,11 +17,10 @@ from vbuild.dispatch import arm
 from vbuild.dispatch.answers import AARCH64, X86_64
 from vbuild.dispatch.arm_code import ArmModule, without_addresses
 from vbuild.dispatch.facts import implied, names_of
-from vbuild.dispatch.isa import UNKNOWN, FeatureUse, Isa, Region, RegionIsa, is_function
+from vbuild.dispatch.isa import UNKNOWN, FeatureUse, Isa, Region, RegionIsa, instructions_of, is_function
 from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import Program
 from vbuild.dispatch.reach import Doubt, Reach
-from vbuild.dispatch.undecodable import instructions_of
 from vbuild.elf.code import CodeFile
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.process.pool import ProcessPool

@@ -20,8 +20,17 @@ from typing import Any, NamedTuple
 
 from vbuild.binary.code import CodeSection, Symbol
 from vbuild.dispatch.facts import by_code, needed_by
-from vbuild.dispatch.isa import INVALID, Region, is_function, regions_of
-from vbuild.dispatch.undecodable import decoded, described, instructions_of, is_newer, may_be_code
+from vbuild.dispatch.isa import (
+    INVALID,
+    Region,
+    decoded,
+    described,
+    instructions_of,
+    is_function,
+    is_newer,
+    may_be_code,
+    regions_of,
+)
 from vbuild.elf.code import CodeFile
 from vbuild.elf.iced import (
     Decoder,
@@ -360,7 +369,7 @@ class Module:
         return Formatter(FormatterSyntax.INTEL).format(instruction)
 
     def instructions(self, piece: Piece) -> Iterator[Instruction]:
-        """The instructions of *piece*, one after the other; behind bytes that are none, as in `undecodable`."""
+        """The instructions of *piece*, one after the other; behind bytes that are none, as in `instructions_of`."""
         data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
         has_tables = self.elf.system != "linux"
         return instructions_of(data, piece.address - self.base, self._is_endless, has_tables=has_tables)

@@ -36,8 +36,15 @@ from vbuild.files.hashing import Digests, sha256_of
 from vbuild.files.reading import read_file
 from vbuild.mirroring.making import Made
 from vbuild.mirroring.model import MirroredFile, Site, SiteMachine, check_name
-from vbuild.publishing.oci.model import EMPTY_TYPE, INDEX_TYPE, MANIFEST_TYPE, REF_NAME, Descriptor
-from vbuild.publishing.oci.writing import packed_json, write_blob
+from vbuild.publishing.oci.model import (
+    EMPTY_TYPE,
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    REF_NAME,
+    Descriptor,
+    packed_json,
+    write_blob,
+)
 from vbuild.sbom.statement import PROVENANCE, dependency, statement
 from vbuild.variants.index import index
 from vbuild.wheel.name import WheelName

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from tests.factories.wheels import everything, hashed, record_of, wheel
 from vbuild.errors import RepackageError, WheelError
-from vbuild.publishing.oci.model import File, Layer, MemberFile, NewFile
-from vbuild.publishing.oci.writing import WrittenBlob, write_layer
+from vbuild.publishing.oci.model import File, Layer, MemberFile, NewFile, WrittenBlob, write_layer
 from vbuild.wheel.archive import SharedWheels
 
 MOMENT = 1_700_000_000

@@ -11,8 +11,8 @@ from tests.factories.variants import document, metadata, tiny_wheel, variant, va
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.model import PublishPlan
+from vbuild.publishing.oci.model import Images
 from vbuild.publishing.oci.plan import Oci
-from vbuild.publishing.oci.writing import Images
 from vbuild.publishing.releases import releases_at
 
 PROPERTIES, LABEL = "dev.wheelnext.variant.properties", "dev.wheelnext.variant.label"

@@ -48,6 +48,7 @@ from vbuild.publishing.oci.model import (
     File,
     ImageFamily,
     ImageFolder,
+    Images,
     Layer,
     MemberFile,
     NewFile,
@@ -55,7 +56,6 @@ from vbuild.publishing.oci.model import (
     OciPlatform,
     folder_and_name,
 )
-from vbuild.publishing.oci.writing import Images
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, companion_wheels, required_companions
 from vbuild.variants.document import combine
 from vbuild.wheel.name import escaped

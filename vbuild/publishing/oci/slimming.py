@@ -36,12 +36,14 @@ from vbuild.publishing.oci.model import (
     WHITEOUT,
     ZSTD_TYPE,
     Descriptor,
+    GzipMembers,
     ImageFolder,
     folder_and_name,
+    packed_json,
     ref_of,
     uncompressed,
+    write_blob,
 )
-from vbuild.publishing.oci.writing import GzipMembers, packed_json, write_blob
 from vbuild.sbom.model import FILE
 from vbuild.slimming.device_files import is_alone, may_list, worth_reading
 from vbuild.slimming.environment import slim_environment
