@@ -52,13 +52,13 @@ def said(found: frozenset[Versioned]) -> set[str]:
 )
 def test_what_it_gives_and_takes_is_what_nm_lists(data: bytes) -> None:
     interface = Interface.parse(data)
-    assert said(interface.given | interface.vague) == symbols(data, "--defined-only")
+    assert said(interface.exported | interface.vague) == symbols(data, "--defined-only")
     assert said(interface.taken) == symbols(data, "--undefined-only")
 
 
 def test_what_every_user_of_a_template_has_is_kept_apart() -> None:
     interface = Interface.parse(elf.shared_object(TEMPLATES, language="c++"))
-    assert said(interface.given) == {"_Z3sumi", "promised"}
+    assert said(interface.exported) == {"_Z3sumi", "promised"}
     assert "_Z8replacedv" in said(interface.vague)
 
 

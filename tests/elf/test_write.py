@@ -44,7 +44,7 @@ def test_it_has_no_code_and_no_symbol() -> None:
     parsed = Elf.parse(STUB)
     assert (parsed.code, parsed.functions, parsed.objects, parsed.imports) == ((), (), (), ())
     interface = Interface.parse(STUB)
-    assert not interface.given | interface.vague | interface.taken
+    assert not interface.exported | interface.vague | interface.taken
 
 
 def test_it_asks_for_no_executable_stack_and_no_executable_page() -> None:

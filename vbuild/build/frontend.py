@@ -200,7 +200,7 @@ class _Shell(Struct, frozen=True):
     log: Path
     variables: Mapping[str, str]
     wrappers: CompilerWrappers
-    planned: Mapping[str, str]
+    plan_variables: Mapping[str, str]
     environment: BuildEnvironment | None = None
 
     def __call__(
@@ -208,7 +208,12 @@ class _Shell(Struct, frozen=True):
     ) -> None:
         variables = self.environment.variables(self.variables) if self.environment else self.variables
         # the plan's PYTHONPATH, unlike the user's, is for the backend
-        variables = {**variables, **self.planned, **self.wrappers.environment(variables), **(extra_environ or {})}
+        variables = {
+            **variables,
+            **self.plan_variables,
+            **self.wrappers.environment(variables),
+            **(extra_environ or {}),
+        }
         hook = cmd[2] if extra_environ else None  # python, pyproject-hooks' script, the hook, a folder
         run(cmd, log=self.log, cwd=Path(cwd or self.project), environment=variables, name=hook)
 
@@ -233,10 +238,10 @@ def _within(shell: _Shell, job: Job, environment: BuildEnvironment) -> _Shell:
     if job.toolkit:
         check_cuda(environment, job.toolkit.version)
     headers = [str(folder) for folder in environment.cuda_headers] if job.toolkit else []
-    variables = dict(shell.planned)
+    variables = dict(shell.plan_variables)
     if headers:
         variables["CPATH"] = os.pathsep.join([*headers, *filter(None, [shell.variables.get("CPATH")])])
-    return replace(shell, environment=environment, planned=variables)
+    return replace(shell, environment=environment, plan_variables=variables)
 
 
 def _environment(job: Job, environments: Environments, requirements: set[str]) -> BuildEnvironment:

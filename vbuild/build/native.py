@@ -174,8 +174,8 @@ _REWRITTEN = (".pc", ".cmake")
 _PROGRAMS = ("bin", "sbin")
 
 
-def relocated(destination: Path, *, configured: str, kept: Path, log: Path) -> Path:
-    """The tree below *destination*, *configured* for another place, changed for use at *kept*."""
+def relocated(destination: Path, *, configured: str, final_folder: Path, log: Path) -> Path:
+    """The tree below *destination*, *configured* for another place, changed for use at *final_folder*."""
     folder = Path(f"{destination}{configured}")
     paths = [*_below(folder)]
     if not any(path.is_file() for path in paths):
@@ -192,11 +192,11 @@ def relocated(destination: Path, *, configured: str, kept: Path, log: Path) -> P
             elif path.suffix == ".la":
                 path.unlink()
             elif path.is_file():
-                _file(path, folder, configured, kept, log)
+                _file(path, folder, configured, final_folder, log)
     return folder
 
 
-def _file(path: Path, folder: Path, configured: str, kept: Path, log: Path) -> None:
+def _file(path: Path, folder: Path, configured: str, final_folder: Path, log: Path) -> None:
     if not path.stat().st_mode & stat.S_IWUSR:
         path.chmod(path.stat().st_mode | stat.S_IWUSR)
     with path.open("rb") as file:
@@ -205,7 +205,7 @@ def _file(path: Path, folder: Path, configured: str, kept: Path, log: Path) -> N
         _library(path, log)
     elif path.suffix in _REWRITTEN or (begin.startswith(b"#!") and path.relative_to(folder).parts[0] in _PROGRAMS):
         data = path.read_bytes()
-        changed = data.replace(os.fsencode(configured), os.fsencode(kept))
+        changed = data.replace(os.fsencode(configured), os.fsencode(final_folder))
         if changed != data:
             path.write_bytes(changed)
 
@@ -549,7 +549,7 @@ class NativeBuilder:
         try:
             for command, own in step_commands(step, tree, destination, environment):
                 run(command, log=log, cwd=tree, environment={**environment, **own})
-            installed = relocated(destination, configured=step.configured, kept=step.prefix.folder, log=log)
+            installed = relocated(destination, configured=step.configured, final_folder=step.prefix.folder, log=log)
         except (BuildError, BinaryError) as error:
             # a command that failed names its log itself
             named_log = f"; its log is {log}" if log.exists() and str(log) not in str(error) else ""

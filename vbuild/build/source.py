@@ -114,12 +114,6 @@ def _has_commit(folder: Path) -> bool:
     return True
 
 
-def _apply_patch(patch: Path, folder: Path) -> None:
-    """Apply *patch* (paths ``a/…``, ``b/…``) to the tree in *folder*, exactly or not at all."""
-    # in an enclosing checkout git would take the paths from its top, and skip them all
-    _git(folder, "apply", "--whitespace=nowarn", str(patch), ceiling=folder.parent)
-
-
 def _fetched(folder: Path, *arguments: str) -> None:
     _git(folder, *_BOUNDS, *arguments, around=_SHELL, seconds=_LONGEST_FETCH)
 
@@ -388,7 +382,8 @@ def copied(
             tree = (unpack_tree if archive.suffix == TREE_SUFFIX else unpack)(archive, folder)
     for patch in patches:
         with at(patch.name):
-            _apply_patch(patch.resolve(), tree)
+            # exactly or not at all; in an enclosing checkout git would take the paths from its top, and skip them all
+            _git(tree, "apply", "--whitespace=nowarn", str(patch.resolve()), ceiling=tree.parent)
     return tree / subdirectory
 
 

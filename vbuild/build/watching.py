@@ -130,7 +130,11 @@ class _Commands:
 
     def _compile(self, words: list[str], folder: str, parent: str, *, wrapped: bool) -> None:
         pairs = list(zip(["", *words], words, strict=False))
-        sources = [_path(folder, word) for before, word in pairs if _is_source(word) and not before.startswith(_NAMES)]
+        sources = [
+            _path(folder, word)
+            for before, word in pairs
+            if word.endswith(_SOURCES) and not word.startswith("-") and not before.startswith(_NAMES)
+        ]
         if not sources or _NOT_COMPILED.intersection(words):
             return
         march = next((word for word in reversed(words) if word.startswith(_MARCH)), _MARCH + _BASELINE)
@@ -169,10 +173,6 @@ def sources_of(objects: Iterable[Path]) -> frozenset[str]:
         with suppress(OSError):
             names |= source_files(file.read_bytes())
     return names
-
-
-def _is_source(word: str) -> bool:
-    return not word.startswith("-") and word.endswith(_SOURCES)
 
 
 def _expanded(words: list[str]) -> list[str]:

@@ -149,7 +149,8 @@ def read_by(word: int) -> frozenset[int]:
     elif kind in {5, 13}:
         registers = {first, second} | ({third} if word >> 24 & 0x1F == 0x1B else set())
     elif kind in {10, 11}:
-        registers = {last} if _is_test(word) or word & 0xFFF00000 == 0xD5100000 else set()
+        # cbz, cbnz, tbz, tbnz; msr
+        registers = {last} if word & 0x7C000000 == 0x34000000 or word & 0xFFF00000 == 0xD5100000 else set()
         registers = {first} if word & 0xFE000000 == 0xD6000000 else registers
         registers = set(range(9)) if word >> 24 == 0xD4 else registers
     elif kind & 5 == 4:
@@ -195,10 +196,6 @@ def _address_bits(word: int) -> int:
 
 def is_add(word: int) -> bool:
     return word & 0xFFC00000 == 0x91000000
-
-
-def _is_test(word: int) -> bool:
-    return word & 0x7C000000 == 0x34000000
 
 
 class ArmInstruction(NamedTuple):

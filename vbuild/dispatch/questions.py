@@ -84,9 +84,6 @@ class Questions:
     def asking_modules(self) -> frozenset[int]:
         return frozenset(tag(address) for address in self.asking)
 
-    def asks_in(self, module: Module) -> bool:
-        return tag(module.base) in self.asking_modules
-
     def is_known(self, piece: Piece) -> bool:
         """Whether *piece* fills libgcc's variables: it is long, and what it finds is known."""
         if piece.symbol and piece.symbol.names:

@@ -21,6 +21,7 @@ from vbuild.dispatch.facts import ASKED, EVERY, facts_of, features, names_of, un
 from vbuild.dispatch.interpreter import Interpreter
 from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import LEAVES, Program
+from vbuild.dispatch.values import tag
 from vbuild.elf.iced import Instruction
 
 # users of code above the level that are looked at: so many and one for some bytes of code, as far as that is less
@@ -313,7 +314,7 @@ class Reach:
             reads_memory = any(self._decided[node].reads_memory for node in seen & self._decided.keys())
             is_asked = not violation.missing & ~unmasked(self._answers.variables.unfollowed)
             return Doubt.KEPT if reads_memory and is_asked else Doubt.UNCLEAR
-        return Doubt.UNFOLLOWED if self._questions.asks_in(self.program.module(address)) else None
+        return Doubt.UNFOLLOWED if tag(address) in self._questions.asking_modules else None
 
     def _is_clear(self, address: int, violation: Unguarded, seen: set[int]) -> bool:
         """Whether the code at *address* runs without a test wherever some conditions, all understood, hold.

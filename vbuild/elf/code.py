@@ -466,8 +466,8 @@ class KeptSymbols:
 
     def get(self, key: bytes, make: Callable[[], S]) -> S:
         with self._lock:
-            if (kept := self._values.get(key)) is not None:
-                return cast(S, kept)
+            if (known := self._values.get(key)) is not None:
+                return cast(S, known)
         value = make()
         with self._lock:
             self._values[key] = value

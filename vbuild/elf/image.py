@@ -76,14 +76,14 @@ _DEBUG = (".debug_", ".zdebug_", ".gnu.debuglto_", ".gdb_index", ".stab")
 class StringTable:
     """The strings of a table; `BinaryError` if those read are together far longer than it, as strings may overlap."""
 
-    def __init__(self, table: bytes, *, what: str = "symbol name") -> None:
-        self._table, self._what = table, what
+    def __init__(self, table: bytes, *, kind: str = "symbol name") -> None:
+        self._table, self._kind = table, kind
         self._left = _PLENTY + _SHARED * len(table)
 
     def at(self, offset: int) -> str:
         end = self._table.find(b"\0", offset)
         if end < 0:
-            raise BinaryError(f"{self._what} at {offset:#x} runs past its table, {len(self._table):#x}")
+            raise BinaryError(f"{self._kind} at {offset:#x} runs past its table, {len(self._table):#x}")
         self._left -= end - offset
         if self._left < 0:
             raise BinaryError(f"names far longer than their table, {len(self._table):#x}, in which they lie")
@@ -179,9 +179,9 @@ class ElfLayout(Struct, frozen=True):
         if sections:
             end = header.e_shoff + len(sections) * SectionHeader.layout.size
             taken.append((header.e_shoff, end, "section header table"))
-        for (_, stop, one), (start, _, other) in itertools.pairwise(sorted(taken)):
+        for (_, stop, lower_name), (start, _, upper_name) in itertools.pairwise(sorted(taken)):
             if start < stop:
-                raise BinaryError(f"{one} and {other} overlap in the file at {start:#x}")
+                raise BinaryError(f"{lower_name} and {upper_name} overlap in the file at {start:#x}")
         return ElfLayout(len(source), header, segments, sections)
 
     @property
@@ -271,7 +271,7 @@ def _named(source: Sliceable, sections: tuple[Section, ...], names: int) -> tupl
     if sections[names].size > _LONGEST_NAMES:
         raise BinaryError(f"section names of {sections[names].size:#x} bytes, expected {_LONGEST_NAMES:#x} at most")
     _check_inside(span, len(source), f"section {names}")
-    table = StringTable(bytes(source[span.start : span.stop]) or b"\0", what="section name")
+    table = StringTable(bytes(source[span.start : span.stop]) or b"\0", kind="section name")
     return tuple(Section(section.index, table.at(section.header.sh_name), section.header) for section in sections)
 
 
@@ -295,15 +295,15 @@ def _check_segments(segments: tuple[ProgramHeader, ...], size: int) -> None:
             )
 
 
-def _check_inside(span: range, size: int, what: str) -> None:
+def _check_inside(span: range, size: int, subject: str) -> None:
     if span.start > size or span.stop > size:
         length = span.stop - span.start
-        raise BinaryError(f"{what} at {span.start:#x}, {length:#x} bytes long, runs past the end, {size:#x}")
+        raise BinaryError(f"{subject} at {span.start:#x}, {length:#x} bytes long, runs past the end, {size:#x}")
 
 
-def _check_address(address: int, size: int, what: str, *, end: int = _HIGHEST_ADDRESS) -> None:
+def _check_address(address: int, size: int, subject: str, *, end: int = _HIGHEST_ADDRESS) -> None:
     if address + size > end:
-        raise BinaryError(f"{what} is loaded to {address:#x}, {size:#x} bytes, which no process has")
+        raise BinaryError(f"{subject} is loaded to {address:#x}, {size:#x} bytes, which no process has")
 
 
 class DynamicRow(Struct, frozen=True):
@@ -399,12 +399,12 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
                 f"relocations under tag {min(strange):#x}, expected DT_RELA ({DynamicTag.RELA:#x}) or RELR"
             )
         pointers = list(self._rela(dynamic, wanted))
-        for place in self.relr_places(self.relr_table(dynamic)):
-            target = self.word(place)
+        for address in self.relr_places(self.relr_table(dynamic)):
+            target = self.word(address)
             if target is None:
-                raise BinaryError(f"packed relocation of {place:#x}, where the file has no word")
+                raise BinaryError(f"packed relocation of {address:#x}, where the file has no word")
             if wanted.low <= target < wanted.high and target in wanted:
-                pointers.append(Pointer(place, target))
+                pointers.append(Pointer(address, target))
         return tuple(pointers)
 
     def _rela(self, dynamic: dict[int, int], wanted: Ranges) -> Iterator[Pointer]:
@@ -456,8 +456,8 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
             is_bitmap = word & 1
             places = [base + WORD.size * bit for bit in range(63) if word >> (bit + 1) & 1] if is_bitmap else [word]
             base = base + WORD.size * 63 if is_bitmap else word + WORD.size
-            for place in places:
-                if place < last or place >= end:
-                    raise BinaryError(f"packed relocation of {place:#x} after {last:#x}, expected up to {end:#x}")
-                last = place
-                yield place
+            for address in places:
+                if address < last or address >= end:
+                    raise BinaryError(f"packed relocation of {address:#x} after {last:#x}, expected up to {end:#x}")
+                last = address
+                yield address

@@ -67,7 +67,7 @@ class Interface(Struct, frozen=True):
     for others.
     """
 
-    given: frozenset[Versioned]
+    exported: frozenset[Versioned]
     vague: frozenset[Versioned]
     defaults: frozenset[str]
     taken: frozenset[Versioned]
@@ -78,7 +78,7 @@ class Interface(Struct, frozen=True):
         """`BinaryError` if *data* is damaged, or not 64-bit little-endian."""
         image = ElfImage.parse(data)
         tables = _Tables(image)
-        given: set[Versioned] = set()
+        exported: set[Versioned] = set()
         vague: set[Versioned] = set()
         defaults: set[str] = set()
         taken: set[Versioned] = set()
@@ -87,21 +87,21 @@ class Interface(Struct, frozen=True):
                 if not row.is_weak:  # those may be missing
                     taken.add(row.symbol)
                 continue
-            (vague if row.is_weak and row.symbol.is_mangled else given).add(row.symbol)
+            (vague if row.is_weak and row.symbol.is_mangled else exported).add(row.symbol)
             if not row.is_hidden:
                 defaults.add(row.symbol.name)
         checksum = _digest(image, tables, lambda content: isal_zlib.crc32(content).to_bytes(4, "little"))
-        return cls(frozenset(given), frozenset(vague), frozenset(defaults), frozenset(taken), checksum)
+        return cls(frozenset(exported), frozenset(vague), frozenset(defaults), frozenset(taken), checksum)
 
     def answers(self, symbol: Versioned) -> bool:
         """Whether a file that takes *symbol* finds it here, maybe as the default."""
         if symbol.version is None:
             return symbol.name in self.defaults
-        return symbol in self.given or symbol in self.vague
+        return symbol in self.exported or symbol in self.vague
 
     def lacking(self, other: Self) -> tuple[Versioned, ...]:
         """The symbols that *other* gives and this does not, except vague ones."""
-        return tuple(sorted((symbol for symbol in other.given if not self.answers(symbol)), key=str))
+        return tuple(sorted((symbol for symbol in other.exported if not self.answers(symbol)), key=str))
 
 
 def digest(data: Buffer) -> str:
@@ -165,7 +165,7 @@ class _Tables:
         if index >= len(self._image.sections):
             raise BinaryError(f"names of {section.name} in section {index}, expected one below its number of sections")
         if index not in self._names:
-            self._names[index] = StringTable(bytes(self._image.view(self._image.sections[index].span)), what="name")
+            self._names[index] = StringTable(bytes(self._image.view(self._image.sections[index].span)), kind="name")
         return self._names[index]
 
 

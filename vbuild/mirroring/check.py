@@ -89,7 +89,7 @@ def _of_attestations(folder: Path, site: Site, attested: Attested) -> tuple[tupl
     """Who published the originals, and what is wrong with their attestations."""
     attested_files = {file.original.file: file for file in site.files if file.attestation}
     places = [(name, file.original.sha256, folder / file.attestation) for name, file in attested_files.items()]
-    findings = [*attested(place for place in places if place[2].is_file())]
+    findings = [*attested(attestation for attestation in places if attestation[2].is_file())]
     notes = tuple(finding.what for finding in findings if finding.severity is Severity.NOTE)
     return notes, tuple(finding.what for finding in findings if finding.severity is not Severity.NOTE)
 
@@ -102,7 +102,7 @@ def _of_files(folder: Path, site: Site) -> Iterator[str]:
                 if path.stat().st_size != file.size or digests.of(path) != file.sha256:
                     yield f"{file.path}: has other bytes; delete it, and run vbuild mirror again"
                 elif file.original.is_wheel:
-                    yield from (f"{file.path}: {what}" for what in _of_wheel(path, file))
+                    yield from (f"{file.path}: {fault}" for fault in _of_wheel(path, file))
             except OSError as error:
                 yield f"{file.path}: cannot be read: {error.strerror}; run vbuild mirror again"
             if file.attestation and not (folder / file.attestation).is_file():
@@ -121,7 +121,7 @@ def _of_wheel(path: Path, file: MirroredFile) -> Iterator[str]:
             if file.is_changed:
                 if not carries(wheel):
                     yield "is changed, and has no bill of materials"
-                yield from (f"its bill of materials {what}" for what in contradictions(wheel))
+                yield from (f"its bill of materials {fault}" for fault in contradictions(wheel))
             if read_file(f"{path}.metadata") != wheel.read(f"{wheel.dist_info}/METADATA"):
                 yield "METADATA beside it is not its own"
     except VbuildError as error:

@@ -129,44 +129,44 @@ def _fetched(original: Original, store: Store, progress: _Progress) -> _Fetched:
     return _Fetched(path, attestation)
 
 
-def _place(work: Path, want: Wanted) -> Path:
+def _folder_of(work: Path, want: Wanted) -> Path:
     return work / "made" / key_of([want.original.file, want.original.sha256, msgspec.to_builtins(want.cut)])
 
 
 def _earlier(work: Path, want: Wanted) -> Made | None:
-    place = _place(work, want)
+    folder = _folder_of(work, want)
     try:
-        file = msgspec.json.decode(read_file(place / _RECORD), type=MirroredFile)
-        if sha256_of(place / file.file) != file.sha256:
+        file = msgspec.json.decode(read_file(folder / _RECORD), type=MirroredFile)
+        if sha256_of(folder / file.file) != file.sha256:
             return None
     except (OSError, msgspec.DecodeError):
         return None
-    attestation = place / "attestation"
-    return Made(replace(file, machines=want.machines), place / file.file, attestation if file.attestation else None)
+    attestation = folder / "attestation"
+    return Made(replace(file, machines=want.machines), folder / file.file, attestation if file.attestation else None)
 
 
 def _make(work: Path, want: Wanted, fetched: _Fetched) -> Made:
-    place = _place(work, want)
-    shutil.rmtree(place, ignore_errors=True)
+    own_folder = _folder_of(work, want)
+    shutil.rmtree(own_folder, ignore_errors=True)
     try:
-        place.mkdir(parents=True)
+        own_folder.mkdir(parents=True)
         # under its own name, which says what it is
         with TemporaryDirectory(dir=work, prefix="named-") as folder:
             source = Path(folder, want.original.file)
             linked(fetched.path, source)
-            file = _cut(source, place, want) if want.original.is_wheel else _whole(source, place, want)
-        attestation = place / "attestation"
+            file = _cut(source, own_folder, want) if want.original.is_wheel else _whole(source, own_folder, want)
+        attestation = own_folder / "attestation"
         if fetched.attestation:
             attestation.write_bytes(fetched.attestation)
             file = replace(file, attestation=f"attestations/{want.original.file}.provenance")
-        with replacing(place / _RECORD) as part:
+        with replacing(own_folder / _RECORD) as part:
             part.write_bytes(msgspec.json.encode(file))
     except OSError as error:
         raise RepackageError(f"{work}: cannot be written: {error.strerror}") from error
-    return Made(file, place / file.file, attestation if fetched.attestation else None)
+    return Made(file, own_folder / file.file, attestation if fetched.attestation else None)
 
 
-def _cut(source: Path, place: Path, want: Wanted) -> MirroredFile:
+def _cut(source: Path, folder: Path, want: Wanted) -> MirroredFile:
     with open_wheel(source) as wheel:
         size = sum(member.size for member in wheel.members)
     packed = source.stat().st_size
@@ -178,12 +178,12 @@ def _cut(source: Path, place: Path, want: Wanted) -> MirroredFile:
         try:
             (slimmed,) = slim_wheel(
                 source,
-                place,
+                folder,
                 shares=(want.cut.share,),
                 cuts=want.cut.cuts,
                 accept_license=want.cut.licence_accepted,
             )
-            path = place / slimmed.name
+            path = folder / slimmed.name
             reasons = dict.fromkeys(library.why_whole for library in slimmed.libraries if library.why_whole)
             served = {str(gpu.device) for library in slimmed.libraries for gpu in library.served if gpu.machine.fatbins}
             return replace(
@@ -199,12 +199,12 @@ def _cut(source: Path, place: Path, want: Wanted) -> MirroredFile:
         except RepackageError as error:
             why = str(error).removeprefix(f"{source.name}: ")
     with open_wheel(source, check=True):
-        linked(source, place / source.name)
+        linked(source, folder / source.name)
     return replace(uncut, has_gpu_code=True, why_left=why)
 
 
-def _whole(source: Path, place: Path, want: Wanted) -> MirroredFile:
-    path = linked(source, place / want.original.file)
+def _whole(source: Path, folder: Path, want: Wanted) -> MirroredFile:
+    path = linked(source, folder / want.original.file)
     size = path.stat().st_size
     why = "an sdist: each installation builds it, with what its pyproject.toml requires"
     sizes = (size, size, size)

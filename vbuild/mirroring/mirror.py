@@ -126,31 +126,33 @@ class _Run(Struct, frozen=True):
         question = self._question()  # while its sources are there
         wanted, installs = self._resolve()
         files: list[MirroredFile] = []
-        made: dict[str, Made] = {}
+        made_files: dict[str, Made] = {}
         for are_variants in (False, True):  # these are cut from wheels with GPU code, which are known then
             batch = self._variants(wanted, files) if are_variants else wanted
-            kept, missing = _kept_files(batch, before, folder)
-            files += kept
+            kept_files, missing = _kept_files(batch, before, folder)
+            files += kept_files
             for made_file in self._make(work, missing):
                 files.append(made_file.file)
-                made[made_file.file.path] = made_file
+                made_files[made_file.file.path] = made_file
         paths = {file.path for file in files}
         old_files = {file.path: file for file in before.files}
         unused = [replace(file, machines=()) for path, file in old_files.items() if path not in paths]
         site = self._site(files, installs, unused=() if self.request.prune else unused)
-        if made or site != before:
-            write_site(folder, site, made, before=before, asked=question)
+        if made_files or site != before:
+            write_site(folder, site, made_files, before=before, asked=question)
         shutil.rmtree(work, ignore_errors=True)
         names = {machine.name for machine in self.machines}
         return Mirrored(
             folder,
             site,
             tuple(file for file in site.files if file.path in paths),
-            fetched=len(made),
-            kept=len(files) - len(made),
+            fetched=len(made_files),
+            kept=len(files) - len(made_files),
             removed=len(unused) if self.request.prune else 0,
             replaced=tuple(
-                path for path in made if path in old_files and old_files[path].sha256 != made[path].file.sha256
+                path
+                for path in made_files
+                if path in old_files and old_files[path].sha256 != made_files[path].file.sha256
             ),
             dropped=tuple(machine.name for machine in before.machines if machine.name not in names),
         )

@@ -68,9 +68,9 @@ def resolved(
     What has no wheel is built to learn what it requires if *builds*, and else refused.
     """
     files: dict[str, Original] = {}
-    for place, pylock, check in _pylocks(sources, machine.machine, stage, builds=builds):
-        with at(place):
-            for original in _selected(pylock, Path(place), machine):
+    for source, pylock, check in _pylocks(sources, machine.machine, stage, builds=builds):
+        with at(source):
+            for original in _selected(pylock, Path(source), machine):
                 with at(f"{machine.name}: {original.project}"):
                     check(original.url)
                 if files.setdefault(original.project, original) != original:
@@ -117,8 +117,8 @@ def _is_file(source: str) -> bool:
     path = Path(source)
     if not path.exists() or path.is_dir():
         if is_path(source) or read_requirement(source) is None:
-            what = "no such file, and no requirement"
-            raise RecipeError(f"{source}: {what}; expected requirements.txt, pylock.toml, uv.lock, or torch==2.9.1")
+            fault = "no such file, and no requirement"
+            raise RecipeError(f"{source}: {fault}; expected requirements.txt, pylock.toml, uv.lock, or torch==2.9.1")
         return False
     if path.name == "pyproject.toml":
         raise RecipeError(f"{source}: run `uv lock` there, and name its uv.lock")
@@ -147,8 +147,8 @@ def _check_options(file: Path, including: frozenset[Path] = frozenset()) -> None
         with at(f"{file}, line {number}"):
             option, value = match["option"], match["value"].strip("\"'")
             if option not in {*_HARMLESS, *_INCLUDES}:
-                what = "may build something, which runs its code"
-                raise RecipeError(f"{option}: {what}; expected a file without it, or --allow-builds")
+                fault = "may build something, which runs its code"
+                raise RecipeError(f"{option}: {fault}; expected a file without it, or --allow-builds")
             if option in _INCLUDES and "://" in value:
                 raise RecipeError(f"{option} {value}: expected a file of this machine, or --allow-builds")
             if option in _INCLUDES and (included := (file.parent / value).resolve()) not in including:
@@ -165,22 +165,24 @@ def _read(path: Path) -> Pylock:
         raise RecipeError(f"{path}: no lock as PEP 751 has it: {error or type(error).__name__}") from error
 
 
-def _selected(pylock: Pylock, place: Path, machine: FleetMachine) -> Iterator[Original]:
+def _selected(pylock: Pylock, lock: Path, machine: FleetMachine) -> Iterator[Original]:
     try:
         tags = [tag for text in machine.machine.tags for tag in parse_tag(text)]
         for package, file in pylock.select(environment=_environment(machine.machine), tags=tags):
-            what = f"{machine.name}: {package.name}"
+            subject = f"{machine.name}: {package.name}"
             if package.version is None or not isinstance(file, PackageWheel | PackageSdist):
-                raise RepackageError(f"{what}: comes from elsewhere than an index; expected a wheel or an sdist there")
+                raise RepackageError(
+                    f"{subject}: comes from elsewhere than an index; expected a wheel or an sdist there"
+                )
             sha256 = file.hashes.get("sha256", "").lower()
             if not _SHA256.fullmatch(sha256) or not _PROJECT.fullmatch(package.name):
-                raise RepackageError(f"{what}: {file.filename}: no SHA-256 is stated; expected one to hold it to")
+                raise RepackageError(f"{subject}: {file.filename}: no SHA-256 is stated; expected one to hold it to")
             url = file.url or ""
             if not url:
-                url = (place.absolute().parent / (file.path or "")).as_uri()
+                url = (lock.absolute().parent / (file.path or "")).as_uri()
             elif urlsplit(url).scheme not in {"https", "http", "file"}:
-                raise RepackageError(f"{what}: {url}: expected a URL of http or https")
-            with at(what):
+                raise RepackageError(f"{subject}: {url}: expected a URL of http or https")
+            with at(subject):
                 check_name(package.name, file.filename)
             yield Original(
                 project=package.name,
@@ -267,6 +269,6 @@ def check_local(url: str, places: Iterable[Path]) -> None:
     """`RepackageError` if *url* is of a file of this machine that is in none of *places*."""
     if url.lower().startswith("file:"):
         file = Path(os.path.normpath(path_of(url)))
-        if not any(file.is_relative_to(os.path.normpath(place)) for place in places):
-            what = "a file of this machine, which the page of an index leads to"
-            raise RepackageError(f"{file}: {what}; expected http or https, or its folder among pip's find-links")
+        if not any(file.is_relative_to(os.path.normpath(folder)) for folder in places):
+            fault = "a file of this machine, which the page of an index leads to"
+            raise RepackageError(f"{file}: {fault}; expected http or https, or its folder among pip's find-links")

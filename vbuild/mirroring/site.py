@@ -150,10 +150,10 @@ def _check(file: MirroredFile) -> None:
         raise RepackageError(f"{file.attestation!r}: no place of an attestation")
 
 
-def _check_text(what: str, text: str, pattern: re.Pattern[str]) -> None:
-    """`RepackageError` for what is not *what*: it becomes a path, or a part of a lock."""
+def _check_text(expected: str, text: str, pattern: re.Pattern[str]) -> None:
+    """`RepackageError` for what is not *expected*: it becomes a path, or a part of a lock."""
     if not pattern.fullmatch(text):
-        raise RepackageError(f"is not what vbuild wrote: {text!r} is not {what}")
+        raise RepackageError(f"is not what vbuild wrote: {text!r} is not {expected}")
 
 
 _HEAD = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = {python}\n'
@@ -172,21 +172,21 @@ def constraints_of(machine: SiteMachine, files: Mapping[str, MirroredFile]) -> s
 def _package(file: MirroredFile, url: str | None) -> str:
     original = file.original
     served_at = f"{url.rstrip('/')}/{quote(file.path)}" if url else ""
-    place = f"url = {toml(served_at)}" if url else f"path = {toml(file.path)}"
+    location = f"url = {toml(served_at)}" if url else f"path = {toml(file.path)}"
     uploaded = f"upload-time = {original.uploaded}, " if original.uploaded else ""
-    entry = f"{{ {place}, {uploaded}size = {file.size}, hashes = {toml({'sha256': file.sha256})} }}"
+    entry = f"{{ {location}, {uploaded}size = {file.size}, hashes = {toml({'sha256': file.sha256})} }}"
     field = f"wheels = [{entry}]" if original.is_wheel else f"sdist = {entry}"
     name = f"name = {toml(original.project)}\nversion = {toml(file.version)}"
     return f"\n[[packages]]\n{name}\n{field}\n"
 
 
 def install_lines(site: str, machine: SiteMachine, *, url: str | None) -> tuple[str, ...]:
-    place = url.rstrip("/") if url else site
-    base = place if url else Path(site).absolute().as_uri()
+    location = url.rstrip("/") if url else site
+    base = location if url else Path(site).absolute().as_uri()
     return (
-        f"uv pip sync {place}/{machine.lock}",
-        f"pip install -r {place}/{machine.lock}",
-        f"pip install --index-url {base}/simple/ -c {place}/{machine.constraints} NAME",
+        f"uv pip sync {location}/{machine.lock}",
+        f"pip install -r {location}/{machine.lock}",
+        f"pip install --index-url {base}/simple/ -c {location}/{machine.constraints} NAME",
     )
 
 

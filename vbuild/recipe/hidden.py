@@ -41,11 +41,11 @@ def too_short(
     recipe: Recipe,
     targets: Iterable[Target],
     environment: Mapping[str, str] = os.environ,
-    asked: Iterable[str] | None = None,
+    pass_env: Iterable[str] | None = None,
 ) -> Iterator[str]:
     """A line for each secret that is too short to be hidden."""
-    asked = tuple(recipe.build.pass_env if asked is None else asked)
-    passed_on = ((name, text) for name, text in environment.items() if is_asked(name, asked))
+    pass_env = tuple(recipe.build.pass_env if pass_env is None else pass_env)
+    passed_on = ((name, text) for name, text in environment.items() if is_asked(name, pass_env))
     named = dict.fromkeys(
         name
         for name, text in chain(_settings(recipe, targets), passed_on)
@@ -63,17 +63,17 @@ def too_short(
 
 def _settings(recipe: Recipe, targets: Iterable[Target]) -> Iterator[tuple[str, str]]:
     targets = tuple(targets)
-    yield from chain(recipe.build.env, *(native.env for native in recipe.natives), *(one.env for one in targets))
-    for name, value in chain(recipe.build.config_settings, *(one.config_settings for one in targets)):
+    yield from chain(recipe.build.env, *(native.env for native in recipe.natives), *(target.env for target in targets))
+    for name, value in chain(recipe.build.config_settings, *(target.config_settings for target in targets)):
         yield from ((name, text) for text in ([value] if isinstance(value, str) else value))
 
 
-def of_variables(environment: Mapping[str, str], asked: Iterable[str]) -> dict[str, str]:
-    """What to hide of the variables in *environment* that a build *asked* for, with its replacement."""
-    asked = tuple(asked)
+def of_variables(environment: Mapping[str, str], pass_env: Iterable[str]) -> dict[str, str]:
+    """What to hide of the variables in *environment* that a build *pass_env* for, with its replacement."""
+    pass_env = tuple(pass_env)
     hidden: dict[str, str] = {}
-    for name, text in passed(environment, asked).items():
-        is_value = is_asked(name, asked) and not _FLAGS.match(text)
+    for name, text in passed(environment, pass_env).items():
+        is_value = is_asked(name, pass_env) and not _FLAGS.match(text)
         hidden |= _of_value(name, text) if is_value else _of_flags(text)
     return hidden
 
@@ -101,7 +101,7 @@ def _of_flags(text: str) -> dict[str, str]:
         if match := _NAME.search(seen):
             name = match[0].removeprefix("-D").removeprefix("/D")
             spelled = (secret, bare, f'"{bare}"', f'\\"{bare}\\"', secret.partition(",-")[0])
-            hidden |= {f"{name}{one}": f"{name}{stands}" for one in spelled}
+            hidden |= {f"{name}{spelling}": f"{name}{stands}" for spelling in spelled}
         if _is_worth(bare) and not _WORD.fullmatch(bare):
             hidden[bare] = stands
     return hidden

@@ -93,10 +93,10 @@ class Lock(Struct, frozen=True):
     def check_toolkit(self, spec: ToolkitSpec, wheels: Hashes) -> None:
         if not self.is_binding:
             return
-        stated, found = dict(self.toolkits).get(spec.name), dict(wheels)
+        stated, wheels_there = dict(self.toolkits).get(spec.name), dict(wheels)
         if stated is None:
             raise RecipeError(f"--locked: CUDA {spec.name}: not in the lock; write it again: vbuild lock")
-        if dict(stated) != found:
+        if dict(stated) != wheels_there:
             others = sorted(dict(set(stated) ^ set(wheels))) or ["no wheels"]
             raise RecipeError(
                 f"--locked: CUDA {spec.name}: {others[0]} is not as in the lock; write it again: vbuild lock"
@@ -107,13 +107,13 @@ class Lock(Struct, frozen=True):
         if (version := table.number("lock")) != _VERSION:
             raise table.refuse("lock", f"found {version}, expected {_VERSION}")
         with table.table("toolkits") as toolkits:
-            found = tuple((name, toolkits.pairs(name)) for name in sorted(toolkits))
+            toolkits_read = tuple((name, toolkits.pairs(name)) for name in sorted(toolkits))
         lock = cls(
             vbuild=table.text("vbuild"),
             recipe=table.text("recipe"),
             source=table.text("source"),
             natives=table.pairs("natives"),
-            toolkits=found,
+            toolkits=toolkits_read,
             requirements=tuple(map(_resolved, table.tables("requirements"))),
         )
         table.finish()
@@ -128,6 +128,6 @@ def hashed(text: str) -> str:
 
 def _resolved(table: Table) -> LockedRequirement:
     packages = table.parsed_texts("packages", hashed, ())
-    one = LockedRequirement(table.text("python"), table.texts("requires", ()), packages)
+    requirement = LockedRequirement(table.text("python"), table.texts("requires", ()), packages)
     table.finish()
-    return one
+    return requirement

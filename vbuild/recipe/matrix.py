@@ -58,8 +58,8 @@ class GpuGroup(Struct, frozen=True):
         ptx = {request.device for request in self.gpus if request.ptx}.difference(self.gpus.native)
         virtual = [f"{number}_virtual" for number in sorted(device.number for device in ptx) if number % 10 == 0]
         if not real and not virtual:
-            what = f"{self.gpus} is PTX alone, and GPUs ask for PTX of M.0 only, as in 80_virtual"
-            raise RecipeError(f"{self.place}: {what}; expected machine code too, as in {self.gpus.requests[0].arch}")
+            fault = f"{self.gpus} is PTX alone, and GPUs ask for PTX of M.0 only, as in 80_virtual"
+            raise RecipeError(f"{self.place}: {fault}; expected machine code too, as in {self.gpus.requests[0].arch}")
         bound = toolkit if virtual else Dotted(toolkit.major, 0)
         if compress in _ZSTD:
             bound = max(bound, ZSTD_SINCE)
@@ -114,8 +114,8 @@ def _toolkit(entry: Table, folder: Path) -> ToolkitSpec:
             raise keys.refuse("path", f"no folder {keys.text('path')!r}; paths start where the recipe stands")
         for index, library in enumerate(libraries):
             if library.hashes:
-                what = "a hash is of a wheel of the package index, and this toolkit is an installed one"
-                raise entry.refuse(f"libraries[{index}]", f"{what}; expected {library.release}")
+                fault = "a hash is of a wheel of the package index, and this toolkit is an installed one"
+                raise entry.refuse(f"libraries[{index}]", f"{fault}; expected {library.release}")
         return ToolkitSpec(keys.parsed("version", _version), path.resolve(), texts, has_kernels="gpus" in entry)
 
 
@@ -139,11 +139,11 @@ def _groups(entry: Table, toolkit: Dotted) -> Iterator[GpuGroup]:
         if not list(labels):
             raise labels.wrong("has no groups; expected labels with their GPUs, as in sm90 = '90'")
         for name in labels:
-            place, asked = labels.place(name), labels.setting(name)
+            place, gpus_text = labels.place(name), labels.setting(name)
             with at(place):
                 if label(name) == NONE:
                     raise RecipeError(f"{NONE!r} stands for builds without CUDA; expected another label")
-                gpus = gpu_list(asked, (toolkit,))
+                gpus = gpu_list(gpus_text, (toolkit,))
             yield GpuGroup(name, gpus, place)
 
 
@@ -157,8 +157,8 @@ def _tell_apart(entries: tuple[MatrixEntry, ...]) -> None:
         for group in entry.groups:
             if (first := labels.setdefault(group.label, group.place)) != group.place:
                 if not group.gpus.requests:
-                    what = f"{first} is for CUDA {entry.toolkit.version.major}, too, with the same drivers"
-                    raise RecipeError(f"{group.place}: {what}; expected one of each major version")
+                    fault = f"{first} is for CUDA {entry.toolkit.version.major}, too, with the same drivers"
+                    raise RecipeError(f"{group.place}: {fault}; expected one of each major version")
                 raise RecipeError(f"{group.place}: {first} is a group of this label; expected another")
 
 
@@ -268,8 +268,8 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
             raise table.refuse(axis, "empty; name a value, or leave the key out")
     for cpu in matrix.cpus:
         if cpu.machine != matrix.cpus[0].machine:
-            what = f"{matrix.cpus[0]} and {cpu} are of different machines; expected levels of one"
-            raise table.refuse("cpu", what)
+            fault = f"{matrix.cpus[0]} and {cpu} are of different machines; expected levels of one"
+            raise table.refuse("cpu", fault)
     if table.raw("plain") in {Plain.CUDA.value, Plain.CPU.value} and not matrix.cuda:
         raise table.refuse("plain", f"{str(plain)!r} would have no effect without matrix.cuda: remove it")
     rules = _Rules(matrix.names, folder)
@@ -407,8 +407,8 @@ class _Rules(Struct, frozen=True):
 
     def _values(self, entry: Table, axis: str) -> tuple[str, ...]:
         self._check(entry, axis)
-        found = entry.raw(axis)
-        values = (found,) if isinstance(found, str) else entry.texts(axis)
+        text = entry.raw(axis)
+        values = (text,) if isinstance(text, str) else entry.texts(axis)
         with at(entry.place(axis)):  # two spellings of one value are one
             if axis == "cpu":
                 values = tuple(str(Cpu.parse(text)) for text in values)

@@ -76,12 +76,12 @@ class BuildSettings(Struct, frozen=True):
     def read(cls, table: Table, folder: Path, *, matrix: Matrix) -> Self:
         host = HostSettings.read(table)
         if matrix.cuda and host.compiler is HostCompiler.ZIG:
-            what = "nvcc does not take zig as its host compiler; expected 'system' with matrix.cuda"
-            raise table.refuse("host", what)
+            fault = "nvcc does not take zig as its host compiler; expected 'system' with matrix.cuda"
+            raise table.refuse("host", fault)
         isolation = table.flag("isolation", default=True)
         if matrix.requires and not isolation:
-            what = "false builds against what is installed, and matrix.requires names versions: leave one of them out"
-            raise table.refuse("isolation", what)
+            fault = "false builds against what is installed, and matrix.requires names versions: leave one of them out"
+            raise table.refuse("isolation", fault)
         cuda = CudaSettings()
         if table.raw("cuda") is not None:
             if not matrix.cuda:
@@ -243,12 +243,12 @@ class Recipe:
     split: Table | None = field(default=None, compare=False)
 
     @classmethod
-    def load(cls, path: Path, asked: Keys = MappingProxyType({})) -> Self:
-        """The recipe at *path*, a file or a project's folder; *asked* tables replace keys."""
+    def load(cls, path: Path, replacing: Keys = MappingProxyType({})) -> Self:
+        """The recipe at *path*, a file or a project's folder; *replacing* tables replace keys."""
         path = project_file(path) if path.is_dir() else path
         is_project = path.name in PROJECT_FILES
         table = Table({}) if path.name == "setup.py" else Table.load(path)
-        for name, keys in asked.items():
+        for name, keys in replacing.items():
             table = table.with_values((*(("tool", "vbuild") if is_project else ()), name), keys)
         with at(path):
             return _checked(cls._of_project(table, path) if is_project else cls._of_file(table, path))
@@ -371,8 +371,8 @@ class Recipe:
 
 def _checked(recipe: R) -> R:
     recipe.namespaces()
-    if recipe.bench and (python := recipe.bench.python) and python not in (given := recipe.matrix.pythons):
-        raise RecipeError(f"bench.python: {python} is not in matrix.python; expected one of {', '.join(given)}")
+    if recipe.bench and (python := recipe.bench.python) and python not in (pythons := recipe.matrix.pythons):
+        raise RecipeError(f"bench.python: {python} is not in matrix.python; expected one of {', '.join(pythons)}")
     if recipe.natives:
         check_levels(recipe.natives, [target.cpu for target in recipe.targets])
     return recipe

@@ -87,8 +87,8 @@ def read_source(table: Table, folder: Path, *, also: tuple[str, ...] = ()) -> So
     """The source that a ``[source]`` *table* names; *also* are further kinds that it may name."""
     kinds = [key for key in ("sdist", "path", "git") if key in table]
     if len(kinds) != 1:
-        found = " and ".join(kinds) or "none"
-        raise table.wrong(f"found {found}; expected exactly one of {', '.join((*also, 'sdist', 'path', 'git'))}")
+        kinds_there = " and ".join(kinds) or "none"
+        raise table.wrong(f"found {kinds_there}; expected exactly one of {', '.join((*also, 'sdist', 'path', 'git'))}")
     subdirectory = table.optional_parsed("subdirectory", parse_subdirectory) or ""
     match kinds[0]:
         case "sdist":
@@ -108,8 +108,8 @@ def read_source(table: Table, folder: Path, *, also: tuple[str, ...] = ()) -> So
                     raise table.refuse("sha256", f"expected {stated}; the file has {sdist.sha256}")
                 return sdist
             if not path.is_dir():
-                what = f"no folder or sdist {table.text('path')!r}; paths start where the recipe stands"
-                raise table.refuse("path", what)
+                fault = f"no folder or sdist {table.text('path')!r}; paths start where the recipe stands"
+                raise table.refuse("path", fault)
             return Folder(path.resolve(), subdirectory)
 
 
@@ -176,9 +176,9 @@ def _name_in(setup: Path) -> str | None:
     return None
 
 
-def same_project(one: str, other: str) -> bool:
+def same_project(name: str, other_name: str) -> bool:
     """Whether two names are one to a package index (PEP 503)."""
-    return canonicalize_name(one) == canonicalize_name(other)
+    return canonicalize_name(name) == canonicalize_name(other_name)
 
 
 def _pinned(text: str) -> tuple[str, Version]:

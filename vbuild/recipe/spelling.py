@@ -37,8 +37,8 @@ def free_property(text: str) -> str:
     """*text* as a property that is no CPU level or feature: those are an axis of their own."""
     text = variant_property(text)
     if cpu := Cpu.of_properties([text]):
-        what = "feature" if cpu.extras else "level"
-        raise RecipeError(f"{text!r} is a CPU {what}; expected it in matrix.cpu, as {str(cpu)!r}")
+        kind = "feature" if cpu.extras else "level"
+        raise RecipeError(f"{text!r} is a CPU {kind}; expected it in matrix.cpu, as {str(cpu)!r}")
     return text
 
 

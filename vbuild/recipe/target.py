@@ -56,7 +56,7 @@ class Target(Struct, frozen=True):
 
     def is_level_of(self, plain: "Target") -> bool:
         """Whether it differs from *plain*, of the same Python, in a higher CPU level and nothing else."""
-        code, other = (replace(one, label=None, cpu=plain.cpu, properties=()) for one in (self, plain))
+        code, other = (replace(target, label=None, cpu=plain.cpu, properties=()) for target in (self, plain))
         if self.cpu.extras or self.cpu.machine != plain.cpu.machine:
             return False
         return code == other and self.cpu.rank > plain.cpu.rank
@@ -102,8 +102,8 @@ def _draft(variants: Table, name: str) -> Draft:
                 label(name)
         properties = tuple(text for namespace in namespaces for text in _properties(namespaces, namespace))
         if (name == "null") == bool(properties):
-            what = "has properties; the null variant has none" if properties else "has no properties; only 'null' may"
-            raise namespaces.wrong(what)
+            fault = "has properties; the null variant has none" if properties else "has no properties; only 'null' may"
+            raise namespaces.wrong(fault)
         # a machine with any of several values of a feature may get the wheel, so the lowest counts
         return Draft(name, properties, Cpu.of_properties(properties))
 
@@ -137,20 +137,24 @@ def evaluated(
     values = {(axis.name, value.name): value for axis in matrix.axes for value in axis.values}
     families: dict[tuple[str, ...], list[_Point]] = defaultdict(list)
     for point in points:
-        families[point.values["python"], *(point.values[each.project] for each in matrix.requires)].append(point)
+        families[
+            point.values["python"], *(point.values[requirement.project] for requirement in matrix.requires)
+        ].append(point)
     targets: list[Target] = []
     for (python, *versions), members in sorted(families.items(), key=lambda item: matrix.pythons.index(item[0][0])):
-        requires = tuple((each.project, version) for each, version in zip(matrix.requires, versions, strict=True))
-        made = [*_Family(matrix, base, groups, values, tuple(members)).targets()]
+        requires = tuple(
+            (requirement.project, version) for requirement, version in zip(matrix.requires, versions, strict=True)
+        )
+        family_targets = [*_Family(matrix, base, groups, values, tuple(members)).targets()]
         # the draft leaves variants to the build backend, so each is a build of its own
-        made += [
+        family_targets += [
             Target(draft.label, python, draft.cpu or base, draft.properties, (("variant", draft.label),))
             for draft in mine
         ]
         if matrix.plain_requires:
-            targets += _variants_for(requires, made, has_plain=local_label(requires) == matrix.plain_requires)
+            targets += _variants_for(requires, family_targets, has_plain=local_label(requires) == matrix.plain_requires)
         else:
-            targets += [replace(target, requires=requires, local=local_label(requires)) for target in made]
+            targets += [replace(target, requires=requires, local=local_label(requires)) for target in family_targets]
     _tell_apart(targets)
     if matrix.plain is Plain.HWCAPS:
         _check_levels(targets)
@@ -215,10 +219,10 @@ def _combinations(matrix: Matrix) -> Iterable[Mapping[str, str]]:
 
 
 def _included(matrix: Matrix, rule: MatrixRule, base: Cpu) -> Iterable[_Point]:
-    given = {axis: values[0] for axis, values in rule.values}
+    named = {axis: values[0] for axis, values in rule.values}
     first = {axis: str(base) if axis == "cpu" else values[0] for axis, values in matrix.names.items()}
-    for python in [given["python"]] if "python" in given else matrix.pythons:
-        yield _Point({**first, **given, "python": python}, rule.label)
+    for python in [named["python"]] if "python" in named else matrix.pythons:
+        yield _Point({**first, **named, "python": python}, rule.label)
 
 
 class _Gpus(Struct, frozen=True):
@@ -230,11 +234,11 @@ class _Gpus(Struct, frozen=True):
 def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
     groups: dict[str, _Gpus] = {}
     labels: dict[frozenset[str], str] = {}
-    for entry, group in ((each, group) for each in matrix.cuda for group in each.groups):
+    for entry, group in ((entry_of_group, group) for entry_of_group in matrix.cuda for group in entry_of_group.groups):
         properties = group.properties(entry.toolkit.version, compress)
         if (first := labels.setdefault(frozenset(properties), group.label)) != group.label:
-            what = f"has the properties of {first}, {', '.join(properties)}"
-            raise RecipeError(f"{group.place}: {what}; expected other GPUs, or one group")
+            fault = f"has the properties of {first}, {', '.join(properties)}"
+            raise RecipeError(f"{group.place}: {fault}; expected other GPUs, or one group")
         value = AxisValue(group.label, properties, entry.env, entry.config_settings)
         groups[group.label] = _Gpus(entry, group, value)
     return groups
@@ -334,9 +338,9 @@ def _cuda_build(entry: MatrixEntry, archs: GpuList) -> CudaBuild:
 
 
 def _check_levels(targets: Iterable[Target]) -> None:
-    found = tuple(targets)
-    for plain in (target for target in found if target.label is None):
-        if not any(other.is_level_of(plain) for other in found):
+    ordered = tuple(targets)
+    for plain in (target for target in ordered if target.label is None):
+        if not any(other.is_level_of(plain) for other in ordered):
             raise RecipeError(
                 f"matrix.plain: 'hwcaps' has nothing to join for Python {plain.python}; expected a point that differs "
                 "from the plain wheel's in its CPU level alone"
@@ -362,5 +366,5 @@ def _tell_apart(targets: Iterable[Target]) -> None:
                 f"matrix: label {target} stands for different properties; expected one set: name it by matrix.include"
             )
         if labels.setdefault(mine, target.label) != target.label:
-            what = f"labels {labels[mine]} and {target} stand for the same properties"
-            raise RecipeError(f"matrix: {what}; leave one out with matrix.exclude")
+            fault = f"labels {labels[mine]} and {target} stand for the same properties"
+            raise RecipeError(f"matrix: {fault}; leave one out with matrix.exclude")

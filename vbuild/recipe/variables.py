@@ -83,7 +83,7 @@ def masked(value: str, *, name: str = "") -> str:
 
 
 def masked_setting(name: str, value: Setting) -> Setting:
-    return masked(value, name=name) if isinstance(value, str) else tuple(masked(one, name=name) for one in value)
+    return masked(value, name=name) if isinstance(value, str) else tuple(masked(word, name=name) for word in value)
 
 
 # what processes, shells and their libraries need: where they are, how they speak, what time it is
@@ -160,25 +160,25 @@ _LOGIN = re.compile(r"://[^\s/?#@]+@")
 _PATTERN = re.compile(r"[A-Za-z_*?\[][A-Za-z0-9_*?\[\]!-]*")
 
 
-def passed(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
-    """What the project's own code sees of *environment*: the table's variables and those *asked* for."""
-    asked = tuple(asked)
+def passed(environment: Mapping[str, str], patterns: Iterable[str] = ()) -> dict[str, str]:
+    """What the project's own code sees of *environment*: the table's variables and those *patterns* for."""
+    patterns = tuple(patterns)
     return {
         name: text
         for name, text in environment.items()
-        if is_asked(name, asked)
+        if is_asked(name, patterns)
         or ((name in NAMES or name.startswith(PREFIXES)) and not (SECRET.search(name) or _LOGIN.search(text)))
     }
 
 
-def for_installers(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
+def for_installers(environment: Mapping[str, str], patterns: Iterable[str] = ()) -> dict[str, str]:
     """What uv and pip see of *environment*: also their own settings with logins."""
     own = {
         name: text
         for name, text in environment.items()
         if name in _INSTALLER or (name.startswith(_INSTALLER_PREFIXES) and not name.startswith(_NOT_INSTALLER))
     }
-    return own | passed(environment, asked)
+    return own | passed(environment, patterns)
 
 
 def undisturbed(before: Mapping[str, str]) -> dict[str, str]:
@@ -186,9 +186,9 @@ def undisturbed(before: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
 
 
-def is_asked(name: str, asked: Iterable[str]) -> bool:
-    """Whether names or patterns have *asked* for *name*; capitals count."""
-    return any(fnmatchcase(name, pattern) for pattern in asked)
+def is_asked(name: str, patterns: Iterable[str]) -> bool:
+    """Whether names or patterns have *patterns* for *name*; capitals count."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def variable_pattern(text: str) -> str:

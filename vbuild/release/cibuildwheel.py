@@ -126,7 +126,7 @@ def cibuildwheel(
             steps = _CibuildwheelSteps(context, run_context)
             results = [steps.done(run, runner) for run in plan]
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
-            short = too_short(recipe, targets, asked=passed_on(words, os.environ))
+            short = too_short(recipe, targets, pass_env=passed_on(words, os.environ))
             notes = [
                 *ignored_keys(recipe),
                 *licences,

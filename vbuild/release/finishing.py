@@ -147,10 +147,10 @@ def _check_distinct(wheel: Path, cut: "Mapping[Target, Slimmed]") -> None:
 
 
 def finished(
-    builder: Builder, planned: PlannedWheel, build: RepairedWheel, cut: Path | None, *, baseline: Path | None
+    builder: Builder, planned_wheel: PlannedWheel, build: RepairedWheel, cut: Path | None, *, baseline: Path | None
 ) -> Product | Failure:
-    """The *planned* wheel, *cut* from its *build* or all of it, stamped, verified against *baseline*, and tested."""
-    context, target, interpreter = builder.context, planned.target, planned.job.interpreter
+    """The *planned_wheel*, *cut* from its *build* or all of it, stamped, verified against *baseline*, and tested."""
+    context, target, interpreter = builder.context, planned_wheel.target, planned_wheel.job.interpreter
     plain = cut or build.wheel
     try:
         wheel = cut or stamped(context, target, build.wheel)
@@ -167,22 +167,22 @@ def finished(
     record = {**build.record, "verdict": verdict.data(), "trial": str(trial)}
     record["emulation"] = emulation.data() if emulation else None
     if not verdict.failed:
-        builder.keep(BuildKind.PRODUCT, planned.product, wheel, record)
-    return _product(context, planned, wheel, build, verdict=verdict, trial=trial, emulation=emulation)
+        builder.keep(BuildKind.PRODUCT, planned_wheel.product, wheel, record)
+    return _product(context, planned_wheel, wheel, build, verdict=verdict, trial=trial, emulation=emulation)
 
 
-def finished_before(builder: Builder, planned: PlannedWheel) -> Product | None:
+def finished_before(builder: Builder, planned_wheel: PlannedWheel) -> Product | None:
     context = builder.context
-    entry = builder.taken(BuildKind.PRODUCT, planned.product, context.stage_folder("kept", planned.target))
+    entry = builder.taken(BuildKind.PRODUCT, planned_wheel.product, context.stage_folder("kept", planned_wheel.target))
     if entry is None:
         return None
-    context.on_progress(planned.target, "kept")
+    context.on_progress(planned_wheel.target, "kept")
     record = entry.record
     build = RepairedWheel.of_record(entry.wheel, record)
     builder.notes.extend(build.notes)
     product = _product(
         context,
-        planned,
+        planned_wheel,
         entry.wheel,
         build,
         verdict=Verdict.of_data(record["verdict"], entry.wheel),
@@ -194,7 +194,7 @@ def finished_before(builder: Builder, planned: PlannedWheel) -> Product | None:
 
 def _product(
     context: ReleaseContext,
-    planned: PlannedWheel,
+    planned_wheel: PlannedWheel,
     wheel: Path,
     build: RepairedWheel,
     *,
@@ -203,11 +203,11 @@ def _product(
     emulation: LevelRun | None,
 ) -> Product:
     return Product(
-        target=planned.target,
+        target=planned_wheel.target,
         wheel=wheel,
-        label=context.family.label(planned.target),
-        plan=planned.job.plan,
-        toolkit=planned.job.toolkit,
+        label=context.family.label(planned_wheel.target),
+        plan=planned_wheel.job.plan,
+        toolkit=planned_wheel.job.toolkit,
         seconds=build.seconds,
         overrides=build.overrides,
         lists=build.lists,

@@ -152,7 +152,7 @@ def plan_machine(
         lone = [pool for pool in patches.decisions.pools if len(pool.bundles) == 1]
         if other := {pool.bundles[0].wheel for pool in lone if not is_published(plan.libs(pool), publications)}:
             # of the same names, and not the same
-            bundles = tuple(replace(each, published=()) if each.wheel in other else each for each in bundles)
+            bundles = tuple(replace(bundle, published=()) if bundle.wheel in other else bundle for bundle in bundles)
             continue
         # what cannot be edited cannot get a name, nor can what it needs
         affected = [

@@ -73,7 +73,7 @@ class TargetPython(Struct, frozen=True):
         """The Python that the wheel *name* is for; None if it is for another system than Linux."""
         if not (platforms := platforms_in(name.platform)):
             return None
-        platform = max(platforms, key=lambda found: found.glibc or (0, 0))
+        platform = max(platforms, key=lambda platform: platform.glibc or (0, 0))
         tag = min(name.tags, key=str)
         this = sys.version_info[:2]
         if match := _CPYTHON.fullmatch(tag.interpreter):
@@ -133,7 +133,7 @@ class RequirementChoice(Struct, frozen=True):
     @classmethod
     def of(cls, lines: Iterable[str], *, companions: Collection[str], markers: Mapping[str, str]) -> Self:
         """Choose among Requires-Dist *lines*; *companions* are projects, *markers* those that differ from here."""
-        kept: dict[str, None] = {}
+        required: dict[str, None] = {}
         left_out: dict[str, None] = {}
         for line in lines:
             # a line that cannot be read is ignored, as installers do with old metadata
@@ -146,8 +146,8 @@ class RequirementChoice(Struct, frozen=True):
                 project = canonicalize_name(requirement.name)
                 is_libs = project in companions or project.endswith(LIBS)
                 brings_libraries = is_libs or project == TOOLKIT or is_official(project)
-                (kept if brings_libraries else left_out)[str(requirement)] = None
-        return cls(tuple(kept), tuple(left_out))
+                (required if brings_libraries else left_out)[str(requirement)] = None
+        return cls(tuple(required), tuple(left_out))
 
     @property
     def projects(self) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ def foreign_pythons(machine: str) -> tuple[Path, ...]:
     ran = subprocess.run(managed_command(), capture_output=True, text=True, check=False)
     prefix = os.environ.get("QEMU_LD_PREFIX")
     folders = [Path(ran.stdout.strip()).glob(f"cpython-*-linux-{machine}-gnu/bin/python3.*")] if ran.stdout else []
-    folders += [Path(prefix).glob(f"{place}/bin/python3.*") for place in ("usr/local", "usr")] if prefix else []
+    folders += [Path(prefix).glob(f"{folder}/bin/python3.*") for folder in ("usr/local", "usr")] if prefix else []
     return tuple(path for paths in folders for path in sorted(paths) if _PYTHON.fullmatch(path.name))
 
 
@@ -307,7 +307,7 @@ class _Client(Struct, frozen=True):
 
     def install(self, environment: WheelEnvironment, *packages: str) -> None:
         places = (*self.sources.indexes.find_links, *(link.absolute().as_uri() for link in self.sources.links))
-        links = (f"--find-links={place}" for place in dict.fromkeys(places))
+        links = (f"--find-links={source}" for source in dict.fromkeys(places))
         try:
             self.run([*self._command(environment), *links, *packages])
         except RepackageError as error:

@@ -193,8 +193,8 @@ class Loader:
             return replace(need, via=Via.PLATFORM)
         if outside:
             return replace(need, via=Via.OUTSIDE, provider=outside)
-        if place := self._anywhere(name):
-            return replace(need, via=Via.NAME, provider=place)
+        if provider := self._anywhere(name):
+            return replace(need, via=Via.NAME, provider=provider)
         return need
 
     def _placed(self, file: str, entry: str) -> str | None:
@@ -348,16 +348,16 @@ class _CheckSteps:
         failures: dict[tuple[str, str], list[str]] = {}
         notes: dict[tuple[str, str], list[str]] = {}
         for root, need in needs:
-            place = need.consumer if need.consumer == root else f"{need.consumer}, which {root} loads"
+            consumer = need.consumer if need.consumer == root else f"{need.consumer}, which {root} loads"
             if need.is_met_by_order:
                 message = f", found only since {need.provider} is loaded before"
-                notes.setdefault((place, message), []).append(need.name)
+                notes.setdefault((consumer, message), []).append(need.name)
             elif not need.is_met and (excuse := self._excuse(need)):
                 self.excused[need.name] = excuse
-                notes.setdefault((place, f", {excuse}"), []).append(need.name)
+                notes.setdefault((consumer, f", {excuse}"), []).append(need.name)
             elif not need.is_met:
                 message = f", {_lack(need)}; {_search(need, loader.outline(need.consumer))}"
-                failures.setdefault((place, message), []).append(need.name)
+                failures.setdefault((consumer, message), []).append(need.name)
         self.failures += _grouped(failures)
         self.notes += _grouped(notes)
 
@@ -406,8 +406,8 @@ class _CheckSteps:
             if path.is_relative_to(self.environment.folder):
                 continue
             names = {path.name, _soname(path)} - {""}
-            if found := sorted(name for name in names if name in wanted or (by_soname(name) and not is_driver(name))):
-                message = f"{root}: {found[0]} was loaded from {path}, which is outside of the environment"
+            if foreign := sorted(name for name in names if name in wanted or (by_soname(name) and not is_driver(name))):
+                message = f"{root}: {foreign[0]} was loaded from {path}, which is outside of the environment"
                 yield InstallFinding(CheckStep.LOAD, message)
 
     def import_packages(self) -> Iterator[str]:
@@ -421,12 +421,12 @@ class _CheckSteps:
                 counts = result.unresolved is not None or result.has_crashed
                 self._add_failed(CheckStep.IMPORT, name, result, counts=counts)
 
-    def _add_failed(self, step: CheckStep, place: str, result: ProbeResult, *, counts: bool) -> None:
-        missing, message = result.absent, f"{place}: not {step}ed: {self._error(result)}"
+    def _add_failed(self, step: CheckStep, subject: str, result: ProbeResult, *, counts: bool) -> None:
+        missing, message = result.absent, f"{subject}: not {step}ed: {self._error(result)}"
         if missing and is_driver(missing):
-            self.note(step, f"{place}: not {step}ed: needs {missing}, which comes with the driver")
+            self.note(step, f"{subject}: not {step}ed: needs {missing}, which comes with the driver")
         elif missing and (excuse := _UNREACHED_BEFORE if missing in self.unreached else self.excused.get(missing)):
-            self.note(step, f"{place}: not {step}ed: needs {missing}, {excuse}")
+            self.note(step, f"{subject}: not {step}ed: needs {missing}, {excuse}")
         elif result.lacks_instructions or not counts:
             self.note(step, message)
         elif step is not CheckStep.LOAD or missing not in {need.name for need in self.needs if not need.is_met}:
@@ -438,8 +438,8 @@ class _CheckSteps:
 
 def _grouped(needs: Mapping[tuple[str, str], Sequence[str]]) -> list[InstallFinding]:
     return [
-        InstallFinding(CheckStep.RESOLVE, f"{place}: needs {', '.join(names)}{message}")
-        for (place, message), names in needs.items()
+        InstallFinding(CheckStep.RESOLVE, f"{consumer}: needs {', '.join(names)}{message}")
+        for (consumer, message), names in needs.items()
     ]
 
 

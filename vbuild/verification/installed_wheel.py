@@ -112,7 +112,9 @@ class InstalledWheel(Struct, frozen=True):
             raise RepackageError(
                 f"{project}: not in {packages.name} after it was installed there, expected its .dist-info"
             )
-        paths = sorted({path for each in (*own, *filter(_is_companion, installed)) for path in _paths(each)})
+        paths = sorted(
+            {path for distribution in (*own, *filter(_is_companion, installed)) for path in _paths(distribution)}
+        )
         files: dict[str, Loading] = {}
         damaged: list[str] = []
         for path in paths:

@@ -301,8 +301,8 @@ def python_for(name: WheelName) -> Path:
     """A Python here that takes the wheel *name*, also one of another machine; or `WheelError`."""
     if is_native(name):
         return Path(sys.executable)
-    if is_foreign(name) and (found := _foreign_python(name)):
-        return found
+    if is_foreign(name) and (python := _foreign_python(name)):
+        return python
     target = TargetPython.of(name)
     version = f"{target.version}{'t' if target.abi.endswith('t') else ''}" if target else ""
     ran = find_python(version, variables())
@@ -447,9 +447,9 @@ class _LevelRunner(Struct, frozen=True):
     def _tested(self, process: ProbeProcess) -> CommandResult | None:
         if (command := self.settings.check.command) is None:
             return None
-        place = process.folder / "work"
-        place.mkdir()
-        moved = replace(process.on_path(self.python.parent), folder=place)
+        work_folder = process.folder / "work"
+        work_folder.mkdir()
+        moved = replace(process.on_path(self.python.parent), folder=work_folder)
         return moved.run(["sh", "-c", command], command.strip())
 
     def _stop(self, launch: Launch, module: str | None) -> StoppedAt | None:

@@ -177,7 +177,7 @@ def _exported_symbols(data: bytes) -> frozenset[str]:
         interface = Interface.parse(data)
     except BinaryError:
         return frozenset()
-    names = (symbol.name for symbol in interface.given if not symbol.is_mangled)
+    names = (symbol.name for symbol in interface.exported if not symbol.is_mangled)
     return frozenset(name for name in names if not _RESERVED.match(name))
 
 

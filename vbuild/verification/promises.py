@@ -133,7 +133,11 @@ class Promised(Struct, frozen=True):
         """Whether *files*, the halves of one, are for all machines of the wheel; of ELF and PE one suffices."""
         wanted = self.machines(files[0].outline.format)
         own = {facts.outline.machine.removesuffix("e") for facts in files if facts.outline.format is Format.MACHO}
-        return wanted <= own if own else not wanted or any(_is_same(files[0].outline.machine, tag) for tag in wanted)
+        if own or not wanted:
+            return wanted <= own
+        machine = files[0].outline.machine
+        kinds = [kind for kind in _KINDS if kind.fullmatch(machine)]
+        return machine in wanted or any(kind.fullmatch(tag) for kind in kinds for tag in wanted)
 
     def brings(self, outline: BinaryOutline, name: str) -> bool:
         """Whether what a file needs as *name* is in the wheel, or part of its platforms."""
@@ -149,10 +153,6 @@ def _modules_of(name: WheelName) -> frozenset[str]:
     # cp313-none is for one Python, of either kind
     pythons = [module[1] for module in map(_ABI_TAG.fullmatch, name.python.split(".")) if module]
     return frozenset(abis or (f"{python}{kind}" for python in pythons for kind in ("", "t") if name.abi == "none"))
-
-
-def _is_same(machine: str, tag: str) -> bool:
-    return tag == machine or any(kind.fullmatch(tag) and kind.fullmatch(machine) for kind in _KINDS)
 
 
 class Promise(Struct, frozen=True):

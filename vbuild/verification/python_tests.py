@@ -69,7 +69,9 @@ def _of_cython(text: str) -> str:
     lines = []
     for (indent, body), (following, _) in zip(statements, [*statements[1:], (0, "")], strict=True):
         is_opener = body.endswith(":")
-        lines.append(f"{' ' * indent}{_opener(body) if is_opener else _statement(body)}")
+        # what is not Python stays as a text, because its names are looked for
+        statement = body if is_opener or _parsed(body) else repr(body.replace("'", ".").replace('"', "."))
+        lines.append(" " * indent + (_opener(body) if is_opener else statement))
         if is_opener and following <= indent:
             lines.append(f"{' ' * indent} pass")
     return "\n".join(lines)
@@ -81,10 +83,6 @@ def _opener(body: str) -> str:
     if body.startswith("elif "):
         return body if _parsed(f"{body[2:]}\n pass") else "elif 1:"
     return body if body.startswith(("if ", "while ", "for ")) and _parsed(f"{body}\n pass") else "if 1:"
-
-
-def _statement(body: str) -> str:
-    return body if _parsed(body) else repr(body.replace("'", ".").replace('"', "."))
 
 
 def _parsed(text: str) -> ast.Module | None:
@@ -100,7 +98,9 @@ def _is_loader(called: ast.expr, argument: int | str, sources: Sequence[str]) ->
     nodes = (node for tree in trees for node in ast.walk(tree))
     functions = [node for node in nodes if isinstance(node, _FUNCTIONS) and node.name == name]
     if isinstance(called, ast.Name):  # no method is called so
-        functions = [node for node in functions if not _SELF.intersection(each.arg for each in node.args.args[:1])]
+        functions = [
+            node for node in functions if not _SELF.intersection(parameter.arg for parameter in node.args.args[:1])
+        ]
     return _all_of_some(_asks_before(function, argument) for function in functions)
 
 
@@ -153,7 +153,7 @@ def _handed_over(node: ast.AST, is_loader: Callable[[ast.Call, int | str], bool]
         return
     places: list[tuple[int | str, ast.expr]] = [*enumerate(node.args)]
     places += [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
-    yield from (value for place, value in places if isinstance(value, ast.Constant) and is_loader(node, place))
+    yield from (value for position, value in places if isinstance(value, ast.Constant) and is_loader(node, position))
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:

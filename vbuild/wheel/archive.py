@@ -290,15 +290,15 @@ class Wheel(Members):
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield paths and what is wrong with them in the archive or RECORD, and leaves no doubt about contents."""
-        for what in self.record.warnings(self.record_path, self._by_path):
-            yield self.record_path, what
+        for fault in self.record.warnings(self.record_path, self._by_path):
+            yield self.record_path, fault
         if twins := [member.path for member in self.source.twins if not member.path.endswith("/")]:
             yield twins[0], f"first of {counted(len(twins), 'file')} twice in the archive, with the same contents"
 
     def warn(self) -> None:
         """Log the warnings once, however many wheels are made from this one."""
-        for path, what in self.warnings() if not self._is_warned else ():
-            _LOG.warning("vbuild: %s: %s: %s; mended in what is made from it", self.path.name, path, what)
+        for path, fault in self.warnings() if not self._is_warned else ():
+            _LOG.warning("vbuild: %s: %s: %s; mended in what is made from it", self.path.name, path, fault)
         self._is_warned = True
 
     def metadata(self) -> Metadata:

@@ -214,8 +214,8 @@ class _Store:
         with self._lock:
             self._sources[id(source)] = source
 
-    def get(self, key: _Key, made: Callable[[], bytes]) -> bytes:
-        return self._read(self._spans.get(key, lambda: self._added(made())))
+    def get(self, key: _Key, make: Callable[[], bytes]) -> bytes:
+        return self._read(self._spans.get(key, lambda: self._added(make())))
 
     def _read(self, span: range) -> bytes:
         with self._lock:

@@ -181,8 +181,8 @@ class _Case(Struct, frozen=True):
     words: Callable[[], dict[int, int]]
 
     @property
-    def kept(self) -> Iterator[tuple[Section, Section]]:
-        return _kept(self.before, self.after, self.gone)
+    def remaining_sections(self) -> Iterator[tuple[Section, Section]]:
+        return _remaining(self.before, self.after, self.gone)
 
 
 def prove(
@@ -305,7 +305,7 @@ def _same_headers(case: _Case) -> None:
     for index in case.gone:
         if case.after.sections[index].header.sh_type != SectionType.NULL:
             raise BinaryError(f"section {index} is still there")
-    for old, new in case.kept:
+    for old, new in case.remaining_sections:
         is_resized = old.index in case.replaced or _is_slid_hash(old, new)
         free = {"sh_offset": 0} | ({"sh_size": 0} if is_resized else {})
         free |= {"sh_addr": 0} if old.header.sh_type in SLIDING and old.is_loaded else {}
@@ -345,7 +345,7 @@ def _check_permission(case: _Case, section: Section) -> None:
 
 def _same_bytes(case: _Case) -> None:
     words = case.words()
-    for old, new in case.kept:
+    for old, new in case.remaining_sections:
         if old.index in case.replaced:
             for addresses in _unclaimed(case, old):
                 was, now = case.before.offset(addresses.start), case.after.offset(addresses.start)
@@ -362,7 +362,7 @@ def _same_bytes(case: _Case) -> None:
                 raise BinaryError(f"section {old.name} differs from what was at {offset:#x}")
 
 
-def _kept(before: ElfImage, after: ElfLayout, gone: Collection[int]) -> Iterator[tuple[Section, Section]]:
+def _remaining(before: ElfImage, after: ElfLayout, gone: Collection[int]) -> Iterator[tuple[Section, Section]]:
     pairs = zip(before.sections, after.sections, strict=False)
     return (pair for pair in pairs if pair[0].index not in gone)
 
@@ -377,7 +377,7 @@ def _expected(
     words: dict[int, int] = {}
     for replacement, move in zip(replacements, moves, strict=True):
         words |= pointer_words(before, replacement.pointers, move.new.start)
-    pairs = [pair for pair in _kept(before, after, gone) if pair[0].header.sh_addr != pair[1].header.sh_addr]
+    pairs = [pair for pair in _remaining(before, after, gone) if pair[0].header.sh_addr != pair[1].header.sh_addr]
     slid = [Move(old.addresses, new.addresses) for old, new in pairs]
     starts = {move.old.start: move.new.start for move in slid}
     offsets = before.dynamic_offsets()
@@ -453,7 +453,7 @@ def _ordered(case: _Case) -> list[range]:
         spans = [span for span in (range(FileHeader.layout.size), header_table(layout), sections) if span]
         starts = [layout.address(span.start) for span in spans]
         ordered += [range(at, at + len(span)) for at, span in zip(starts, spans, strict=True) if at is not None]
-    for old, new in case.kept:
+    for old, new in case.remaining_sections:
         if old.index in case.replaced:
             ordered += outside(old.addresses, _unclaimed(case, old))
         elif old.is_loaded and old.header.sh_addr != new.header.sh_addr:
@@ -463,7 +463,11 @@ def _ordered(case: _Case) -> list[range]:
 
 def _same_segments(case: _Case) -> None:
     segments = [_placed(segment, case.after) for segment in case.after.segments if segment.p_type != SegmentType.LOAD]
-    slid = {old.header.sh_addr: new.header.sh_addr - old.header.sh_addr for old, new in case.kept if old.is_loaded}
+    slid = {
+        old.header.sh_addr: new.header.sh_addr - old.header.sh_addr
+        for old, new in case.remaining_sections
+        if old.is_loaded
+    }
     for segment in case.before.segments:
         if segment.p_type in {SegmentType.LOAD, SegmentType.PHDR, SegmentType.NULL}:
             continue

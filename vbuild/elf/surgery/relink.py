@@ -390,14 +390,14 @@ def _has_moved(old: Section, new: Section) -> bool:
 def _loads_lie_apart(case: _RelinkCase) -> None:
     unit = page(case.after.machine)
     loads = [segment for segment in case.after.segments if segment.p_type == SegmentType.LOAD]
-    old = {(one.addresses.stop, other.p_vaddr) for one, other in itertools.pairwise(case.before.loads)}
-    for one, other in itertools.pairwise(loads):
-        end, start = one.addresses.stop, other.p_vaddr
+    old = {(lower.addresses.stop, upper.p_vaddr) for lower, upper in itertools.pairwise(case.before.loads)}
+    for lower, upper in itertools.pairwise(loads):
+        end, start = lower.addresses.stop, upper.p_vaddr
         if end > start:
-            raise BinaryError(f"PT_LOAD of {start:#x} behind that of {one.p_vaddr:#x}")
+            raise BinaryError(f"PT_LOAD of {start:#x} behind that of {lower.p_vaddr:#x}")
         # the later one is mapped over whole pages of the earlier
         if (end, start) not in old and (end - 1) // unit >= start // unit:
-            raise BinaryError(f"PT_LOADs of {one.p_vaddr:#x} and {start:#x} share a page")
+            raise BinaryError(f"PT_LOADs of {lower.p_vaddr:#x} and {start:#x} share a page")
     for load in loads:
         is_new = all(load.p_vaddr != old_load.p_vaddr for old_load in case.before.loads)
         if is_new and load.p_flags & SegmentFlag.X:
@@ -420,8 +420,8 @@ def _table_is_mapped(case: _RelinkCase) -> None:
     check_header_table(case.after, is_mapped=True)
 
 
-def _overlap(one: range, other: range) -> bool:
-    return bool(one) and one.start < other.stop and other.start < one.stop
+def _overlap(left: range, right: range) -> bool:
+    return bool(left) and left.start < right.stop and right.start < left.stop
 
 
 def _same_segments(case: _RelinkCase) -> None:

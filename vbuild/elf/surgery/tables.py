@@ -132,18 +132,18 @@ def _check_relocations(image: ElfImage, replaced: Sequence[range], count: int, f
         places = list(_PLACE_AND_SYMBOL.iter_unpack(image.view(rows)))
         if (used := max((symbol for _, symbol in places), default=0)) >= max(count, 1):
             raise BinaryError(f"relocation with symbol {used:#x}, expected one of {count:#x}")
-        _check_places([place for place, _ in places if inside.low <= place < inside.high], inside)
-        rows_of.update(place for place, _ in places if place in filled)
+        _check_places([address for address, _ in places if inside.low <= address < inside.high], inside)
+        rows_of.update(address for address, _ in places if address in filled)
     _check_places(image.relr_places(image.relr_table(dynamic)), inside)
-    for place, number in rows_of.items():
+    for address, number in rows_of.items():
         if number > 1:
-            raise BinaryError(f"{number} relocations of {place:#x}, expected one")
+            raise BinaryError(f"{number} relocations of {address:#x}, expected one")
 
 
 def _check_places(places: Iterable[int], replaced: Ranges) -> None:
-    for place in places:
-        if place in replaced:
-            raise BinaryError(f"relocation of {place:#x}, in what would move away")
+    for address in places:
+        if address in replaced:
+            raise BinaryError(f"relocation of {address:#x}, in what would move away")
 
 
 def _check_gnu_hash(data: memoryview, count: int) -> None:

@@ -178,17 +178,17 @@ def _repodata(subdir: Path) -> Generator[Finding, None, Mapping[str, Mapping[str
     return records_by_file
 
 
-def _package(path: Path, place: str, record: Mapping[str, Any]) -> Iterator[Finding]:
+def _package(path: Path, subject: str, record: Mapping[str, Any]) -> Iterator[Finding]:
     try:
         expected = listed(path, sha256=sha256_of(path))
         for key in sorted({*expected, *record}):
             if expected.get(key) != record.get(key):
                 fault = f"{_REPODATA} says {key} is {record.get(key)!r}, and the file has {expected.get(key)!r}"
-                yield _problem(place, fault)
+                yield _problem(subject, fault)
         with open_package(path) as package:
-            yield from (_problem(place, fault) for fault in _contents(package))
+            yield from (_problem(subject, fault) for fault in _contents(package))
     except (VbuildError, OSError) as error:
-        yield _problem(place, f"cannot be read: {str(error).removeprefix(f'{path.name}: ')}")
+        yield _problem(subject, f"cannot be read: {str(error).removeprefix(f'{path.name}: ')}")
 
 
 def _contents(package: OpenCondaPackage) -> Iterator[str]:
@@ -240,5 +240,5 @@ def _is_outside(entry: tarfile.TarInfo) -> bool:
     return is_away or not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk())
 
 
-def _problem(place: str, fault: str) -> Finding:
-    return Finding(Severity.ERROR, PublishRule.CHANNEL, (place,), fault, "publish it again")
+def _problem(subject: str, fault: str) -> Finding:
+    return Finding(Severity.ERROR, PublishRule.CHANNEL, (subject,), fault, "publish it again")

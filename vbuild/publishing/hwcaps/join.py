@@ -342,13 +342,13 @@ class MemberDifference(Struct, frozen=True):
 
 def differences(base: LevelBuild, other: LevelBuild) -> Iterator[MemberDifference]:
     base_members, members = _other_members(base), _other_members(other)
-    for place, path in members.items():
-        if place not in base_members:
+    for path_in_wheel, path in members.items():
+        if path_in_wheel not in base_members:
             yield MemberDifference(path, f"only the wheel for {other.cpu} has it")
-        elif fault := _member_difference(base, base_members[place], other, path):
+        elif fault := _member_difference(base, base_members[path_in_wheel], other, path):
             yield MemberDifference(path, fault)
-    for place, path in base_members.items():
-        if place not in members:
+    for path_in_wheel, path in base_members.items():
+        if path_in_wheel not in members:
             yield MemberDifference(path, f"the wheel for {other.cpu} lacks it", is_lack=True)
 
 

@@ -242,8 +242,8 @@ _LISTED = (".whl", VARIANTS_JSON)
 _LINK = re.compile(r"<a [^>]*>[^<]*</a>")
 
 
-def layout_problem(layout: str, rule: PublishRule, place: str, what: str) -> Finding:
-    return Finding(Severity.ERROR, rule, (place,), what, f"{_AGAIN} --layout {layout}")
+def layout_problem(layout: str, rule: PublishRule, subject: str, fault: str) -> Finding:
+    return Finding(Severity.ERROR, rule, (subject,), fault, f"{_AGAIN} --layout {layout}")
 
 
 def wheels_in(folder: Path, wheels: list[OfferedWheel]) -> Iterator[Finding]:

@@ -158,7 +158,7 @@ def _is_plain(image: Descriptor) -> bool:
     return cpu is not None and cpu.is_baseline and all(line.endswith((":: v1", ":: 8a")) for line in properties)
 
 
-def _undocumented(place: str, images: Sequence[Descriptor], index_annotations: Mapping[str, str]) -> Iterator[Finding]:
+def _undocumented(blob: str, images: Sequence[Descriptor], index_annotations: Mapping[str, str]) -> Iterator[Finding]:
     """The variants of *images* that the index's variants.json does not list, or that are invalid."""
     for image in images:
         if not image.variant:
@@ -169,10 +169,10 @@ def _undocumented(place: str, images: Sequence[Descriptor], index_annotations: M
             text = index_annotations.get(DOCUMENT)
             if text and variant not in Document.parse(text.encode()).variants:
                 fault = f"its variants.json does not list {label!r} with these properties"
-                yield _error(PublishRule.VARIANT, place, fault)
+                yield _error(PublishRule.VARIANT, blob, fault)
         except VbuildError as error:
-            yield _error(PublishRule.VARIANT, place, f"{label}: {error}")
+            yield _error(PublishRule.VARIANT, blob, f"{label}: {error}")
 
 
-def _error(rule: PublishRule, place: str, fault: str, advice: str = _AGAIN) -> Finding:
-    return Finding(Severity.ERROR, rule, (place,), fault, advice)
+def _error(rule: PublishRule, blob: str, fault: str, advice: str = _AGAIN) -> Finding:
+    return Finding(Severity.ERROR, rule, (blob,), fault, advice)

@@ -328,14 +328,14 @@ class ImageFolder(Struct, frozen=True):
         return (replace(descriptor, platform=OciPlatform.of_config(config), artifact_type=None),), {}
 
 
-def folder_and_name(place: Path) -> tuple[Path, str | None]:
-    """The folder of *place*, and the name behind a colon, ``DIR:name``, or None.
+def folder_and_name(path: Path) -> tuple[Path, str | None]:
+    """The folder of *path*, and the name behind a colon, ``DIR:name``, or None.
 
     Names have colons as well, ``DIR:python:3.11``: the shortest folder that exists counts, else the first colon.
     """
-    text = str(place)
-    if place.is_dir() or ":" not in text:
-        return place, None
+    text = str(path)
+    if path.is_dir() or ":" not in text:
+        return path, None
     pairs = [(Path(text[: colon.start()]), text[colon.end() :]) for colon in re.finditer(":", text)]
     return next((pair for pair in pairs if pair[0].is_dir()), pairs[0])
 
@@ -345,8 +345,8 @@ def ref_of(descriptor: Descriptor) -> str | None:
 
 
 @contextmanager
-def _reading(place: str) -> Iterator[None]:
-    with at(place):
+def _reading(layout: str) -> Iterator[None]:
+    with at(layout):
         try:
             yield
         except RecipeError as error:

@@ -65,9 +65,9 @@ class ImageSelection(Struct, frozen=True):
     @property
     def lines(self) -> tuple[str, ...]:
         lines = [self.digest]
-        for place, candidate in enumerate(self.ranking, 1):
+        for rank, candidate in enumerate(self.ranking, 1):
             called = self._reference(candidate) or f"{candidate.label or ''} {candidate.digest[:19]}".lstrip()
-            lines += [f"{place:3}. {called} ({candidate.platform})", f"     {candidate.why}"]
+            lines += [f"{rank:3}. {called} ({candidate.platform})", f"     {candidate.why}"]
         return tuple(lines)
 
     def _reference(self, candidate: ImageCandidate) -> str | None:
@@ -149,18 +149,18 @@ def _ranked(
         versions = ("aarch64", (("version", machine.cpu.supported_levels),))
         machine = replace(machine, supported=(*machine.supported, versions))
     items = ranked(document, machine) if document else ()
-    places = {item.variant.properties: (place, item) for place, item in enumerate(items)}
+    places = {item.variant.properties: (rank, item) for rank, item in enumerate(items)}
     rows = []
     for entry in listed:
-        place, fits, why = len(items), True, _PLAIN
+        rank, fits, why = len(items), True, _PLAIN
         if (entry.platform.os, entry.platform.architecture) != ("linux", here):
             fits, why = False, f"is for {entry.platform}, the machine is linux/{here}"
         elif entry.platform.variant and entry.platform.cpu is None:
             fits, why = False, f"variant {entry.platform.variant!r} of {entry.platform.architecture} is not known"
         elif entry.variant:
-            place, item = places[entry.variant.properties]
+            rank, item = places[entry.variant.properties]
             fits, why = item.is_supported, item.why
-        rows.append((not fits, place, entry, why))
+        rows.append((not fits, rank, entry, why))
     rows.sort(key=lambda row: row[:2])
     return [(entry, not unfit, why) for unfit, _, entry, why in rows]
 
