@@ -85,14 +85,14 @@ _FOUR = 4
 def run_vector(machine: Machine, operation: Operation, state: State) -> bool:
     kind = operation.mnemonic
     if kind in _MOVES:
-        _write_lanes(machine, operation, 0, _lanes(machine, operation, 1, state), state)
+        _write_lanes(machine, operation, _lanes(machine, operation, 1, state), state)
     elif kind in _SCALARS:
         return _move_scalar(machine, operation, state)
     elif kind in _HALF_MOVES:
         return _move_half(machine, operation, state)
     elif kind in _SHUFFLES:
         parts, order = _halves(machine, _lanes(machine, operation, 1, state), state), _number(operation, 2)
-        _write_lanes(machine, operation, 0, of_halves([parts[order >> 2 * at & 3] for at in range(_FOUR)]), state)
+        _write_lanes(machine, operation, of_halves([parts[order >> 2 * at & 3] for at in range(_FOUR)]), state)
     elif kind in _EXTRACTS:
         lanes, size = _lanes(machine, operation, 1, state), operation.size
         parts = _halves(machine, lanes, state) if size == _FOUR else list(lanes[:_LOW])
@@ -103,7 +103,7 @@ def run_vector(machine: Machine, operation: Operation, state: State) -> bool:
         size = operation.operands[last - 1].size
         parts = _halves(machine, lanes, state) if size == _FOUR else list(lanes[:_LOW])
         parts[_number(operation, last) % len(parts)] = machine.read(operation, last - 1, state)
-        _write_lanes(machine, operation, 0, of_halves(parts) if size == _FOUR else tuple(parts), state)
+        _write_lanes(machine, operation, of_halves(parts) if size == _FOUR else tuple(parts), state)
     else:
         return _combined(machine, operation, state)
     return True
@@ -128,7 +128,7 @@ def _combined(machine: Machine, operation: Operation, state: State) -> bool:
         if kind not in _WHOLE_LANES:
             lose_lanes(machine, (*first, *second), state)
         result = _of_two(kind, first, second)
-    _write_lanes(machine, operation, 0, result, state)
+    _write_lanes(machine, operation, result, state)
     return True
 
 
@@ -172,7 +172,7 @@ def _move_scalar(machine: Machine, operation: Operation, state: State) -> bool:
     keeps_the_rest = bool(source) and operation.mnemonic in _FLOATS
     if keeps_the_rest:
         return False
-    _write_lanes(machine, operation, 0, (values.truncated(lane, size), 0), state)
+    _write_lanes(machine, operation, (values.truncated(lane, size), 0), state)
     return True
 
 
@@ -186,7 +186,7 @@ def _move_half(machine: Machine, operation: Operation, state: State) -> bool:
         return True
     lanes = list(_lanes(machine, operation, last - 1 if last > 1 else 0, state)[:_LOW])
     lanes[lane] = machine.load(machine.location(operation.memory, state), _LANE, state)
-    _write_lanes(machine, operation, 0, tuple(lanes), state)
+    _write_lanes(machine, operation, tuple(lanes), state)
     return True
 
 
@@ -207,8 +207,8 @@ def _lanes(machine: Machine, operation: Operation, index: int, state: State) -> 
     return (*lanes, *NO_LANES[len(lanes) :])
 
 
-def _write_lanes(machine: Machine, operation: Operation, index: int, lanes: Lanes, state: State) -> None:
-    operand = operation.operands[index]
+def _write_lanes(machine: Machine, operation: Operation, lanes: Lanes, state: State) -> None:
+    operand = operation.operands[0]
     size = operand.size
     if operand.is_memory:
         address = machine.location(operation.memory, state)

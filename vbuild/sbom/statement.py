@@ -125,16 +125,16 @@ def state_each(
     return tuple(written)
 
 
-def build_platform(environment: Mapping[str, str] = os.environ) -> str:
+def build_platform() -> str:
     """The URI of the platform that runs this, by the variables of GitHub's and GitLab's runners; empty for any other.
 
     SLSA has none for a machine of which nobody can say who runs it. npm's provenance has the same URIs.
     """
-    kind = environment.get("RUNNER_ENVIRONMENT")
-    if environment.get("GITHUB_ACTIONS") == "true" and kind in {"github-hosted", "self-hosted"}:
+    kind = os.environ.get("RUNNER_ENVIRONMENT")
+    if os.environ.get("GITHUB_ACTIONS") == "true" and kind in {"github-hosted", "self-hosted"}:
         return f"https://github.com/actions/runner/{kind}"
-    project, runner = environment.get("CI_PROJECT_URL"), environment.get("CI_RUNNER_ID")
-    return f"{project}/-/runners/{runner}" if environment.get("GITLAB_CI") == "true" and project and runner else ""
+    project, runner = os.environ.get("CI_PROJECT_URL"), os.environ.get("CI_RUNNER_ID")
+    return f"{project}/-/runners/{runner}" if os.environ.get("GITLAB_CI") == "true" and project and runner else ""
 
 
 def platform_at(folder: Path) -> str:
