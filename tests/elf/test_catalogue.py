@@ -3,12 +3,11 @@
 import zipfile
 from collections import Counter
 from importlib import import_module
-from importlib.resources import files
 from typing import Any
 
 import pytest
 
-from vbuild.elf.catalogue import CatalogueEntry, Framework, by_soname, by_stem, cuda_of, framework, is_driver
+from vbuild.elf.catalogue import CatalogueEntry, by_soname, by_stem, cuda_of, is_driver
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import files_of
 from vbuild.index_client.ranged import ranged
@@ -96,12 +95,6 @@ def test_the_drivers_libraries_are_known(name: str, expected: bool) -> None:  # 
     assert is_driver(name) is expected
 
 
-def test_frameworks_are_known_by_their_libraries() -> None:
-    assert framework("libtorch_cpu.so") == framework("libc10.so") == Framework("torch", "torch/lib")
-    assert framework("libtensorflow_framework.so.2") == Framework("tensorflow", "tensorflow")
-    assert framework("libtorchcodec_core4.so") is None
-
-
 @pytest.mark.parametrize("spec", OURS, ids=lambda spec: spec.name)
 def test_cuda_pathfinder_knows_the_same_libraries(spec: Any) -> None:
     found = [entry for soname in spec.linux_sonames for entry in by_soname(soname)]
@@ -129,12 +122,6 @@ def test_the_toolkits_extras_bring_the_packages() -> None:
     assert len({entry.project for entry in found}) >= 12
     for entry in found:
         assert any(entry.project in extras.get(entry.extra or "", ()) for extras in toolkits), entry
-
-
-def test_the_file_says_source_and_date() -> None:
-    text = files("vbuild.elf").joinpath("catalogue.toml").read_text(encoding="utf-8")
-    assert "\nsource = " in text
-    assert "\ndate = 20" in text
 
 
 @pytest.mark.nightly

@@ -141,19 +141,6 @@ def test_damage_gives_a_value_or_a_binary_error(data: st.DataObject) -> None:
     Isa.scan(elf)
 
 
-def test_symbols_are_those_of_the_file_whatever_was_read_before() -> None:
-    sources = ("int one(void) { return 1; }", "int two(void) { return 2; }", "int one(void) { return 1; } int x = 3;")
-    files = [linked(source) for source in sources]
-    first = [Elf.parse(data) for data in files]
-    again = [Elf.parse(data) for data in files]
-    assert [one.functions for one in first] == [one.functions for one in again]
-    assert [{name for one in file.functions for name in one.names} & {"one", "two"} for file in again] == [
-        {"one"},
-        {"two"},
-        {"one"},
-    ]
-
-
 def test_objects_that_move_are_seen_and_functions_stay() -> None:
     one, other = (Elf.parse(linked(f"int one(void) {{ return 1; }} int {pad} x = 3;")) for pad in ("", "pad[9], "))
     assert [[symbol for symbol in file.objects if "x" in symbol.names] for file in (one, other)] != [[], []]

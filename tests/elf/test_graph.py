@@ -14,7 +14,7 @@ from tests.factories.elf import MODULE, object_file, program, stripped
 from tests.factories.tools import needs
 from vbuild.binary.linkage import LinkGraph, Via
 from vbuild.elf.catalogue import PlatformPolicy
-from vbuild.elf.linkage import link_graph, search_folders
+from vbuild.elf.linkage import link_graph
 from vbuild.elf.read import Loading
 
 BY_PATH = {Via.OWN, Via.INHERITED}
@@ -242,30 +242,6 @@ def test_the_platform_comes_before_a_file_that_no_path_leads_to() -> None:
     assert ways(files)["m/mod.so", "libstdc++.so.6"] == (Via.OWN, "m/libs/libstdc++.so.6")
 
 
-def test_the_nearest_of_several_files_answers_to_a_name() -> None:
-    files = {
-        "a/libone.so": library(soname="libone.so"),
-        "m/libs/libone.so": library(soname="libone.so", source="int another;"),
-        "m/mod.so": module("libone.so"),
-    }
-    assert ways(files) == {("m/mod.so", "libone.so"): (Via.NAME, "m/libs/libone.so")}
-
-
-def test_chains_say_why_a_library_is_here() -> None:
-    files = {
-        "m/mod.so": module("libone.so", "libtwo.so", rpath="$ORIGIN"),
-        "m/late.so": module("libone.so", rpath="$ORIGIN"),
-        "m/libone.so": library("libtwo.so", soname="libone.so"),
-        "m/libtwo.so": library(soname="libtwo.so"),
-    }
-    whole = graph(files)
-    assert whole.chains("m/libtwo.so") == (
-        ("m/mod.so", "m/libtwo.so"),
-        ("m/late.so", "m/libone.so", "m/libtwo.so"),
-    )
-    assert whole.chains("m/mod.so") == (("m/mod.so",),)
-
-
 def test_only_five_chains_are_told() -> None:
     files = {f"m/mod{number}.so": module("libone.so", rpath="$ORIGIN") for number in range(7)}
     whole = graph(files | {"m/libone.so": library(soname="libone.so")})
@@ -299,12 +275,6 @@ def test_unneeded_is_what_nothing_leads_to() -> None:
     assert whole.unneeded(()) == ("m/libidle.so", "m/libleft.so", "m/libopens.so", "m/libright.so")
     assert whole.unneeded({"libidle.so", "libopens.so"}) == ("m/libleft.so", "m/libright.so")
     assert whole.unneeded({"libright.so", "libopen"}) == ("m/libidle.so", "m/libopens.so")
-
-
-def test_folders_are_relative_to_site_packages() -> None:
-    entries = ("$ORIGIN", "$ORIGIN/../libs/", "${ORIGIN}/..", "$ORIGIN/../../lib", "$ORIGINAL", "/usr/lib", "lib")
-    assert search_folders("m/mod.so", entries) == ("m", "libs", "", "../lib")
-    assert search_folders("mod.so", ("$ORIGIN", "$ORIGIN/libs", "$ORIGIN/libs")) == ("", "libs")
 
 
 def test_the_order_of_the_files_does_not_matter() -> None:

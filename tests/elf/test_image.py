@@ -1,6 +1,5 @@
 import io
 import shutil
-import struct
 from collections.abc import Callable
 
 import pytest
@@ -10,10 +9,9 @@ from msgspec import structs
 
 from tests.factories import elf
 from tests.factories.damage import Sound
-from tests.factories.devices import AARCH64, library
-from vbuild.binary.code import Pointer, Ranges
+from tests.factories.devices import library
 from vbuild.elf.image import ElfImage
-from vbuild.elf.records import ElfMachine, ProgramHeader, SectionHeader, SegmentType
+from vbuild.elf.records import ProgramHeader, SectionHeader, SegmentType
 from vbuild.errors import BinaryError
 
 DATA = library()
@@ -65,45 +63,6 @@ def test_pointers_are_those_that_pyelftools_reads(shape: str) -> None:
         assert found
 
 
-@pytest.mark.skipif(not AARCH64.is_there, reason="needs a cross compiler for aarch64")
-def test_pointers_of_aarch64() -> None:
-    image = ElfImage.parse(library(toolchain=AARCH64, align=256))
-    assert image.machine == ElfMachine.AARCH64
-    assert len(image.pointers([address_of(image, ".dev")])) == 12
-
-
-def test_a_pointer_knows_its_row() -> None:
-    for pointer in IMAGE.pointers([address_of(IMAGE, ".dev")]):
-        assert pointer.row is not None
-        assert pointer.row
-        assert struct.unpack_from("<QQq", DATA, pointer.row) == (pointer.place, 8, pointer.target)
-
-
-def test_a_row_of_relr_is_the_word_itself() -> None:
-    image = ElfImage.parse(SHAPES["relr"])
-    found = image.pointers([address_of(image, ".dev")])
-    assert found[0] == Pointer(found[0].place, found[0].target)
-    assert [image.word(pointer.place) for pointer in found] == [pointer.target for pointer in found]
-
-
-def test_several_ranges_that_overlap_are_asked_for_once() -> None:
-    whole = address_of(IMAGE, ".dev")
-    halves = [whole, range(whole.start, whole.start + 8), range(0)]
-    assert IMAGE.pointers(halves) == IMAGE.pointers([whole])
-    assert IMAGE.pointers([]) == ()
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_offsets_and_addresses_are_inverses(shape: str) -> None:
-    image = ElfImage.parse(SHAPES[shape])
-    for section in image.sections:
-        if section.is_loaded and section.span:
-            assert image.offset(section.addresses.start) == section.span.start
-            assert image.address(section.span[-1]) == section.addresses[-1]
-    assert image.offset(image.loads[-1].addresses.stop) is None
-    assert image.address(image.size) is None
-
-
 def test_memory_that_the_file_does_not_have_has_no_offset_and_no_word() -> None:
     zeros = address_of(IMAGE, ".bss")
     assert IMAGE.offset(zeros.start + 4096) is None
@@ -115,27 +74,6 @@ def test_the_bytes_are_not_copied() -> None:
     section = IMAGE.section(".dev")
     assert section is not None
     assert IMAGE.view(section.span).obj is DATA
-
-
-def test_dynamic_entries_are_found_in_the_file() -> None:
-    for tag, at in IMAGE.dynamic_offsets().items():
-        assert struct.unpack_from("<QQ", DATA, at) == (tag, IMAGE.dynamic()[tag])
-
-
-def test_a_file_without_section_headers_has_segments_only() -> None:
-    image = ElfImage.parse(elf.without_sections(DATA))
-    assert image.sections == ()
-    assert image.segments == IMAGE.segments
-
-
-@pytest.mark.parametrize(
-    ("ranges", "inside", "outside"),
-    [([], [], [0, 1]), ([range(2, 5), range(4, 9), range(20, 21)], [2, 4, 8, 20], [1, 9, 19, 21])],
-)
-def test_ranges_know_what_is_in_one_of_them(ranges: list[range], inside: list[int], outside: list[int]) -> None:
-    found = Ranges(ranges)
-    assert all(number in found for number in inside)
-    assert not any(number in found for number in outside)
 
 
 ROW, SECTION = ProgramHeader.layout.size, SectionHeader.layout.size

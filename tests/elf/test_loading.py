@@ -1,6 +1,5 @@
 """What the loader sees of a file: as readelf shows it, with and without section headers, and no other error."""
 
-import mmap
 import re
 import struct
 import subprocess
@@ -17,7 +16,6 @@ from tests.factories.elf import (
     MODULE,
     judged_by,
     object_file,
-    patchelfed,
     program,
     rpath,
     shared_object,
@@ -57,11 +55,6 @@ def test_versions_are_those_that_readelf_shows(data: bytes) -> None:
     )
 
 
-def test_the_base_version_stays_when_the_soname_is_changed(data: bytes) -> None:
-    found = Loading.parse(patchelfed(data, "--set-soname", "libself-1a2b3c4d.so.1"))
-    assert (found.outline.soname, found.base) == ("libself-1a2b3c4d.so.1", "libself.so.1")
-
-
 def test_a_file_without_section_headers_says_the_same(data: bytes) -> None:
     whole, bare = Loading.parse(data), Loading.parse(without_sections(data))
     assert bare.taken == whole.taken
@@ -69,10 +62,6 @@ def test_a_file_without_section_headers_says_the_same(data: bytes) -> None:
     assert bare.mentioned == whole.mentioned
     module = shared_object(MODULE)
     assert Loading.parse(without_sections(module)).modules == Loading.parse(module).modules == ("demo",)
-
-
-def test_libraries_in_its_strings_are_mentioned_but_not_itself_and_what_it_needs(data: bytes) -> None:
-    assert Loading.parse(data).mentioned == {"libcuda.so.1", "libone.so", "libtwo.so.3", "libfour.so", "plugin.so"}
 
 
 @pytest.mark.parametrize(
@@ -116,13 +105,6 @@ def test_names_of_needed_libraries_and_of_gpu_code_are_not_mentioned() -> None:
     gpu = 'const char code[] __attribute__((section("%s"))) = "libdevice.so.1";'
     assert Loading.parse(shared_object(gpu % ".nv_fatbin")).mentioned == frozenset()
     assert Loading.parse(shared_object(gpu % ".more_data")).mentioned == {"libdevice.so.1"}
-
-
-def test_code_and_debug_information_are_not_searched() -> None:
-    code = '__attribute__((section(".text"))) const char name[] = "libcode.so.1";'
-    named = 'int x; __asm__(".section .debug_str\\n.string \\"libdebug.so.1\\"\\n.previous");'
-    assert Loading.parse(shared_object(code)).mentioned == frozenset()
-    assert Loading.parse(shared_object(named)).mentioned == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -177,19 +159,6 @@ def test_32_bit_files_are_read() -> None:
     # no 32-bit libraries to link with are needed for this
     found = Loading.parse(shared_object(MODULE, "-m32", "-march=i686", "-nostdlib", "-Wl,-soname,libdemo.so"))
     assert (found.modules, found.outline.machine) == (("demo",), "i686")
-
-
-def test_a_mapped_file_is_read_where_it_lies(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "libself.so"
-    path.write_bytes(data)
-    # closing the map raises if the value holds on to it
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as view,
-    ):
-        found = Loading.parse(view)
-    assert found == Loading.parse(data)
 
 
 @pytest.mark.nightly
@@ -263,10 +232,6 @@ def test_more_versions_than_there_are_numbers_are_refused(tag: int, record: str,
     with pytest.raises(BinaryError) as refusal:
         Loading.parse(with_tag(data, tag, address))
     assert str(refusal.value) == f"{message}, which .gnu.version cannot number"
-
-
-def test_a_version_table_outside_the_file_is_none(data: bytes) -> None:
-    assert Loading.parse(with_tag(data, 0x6FFFFFFE, 1 << 40)).taken == ()
 
 
 def test_a_module_without_a_symbol_table_is_none() -> None:

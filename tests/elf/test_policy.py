@@ -31,14 +31,6 @@ def test_a_tag_of_another_system_is_none(tag: str) -> None:
     assert PlatformPolicy.parse(tag) is None
 
 
-def test_a_platform_has_its_libraries_the_loader_and_python_but_no_others() -> None:
-    manylinux = platform("manylinux_2_28_x86_64")
-    assert all(map(manylinux.has, ["libc.so.6", "libstdc++.so.6", "ld-linux-x86-64.so.2", "libpython3.11.so.1.0"]))
-    assert not any(map(manylinux.has, ["libgfortran.so.5", "libcudart.so.12", "ld-linux-x86-64.so.2.so"]))
-    assert platform("musllinux_1_2_x86_64").has("libc.musl-x86_64.so.1")
-    assert not platform("linux_x86_64").promises
-
-
 @pytest.mark.parametrize(
     ("tag", "version", "old_enough"),
     [

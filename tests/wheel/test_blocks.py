@@ -52,22 +52,6 @@ def honest(name: str) -> Blocks:
     return blocks_of(stream(name), PLAIN)
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", COMPRESSORS)
-def test_all_pieces_stand_behind_what_they_refer_to(name: str) -> None:
-    blocks, plain = honest(name), memoryview(PLAIN)
-    assert bool(blocks.stalls) or name not in FOUND
-    copied = 0
-    for number, (first, last) in enumerate(pairwise(blocks.stalls)):
-        if (piece := blocks.copied(number, number + 1, plain)) is None:
-            continue
-        copied += 1
-        window = plain[first.plain - WINDOW : first.plain]
-        whole = bytes(window) + bytes(plain[first.plain : last.plain])
-        assert judged(deflate_open(window) + piece + END, len(whole)) == {whole}
-    assert copied or name not in FOUND
-
-
 @settings(max_examples=15)
 @given(
     name=st.sampled_from(sorted(COMPRESSORS)),
@@ -215,8 +199,3 @@ def test_what_cannot_be_read_any_more_gives_no_piece(failure: Exception) -> None
 
     blocks = Blocks(list(honest("zlib 6").stalls), read)
     assert blocks.copied(0, 1, memoryview(PLAIN)) is None
-
-
-def test_there_is_no_piece_between_a_block_and_itself() -> None:
-    assert honest("zlib 6").copied(0, 1, memoryview(PLAIN))
-    assert honest("zlib 6").copied(0, 0, memoryview(PLAIN)) is None

@@ -1,7 +1,6 @@
 """What comes out of the press: one deflate stream, the same on every machine, and each piece of a family once."""
 
 import random
-import zipfile
 import zlib
 from pathlib import Path
 
@@ -9,20 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.factories.wheels import contents, wheel
 from vbuild.files import zstd
 from vbuild.files.edited import EditedFile
-from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.deflate import Codec, DeflatedPart, Deflater
-from vbuild.wheel.name import WheelName
-from vbuild.wheel.write import edit_wheel
 
 MIB = 1 << 20
 RANDOM = random.Random(1)
 # 20 MB: enough to be cut on the wide grid
 SOURCE = b"".join(RANDOM.randbytes(700) + b"some code " * 130 for _ in range(10_000))
 CODECS = list(Codec)
-NAMES = [WheelName.parse("demo-1.0-py3-none-any.whl").labelled(f"gpu{number}") for number in range(3)]
 
 
 def pressed(rope: EditedFile, press: Deflater) -> bytes:
@@ -116,19 +110,6 @@ def test_a_reader_that_stops_midway_leaves_nobody_reading() -> None:
         pieces.close()  # type: ignore[attr-defined] # a generator
         del pieces
         source.clear()
-
-
-def test_a_rope_can_be_stored_and_can_be_an_edit(tmp_path: Path) -> None:
-    path = wheel(tmp_path, compression=zipfile.ZIP_STORED, files={"demo/_C.so": SOURCE[:MIB]})
-    rope = EditedFile.of(SOURCE, [b"new", range(5, 100)])
-    with open_wheel(path) as source:
-        edits = {"demo/_C.so": rope, "demo-1.0.dist-info/variant.json": EditedFile.whole(b"{}")}
-        out = edit_wheel(source, tmp_path / "out", NAMES[0], edits=edits)
-    assert contents(out)["demo/_C.so"] == bytes(rope)
-    assert contents(out)["demo-1.0.dist-info/variant.json"] == b"{}"
-    with zipfile.ZipFile(out) as archive:
-        assert archive.getinfo("demo/_C.so").compress_type == zipfile.ZIP_STORED
-        assert archive.testzip() is None
 
 
 def test_a_zstd_frame_that_is_cut_or_followed_is_refused() -> None:

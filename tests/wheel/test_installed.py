@@ -5,29 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.factories.wheels import wheel
 from vbuild.wheel.paths import installed_path
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("demo/_C.so", "demo/_C.so"),
-        ("_C.so", "_C.so"),
-        ("demo-1.0.data/platlib/demo/_C.so", "demo/_C.so"),
-        ("demo-1.0.data/purelib/_C.so", "_C.so"),
-        ("demo-1.0.data/scripts/tool", None),
-        ("demo-1.0.data/data/lib/libdemo.so", None),
-        ("demo-1.0.data/headers/demo.h", None),
-        ("demo-1.0.dist-info/METADATA", "demo-1.0.dist-info/METADATA"),
-        ("demo/x-1.0.data/platlib/a.so", "demo/x-1.0.data/platlib/a.so"),
-        ("demo.data/platlib/a.so", "demo.data/platlib/a.so"),
-    ],
-)
-def test_the_installed_path_of_a_member(path: str, expected: str | None) -> None:
-    assert installed_path(path) == expected
 
 
 def test_pip_puts_them_there(tmp_path: Path) -> None:

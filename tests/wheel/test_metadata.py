@@ -8,7 +8,6 @@ from installer.records import parse_record_file
 from vbuild.errors import WheelError
 from vbuild.wheel.metadata import Metadata, MetadataHeaders, Record, RecordRow, WheelFile, recorded_sha256, unpadded
 
-WHEEL = "Wheel-Version: 1.0\nGenerator: demo\nRoot-Is-Purelib: false\nTag: py2-none-any\nTag: py3-none-any\n"
 METADATA = """Metadata-Version: 2.1
 Name: demo
 Version: 1.0
@@ -73,12 +72,6 @@ def test_any_text_is_a_record_or_refused(text: str) -> None:
         assert Record.parse(str(record)).rows == record.rows
 
 
-def test_wheel_changes_only_where_asked() -> None:
-    file = WheelFile.parse(WHEEL).replacing("Tag", ["py3-none-any"]).replacing("Build", ["2"])
-    assert str(file) == "Wheel-Version: 1.0\nGenerator: demo\nRoot-Is-Purelib: false\nTag: py3-none-any\nBuild: 2\n"
-    assert str(file.replacing("Build", []).replacing("Tag", WheelFile.parse(WHEEL).tags)) == WHEEL
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     {
@@ -91,20 +84,6 @@ def test_wheel_changes_only_where_asked() -> None:
 def test_a_wheel_file_without_its_fields_is_refused(text: str, message: str) -> None:
     with pytest.raises(WheelError, match=f"^{re.escape(message)}$"):
         WheelFile.parse(text)
-
-
-def test_metadata_says_what_the_project_needs() -> None:
-    metadata = Metadata.parse(METADATA)
-    assert (metadata.name, metadata.version, metadata.requires_python) == ("demo", "1.0", ">=3.11")
-    assert metadata.requires_dist == ("numpy>=2", 'rich; extra == "all"')
-    assert str(metadata) == METADATA
-
-
-def test_metadata_changes_only_where_asked() -> None:
-    metadata = Metadata.parse(METADATA).replacing("Requires-Dist", ["numpy>=2", "blas"])
-    assert str(metadata) == METADATA.replace('requires-dist: rich; extra == "all"', "Requires-Dist: blas")
-    headers = metadata.headers.replacing("Version", ["1.0+cu126"])
-    assert str(headers).splitlines()[2] == "Version: 1.0+cu126"
 
 
 def test_metadata_keeps_its_line_ends() -> None:

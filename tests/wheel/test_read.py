@@ -4,7 +4,6 @@ import os
 import random
 import re
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -101,24 +100,6 @@ def test_a_mapping_needs_a_folder_that_is_there(tmp_path: Path) -> None:
         source.mapped("demo/_C.so", folder=tmp_path / "none"),
     ):
         pass
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("by", ["pread", "seek"])
-def test_several_threads_read_one_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
-    if by == "seek":
-        monkeypatch.delattr(os, "pread")
-    files = {f"demo/_{number}.so": random.Random(number).randbytes(1_500_000) for number in range(8)}
-    path = wheel(tmp_path, files=files)
-
-    def read(member: str) -> bytes:
-        with source.mapped(member, folder=tmp_path) as view:
-            return bytes(view)
-
-    with open_wheel(path) as source, ThreadPoolExecutor(8) as executor:
-        for _ in range(3):
-            assert dict(zip(files, executor.map(read, files), strict=True)) == files
-            assert dict(zip(files, executor.map(source.read, files), strict=True)) == files
 
 
 def test_a_wrong_hash_is_found_when_its_member_is_read(tmp_path: Path) -> None:

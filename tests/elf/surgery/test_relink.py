@@ -86,12 +86,6 @@ def test_a_renamed_library_is_found_through_the_new_rpath_with_all_its_versions(
     assert HASHED not in elf.judged_by("readelf", data, "-dVW")
 
 
-def test_a_library_without_versions_is_renamed(tmp_path: Path) -> None:
-    data = relink(caller(script=""))
-    laid(tmp_path, {"pkg/_C.so": data, f"lib/{PLAIN}": giver(PLAIN, "")})
-    assert called(tmp_path / "pkg" / "_C.so") == "21"
-
-
 def test_versions_of_another_library_are_left_alone() -> None:
     data = caller(source=CALLER + '\n#include <stdio.h>\nint said(void) { return puts(""); }')
     before, after = Loading.parse(data), Loading.parse(relink(data))
@@ -100,19 +94,6 @@ def test_versions_of_another_library_are_left_alone() -> None:
         (taken.library, taken.versions) for taken in after.taken
     ]
     assert after.outline.needed == (PLAIN, "libc.so.6")
-
-
-def test_the_libraries_that_a_library_loads_are_found_through_its_rpath(tmp_path: Path) -> None:
-    inner = elf.linked("int inner(void) { return 5; }", "-Wl,-soname,libinner.so")
-    outer = elf.linked(
-        "int inner(void); int one(void) { return inner(); } int two(void) { return 1; }",
-        f"-Wl,-soname,{HASHED}",
-        libraries=(("libinner.so", inner),),
-    )
-    data = elf.linked(CALLER, libraries=((HASHED, outer),))
-    order = Relink(rpath=("$ORIGIN/../lib",))
-    laid(tmp_path, {"pkg/_C.so": relink(data, order), f"lib/{HASHED}": outer, "lib/libinner.so": inner})
-    assert called(tmp_path / "pkg" / "_C.so") == "6"
 
 
 def test_needed_are_added_and_those_that_are_there_are_not_added_again(tmp_path: Path) -> None:
@@ -272,14 +253,6 @@ def test_a_library_aligned_to_2_mb_grows_by_pages_and_stays_aligned() -> None:
     alignments = [load.p_align for load in ElfImage.parse(new).loads]
     assert alignments[:2] == [load.p_align for load in ElfImage.parse(data).loads] == [0x200000] * 2
     assert alignments[2:] == [0x1000]
-
-
-def test_a_free_row_of_the_dynamic_table_takes_the_rpath() -> None:
-    before, after = ElfImage.parse(library()), ElfImage.parse(relink(library(), Relink(rpath=("$ORIGIN/../lib",))))
-    old, new = before.section(".dynamic"), after.section(".dynamic")
-    assert old
-    assert new
-    assert old.header == new.header
 
 
 @needs("eu-elflint")

@@ -97,8 +97,3 @@ def test_the_table_is_moved_only_by_force_and_the_library_loads() -> None:
     data = library(OLD_HASH, ONE, *NO_NOTES)
     assert ways(data, force=True) == (PointerSlot.MOVED,)
     assert program_lines(elf.patchelfed(bytes(operation(data, force=True)[1].edited)))[1:] == program_lines(data)[1:]
-
-
-def test_force_changes_nothing_where_it_is_not_needed() -> None:
-    data = library()
-    assert bytes(operation(data)[1].edited) == bytes(operation(data, force=True)[1].edited)
