@@ -18,7 +18,6 @@ from tests.factories.variants import document, machine, metadata, tiny_wheel, va
 from tests.factories.virtual_environments import serving_folder
 from tests.factories.wheels import wheel
 from vbuild.cli import options
-from vbuild.cli.group import summary
 from vbuild.cli.main import SECTIONS, main
 from vbuild.cli.render import release_lines
 from vbuild.errors import VariantError, VbuildError
@@ -58,14 +57,6 @@ def test_every_command_has_help_that_fits_a_terminal_and_ends_in_an_example(comm
     said = CliRunner().invoke(main, [command, "--help"], prog_name="vbuild").output
     assert max(map(len, said.splitlines())) <= WIDTH
     assert f"  vbuild {command} " in said
-
-
-def test_help_says_whole_what_each_command_does(tmp_path: Path) -> None:
-    said = " ".join(vbuild("--help").stdout.split())
-    for command in main.commands.values():
-        assert summary(command)[0].isupper()
-        assert f" {command.name} {summary(command)}" in said
-    assert vbuild("-h", folder=tmp_path).stdout == vbuild("--help", folder=tmp_path).stdout
 
 
 def test_a_command_imports_no_other() -> None:
@@ -139,29 +130,6 @@ def test_the_end_of_a_failed_targets_log_is_shown_line_by_line() -> None:
     failure = Failure(target, "make failed with status 2:\n\tg++ -c demo.cpp\n", None)
     lines = list(release_lines(ReleaseResult("demo", "project", (), (failure,), ())))
     assert lines == ["v3 failed: make failed with status 2:", "        g++ -c demo.cpp"]
-
-
-REFUSALS = [
-    (("stamp", "plain.whl", "-o", "out", "--remove"), "plain.whl: not a zip archive, or truncated: no end record"),
-    (("stamp", "missing-1.0-py3-none-any.whl", "-o", "out", "--remove"), "cannot be read: No such file or directory"),
-    (("index", "nowhere"), "nowhere: no such folder of wheels"),
-    (("index", ".", "--simple", "."), ".: exists and is not an empty folder; choose another one"),
-    (("select", "demo", "-f", "nowhere"), "nowhere: no such folder of wheels"),
-    (("matrix", "nowhere.toml", "-o", "out"), "nowhere.toml: cannot be read: No such file or directory"),
-    (("verify", "cut-1.0-py3-none-any.whl"), "cut-1.0-py3-none-any.whl: not a zip archive, or truncated"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "said"), REFUSALS)
-def test_bad_input_gets_one_line_and_leaves_nothing(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    (tmp_path / "plain.whl").write_bytes(b"")
-    (tmp_path / "cut-1.0-py3-none-any.whl").write_bytes(b"PK\3\4" + bytes(100))
-    result = vbuild(*arguments, folder=tmp_path)
-    assert result.returncode == 1
-    assert result.stderr.startswith("vbuild: ")
-    assert said in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert not (tmp_path / "out").exists()
 
 
 def walked(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.factories.workdir import Workdir
-from vbuild.cli import cache as command
 from vbuild.files.cache import DAY, RULES, Cache, Part
 
 
@@ -30,10 +29,6 @@ def _left(workdir: Workdir) -> set[str]:
     """The names of all entries."""
     folder = workdir.cache / "vbuild"
     return {path.name for path in folder.glob("*/[!.]*")}
-
-
-def test_the_parts_that_help_names_are_those_of_the_cache() -> None:
-    assert list(command.PARTS) == list(RULES)
 
 
 def test_dir_prints_the_folder(workdir: Workdir) -> None:

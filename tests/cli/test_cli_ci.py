@@ -51,18 +51,6 @@ def test_what_has_no_effect_on_emitted_jobs_is_a_usage_mistake(project: Path, mo
     assert "--emit prints the jobs of every part" in said.stderr
 
 
-def test_cibuildwheel_needs_a_folder_for_the_results(project: Path) -> None:
-    said = vbuild("cibuildwheel", folder=project)
-    assert said.returncode == 2
-    assert "expected --output-dir FOLDER" in said.stderr
-
-
-def test_an_executor_nobody_knows_is_a_usage_mistake(project: Path) -> None:
-    said = vbuild("matrix", ".", "-o", "dist", "--executor", "ray://here", folder=project)
-    assert said.returncode == 2
-    assert "no executor 'ray://here'; expected local or dask://host:port" in " ".join(said.stderr.split())
-
-
 def test_a_folder_is_checked_before_it_goes_out(tmp_path: Path) -> None:
     wheel(tmp_path / "dist")
     said = vbuild("check", "dist", folder=tmp_path)

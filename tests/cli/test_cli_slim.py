@@ -72,28 +72,16 @@ def test_names_cannot_talk_to_the_terminal(tmp_path: Path) -> None:
 
 
 NOTHING = "nothing for sm_100 in any of its fatbins (1), which have sm_80, sm_90"
-METADATA = "demo-1.0.dist-info/METADATA"
 REFUSALS = [
     (("--gpu", "sm_9"), "there is no GPU architecture 'sm_9'; did you mean sm_90?"),
-    (("--gpu", "sm_85"), "there is no GPU architecture 'sm_85'; did you mean sm_86, sm_87, sm_88 or sm_89?"),
-    (("--gpu", ""), "no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX"),
-    ((), "nothing to do; expected GPUs to keep (--gpu, --variant), or --recompress, --strip or --drop"),
-    (("--variant", "a=80", "--variant", "a=90"), "two variants are called a; expected a label for each"),
     (
         ("--gpu", "100"),
         f"{NAME}: demo/_C.so: {NOTHING}; choose among those, or let it go with --allow-unsupported",
     ),
-    (("--drop", "*.lib"), "--drop '*.lib': names no member of any wheel given; * also crosses slashes"),
-    (
-        ("--drop", "*/METADATA"),
-        f"{NAME}: --drop '*/METADATA' names {METADATA}, which describes the wheel; expected other members",
-    ),
     (("other", "--gpu", "90"), f"other/{NAME}: called as {NAME}, and both would become one file; give them apart"),
-    (("empty", "--gpu", "90"), "empty: no wheels in this folder; expected files that end in .whl"),
 ]
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("more", [("--json",), ("--json", "--dry-run")], ids=" ".join)
 @pytest.mark.parametrize(("arguments", "said"), REFUSALS)
 def test_what_slim_refuses_is_one_line_and_leaves_nothing(
@@ -147,13 +135,8 @@ def test_a_licence_is_accepted_for_one_package_and_stated_of_that_alone(fat: Pat
     ("arguments", "said"),
     [
         (("slim", CUT, "-o", "out", "--gpu", "90"), f"{CUT}: "),
-        (("slim", GONE, "-o", "out", "--gpu", "90"), "cannot be read: No such file or directory"),
-        (("slim", "file", "-o", "out", "--gpu", "90"), "file: not a zip archive, or truncated: no end record"),
         (("slim", NAME, "-o", "file/out", "--gpu", "90"), ": Not a directory"),
         (("slim", NAME, "-o", ".", "--gpu", "90"), "would overwrite the wheel it is made from; choose another folder"),
-        (("slim", CLOSED, "-o", "out", "--gpu", "90"), "say so with --accept-license"),
-        (("inspect", CUT), f"{CUT}: "),
-        (("inspect", GONE), "cannot be read: No such file or directory"),
         (("inspect", NAME, "--html", "file/page.html"), "file/page.html: cannot be written: Not a directory"),
     ],
 )
@@ -174,17 +157,10 @@ def test_what_cannot_be_read_or_written_is_one_line(fat: Path, arguments: tuple[
         (("slim", NAME, "--gpu", "90"), "expected --output-dir FOLDER, or --dry-run"),
         (("slim", NAME, "--gpu", "90", "--variant", "a=90", "-o", "out"), "expected --gpu for one wheel, or --variant"),
         (("slim", NAME, "--variant", "90", "-o", "out"), "no variant '90'; expected a label and GPUs"),
-        (("slim", NAME, "--variant", "a=85", "-o", "out"), "there is no GPU architecture '85'"),
-        (("slim", NAME, "--variant", "A=90", "-o", "out"), "'A'"),
-        (("slim", NAME, "--gpu", "90", "--ptx", "all", "-o", "out"), "'all' is not one of 'auto', 'keep', 'none'"),
-        (("slim", NAME, "--gpu", "90", "-o", "file"), "Directory 'file' is a file"),
         (
             ("slim", "--accept-license", NAME, "--gpu", "90", "-o", "out"),
             "expected the name of a project, or a pattern",
         ),
-        (("slim", "-o", "out"), "Missing argument 'WHEELS...'"),
-        (("inspect",), "Missing argument 'WHEELS...'"),
-        (("inspect", "."), "File '.' is a directory"),
         (("inspect", NAME, NAME, "--html", "x.html"), "expected one wheel with --html"),
     ],
 )

@@ -107,36 +107,12 @@ def test_an_install_that_was_killed_is_made_up_for(tmp_path: Path) -> None:
     assert not list(store.glob(".*.part*"))
 
 
-REFUSALS = {
-    "no nvcc of that version": (
-        ("install", "12.4"),
-        (
-            f"CUDA 12.4: the package index has no nvcc for CUDA before 13.0, only 13.0 to {NEWEST}; install CUDA 12.4 "
-            'and set CUDA_HOME, or write toolkit = { path = "…", version = "12.4" }'
-        ),
-    ),
-    "no such version": (
-        ("install", "14.0"),
-        (
-            f"CUDA 14.0: the package index has nothing for it that this vbuild knows of, only 13.0 to {NEWEST}; "
-            'install CUDA 14.0 and set CUDA_HOME, or write toolkit = { path = "…", version = "14.0" }'
-        ),
-    ),
-    "no version": (("install", "new"), "no CUDA version 'new'; expected two numbers with a dot, as in 13.0"),
-    "not kept": (("path", "13.0"), "CUDA 13.0: not kept; run first: vbuild toolkit install 13.0"),
-    "not kept with libraries": (
-        ("path", "13.0", "cublas", "cufft"),
-        "CUDA 13.0: not kept with cublas and cufft; run first: vbuild toolkit install 13.0 cublas cufft",
-    ),
-}
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("what", REFUSALS)
-def test_what_is_not_to_be_had_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
-    arguments, said = REFUSALS[what]
+def test_what_is_not_to_be_had_is_refused_in_one_line(tmp_path: Path) -> None:
     workdir = Workdir.at(tmp_path, shared=())
-    ran = workdir.vbuild("toolkit", *arguments)
-    assert refusal(ran) == said
+    ran = workdir.vbuild("toolkit", "install", "12.4")
+    assert refusal(ran) == (
+        f"CUDA 12.4: the package index has no nvcc for CUDA before 13.0, only 13.0 to {NEWEST}; install CUDA 12.4 "
+        'and set CUDA_HOME, or write toolkit = { path = "…", version = "12.4" }'
+    )
     assert ran.stdout == ""
     assert file_digests(workdir.cache / "vbuild") == {}

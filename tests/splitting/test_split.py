@@ -198,17 +198,6 @@ def test_the_same_name_with_other_bytes_stays(tmp_path: Path) -> None:
     assert all(one.is_untouched for one in result.wheels)
 
 
-def test_libraries_that_need_each_other_move_together(tmp_path: Path) -> None:
-    circle = {
-        "liba.so": library("liba.so", ("libb.so",), source="int count(void) { return 42; }"),
-        "libb.so": library("libb.so", ("liba.so",)),
-    }
-    files = {**FILES, "demo/_c.so": module("liba.so", source=COUNTS)}
-    result = thinned(tmp_path, *release(tmp_path, files, circle))
-    assert len(result.companions[0].files) == 2
-    check_works(tmp_path, result)
-
-
 def test_consumers_that_have_a_runpath_find_all_the_same(tmp_path: Path) -> None:
     files = repaired(FILES, LIBRARIES, runpath=True)
     for path in [path for path in files if path.startswith("demo.libs/libtop")]:
@@ -218,14 +207,6 @@ def test_consumers_that_have_a_runpath_find_all_the_same(tmp_path: Path) -> None
     result = thinned(tmp_path, *(wheel(tmp_path, name, files) for name in (NAME, OTHER)))
     assert Loading.parse(contents(tmp_path / "thin" / NAME)["demo/_c.so"]).outline.runpath == ()
     check_works(tmp_path, result)
-
-
-def test_a_consumer_in_platlib_is_led_from_where_it_will_be(tmp_path: Path) -> None:
-    files = {"demo-1.0.data/platlib/demo/sub/_c.so": FILES["demo/_c.so"], "demo/__init__.py": ""}
-    result = thinned(tmp_path, *release(tmp_path, files, LIBRARIES))
-    after = contents(tmp_path / "thin" / NAME)["demo-1.0.data/platlib/demo/sub/_c.so"]
-    assert Loading.parse(after).outline.rpath == ("$ORIGIN/../../demo_libs/lib",)
-    check_works(tmp_path, result, program="")
 
 
 def test_a_consumer_in_a_namespace_package_is_led_out_of_all_its_folders(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 Never a traceback, and nothing half-written: whatever is refused leaves the folder empty.
 """
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,8 +15,7 @@ from tests.factories.extensions import library, module
 from tests.factories.repaired_wheels import NAME, hashed, release, repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
-from tests.factories.wheels import poked as poked_file
-from vbuild.errors import RepackageError, VbuildError
+from vbuild.errors import VbuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
@@ -118,46 +116,6 @@ def test_a_name_that_no_path_can_have_stays_as_it_is(tmp_path: Path) -> None:
     assert {move.kind for move in result.libraries} <= {DecisionKind.SHARE, DecisionKind.KEEP}
 
 
-WHEELS: Mapping[str, str] = {
-    "not a zip": f"{NAME}: not a zip archive, or truncated: no end record",
-    "cut": f"{NAME}: not a zip archive, or truncated: no end record",
-    "a broken deflate stream": f"{NAME}: {BUNDLED}: damaged",
-    "no METADATA": f"{NAME}: no METADATA in demo-1.0.dist-info",
-    "METADATA of another project": f"{NAME}: demo-1.0.dist-info/METADATA: ",
-}
-
-
-def _spoilt(folder: Path, what: str) -> Path:
-    path = wheel(folder, NAME, repaired(FILES, {"libcount.so.1": COUNT}))
-    match what:
-        case "not a zip":
-            path.write_bytes(b"no zip")
-        case "cut":
-            path.write_bytes(path.read_bytes()[:-1])
-        case "a broken deflate stream":
-            with zipfile.ZipFile(path) as archive:
-                start = archive.getinfo(BUNDLED).header_offset + 30 + len(BUNDLED)
-            poked_file(path, start + 40, b"\xff" * 8)
-        case "no METADATA":
-            with zipfile.ZipFile(path) as archive:
-                kept = {info.filename: archive.read(info) for info in archive.infolist()}
-            with zipfile.ZipFile(path, "w") as archive:
-                for name, data in kept.items():
-                    if not name.endswith("METADATA"):
-                        archive.writestr(name, data)
-        case _:
-            wheel(folder, NAME, {**repaired(FILES, {"libcount.so.1": COUNT}), "demo-1.0.dist-info/METADATA": "\0"})
-    return path
-
-
-@pytest.mark.parametrize("what", WHEELS)
-def test_a_wheel_that_cannot_be_read_is_named(tmp_path: Path, what: str) -> None:
-    sound = wheel(tmp_path, OTHER, repaired(FILES, {"libcount.so.1": COUNT}))
-    said = refused(tmp_path, _spoilt(tmp_path, what), sound)
-    assert said.startswith(WHEELS[what])
-    assert said.count("\n") == 0
-
-
 def test_where_there_is_no_index_that_is_said(tmp_path: Path) -> None:
     fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
     said = refused(tmp_path, *fat)
@@ -193,11 +151,3 @@ def test_dependency_wheels_among_the_input_pass(tmp_path: Path) -> None:
     assert again.companion_paths == ()
     assert all(one.requires[0].startswith("demo-libs==1.0;") for one in again.wheels[:2])
     assert sorted(path.name for path in (tmp_path / "c/thin").iterdir()) == sorted([NAME, OTHER, libs[0].name])
-
-
-@pytest.mark.parametrize("name", ["a/b", "../up", "a b", "-x", "a\nb"])
-def test_a_name_for_the_libraries_that_no_project_can_have_is_refused(tmp_path: Path, name: str) -> None:
-    fat = release(tmp_path, FILES, {"libcount.so.1": COUNT})
-    with pytest.raises(RepackageError) as error:
-        thinned(tmp_path, *fat, libs=name)
-    assert str(error.value) == f"no project name {name!r}; expected letters and digits, and - _ . between them"

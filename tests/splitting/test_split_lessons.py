@@ -104,14 +104,6 @@ def test_a_wheel_for_several_cudas_is_led_to_all_and_requires_one(
     assert result.absent == others
 
 
-def test_a_library_beside_its_consumer_is_led_to(cuda_index: Serving, tmp_path: Path) -> None:
-    files: dict[str, bytes | str] = {"demo/_c.so": module("libtop.so.1"), "demo/lib/libtop.so.1": TOP}
-    fat = wheel(tmp_path, NAME, files)
-    result = split([fat], tmp_path / "led", request=RPATHS, indexes=lambda: cuda_index.indexes)
-    assert rpath(result, "demo/_c.so") == ("$ORIGIN/lib",)
-    assert result.absent == ()
-
-
 def test_a_library_that_only_an_import_loads_is_told_as_absent(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = {"demo/_c.so": module("libtop.so.1"), "demo/lib/libtop.so.1": TOP}
     fat = [wheel(tmp_path, name, files) for name in (NAME, NAME.replace("311", "312"))]

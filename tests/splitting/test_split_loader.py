@@ -276,10 +276,9 @@ def opened_by(file: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("where", NAMED)
-def test_a_stub_stays_of_a_library_that_is_named_in(tmp_path: Path, where: str) -> None:
-    result = thinned(tmp_path, {**repaired(FILES, LIBRARIES), **NAMED[where]})
-    (file,) = NAMED[where]
-    assert fates(result)[f"demo.libs/{DEEP_NAME}"] == opened_by(file)
+def test_a_library_is_named_in(look: BundleReader, where: str) -> None:
+    bundle = look.at({**repaired(FILES, LIBRARIES), **NAMED[where]})
+    assert [bundle.namer(bundle.binaries[f"demo.libs/{DEEP_NAME}"])] == [*NAMED[where]]
 
 
 NOT_NAMED: Mapping[str, Files] = {
@@ -294,9 +293,9 @@ NOT_NAMED: Mapping[str, Files] = {
 
 
 @pytest.mark.parametrize("where", NOT_NAMED)
-def test_nobody_opens_a_library_for(tmp_path: Path, where: str) -> None:
-    result = thinned(tmp_path, {**repaired(FILES, LIBRARIES), **NOT_NAMED[where]})
-    assert fates(result)[f"demo.libs/{DEEP_NAME}"] == ("share", "")
+def test_nobody_opens_a_library_for(look: BundleReader, where: str) -> None:
+    bundle = look.at({**repaired(FILES, LIBRARIES), **NOT_NAMED[where]})
+    assert bundle.namer(bundle.binaries[f"demo.libs/{DEEP_NAME}"]) is None
 
 
 OPENED: Mapping[str, str] = {

@@ -168,13 +168,6 @@ def test_a_library_that_stays_keeps_what_it_needs_reachable(cuda_index: Serving,
     assert loader_complaints(site_packages(tmp_path / "site", *result.paths, linkers)) == []
 
 
-def test_an_official_package_itself_passes_as_it_is(cuda_index: Serving, tmp_path: Path) -> None:
-    given = all_packages(tmp_path / "made")
-    result = thinned(cuda_index, tmp_path, *given)
-    assert all(one.is_untouched for one in result.wheels)
-    assert {path.name: path.read_bytes() for path in result.paths} == {path.name: path.read_bytes() for path in given}
-
-
 def test_a_library_between_two_official_ones_stays_and_finds_both(cuda_index: Serving, tmp_path: Path) -> None:
     """demo/_c -> libmiddle -> libcufft -> libnvJitLink: the one in the middle is nobody's."""
     middle = library("libmiddle.so.1", ("libcufft.so.11",), source="int middle;")
@@ -221,11 +214,3 @@ def test_nothing_is_asked_where_nothing_is_to_be_replaced(tmp_path: Path) -> Non
         result = one(server, tmp_path, replace=False)
         assert server.asked == []
     assert result.wheels[0].is_untouched
-
-
-def test_of_official_wheels_libraries_are_read_once(
-    cuda_index: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert 0 < one(cuda_index, tmp_path / "first").transferred < 2_000_000
-    assert one(cuda_index, tmp_path / "second").transferred == 0

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.factories.extensions import library, module
-from tests.factories.repaired_wheels import hashed, release
+from tests.factories.repaired_wheels import release
 from tests.factories.tools import needs
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
@@ -33,31 +33,8 @@ def thinned(folder: Path, *wheels: Path, **asked: object) -> Split:
     )
 
 
-def fates(result: Split) -> dict[str, tuple[DecisionKind, str]]:
-    return {move.path.rpartition("/")[2]: (move.kind, move.reason) for move in result.libraries}
-
-
 IDLE = library("libidle.so.1")
 PLUGINS = {"libcount.so.1": COUNT, "libidle.so.1": IDLE}
-
-
-def test_what_is_kept_as_asked_goes_by_name_or_path(tmp_path: Path) -> None:
-    for number, glob in enumerate(("libcount*", "demo.libs/*")):
-        result = thinned(tmp_path / str(number), *release(tmp_path / str(number), FILES, PLUGINS), keep=(glob,))
-        assert fates(result)[hashed("libcount.so.1", COUNT)] == (DecisionKind.KEEP, "kept as asked")
-
-
-def test_a_dependency_wheel_is_made_only_where_it_saves_enough(tmp_path: Path) -> None:
-    fat = release(tmp_path, FILES, {"libcount.so.1": COUNT})
-    name = hashed("libcount.so.1", COUNT)
-    shared = thinned(tmp_path / "a", *fat)
-    (move,) = shared.libraries
-    saved = move.packed // 2
-    assert thinned(tmp_path / "b", *fat, smallest=saved).companions
-    result = thinned(tmp_path / "c", *fat, smallest=saved + 1)
-    assert not result.companions
-    assert fates(result)[name][0] is DecisionKind.KEEP
-    assert result.wheels[0].is_untouched
 
 
 def test_without_sharing_everything_stays(tmp_path: Path) -> None:

@@ -143,12 +143,6 @@ def test_rpaths_that_lead_nowhere_elsewhere_go_and_are_told(
     assert [*result.wheels[0].edited[0].removed] == told
 
 
-def test_rpaths_of_the_build_machine_go_where_nothing_else_is_to_do(cuda_index: Serving, tmp_path: Path) -> None:
-    result = led(cuda_index, tmp_path, module(rpath_="/home/ci/lib"))
-    assert rpath(result) == ()
-    assert result.wheels[0].requires == ()
-
-
 def test_a_soname_of_several_majors_is_refused_with_the_way_out(cuda_index: Serving, tmp_path: Path) -> None:
     with pytest.raises(RepackageError) as refused:
         led(cuda_index, tmp_path, module("libcurand.so.10"))
@@ -173,13 +167,6 @@ def test_the_major_may_be_told(cuda_index: Serving, tmp_path: Path, by: str) -> 
     rest = {name: value for name, value in given.items() if name != "extension"}
     result = led(cuda_index, tmp_path, extension, **rest)  # type: ignore[arg-type]
     assert result.wheels[0].requires == (f"{line}; {MARKER}",)
-
-
-def test_a_framework_is_led_to_and_not_required(cuda_index: Serving, tmp_path: Path) -> None:
-    """Who loads libtorch.so has torch already, and chose it."""
-    result = led(cuda_index, tmp_path, module("libtorch.so", "libc10.so"))
-    assert rpath(result) == ("$ORIGIN/../torch/lib",)
-    assert result.wheels[0].requires == ()
 
 
 def test_libraries_of_the_driver_and_unknown_ones_are_not_looked_for(cuda_index: Serving, tmp_path: Path) -> None:

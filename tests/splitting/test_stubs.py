@@ -71,21 +71,31 @@ def laid(folder: Path, result: Split) -> Path:
     return site_packages(folder / "site", first, *result.companion_paths)
 
 
-def test_what_python_opens_by_its_path_moves_and_is_found_there(tmp_path: Path) -> None:
-    result = thinned(tmp_path, FILES)
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    """What becomes of wheels with FILES."""
+    return thinned(tmp_path_factory.mktemp("wheels"), FILES)
+
+
+@pytest.fixture(scope="module")
+def site(result: Split, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first wheel of the result, as it is installed."""
+    return laid(tmp_path_factory.mktemp("installed"), result)
+
+
+def test_what_python_opens_by_its_path_moves_and_is_found_there(result: Split, site: Path) -> None:
     reason = "a stub stays, because demo/__init__.py names it, and may open it by its path"
     assert fates(result) == {PATH: ("share", reason, True), "demo/lib/libdeep.so.2": ("share", "", False)}
-    site = laid(tmp_path, result)
     assert program_output(site, COUNT) == "42"
     assert loader_complaints(site) == []
     assert not (site / "demo/lib/libdeep.so.2").exists()
     assert (site / PATH).stat().st_size < 1024
 
 
-def test_a_stub_leads_to_a_name_that_no_other_library_has(tmp_path: Path) -> None:
-    result = thinned(tmp_path, FILES)
-    found = contents(result.wheels[0].path or tmp_path)
-    (libs,) = result.companion_paths
+def test_a_stub_leads_to_a_name_that_no_other_library_has(result: Split) -> None:
+    thin, (libs,) = result.wheels[0].path, result.companion_paths
+    assert thin
+    found = contents(thin)
     outline = Loading.parse(found[PATH]).outline
     (second,) = (path for path in contents(libs) if path.startswith("demo_libs/lib/libengine-"))
     assert (outline.needed, outline.rpath) == ((second.rpartition("/")[2],), ("$ORIGIN/../../demo_libs/lib",))
@@ -126,31 +136,28 @@ print(at(b'ONE'), at(b'TWO'))""",
 
 
 @pytest.mark.parametrize("what", SAME)
-def test_a_program_does_the_same_before_and_after(tmp_path: Path, what: str) -> None:
+def test_a_program_does_the_same_before_and_after(result: Split, site: Path, tmp_path: Path, what: str) -> None:
     program, said = SAME[what]
-    result = thinned(tmp_path, FILES)
-    before = site_packages(tmp_path / "before", result.wheels[0].wheel)
-    for site in (before, laid(tmp_path, result)):
-        assert program_output(site, f"import os, ctypes, demo\n{program}") == said
+    for place in (site_packages(tmp_path, result.wheels[0].wheel), site):
+        assert program_output(place, f"import os, ctypes, demo\n{program}") == said
 
 
-def test_one_library_is_loaded_whoever_opens_it(tmp_path: Path) -> None:
+def test_one_library_is_loaded_whoever_opens_it(site: Path) -> None:
     program = (
         "import ctypes, demo; from demo import _c; ctypes.CDLL(demo.path)\n"
         "maps = {row.split()[5] for row in open('/proc/self/maps') if 'libengine.so.1' in row}; print(len(maps))"
     )
     # the stub is mapped, too
-    assert program_output(laid(tmp_path, thinned(tmp_path, FILES)), program) == "2"
+    assert program_output(site, program) == "2"
 
 
-def test_a_library_of_the_same_name_does_not_take_its_place(tmp_path: Path) -> None:
+def test_a_library_of_the_same_name_does_not_take_its_place(site: Path, tmp_path: Path) -> None:
     (tmp_path / "libengine.so.1").write_bytes(library("libengine.so.1", source="int count(void) { return 7; }"))
     program = f"import ctypes; print(ctypes.CDLL('{tmp_path}/libengine.so.1').count())\n{COUNT}"
-    assert program_output(laid(tmp_path, thinned(tmp_path, FILES)), program) == "7\n42"
+    assert program_output(site, program) == "7\n42"
 
 
-def test_a_stub_that_is_found_by_its_name_leads_there_too(tmp_path: Path) -> None:
-    site = laid(tmp_path, thinned(tmp_path, FILES))
+def test_a_stub_that_is_found_by_its_name_leads_there_too(site: Path) -> None:
     command = [sys.executable, "-c", "import ctypes; print(ctypes.CDLL('libengine.so.1').count())"]
     environment = {"LD_LIBRARY_PATH": str(site / "demo/lib"), "PATH": os.environ["PATH"]}
     assert subprocess.check_output(command, env=environment, text=True) == "42\n"
@@ -290,10 +297,10 @@ def test_what_nothing_needs_moves_if_asked(tmp_path: Path) -> None:
     assert program_output(laid(tmp_path / "asked", result), program) == "42"
 
 
-def test_the_bill_of_materials_knows_the_stub_and_the_library(tmp_path: Path) -> None:
-    result = thinned(tmp_path, FILES)
+def test_the_bill_of_materials_knows_the_stub_and_the_library(result: Split) -> None:
     for one in result.wheels:
-        with open_wheel(one.path or tmp_path) as thin:
+        assert one.path
+        with open_wheel(one.path) as thin:
             assert list(contradictions(thin)) == []
 
 

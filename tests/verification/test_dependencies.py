@@ -84,13 +84,6 @@ def test_what_has_no_wheels_for_another_python_is_left_out(name: str, said: str,
     assert notes(result) == [f"install: nowhere left out, which the loader does not need: {said}"]
 
 
-def test_a_wheel_that_requires_nothing_for_the_loader_is_installed_alone(results: SplitResults) -> None:
-    results.thin({"demo/_c.so": module()}, name=LATER, requires=["nowhere>=1", "NoWhere<9"])
-    result = results.only()
-    assert (result.ok, result.resolved) == (True, 1)
-    assert [note.partition(" which")[0] for note in notes(result)] == ["install: nowhere left out,"]
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("requires", "said"),

@@ -121,6 +121,7 @@ def test_code_above_the_level_stops_and_is_named_with_its_function_and_library(t
     assert emulated.imported == ("demo",)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif("avx2" not in Path("/proc/cpuinfo").read_text(), reason="not a machine of level v3")
 def test_code_that_a_process_of_the_test_runs_stops_there(tmp_path: Path) -> None:
     _, emulated = ran(tmp_path, CALLED, "v1", CALLS).runs
@@ -137,6 +138,7 @@ def test_a_module_that_python_code_imports_after_a_question_about_the_cpu_is_lef
     assert (report.ok, report.runs[1].imported) == (True, ("demo",))
 
 
+@pytest.mark.nightly
 def test_verify_runs_a_wheel_on_a_processor_without_what_it_may_not_have_asked_for(
     tmp_path: Path, emulator: Emulator
 ) -> None:
@@ -168,6 +170,7 @@ def test_code_behind_a_check_of_the_cpu_works_as_every_level(tmp_path: Path) -> 
     assert (report.ok, report.summary) == (True, "works on this machine; works as v1")
 
 
+@pytest.mark.nightly
 def test_proc_cpuinfo_is_that_of_the_emulated_processor(tmp_path: Path) -> None:
     package = """
 import ctypes
@@ -179,6 +182,7 @@ if "avx2" in flags or "ssse3" not in flags:
     assert ran(tmp_path, CALLED, "v2", package=package).summary == "works on this machine; works as v2"
 
 
+@pytest.mark.nightly
 def test_a_variable_that_names_another_processor_is_not_seen_in_the_emulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,9 +91,3 @@ def test_each_library_has_its_own_gain(tmp_path: Path) -> None:
     assert first.what == "no gain from this level: the code is that of the plain build"
     assert found.libraries["demo/b.so"].changed == found.whole.changed > 0
     assert isinstance(found.whole, CodeGain)
-
-
-def test_bmi_is_no_vector_code(tmp_path: Path) -> None:
-    found = gain(tmp_path, "unsigned f(unsigned x, unsigned n) { return x << n | x >> (32 - n) * 3; }", "-mbmi2")
-    assert found.whole.changed
-    assert found.whole.vector == 0

@@ -93,14 +93,6 @@ def test_a_module_that_one_level_cannot_import_is_a_failure(tmp_path: Path) -> N
     assert v3.failures == (f"import: demo: {why}", f"import: demo._c: {why}")
 
 
-def test_a_module_that_crashes_leaves_the_others(tmp_path: Path) -> None:
-    files = {**level_members(("v3",)), "demo/__init__.py": "", "other.py": ""}
-    files[V3] = library("libvb_demo-01234567.so", source="void *PyInit__c(void) { __builtin_trap(); }")
-    _, v3 = ran(leveled_wheel(tmp_path, files)).runs
-    assert v3.failures == ("import: demo._c: the process was ended by SIGILL",)
-    assert v3.imported == ("demo", "other")
-
-
 def test_a_test_that_one_level_fails_is_a_failure_with_its_last_line(tmp_path: Path) -> None:
     check = Check("python -c 'from demo import _c; assert _c.__doc__ == \"v1\", _c.__doc__'")
     v1, v3 = ran(leveled_wheel(tmp_path, levels=("v3",)), check).runs

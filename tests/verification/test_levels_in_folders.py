@@ -69,13 +69,6 @@ def test_the_library_for_every_processor_keeps_to_the_wheel_s_own_claim(tmp_path
     assert not verify(path, cpu=Cpu.parse("x86-64-v3")).failed
 
 
-def test_a_copy_below_the_wheel_s_own_claim_keeps_to_that_claim(tmp_path: Path) -> None:
-    path = leveled_wheel(
-        tmp_path, {**level_members(("v3",)), V3: level_copy("v3", march="v4"), BASE: level_copy("v1", march="v4")}
-    )
-    assert not verify(path, cpu=Cpu.parse("x86-64-v4")).failed
-
-
 @pytest.mark.parametrize(
     ("level", "data", "what"),
     [

@@ -63,19 +63,6 @@ def test_a_runpath_serves_its_own_library_alone_and_hides_the_rpaths_above_it(tm
     assert hidden in played(folder)
 
 
-def test_what_is_loaded_already_needs_no_path_and_loading_is_breadth_first(tmp_path: Path) -> None:
-    folder = laid_out(
-        tmp_path,
-        {
-            ROOT: library(None, ("liba.so", "libb.so"), runpath="$ORIGIN/../lib"),
-            "lib/liba.so": library("liba.so", ("libb.so",)),
-            "lib/libb.so": library("libb.so"),
-        },
-    )
-    assert found(folder) == judged(folder) == {"liba.so": "lib/liba.so", "libb.so": "lib/libb.so"}
-    assert ways(folder)["lib/liba.so", "libb.so"] == (Via.NAME, True)
-
-
 def test_a_soname_counts_as_well_as_the_name_that_was_asked_for(tmp_path: Path) -> None:
     folder = laid_out(
         tmp_path,

@@ -134,14 +134,6 @@ def test_the_bit_instructions_that_another_compiler_chose_are_not_lost(tmp_path:
     assert "BMI1, BMI2" in sentence
 
 
-def test_registers_of_another_length_that_another_compiler_chose_are_not_lost(tmp_path: Path) -> None:
-    wide = DISPATCHED.replace("int s = 0;", '__asm__("vpaddd %%ymm16, %%ymm17, %%ymm18"); int s = 0;')
-    short = wide.replace("avx2", "avx512vl").replace("%%", "%")
-    long = wide.replace("avx2", "avx512f").replace("%%ymm16, %%ymm17, %%ymm18", "%zmm0, %zmm0, %zmm0")
-    assert findings(tmp_path, {MODULE: compiled(long)}, {MODULE: compiled(short)}) == []
-    assert findings(tmp_path / "none", {MODULE: compiled(DISPATCHED)}, {MODULE: compiled(short)})[0][0] == "error"
-
-
 @pytest.mark.nightly
 def test_dispatch_in_a_bundled_library_makes_up_for_no_module_that_does_not_need_it_or_has_it_there_too(
     tmp_path: Path,
