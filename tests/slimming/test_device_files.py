@@ -79,14 +79,6 @@ def test_a_wheel_that_would_keep_nothing_for_a_gpu_is_refused(tmp_path: Path) ->
     assert result.unpacked < result.unpacked_before
 
 
-def test_files_of_a_kind_have_one_account(tmp_path: Path) -> None:
-    _, result = slimmed(tmp_path, {f"demo/{number}.cubin": SM_80 for number in range(50)} | {"demo/x.cubin": SM_90})
-    assert [(cut.alone, cut.files, cut.gone, cut.after) for cut in result.libraries] == [
-        ("cubin for sm_80", 50, 50, 0),
-        ("cubin for sm_90", 1, 0, 64),
-    ]
-
-
 def test_a_file_that_is_a_container_is_cut_or_goes(tmp_path: Path) -> None:
     both = fatbin(entry(arch=80), entry(arch=90))
     files: dict[str, bytes | str] = {

@@ -23,13 +23,10 @@ from tests.factories.tools import needs
 from tests.factories.virtual_environments import VirtualEnvironment
 from tests.factories.wheels import wheel
 from tests.factories.workdir import file_digests
-from tests.slimming.test_device_files import SM_80
-from tests.slimming.test_device_files import SM_90 as CUBIN_90
 from vbuild.elf.image import ElfImage
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.cpu import available_cores
-from vbuild.hardware.gpu import GpuList, Ptx
+from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.environment import slim_environment
 from vbuild.slimming.in_place import JOURNAL, undo
 from vbuild.slimming.request import Cuts, Share
@@ -144,32 +141,6 @@ def test_lists_of_architectures_that_still_name_what_went_are_told_of(tmp_path: 
     assert distribution(slimmed(user), "demo").warnings == ()
 
 
-def test_a_second_run_has_nothing_to_do(user: VirtualEnvironment) -> None:
-    slimmed(user, accept_license=True)
-    before = file_digests(user.folder / "venv")
-    result = slimmed(user, accept_license=True)
-    assert result.before == result.after
-    assert file_digests(user.folder / "venv") == before
-
-
-def test_a_folder_of_many_device_files_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    user = VirtualEnvironment.at(tmp_path / "home")
-    kernels = {f"demo/{number}.cubin": SM_80 for number in range(40)} | {"demo/kept.cubin": CUBIN_90}
-    wheel(tmp_path / "home", f"demo-1.0-{TAG}.whl", kernels)
-    assert user.tries("uv pip install --offline --no-index -q ./*.whl").returncode == 0
-    listed, iterdir = [], Path.iterdir
-
-    def counted(folder: Path) -> Iterator[Path]:
-        listed.append(folder)
-        return iterdir(folder)
-
-    monkeypatch.setattr(Path, "iterdir", counted)
-    slimmed(user)
-    assert [file.name for file in (user.site / "demo").glob("*.cubin")] == ["kept.cubin"]
-    # by one thread or by two at once
-    assert 1 <= listed.count(user.site / "demo") <= available_cores()
-
-
 def test_a_dry_run_promises_what_a_run_does_and_writes_nothing(user: VirtualEnvironment) -> None:
     before = file_digests(user.folder / "venv")
     promised = slimmed(user, dry_run=True)
@@ -215,16 +186,6 @@ def test_a_licence_that_forbids_changes_leaves_its_distribution_alone(user: Virt
     assert (user.site / "closed/_C.so").read_bytes() == FAT
     assert distribution(slimmed(user, accept_license=True), "closed").warnings
     assert architectures(user.site / "closed/_C.so") == {"sm_90"}
-
-
-def test_a_library_without_code_for_the_gpu_is_left_and_named(user: VirtualEnvironment) -> None:
-    share = Share(GpuList.parse("100"))
-    result = slim_environment(Environment.at(user.folder / "venv"), share, Cuts(ptx=Ptx.NONE))
-    (left,) = distribution(result, "demo").left
-    assert left.path.endswith("demo/_C.so")
-    assert "nothing for sm_100" in left.why
-    assert architectures(user.site / "demo/_D.so") == {"sm_100"}
-    assert (user.site / "demo/_C.so").read_bytes() == FAT
 
 
 def test_a_bill_of_materials_says_what_became_of_a_library(user: VirtualEnvironment, tmp_path: Path) -> None:
@@ -450,7 +411,7 @@ def moments(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 @pytest.mark.parametrize("kind", [Kind.SIGKILL, Kind.SIGINT])
 @pytest.mark.parametrize("part", range(30))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_run_that_ends_at_any_moment_leaves_each_file_old_or_new(
     user: VirtualEnvironment, tmp_path: Path, moments: int, kind: Kind, part: int
 ) -> None:
@@ -462,7 +423,7 @@ def test_a_run_that_ends_at_any_moment_leaves_each_file_old_or_new(
 
 
 @pytest.mark.parametrize("part", range(6))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_an_undo_that_is_killed_at_any_moment_leaves_what_the_next_run_makes_true(
     user: VirtualEnvironment, tmp_path: Path, part: int
 ) -> None:
@@ -486,7 +447,7 @@ def test_a_full_disk_leaves_listings_true(user: VirtualEnvironment, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", [Kind.OUT_GONE, Kind.TMP_GONE])
 @pytest.mark.parametrize("part", range(30))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_folder_that_somebody_removes_meanwhile_costs_no_file(
     user: VirtualEnvironment, tmp_path: Path, kind: Kind, part: int
 ) -> None:

@@ -1,9 +1,7 @@
 """A fatbin must have an entry: one that slimming leaves for no GPU never counts as support, whatever follows."""
 
-import json
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,23 +186,6 @@ def test_verify_names_the_gpu_that_was_asked_for_and_no_other(tmp_path: Path) ->
         ("sm_60", Runs.IN_PART)
     ]
     assert verdict.gpu == "in part, for 60_real"
-
-
-def test_a_gpu_that_other_code_serves_is_named_as_well(tmp_path: Path) -> None:
-    fat = wheel(tmp_path, NAME, {"demo/_C.so": device_library(code(75, 80, 90))})
-    (slimmed,) = slim([fat], tmp_path / "out", shares=(Share(Share.parse("x=86").gpus),))
-    assert slimmed.path
-    (library,) = verify(slimmed.path).gpus
-    assert [str(served.device) for served in library.served] == ["sm_80", "sm_86"]
-
-
-def test_a_bill_is_written_for_fillers_even_where_none_is_asked_for(tmp_path: Path) -> None:
-    path = cut_to_60(tmp_path, replace(IN_PART, bill=False))
-    with zipfile.ZipFile(path) as archive:
-        (bill,) = (archive.read(name) for name in archive.namelist() if name.endswith(".cdx.json"))
-    (part,) = (part for part in json.loads(bill)["components"] if part["name"] == "_C.so")
-    properties = {prop["name"]: prop["value"] for prop in part["properties"]}
-    assert (properties["vbuild:fillers"], properties["vbuild:cut_to"]) == ("2 of 3: 0x5", "sm_60")
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,6 @@ def found(path: Path, *shares: Share) -> list[SlimOutput]:
         return list(slim_outputs(source, plan, shares))
 
 
-def test_without_a_label_a_wheel_keeps_its_name_as_it_is_spelt(tmp_path: Path) -> None:
-    (output,) = found(wheel(tmp_path, NAME, {"a.so": FAT}), PLAIN)
-    assert (str(output.name), output.document, output.properties) == (NAME, None, ())
-
-
 def test_with_labels_it_becomes_variants_under_the_normalised_name(tmp_path: Path) -> None:
     one, other = found(wheel(tmp_path, NAME, {"a.so": FAT}), Share.parse("a=90"), Share.parse("b=80"))
     assert [output.name.variant for output in (one, other)] == ["a", "b"]

@@ -14,7 +14,6 @@ from tests.factories.fatbins import PTX, cubin, device_library, entry, fatbin
 from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from vbuild.errors import WheelError
-from vbuild.hardware.cpu import available_cores
 from vbuild.slimming.device_files import examine_file, is_alone, worth_reading
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.slim import slim_outputs, slim_plan
@@ -33,19 +32,6 @@ def told(folder: Path, files: Mapping[str, bytes], cuts: Cuts | None = None) -> 
     with open_wheel(wheel(folder, NAME, files)) as source, slim_plan(source, SHARES, cuts or Cuts()) as plan:
         names = tuple(str(output.name) for output in slim_outputs(source, plan, SHARES))
         return [tuple(plan.files(0)), tuple(cut.member for cut in plan.cuts(0)), tuple(sorted(plan.dropped)), names]
-
-
-def test_only_libraries_with_gpu_code_change_or_are_told_of(tmp_path: Path) -> None:
-    files = {"z.so": FAT, "host.so": HOST, "a.so": FAT, "data.bin": b"x"}
-    assert told(tmp_path, files) == [
-        ("z.so", "a.so"),
-        ("z.so", "a.so"),
-        (),
-        (
-            "demo_x-1.0-py3-none-manylinux_2_28_x86_64-a.whl",
-            "demo_x-1.0-py3-none-manylinux_2_28_x86_64-b.whl",
-        ),
-    ]
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
@@ -124,13 +110,6 @@ def test_a_file_by_itself_is_accounted_for_under_its_path(
     assert tuple(cut.after for cut in plan.cuts) == after
     assert plan.gone == {place for place, size in enumerate(after) if not size}
     assert len(plan.files) == 2
-
-
-def test_a_library_may_have_more_shares_than_the_machine_has_cores() -> None:
-    shares = SHARES * available_cores()
-    plan = examine_file("k/a.so", memoryview(FAT), shares, Cuts(zstd=True))
-    assert [cut.gpus for cut in plan.cuts] == [("sm_90",), ("sm_80",)] * available_cores()
-    assert all(cut.is_recompressed for cut in plan.cuts)
 
 
 def test_a_large_library_waits_in_its_folder_out_of_memory_and_what_stays_is_copied_as_it_is_compressed(

@@ -269,7 +269,7 @@ BOMBS = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly  # tests/gpu_code shows the bound
 @pytest.mark.parametrize("what", BOMBS)
 def test_a_library_with_more_of_one_thing_than_there_can_be_is_left_and_named(tmp_path: Path, what: str) -> None:
     library = device_library(code(80, 90), more=BOMBS[what] + "\n")
