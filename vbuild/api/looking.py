@@ -197,6 +197,7 @@ class VerifyRequest:
 def verify(request: VerifyRequest) -> "Verdict":
     """Compare the code in *wheel* with what its name and metadata promise, and return the findings.
 
+    Symbols of torch and the like are looked up in the wheels beside it, and in the active environment.
     Signatures of attestations are checked without a network. ``failed`` of the result says whether a promise is broken.
     `WheelError` if the wheel cannot be read, `FetchError` if no index answers. Nothing is written.
     """
@@ -210,6 +211,7 @@ def verify(request: VerifyRequest) -> "Verdict":
         baseline=path_of(request.baseline),
         allow=tuple(allow),
         fetch=fetch_of(fetch=request.fetch),
+        environment=active_environment(),
         on_progress=request.on_progress,
     )
     if not request.attestations:

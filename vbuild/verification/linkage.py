@@ -9,7 +9,8 @@ symbols           defined by some library of the wheel or of the platform, or by
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 from packaging.utils import canonicalize_name
@@ -21,6 +22,7 @@ from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, glibc_sym
 from vbuild.elf.code import Elf
 from vbuild.elf.linkage import ORIGIN_TOKEN, edges_of, search_folders
 from vbuild.files.wording import counted, shown
+from vbuild.verification.built_against import AvailableRelease, TakenSymbols, available_releases, symbol_findings
 from vbuild.verification.model import Finding, Severity, VerifyRule
 from vbuild.verification.promises import late_symbols
 from vbuild.verification.required import Fetch, RequiredWheel, required_wheels
@@ -33,11 +35,13 @@ _WRITABLE_BY_ALL = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - refused, 
 _CLOSED = frozenset({"==", "===", "~=", "<", "<="})
 _FOUND = frozenset({Via.OWN, Via.INHERITED, Via.PLATFORM})
 _WITHIN = frozenset({Via.OWN, Via.INHERITED})
-# libraries that give each symbol a version; what Python defines
+# libraries that give each symbol a version; what Python, and the C++ library in namespace std and its runtime, define:
+# https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling-compression
 _VERSIONING = re.compile(
     r"(?:lib(?:c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|cudart)|ld-linux[\w-]*)\.so\.\d+$|libpython3"
 )
-_OF_PYTHON = re.compile(r"_?Py")
+_OF_RUNTIMES = re.compile(r"_?Py|_Z(?:T[VTISCh]|GV)?N?K?S[absdiot]|_Z[nd][wal]|__cxa_|__gxx_")
+_NO_CLAIMS: Mapping[str, Collection[str]] = {}
 
 
 class LinkageCheck:
@@ -49,8 +53,12 @@ class LinkageCheck:
         requires: Sequence[str],
         is_split: bool = False,
         required: Sequence[RequiredWheel] = (),
+        releases: Sequence[AvailableRelease] = (),
+        claims: Mapping[str, Collection[str]] = _NO_CLAIMS,
     ) -> None:
         self._is_split = is_split
+        self._releases = releases
+        self._claims = claims
         self._libraries = libraries
         self._required = required
         self._platforms = platforms
@@ -64,7 +72,10 @@ class LinkageCheck:
         for edge in edges_of(everything, self._platforms):
             self._edges[edge.consumer].append(edge)
         self._is_glibc = bool(platforms) and all(platform.glibc for platform in platforms)
-        self._given = frozenset().union(*(elf.exported for elf in everything.values()))
+        self._given = frozenset().union(
+            *(elf.exported for elf in libraries.values()),
+            *(elf.exported for wheel in required if self._is_reached(wheel) for elf in wheel.libraries.values()),
+        )
         # who has a library of that name, and in which folders
         self._homes: dict[str, dict[str, str]] = {}
         for path, elf in everything.items():
@@ -79,15 +90,30 @@ class LinkageCheck:
         *,
         is_split: bool = False,
         fetch: Fetch | None = None,
+        claims: Mapping[str, Collection[str]] = _NO_CLAIMS,
+        environment: Path | None = None,
     ) -> Self:
-        """The check of *wheel*; if it lacks libraries, with the wheels that it requires, beside it or fetched."""
+        """The check of *wheel*; if it lacks libraries, with what it requires, beside it, fetched or in *environment*.
+
+        *claims* are the versions that it says it was built against, by project.
+        """
         linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
         platforms, requires = platforms_in(wheel.name.platform), wheel.metadata().requires_dist
-        check = cls(linked, platforms, requires=requires, is_split=is_split)
+        check = cls(linked, platforms, requires=requires, is_split=is_split, claims=claims)
         ways = {edge.via for edges in check._edges.values() for edge in edges}
-        if ways <= _FOUND or not (required := [*required_wheels(wheel, fetch=fetch)]):
+        if ways <= _FOUND:
             return check
-        return cls(linked, platforms, requires=requires, is_split=is_split, required=required)
+        projects = {*claims, *(canonicalize_name(requirement.name) for requirement in check._requires)}
+        projects |= {owner.project for elf in linked.values() for name in elf.needed if (owner := framework(name))}
+        return cls(
+            linked,
+            platforms,
+            requires=requires,
+            is_split=is_split,
+            required=[*required_wheels(wheel, fetch=fetch)],
+            releases=[*available_releases(wheel, projects, environment)],
+            claims=claims,
+        )
 
     @property
     def beside(self) -> dict[str, Elf]:
@@ -100,6 +126,8 @@ class LinkageCheck:
             yield from self._needed_findings(path, elf)
             yield from self._undefined_findings(path, elf)
         yield from self._unpinned_findings()
+        taken = [self._taken(path, elf) for path, elf in self._libraries.items()]
+        yield from symbol_findings(taken, self._releases, self._claims, self._requires)
         for required in self._required:
             yield from self._required_findings(required)
 
@@ -175,22 +203,31 @@ class LinkageCheck:
                 advice = "bundle them (auditwheel repair), or require the packages that have them"
                 yield Finding(Severity.ERROR, VerifyRule.NEEDED, places, f"{message}; {advice}")
 
+    def _is_reached(self, wheel: RequiredWheel) -> bool:
+        edges = (edge for path in self._libraries for edge in self._edges[path])
+        return any(edge.via in _WITHIN and edge.provider in wheel.libraries for edge in edges)
+
+    def _taken(self, path: str, elf: Elf) -> TakenSymbols:
+        """What *elf* takes from libraries that are neither in the wheel nor of those that give symbols versions."""
+        needed = {edge.name for edge in self._edges[path] if edge.via not in _WITHIN}
+        symbols = {
+            symbol.name
+            for symbol in elf.imports
+            if not (symbol.version or symbol.is_weak or symbol.name in self._given or _OF_RUNTIMES.match(symbol.name))
+        }
+        needs = frozenset(name for name in needed if not _VERSIONING.match(name))
+        known = self._is_glibc and has_glibc()
+        return TakenSymbols(path, needs, frozenset(symbols - glibc_symbols(symbols)), known)
+
     def _undefined_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
         """What no library defines that *elf* is loaded with, if all that it needs is known.
 
         CPython binds each symbol when it loads a module. Libraries of glibc, gcc and CUDA give each a version, but
         modules not linked with glibc's get them through Python: names are this machine's.
         """
-        needed = {edge.name for edge in self._edges[path] if edge.via not in _WITHIN}
-        if not self._is_glibc or not all(map(_VERSIONING.match, needed)):
-            return
-        names = [
-            symbol.name
-            for symbol in elf.imports
-            if not (symbol.version or symbol.is_weak or symbol.name in self._given or _OF_PYTHON.match(symbol.name))
-        ]
-        names = sorted({*names} - glibc_symbols(names))
-        if not names or not has_glibc():
+        taken = self._taken(path, elf)
+        names = sorted(taken.symbols)
+        if taken.needs or not taken.known or not names:
             return
         message = f"needs symbols that no library of the wheel or of the platform has: {shown(names, _SHOWN)}"
         is_module = any(name.startswith(MODULE_ENTRIES) for name in elf.exported)

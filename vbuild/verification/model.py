@@ -42,6 +42,7 @@ class VerifyRule(StrEnum):
     VARIANT = "variant"
     CLAIM = "claim"
     CLASH = "soname-clash"
+    DEPENDENCY = "dependency"
     DRIVER = "driver"
     ELF = "elf"
     EXECUTABLE_STACK = "executable-stack"

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import admits, applies, read_requirement
-from vbuild.elf.catalogue import PlatformPolicy, platforms_in
+from vbuild.elf.catalogue import PlatformPolicy, frameworks, platforms_in
 from vbuild.elf.code import Elf
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, WheelError
@@ -58,6 +58,8 @@ def required_wheels(wheel: Wheel, *, fetch: Fetch | None = None) -> Iterator[Req
         if requirement is None or not _applies(requirement, platforms):
             continue
         project = canonicalize_name(requirement.name)
+        if project in frameworks():  # no RPATH leads to their libraries: see `vbuild.verification.built_against`
+            continue
         fitting = [
             (name, path) for name, path in beside if admits(requirement, name.project, name.version) and _is_for(name)
         ]

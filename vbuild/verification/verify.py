@@ -23,6 +23,7 @@ from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.utils import canonicalize_name
 
 from vbuild.binary.outline import BinaryFacts, Format
 from vbuild.dispatch.isa import processes
@@ -70,6 +71,7 @@ def verify(
     jobs: int | None = None,
     is_split: bool = False,
     fetch: Fetch | None = None,
+    environment: Path | None = None,
     published: Callable[[str], frozenset[str]] | None = None,
     on_progress: Callable[[str], None] = lambda _step: None,
 ) -> Verdict:
@@ -79,8 +81,9 @@ def verify(
     levels is that of the check.
     *baseline* is the wheel built without flags: instructions that it has, too, are not due to flags. *allow* are
     regular expressions for functions, or paths of libraries, that may go above the level. A wheel that *is_split*
-    afterwards may lack libraries of official packages. *fetch* brings -libs wheels that are not beside it. *published*
-    gives the CPU features that the published wheel chooses code for: a doubt about these is a warning.
+    afterwards may lack libraries of official packages. *fetch* brings -libs wheels that are not beside it.
+    *environment* has what it may be loaded with. *published* gives the CPU features that the published wheel chooses
+    code for: a doubt about these is a warning.
     """
     patterns = tuple(map(pattern, allow))
     with ExitStack() as stack:
@@ -99,7 +102,9 @@ def verify(
             Finding(Severity.ERROR, VerifyRule.SBOM, (path_of(source.dist_info),), message)
             for message in contradictions(source)
         )
-        linkage = LinkageCheck.of(source, libraries, is_split=is_split, fetch=fetch)
+        linkage = LinkageCheck.of(
+            source, libraries, is_split=is_split, fetch=fetch, claims=claims.built_against, environment=environment
+        )
         findings += linkage.findings()
         gpu_code = GpuCodeCheck(contents.gpu_codes, claims.gpus)
         findings += gpu_code.findings()
@@ -323,6 +328,7 @@ class _Claims(Struct, frozen=True):
     cpu: Claim
     gpus: GpuClaim = GpuClaim()
     findings: tuple[Finding, ...] = ()
+    built_against: Mapping[str, tuple[str, ...]] = {}
 
     @classmethod
     def of(cls, wheel: Wheel, cpu: Cpu | None, images: Mapping[str, CodeFile], *, is_question: bool) -> Self:
@@ -345,14 +351,19 @@ class _Claims(Struct, frozen=True):
             *(Finding(Severity.NOTE, VerifyRule.VARIANT, (path,), note) for note in document.notes),
             *findings,
         )
+        built_against: dict[str, tuple[str, ...]] = {
+            canonicalize_name(feature.name): feature.values
+            for feature in variant.features
+            if document.metadata.is_abi(feature.namespace)
+        }
         if claimed is None:
-            return cls(default, gpus, findings)
+            return cls(default, gpus, findings, built_against)
         if cpu and claimed != cpu:
             message = f"claims {claimed} in its variant.json, expected {cpu}"
             findings = (Finding(Severity.ERROR, VerifyRule.CLAIM, (), message), *findings)
             if is_question and cpu.machine == claimed.machine and cpu.rank < claimed.rank:
-                return cls(default, gpus, findings)
-        return cls(Claim(claimed, is_explicit=True, is_question=is_question), gpus, findings)
+                return cls(default, gpus, findings, built_against)
+        return cls(Claim(claimed, is_explicit=True, is_question=is_question), gpus, findings, built_against)
 
 
 def _marked(libraries: Mapping[str, Elf]) -> Cpu | None:
