@@ -43,8 +43,9 @@ _STEM = re.compile(rb"[\w.+-]*")
 _LONGEST = 255
 # no name is longer than NAME_MAX, and without that bound a megabyte of digits in a string would take minutes
 _START = re.compile(
-    rb"lib[\w.+-]{0,250}\.so[\w.]*"
-    rb"|\blib\w{3,}(?!\w)(?![\w.+*?\[\]{}%-]{0,250}\.(?:dylib|dll|lib|pyd)\b)"
+    # a pattern that begins with letters is looked for twice as fast
+    rb"lib(?:[\w.+-]{0,250}\.so[\w.]*"
+    rb"|(?<=\blib)\w{3,}(?!\w)(?![\w.+*?\[\]{}%-]{0,250}\.(?:dylib|dll|lib|pyd)\b))"
 )
 _PATTERN = re.compile(rb"[*?\]][\w.-]{0,250}\.so|\.so[\w.]{0,250}[*?\[]|\.so\.[\"'{%]")
 _IS_PATTERN = re.compile(r"[*?\]][\w.-]{0,250}\.so|\.so[\w.]{0,250}[*?\[]")
@@ -141,8 +142,10 @@ def _in_text(text: bytes) -> Iterator[str]:
 
 def _in_code(source: bytes) -> Iterator[str]:
     yield from (match.decode(errors="replace") for match in _START.findall(source))
-    yield from (_INSERTED.sub("*", match.decode(errors="replace")) for match in _COMPOSED.findall(source))
-    if OWN_FOLDER.encode() in source or _PATTERN.search(source):
+    has_suffix = b".so" in source  # most sources do not, and all that follows takes ten times as long
+    if has_suffix:
+        yield from (_INSERTED.sub("*", match.decode(errors="replace")) for match in _COMPOSED.findall(source))
+    if OWN_FOLDER.encode() in source or (has_suffix and _PATTERN.search(source)):
         for text in _strings(source):
             yield from _FOLDER.findall(text)
             if _OWN_FOLDER.search(text):
