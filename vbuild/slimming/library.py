@@ -50,7 +50,9 @@ _REQUIREMENTS = (
 _MOST_PINNED = 32
 # bytes of debug data or GPU code that are worth a word, and the time that a sample takes
 _LEAST = 1 << 16
-_SAMPLES = 16
+_SAMPLES = 8
+# places that deflate looks at
+_PLACES = 64
 # bytes of a sample: for zstd, and for deflate
 _CODE, _LYING = 1 << 20, 1 << 20
 
@@ -479,4 +481,4 @@ def _strippable(image: Image, strip: Strip) -> list[range]:
 
 def _packed(image: Image, spans: Iterable[range]) -> int:
     parts: list[Part] = [*sorted(spans, key=lambda span: span.start)]
-    return estimate_packed(EditedFile.of(image.data, parts))
+    return estimate_packed(EditedFile.of(image.data, parts), places=_PLACES)

@@ -47,8 +47,9 @@ _START = re.compile(
     rb"lib(?:[\w.+-]{0,250}\.so[\w.]*"
     rb"|(?<=\blib)\w{3,}(?!\w)(?![\w.+*?\[\]{}%-]{0,250}\.(?:dylib|dll|lib|pyd)\b))"
 )
-_PATTERN = re.compile(rb"[*?\]][\w.-]{0,250}\.so|\.so[\w.]{0,250}[*?\[]|\.so\.[\"'{%]")
-_IS_PATTERN = re.compile(r"[*?\]][\w.-]{0,250}\.so|\.so[\w.]{0,250}[*?\[]")
+# not x.solution[0], as of much Python
+_PATTERN = re.compile(rb"[*?\]][\w.-]{0,250}\.so|\.so(?![a-z])[\w.]{0,250}[*?\[]|\.so\.[\"'{%]")
+_IS_PATTERN = re.compile(r"[*?\]][\w.-]{0,250}\.so|\.so(?![a-z])[\w.]{0,250}[*?\[]")
 # code appends a version here: f"libx.so.{major}" and the like
 _OPEN_END = re.compile(r"(?<=\.so\.)(?:%\w|\{[^{}]*\})?$")
 # put together: f"lib{name}.so.1", "lib{}.so".format(name), "lib%s.so" % name

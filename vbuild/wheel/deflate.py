@@ -45,8 +45,8 @@ _FEW = 8
 _TRIED, _SIXTHS, _CLEAR = 4, (3, 1, 5), 0.002
 # how long a piece that is copied may be, and how much larger than what it replaces
 _LONGEST_COPIED, _MOST_COPIED = 3 << 21, 1.005
-# places of a file that an estimate looks at, bytes at each, and from one to the next
-_SAMPLES, _SAMPLE, _GAP = 128, 1 << 15, 1 << 17
+# bytes of a sample, and from one to the next
+_SAMPLE, _GAP = 1 << 15, 1 << 17
 _GOLDEN = 0.618034
 
 _Key = tuple[bool, bool, int, tuple[int, int, int] | bytes]
@@ -182,11 +182,11 @@ class Deflater:
         return data if is_whole else open_stream(data, plain) or deflate_open(plain)
 
 
-def estimate_packed(file: EditedFile) -> int:
+def estimate_packed(file: EditedFile, *, places: int = 128) -> int:
     """Estimate from samples the size of *file* in an archive, in bytes; each has before it what it may refer to."""
     if file.size <= _GAP:
         return len(deflate.deflate_compress(bytes(file), _LEVEL))
-    step = max(file.size // _SAMPLES, _GAP)
+    step = max(file.size // places, _GAP)
     packed = plain = 0
     for number, first in enumerate(range(0, file.size, step)):
         # of large files at uneven distances: they have what repeats
