@@ -5,10 +5,13 @@ import pty
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from vbuild.cli import terminal
 from vbuild.cli.terminal import progress
 from vbuild.recipe.spelling import baseline
 from vbuild.recipe.target import Target
@@ -34,24 +37,33 @@ with progress(folder, quiet=False) as note:
 """
 
 
-def test_ci_gets_a_line_per_step(
+def shown_after(show: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> str:
+    """What *show* has made appear when a line is there, without the seconds."""
+    show()
+    text, end = "", time.monotonic() + 60
+    while not text and time.monotonic() < end:
+        time.sleep(0.05)
+        text += capsys.readouterr().err
+    return re.sub(r"^\[ +\d+ s\] ", "", text)
+
+
+def test_without_a_terminal_a_long_step_says_so_and_a_short_one_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CI", "true")
-    with progress(tmp_path, quiet=False) as note:
-        for step in ("waiting", "building", "building", "done"):
-            note(PLAIN, step)
-    assert re.fullmatch(r"\[ +\d s\] plain: building\n\[ +\d s\] plain: done\n", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("quiet", [False, True])
-def test_nothing_is_shown_where_nobody_looks(
-    tmp_path: Path, *, quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if quiet:
-        monkeypatch.setenv("CI", "true")
-    with progress(tmp_path, quiet=quiet) as note:
+    with progress(tmp_path) as note:
         note(PLAIN, "building")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(terminal, "_LONG", 0.2)
+    with progress(tmp_path) as note:
+        assert shown_after(lambda: note(PLAIN, "building"), capsys) == "0 of 1  plain: building\n"
+        assert shown_after(lambda: note(PLAIN, "testing"), capsys) == "0 of 1  plain: testing\n"
+    with terminal.status() as tell:
+        assert shown_after(lambda: tell("demo: fetching"), capsys) == "demo: fetching\n"
+    with terminal.bar() as advance:
+        assert shown_after(lambda: advance("demo.whl", 30, 200), capsys) == "demo.whl: 15 %\n"
+    with progress(tmp_path, quiet=True) as note, terminal.bar(quiet=True), terminal.status(quiet=True):
+        note(PLAIN, "building")
+        time.sleep(0.5)
     assert capsys.readouterr().err == ""
 
 

@@ -107,6 +107,7 @@ def differences(page: Path, folder: Path, prepared: Path) -> list[str]:
 def comparable(text: str) -> str:
     """*text* without what differs between machines: figures, versions, the Python, the platform."""
     text = re.sub(r"^CUDA .* licence agreement .*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^\[ *\d+ s\] .*\n", "", text, flags=re.MULTILINE)  # a busy machine takes long
     text = re.sub(r"imported as v\d$", "no test", text, flags=re.MULTILINE)  # if there is an emulator
     # of a test, if there is an emulator; if not, that is said
     text = re.sub(r", as v\d$|^not emulated: .*\n(?:  .*\n)*", "", text, flags=re.MULTILINE)

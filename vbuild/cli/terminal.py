@@ -5,19 +5,19 @@ Anybody chooses the names in a wheel, and what a build says. So no line moves th
     ::error::, ::add-mask::     GitHub, at the beginning of a line; groups of lines stay those of cibuildwheel
     ##[, ##vso[, ##teamcity[    GitHub, Azure Pipelines, TeamCity, anywhere
 
-A release comes along in one line that changes on a terminal, and in a line per step elsewhere:
+What takes long is one line that changes on a terminal, and elsewhere a line each ten seconds in which it changed:
 
     1:42  3 of 6  x86_64_v3: building  kernel.cpp          a terminal
-    [  102 s] x86_64_v3: building                          CI, where the variable CI is set
+    [  102 s] 3 of 6  x86_64_v3: building                  a file, a pipe, CI
     x86_64_v3 | g++ -O3 -c kernel.cpp                      the logs of builds, with --verbose
 """
 
 import json
-import os
 import re
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +27,7 @@ import click
 
 from vbuild.errors import VbuildError
 from vbuild.files.reading import open_file
+from vbuild.files.wording import percent
 
 if TYPE_CHECKING:
     from vbuild.recipe.target import Target
@@ -38,6 +39,7 @@ _COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
 # bytes of a line that has no end yet
 _LONGEST = 1 << 16
 _PAUSE = 0.5  # seconds between two looks at the logs
+_LONG = 10.0  # seconds without a line, if there is no terminal
 _ENDS = frozenset({"done", "failed", "kept"})
 _SOURCE = re.compile(r"[\w./+-]+\.(?:c|cc|cpp|cxx|c\+\+|cu|f90|f|rs|pyx|m|S|asm)(?=[\s'\"]|$)")
 _COUNTED = re.compile(r"^\s*\[\s*(\d+/\d+|\d+%)\]")
@@ -135,9 +137,11 @@ def _mute(line: str) -> str:
 
 @contextmanager
 def status(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show on stderr in one line what is being done, if that is a terminal."""
+    """Show on stderr in one line what is being done."""
     if quiet or not sys.stderr.isatty():
-        yield lambda _step: None
+        last = deque([""], maxlen=1)
+        with _lines(lambda: last[0], quiet=quiet):
+            yield last.append
         return
     from rich.console import Console
 
@@ -147,9 +151,11 @@ def status(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def bar(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a progress bar on stderr, if that is a terminal."""
+    """Show on stderr how many of the bytes are done, on a terminal as a bar."""
     if quiet or not sys.stderr.isatty():
-        yield lambda _what, _done, _total: None
+        last = deque([""], maxlen=1)
+        with _lines(lambda: last[0], quiet=quiet):
+            yield lambda step, done, total: last.append(f"{step}: {percent(done, total)}" if done else step)
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -157,6 +163,29 @@ def bar(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("")
         yield lambda step, done, total: shown.update(task, description=_plain(step), completed=done, total=total)
+
+
+@contextmanager
+def _lines(current: Callable[[], str], *, quiet: bool = False) -> Iterator[None]:
+    """Print the *current* line on stderr every ten seconds, unless it is the last one or empty."""
+    start, ended = time.monotonic(), threading.Event()
+
+    def watch() -> None:
+        last = ""
+        while not ended.wait(_LONG):
+            if (line := current()) not in {last, ""}:
+                note(f"[{time.monotonic() - start:>5.0f} s] {line}")
+                last = line
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if not quiet:
+        watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if not quiet:
+            watcher.join()
 
 
 def _plain(text: str) -> str:
@@ -225,15 +254,14 @@ class _Steps:
         labels = [label for label in self.at if f"-{label}-" in f"{log}-"]
         return max(labels, key=len, default=log.partition("-")[0])
 
-    def line(self, compiled: str) -> str:
-        """All in one line."""
+    @property
+    def line(self) -> str:
         ended = sum(step in _ENDS for step in self.at.values())
         at_work = [f"{label}: {step}" for label, step in self.at.items() if step.endswith("ing") and step != "waiting"]
         begun = at_work or [step for step in list(self.at.values())[-1:] if step != "waiting"]
         work = ", ".join(begun) or ("preparing" if self.at else "fetching the source")
         count = f"{ended} of {len(self.at)}  " if self.at else ""
-        file = f"  {compiled}" if compiled and "building" in work else ""
-        return f"{self.seconds // 60}:{self.seconds % 60:02}  {count}{work}{file}"
+        return f"{count}{work}"
 
 
 @contextmanager
@@ -244,11 +272,12 @@ def progress(folder: Path, *, quiet: bool = False, verbose: bool = False) -> Ite
     def show_step(target: "Target", step: str) -> None:
         is_new = steps.at.get(str(target)) != step
         steps.at[str(target)] = step
-        if is_new and step != "waiting" and not quiet and not is_terminal and (verbose or os.environ.get("CI")):
+        if is_new and step != "waiting" and verbose and not (quiet or is_terminal):
             note(f"[{steps.seconds:>5} s] {target}: {step}")
 
     if quiet or not (is_terminal or verbose):
-        yield show_step
+        with _lines(lambda: steps.line, quiet=quiet):
+            yield show_step
         return
     with _watched(steps, _Logs(folder), is_terminal=is_terminal, verbose=verbose):
         yield show_step
@@ -266,7 +295,8 @@ def _watched(steps: _Steps, logs: _Logs, *, is_terminal: bool, verbose: bool) ->
             for log, text in logs.grown():
                 note(f"{steps.label_of(log)} | {text}")
         if line:
-            line.update(steps.line(logs.compiled()))
+            file = f"  {compiled}" if (compiled := logs.compiled()) and "building" in steps.line else ""
+            line.update(f"{steps.seconds // 60}:{steps.seconds % 60:02}  {steps.line}{file}")
 
     def watch() -> None:
         while not ended.wait(_PAUSE):
