@@ -1,6 +1,7 @@
 """A mirror of small wheels: what is cut for which machines, what stays, and what pip and uv install from it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import vbuild
+from tests.factories.browser import Tags
 from tests.factories.clients import PIP, UV
 from tests.factories.mirrors import FAT, OWNED, PLAIN, fat_library, fleet, lock_of
 from tests.factories.ranges import Serving, serving
@@ -57,6 +59,12 @@ def test_wheels_are_cut_for_the_gpus_of_all_machines_and_installers_take_them(wh
     assert (site / "constraints.sm80.txt").read_text() == "fat==1.0\nplain==1.0\n"
     assert [file.original.file for file in result.files if file.is_changed] == [FAT]
     assert checked_mirror(site).problems == ()
+    page = (site / "index.html").read_text()
+    links = [attributes["href"] for tag, attributes in Tags(page).found if tag == "a"]
+    assert {f"simple/fat/{FAT}", f"simple/plain/{PLAIN}"} < {*links}
+    assert all((site / str(link)).exists() for link in links)
+    (command,) = re.findall(r"uv pip sync (\S+sm90\S+)</code>", page)
+    subprocess.run([UV, "pip", "install", "-q", "--dry-run", "--target", "x", "-r", command], cwd=site, check=True)
     target = tmp_path / "by-lock"
     subprocess.run([UV, "pip", "install", "-q", "--target", target, "-r", site / "pylock.sm90.toml"], check=True)
     assert (target / "fat/__init__.py").exists()

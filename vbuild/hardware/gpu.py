@@ -54,10 +54,10 @@ _PRODUCTS: dict[int | str, str] = {
     75: "T4, T400, T600, T1000, GTX 1630, GTX 1650, GTX 1660, RTX 2060, RTX 2070, RTX 2080, TITAN RTX, "
     "Quadro RTX 3000, Quadro RTX 4000, Quadro RTX 5000, Quadro RTX 6000, Quadro RTX 8000",
     80: "A100, A800, A30, CMP 170HX",
-    86: "A2, A10, A10G, A10M, A16, A40, RTX 3050, RTX 3060, RTX 3070, RTX 3080, RTX 3090, RTX A400, RTX A1000, "
+    86: "A10, A2, A10G, A10M, A16, A40, RTX 3050, RTX 3060, RTX 3070, RTX 3080, RTX 3090, RTX A400, RTX A1000, "
     "RTX A2000, RTX A3000, RTX A4000, RTX A4500, RTX A5000, RTX A5500, RTX A6000, A2000, A4000, A5000, A6000",
     87: "Orin, Orin NX, Orin Nano",
-    89: "L2, L4, L20, L40, L40S, L40G, RTX 4050, RTX 4060, RTX 4070, RTX 4080, RTX 4090, RTX 2000 Ada, RTX 4000 Ada, "
+    89: "L4, L2, L20, L40, L40S, L40G, RTX 4050, RTX 4060, RTX 4070, RTX 4080, RTX 4090, RTX 2000 Ada, RTX 4000 Ada, "
     "RTX 4500 Ada, RTX 5000 Ada, RTX 5880 Ada, RTX 6000 Ada",
     90: "H100, H200, H20, H800, GH200",
     100: "B100, B200, GB200",
@@ -111,6 +111,12 @@ def _plain(name: str) -> str:
     """The letters and digits of *name* without such words, unless that leaves none."""
     text = name.lower().replace("-", " ")
     return _OTHERS.sub("", _SILENT.sub(" ", text)) or _OTHERS.sub("", text)
+
+
+def products(device: Device) -> tuple[str, ...]:
+    """The names of products with such a GPU."""
+    names = _PRODUCTS.get(device.number if isinstance(device, Arch) else str(device), "")
+    return tuple(filter(None, names.split(", ")))
 
 
 _PRODUCT_NAMES = {_plain(name): name for names in _PRODUCTS.values() for name in names.split(", ")}

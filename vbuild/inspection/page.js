@@ -45,7 +45,7 @@ function nearest(things, here, event) {
   const boxes = [...document.querySelectorAll('input[name="gpu"]')];
   const search = document.getElementById("search");
   const asPacked = document.getElementById("packed");
-  const strip = document.getElementById("strip");
+  const strips = [...document.querySelectorAll('input[name="strip"]')];
   const command = document.getElementById("command");
   const outcome = document.getElementById("outcome");
   const HEAD = 19, GAP = 2, SMALLEST = 3, DEEPEST = 3, TWO_LINES = 36;
@@ -53,11 +53,11 @@ function nearest(things, here, event) {
 
   // the bit of each GPU that is chosen; of a sort's bytes those stay that one of them needs, or that none cuts
   const wanted = () => gpus.reduce((bits, { gpu }, place) => (chosen.has(gpu) ? bits | (1n << BigInt(place)) : bits), 0n);
-  let bits = 0n;
+  let bits = 0n, strip = "";
   const stays = ([size, least, needed, served, cut]) =>
     !(bits & cut) || bits & needed ? size : bits & served ? 0 : least;
   const left = (node) => {
-    if (strip?.checked && node.look === "debug" && !node.children) return 0;
+    if (strip && !node.children && (node.look === "debug" || (strip === "unneeded" && node.look === "symbols"))) return 0;
     if (!node.shares || !bits) return node.size;
     return node.shares.reduce((sum, share) => sum + stays(share), 0);
   };
@@ -231,6 +231,7 @@ function nearest(things, here, event) {
 
   function update() {
     bits = wanted();
+    strip = strips.filter((box) => box.checked).at(-1)?.value ?? "";
     for (const box of boxes) box.checked = chosen.has(box.value);
     for (const row of document.querySelectorAll("tr[data-gpu]")) row.classList.toggle("chosen", chosen.has(row.dataset.gpu));
     const about = asPacked.checked ? "about " : "";
@@ -238,7 +239,7 @@ function nearest(things, here, event) {
     const before = about ? packed : total(root);
     const saved = total(root) - (about ? anew(root, false) : kept(root));
     outcome.replaceChildren();
-    if (chosen.size || strip?.checked) {
+    if (chosen.size || strip) {
       const what = chosen.size ? `Slimmed to ${named()}${chosen.size === 1 ? " alone" : ""}` : "Stripped";
       outcome.append(`${what}: ${sized(before)} become `, element("strong", "", about + sized(before - saved)),
         `, ${percent(saved, before)} less. `);
@@ -254,7 +255,7 @@ function nearest(things, here, event) {
     }
     const words = ["vbuild slim", quoted(wheel)];
     if (chosen.size) words.push("--gpu", quoted([...chosen].join(",")));
-    if (strip?.checked) words.push("--strip debug");
+    if (strip) words.push(`--strip ${strip}`);
     command.hidden = words.length === 2;
     command.querySelector("code").textContent = [...words, "-o slim"].join(" ");
     render();
@@ -271,7 +272,7 @@ function nearest(things, here, event) {
   for (const row of document.querySelectorAll("tr[data-gpu]")) {
     row.addEventListener("click", () => choose(row.dataset.gpu, !chosen.has(row.dataset.gpu)));
   }
-  for (const box of [asPacked, strip]) box?.addEventListener("change", update);
+  for (const box of [asPacked, ...strips]) box.addEventListener("change", update);
   search.addEventListener("input", () => {
     sought = search.value.trim().toLowerCase();
     render();

@@ -15,7 +15,7 @@ from vbuild.files.templates import rendered
 from vbuild.files.wording import counted, percent, sized
 from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.architectures import Device
-from vbuild.hardware.gpu import GpuCodeKind, arch_order
+from vbuild.hardware.gpu import GpuCodeKind, arch_order, products
 from vbuild.inspection.gpu_code import GpuCode, Sort
 from vbuild.inspection.model import OTHERS, Contents, DeviceFiles, LibraryContents
 from vbuild.inspection.text import grouped, reasons_of, together
@@ -54,6 +54,7 @@ def page(contents: Contents) -> str:
         colours=colours,
         legend=legend,
         percent=percent,
+        products=products,
     )
 
 

@@ -1,5 +1,6 @@
 """The folder of a mirror, which any web server serves: an index, a lock for each machine, and what was done.
 
+    site/index.html                what is here, for people
     site/simple/...                the index
     site/pylock.h100.toml          what h100 installs (PEP 751), files named by relative path, or by URL if served
     site/constraints.h100.txt      the versions alone
@@ -34,6 +35,8 @@ from vbuild.errors import RepackageError, at
 from vbuild.files.atomic import linked, replace_folder, turn_for
 from vbuild.files.hashing import Digests, sha256_of
 from vbuild.files.reading import read_file
+from vbuild.files.templates import rendered
+from vbuild.files.wording import counted, sized
 from vbuild.mirroring.making import Made
 from vbuild.mirroring.model import MirroredFile, Site, SiteMachine, check_name
 from vbuild.publishing.oci.model import (
@@ -114,6 +117,7 @@ def write_site(
         for machine in site.machines:
             (new / machine.lock).write_text(lock_of(machine, files, url=site.url), encoding="utf-8")
             (new / machine.constraints).write_text(constraints_of(machine, files), encoding="utf-8")
+        (new / "index.html").write_text(page(site), encoding="utf-8")
         (new / MIRROR).write_bytes(site.packed())
         changed = [file for file in site.files if file.is_changed]
         originals = [
@@ -121,6 +125,23 @@ def write_site(
         ]
         provenance = statement([new / file.path for file in changed], earlier=originals, verb="mirror", asked=asked)
         (new / PROVENANCE).write_bytes(provenance)
+
+
+def page(site: Site) -> str:
+    """The commands for each machine of *site*, and its files; without an URL those that take paths."""
+    lines = [install_lines(".", machine, url=site.url or ".") for machine in site.machines]
+    uses = [(machine, own if site.url else own[:-1]) for machine, own in zip(site.machines, lines, strict=True)]
+    return rendered(
+        "vbuild.mirroring",
+        "site.html.jinja",
+        styles=(),
+        scripts=(),
+        filters={"sized": sized, "counted": counted, "url": quote},
+        uses=uses,
+        files=sorted(site.files, key=lambda file: -file.size),
+        size=sum(file.size for file in site.files),
+        saved=sum(file.original.size - file.size for file in site.files if file.is_changed),
+    )
 
 
 @contextmanager

@@ -71,6 +71,8 @@ _HTML = """<!DOCTYPE html>
 <html>
   <head>
     <meta charset="utf-8">
+    <meta name="color-scheme" content="light dark">
+    <meta name="viewport" content="width=device-width">
     <title>{title}</title>
   </head>
   <body>

@@ -295,7 +295,7 @@ class Builder(Struct, frozen=True):
         wheel, built, job = compiled.wheel, compiled.built, compiled.job
         if compiled.stripped:
             gone, whole = map(sized, compiled.stripped)
-            self.notes.append(f"{target}: debug information left out, {gone} of {whole}; build.debug = 'keep' ships it")
+            self.notes.append(f"{target}: debug information left out: {gone} of {whole} (build.debug = 'keep')")
         self._note_idle_flags(built)
         self._check_wrapped(job, compiled)
         self.context.check_project(wheel)

@@ -12,7 +12,7 @@ import json
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -75,12 +75,24 @@ def worth_reading(path: str, head: Head) -> bool:
 
 
 def examine_file(
-    path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts, folder: Folder | None = None, *, fillers: str = ""
+    path: str,
+    data: memoryview,
+    shares: Sequence[Share],
+    cuts: Cuts,
+    folder: Folder | None = None,
+    *,
+    fillers: str = "",
+    on_progress: Callable[[int], None] = lambda _size: None,
 ) -> LibraryPlan:
     """What each of *shares* keeps of the file *data* at *path*, which lies in *folder*, and has *fillers* by its bill.
 
+    *on_progress* gets the bytes of GPU code that were rewritten.
+
     Raises `RepackageError` if the cuts are strict, and it has no code for a GPU of a share.
     """
+
+    def advance(size: int) -> None:
+        on_progress(size // len(shares))
 
     def head(size: int) -> bytes:
         return bytes(data[:size])
@@ -94,7 +106,7 @@ def examine_file(
         return LibraryPlan(path, (EditedFile.whole(data),) * len(shares), (account,) * len(shares))
     library = GpuLibrary.of(path, data, fillers=fillers)
     cores = available_cores()
-    cut = partial(library.slimmed, cuts=cuts, threads=max(cores // len(shares), 1))
+    cut = partial(library.slimmed, cuts=cuts, threads=max(cores // len(shares), 1), on_progress=advance)
     with ThreadPoolExecutor(min(len(shares), cores)) as pool:
         results = list(pool.map(cut, shares))
     files, accounts = (tuple(column) for column in zip(*results, strict=True))

@@ -9,7 +9,7 @@ What cannot be read or cut safely stays as it is, and the account says why.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Self
@@ -160,7 +160,14 @@ class GpuLibrary(Struct, frozen=True):
         except BinaryError as error:
             return cls(member, data, None, DeviceCode(), trouble=str(error))
 
-    def slimmed(self, share: Share, cuts: Cuts, *, threads: int = 1) -> tuple[EditedFile, LibraryCut]:
+    def slimmed(
+        self,
+        share: Share,
+        cuts: Cuts,
+        *,
+        threads: int = 1,
+        on_progress: Callable[[int], None] = lambda _size: None,
+    ) -> tuple[EditedFile, LibraryCut]:
         """The library cut for *share*, and an account; GPU code is compressed again in so many *threads*.
 
         Raises `RepackageError` if fatbins lack code for a GPU that a variant would claim, or any if cuts are strict.
@@ -175,7 +182,7 @@ class GpuLibrary(Struct, frozen=True):
             for decision in decisions
             if decision.container.movable or decision.container.span.start in self.shrinking
         ]
-        rewrites = self._rewrite(movable, zstd=bool(cuts.zstd), threads=threads)
+        rewrites = self._rewrite(movable, zstd=bool(cuts.zstd), threads=threads, on_progress=on_progress)
         replacements = [rewrite.replacement for rewrite in rewrites]
         try:
             if isinstance(self.image, PeImage):
@@ -281,12 +288,24 @@ class GpuLibrary(Struct, frozen=True):
         linked = Dotted(cuda_major(self.needed) or 0, 0)
         return max(oldest_cuda, linked) >= ZSTD_SINCE
 
-    def _rewrite(self, decisions: Sequence[ContainerDecision], *, zstd: bool, threads: int) -> list[Rewrite]:
+    def _rewrite(
+        self,
+        decisions: Sequence[ContainerDecision],
+        *,
+        zstd: bool,
+        threads: int,
+        on_progress: Callable[[int], None],
+    ) -> list[Rewrite]:
         """The new bytes of all containers, or nothing if none changes.
 
         Whole ones are rewritten, too: they move up behind the others, which leaves one hole instead of many.
         """
-        rewritten = partial(ContainerDecision.rewritten, data=self.data, zstd=zstd)
+
+        def rewritten(decision: ContainerDecision) -> Rewrite:
+            rewrite = decision.rewritten(self.data, zstd=zstd)
+            on_progress(len(decision.container.span))
+            return rewrite
+
         if zstd:
             # Python's lock is not held while compressing
             with ThreadPoolExecutor(threads) as pool:

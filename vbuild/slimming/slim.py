@@ -24,6 +24,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from threading import Lock
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -211,13 +212,15 @@ def slim_wheel(
             major = cuda_major((), wheel.metadata())
             if major is not None and Dotted(major, 0) >= ZSTD_SINCE:  # its variants need such a driver anyway
                 cuts = replace(cuts, zstd=True)
-        # bytes examined and bytes written
-        done, total = 0, 2 * sum(member.size for member in wheel.members)
+        # bytes read, bytes cut and bytes written
+        done, total = 0, 3 * sum(member.size for member in wheel.members)
+        lock = Lock()
 
         def advance(size: int) -> None:
             nonlocal done
-            done += size
-            on_progress(path.name, done, total)
+            with lock:
+                done += size
+                on_progress(path.name, done, total)
 
         forbidden = tuple(prohibitions(wheel))
         own = next((prohibition for prohibition in forbidden if prohibition.is_own), None)
@@ -347,7 +350,7 @@ def slim_plan(
     on_progress: Callable[[int], None] = lambda _size: None,
     on_change: Callable[[], None] = lambda: None,
 ) -> Iterator[SlimPlan]:
-    """Decide what to do to *wheel*, inflated in the folder *room*; *on_progress* is called with the bytes examined.
+    """Decide what to do to *wheel*, inflated in the folder *room*; *on_progress* gets the bytes read, and cut.
 
     *on_change* is called as soon as it is known that something changes. A library that changes stays mapped while the
     plan is open.
@@ -359,18 +362,19 @@ def slim_plan(
     if dropped:
         on_change()
     plans, to_inflate = _sorted_out(wheel, dropped, shares, cuts)
-    on_progress(sum(member.size for member in wheel.members) - sum(member.size for member in to_inflate))
+    on_progress(2 * (sum(member.size for member in wheel.members) - sum(member.size for member in to_inflate)))
     to_inflate.sort(key=lambda member: member.size, reverse=True)
     with ExitStack() as stack, ThreadPoolExecutor(available_cores()) as pool:
         stack.callback(pool.shutdown, cancel_futures=True)
         if any(plan.is_changed for plan in plans):
             on_change()
         fillers = {path: cut.fillers for path, cut in cuts_of(bill_of(wheel)).items()}
-        examine = partial(_examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room, fillers=fillers)
+        examine = partial(
+            _examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room, fillers=fillers, on_progress=on_progress
+        )
         for plan in pool.map(examine, to_inflate):
             if plan.is_changed:
                 on_change()
-            on_progress(plan.cuts[0].before)
             plans.append(plan)
         order = {member.path: index for index, member in enumerate(wheel.members)}
         plans.sort(key=lambda plan: order[plan.member])
@@ -412,14 +416,33 @@ def _examined(
     cuts: Cuts,
     room: Path | None,
     fillers: Mapping[str, str],
+    on_progress: Callable[[int], None],
 ) -> LibraryPlan:
     with ExitStack() as mapped:
         data = mapped.enter_context(wheel.mapped(member, folder=room, to_edit=True))
-        plan = examine_file(member.path, data, shares, cuts, fillers=fillers.get(member.path, ""))
+        on_progress(len(data))
+        with _progress_within(len(data), on_progress) as advance:
+            known = fillers.get(member.path, "")
+            plan = examine_file(member.path, data, shares, cuts, fillers=known, on_progress=advance)
         if plan.is_changed:
             forget(data)
             stack.push(mapped.pop_all())
         return plan
+
+
+@contextmanager
+def _progress_within(size: int, on_progress: Callable[[int], None]) -> Iterator[Callable[[int], None]]:
+    """Yield a function for the bytes done of *size*; at the end all of them are."""
+    rest = size
+
+    def advance(done: int) -> None:
+        nonlocal rest
+        done = min(done, rest)
+        rest -= done
+        on_progress(done)
+
+    yield advance
+    advance(rest)
 
 
 def check_served(cuts: Sequence[LibraryCut]) -> None:
@@ -611,10 +634,12 @@ def _write(
                     changed.append((writer, file))
                 else:
                     writer.copy(wheel, member)
-            # one hashes and writes while pieces for another are made
-            deque(pool.map(lambda pair, member=member: pair[0].write(member, pair[1]), changed), maxlen=0)
+            with _progress_within(member.size, on_progress) as advance:
+                share = member.size / max(sum(file.size for _, file in changed), 1)
+                deflater.on_piece = lambda size, share=share, advance=advance: advance(int(size * share))
+                # one hashes and writes while pieces for another are made
+                deque(pool.map(lambda pair, member=member: pair[0].write(member, pair[1]), changed), maxlen=0)
             deflater.forget()
-            on_progress(member.size)
         for output, writer in zip(outputs, writers, strict=True):
             output.finish(wheel, writer, bill=cuts.bill)
     return tuple(writer.path for writer in writers)

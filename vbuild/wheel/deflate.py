@@ -83,6 +83,8 @@ class Deflater:
         self._executor = ThreadPoolExecutor(self._threads)
         self._store = _Store(folder) if remembers else None
         self._is_stopped = False
+        # gets the bytes of each of many pieces of a file, once it is taken
+        self.on_piece: Callable[[int], None] = lambda _size: None
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +157,9 @@ class Deflater:
                     pending.append((cut, self._executor.submit(self._piece, cut, is_whole=False)))
                 if not pending:
                     return
-                yield pending.popleft()[1].result()
+                piece = pending.popleft()[1].result()
+                yield piece
+                self.on_piece(piece.size)
             raise CancelledError
         finally:
             # a caller that stops here may take away the bytes that threads still read: take back what has not begun

@@ -37,6 +37,8 @@ _PAGE = """<!DOCTYPE html>
 <html>
   <head>
     <meta name="pypi:repository-version" content="1.1">
+    <meta name="color-scheme" content="light dark">
+    <meta name="viewport" content="width=device-width">
     <title>{title}</title>
   </head>
   <body>
