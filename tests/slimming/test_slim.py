@@ -2,6 +2,7 @@ import json
 import random
 import zipfile
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -99,6 +100,20 @@ def test_the_account_of_it_adds_up(tmp_path: Path) -> None:
     # RECORD's own size is that of the input: a digest more or less is no promise
     assert slimmed.unpacked_before - slimmed.unpacked == library.before - library.after
     json.dumps(slimmed.data())
+
+
+def test_progress_is_of_bytes_within_a_library_too(tmp_path: Path) -> None:
+    large = (entry(arch=arch, code=cubin(arch, 1 << 19)) for arch in (80, 90))
+    path = wheel(
+        tmp_path, NAME, {LIBRARY: device_library(*(fatbin(*large_ones) for large_ones in [tuple(large)] * 16))}
+    )
+    done = [0.0]
+    slim([path], tmp_path / "out", shares=plain("90"), on_progress=lambda _, now, total: done.append(now / total))
+    steps = [after - before for before, after in pairwise(done)]
+    assert done[-1] == 1
+    assert min(steps) >= 0
+    assert sorted(steps)[-2] < 0.2  # but for what is inflated at once
+    assert len([step for step in steps if step]) > 16
 
 
 def test_slimming_twice_is_slimming_once(tmp_path: Path) -> None:
