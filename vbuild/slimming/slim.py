@@ -431,18 +431,20 @@ def _examined(
 
 
 @contextmanager
-def _progress_within(size: int, on_progress: Callable[[int], None]) -> Iterator[Callable[[int], None]]:
-    """Yield a function for the bytes done of *size*; at the end all of them are."""
+def _progress_within(
+    size: int, on_progress: Callable[[int], None], *, units: int = 0
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function for the bytes done of *size*, or of *units* that stand for it; at the end all of them are."""
     rest = size
 
     def advance(done: int) -> None:
         nonlocal rest
-        done = min(done, rest)
+        done = min(done * size // units if units else done, rest)
         rest -= done
         on_progress(done)
 
     yield advance
-    advance(rest)
+    on_progress(rest)
 
 
 def check_served(cuts: Sequence[LibraryCut]) -> None:
@@ -634,9 +636,8 @@ def _write(
                     changed.append((writer, file))
                 else:
                     writer.copy(wheel, member)
-            with _progress_within(member.size, on_progress) as advance:
-                share = member.size / max(sum(file.size for _, file in changed), 1)
-                deflater.on_piece = lambda size, share=share, advance=advance: advance(int(size * share))
+            new_size = sum(file.size for _, file in changed)
+            with _progress_within(member.size, on_progress, units=new_size) as deflater.on_piece:
                 # one hashes and writes while pieces for another are made
                 deque(pool.map(lambda pair, member=member: pair[0].write(member, pair[1]), changed), maxlen=0)
             deflater.forget()
