@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ import yaml
 
 from tests.factories.emitted_recipes import LEVELS, recipes_of_every_kind, values, written_recipe
 from tests.factories.judges import actionlint_says, schema_says
+from tests.factories.projects import setuptools_project
 from tests.factories.tools import needs
-from tests.factories.workflows import jobs_of, words
+from tests.factories.workflows import jobs_of, run, words
 from vbuild.release.emit import INSTALL, CiSystem, Jobs, emitted, set_up
 
 ROOT = Path(__file__).parents[2]
+ACTION = ROOT / ".github" / "actions" / "vbuild" / "action.yml"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -153,3 +156,29 @@ def test_shellcheck_takes_the_scripts_of_what_is_published(folder: Path) -> None
                 (folder / "step.sh").write_text(f"#!/usr/bin/env bash\n{script}\n")
                 ran = subprocess.run(["shellcheck", "step.sh"], cwd=folder, capture_output=True, text=True, check=False)
                 assert ran.stdout == "", os.fspath(file)
+
+
+@pytest.mark.nightly
+@pytest.mark.network
+def test_the_action_builds_verifies_checks_and_lays_out_a_family(folder: Path) -> None:
+    setuptools_project(folder / "demo")
+    install, script = (step for step in yaml.safe_load(ACTION.read_text())["runs"]["steps"] if "run" in step)
+    assert install["run"].startswith('pip install "$ACTION/../../.."\n')
+    assert (ACTION.parent / "../../../pyproject.toml").is_file()
+    given = {"SOURCE": "demo", "OPTIONS": "--cpu 'v3'", "DIST": "dist", "LAYOUT": "suffix", "SITE": "site"}
+    assert {*given} == {*script["env"]}
+    run(script["run"], folder, **given)
+    names = sorted(path.name for path in (folder / "site/suffix").rglob("*.whl"))
+    assert len(names) > 1
+    run(script["run"], folder, **given | {"SOURCE": "", "LAYOUT": ""})  # of wheels that are there
+    next((folder / "dist").glob("*x86_64_v3.whl")).write_bytes(b"")
+    with pytest.raises(AssertionError, match="not a zip archive"):
+        run(script["run"], folder, **given | {"SOURCE": "", "LAYOUT": ""})
+
+
+def test_zizmor_finds_nothing_in_the_action_as_a_pedant(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("zizmor")), "--offline", "--persona=pedantic"]
+    ran = subprocess.run([*command, str(ACTION)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    (tmp_path / "action.yml").write_text(ACTION.read_text().replace('"$LAYOUT" -o', "${{ inputs.layout }} -o"))
+    assert subprocess.run([*command, str(tmp_path)], capture_output=True, check=False).returncode
