@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.tools import needs
-from vbuild.build.advice import advice, first_of_nvcc, looked_in_vain, missing_header, missing_source
+from vbuild.build.advice import advice, looked_in_vain, missing_header, missing_source
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import download_best
 from vbuild.wheel.archive import open_wheel
@@ -91,13 +91,6 @@ def test_fields_that_cuda_removed_ask_for_an_older_one(said: str) -> None:
     line = advice(f"x\n{said}\n", "") or ""
     assert line.startswith("no CUDA from 13 on has cudaDeviceProp.clockRate: install CUDA 12")
     assert advice('class "Demo" has no member "clockRate"', "") is None
-
-
-def test_the_first_error_of_nvcc_is_found() -> None:
-    error = 'src/a.cu(14): error: identifier "NPY_IN_ARRAY" is undefined'
-    first = first_of_nvcc(f"src/a.cu(9): warning #1: x\n{error}\nsrc/a.cu(15): error: y") or ""
-    assert first == error
-    assert first_of_nvcc("a.c:1:2: error: x") is None
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,6 @@ def test_code_that_drivers_compile_first_is_not_machine_code() -> None:
     assert judged([command("a.cu", "sm_80,compute_80")], "sm_80,compute_80", request="80,90-virtual")
 
 
-def test_ptx_that_was_asked_for_is_missed() -> None:
-    found = judged([command("a.cu", "sm_80")], "sm_80", request="80+ptx")
-    assert [str(shortfall) for shortfall in found.shortfalls] == ["a.cu: compiled for sm_80 only, asked for compute_80"]
-    assert judged([command("a.cu", "sm_80,compute_75")], "sm_80,compute_75", request="80+ptx")
-
-
 @pytest.mark.parametrize("output", [NvccOutput.DEVICE_LINK, NvccOutput.LIBRARY])
 def test_the_device_linker_leaves_ptx_behind(output: NvccOutput) -> None:
     commands = [
@@ -189,13 +183,6 @@ def test_sources_that_a_wheel_brings_are_named_where_no_library_has_gpu_code(tmp
     made = wheel(tmp_path, "demo-1.0-cp311-cp311-linux_x86_64.whl", {"demo/a.cu": b""})
     with pytest.raises(BuildError, match=r"or it compiles its CUDA sources when they are used: demo/a\.cu"):
         agreement([], {}, GpuList.parse("80")).check(made)
-
-
-def test_a_list_that_could_not_be_replaced_is_told() -> None:
-    found = judged([command("a.cu", "sm_80", rule="replace")], "sm_80", mode=Archs.REPLACE)
-    assert found.shortfalls[0].advice == (
-        "their commands take no list of several: see the commands of nvcc in the log of the build"
-    )
 
 
 def test_code_for_a_family_is_found_under_the_name_that_nvcc_gives_it() -> None:

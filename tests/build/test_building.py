@@ -114,19 +114,6 @@ def test_what_is_the_same_for_all_levels_is_built_once_and_for_the_baseline(tmp_
     assert works.messages == ["native depth: building"]
 
 
-def test_what_is_the_same_for_all_levels_is_built_once_also_behind_a_step_that_is_not(tmp_path: Path) -> None:
-    works = Works.at(tmp_path / "works")
-    lines = f"script = {list(LINKED)}\nper-level = false"
-    user = step(tree(tmp_path / "deeper", {"deeper.c": USER}), "script", lines, name="deeper")
-    text = step(script_library(tmp_path / "depth"), "script") + user
-    three, one = works.built(text, "x86-64-v3", "x86-64")
-    assert one == three
-    # one depth for the wheels of v3, and that of the baseline, against which the other is built
-    assert works.messages == ["native depth: building"] * 2 + ["native deeper: building"]
-    found = [step.prefix.cpu.level for step in works.native_builder(text).steps(Cpu.parse("x86-64-v3"))]
-    assert found == ["v3", "v1"]
-
-
 def test_a_later_step_is_built_against_the_earlier_ones(tmp_path: Path) -> None:
     works = Works.at(tmp_path / "works")
     lines = f"script = {list(LINKED)}"
@@ -151,16 +138,6 @@ def test_the_next_run_builds_nothing_again(tmp_path: Path) -> None:
     works = Works.at(tmp_path / "works")
     assert works.built(text, "x86-64") == works.built(text, "x86-64")
     assert works.messages == ["native depth: building"]
-
-
-def test_a_fresh_run_builds_again_and_others_do_not_see_half_of_it(tmp_path: Path) -> None:
-    text = step(script_library(tmp_path / "depth"), "script")
-    works = Works.at(tmp_path / "works")
-    (before,) = works.built(text, "x86-64")
-    made = (before.folder.parent / "entry.json").stat().st_mtime
-    works.built(text, "x86-64", since=made + 1)
-    assert works.messages == ["native depth: building", "native depth: building"]
-    assert (before.folder.parent / "entry.json").stat().st_mtime > made
 
 
 @pytest.mark.sampled(1)

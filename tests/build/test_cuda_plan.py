@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.factories.plans import GCC, plan
+from tests.factories.plans import GCC
 from vbuild.build.plan import BuildBackend, CudaPlan, HostChoice, cuda_plan, host_of
 from vbuild.config.table import Settings
 from vbuild.errors import BuildError
@@ -157,21 +157,6 @@ def test_nvcc_takes_gcc_by_itself_and_has_to_be_told_of_others() -> None:
     assert made(compilers=replace(GCC, c="cc")).rules.host == ""
     assert made(compilers=replace(GCC, c="gcc-11", cxx="g++-11")).rules.host == "g++-11"
     assert made(compilers=replace(clang, cxx=None)).rules.host == ""
-
-
-def test_the_plan_of_a_build_has_both() -> None:
-    part = made("80", BuildBackend.SCIKIT_BUILD_CORE)
-    own: Settings = (("cmake.define.USE_CUDA", "ON"),)
-    found = plan("v3", BuildBackend.SCIKIT_BUILD_CORE, cuda=part, config_settings=own)
-    environment = dict(found.environment)
-    assert (environment["CUDAARCHS"], environment["CFLAGS"]) == ("80-real", "-march=x86-64-v3 -mtune=generic")
-    assert found.config_settings == (
-        *own,
-        ("cmake.define.CMAKE_CUDA_ARCHITECTURES", "80-real"),
-        ("build-dir", "build/vbuild"),
-    )
-    assert found.cuda == part.rules
-    assert plan("v3").cuda is None
 
 
 def compilers_of(folder: Path) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Small real projects of every backend, built by their real backends, told apart by their instructions."""
 
-import json
 import os
 import re
 import shutil
@@ -23,7 +22,7 @@ from tests.factories.projects import (
 from tests.factories.tools import needs
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel
-from vbuild.build.job import build_job, recognised
+from vbuild.build.job import build_job
 from vbuild.build.plan import BuildBackend
 from vbuild.errors import BuildError, VbuildError
 from vbuild.files.cache import Cache, Part
@@ -166,23 +165,6 @@ def test_a_project_that_does_not_compile_names_its_log_and_shows_its_end(
     assert first.startswith("src/kernel.c:1:32: error: expected ")
     assert then == f"build_wheel failed with status 1; its log is {tmp_path / 'build.log'}, which ends:"
     assert any("expected" in line and "kernel.c:1" in line for line in rest)
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-def test_intrinsics_without_their_flag_fail_with_advice(environments: Environments, tmp_path: Path) -> None:
-    kernel = KERNEL + "#include <immintrin.h>\n__m256i twice(__m256i x) { return _mm256_add_epi32(x, x); }\n"
-    project = setuptools_project(tmp_path / "source", flags=("-mavx2",), kernel=kernel)
-    with pytest.raises(BuildError) as caught:
-        built(project, "v2", tmp_path, environments, BuildSettings(flags=FlagRules(OwnFlags.STRIP)))
-    assert str(caught.value).splitlines()[-1] == (
-        "The project's own flags were taken out of module.c, src/kernel.c; where that code runs only "
-        "after a check of the CPU: build.keep-flags = ['module.c', 'src/kernel.c']"
-    )
-    project = setuptools_project(tmp_path / "kept" / "source", flags=("-mavx2",), kernel=kernel)
-    settings = BuildSettings(flags=FlagRules(OwnFlags.STRIP, keep=("src/kernel.c",)))
-    result = built(project, "v2", tmp_path / "kept", environments, settings)
-    assert [change.sources for change in result.overrides if change.removed] == [("module.c",)]
 
 
 @pytest.mark.nightly
@@ -342,17 +324,6 @@ def test_a_requirement_that_cannot_be_installed_fails_every_build_that_needs_it(
         assert "no-such-project-anywhere" in str(caught.value)
     log = next((tmp_path / "environments").glob("*.log")).read_text(encoding="utf-8")
     assert log.count("pip install") == 1
-
-
-def test_a_project_without_a_backend_is_setuptools(tmp_path: Path) -> None:
-    assert recognised(setuptools_project(tmp_path)) is BuildBackend.SETUPTOOLS
-    assert recognised(tree(tmp_path, {"pyproject.toml": "[tool.other]\n"})) is BuildBackend.SETUPTOOLS
-
-
-def test_a_job_can_be_printed(tmp_path: Path) -> None:
-    target = Target(label="v2", python="", cpu=Cpu.known("x86_64", "v2"))
-    data = build_job(setuptools_project(tmp_path / "source"), target, BuildSettings()).data()
-    assert json.loads(json.dumps(data))["launchers"]["compile"] == ["-march=x86-64-v2", "-mtune=generic"]
 
 
 @pytest.mark.parametrize("file", ["pyproject.toml", "PKG-INFO"])

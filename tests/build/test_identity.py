@@ -412,12 +412,6 @@ def test_times_caches_stages_and_results_do_not_count(checkout: bool, tmp_path: 
     ]
 
 
-def test_the_digest_of_a_copy_is_that_of_the_folder(tmp_path: Path) -> None:
-    source = project(tmp_path / "demo", checkout=False)
-    copy = unpacked(source.path, tmp_path / "copy")
-    assert source_digest(Folder(copy)) == source_digest(source)
-
-
 def test_history_that_a_version_may_come_from_counts(tmp_path: Path) -> None:
     source = project(tmp_path / "demo", checkout=True)
     before = source_digest(source)

@@ -47,15 +47,6 @@ V3 = AskedAxes(cpus=cpus_asked("v3"))
 GPUS = AskedAxes(gpus=GpuList.parse("80"))
 
 
-def test_a_survey_finds_what_a_recipe_names(tmp_path: Path) -> None:
-    found = surveyed(tree(tmp_path, CUDA), "demo")
-    assert found.requires == ("setuptools", "numpy", "torch")
-    assert (found.module, found.requires_python) == ("demo", ">=3.9")
-    assert found.languages == ("C++", "CUDA")
-    assert found.libraries == ("cccl", "cublas")
-    assert found.switches == (("DEMO_FORCE_BUILD", "TRUE"), ("FORCE_CUDA", "1"))
-
-
 @pytest.mark.parametrize(
     ("files", "module"),
     [
@@ -173,20 +164,6 @@ def test_an_sdist_is_named_with_its_hash(tmp_path: Path) -> None:
     written = init(file, V3, file=tmp_path / "recipes" / "demo.toml")
     assert f'path = "../down/{file.name}"\nsha256 = "{sha256(file)}"\n' in written.text
     assert Recipe.load(written.path).source == project_recipe(file, V3).recipe.source
-
-
-@pytest.mark.nightly
-def test_a_build_meets_what_the_check_says(tmp_path: Path) -> None:
-    tree(
-        tmp_path,
-        {**CUDA, "pyproject.toml": PROJECT.replace(">=3.9", "<3").replace('"torch"', '"no-such-thing-at-all"')},
-    )
-    with_rust = tree(tmp_path, {"lib.rs": ""})
-    found = prospect(with_rust, GPUS)
-    said = [str(one) for one in found.obstacles]
-    assert any(line.startswith("error: Python 3.") and "the project wants <3" in line for line in said)
-    assert any(line.startswith("error: build-system.requires: ") and "no-such-thing-at-all" in line for line in said)
-    assert found.errors >= 2
 
 
 def test_a_project_without_anything_to_compile_is_refused_before_it_is_built(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from tests.build.test_frontend import backend_project, built
 from tests.build.test_wrappers import COMPILERS, call, plan, wrappers
-from tests.factories.native_libraries import Works, script_library, step
 from tests.factories.projects import KERNEL, tree
 from tests.factories.sources import sdist
 from tests.factories.tools import needs
@@ -173,11 +172,3 @@ def test_without_isolation_what_a_build_requires_is_as_it_was_there(tmp_path: Pa
     result = built(project, "v2", tmp_path, Environments(tmp_path / "environments", dict), settings)
     version = importlib.metadata.version("packaging")
     assert result.materials == (Material(MaterialRole.REQUIREMENT, "packaging", version),)
-
-
-def test_a_native_dependency_has_the_compilers_that_ran_for_it_in_later_runs_too(tmp_path: Path) -> None:
-    text = step(script_library(tmp_path / "depth"), "script")
-    for name in ("first", "second"):
-        works = Works.at(tmp_path / name, root=tmp_path / "shelf")
-        prefixes = works.built(text, "x86-64")
-        assert works.native_builder(text).materials(prefixes) == (compiler("gcc", "cc"),)

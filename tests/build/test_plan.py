@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from tests.factories.plans import GCC, PYTHON, RPATH, plan
 from vbuild.build.plan import BuildBackend, flag_plan, level_rules
 from vbuild.errors import BuildError
-from vbuild.files.atomic import OLDEST
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.compiling import FlagRules
 from vbuild.toolchain.compilers import CompilerFamily, Rust, zig_cpu
@@ -58,13 +57,6 @@ def test_the_recipes_flags_stay_and_ours_come_behind_them() -> None:
     assert env["RUSTFLAGS"] == "-g -C target-cpu=x86-64-v3"
 
 
-def test_times_are_those_of_the_environment_or_the_earliest_a_zip_can_say() -> None:
-    assert dict(plan("v1").environment)["SOURCE_DATE_EPOCH"] == str(OLDEST)
-    assert dict(plan("v1", environment={"SOURCE_DATE_EPOCH": "1700000000"}).environment)["SOURCE_DATE_EPOCH"] == (
-        "1700000000"
-    )
-
-
 def test_cargo_compiles_build_scripts_apart_from_the_target() -> None:
     assert dict(plan("v4", BuildBackend.MATURIN).environment)["CARGO_BUILD_TARGET"] == "x86_64-unknown-linux-gnu"
     given = {"CARGO_BUILD_TARGET": "x86_64-unknown-linux-musl"}
@@ -73,15 +65,6 @@ def test_cargo_compiles_build_scripts_apart_from_the_target() -> None:
     )
     without = replace(GCC, rust=None)
     assert "CARGO_BUILD_TARGET" not in dict(plan("v4", compilers=without).environment)
-
-
-def test_build_folders_have_names_that_do_not_change() -> None:
-    given = (("setup-args", ("-Dx=1", "-Dy=2")),)
-    for backend in (BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON):
-        assert plan("v2", backend, config_settings=given).config_settings == (*given, ("build-dir", "build/vbuild"))
-        own = (("build-dir", "mine"),)
-        assert plan("v2", backend, config_settings=own).config_settings == own
-    assert plan("v2", BuildBackend.SETUPTOOLS, config_settings=given).config_settings == given
 
 
 def test_the_rules_of_a_level() -> None:
@@ -155,7 +138,3 @@ def test_what_cannot_be_compiled_is_refused(act: Callable[[], object], message: 
     with pytest.raises(BuildError) as caught:
         act()
     assert str(caught.value) == message
-
-
-def test_old_compilers_can_do_the_baseline() -> None:
-    replace(GCC, version=(9, 4)).check(Cpu.parse("x86-64"))

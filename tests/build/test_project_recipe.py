@@ -10,14 +10,12 @@ from tests.factories.sources import index, sdist, sha256
 from tests.factories.toolkits import installed
 from vbuild.build.init import AskedAxes, ProjectRecipe, fitting_toolkit, project_recipe
 from vbuild.build.source import fetched_source
-from vbuild.cli.matrix import job_lines
 from vbuild.errors import BuildError, VbuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpus_asked
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.source import Folder, project_name, sdist_file
-from vbuild.release.matrix import jobs_of
 from vbuild.toolchain.toolkit import releases as releases_of_cuda
 
 PROJECT = '[project]\nname = "demo"\nversion = "1.0"\n'
@@ -222,11 +220,3 @@ def test_what_is_wrong_in_a_project_is_said_with_its_file(tmp_path: Path) -> Non
     tree(tmp_path, {"pyproject.toml": "[project]\nname = 3\n"})
     with pytest.raises(VbuildError, match=r"/pyproject\.toml: project\.name: expected a string, got 3$"):
         project_recipe(tmp_path, NO_AXES)
-
-
-def test_a_plan_shows_the_variables_of_the_recipe(tmp_path: Path) -> None:
-    own = '[tool.vbuild]\nbuild.env = { DEMO_MODE = "fast" }\n[tool.vbuild.matrix]\ncpu = ["x86-64-v2"]\n'
-    tree(tmp_path, {"pyproject.toml": f"{PROJECT}{own}", "demo.c": ""})
-    jobs = jobs_of(str(tmp_path))
-    assert [job.data()["environment"]["DEMO_MODE"] for job in jobs] == ["fast", "fast"]
-    assert "  DEMO_MODE=fast" in list(job_lines(jobs))

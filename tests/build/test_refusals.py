@@ -50,17 +50,6 @@ def test_a_failure_is_told_to_everybody_and_made_once(tmp_path: Path) -> None:
     assert (tmp_path / "count").read_text() == "tried\n"
 
 
-def test_after_a_failure_the_next_run_builds(tmp_path: Path) -> None:
-    works = Works.at(tmp_path / "works")
-    gate = tmp_path / "gate"
-    text = step(script_library(tmp_path / "depth"), "script", f"before-build = ['test -e {gate}']")
-    _refused(works, text)
-    gate.touch()
-    (prefix,) = works.built(text, "x86-64")
-    assert library(prefix).is_file()
-    assert not list(works.logs.iterdir())
-
-
 @pytest.mark.nightly
 def test_a_build_that_is_killed_is_built_again(tmp_path: Path) -> None:
     works = Works.at(tmp_path / "works")

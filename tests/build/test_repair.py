@@ -10,7 +10,6 @@ import pytest
 
 from tests.factories.wheels import contents, wheel
 from vbuild.build.repair import repaired
-from vbuild.errors import BuildError
 from vbuild.recipe.model import Repair
 
 INFO = "demo-1.0.dist-info"
@@ -60,19 +59,6 @@ def test_a_module_that_needs_no_c_library_is_repaired_too(tmp_path: Path, *, is_
     assert "manylinux_2_" in found.name or "musllinux_1_" in found.name
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64")
-def test_a_wheel_marked_for_a_level_is_repaired_too(tmp_path: Path) -> None:
-    marked = built(tmp_path, "int f(void) { return 1; }", "-march=x86-64-v3", "-Wl,-z,x86-64-v3")
-    assert "linux_2_" in repaired(marked, tmp_path / "out", log=tmp_path / "log").name
-
-
-def test_the_same_wheel_gives_the_same_bytes(tmp_path: Path) -> None:
-    source = built(tmp_path)
-    results = [repaired(source, tmp_path / name, log=tmp_path / "log") for name in ("one", "another")]
-    assert results[0].read_bytes() == results[1].read_bytes()
-    assert results[0].name == results[1].name
-
-
 def test_shared_libraries_come_along(tmp_path: Path) -> None:
     library(tmp_path, "int g(void) { return 2; }", "-Wl,-soname,libother.so", name="libother.so")
     flags = [f"-L{tmp_path}", "-lother", f"-Wl,-rpath,{tmp_path}"]
@@ -114,21 +100,6 @@ def test_debug_information_is_left_out_of_own_and_grafted_libraries_if_asked(tmp
         sum(file.stat().st_size for file in (tmp_path / f"{strips}").rglob("*.so*")) for strips in (False, True)
     )
     assert sizes == [(before - after, before)]
-
-
-def test_a_wheel_that_cannot_be_repaired_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
-    library(tmp_path, "int g(void) { return 2; }", "-Wl,-soname,libnowhere.so", name="libnowhere.so")
-    source = built(tmp_path, "int g(void); int f(void) { return g(); }", f"-L{tmp_path}", "-lnowhere")
-    (tmp_path / "libnowhere.so").unlink()
-    with pytest.raises(BuildError) as caught:
-        repaired(source, tmp_path / "out", log=tmp_path / "log")
-    assert str(caught.value).startswith(
-        f"auditwheel failed with status 1; its log is {tmp_path / 'log'}, which ends:\n"
-    )
-    assert 'required library "libnowhere.so" could not be located' in str(caught.value)
-    assert str(caught.value).endswith("repair.exclude = ['libnowhere.so']")
-    assert leftovers(tmp_path / "out") == []
-    assert source.exists()
 
 
 @pytest.mark.parametrize(

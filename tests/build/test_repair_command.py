@@ -224,12 +224,6 @@ def test_a_wheel_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert str(refusal.value) == f"{tmp_path / LINUX}: no such wheel"
 
 
-def test_a_recipe_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError) as refusal:
-        repair(built(tmp_path), tmp_path / "out", recipe=tmp_path / "none.toml")
-    assert str(refusal.value) == f"{tmp_path}/none.toml: cannot be read: No such file or directory"
-
-
 def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(BuildError) as refusal:

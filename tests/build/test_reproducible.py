@@ -232,15 +232,6 @@ def test_a_folder_is_the_same_source_whoever_has_checked_it_out(tmp_path: Path, 
     assert len({seen for seen, _ in found}) == 1
 
 
-def test_what_makes_builds_the_same_is_in_the_plan_and_gives_way_to_the_recipe() -> None:
-    expected = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "ZERO_AR_DATE": "1"}
-    found = dict(planned_without("v1", environment={"LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Kolkata"}).environment)
-    assert {name: found[name] for name in expected} == expected
-    own = dict(planned_without("v1", env=(("TZ", "Asia/Kolkata"),)).environment)
-    assert "TZ" not in own
-    assert own["LC_ALL"] == "C.UTF-8"
-
-
 @needs("cmake")
 @needs("make")
 def test_cmake_leaves_no_trace_of_where_libraries_were_before_they_were_installed(tmp_path: Path) -> None:

@@ -52,10 +52,6 @@ def test_libraries_of_a_framework_and_cuda_along_with_it_stay_outside(tmp_path: 
     assert not [name for name in zipfile.ZipFile(portable).namelist() if ".libs/" in name]
 
 
-def test_cuda_without_a_framework_is_bundled_as_ever(tmp_path: Path) -> None:
-    assert outside_libraries(extension(tmp_path, "libcudart.so.13")) == ()
-
-
 def test_a_framework_that_is_needed_is_required_at_the_version_it_was_built_against(tmp_path: Path) -> None:
     found = pins(environment(tmp_path / "env", "torch-2.15.0", "numpy-2.4.6"), {})
     assert found == {"torch": "==2.15.*"}

@@ -34,22 +34,6 @@ def _cached(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.rglob("*") if path.is_file() and path.parent.name != ".locks")
 
 
-def test_an_sdist_comes_from_an_index_that_speaks_html_only(tmp_path: Path) -> None:
-    archive = sdist(tmp_path)
-    with served(index(tmp_path / "simple", archive)) as url:
-        path = fetched_source(pinned(archive), tmp_path / "cache", indexes=_only(url))
-    assert path.read_bytes() == archive.read_bytes()
-    assert _cached(tmp_path / "cache") == [pinned(archive).sha256]
-
-
-def test_an_sdist_comes_from_a_folder_of_files_and_from_a_local_index(tmp_path: Path) -> None:
-    archive = sdist(tmp_path / "files")
-    links = Indexes(no_index=True, find_links=((tmp_path / "files").as_uri(),))
-    local = _only(index(tmp_path / "simple", archive).as_uri())
-    for number, indexes in enumerate((links, local)):
-        assert fetched_source(pinned(archive), tmp_path / str(number), indexes=indexes).is_file()
-
-
 def test_a_cached_sdist_needs_no_index(tmp_path: Path) -> None:
     archive = sdist(tmp_path)
     first = fetched_source(
@@ -76,16 +60,6 @@ def test_another_hash_is_refused_and_nothing_is_cached(tmp_path: Path, stated: s
     assert str(refused.value) == (
         f"demo==1.0: found demo-1.0.tar.gz with sha256 {pinned(archive).sha256}; the recipe expects sha256 {'0' * 64}"
     )
-    assert _cached(tmp_path / "cache") == []
-
-
-def test_a_file_that_is_not_what_its_index_states_is_refused(tmp_path: Path) -> None:
-    archive, other = sdist(tmp_path), sdist(tmp_path / "other", {"setup.py": ""})
-    indexes = _only(index(tmp_path / "simple", other, stated=f"#sha256={pinned(archive).sha256}").as_uri())
-    with pytest.raises(
-        FetchError, match=f"found demo-1.0.tar.gz with sha256 {pinned(other).sha256}; the recipe expects"
-    ):
-        fetched_source(pinned(archive), tmp_path / "cache", indexes=indexes)
     assert _cached(tmp_path / "cache") == []
 
 

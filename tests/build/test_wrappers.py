@@ -179,14 +179,6 @@ def test_the_building_machines_paths_stay_out(tmp_path: Path) -> None:
     assert str(tmp_path).encode() not in library
 
 
-def test_flags_are_taken_out_without_any_environment(tmp_path: Path) -> None:
-    made = wrappers(tmp_path, "v2")
-    command = [str(made.folder / "gcc"), "-mavx2", "-c", "kernel.c", "-o", "kernel.o"]
-    subprocess.run(command, cwd=made.source, env={}, check=True)
-    assert "ymm" not in instructions(made.source / "kernel.o")
-    assert made.overrides()[0].removed == ("-mavx2",)
-
-
 def test_a_compiler_script_that_looks_for_the_compiler_finds_the_real_one(tmp_path: Path) -> None:
     # as ccache does, and Debian's c99-gcc
     tree(tmp_path / "wrappers", {"clang-99": '#!/bin/sh\nexec gcc "$@"\n'})
@@ -206,26 +198,6 @@ def test_a_compiler_script_that_looks_for_the_compiler_finds_the_real_one(tmp_pa
     )
     assert ran.returncode == 0
     assert [override.program for override in made.overrides()] == ["clang-99"]
-
-
-def test_a_question_whether_the_compiler_takes_a_flag_is_answered(tmp_path: Path) -> None:
-    made = wrappers(tmp_path, "v2")
-    ran = call(made, "gcc", "-mavx2", "-c", "empty.c")
-    assert ran.returncode == 1
-    assert ran.stderr == "gcc: error: unrecognized command-line option '-mavx2' (kept out by vbuild)\n"
-    assert made.overrides()[0].refused == ("-mavx2",)
-    assert call(made, "gcc", "-msse4.2", "-c", "empty.c").returncode == 0
-
-
-def test_code_that_needs_a_flag_of_its_own_keeps_it_where_the_recipe_says_so(tmp_path: Path) -> None:
-    intrinsics = "#include <immintrin.h>\n__m256i twice(__m256i x) { return _mm256_add_epi32(x, x); }\n"
-    made = wrappers(tmp_path, "v2", flags=FlagRules(OwnFlags.STRIP, keep=("simd/*.c",)))
-    tree(made.source, {"simd/twice.c": intrinsics, "twice.c": intrinsics})
-    assert call(made, "gcc", "-mavx2", "-c", "simd/twice.c").returncode == 0
-    assert "vpaddd" in instructions(made.source / "twice.o")
-    ran = call(made, "gcc", "-mavx2", "-c", "twice.c")
-    assert ran.returncode == 1
-    assert "target specific option mismatch" in ran.stderr or "requires target feature" in ran.stderr
 
 
 @pytest.mark.skipif(COMPILERS.rust is None, reason="needs a Rust compiler")

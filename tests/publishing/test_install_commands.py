@@ -3,7 +3,7 @@
 import pytest
 
 from vbuild.errors import RepackageError
-from vbuild.publishing.model import folder_url, install_commands, place_below
+from vbuild.publishing.model import folder_url, install_commands
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,6 @@ def test_a_login_is_not_told_to_everyone() -> None:
     with pytest.raises(RepackageError) as refusal:
         folder_url("https://me:secret@example.org/whl")
     assert str(refusal.value) == "example.org: a URL with a login, which everyone could read; leave that out"
-
-
-def test_places_are_below_the_url_or_the_folder() -> None:
-    assert place_below("https://example.org/whl/", "v3/simple") == "https://example.org/whl/v3/simple"
-    assert place_below(None, "v3/simple") == "./v3/simple"
 
 
 def test_commands_are_words_of_the_shell() -> None:

@@ -14,10 +14,8 @@ from tests.factories.wheels import wheel
 from vbuild.publishing.hwcaps.plan import Hwcaps
 from vbuild.publishing.local import Local
 from vbuild.publishing.model import PublishLayout
-from vbuild.publishing.oci.plan import Oci
 from vbuild.publishing.publish import publish
 from vbuild.publishing.redirect.plan import Redirect
-from vbuild.publishing.suffix import Suffix
 from vbuild.publishing.variants import Variants
 from vbuild.variants.stamp import stamped
 
@@ -81,15 +79,6 @@ def test_each_system_gets_its_plain_wheel(dist: Path, tmp_path: Path, name: str)
     assert by_uv(site / "plain", name, tmp_path / "uv") == name
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", [LINUX, WINDOWS])
-def test_labelled_versions_and_names_are_there_for_windows_too(dist: Path, tmp_path: Path, name: str) -> None:
-    local, _ = laid(dist, tmp_path / "local", Local())
-    assert taken_by_pip(local / LABEL, name, tmp_path / "a") == name
-    suffix, _ = laid(dist, tmp_path / "suffix", Suffix())
-    assert taken_by_pip(suffix, name, tmp_path / "b", project="demo-x86-64-v3") == name
-
-
 @pytest.mark.parametrize("name", PLATFORMS)
 def test_uv_takes_a_variant_of_the_system_that_it_asks_for(tmp_path: Path, name: str) -> None:
     # of GPUs: for another system than its own uv asks nobody for the level of the CPU
@@ -114,9 +103,3 @@ def test_folders_of_levels_leave_other_systems_as_they_are(dist: Path, tmp_path:
     site, notes = laid(dist, tmp_path / "site", Hwcaps())
     assert f"{WINDOWS} stays as it is: Windows and macOS know no CPU levels" in notes
     assert all((site / name).samefile(dist / name) for name in (WINDOWS, MACOS))
-
-
-def test_images_hold_no_wheels_for_windows_and_macos(dist: Path, tmp_path: Path) -> None:
-    _, notes = laid(dist, tmp_path / "site", Oci())
-    for name in (WINDOWS, WINDOWS_V3, MACOS):
-        assert f"{name} is not for Linux on x86_64 or aarch64, and is in no image" in notes

@@ -67,21 +67,6 @@ def vbuild(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-def test_a_wheel_is_offered_with_what_it_says_of_itself(dist: Path) -> None:
-    [offer] = releases_at([dist])
-    plain, other = offer.wheels
-    assert (str(offer), offer.labels) == ("demo 1.0", ("x86_64_v3",))
-    assert (plain.label, plain.variant, plain.properties) == (None, None, ())
-    assert (other.label, other.variant) == ("x86_64_v3", V3)
-    assert plain.tag == other.tag == ("cp311", "cp311", "manylinux_2_28_x86_64")
-    assert [row.path for row in plain.rows][:1] == ["demo/__init__.py"]
-
-
-def test_releases_of_one_project_are_told_apart(tmp_path: Path) -> None:
-    first, second = (wheel(tmp_path, f"demo-{version}-py3-none-any.whl") for version in ("1.0", "1.0.1"))
-    assert [str(offer) for offer in releases_at([first, second])] == ["demo 1.0", "demo 1.0.1"]
-
-
 def test_what_a_layout_links_is_the_same_file(dist: Path, tmp_path: Path) -> None:
     [laid] = publish([dist], tmp_path / "site", layouts=[Variants()])
     there = tmp_path / "site" / "variants"
@@ -180,14 +165,6 @@ def test_a_readme_says_what_consumers_run(dist: Path, tmp_path: Path) -> None:
     assert (tmp_path / "site/given/README.md").read_text() == (
         "# Layout `given`\n\nWith pip:\n\n```sh\npip install demo\n```\n\nGood to know:\n\n- Mind the gap.\n"
     )
-
-
-def test_the_same_wheels_give_the_same_bytes(dist: Path, tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        publish([dist], tmp_path / name, layouts=[Variants()])
-    assert below(tmp_path / "one") == below(tmp_path / "other")
-    for path in below(tmp_path / "one"):
-        assert (tmp_path / "one" / path).read_bytes() == (tmp_path / "other" / path).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -203,24 +202,6 @@ def test_what_describes_a_package_is_complete(channels: tuple[Path, list[str]]) 
         "noarch": {"entry_points": ["pure = pure:main"], "type": "python"},
         "package_metadata_version": 1,
     }
-
-
-@pytest.mark.nightly
-def test_the_same_wheels_give_the_same_bytes_whatever_the_cores(
-    channels: tuple[Path, list[str]], tmp_path: Path
-) -> None:
-    one = tmp_path / "one"
-    wheels = channels[0].parents[1] / "dist"
-    needs = "import sys; from pathlib import Path; from vbuild.publishing.conda.plan import Conda"
-    publishes = "from vbuild.publishing.publish import publish"
-    publishes += "; publish([Path(sys.argv[1])], Path(sys.argv[2]), layouts=[Conda()])"
-    code = f"{needs}; {publishes}"
-    cores = ["taskset", "--cpu-list", "0"] if shutil.which("taskset") else []
-    subprocess.run([*cores, sys.executable, "-c", code, str(wheels), str(one)], check=True)
-    files = [path.relative_to(channels[0]) for path in sorted(channels[0].rglob("*")) if path.is_file()]
-    assert len(files) > 40
-    for file in files:
-        assert (one / "conda" / file).read_bytes() == (channels[0] / file).read_bytes(), file
 
 
 def test_the_readme_tells_what_each_client_needs(channels: tuple[Path, list[str]]) -> None:

@@ -4,14 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import hwcaps_wheels, releases
-from tests.factories.tools import needs
+from tests.factories import releases
 from tests.factories.variants import variant
 from vbuild.errors import VbuildError
 from vbuild.files.atomic import LATEST
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.conda.plan import Conda
-from vbuild.publishing.hwcaps.plan import Hwcaps
 from vbuild.publishing.local import Local
 from vbuild.publishing.model import PublishLayout
 from vbuild.publishing.oci.plan import Oci
@@ -40,14 +38,6 @@ def test_every_layout_takes_every_time_until_the_year_9999(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
     publish(wheels, tmp_path, layouts=[layout])
     assert check_layout(tmp_path, layout.name).problems == ()
-
-
-@needs("gcc")
-def test_so_does_the_layout_hwcaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(LATEST))
-    packages = {level: hwcaps_wheels.package(level) for level in ("v1", "v3")}
-    publish(hwcaps_wheels.hwcaps_release(tmp_path / "dist", packages), tmp_path, layouts=[Hwcaps()])
-    assert check_layout(tmp_path, "hwcaps").problems == ()
 
 
 @EPOCHS

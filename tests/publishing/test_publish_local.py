@@ -1,6 +1,5 @@
 """Local versions as pip and uv take them: from one index or several, files or HTTP, and what is installed then."""
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -12,8 +11,6 @@ import pytest
 from tests.factories.releases import TOOL, V3, V4, commands, companion, release
 from tests.factories.virtual_environments import VirtualEnvironment, serving_folder
 from tests.factories.wheels import contents
-from vbuild.errors import RepackageError
-from vbuild.publishing.check import check
 from vbuild.publishing.local import Local
 from vbuild.publishing.publish import publish
 
@@ -167,16 +164,6 @@ def test_all_but_metadata_is_as_it_was_byte_for_byte(site: Path) -> None:
     }
     assert after["vision-2.0+x86.64.v3.data/scripts/vision-tool"].decode() == TOOL
     assert b"Requires-Dist: demo==1.0+x86.64.v3\n" in after["vision-2.0+x86.64.v3.dist-info/METADATA"]
-
-
-def test_the_index_gives_the_hashes_of_the_files_on_the_disk(site: Path) -> None:
-    assert check(site).problems == ()
-    with pytest.raises(RepackageError, match="local: made by vbuild publish; expected no limits"):
-        check(site, pypi=True)
-    for page in site.glob("*/simple/*/index.json"):
-        for file in json.loads(page.read_text())["files"]:
-            data = (page.parent / file["filename"]).read_bytes()
-            assert hashlib.sha256(data).hexdigest() == file["hashes"]["sha256"]
 
 
 def test_twine_accepts_the_wheels_and_two_runs_give_the_same_bytes(site: Path, tmp_path: Path) -> None:

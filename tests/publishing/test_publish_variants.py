@@ -64,11 +64,3 @@ def test_the_plain_wheel_is_taken_before_one_of_its_name_that_the_index_has(
     for command in commands(there)[-2:]:
         venv.runs(f"uv pip uninstall demo demo-libs; {known} {command}", folder=there)
         assert venv.runs("demo-level") == "plain"
-
-
-def test_an_earlier_release_keeps_its_variants(dist: Path, tmp_path: Path, venv: VirtualEnvironment) -> None:
-    publish([dist], tmp_path / "site", layouts=[Variants()])
-    site = tmp_path / "site" / "variants"
-    inside = " ".join(f"'{word}'" for word in masked("x86-64-v3", tmp_path))
-    venv.runs(f"{inside} {commands(site)[0].replace('==1.0', '==0.9')}", folder=site)
-    assert (venv.installed, venv.runs("demo-level")) == ({"demo": "0.9"}, V3)

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
-from tests.factories.layouts import attach, layout, tar
+from tests.factories.layouts import layout, tar
 from tests.factories.tools import needs
 from tests.factories.wheels import dist_info_of, everything, record_of
 from tests.gpu_code.test_device_file import OLD, elf
@@ -104,23 +104,6 @@ def test_a_package_with_fillers_gets_a_bill_of_materials_in_the_layer_of_its_rec
     digest = base64.urlsafe_b64encode(hashlib.sha256(bill).digest()).decode().rstrip("=")
     assert f"demo-1.0.dist-info/sboms/vbuild.cdx.json,sha256={digest},{len(bill)}" in record[1].decode().splitlines()
     assert slimmed(tmp_path / "out", tmp_path / "again").rewritten == 0
-
-
-def test_a_second_run_writes_the_same_layout(tmp_path: Path) -> None:
-    source = layout(tmp_path / "in", tar(PACKAGE))
-    slimmed(source, tmp_path / "out")
-    again = slimmed(tmp_path / "out", tmp_path / "again")
-    assert again.rewritten == 0
-    assert (tmp_path / "again/index.json").read_bytes() == (tmp_path / "out/index.json").read_bytes()
-
-
-def test_what_is_attached_to_an_image_is_left_out_as_it_names_the_larger_one(tmp_path: Path) -> None:
-    source = layout(tmp_path / "in", tar(PACKAGE))
-    digest = attach(source, "app", b"rules for nodes")
-    slimmed(source, tmp_path / "out")
-    (listed,) = json.loads((tmp_path / "out/index.json").read_bytes())["manifests"]
-    assert listed["annotations"] == {"org.opencontainers.image.ref.name": "app"}
-    assert not (tmp_path / "out/blobs" / digest.replace(":", "/")).exists()
 
 
 def test_what_later_layers_replace_or_take_away_is_no_package(tmp_path: Path) -> None:

@@ -83,22 +83,6 @@ def test_what_accepts_all_functions_above_the_level_is_one_line_to_paste(tmp_pat
     assert matrix(tmp_path / "demo.toml", tmp_path / "dist", store=BuildCache(fresh=True)).products
 
 
-@pytest.mark.nightly
-def test_a_module_that_is_nothing_without_flags_that_were_taken_out_says_so(tmp_path: Path) -> None:
-    head = """
-#ifdef __AVX2__
-int more(int x) { __asm__("vpaddd %ymm0, %ymm0, %ymm0"); return x; }
-#endif
-int more(int);
-int used(int x) { return more(x) + 1; }
-"""
-    own = FAST.replace(", optional=True", ', extra_compile_args=["-march=haswell"]')
-    (failure,) = released(tmp_path, own, head).failures
-    assert "needs symbols that no library of the wheel or of the platform has: more" in failure.error
-    assert "perhaps because the project's own flags were taken out: build.keep-flags = ['_fast.c']; or" in failure.error
-    assert failure.error.endswith("matrix.plain = 'x86-64-v2'")
-
-
 def test_a_build_that_falls_back_to_python_ends_with_the_compilers_words(tmp_path: Path) -> None:
     (failure,) = released(tmp_path, FAST, "#include <nothere.h>").failures
     assert failure.error.startswith("demo-1.0-cp")

@@ -179,13 +179,6 @@ def test_a_disk_that_is_full_is_a_note_and_leaves_nothing(store: BuildCache, tmp
     assert [path for path in store.root.rglob("*") if path.is_file() and path.parent.name != ".locks"] == []
 
 
-def test_all_runs_of_a_user_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert BuildCache().keep(BuildKind.BUILD, KEY, wheel(tmp_path), RECORD) is None
-    assert BuildCache().taken(BuildKind.BUILD, KEY, tmp_path / "into")
-    assert BuildCache(fresh=True).taken(BuildKind.BUILD, KEY, tmp_path / "into") is None
-
-
 def test_a_store_that_cannot_be_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = BuildCache(tmp_path / "file" / "store")

@@ -120,17 +120,6 @@ def test_a_release_is_collected_with_its_recipe_and_told_as_matrix_tells_it(
     assert [line for line in lines if line.startswith("Python ")] == [f"Python {python}" for python in pythons]
 
 
-def test_what_no_part_has_is_missing(parted: tuple[Path, Path], tmp_path: Path) -> None:
-    source, parts = parted
-    release = collect([parts / "0", parts / "1/plain"], tmp_path, recipe=source)
-    assert [(failure.target.label, failure.error) for failure in release.failures] == [
-        ("x86_64_v2", "no part has it"),
-        ("x86_64_v3", "no part has it"),
-    ]
-    assert len(release.products) == 4
-    assert len(json.loads((tmp_path / "report.json").read_text())["failures"]) == 2
-
-
 def test_collecting_into_the_same_folder_again_changes_nothing(parted: tuple[Path, Path], tmp_path: Path) -> None:
     parts = tmp_path / "parts"
     shutil.copytree(parted[1], parts)
@@ -224,16 +213,6 @@ def bundled(folder: Path, test: str) -> tuple[Path, Path]:
     command = f"[test]\ncommand = '''python -c \"{test}\"'''\n"
     source = bundling(folder, f"[matrix]\n{LEVELS}{command}{SPLIT}")
     return source, part(source, folder / "part")
-
-
-@pytest.mark.nightly
-def test_a_wheel_whose_test_fails_once_it_is_split_is_a_failure(tmp_path: Path) -> None:
-    look = "import demo, pathlib; assert [*pathlib.Path(demo.__file__).parent.parent.glob('demo.libs/*')]"
-    source, whole = bundled(tmp_path, look)
-    release = collect([whole], tmp_path / "dist", recipe=source)
-    tested = [failure for failure in release.failures if "AssertionError" in failure.error]
-    assert tested
-    assert len(tested) + len(release.products) == 3
 
 
 @pytest.mark.nightly

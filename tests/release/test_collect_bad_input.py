@@ -1,9 +1,7 @@
 """Parts that cannot be collected: one line each, and nothing written."""
 
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,7 @@ import pytest
 
 from tests.factories.reports import data, entry, failure
 from tests.factories.sources import sha256
-from tests.factories.tools import needs
 from tests.factories.variants import BLAS, document, metadata, tiny_wheel, variant, variant_wheel
-from tests.factories.workdir import VBUILD, Workdir, refusal
 from vbuild.errors import RecipeError, VbuildError
 from vbuild.release.collect import PartWheel, collect
 
@@ -73,12 +69,6 @@ def refused(tmp_path: Path, *parts: Path, recipe: Path | None = None) -> str:
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert not (tmp_path / "dist").exists()
     return str(caught.value).replace(f"{tmp_path}/", "")
-
-
-def test_sound_parts_are_collected(tmp_path: Path) -> None:
-    release = collect([part(tmp_path / "a"), part(tmp_path / "b")], tmp_path / "dist")
-    assert [product.wheel.name for product in release.products] == [PLAIN]
-    assert [choice.wheel for choice in release.choices if choice.gpu is None] == [PLAIN] * 8
 
 
 def test_parts_that_are_not_there_or_have_nothing_are_refused(tmp_path: Path) -> None:
@@ -224,19 +214,6 @@ def test_parts_behind_links_are_collected_once(tmp_path: Path) -> None:
     assert [product.wheel.name for product in release.products] == [PLAIN, OPENBLAS]
 
 
-@pytest.mark.nightly
-@needs("setpriv")
-@pytest.mark.skipif(os.geteuid() != 0, reason="takes rights away from root")
-def test_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
-    part(tmp_path / "parts/a")
-    part(tmp_path / "parts/b").chmod(0)
-    # root without the right to read everything
-    without = (shutil.which("setpriv") or "setpriv", "--bounding-set=-dac_override,-dac_read_search")
-    command = [*without, *VBUILD, "collect", "parts", "-o", "dist"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert refusal(ran) == "parts/b: cannot be read: Permission denied"
-
-
 def test_results_in_the_place_of_a_part(tmp_path: Path) -> None:
     part(tmp_path / "parts/plain")
     said(tmp_path / "parts/openblas")
@@ -300,15 +277,6 @@ def test_a_file_that_is_no_wheel_is_a_failure(tmp_path: Path) -> None:
     assert [failure.error.partition(":")[0] for failure in release.failures] == [name]
 
 
-def test_a_variant_that_is_no_wheel_is_a_failure(tmp_path: Path) -> None:
-    (part(tmp_path / "a") / OPENBLAS).write_bytes(b"PK")
-    release = collect([tmp_path / "a"], tmp_path / "dist")
-    assert [product.wheel.name for product in release.products] == [PLAIN]
-    assert [failure.target.label for failure in release.failures] == ["openblas"]
-    assert release.failures[0].error.startswith(f"{OPENBLAS}: ")
-    assert release.failures[0].error.count(OPENBLAS) == 1
-
-
 def test_a_wheel_of_another_project_is_not_the_plain_one(tmp_path: Path) -> None:
     other = tiny_wheel(tmp_path / "a", PLAIN.replace("demo", "other"))
     said(tmp_path / "a")
@@ -327,12 +295,3 @@ def test_a_wheel_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         _ = PartWheel(tmp_path / PLAIN, None).digest
     assert str(caught.value) == f"{tmp_path}/{PLAIN}: cannot be read: No such file or directory"
-
-
-@pytest.mark.nightly
-def test_a_release_with_a_failure_ends_with_status_1_and_its_wheels(tmp_path: Path) -> None:
-    (part(tmp_path / "a") / "demo-1.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"PK")
-    ran = Workdir.at(tmp_path).ran(*VBUILD, "collect", "a", "-o", "dist")
-    assert refusal(ran) == "demo: 1 of 2 targets failed"
-    names = [PLAIN, "provenance.json", "report.html", "report.json"]
-    assert sorted(path.name for path in (tmp_path / "dist").iterdir()) == names

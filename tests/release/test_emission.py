@@ -82,13 +82,6 @@ def test_a_recipe_may_be_called_anything_printable(folder: Path, name: str) -> N
     assert shlex.split(told["parts"][0]["shell"]) == told["parts"][0]["command"]
 
 
-def test_a_project_is_called_by_its_folder(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text(
-        f'[project]\nname = "demo"\n[tool.vbuild]\n{LEVELS.replace("matrix", "tool.vbuild.matrix")}'
-    )
-    assert json.loads(emitted(Path(), CiSystem.JSON))["source"] == "."
-
-
 def test_a_path_through_a_link_to_the_working_folder_is_found(folder: Path) -> None:
     written_recipe(folder, LEVELS)
     (folder.parent / "link").symlink_to(folder)

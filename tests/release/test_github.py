@@ -49,11 +49,6 @@ def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Pa
     assert collecting == "vbuild collect parts -o dist --recipe demo.toml"
 
 
-def test_what_jobs_install_is_a_variable_of_the_repository(folder: Path) -> None:
-    source = written_recipe(folder, f"[matrix]\n{LEVELS}")
-    assert yaml.safe_load(emitted(source, CiSystem.GITHUB))["env"] == {"VBUILD_WHEELS": "${{ vars.VBUILD_WHEELS }}"}
-
-
 def test_no_matrix_has_more_jobs_than_github_takes(folder: Path) -> None:
     workflow = yaml.safe_load(emitted(written_recipe(folder, values(600)), CiSystem.GITHUB))
     matrices = [job["strategy"]["matrix"]["include"] for job in workflow["jobs"].values() if "strategy" in job]

@@ -143,16 +143,6 @@ def test_the_reusable_workflow(project: Path, whole: dict[str, bytes], tmp_path:
 
 @pytest.mark.nightly
 @needs("jq")
-def test_the_reusable_workflow_takes_more_builds_than_one_matrix_has(tmp_path: Path) -> None:
-    rows = "".join(f'a{number} = {{ properties = ["x :: y :: v{number}"] }}\n' for number in range(600))
-    source = f'name = "demo"\n[source]\nsdist = "demo==1"\nsha256 = "{"0" * 64}"\n[matrix.axes.free]\n{rows}'
-    (tmp_path / "demo.toml").write_text(source)
-    chunks = _planned(tmp_path, "demo.toml")
-    assert [(chunk["number"], len(chunk["parts"])) for chunk in chunks] == [(1, 256), (2, 256), (3, 88)]
-
-
-@pytest.mark.nightly
-@needs("jq")
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
@@ -184,11 +174,3 @@ def test_where_no_part_was_handed_on_the_last_job_says_so(
     with pytest.raises(AssertionError) as refusal:
         run(collect, workspace, SOURCE=RECIPE)
     assert "parts: neither wheels nor report.json in it" in str(refusal.value)
-
-
-@pytest.mark.nightly
-@needs("jq")
-def test_a_part_that_the_recipe_does_not_have_fails_its_job(project: Path, tmp_path: Path) -> None:
-    [build] = _steps("vbuild-builds.yml", "build")
-    with pytest.raises(AssertionError):
-        run(build, project, SOURCE=RECIPE, PART="x86_64_v9", OPTIONS="", RUNNER_TEMP=str(tmp_path))

@@ -129,17 +129,6 @@ def test_code_that_is_called_by_everybody_is_built_again_without_them(
 
 @pytest.mark.nightly
 @pytest.mark.network
-def test_flags_of_all_files_go_also_where_nobody_knows_who_runs_the_code(tmp_path: Path) -> None:
-    # a function of a library that nothing calls is called by others, perhaps
-    more = '#ifdef __AES__\nvoid more(void) { __asm__("aesenc %xmm0, %xmm0"); }\n#endif\n'
-    printed, code = released(tmp_path, "narrow(x, 64)", {"*": ["-maes"]}, more=more)
-    assert "more" not in code
-    said = "plain: built again without -maes: in nearly all commands, and nothing shows that code above the level"
-    assert said in " ".join(printed.split())
-
-
-@pytest.mark.nightly
-@pytest.mark.network
 def test_a_recipe_decides_without_a_proof(tmp_path: Path) -> None:
     rules = '[build]\nstrip-flags = ["wide.c", "narrow.h"]\nkeep-flags = ["simd/*.c"]\n'
     printed, code = released(tmp_path, GUARDED, {"wide.c": ["-mavx2"]}, rules)

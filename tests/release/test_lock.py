@@ -178,17 +178,6 @@ def test_a_patch_is_a_part_of_the_recipe(workdir: Workdir) -> None:
     assert staleness(lock, recipe) is None
 
 
-def test_a_stale_lock_is_one_line_before_anything_is_built(workdir: Workdir) -> None:
-    _locked(workdir)
-    (workdir.folder / "demo.toml").write_text(f"{RECIPE}\n# changed\n")
-    for more in ((), ("--dry-run",)):
-        ran = workdir.vbuild(*OPTIONS, "--locked", *more)
-        assert ran.returncode == 1
-        said = "the recipe, or a patch of it, has changed since; write it again: vbuild lock demo.toml"
-        assert ran.stderr == f"vbuild: demo.lock: {said}\n"
-    assert not (workdir.folder / "dist").exists()
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("variable", ["UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"])
 def test_no_setting_of_the_installer_puts_anything_else_in_place_of_what_is_locked(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.factories.clients import UV
 from tests.factories.variants import document, variant
 from tests.factories.wheels import wheel
-from vbuild.errors import BuildError, VariantError
+from vbuild.errors import VariantError
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.release.lock import lock_machines
@@ -70,16 +70,6 @@ def test_each_machine_gets_its_variant_and_pip_and_uv_install_it(release: Path, 
             }
             stamped = there / "demo-1.0+engine2.0.dist-info/variant.json"
             assert stamped.exists() == (one.machine == "new")
-
-
-def test_what_else_is_asked_for_decides_the_version(release: Path, tmp_path: Path) -> None:
-    [lock] = lock_machines("demo", [release], {"m": machine(V3)}, tmp_path / "locks", requires=["engine<2"])
-    assert lock.wheel == "demo-1.0+engine1.4-py3-none-any-x86_64_v3.whl"
-    with pytest.raises(
-        BuildError, match=r"m: demo-1\.0\+engine2\.0-\S+: uv pip compile failed with status 1, and says:"
-    ):
-        lock_machines("demo", [release], {"m": machine(V3)}, tmp_path / "more", requires=["engine==3"])
-    assert not (tmp_path / "more").exists()
 
 
 def test_a_machine_that_nothing_serves_leaves_no_lock_for_the_others_either(release: Path, tmp_path: Path) -> None:

@@ -86,21 +86,6 @@ def test_gpus_are_asked_where_variants_name_them(tmp_path: Path) -> None:
     }
 
 
-def test_gpus_are_asked_where_variants_name_them_and_no_driver(tmp_path: Path) -> None:
-    plain(tmp_path)
-    labelled(tmp_path, "sm90", SM.format("90"))
-    found = {(choice.machine, choice.driver): choice.label for choice in asked(tmp_path) if choice.gpu}
-    assert found == {
-        ("NVIDIA T4", "10.0"): None,
-        ("NVIDIA A100", "11.0"): None,
-        ("NVIDIA A10, RTX 3090", "11.1"): None,
-        ("NVIDIA L4, RTX 4090", "11.8"): None,
-        ("NVIDIA H100", "11.8"): "sm90",
-        ("NVIDIA B200", "12.8"): None,
-        ("NVIDIA RTX 5090", "12.8"): None,
-    }
-
-
 def test_a_release_for_two_toolkits_is_asked_for_with_both_drivers(tmp_path: Path) -> None:
     plain(tmp_path)
     for bound in ("12.4", "13.0"):
@@ -146,25 +131,6 @@ def test_every_kind_of_python_gets_its_wheel(tags: str, python: str, tmp_path: P
     assert {(choice.python, choice.wheel is not None) for choice in asked(tmp_path)} == {(python, True)}
 
 
-def test_machines_are_asked_with_each_python_of_the_release_the_oldest_first(tmp_path: Path) -> None:
-    plain(tmp_path, python="cp310-cp310")
-    plain(tmp_path, python="cp39-cp39")
-    found = asked(tmp_path)
-    assert [choice.python for choice in found[:2]] == ["3.9", "3.10"]
-    assert len(found) == 8
-
-
-def test_a_python_of_a_bug_fix_release_is_there(tmp_path: Path) -> None:
-    plain(tmp_path, requires=">=3.12.4")
-    assert all(choice.wheel for choice in asked(tmp_path))
-
-
-@pytest.mark.parametrize("platform", ["musllinux_1_2_x86_64", "linux_x86_64", "manylinux2014_x86_64"])
-def test_whatever_linux_it_is_for_machines_have_it(platform: str, tmp_path: Path) -> None:
-    plain(tmp_path, platform=platform)
-    assert all(choice.wheel for choice in asked(tmp_path))
-
-
 def test_a_wheel_for_any_machine_is_for_arm_too(tmp_path: Path) -> None:
     plain(tmp_path, python="py3-none", platform="any")
     found = asked(tmp_path)
@@ -175,12 +141,6 @@ def test_a_wheel_for_any_machine_is_for_arm_too(tmp_path: Path) -> None:
         "armv8.4",
         "armv9",
     }
-
-
-def test_wheels_of_other_projects_and_systems_are_not_asked_about(tmp_path: Path) -> None:
-    tiny_wheel(tmp_path, f"demo_libs-1.0-py3-none-{X86}.whl")
-    plain(tmp_path, platform="win_amd64")
-    assert asked(tmp_path) == ()
 
 
 def test_standard_machines_have_names_of_their_own() -> None:

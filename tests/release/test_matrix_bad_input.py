@@ -86,16 +86,6 @@ def test_a_folder_for_results_that_was_not_there_is_not_there_afterwards(workdir
 
 
 @pytest.mark.nightly
-@pytest.mark.network
-def test_a_library_that_is_not_there_is_named(workdir: Workdir) -> None:
-    with_recipe(workdir, cuda('toolkit = "13.0", libraries = ["ncll==2.28.9"], gpus = { a = "80" }'))
-    assert refused(workdir) == (
-        "demo: plain: CUDA 13.0: the package index has no wheel for Linux on x86_64 of nvidia-ncll-cu13 or "
-        'nvidia-ncll; leave the library out, or build with an installed toolkit: { path = "…" }'
-    )
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("version", "why"),
     [("12.4", f"no nvcc for CUDA before 13.0, only 13.0 to {NEWEST}"), ("14.0", "nothing for it that this vbuild")],

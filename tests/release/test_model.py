@@ -103,11 +103,6 @@ def test_wheels_of_one_build_count_their_time_once() -> None:
     assert found.size == 30_000_000
 
 
-def test_builds_for_several_platforms_are_several() -> None:
-    musl = entry() | {"wheel": "demo-1.0-cp312-cp312-musllinux_1_2_x86_64.whl"}
-    assert report(entry(seconds=2.0), musl | {"build_seconds": 3.0}).seconds == 5
-
-
 @pytest.mark.parametrize(
     ("platform", "expected"),
     [
@@ -123,7 +118,3 @@ def test_builds_for_several_platforms_are_several() -> None:
 )
 def test_platforms_are_told_apart_whatever_their_versions(platform: str, expected: tuple[str, ...]) -> None:
     assert kinds(WheelName.parse(f"demo-1.0-cp312-cp312-{platform}.whl")) == expected
-
-
-def test_a_report_knows_the_versions_of_its_own_project_only() -> None:
-    assert report(entry(version="2.0"), entry(project="demo_libs", version="7")).versions == ("2.0",)

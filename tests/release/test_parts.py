@@ -87,20 +87,6 @@ def test_the_parts_together_are_all_targets_and_each_command_chooses_its_own(
         check(found)
 
 
-def test_each_level_is_a_part_of_its_own(tmp_path: Path) -> None:
-    found = check(recipe(tmp_path, f"[matrix]\ncpu = {LEVELS}\n"))
-    assert found == (
-        JobPart("plain", ("plain",), None, None, "x86-64"),
-        JobPart("x86_64_v2", ("x86_64_v2",), None, None, "x86-64-v2"),
-        JobPart("x86_64_v3", ("x86_64_v3",), None, None, "x86-64-v3"),
-        JobPart("x86_64_v4", ("x86_64_v4",), None, None, "x86-64-v4"),
-    )
-    assert jobs("my recipe.toml", "--jobs", "2").command(found[1]) == (
-        *("vbuild", "matrix", "my recipe.toml", "-o", "parts/x86_64_v2", "--part"),
-        *("--jobs", "2", "--only", "x86_64_v2"),
-    )
-
-
 def test_a_fat_build_with_all_its_groups_is_one_part(tmp_path: Path) -> None:
     found = check(recipe(tmp_path, f'[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n{CUDA}'))
     assert [(part.name, part.labels, part.cuda) for part in found] == [

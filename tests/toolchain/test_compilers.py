@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from tests.factories.plans import PYTHON
 from tests.factories.projects import tree
 from vbuild.errors import BuildError
-from vbuild.toolchain.compilers import CompilerFamily, Compilers, Rust, described, found_rust
+from vbuild.toolchain.compilers import Compilers, Rust, described, found_rust
 from vbuild.toolchain.interpreter import Interpreter
 
 GCC = Path(shutil.which("gcc") or "gcc")
@@ -29,14 +28,6 @@ def found(
         is_cxx = "++" in name
         (folder / name).symlink_to(GCC.with_name(GCC.name.replace("gcc", "g++")) if is_cxx else GCC)
     return Compilers.of(interpreter, {**os.environ, "PATH": str(folder), **(environment or {})})
-
-
-def test_this_machines_compiler_is_asked_what_it_is() -> None:
-    compilers = Compilers.of(INTERPRETER, os.environ)
-    assert compilers.family in {CompilerFamily.GCC, CompilerFamily.CLANG}
-    assert compilers.version >= (8,)
-    assert compilers.machine in {"x86_64", "aarch64"}
-    assert dict(compilers.programs)["gcc"] == (str(GCC),)
 
 
 @pytest.mark.parametrize(
@@ -169,15 +160,6 @@ def test_a_compiler_is_called_what_it_says_it_is(
     name: str, answer: str, known: tuple[str, str | None, str | None]
 ) -> None:
     assert described(name, answer) == known
-
-
-def test_an_interpreter_tells_its_compiler_and_flags() -> None:
-    interpreter = Interpreter.named("", os.environ)
-    assert interpreter.path == Path(sys.executable)
-    assert interpreter.version == sys.version_info[:3]
-    assert interpreter.cc == sysconfig.get_config_var("CC")
-    assert interpreter.cflags == sysconfig.get_config_var("CFLAGS")
-    assert interpreter.ext_suffix == sysconfig.get_config_var("EXT_SUFFIX")
 
 
 def test_an_interpreter_is_found_by_version_and_by_path() -> None:

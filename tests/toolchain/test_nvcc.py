@@ -176,12 +176,6 @@ def test_without_an_opinion_the_request_is_put(options: str, mode: Archs) -> Non
     assert run(f"-c a.cu {options}", cuda(mode=mode)).words == ("-c", "a.cu", SM80, SM90, *OURS)
 
 
-def test_replacing_puts_the_request() -> None:
-    found = run("-c -arch=sm_70 a.cu -gencode arch=compute_75,code=sm_75", cuda("80,120+ptx", Archs.REPLACE))
-    assert found.words == ("-c", "a.cu", SM80, "-gencode=arch=compute_120,code=[sm_120,compute_120]", *OURS)
-    assert str(found.command) == "a.cu: sm_75,sm_70,compute_70 -> sm_80,sm_120,compute_120"
-
-
 def test_completing_puts_the_request_but_for_files_that_are_for_one_gpu_or_family() -> None:
     for theirs in ("sm_75,compute_75", "compute_75", "sm_80", "sm_70,sm_90a"):
         options = " ".join(f"-gencode=arch=compute_{code.partition('_')[2]},code={code}" for code in theirs.split(","))
@@ -214,12 +208,6 @@ def test_a_file_for_several_gpus_uses_the_processes_that_are_left(tmp_path: Path
     theirs = {THREADS: "2", "CCACHE_PREFIX": "distcc"}
     assert side_by_side(three, tmp_path / "..", theirs, cached) == ()
     assert theirs["CCACHE_PREFIX"] == "distcc"
-
-
-@pytest.mark.parametrize("options", ["", "-arch=native", "-arch=sm_60"])
-def test_keeping_leaves_the_list(options: str) -> None:
-    words = ("-c", "a.cu", *options.split())
-    assert rewritten_nvcc(words, cuda(mode=Archs.KEEP), HOST).words == (*words, *OURS)
 
 
 def test_a_rule_for_a_file_counts_before_the_one_for_all() -> None:
@@ -359,12 +347,6 @@ COMPILERS = {
 def test_the_host_compiler_is_the_wrapper_of_its_name(options: str) -> None:
     found = run(f"-c a.cu {options}", cuda(mode=Archs.KEEP))
     assert found.words == ("-c", "a.cu", *COMPILERS[options].split(), *OURS)
-
-
-def test_a_command_without_a_host_compiler_gets_that_of_the_build() -> None:
-    assert run("-c a.cu", cuda(mode=Archs.KEEP, host="g++")).words[2] == "-ccbin=g++"
-    assert run("-c a.cu", cuda(mode=Archs.KEEP, host="g++"), ccbin="clang++").words[2] == "-ccbin=clang++"
-    assert run("-c a.cu -ccbin gcc", cuda(mode=Archs.KEEP, host="g++")).words[2] == "-ccbin=gcc"
 
 
 # for a compiler cache, which must know an object with mapped lines from another

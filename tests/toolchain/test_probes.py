@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,35 +37,8 @@ class Asked:
         return self.answer
 
 
-def test_a_program_is_asked_once(tmp_path: Path) -> None:
-    compiler, asked = program(tmp_path / "bin"), Asked({"version": [12, 2], "marks": True})
-    answers = [
-        remembered("macros", compiler, environment=ENVIRONMENT, ask=asked, memory=tmp_path / "memory") for _ in range(3)
-    ]
-    assert answers == [{"version": [12, 2], "marks": True}] * 3
-    assert asked.times == 1
-
-
 def rewritten(compiler: Path) -> None:
     compiler.write_text("#!/bin/sh\nexit 1\n")
-
-
-def touched(compiler: Path) -> None:
-    os.utime(compiler, (1, 1))
-
-
-def pointed_elsewhere(compiler: Path) -> None:
-    compiler.unlink()
-    compiler.symlink_to("/bin/true")
-
-
-@pytest.mark.parametrize("change", [rewritten, touched, pointed_elsewhere])
-def test_a_changed_program_is_asked_again(change: Callable[[Path], None], tmp_path: Path) -> None:
-    compiler, memory, asked = program(tmp_path / "bin"), tmp_path / "memory", Asked()
-    remembered("q", compiler, environment=ENVIRONMENT, ask=asked, memory=memory)
-    change(compiler)
-    remembered("q", compiler, environment=ENVIRONMENT, ask=asked, memory=memory)
-    assert asked.times == 2
 
 
 def test_a_change_behind_a_program_of_the_same_name_counts(tmp_path: Path) -> None:
@@ -162,25 +134,6 @@ def test_noise_is_left_out_and_all_else_is_in() -> None:
     noise |= dict.fromkeys(("BUILDKITE_JOB_ID", "CIRCLE_SHA1", "SLURM_JOB_ID"), "x")
     kept = {"CFLAGS": "-g", "MY_PROJECT_USES_BLAS": "1", "HOME": "/root", "LANG": "C", "CIRCUS": "1", "HOSTCC": "gcc"}
     assert ambient({**noise, **kept}) == kept
-
-
-FULL = """
-import resource, signal, sys
-from pathlib import Path
-from vbuild.toolchain.interpreter import remembered
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
-answer = remembered("q", Path(sys.argv[1]), environment={}, ask=lambda: "x" * 100, memory=Path(sys.argv[2]))
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(answer)
-"""
-
-
-def test_a_full_disk_costs_the_memory_and_nothing_else(tmp_path: Path) -> None:
-    command = [sys.executable, "-B", "-c", FULL, str(program(tmp_path / "bin")), str(tmp_path / "memory")]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ran.stdout == f"{'x' * 100}\n"
-    assert list((tmp_path / "memory").iterdir()) == []
 
 
 FIND = """

@@ -56,11 +56,6 @@ def test_kept_and_installed_toolkits_are_listed(tmp_path: Path) -> None:
     assert {"version": "7.5", "path": str(home)} in data["installed"]
 
 
-def test_an_empty_cache_lists_nothing(tmp_path: Path) -> None:
-    assert listing(store=tmp_path / "none").kept == ()
-    assert not (tmp_path / "none").exists()
-
-
 def test_a_new_toolkit_points_at_its_licence_and_a_known_one_does_not(tmp_path: Path) -> None:
     one, _ = _kept(tmp_path)
     assert list(Provision(one).lines()) == [str(one.root), one.licence]

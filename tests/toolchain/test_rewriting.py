@@ -121,14 +121,6 @@ def test_a_recipe_can_keep_all_flags_but_those_for_the_building_machine() -> Non
     assert changed("-mavx2 -c a.c", ("keep",), strip=("a.c",)) == f"-c a.c {OURS}"
 
 
-def test_what_was_changed_is_told() -> None:
-    result = rewritten_command(["-march=native", "-c", "a.c", "-mtune=generic"], rules("v3"))
-    assert result.sources == ["a.c"]
-    assert result.removed == ["-march=native"]
-    assert result.added == ["-march=x86-64-v3"]
-    assert result.refused == []
-
-
 def test_flags_in_a_response_file_are_seen(tmp_path: Path) -> None:
     (tmp_path / "inner").write_text("-mavx2", encoding="utf-8")
     words = f'-c \'a file.c\' -D\\"x\\" @{tmp_path / "inner"}\n -march=native "-I a\\\\b"\n'

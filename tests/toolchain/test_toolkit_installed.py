@@ -21,13 +21,6 @@ def _spec(root: Path | None = None, *libraries: str, version: Dotted = OLD) -> T
     return ToolkitSpec(version, root, libraries)
 
 
-def test_the_toolkit_at_a_path_is_used_and_nothing_is_started(tmp_path: Path) -> None:
-    root = installed(tmp_path / "cuda", 7050)
-    found = provided_toolkit(_spec(root), environment={})
-    assert (found.version, found.root, found.pins, found.is_new) == (OLD, root, (), False)
-    assert len(found.identity) == 64
-
-
 LIBRARIES = {
     "targets/x86_64-linux/lib/libcudart_static.a": "code",
     "targets/x86_64-linux/lib/stubs/libcuda.so": "stub",
@@ -68,22 +61,6 @@ def test_the_identity_follows_the_compiler_its_headers_and_its_libraries(path: s
     longer = toolkit_at_path(_spec(root)).identity
     os.utime(root / path, (2, 2))
     assert len({before, longer, toolkit_at_path(_spec(root)).identity}) == 3
-
-
-def test_what_else_is_in_the_folder_of_a_toolkit_does_not_count(tmp_path: Path) -> None:
-    root = _toolkit(tmp_path / "cuda")
-    before = toolkit_at_path(_spec(root)).identity
-    # Conda has Python and everything else in the same folder
-    for path in ("lib/python3.13/os.py", "share/doc/README"):
-        (root / path).parent.mkdir(parents=True)
-        (root / path).write_text("")
-    assert toolkit_at_path(_spec(root)).identity == before
-
-
-@pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
-def test_a_variable_that_matches_is_used(tmp_path: Path, variable: str) -> None:
-    root = installed(tmp_path / "cuda", 7050)
-    assert provided_toolkit(_spec(), environment={variable: str(root)}).root == root
 
 
 def test_a_variable_of_another_version_is_passed_over(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from threading import Event, Thread
 import pytest
 
 from tests.factories.sources import sha256
-from tests.factories.toolkits import CORE, MACHINE, VERSION, component, core, laid_out, places
+from tests.factories.toolkits import CORE, VERSION, component, core, laid_out, places
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from vbuild.errors import BuildError, FetchError, WheelError
 from vbuild.files.hashing import unseal
@@ -60,12 +60,6 @@ def test_a_toolkit_is_fetched_once_and_then_taken_from_the_cache(tmp_path: Path,
     assert min(seconds) < 0.05
     assert not again.is_new
     assert (again.root, again.identity) == (first.root, first.identity)
-
-
-def test_programs_may_be_run_and_nothing_may_be_changed(tmp_path: Path, wheels: Path) -> None:
-    root = laid_out(tmp_path / "store", core(wheels), places(wheels)).root
-    modes = {path: (root / path).stat().st_mode & 0o777 for path in ("bin/nvcc", "bin/ptxas", "bin/nvcc.profile")}
-    assert modes == {"bin/nvcc": 0o555, "bin/ptxas": 0o555, "bin/nvcc.profile": 0o444}
 
 
 def test_two_toolkits_share_their_components(tmp_path: Path, wheels: Path) -> None:
@@ -168,19 +162,6 @@ def test_what_a_killed_process_left_is_taken_away(tmp_path: Path, wheels: Path) 
     assert not part.exists()
 
 
-def test_a_process_that_is_killed_holds_no_lock(tmp_path: Path, wheels: Path) -> None:
-    pins = core(wheels)
-    process = _process(tmp_path / "store", wheels, pins)
-    for _ in range(2000):
-        if list(tmp_path.glob("store/.cuda-*.part")) or process.poll() is not None:
-            break
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    laid_out(tmp_path / "store", pins, places(wheels))
-    assert len(_entries(tmp_path / "store")) == len(pins) + 1
-
-
 class _Slow(BaseHTTPRequestHandler):
     """Lists one wheel of every project, which comes at a kilobyte at a time and has no end."""
 
@@ -268,15 +249,6 @@ def test_a_wheel_whose_record_does_not_fit_is_refused_and_nothing_is_left(tmp_pa
     assert _entries(tmp_path / "store") == []
 
 
-def test_a_component_that_cannot_be_fetched_leaves_nothing_but_the_others(tmp_path: Path, wheels: Path) -> None:
-    pins = core(wheels)
-    (wheels / pins[-1].file).unlink()
-    with pytest.raises(FetchError, match=rf"^{pins[-1]}: no {pins[-1].file} on file://"):
-        laid_out(tmp_path / "store", pins, places(wheels))
-    assert not list(tmp_path.glob("store/*cuda*"))
-    assert not list(tmp_path.glob("store/components/.*"))
-
-
 @pytest.mark.nightly
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:
     pins = core(wheels)
@@ -305,18 +277,3 @@ def test_a_store_that_cannot_be_written_is_one_line(tmp_path: Path, wheels: Path
         laid_out(tmp_path / "store", core(wheels), places(wheels))
     why = "cannot be written: Not a directory; point XDG_CACHE_HOME at a folder that can be"
     assert str(refused.value) == f"{tmp_path}/store/.locks: {why}"
-
-
-def test_what_an_index_stated_is_asked_once(tmp_path: Path) -> None:
-    pin, asked = ToolkitPin("nvidia-nccl-cu13", "2.28.9", "nccl.whl", "0" * 64), []
-
-    def ask() -> ToolkitPin:
-        asked.append(pin)
-        return pin
-
-    store = ToolkitCache.at(tmp_path)
-    assert [store.remembered(f"nccl-{MACHINE}", ask) for _ in range(3)] == [pin] * 3
-    assert len(asked) == 1
-    (tmp_path / f"pins/nccl-{MACHINE}.json").write_text("{}")
-    assert store.remembered(f"nccl-{MACHINE}", ask) == pin
-    assert len(asked) == 2

@@ -360,16 +360,6 @@ def test_a_wheel_is_built_for_arm(backend: BuildBackend, environments: Environme
     assert "AArch64" in header
 
 
-@pytest.mark.nightly
-@pytest.mark.network
-def test_a_project_is_the_same_bytes_wherever_it_is_built(environments: Environments, tmp_path: Path) -> None:
-    wheels = [
-        built(setuptools_project(tmp_path / name / "project"), V3, tmp_path / name, environments)
-        for name in ("one", "another place")
-    ]
-    assert wheels[0].read_bytes() == wheels[1].read_bytes()
-
-
 @pytest.mark.network
 @pytest.mark.parametrize("machine", ["x86-64", "armv8-a"])
 def test_zig_finds_the_part_of_pyconfig_that_debian_has_in_a_folder_of_the_machine(

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.cibuildwheel_projects import LEVELS, OFFLINE, inside, project
+from tests.factories.cibuildwheel_projects import OFFLINE, inside, project
 from tests.factories.containers import needs_podman
-from tests.factories.projects import KERNEL
 from vbuild.errors import BuildError, VbuildError
 from vbuild.release.cibuildwheel import cibuildwheel
 from vbuild.release.model import ReleaseResult
@@ -75,19 +74,6 @@ def test_arguments_that_give_no_variants_are_refused(arguments: list[str], messa
 
 @pytest.mark.nightly
 @needs_podman
-def test_variables_that_give_no_variants_are_refused(tmp_path: Path) -> None:
-    source = project(tmp_path / "project", TWO_LEVELS)
-    assert refused(source, CIBW_PLATFORM="windows").startswith("CIBW_PLATFORM=windows: only wheels for Linux have")
-    assert refused(source, CIBW_INHERIT="nothing") == (
-        "cibuildwheel: Failed to parse CIBW_INHERIT environment variable. Unknown option 'nothing' in 'inherit'"
-    )
-    assert refused(source, CIBW_BUILD="cp311-win*") == (
-        "pyproject.toml: cibuildwheel selects nothing; expected some: look at CIBW_BUILD, CIBW_SKIP, CIBW_ARCHS"
-    )
-
-
-@pytest.mark.nightly
-@needs_podman
 def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     source = project(tmp_path / "project", TWO_LEVELS)
     message = (
@@ -118,33 +104,6 @@ def failures(source: Path, **variables: str) -> ReleaseResult:
 def errors(release: ReleaseResult) -> list[str]:
     """Why each failed, in the first line of it."""
     return [failure.error.splitlines()[0] for failure in release.failures]
-
-
-BROKEN = f"#ifdef __AVX2__\n#error no AVX2, please\n#endif\n{KERNEL}"
-
-
-@pytest.mark.nightly
-@needs_podman
-def test_a_variant_that_fails_leaves_the_others(tmp_path: Path) -> None:
-    source = project(tmp_path / "project", OFFLINE + LEVELS, kernel=BROKEN)
-    release = failures(source)
-    assert [product.label for product in release.products] == [None, "x86_64_v2"]
-    (failure,) = release.failures
-    assert (failure.target.label, failure.target.python) == ("x86_64_v3", IDENTIFIER)
-    assert errors(release)[0] == (
-        f"{IDENTIFIER}: python -m build /project --wheel --outdir=/tmp/cibuildwheel/built_wheel failed with code 1; "
-        "its last output:"
-    )
-    assert "error: #error no AVX2, please" in failure.error
-    assert failure.log is not None
-    assert "no AVX2, please" in failure.log.read_text()
-    names = {path.name for path in (tmp_path / "dist").iterdir()}
-    wheels = {product.wheel.name for product in release.products}
-    assert names == wheels | {"logs", "demo-1.0-variants.json", "report.json", "report.html", "provenance.json"}
-    # the next run, in which all is well, takes the log away
-    project(source, OFFLINE + LEVELS)
-    assert failures(source).failures == ()
-    assert not (tmp_path / "dist" / "logs").exists()
 
 
 BY_PATH = """

@@ -8,7 +8,6 @@ import pytest
 from tests.factories.cibuildwheel_projects import LEVELS, OFFLINE, inside, project
 from tests.factories.containers import needs_podman
 from vbuild.build.trial import TrialResult
-from vbuild.errors import RecipeError
 from vbuild.release.cibuildwheel import cibuildwheel
 from vbuild.verification.level_runs import levels_of
 
@@ -37,13 +36,3 @@ def test_the_plain_wheel_of_each_python_is_joined_of_its_levels(tmp_path: Path) 
         TrialResult.PASSED,
     ]
     assert release.notes == (f"{plain.wheel.name}: joined, and not tested since",)
-
-
-def test_the_plain_wheel_alone_is_refused(tmp_path: Path) -> None:
-    source = project(tmp_path / "project", OFFLINE + HWCAPS)
-    with inside(source), pytest.raises(RecipeError) as refusal:
-        cibuildwheel(tmp_path / "dist", variants=["plain"])
-    assert str(refusal.value).endswith(
-        "matrix.plain: the plain wheel is joined of x86_64_v2, x86_64_v3 too; choose these as well, or build a part"
-    )
-    assert not (tmp_path / "dist").exists()

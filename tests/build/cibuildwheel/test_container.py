@@ -16,7 +16,6 @@ from tests.factories.projects import KERNEL, tree
 from tests.factories.tools import needs
 from vbuild.build.cibuildwheel.container import MOUNT, SAID
 from vbuild.build.cibuildwheel.making import ContainerSetup
-from vbuild.sbom.model import Material, MaterialRole
 
 
 @once
@@ -182,31 +181,6 @@ def test_a_cache_of_the_project_takes_no_result_of_another_level(check: str, tmp
     assert "preprocessed_cache_hit\t2\n" in statistics
 
 
-def test_only_compiling_counts_as_a_call(tmp_path: Path) -> None:
-    container = Container(tmp_path)
-    container.prepare()
-    tree(container.project, {"kernel.c": KERNEL, "build.rs": ""})
-    container.call("gcc", "--version")
-    container.call("gcc", "kernel.o", "-o", "kernel.so", "-shared")
-    assert len(container.kit.record(container.run, IDENTIFIER).calls) == 0
-    # rustc for the building machine, as cargo compiles build scripts, then for the wheel
-    container.call("rustc-launcher", "true", "build.rs")
-    assert len(container.kit.record(container.run, IDENTIFIER).calls) == 0
-    container.call("rustc-launcher", "true", "--target", "x86_64-unknown-linux-gnu", "build.rs")
-    assert [line.split("\t")[0] for line in container.log("calls").read_text().splitlines()] == ["rustc-launcher"]
-    assert container.kit.record(container.run, IDENTIFIER).overrides == ()
-
-
-def test_compilers_that_ran_in_it_are_known_by_what_they_said_there(tmp_path: Path) -> None:
-    container = Container(tmp_path)
-    container.prepare()
-    tree(container.project, {"kernel.c": KERNEL})
-    assert container.call("gcc", "-c", "kernel.c").returncode == 0
-    version = subprocess.check_output(["gcc", "-dumpfullversion", "-dumpversion"], text=True).strip()
-    [compiler] = container.kit.record(container.run, IDENTIFIER).compilers
-    assert compiler == Material(MaterialRole.COMPILER, "gcc", version)
-
-
 def test_a_rustc_wrapper_of_the_project_stays_in_use(tmp_path: Path) -> None:
     container = Container(tmp_path)
     container.prepare(VBUILD_RUSTC_WRAPPER="echo wrapped")
@@ -237,13 +211,6 @@ def test_auditwheel_gets_what_a_level_needs_behind_its_command_and_nothing_other
         (("show", "x.whl"), "<show><x.whl>"),
     ):
         assert container.call("auditwheel", *words, PATH=path).stdout == expected
-
-
-def test_the_baseline_has_no_wrapper_for_auditwheel(tmp_path: Path) -> None:
-    container = Container(tmp_path, label="plain")
-    container.prepare()
-    assert not (container.wrappers / "auditwheel").exists()
-    assert (container.wrappers / "gcc").exists()
 
 
 def test_another_machine_is_refused(tmp_path: Path) -> None:

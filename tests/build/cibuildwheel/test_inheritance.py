@@ -103,20 +103,6 @@ def test_whatever_project_and_user_say_is_still_said(project: str, override: str
         assert (after.repair, after.is_tested) == (before.repair, before.is_tested), environment
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("override", OVERRIDES)
-@pytest.mark.parametrize("project", PROJECTS)
-def test_without_settings_of_the_recipe_those_of_the_project_are_not_touched(
-    project: str, override: str, tmp_path: Path
-) -> None:
-    described(tmp_path, PROJECTS[project] + OVERRIDES[override] + LEVELS)
-    for environment in [{}, *environments()]:
-        _, added = with_vbuild(tmp_path, environment)
-        assert options_of(tmp_path, added).settings == options_of(tmp_path, environment).settings
-        changed = {name for name in added if added[name] != environment.get(name)}
-        assert not any("CONFIG_SETTINGS" in name for name in changed)
-
-
 def test_a_users_variable_that_ends_with_a_newline_does_not_end_what_is_added(tmp_path: Path) -> None:
     described(tmp_path, LEVELS)
     environment = {

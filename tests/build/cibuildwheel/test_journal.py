@@ -1,12 +1,7 @@
 """What logs of cibuildwheel say, in pieces of real ones."""
 
-import json
-import shlex
-from pathlib import Path
-
 import pytest
 
-from tests.factories.cibuildwheel_runs import LEVELS, described, options_of, runs_of
 from vbuild.build.cibuildwheel.program import Journal, explained_failure
 from vbuild.errors import BuildError
 
@@ -39,14 +34,6 @@ def test_identifiers_are_told_with_their_tests() -> None:
     journal = Journal.parse(BUILT.format(test="python -c 'import demo'") + BEGUN)
     assert (journal.tested, journal.at_work) == (frozenset({"cp311-manylinux_x86_64"}), "pp311-manylinux_x86_64")
     assert (journal.has_test, journal.reason) == (True, "")
-
-
-@pytest.mark.parametrize(
-    ("test", "has_test"), [("", False), ("pytest", True), ("\n    python -m pytest \\\n    -x", True)]
-)
-def test_a_project_has_a_test_or_none(test: str, has_test: bool) -> None:  # noqa: FBT001 - a table's column
-    assert Journal.parse(BUILT.format(test=test)).has_test is has_test
-    assert Journal.parse(BUILT.format(test=test)).at_work == ""
 
 
 TWO = """
@@ -168,19 +155,6 @@ def test_only_before_build_is_ended_by_the_program_in_the_container(step: str) -
     error = "cibuildwheel: error: Command ['sh', '-c', 'exit 3'] failed with code 3. \n"
     assert Journal.parse(f"{step}...\n\nvbuild: hello\n{error}").reason == "sh -c 'exit 3' failed with code 3"
     assert Journal.parse(f"Running before_build...\n\nvbuild: hello\n{error}").reason == "hello"
-
-
-@pytest.mark.parametrize(
-    ("theirs", "shown"),
-    [("exit 7", "sh -c 'exit 7'"), ("pip install a\nexit 7\n", "sh -c 'pip install a exit 7'"), ("", "before-build")],
-)
-def test_before_build_is_told_as_the_project_has_it(theirs: str, shown: str, tmp_path: Path) -> None:
-    recipe = "[tool.vbuild.build]\nbefore-build = [\"echo 'it is'\"]\n"
-    described(tmp_path, f"[tool.cibuildwheel]\nbefore-build = {json.dumps(theirs)}\n" + LEVELS + recipe)
-    command = options_of(tmp_path, dict(runs_of(tmp_path)[-1].variables)).before_build
-    echoed = f"Running before_build...\n\n    + {shlex.join(['sh', '-c', command])}\nsaid\n"
-    journal = Journal.parse(f"{echoed}cibuildwheel: error: Command {['sh', '-c', command]} failed with code 7. \n")
-    assert journal.reason == f"{shown} failed with code 7"
 
 
 def test_the_end_of_a_log_is_told_only_where_the_reason_is_not_all_there_is_to_know() -> None:

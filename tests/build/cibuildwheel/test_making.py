@@ -45,11 +45,6 @@ def test_a_wheel_belongs_to_the_first_identifier_that_it_fits(tag: str, identifi
     assert of(tag) == {identifier: tag}
 
 
-def test_wheels_come_in_the_order_of_the_identifiers() -> None:
-    wheels = (f"cp310-cp310-{MANYLINUX}", f"cp39-cp39-{MANYLINUX}", "cp310-cp310-musllinux_1_2_x86_64")
-    assert list(of(*wheels)) == ["cp39-manylinux_x86_64", "cp310-manylinux_x86_64", "cp310-musllinux_x86_64"]
-
-
 def test_a_wheel_for_the_stable_abi_leaves_others_to_the_pythons_before_it() -> None:
     wheels = (f"cp310-abi3-{MANYLINUX}", f"cp39-cp39-{MANYLINUX}", f"cp314-cp314t-{MANYLINUX}")
     assert list(of(*wheels)) == ["cp39-manylinux_x86_64", "cp310-manylinux_x86_64", "cp314t-manylinux_x86_64"]

@@ -37,16 +37,6 @@ from vbuild.release.cibuildwheel import foreseen_runs
 IMAGE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
-def test_only_what_is_needed_is_set(tmp_path: Path) -> None:
-    plain, level = runs_of(described(tmp_path, LEVELS))
-    names = ["CIBW_ENVIRONMENT_LINUX", "CIBW_BEFORE_BUILD", "CIBW_INHERIT", "SOURCE_DATE_EPOCH"]
-    assert [name for name, _ in plain.variables] == names
-    assert dict(level.variables)["CIBW_INHERIT"] == "environment-linux: append; before-build: prepend"
-    assert dict(level.variables)["SOURCE_DATE_EPOCH"] == "315532800"
-    given = runs_of(tmp_path, environment={"SOURCE_DATE_EPOCH": "1"})[0]
-    assert dict(given.variables)["SOURCE_DATE_EPOCH"] == "1"
-
-
 def test_a_builds_environment_has_the_wrappers_first_and_the_recipes_values_as_they_are(tmp_path: Path) -> None:
     text = '[tool.cibuildwheel]\nenvironment = { PATH = "/opt/tool:$PATH", RUSTC_WRAPPER = "sccache" }\n'
     described(tmp_path, text + LEVELS + OURS)
@@ -80,14 +70,6 @@ def test_a_cache_of_the_project_has_a_namespace_for_each_level(tmp_path: Path) -
     assert (names[:2], len(set(names))) == (names[2:], 2)
     # the compiler wrappers have to hear of each source
     assert {(each["CCACHE_NODIRECT"], each["SCCACHE_DIRECT"]) for each in found} == {("1", "false")}
-
-
-def test_the_target_of_rust_stays_the_projects(tmp_path: Path) -> None:
-    text = '[tool.cibuildwheel]\nenvironment = { CARGO_BUILD_TARGET = "x86_64-unknown-linux-musl" }\n'
-    described(tmp_path, text + LEVELS)
-    _, added = with_vbuild(tmp_path, {})
-    found = evaluated(tmp_path, added, {"PATH": os.environ["PATH"]})
-    assert found["CARGO_BUILD_TARGET"] == "x86_64-unknown-linux-musl"
 
 
 @pytest.mark.parametrize(
@@ -163,13 +145,6 @@ def test_a_repair_that_the_recipe_asks_for_takes_the_place_of_the_projects(tmp_p
             assert options_of(tmp_path, {**given, **dict(run.variables)}).repair == "users {wheel}"
 
 
-def test_the_wrapper_of_auditwheel_adds_what_levels_and_the_recipe_need(tmp_path: Path) -> None:
-    described(tmp_path, LEVELS + '[tool.vbuild.repair]\nexclude = ["libfoo.so*"]\nplat = "manylinux_2_28_x86_64"\n')
-    plain, level = runs_of(tmp_path)
-    assert plain.repair == ("--exclude=libfoo.so*", "--plat=manylinux_2_28_x86_64")
-    assert level.repair == ("--disable-isa-ext-check", *plain.repair)
-
-
 def test_each_build_is_for_the_identifiers_of_its_machine(tmp_path: Path) -> None:
     described(tmp_path, LEVELS)
     plain, bare, level = runs_of(tmp_path, *ALL)
@@ -179,12 +154,6 @@ def test_each_build_is_for_the_identifiers_of_its_machine(tmp_path: Path) -> Non
     assert identifiers_of(tmp_path, dict(bare.variables), *ALL) == list(bare.identifiers)
     assert [name for name, _ in bare.variables] == ["CIBW_BUILD", "CIBW_INHERIT", "SOURCE_DATE_EPOCH"]
     assert (bare.plan, bare.name, bare.settings()) == (None, "plain-bare", {})
-
-
-def test_where_nothing_is_for_the_recipes_machine_only_plain_wheels_are_built(tmp_path: Path) -> None:
-    described(tmp_path, LEVELS)
-    (bare,) = runs_of(tmp_path, "cp311-manylinux_aarch64")
-    assert (bare.plan, [name for name, _ in bare.variables]) == (None, ["SOURCE_DATE_EPOCH"])
 
 
 def test_nothing_to_build_is_one_line(tmp_path: Path) -> None:
@@ -295,13 +264,6 @@ command = "true"
     )
     (tmp_path / "vbuild.lock").unlink()
     assert ignored_keys(Recipe.load(described(tmp_path, LEVELS))) == ()
-
-
-def test_a_run_is_described_in_lines(tmp_path: Path) -> None:
-    run = runs_of(described(tmp_path, LEVELS))[-1]
-    lines = [*run_lines([run])]
-    assert lines[0] == "x86_64_v3: cp311-manylinux_x86_64"
-    assert lines[-1] == "  SOURCE_DATE_EPOCH=315532800"
 
 
 def test_what_is_planned_and_what_cibuildwheel_refuses_show_no_secret(

@@ -16,7 +16,6 @@ from tests.factories.conda_packages import Content, conda_package
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.check import check_layout
 from vbuild.publishing.conda.channel import index_channel, problems
 from vbuild.publishing.conda.package import listed
 from vbuild.publishing.conda.plan import Conda
@@ -220,11 +219,6 @@ def test_damage_is_found(made: Path, tmp_path: Path, damage: Callable[[Path], ob
     damage(folder)
     found = sorted(f"{problem.places[0]}: {problem.what}" for problem in problems(folder))
     assert [line.partition("damaged: ")[0] for line in found] == [line.partition("damaged: ")[0] for line in said]
-
-
-def test_the_command_s_check_finds_the_channel(made: Path) -> None:
-    checked = check_layout(made.parent, "conda")
-    assert checked.problems == ()
 
 
 def test_packages_of_others_have_links_and_files_besides_those_of_a_wheel(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.conda.plan import (
     CondaNames,
     DependencyRun,
-    depends_on_machine,
     patches_of,
     resolved,
 )
@@ -70,19 +69,6 @@ def test_requires_python_leaves_gaps_and_patches() -> None:
     assert [run.pythons for run in resolved(found, range(25), machine="x86_64", names=CondaNames())] == [(8,), (10, 11)]
     assert patches_of(found) == ">=3.8.1,!=3.10.7"
     assert patches_of(metadata()) == ""
-
-
-@pytest.mark.parametrize(
-    ("line", "differs"),
-    [
-        ('colorama; sys_platform == "win32"', True),
-        ('nvtx; platform_machine == "x86_64" and platform_system == "Linux"', True),
-        ('tomli; python_version < "3.11"', False),
-        ("numpy", False),
-    ],
-)
-def test_what_only_some_machines_require_is_known(line: str, *, differs: bool) -> None:
-    assert depends_on_machine(requiring(line)) is differs
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from tests.factories.rattler import rattler_answer
 from tests.factories.variants import document, machine, metadata, variant
 from vbuild.errors import RepackageError
 from vbuild.hardware.machine import Machine
-from vbuild.publishing.conda.plan import choices, condition, conditions, level_packages
+from vbuild.publishing.conda.plan import choices, condition, conditions
 from vbuild.variants.document import Document
 from vbuild.variants.model import NULL, Property, Variant
 from vbuild.variants.select import ranked
@@ -36,34 +36,10 @@ def test_a_property_is_asked_for_by_a_virtual_package(text: str, expected: tuple
     assert said(text) == expected
 
 
-def test_one_of_several_values_is_enough() -> None:
-    found = said("nvidia :: sm_arch :: 80_real", "nvidia :: sm_arch :: 90_real", "nvidia :: sm_arch :: 90_virtual")
-    assert found == ("__cuda_arch >=8.0,<9,!=8.7|>=9.0",)
-    spec = found[0].removeprefix("__cuda_arch ")
-    gpus = ["7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "12.1"]
-    [allowed] = rattler_answer("matches", specs=[spec], versions=gpus)
-    assert [gpu for gpu, fits in zip(gpus, allowed, strict=True) if fits] == [
-        "8.0",
-        "8.6",
-        "8.9",
-        "9.0",
-        "10.0",
-        "12.1",
-    ]
-
-
 def test_what_alternatives_share_is_asked_for_once() -> None:
     bound = "nvidia :: cuda_version_lower_bound :: 12.0"
     both = [[Property.parse(text) for text in (bound, f"nvidia :: sm_arch :: {arch}_real")] for arch in (80, 90)]
     assert conditions(both) == ("__cuda >=12.0", "__cuda_arch >=8.0,<9,!=8.7|>=9.0,<10")
-
-
-def test_several_properties_are_all_asked_for() -> None:
-    texts = ("nvidia :: cuda_version_lower_bound :: 12.0", "nvidia :: cuda_version_upper_bound :: 13")
-    assert conditions([[Property.parse(text) for text in (*texts, "x86_64 :: level :: v2")]]) == (
-        "__cuda >=12.0,<13.0",
-        "_x86_64-microarch-level >=2",
-    )
 
 
 @pytest.mark.parametrize(
@@ -111,13 +87,6 @@ def test_a_property_without_equivalent_is_refused_by_name(text: str, why: str) -
     assert str(refusal.value) == f"{text}: {why}"
 
 
-def test_every_cpu_has_a_package_of_the_level_it_reaches() -> None:
-    found = {record.depends[0].split()[-1]: record.version for record in level_packages()}
-    expected = {"x86_64": "1", "x86_64_v2": "2", "nehalem": "2", "haswell": "3", "zen2": "3", "zen4": "4"}
-    assert expected.items() <= found.items()
-    assert {record.subdir for record in level_packages()} == {"noarch"}
-
-
 def numbers(*variants: Variant, namespaces: tuple[str, ...] = ("nvidia", "x86_64")) -> list[tuple[str, int]]:
     found = choices(document(*variants, metadata=metadata(*namespaces)))
     return [(choice.label, choice.number) for choice in found]
@@ -132,12 +101,6 @@ def test_levels_keep_their_numbers_whichever_are_there() -> None:
     assert numbers(LEVELS[2]) == [("v3", 300)]
     assert numbers(NULL, LEVELS[1]) == [("null", 50), ("v2", 200)]
     assert numbers(*CUDA) == [("cu12", 200), ("cu13", 300)]
-
-
-def test_namespaces_are_in_the_order_of_the_release() -> None:
-    mixed = (*LEVELS[2:], CUDA[0])
-    assert numbers(*mixed) == [("v3", 300), ("v4", 400), ("cu12", 500)]
-    assert numbers(*mixed, namespaces=("x86_64", "nvidia")) == [("cu12", 200), ("v3", 300), ("v4", 400)]
 
 
 def test_values_apart_in_the_order_become_packages_apart() -> None:

@@ -84,12 +84,3 @@ def test_a_channel_that_is_wrong_gets_no_repodata(tmp_path: Path) -> None:
         with pytest.raises(RepackageError, match=what):
             index_channel(tmp_path / place)
         assert list((tmp_path / place).rglob("*.json*")) == []
-
-
-def test_a_damaged_package_of_a_channel_is_named_once(tmp_path: Path) -> None:
-    package = conda_package(tmp_path / "linux-64", STEM, {"x": b"x"})
-    package.write_bytes(package.read_bytes()[:100])
-    result = CliRunner().invoke(main, ["index", str(tmp_path)])
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"vbuild: linux-64: {package.name}: ")
-    assert result.stderr.count(package.name) == 1

@@ -34,18 +34,3 @@ def test_each_kind_of_machine_is_a_platform_and_the_best_first() -> None:
         {"name": "linux-64-any", "platform": "linux-64", "cuda": "11.0"},
         {"name": "linux-64-plain", **here},
     ]
-
-
-def test_gpus_after_those_of_a_build_are_a_platform_of_their_own() -> None:
-    bounded = record("h100", 200, "__cuda >=12.6", "__cuda_arch >=9.0,<10")
-    names = [one["name"] for one in tomllib.loads(platforms([bounded], ASKED, channels=()))["workspace"]["platforms"]]
-    assert names == ["linux-64-h100-10-0", "linux-64-h100-9-0"]
-
-
-def test_machines_that_two_builds_ask_for_alike_are_one_platform() -> None:
-    builds = (
-        record("sm90", 300, "__cuda >=12.0", "__cuda_arch >=9.0,<10"),
-        record("sm80", 200, "__cuda >=12.0", "__cuda_arch >=8.0,<9"),
-    )
-    names = [one["name"] for one in tomllib.loads(platforms(builds, ASKED, channels=()))["workspace"]["platforms"]]
-    assert names == ["linux-64-sm90-10-0", "linux-64-sm90-9-0", "linux-64-sm80-8-0"]

@@ -108,15 +108,6 @@ def test_so_many_wheels_of_one_variant_that_numbers_run_out_are_refused(tmp_path
     )
 
 
-def test_a_pure_wheel_that_requires_by_machine_is_for_each_machine(tmp_path: Path) -> None:
-    metadata = 'Requires-Dist: nvtx; platform_machine == "x86_64"\nRequires-Dist: colorama; os_name == "nt"\n'
-    plan = planned(tmp_path, "demo-1.0-py3-none-any.whl", metadata=metadata)
-    assert [(str(record.target), record.depends[1:]) for record in records(plan)] == [
-        ("linux-64/demo-1.0-py_0.conda", ("nvtx",)),
-        ("linux-aarch64/demo-1.0-py_0.conda", ()),
-    ]
-
-
 def test_own_names_are_mapped_as_those_of_others(tmp_path: Path) -> None:
     metadata = "Requires-Dist: torch>=2\nRequires-Dist: six\nProvides-Extra: all\nLicense: MIT\n"
     plan = planned(tmp_path, NAME, metadata=metadata, names=(("demo", "py-demo"), ("torch", "pytorch")))
@@ -126,15 +117,6 @@ def test_own_names_are_mapped_as_those_of_others(tmp_path: Path) -> None:
         "Extras are left out, for conda has none: all.",
         "Required by the names they have on PyPI: six; map those that conda-forge calls otherwise.",
     )
-
-
-def test_a_release_that_is_left_out_is_not_asked_for(tmp_path: Path) -> None:
-    plan = planned(tmp_path, NAME, "apple-1.0-cp311-cp311-macosx_11_0_arm64.whl")
-    assert plan.notes == (
-        "Not for CPython on Linux with glibc, and left out: apple-1.0-cp311-cp311-macosx_11_0_arm64.whl.",
-    )
-    assert [use.text for use in plan.uses if "apple" in use.text] == []
-    assert plan.uses[0].text.startswith("conda create --name demo ")
 
 
 def test_two_projects_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -183,17 +165,6 @@ def test_a_package_for_one_of_many_pythons_is_called_after_it(tmp_path: Path) ->
     metadata = 'Requires-Python: >=3.10\nRequires-Dist: tomli; python_version < "3.11"\n'
     plan = planned(tmp_path, "demo-1.0-py3-none-any.whl", metadata=metadata)
     assert stems(plan) == ["noarch/demo-1.0-py_310_0", "noarch/demo-1.0-py_311on_0"]
-
-
-def test_contents_of_two_packages_of_one_wheel_are_compressed_once(tmp_path: Path) -> None:
-    metadata = 'Requires-Dist: tomli; python_version < "3.11"\n'
-    wheel(tmp_path / "dist", "demo-1.0-cp39-abi3-manylinux_2_17_x86_64.whl", {"demo.py": "x = 1\n"}, metadata=metadata)
-    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Conda()])
-    old, new = sorted((tmp_path / "site/conda/linux-64").glob("*.conda"))
-    assert (old.name, new.name) == ("demo-1.0-py39abi3_311on_0.conda", "demo-1.0-py39abi3_39to310_0.conda")
-    assert files(old) == files(new)
-    differing = {path for path, data in described(old).items() if described(new)[path] != data}
-    assert differing == {"info/index.json"}
 
 
 def written(tmp_path: Path, name: str, members: Mapping[str, str], modes: Mapping[str, int] | None = None) -> Path:

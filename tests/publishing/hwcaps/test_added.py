@@ -102,15 +102,6 @@ def test_what_was_built_by_another_name_of_the_same_library_is_found(tmp_path: P
     assert [member.path for member in wheel.members if level_of(member.path)]
 
 
-def test_a_variant_wheel_is_taken_as_well(tmp_path: Path) -> None:
-    plain = hwcaps_wheel(tmp_path, bundled("v1"))
-    other = stamped(
-        hwcaps_wheel(tmp_path / "other", bundled("v3")), tmp_path, variant=variant("v3", V3.variant_property)
-    )
-    plan = Hwcaps(added=((V3, other),)).plan(releases_at([plain]))
-    assert [member.path for member in wheels(plan)[0].members if level_of(member.path)]
-
-
 @pytest.mark.parametrize(
     ("properties", "message"),
     [

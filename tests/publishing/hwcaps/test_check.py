@@ -195,10 +195,6 @@ def test_a_folder_that_was_published_is_sound(tmp_path: Path) -> None:
     assert check_layout(tmp_path / "site", "hwcaps").problems
 
 
-def test_a_folder_without_a_wheel_is_said_to_have_none(tmp_path: Path) -> None:
-    assert "has no wheel" in [problem.what for problem in check_layout(tmp_path, "hwcaps").problems]
-
-
 def test_the_baseline_of_a_copy_is_the_file_in_whose_place_it_stands() -> None:
     assert baseline_of("a.libs/glibc-hwcaps/x86-64-v3/libx.so") == "a.libs/libx.so"
     assert baseline_of("glibc-hwcaps/x86-64-v4/libx.so") == "libx.so"

@@ -12,7 +12,6 @@ from tests.factories.hwcaps_wheels import (
     MASKS,
     NAME,
     hwcaps_release,
-    hwcaps_wheel,
     join,
     levels_here,
     listed,
@@ -28,9 +27,6 @@ from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.elf.linkage import at_level, level_of
 from vbuild.elf.read import Loading
-from vbuild.publishing.hwcaps.plan import joined
-from vbuild.publishing.model import Copied
-from vbuild.publishing.releases import OfferedWheel
 from vbuild.wheel.archive import open_wheel
 
 Files = dict[str, dict[str, bytes | str]]
@@ -164,13 +160,6 @@ def test_a_module_of_a_data_folder_stays_among_its_own(tmp_path: Path) -> None:
     assert program_output(site, "import demo._c; print(demo._c.level())") == "v4"
 
 
-def test_a_level_that_is_the_same_as_the_one_below_it_has_no_copy(tmp_path: Path) -> None:
-    builds = {"v1": "v1", "v2": "v1", "v3": "v3", "v4": "v3"}
-    files = {level: {f"demo/{so('_c')}": module(as_)} for level, as_ in builds.items()}
-    wheel = join(tmp_path / "out", hwcaps_release(tmp_path, files))
-    assert [level_of(path) for path in placed(wheel)] == [None, None, "v3"]
-
-
 @here
 def test_a_level_that_is_the_same_as_the_baseline_has_a_copy_above_another(tmp_path: Path) -> None:
     builds = {"v1": "v1", "v3": "v3", "v4": "v1"}
@@ -186,31 +175,9 @@ def test_a_level_that_is_the_same_as_the_baseline_has_a_copy_above_another(tmp_p
     ]
 
 
-def test_the_join_of_one_wheel_is_that_wheel(tmp_path: Path) -> None:
-    plain = hwcaps_wheel(tmp_path, package("v1"))
-    made = joined([OfferedWheel.of(plain)])
-    assert all(isinstance(member, Copied) for member in made.members)
-    assert contents(join(tmp_path / "out", [plain])) == contents(plain)
-
-
-def test_the_join_of_equal_wheels_is_the_plain_one(tmp_path: Path) -> None:
-    wheels = hwcaps_release(tmp_path, {"v1": package("v1"), "v3": package("v1")})
-    assert contents(join(tmp_path / "out", wheels)) == contents(wheels[0])
-
-
 def test_the_order_of_the_wheels_makes_no_difference(tmp_path: Path) -> None:
     wheels = hwcaps_release(tmp_path, {level: package(level) for level in LEVELS})
     assert join(tmp_path / "one", wheels).read_bytes() == join(tmp_path / "two", wheels[::-1]).read_bytes()
-
-
-def test_two_releases_in_one_process_are_two_libraries(tmp_path: Path) -> None:
-    wheels = hwcaps_release(tmp_path / "one", {level: package(level) for level in LEVELS})
-    others = {level: {**package(level), f"demo/{so('_c')}": module(level, more="int newer;")} for level in LEVELS}
-    names = [
-        {path for path in placed(join(tmp_path / f"out-{number}", found)) if "libvb" in path}
-        for number, found in enumerate([wheels, hwcaps_release(tmp_path / "two", others)])
-    ]
-    assert names[0].isdisjoint(names[1])
 
 
 def bundled(level: str, *, of_library: str | None = None) -> dict[str, bytes | str]:

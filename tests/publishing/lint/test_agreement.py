@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.factories.release_folders import (
-    LINUX,
     PLAIN,
     SDIST,
     V2,
@@ -104,18 +103,6 @@ def test_requirements_that_a_lock_would_leave_out_are_an_error(
     sdist(tmp_path, lines="Dynamic: Requires-Dist\n")
     found = [problem for problem in problems_found(tmp_path) if "Requires-Dist" in problem]
     assert [problem.partition(" ")[0] for problem in found] == [severity]
-
-
-@pytest.mark.parametrize(
-    "other", ["demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl", f"demo-1.0-2-cp311-cp311-{LINUX}.whl"]
-)
-def test_plain_wheels_of_one_python_and_machine_may_require_other_things(other: str, tmp_path: Path) -> None:
-    """As XGBoost's: that for the older libc has no GPUs, and does not require NCCL; or one that was built again."""
-    release_folder(tmp_path, PLAIN)
-    sdist(tmp_path, lines="Dynamic: Requires-Dist\n")
-    release_wheel(tmp_path, other, metadata="Requires-Dist: numpy\n")
-    [line] = problems_found(tmp_path)
-    assert line.startswith("warning metadata: ")
 
 
 def test_a_variant_is_held_against_the_plain_wheel_of_its_own_name(tmp_path: Path) -> None:

@@ -70,15 +70,6 @@ def test_what_is_wrong_with_many_files_alike_is_said_once(tmp_path: Path) -> Non
     )
 
 
-def test_other_files_are_left_alone(tmp_path: Path) -> None:
-    release_folder(tmp_path)
-    for name in ("report.json", "report.html", "notes.zip", "half.whl.part", "demo-1.0-py3.whl.log"):
-        (tmp_path / name).write_text("")
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "folder.whl").mkdir()
-    assert problems_found(tmp_path) == []
-
-
 def test_what_is_no_folder_and_no_wheel_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(
@@ -93,13 +84,6 @@ def test_wheels_are_checked_as_the_folder_of_them_is(tmp_path: Path) -> None:
     paths = [wheel(tmp_path, f"{name}-1.0-py3-none-any.whl") for name in ("demo", "other")]
     assert check(*paths).problems == check(tmp_path).problems
     assert check(paths[1]).releases == ("other-1.0",)
-
-
-def test_a_folder_with_nothing_to_publish_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "report.json").write_text("{}")
-    with pytest.raises(RepackageError) as refusal:
-        check(tmp_path)
-    assert str(refusal.value) == f"{tmp_path}: no wheel and no sdist; expected a folder with what is to be published"
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1025])

@@ -35,26 +35,10 @@ def test_two_projects_with_the_same_files_are_named_with_them(tmp_path: Path) ->
     )
 
 
-def test_all_that_share_files_are_named_together_and_not_every_file(tmp_path: Path) -> None:
-    files = {f"demo/{name}.py": "" for name in "abcde"}
-    for name in ("demo", "demo_cu12", "demo_cu13"):
-        wheel(tmp_path, f"{name}-1.0-{CP311}.whl", files)
-    wheel(tmp_path, f"other-1.0-{CP311}.whl", {"other/__init__.py": ""})
-    assert said(tmp_path) == [
-        "demo has files shared with demo-cu12, demo-cu13: demo/a.py, demo/b.py, demo/c.py and 2 more"
-    ]
-
-
 def test_those_that_only_a_third_links_are_named_with_it(tmp_path: Path) -> None:
     for project, names in (("a", "xy"), ("b", "yz"), ("c", "zw"), ("d", "w"), ("e", "v")):
         wheel(tmp_path, f"{project}-1.0-py3-none-any.whl", {f"{name}.py": project for name in names})
     assert said(tmp_path) == ["a has files shared with b, c, d: w.py, y.py, z.py"]
-
-
-def test_two_groups_are_two_problems(tmp_path: Path) -> None:
-    for project, path in (("a1", "a/x.py"), ("a2", "a/x.py"), ("b1", "b/x.py"), ("b2", "b/x.py")):
-        wheel(tmp_path, f"{project}-1.0-py3-none-any.whl", {path: project})
-    assert said(tmp_path) == ["a1 has files shared with a2: a/x.py", "b1 has files shared with b2: b/x.py"]
 
 
 def test_wheels_of_one_project_are_alternatives(tmp_path: Path) -> None:
@@ -101,9 +85,3 @@ def test_an_init_of_many_distributions_is_no_collision_while_it_is_the_same(tmp_
     assert said(tmp_path) == []
     wheel(tmp_path, "space_c-1.0-py3-none-any.whl", {"space/__init__.py": "", "space/c.py": ""})
     assert said(tmp_path) == ["space-a has files shared with space-b, space-c: space/__init__.py"]
-
-
-def test_what_describes_a_distribution_is_its_own(tmp_path: Path) -> None:
-    for project in ("one", "two"):
-        wheel(tmp_path, f"{project}-1.0-py3-none-any.whl", {f"{project}-1.0.dist-info/licenses/LICENSE": "text"})
-    assert said(tmp_path) == []

@@ -44,12 +44,6 @@ def test_an_index_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert problems_found(tmp_path) == ["error index: demo-1.0-variants.json: cannot be read: Input/output error"]
 
 
-def test_an_index_that_another_tool_formatted_is_fine(tmp_path: Path) -> None:
-    path = release_folder(tmp_path) / "demo-1.0-variants.json"
-    path.write_bytes(b" ".join(path.read_bytes().split()))
-    assert problems_found(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("data", "what"),
     [

@@ -10,52 +10,6 @@ from packaging import tags
 from vbuild.publishing.lint.index import is_bare_linux, is_taken
 from vbuild.wheel.slots import machine, serves
 
-TAKEN = [
-    "any",
-    "win32",
-    "win_amd64",
-    "win_arm64",
-    "manylinux1_i686",
-    "manylinux2010_x86_64",
-    "manylinux2014_aarch64",
-    "manylinux_2_28_x86_64",
-    "manylinux_2_31_riscv64",
-    "manylinux_2_17_ppc64",
-    "musllinux_1_2_aarch64",
-    "macosx_10_13_x86_64",
-    "macosx_11_0_arm64",
-    "macosx_26_0_universal2",
-    "ios_13_0_arm64_iphoneos",
-    "android_24_arm64_v8a",
-    "pyemscripten_2025_0_wasm32",
-    "linux_armv7l",
-]
-REFUSED = [
-    "linux_x86_64",
-    "linux_aarch64",
-    "manylinux1_aarch64",
-    "manylinux_2_28",
-    "manylinux_2_28_x86_64_v3",
-    "musllinux_1_2_ppc64",
-    "macosx_11_3_arm64",
-    "macosx_16_0_arm64",
-    "emscripten_3_1_58_wasm32",
-    "pyodide_2025_0_wasm32",
-    "freebsd_14_0_release_amd64",
-    "win_amd64_x",
-    "",
-]
-
-
-@pytest.mark.parametrize("platform", TAKEN)
-def test_tags_of_the_specifications_are_taken(platform: str) -> None:
-    assert is_taken(platform)
-
-
-@pytest.mark.parametrize("platform", REFUSED)
-def test_other_tags_are_not(platform: str) -> None:
-    assert not is_taken(platform)
-
 
 @pytest.mark.parametrize("libc", ["manylinux", "musllinux"])
 def test_what_auditwheel_writes_is_taken_and_what_it_starts_from_is_not(libc: str) -> None:

@@ -124,12 +124,6 @@ def test_what_pypi_refuses_is_an_error_for_pypi(
     assert [line for line in problems_found(tmp_path) if " sdist: " not in line] == others
 
 
-def test_a_build_tag_is_no_problem(tmp_path: Path) -> None:
-    plain_release(tmp_path)
-    release_wheel(tmp_path, f"demo-1.0-2-cp311-cp311-{LINUX}.whl")
-    assert problems_found(tmp_path, pypi=True) == []
-
-
 @pytest.mark.parametrize("name", [PLAIN, V3, f"demo-1.0-2-cp311-cp311-{LINUX}.whl", V3.replace("1.0-", "1.0-2-", 1)])
 def test_pypi_refuses_the_names_that_packaging_refuses(name: str, tmp_path: Path) -> None:
     release_wheel(tmp_path, PLAIN)

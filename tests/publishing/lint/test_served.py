@@ -36,13 +36,6 @@ def test_a_sound_site_has_no_problem(site: Path, page: str) -> None:
     assert found.place == f"{server.url}/{page}"
 
 
-def test_all_projects_of_an_index_are_looked_at(tmp_path: Path) -> None:
-    release_wheel(tmp_path / "dist", "other-2.0-py3-none-any.whl")
-    index(release_folder(tmp_path / "dist"), simple=tmp_path / "simple")
-    with serving(tmp_path) as server:
-        assert check(f"{server.url}/simple/").releases == ("demo-1.0", "other-2.0")
-
-
 def test_wheels_are_not_transferred_as_a_whole(tmp_path: Path) -> None:
     payload = {"demo/data": "".join(map(chr, range(0x4E00, 0x9FFF))) * 100}
     release_wheel(tmp_path / "dist", PLAIN, payload)
@@ -52,16 +45,6 @@ def test_wheels_are_not_transferred_as_a_whole(tmp_path: Path) -> None:
         assert not check(f"{server.url}/simple/").problems
     assert (tmp_path / "dist" / PLAIN).stat().st_size > 3 * 10**6
     assert all("Range" in headers for path, headers in server.asked if path.endswith(".whl"))
-
-
-def test_the_files_of_a_page_come_over_a_few_connections(tmp_path: Path) -> None:
-    for minor in range(40):
-        release_wheel(tmp_path / "dist", f"demo-1.{minor}-py3-none-any.whl")
-    index(tmp_path / "dist", simple=tmp_path / "simple")
-    with serving(tmp_path) as server:
-        assert check(f"{server.url}/simple/").files == 40
-    assert len(server.asked) > 40
-    assert server.connections <= 8  # as many as threads
 
 
 def _without_document(page: Path) -> None:

@@ -68,11 +68,6 @@ def test_an_index_whose_figures_are_not_the_files_is_found(site: Path) -> None:
     ]
 
 
-def test_a_page_of_the_indexes_that_is_gone_is_found(site: Path) -> None:
-    (site / "index.html").unlink()
-    assert [*said(site)] == ["index.html: is missing; expected the page that lists which index is for which machines"]
-
-
 def test_folders_that_are_no_indexes_are_found(site: Path) -> None:
     (site / "a__b").mkdir()
     assert [*said(site)] == [

@@ -45,13 +45,6 @@ def test_labels_become_local_versions(version: str, label: str, expected: str) -
     assert local_version(version, label) == expected
 
 
-def test_labels_come_in_the_order_of_installers() -> None:
-    assert in_order(["rocm6.2", "cu126", "cpu", "cu118", "12", "x86_64_v3"]) == (
-        *("cpu", "cu118", "cu126", "rocm6.2", "x86_64_v3"),
-        "12",
-    )
-
-
 REFUSED = [
     (
         ["a__b"],
@@ -84,10 +77,6 @@ def test_labels_that_would_surprise_are_refused(labels: list[str], message: str)
     with pytest.raises(RepackageError) as refusal:
         check_labels(labels)
     assert str(refusal.value) == message
-
-
-def test_labels_whose_order_is_that_of_their_numbers_are_taken() -> None:
-    check_labels(["cpu", "cu118", "cu126", "cu12.6", "cu12.10", "rocm6.2", "x86_64_v2", "x86_64_v3", "null", "12"])
 
 
 labels = st.from_regex(r"[a-z]{1,2}[0-9]{0,2}([._][a-z0-9]{1,2})?", fullmatch=True).filter(lambda one: one != "plain")
@@ -143,12 +132,6 @@ def test_a_sibling_is_the_last_release_that_is_asked_for(tmp_path: Path) -> None
     assert "Requires-Dist: demo==1.0.1+x86.64.v3\n" in text
 
 
-def test_requirements_of_own_extras_stay(tmp_path: Path) -> None:
-    release(tmp_path, metadata='Requires-Dist: demo[all]==1.0; extra == "dev"\n')
-    text = metadata(planned(tmp_path), "x86_64_v3/demo-1.0+x86.64.v3-py3-none-any.whl")
-    assert 'Requires-Dist: demo[all]==1.0; extra == "dev"\n' in text
-
-
 def test_companions_are_in_each_index_that_needs_them(tmp_path: Path) -> None:
     companion(tmp_path)
     companion(tmp_path, version="0.111111111111111")
@@ -174,17 +157,6 @@ def test_uv_is_told_of_companions_as_an_explicit_index_is_asked_for_nothing_else
         'demo = [\n    { index = "x86-64-v3", extra = "x86-64-v3" },\n]\n'
         'demo-libs = [\n    { index = "x86-64-v3", extra = "x86-64-v3" },\n]\n'
     )
-
-
-def test_a_release_without_variants_is_in_every_index(tmp_path: Path) -> None:
-    release(tmp_path, labels=[V3])
-    release(tmp_path, "pure", labels=[])
-    plan = planned(tmp_path)
-    assert [target for target in targets(plan) if "pure" in target] == [
-        f"{label}/pure-1.0-py3-none-any.whl" for label in ("plain", V3)
-    ]
-    assert len(plan.notes) == 2
-    assert "demo==1.0+x86.64.v3 pure==1.0" in plan.uses[0].text
 
 
 def test_a_publisher_is_told_what_an_index_lacks(tmp_path: Path) -> None:
@@ -278,22 +250,3 @@ def test_without_a_plain_wheel_there_is_no_plain_index(tmp_path: Path) -> None:
     ]
     assert plan.notes[1] == "==1.0 takes every local version of 1.0 and >1.0 none (PEP 440)."
     assert "vision 1.0: there is no x86_64_v4; that index has nothing of it." in plan.notes
-
-
-def test_commands_name_the_last_release_that_has_the_label(tmp_path: Path) -> None:
-    release(tmp_path, labels=[V3])
-    release(tmp_path, version="1.1", labels=[V4])
-    release(tmp_path, "pure", labels=[])
-    assert [use.text.splitlines()[1].partition("simple ")[2] for use in planned(tmp_path).uses[:3]] == [
-        "demo==1.0+x86.64.v3 pure==1.0",
-        "demo==1.1+x86.64.v4 pure==1.0",
-        "demo===1.1 pure===1.0",
-    ]
-
-
-def test_a_release_with_a_local_version_of_its_own_is_told_from_its_public_one(tmp_path: Path) -> None:
-    release(tmp_path, version="1.0+git7", labels=[V3])
-    assert planned(tmp_path).notes == (
-        "Keep to one of the indexes: of several, a request without +label takes +x86.64.v3, whatever the machine.",
-        "==1.0 takes every local version of 1.0, ===1.0+git7 the plain one alone, and >1.0 none (PEP 440).",
-    )

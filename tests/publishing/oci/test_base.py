@@ -122,12 +122,6 @@ def test_the_python_that_a_base_says_it_has_leaves_other_pythons_out(tmp_path: P
     )
 
 
-def test_a_wheel_for_any_machine_is_for_that_of_the_base(tmp_path: Path) -> None:
-    below = base(tmp_path / "below", FILES, arch="arm64")
-    layout = laid_out([tiny_wheel(tmp_path, "demo-1.0-py3-none-any.whl")], tmp_path, base=below) / "demo-1.0"
-    assert [image["platform"]["architecture"] for image, _, _ in images_of(layout, "py3")] == ["arm64"]
-
-
 def test_a_base_without_the_architecture_is_refused(tmp_path: Path) -> None:
     below = base(tmp_path / "below", FILES)
     assert refusal(below, plain(tmp_path), plain(tmp_path, machine="aarch64")) == (

@@ -118,14 +118,6 @@ def test_a_damaged_blob_is_told_by_its_digest(folder: Path) -> None:
     assert set(said(folder)) == {what}
 
 
-def test_a_blob_that_nothing_needs_is_a_warning(folder: Path) -> None:
-    (folder / "demo-1.0" / "blobs" / "sha256" / ("0" * 64)).write_text("")
-    (found,) = problems(folder)
-    assert str(found) == (
-        "warning: demo-1.0/blobs/sha256/000000000000: nothing in the layout needs it; lay the wheels out again [blob]"
-    )
-
-
 def test_what_is_in_an_index_begins_with_the_plain_image(folder: Path) -> None:
     reindexed(folder / "demo-1.0", lambda index: index["manifests"].reverse())
     assert errors(folder) == ["does not list the image for plain amd64 first"]
@@ -144,14 +136,6 @@ def test_a_label_that_the_config_and_variants_json_do_not_have_is_a_problem(fold
 def test_annotations_that_are_no_properties_are_a_problem(folder: Path) -> None:
     reindexed(folder / "demo-1.0", lambda index: index["manifests"][1]["annotations"].update({PROPERTIES: "x"}))
     assert errors(folder)[1] == "x86_64_v3: not a variant property: 'x'; expected namespace :: feature :: value"
-
-
-def test_labels_that_a_config_lacks_are_a_problem(folder: Path) -> None:
-    remade(folder / "demo-1.0", 1, config={"config": {}})
-    assert errors(folder) == [
-        f"{PROPERTIES} is 'x86_64 :: level :: v3' in the index, nothing in the config",
-        f"{LABEL} is 'x86_64_v3' in the index, nothing in the config",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -115,12 +115,6 @@ def test_a_wheel_goes_to_the_python_that_its_tag_and_the_base_say(
     assert python_for(offered, base) == python
 
 
-def test_a_python_of_its_version_alone_has_its_own_folder() -> None:
-    assert Python(14, is_threaded=True).environment.site_packages == "lib/python3.14t/site-packages"
-    assert Python().environment.site_packages == "lib/python3/site-packages"
-    assert Python().environment.program == "/usr/bin/env python3"
-
-
 @pytest.mark.parametrize(
     ("files_", "message"),
     [

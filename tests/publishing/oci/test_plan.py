@@ -108,11 +108,6 @@ def test_a_wheel_for_any_machine_is_the_plain_image_of_the_others_or_one_for_eac
     assert families(planned(anywhere, own)) == {"py3": [("py3-plain", "linux/amd64", "linux/amd64")]}
 
 
-def test_a_null_variant_is_as_good_as_a_plain_wheel(tmp_path: Path) -> None:
-    null = labelled(tmp_path, "null", tag=LINUX, namespaces=["nvidia", "x86_64"])
-    assert families(planned(null, level(tmp_path, "v3")))["cp311"][0][0] == "cp311-null"
-
-
 @needs("gcc")
 def test_properties_stand_in_the_index_and_in_the_images_own_labels_and_annotations(tmp_path: Path) -> None:
     layout = laid_out(release(tmp_path), tmp_path) / "demo-1.0"
@@ -147,21 +142,6 @@ def test_what_variants_have_in_common_is_one_layer_and_the_rest_one_of_each(tmp_
     assert max(sizes) < 5000  # the large table is in the layer of all
 
 
-@needs("gcc")
-def test_the_same_wheels_give_the_same_bytes_whatever_their_folder(tmp_path: Path) -> None:
-    first = laid_out(release(tmp_path / "one"), tmp_path / "a")
-    second = laid_out(list(reversed(release(tmp_path / "two"))), tmp_path / "b")
-    files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
-    assert files == sorted(path.relative_to(second) for path in second.rglob("*") if path.is_file())
-    assert all((first / file).read_bytes() == (second / file).read_bytes() for file in files)
-
-
-def test_source_date_epoch_is_the_time_of_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    layout = laid_out([plain(tmp_path)], tmp_path) / "demo-1.0"
-    assert images_of(layout, "cp311")[0][2]["created"] == "2023-11-14T22:13:20Z"
-
-
 def test_a_wheel_for_another_system_is_passed_over_and_told(tmp_path: Path) -> None:
     plan = planned(plain(tmp_path), plain(tmp_path, "cp311-cp311-macosx_11_0_arm64"))
     assert list(families(plan)) == ["cp311"]
@@ -181,15 +161,6 @@ def test_what_a_release_requires_is_told_unless_it_is_an_extras(tmp_path: Path) 
     assert told(planned(wheel(tmp_path, f"demo-1.0-{LINUX}.whl", metadata=asked))) == (
         'demo 1.0 requires numpy>=1.26, uvloop; sys_platform == "linux": only the base image can have that.',
     )
-
-
-def test_names_of_images_are_told_and_that_they_hold_no_python(tmp_path: Path) -> None:
-    plan = planned(plain(tmp_path), level(tmp_path, "v3"), plain(tmp_path, "cp312-cp312-manylinux_2_17_x86_64"))
-    assert plan.notes == (
-        "demo-1.0 has cp311 (plain, x86_64_v3), cp312 (plain); oci:demo-1.0:cp311-plain is one image.",
-        "Without --base images hold no Python: copy their /usr/local into one that does.",
-    )
-    assert [use.text.split()[-1] for use in plan.uses if "podman" in use.text] == ["oci:demo-1.0:cp311-plain"]
 
 
 def companion(folder: Path, files: dict[str, bytes | str] | None = None) -> Path:

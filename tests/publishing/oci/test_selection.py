@@ -159,15 +159,6 @@ def test_annotations_of_others_are_read_without_a_document(tmp_path: Path) -> No
     assert number(select_image(layout, machine("x86-64-v3"))) == 1
 
 
-def test_a_namespace_that_vbuild_does_not_know_is_answered_by_the_machines_description(tmp_path: Path) -> None:
-    layout = theirs(tmp_path / "theirs", amd64(), amd64(label="atom", properties="rebellions :: arch :: atom"))
-    assert number(select_image(layout, machine(supported={"rebellions": {"arch": ("atom",)}}))) == 1
-    found = select_image(layout, machine())
-    assert found.ranking[1].why.startswith(
-        "rebellions :: arch :: atom is not supported: vbuild does not know what a machine has of rebellions, "
-    )
-
-
 def test_attestations_are_no_images_and_other_systems_and_strange_variants_do_not_fit(tmp_path: Path) -> None:
     layout = theirs(
         tmp_path / "theirs",

@@ -214,20 +214,6 @@ def test_folders_of_pip_and_uv_that_cannot_be_looked_into_are_left_alone(
     assert capsys.readouterr().err == ""
 
 
-def test_a_dead_mirror_is_passed_over_with_a_line(
-    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    release(tmp_path / "dist")
-    dead = closed()
-    monkeypatch.setenv("VBUILD_MIRROR", dead)
-    with served(tmp_path / "out" / "redirect") as (url, asked):
-        source(url)
-        assert got(tmp_path) == NAME
-    assert asked == [(f"/wheels/{NAME}", "")]
-    line = f"passed over {dead}/{NAME}: <urlopen error [Errno 111] Connection refused>\n"
-    assert capsys.readouterr().err == line
-
-
 def test_mirrors_that_are_none_are_passed_over_with_a_line(
     tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

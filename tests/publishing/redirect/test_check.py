@@ -118,15 +118,6 @@ def test_what_the_name_and_metadata_of_a_wheel_do_not_say_is_told(
     assert found(laid) == [f"{NAME}: {what} [pins]"]
 
 
-def test_variants_in_another_order_are_told(laid: Path) -> None:
-    def change(text: str) -> str:
-        table = json.loads(text)
-        return json.dumps({**table, "order": table["order"][::-1]})
-
-    rewritten(laid, "wheels.json", change)
-    assert found(laid) == [f"{SDIST}: has its variants in another order than their wheels give [variant]"]
-
-
 def test_variants_that_contradict_each_other_are_told(laid: Path) -> None:
     path = laid / "wheels" / V4
     path.unlink()

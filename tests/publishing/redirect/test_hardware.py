@@ -150,12 +150,6 @@ def test_the_level_is_what_cpuinfo_says(tmp_path: Path, cpu: str, expected: str)
     assert run.stderr == (f"chose {expected} for this machine; on others that share its cache, install without cache\n")
 
 
-def test_the_level_here_is_that_of_the_machine() -> None:
-    here = Machine.here().cpu
-    found = {level for level in ("v1", "v2", "v3", "v4") if hardware._supports("x86_64", "level", level)}  # noqa: SLF001
-    assert found == (set(here.supported_levels) if here and here.machine == "x86_64" else set())
-
-
 @needs("gcc")
 def test_nvidias_driver_is_asked_for_the_best_gpu(tmp_path: Path) -> None:
     """A library with the driver's interface is the machine: GPUs of 8.6 and 9.0, and a driver for CUDA 12.8."""
@@ -173,14 +167,6 @@ def test_nvidias_driver_is_asked_for_the_best_gpu(tmp_path: Path) -> None:
         (FORCED_DRIVER,): "((13, 0), (9, 0))\n",
         (FORCED_CAPABILITY,): "((12, 8), (8, 9))\n",
     }
-
-
-def test_a_machine_without_driver_has_nothing_of_nvidias(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FORCED_DRIVER, raising=False)
-    monkeypatch.delenv(FORCED_CAPABILITY, raising=False)
-    if Machine.here().nvidia.driver:
-        pytest.skip("there is a driver")
-    assert hardware._nvidia() == ((0, 0), (0, 0))  # noqa: SLF001 - all that it answers
 
 
 def test_a_version_that_is_forced_and_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

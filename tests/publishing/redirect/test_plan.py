@@ -3,10 +3,7 @@
 import hashlib
 import io
 import json
-import os
 import shlex
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -31,14 +28,13 @@ from tests.factories.redirect_installs import (
 from tests.factories.wheels import wheel
 from vbuild.errors import RepackageError
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.model import LinkedFile, PublishPlan, Text
+from vbuild.publishing.model import PublishPlan, Text
 from vbuild.publishing.redirect.plan import PINS, Redirect, problems
 from vbuild.publishing.redirect.sdist import admitted
 from vbuild.publishing.releases import releases_at
 from vbuild.wheel.name import WheelName
 
 LINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"
-_PUBLISH = "import sys; from tests.factories.redirect_installs import *; laid_out(Path(sys.argv[1]), Path(sys.argv[2]))"
 
 
 def planned(folder: Path, url: str | None = URL, *, by_hardware: bool = False) -> PublishPlan:
@@ -85,20 +81,6 @@ def test_with_four_or_eight_wheels_the_sdist_takes_four_kilobytes(tmp_path: Path
     assert len(plan.outputs[0].data) <= 4200
 
 
-def test_a_wheel_more_takes_fifty_bytes_and_choosing_by_hardware_one_and_a_half_kilobytes(tmp_path: Path) -> None:
-    pythons = [f"cp3{minor}" for minor in (9, 10, 12, 13, 14)]
-    eight, forty = many(tmp_path / "8", *pythons), many(tmp_path / "40", *pythons)
-    for number in range(32):
-        wheel(forty, f"demo-1.0-{number}-cp311-cp311-musllinux_1_2_aarch64.whl", {"x": f"{number}"}, metadata=METADATA)
-    sizes = []
-    for folder, by_hardware in ((eight, False), (forty, False), (eight, True)):
-        sdist = planned(folder, by_hardware=by_hardware).outputs[0]
-        assert isinstance(sdist, Text)
-        sizes.append(len(sdist.data))
-    assert (sizes[1] - sizes[0]) / 32 < 55
-    assert sizes[2] - sizes[0] < 1600
-
-
 def test_every_wheel_is_pinned_by_hash_and_size(tmp_path: Path) -> None:
     found = table(planned(release(tmp_path, "v3"), by_hardware=True))
     assert found["urls"] == [f"{URL}/wheels"]
@@ -109,14 +91,6 @@ def test_every_wheel_is_pinned_by_hash_and_size(tmp_path: Path) -> None:
     ]
     assert [row["size"] for row in found["wheels"]] == [(tmp_path / name).stat().st_size for name in (V3, NAME)]
     assert all(len(row["sha256"]) == 64 and row["python"] == [[[3, 9], [99]]] for row in found["wheels"])
-
-
-def test_platforms_are_told_as_pep_600_calls_them(tmp_path: Path) -> None:
-    wheel(tmp_path, "demo-1.0-cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64.manylinux2010_x86_64.whl")
-    assert table(planned(tmp_path))["wheels"][0]["tags"] == [
-        "cp311-cp311-manylinux_2_12_x86_64",
-        "cp311-cp311-manylinux_2_5_x86_64",
-    ]
 
 
 def test_of_two_wheels_that_fit_alike_the_higher_build_stands_first(tmp_path: Path) -> None:
@@ -162,39 +136,6 @@ def test_what_wheels_disagree_about_is_dynamic_and_stands_with_each(tmp_path: Pa
         "Requires-Dist: six\n",
         "Requires-Dist: six\nRequires-Dist: attrs\n",
     ]
-
-
-def test_the_text_of_a_licence_is_left_to_the_wheels(tmp_path: Path) -> None:
-    text = "\n".join(f"        line {number} of it" for number in range(200))
-    wheel(tmp_path, NAME, metadata=f"License: All of\n{text}\nSummary: One\n")
-    wheel(tmp_path, "demo-1.0-py311-none-any.whl", metadata="License: Other\nSummary: One\n")
-    plan = planned(tmp_path)
-    info = files(plan)["PKG-INFO"]
-    assert "Dynamic: License\n" in info
-    assert "line 1" not in info
-    assert all("fields" not in row for row in table(plan)["wheels"])
-
-
-def test_the_newest_metadata_version_is_kept(tmp_path: Path) -> None:
-    text = "Metadata-Version: {}\nName: demo\nVersion: 1.0\n"
-    for name, version in ((NAME, "2.4"), ("demo-1.0-py311-none-any.whl", "new")):
-        wheel(tmp_path, name, {"demo-1.0.dist-info/METADATA": text.format(version)})
-    assert files(planned(tmp_path))["PKG-INFO"].startswith("Metadata-Version: 2.4\n")
-
-
-def test_wheels_keep_their_names_and_companions_lie_beside_the_sdist(tmp_path: Path) -> None:
-    release(tmp_path, "v3")
-    companion = "demo_libs-1.0-py3-none-any.whl"
-    wheel(tmp_path, companion, {"demo_libs-1.0.dist-info/WHEEL": COMPANION})
-    plan = planned(tmp_path)
-    assert [str(one.target) for one in plan.outputs] == [
-        "demo-1.0.tar.gz",
-        f"wheels/{NAME}",
-        f"wheels/{V3}",
-        companion,
-        "requirements.txt",
-    ]
-    assert all(isinstance(one, LinkedFile) for one in plan.outputs[1:-1])
 
 
 def test_wheels_that_the_backend_does_not_know_lie_beside_the_sdist(tmp_path: Path) -> None:
@@ -272,27 +213,6 @@ def test_the_cache_hazard_is_stated_where_hardware_chooses(tmp_path: Path) -> No
     assert by_tags.notes[-1] == (
         "demo 1.0: tags alone choose, so variants are taken only where VBUILD_SELECT names a label."
     )
-
-
-@pytest.mark.nightly
-def test_the_same_wheels_give_the_same_bytes_whoever_runs_it_and_when(tmp_path: Path) -> None:
-    release(tmp_path / "dist", "v3")
-    made = []
-    for number, (umask, zone) in enumerate(((0o22, "UTC"), (0o77, "Asia/Kathmandu"))):
-        out = tmp_path / str(number)
-        command = [sys.executable, "-c", _PUBLISH, str(tmp_path / "dist"), str(out)]
-        subprocess.run(command, check=True, env={**os.environ, "TZ": zone, "PYTHONPATH": "."}, umask=umask)
-        made.append((out / "redirect" / "demo-1.0.tar.gz").read_bytes())
-    assert made[0] == made[1]
-    with tarfile.open(fileobj=io.BytesIO(made[0])) as archive:
-        owners = {(entry.mtime, entry.mode, entry.uid, entry.uname) for entry in archive}
-    assert owners == {(315532800, 0o644, 0, "")}
-
-
-def test_a_time_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    folder = unpacked(laid_out(release(tmp_path / "dist"), tmp_path / "out"))
-    assert (folder / "PKG-INFO").stat().st_mtime == 1700000000
 
 
 @pytest.mark.parametrize(
@@ -377,13 +297,6 @@ def test_releases_that_say_what_they_were_built_against_share_an_sdist(tmp_path:
     for row in found["wheels"]:
         assert sha256_of(laid / "wheels" / row["file"]) == row["sha256"]
         assert WheelName.parse(Path(row["file"]).name).version == "1.0+cu126"
-
-
-def test_the_newest_of_ten_values_is_not_the_last_of_the_alphabet(tmp_path: Path) -> None:
-    against(tmp_path / "dist", "2.9", "2.10")
-    laid = laid_out(tmp_path / "dist", tmp_path / "out", by_installed=True)
-    found = json.loads((unpacked(laid) / "wheels.json").read_bytes())
-    assert found["values"] == ["engine2.10", "engine2.9"]
 
 
 def test_an_sdist_can_go_by_hardware_and_by_what_is_installed(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Plans of renamed wheels: what they are called, what follows the name, and what a publisher is told."""
 
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,11 +190,3 @@ def test_wheels_that_bring_others_with_the_same_files_are_found(tmp_path: Path) 
 
 def test_an_empty_folder_is_found(tmp_path: Path) -> None:
     assert [*said(tmp_path)] == [f"error: {tmp_path.name}: has no wheel"]
-
-
-def test_scripts_keep_their_permissions(tmp_path: Path) -> None:
-    release(tmp_path / "dist")
-    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix()])
-    with zipfile.ZipFile(tmp_path / "site/suffix/demo_x86_64_v3-1.0-py3-none-any.whl") as archive:
-        info = archive.getinfo("demo_x86_64_v3-1.0.data/scripts/demo-tool")
-    assert info.external_attr >> 16 == 0o100755

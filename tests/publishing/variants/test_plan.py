@@ -171,12 +171,6 @@ def test_a_page_that_says_other_things_than_the_wheels_is_found(
     assert [*said(tmp_path / "site" / "variants")] == expected
 
 
-def test_a_page_in_another_shape_is_found(site: Path) -> None:
-    for data in ({"files": {"a": 1}}, {"files": [1, {"filename": "x", "hashes": [], "core-metadata": True}]}):
-        (site / "simple" / "demo" / "index.json").write_text(json.dumps(data))
-        assert "simple/demo/index.json: does not list demo-1.0-variants.json" in [*said(site)]
-
-
 def test_a_damaged_wheel_is_found(site: Path) -> None:
     path = site / "demo-1.0-py3-none-any.whl"
     for other in (path, site / "simple" / "demo" / path.name):
