@@ -37,6 +37,15 @@ class Asked:
         return self.answer
 
 
+def test_a_program_is_asked_once(tmp_path: Path) -> None:
+    compiler, asked = program(tmp_path / "bin"), Asked({"version": [12, 2], "marks": True})
+    answers = [
+        remembered("macros", compiler, environment=ENVIRONMENT, ask=asked, memory=tmp_path / "memory") for _ in range(3)
+    ]
+    assert answers == [{"version": [12, 2], "marks": True}] * 3
+    assert asked.times == 1
+
+
 def rewritten(compiler: Path) -> None:
     compiler.write_text("#!/bin/sh\nexit 1\n")
 

@@ -21,6 +21,13 @@ def _spec(root: Path | None = None, *libraries: str, version: Dotted = OLD) -> T
     return ToolkitSpec(version, root, libraries)
 
 
+def test_the_toolkit_at_a_path_is_used_and_nothing_is_started(tmp_path: Path) -> None:
+    root = installed(tmp_path / "cuda", 7050)
+    found = provided_toolkit(_spec(root), environment={})
+    assert (found.version, found.root, found.pins, found.is_new) == (OLD, root, (), False)
+    assert len(found.identity) == 64
+
+
 LIBRARIES = {
     "targets/x86_64-linux/lib/libcudart_static.a": "code",
     "targets/x86_64-linux/lib/stubs/libcuda.so": "stub",

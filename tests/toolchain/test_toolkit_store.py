@@ -62,6 +62,12 @@ def test_a_toolkit_is_fetched_once_and_then_taken_from_the_cache(tmp_path: Path,
     assert (again.root, again.identity) == (first.root, first.identity)
 
 
+def test_programs_may_be_run_and_nothing_may_be_changed(tmp_path: Path, wheels: Path) -> None:
+    root = laid_out(tmp_path / "store", core(wheels), places(wheels)).root
+    modes = {path: (root / path).stat().st_mode & 0o777 for path in ("bin/nvcc", "bin/ptxas", "bin/nvcc.profile")}
+    assert modes == {"bin/nvcc": 0o555, "bin/ptxas": 0o555, "bin/nvcc.profile": 0o444}
+
+
 def test_two_toolkits_share_their_components(tmp_path: Path, wheels: Path) -> None:
     pins, more = core(wheels), component(wheels, "nvidia-nccl-cu13", {"nvidia/nccl/lib/libnccl.so.2": "nccl"})
     one = laid_out(tmp_path / "store", pins, places(wheels))

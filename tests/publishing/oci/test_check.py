@@ -118,6 +118,14 @@ def test_a_damaged_blob_is_told_by_its_digest(folder: Path) -> None:
     assert set(said(folder)) == {what}
 
 
+def test_a_blob_that_nothing_needs_is_a_warning(folder: Path) -> None:
+    (folder / "demo-1.0" / "blobs" / "sha256" / ("0" * 64)).write_text("")
+    (found,) = problems(folder)
+    assert str(found) == (
+        "warning: demo-1.0/blobs/sha256/000000000000: nothing in the layout needs it; lay the wheels out again [blob]"
+    )
+
+
 def test_what_is_in_an_index_begins_with_the_plain_image(folder: Path) -> None:
     reindexed(folder / "demo-1.0", lambda index: index["manifests"].reverse())
     assert errors(folder) == ["does not list the image for plain amd64 first"]

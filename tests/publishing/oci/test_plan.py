@@ -163,6 +163,15 @@ def test_what_a_release_requires_is_told_unless_it_is_an_extras(tmp_path: Path) 
     )
 
 
+def test_names_of_images_are_told_and_that_they_hold_no_python(tmp_path: Path) -> None:
+    plan = planned(plain(tmp_path), level(tmp_path, "v3"), plain(tmp_path, "cp312-cp312-manylinux_2_17_x86_64"))
+    assert plan.notes == (
+        "demo-1.0 has cp311 (plain, x86_64_v3), cp312 (plain); oci:demo-1.0:cp311-plain is one image.",
+        "Without --base images hold no Python: copy their /usr/local into one that does.",
+    )
+    assert [use.text.split()[-1] for use in plan.uses if "podman" in use.text] == ["oci:demo-1.0:cp311-plain"]
+
+
 def companion(folder: Path, files: dict[str, bytes | str] | None = None) -> Path:
     name = "demo_libs-7-py3-none-manylinux_2_17_x86_64.whl"
     said = "Wheel-Version: 1.0\nGenerator: vbuild split\nRoot-Is-Purelib: true\nTag: py3-none-manylinux_2_17_x86_64\n"
