@@ -141,17 +141,6 @@ def test_uv_locks_each_extra_to_its_index(site: Path, venv: VirtualEnvironment) 
             path.unlink(missing_ok=True)
 
 
-@pytest.mark.nightly
-def test_with_an_address_the_commands_work_from_anywhere(site: Path, tmp_path: Path, venv: VirtualEnvironment) -> None:
-    with serving_folder(tmp_path / "other") as url:
-        release(tmp_path / "dist")
-        publish([tmp_path / "dist"], tmp_path / "other", layouts=[Local(url=f"{url}/local/")])
-        for line in commands(tmp_path / "other" / "local", V4):
-            venv.runs(line)
-            assert venv.runs("demo-level") == V4
-    assert url not in (site / "README.md").read_text()
-
-
 def test_all_but_metadata_is_as_it_was_byte_for_byte(site: Path) -> None:
     source = next((site.parent.parent / "dist").glob("vision-2.0-*-x86_64_v3.whl"))
     made = site / V3 / "vision-2.0+x86.64.v3-py3-none-any.whl"

@@ -10,7 +10,7 @@ from tests.factories.extensions import MODULE, library
 from tests.factories.releases import V3, V4, commands, release
 from tests.factories.tools import needs
 from tests.factories.variants import variant
-from tests.factories.virtual_environments import VirtualEnvironment, serving_folder
+from tests.factories.virtual_environments import VirtualEnvironment
 from tests.factories.wheels import contents, wheel
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.publish import publish
@@ -104,15 +104,6 @@ def test_an_extension_module_works_under_the_new_name(tmp_path: Path, venv: Virt
     publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix()])
     installs(venv, "uv pip", tmp_path / "site" / "suffix", "demo-x86-64-v3")
     assert venv.python("import demo._c; print(demo._c.__file__)") == str(venv.site / "demo" / "_c.so")
-
-
-@pytest.mark.nightly
-def test_over_http_the_commands_work_from_anywhere(dist: Path, tmp_path: Path, venv: VirtualEnvironment) -> None:
-    with serving_folder(tmp_path) as url:
-        publish([dist], tmp_path, layouts=[Suffix(url=f"{url}/suffix")])
-        for line in commands(tmp_path / "suffix", V3):
-            venv.runs(line)
-            assert venv.runs("vision-level") == V3
 
 
 def test_the_index_is_sound_twine_accepts_and_two_runs_give_the_same_bytes(

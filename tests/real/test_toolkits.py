@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import Installed, Toolkit, releases
-from vbuild.toolchain.toolkit_provision import install, packaged_toolkit, path, provided_toolkit
+from vbuild.toolchain.toolkit_provision import install, packaged_toolkit, path
 
 pytestmark = [pytest.mark.nightly, pytest.mark.network, needs("gcc", "g++")]
 
@@ -86,23 +85,6 @@ def test_cmake_finds_runtime_driver_and_cccl(store: Path, tmp_path: Path, versio
     assert {"sm_80", "sm_90"} <= _archs(tmp_path / "build/libdemo.so")
 
 
-def test_a_toolkit_in_the_cache_is_there_in_milliseconds_without_an_index(store: Path) -> None:
-    known = _toolkit(store, NEWEST)
-    seconds = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        again = packaged_toolkit(ToolkitSpec(NEWEST), store=store, indexes=Indexes(no_index=True))
-        seconds.append(time.perf_counter() - begin)
-    assert min(seconds) < 0.05
-    assert (again.root, again.identity, again.is_new) == (known.root, known.identity, False)
-
-
-def test_a_kept_toolkit_that_cuda_home_names_is_used_before_others(store: Path) -> None:
-    root = _toolkit(store, FIRST).root
-    found = provided_toolkit(ToolkitSpec(FIRST), environment={"CUDA_HOME": str(root)})
-    assert (found.root, found.version) == (root, FIRST)
-
-
 @pytest.mark.slow
 def test_libraries_of_and_beside_the_toolkit_link(store: Path, tmp_path: Path) -> None:
     toolkit = _toolkit(store, FIRST, "cublas", "nccl==2.28.9")
@@ -117,13 +99,6 @@ def test_libraries_of_and_beside_the_toolkit_link(store: Path, tmp_path: Path) -
     assert packaged_toolkit(
         ToolkitSpec(FIRST, libraries=("cublas", "nccl==2.28.9")), store=store, indexes=Indexes(no_index=True)
     ) == Toolkit(toolkit.version, toolkit.root, toolkit.identity, toolkit.pins)
-
-
-def test_a_version_that_a_library_does_not_have_is_refused_with_what_is_there(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"^CUDA 13.0: nvidia-nccl-cu13==99: not on the package index; of nvidia"):
-        _toolkit(tmp_path, FIRST, "nccl==99")
-    with pytest.raises(BuildError, match=r"of nvidia-no-such-library-cu13 or nvidia-no-such-library; "):
-        _toolkit(tmp_path, FIRST, "no-such-library==1")
 
 
 def test_install_and_path_are_one_life(tmp_path: Path) -> None:

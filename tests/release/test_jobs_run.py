@@ -159,18 +159,3 @@ def test_the_reusable_workflow_keeps_to_the_version_it_began_with(
     wanted: str, expected: str, project: Path, tmp_path: Path
 ) -> None:
     assert _outputs(checkout(project, tmp_path / "runner"), RECIPE, vbuild=wanted)["vbuild"] == expected
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("system", ["reusable", "emitted"])
-def test_where_no_part_was_handed_on_the_last_job_says_so(
-    system: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workspace = checkout(project, tmp_path / "runner")
-    *_, last = jobs_of(workflow(project, CiSystem.GITHUB, monkeypatch))
-    fetch, collect = last.scripts[2:] if system == "emitted" else _steps("vbuild.yml", "collect")
-    # no token: it fails as where nothing matches
-    run(fetch, workspace, ARTIFACT="release", GITHUB_RUN_ID="1", GH_TOKEN="")
-    with pytest.raises(AssertionError) as refusal:
-        run(collect, workspace, SOURCE=RECIPE)
-    assert "parts: neither wheels nor report.json in it" in str(refusal.value)

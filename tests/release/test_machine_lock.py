@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.release.lock import lock_machines
 from vbuild.variants.index import index
-from vbuild.variants.select import save_machine
 
 V3 = Cpu.parse("x86-64-v3")
 
@@ -81,26 +79,6 @@ def test_a_machine_that_nothing_serves_leaves_no_lock_for_the_others_either(rele
         lock_machines("absent", [release], {"m": machine(V3)}, tmp_path / "locks")
     with pytest.raises(VariantError, match="two of them give the same name of a lock"):
         lock_machines("demo", [release], {"a b": machine(V3), "a-b": machine(V3)}, tmp_path / "locks")
-
-
-@pytest.mark.nightly
-def test_the_command_line_takes_machines_as_files(release: Path, tmp_path: Path) -> None:
-    save_machine(machine(V3), tmp_path / "h.toml")
-    command = [sys.executable, "-m", "vbuild", "lock", "demo", "--machine", str(tmp_path / "h.toml")]
-    more = ["-f", str(release), "-o", str(tmp_path / "locks")]
-    ran = subprocess.run([*command, *more], check=False, capture_output=True, text=True)
-    assert ran.stdout.splitlines() == [
-        f"{tmp_path}/locks/pylock.h.toml: demo-1.0+engine2.0-py3-none-any-x86_64_v3.whl",
-        "  and 1 packages that it requires",
-        "  where another variant of this version is installed:",
-        f"    uv pip sync --reinstall-package demo {tmp_path}/locks/pylock.h.toml",
-        f"    pip install --force-reinstall -r {tmp_path}/locks/pylock.h.toml",
-    ]
-    with zipfile.ZipFile(tmp_path / "locks/h/demo-1.0+engine2.0-py3-none-any.whl") as archive:
-        assert "demo-1.0+engine2.0.dist-info/variant.json" in archive.namelist()
-    ran = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert ran.returncode == 2
-    assert "--machine: expected --find-links with the wheels, and --output-dir for the locks" in ran.stderr
 
 
 def levels(folder: Path) -> Path:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from vbuild.errors import VbuildError
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, jobs_of, matrix
 from vbuild.release.model import ReleaseResult
-from vbuild.variants.index import index
 
 pytestmark = [
     pytest.mark.network,
@@ -91,18 +88,6 @@ def test_the_variants_of_a_release_share_their_library(built: tuple[Path, Releas
         assert ("demo-1.0.dist-info/variant.json" in after) == (product.label is not None)
         installed = site_packages(folder.parent / f"site {product.label}", product.wheel, libs)
         assert loader_complaints(installed) == []
-
-
-@pytest.mark.nightly
-def test_the_folder_can_be_indexed_and_installed_from(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
-    folder, _ = built
-    (indexed,) = index(folder)
-    assert indexed.labels == ("x86_64_v2", "x86_64_v3")
-    assert not indexed.is_changed
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(folder)]
-    subprocess.run([*pip, "--target", str(tmp_path / "site"), "demo"], check=True, capture_output=True)
-    program = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import demo; print(demo.answer())"
-    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"42\n"
 
 
 def test_the_report_holds_the_split(built: tuple[Path, ReleaseResult]) -> None:

@@ -76,22 +76,6 @@ def test_programs_that_are_no_compilers_are_not_taken_for_one(tmp_path: Path) ->
     assert [name for name, _ in compilers.programs] == ["gcc", "x86_64-linux-gnu-gcc-12"]
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({}, "no C compiler on PATH"),
-        ({"CC": "icx"}, "CC=icx: no such compiler"),
-        ({"CC": "/nowhere/gcc"}, "CC=/nowhere/gcc: no such compiler"),
-    ],
-)
-def test_a_missing_compiler_is_an_error_that_says_what_to_install(
-    environment: dict[str, str], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(BuildError) as caught:
-        found(folder=tmp_path / "bin", environment=environment)
-    assert str(caught.value) == f"{message}; install one: apt-get install build-essential, or dnf install gcc gcc-c++"
-
-
 def test_what_does_not_compile_is_no_compiler(tmp_path: Path) -> None:
     (tmp_path / "gcc").write_text("#!/bin/sh\necho no licence >&2\nexit 1\n", encoding="utf-8")
     (tmp_path / "gcc").chmod(0o755)
@@ -166,13 +150,6 @@ def test_an_interpreter_is_found_by_version_and_by_path() -> None:
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert Interpreter.named(version, os.environ).version[:2] == sys.version_info[:2]
     assert Interpreter.named(sys.executable, os.environ).path == Path(sys.executable)
-
-
-def test_only_the_folders_of_the_interpreter_are_its_rpaths() -> None:
-    interpreter = replace(
-        PYTHON, ldflags="-L/a -Wl,-rpath,/a -Wl,-z,now", ldshared="gcc -shared -Wl,-rpath,/a -Wl,-R/b"
-    )
-    assert interpreter.rpaths == ("-Wl,-rpath,/a", "-Wl,-R/b")
 
 
 def test_an_interpreter_that_is_not_there_is_an_error(tmp_path: Path) -> None:

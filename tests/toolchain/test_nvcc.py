@@ -12,7 +12,7 @@ from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.compiling import Archs, FileRule
 from vbuild.toolchain.compiler_program import THREADS
 from vbuild.toolchain.nvcc import HostCompiler, RewrittenNvcc, rewritten_nvcc, side_by_side
-from vbuild.toolchain.nvcc_commands import Call, Command, CudaRules, NvccOutput
+from vbuild.toolchain.nvcc_commands import Command, CudaRules, NvccOutput
 
 HOST = HostCompiler(rules("v3"), {"g++": "/usr/bin/g++", "gcc": "/usr/bin/gcc"})
 OURS = ("-Xcompiler", "-march=x86-64-v3", "-Xcompiler", "-mtune=generic")
@@ -267,19 +267,6 @@ def test_a_link_is_for_what_its_objects_are_for() -> None:
     assert lists("-dlink -dlto a.o -o d.o") == ("", "sm_80,sm_90")
 
 
-def test_machine_code_left_to_the_device_linker_is_asked_for_without_the_option_that_says_so() -> None:
-    found = run("-dc -dlto a.cu -arch=sm_70", cuda(mode=Archs.REPLACE))
-    assert found.words[:4] == (
-        "-dc",
-        "a.cu",
-        "-gencode=arch=compute_80,code=[lto_80]",
-        "-gencode=arch=compute_90,code=[lto_90]",
-    )
-    words = ("-dlto", "-shared", "a.cu", "-arch=sm_70")
-    assert rewritten_nvcc(words, cuda(mode=Archs.REPLACE), HOST).words == (*words, *OURS)
-    assert lists(f"-dc a.cu {_gencodes('70,80').replace('code=sm', 'code=lto')}", cuda("86"))[1] == "lto_80"
-
-
 def test_options_in_files_are_seen_and_replaced_where_they_change(tmp_path: Path) -> None:
     (tmp_path / "inner.txt").write_text("-arch=sm_70 -Xcompiler=-mavx512f,-O3 'b c.o'\n")
     (tmp_path / "outer.txt").write_text(f"-I /inc\n--options-file {tmp_path}/inner.txt,{tmp_path}/outer.txt")
@@ -371,26 +358,6 @@ def test_a_mapping_that_nvcc_would_split_is_left_to_the_wrapper_of_the_host_comp
     for mapping, words in (("-fx=/a=.", ("-Xcompiler", "-fx=/a=.")), ("-fx=/a b=.", ()), ("-fx=/a,b=.", ())):
         host = HostCompiler(rules("v3"), {}, (mapping,))
         assert rewritten_nvcc(("-c", "a.cu"), cuda(mode=Archs.KEEP), host).words == ("-c", "a.cu", *OURS, *words)
-
-
-def test_what_a_command_reads_and_makes() -> None:
-    here = Path.cwd()
-    call = Call.parse(shlex.split("-c -I inc -o out/a.o a.cu -Xptxas -v --threads 2 -MF a.d x.o -diag-suppress 177"))
-    assert (call.sources, call.inputs, call.output) == (("a.cu",), ("a.cu", "x.o"), NvccOutput.OBJECT)
-    assert call.files == (f"{here}/out/a.o",)
-    assert Call.parse(["-dc", "a.cu", "s/b.cpp", "-odir", "out"]).files == (f"{here}/out/a.o", f"{here}/out/b.o")
-    assert Call.parse(["-x", "cu", "-c", "a.txt"]).sources == ("a.txt",)
-    assert Call.parse(["a.cu", "-o"]).files == (f"{here}",)
-    assert Call.parse(["-ptx", "a.cu"]).files == ()
-    stages = {
-        "-dlink": "device-link",
-        "-fatbin": "fatbin",
-        "-E": "text",
-        "-M": "text",
-        "-lib": "object",
-        "-O2": "library",
-    }
-    assert {stage: str(Call.parse([stage, "a.cu"]).output) for stage in stages} == stages
 
 
 def test_a_line_of_the_log_gives_the_command_back() -> None:

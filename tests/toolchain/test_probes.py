@@ -2,15 +2,12 @@
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from tests.factories.tools import needs
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import unseal
 from vbuild.toolchain.interpreter import Interpreter, ambient, is_script, remembered
@@ -57,20 +54,6 @@ def test_a_change_behind_a_program_of_the_same_name_counts(tmp_path: Path) -> No
     rewritten(behind)
     remembered("q", masking, environment=environment, ask=asked, memory=memory)
     assert asked.times == 2
-
-
-def test_other_questions_files_and_variables_have_answers_of_their_own(tmp_path: Path) -> None:
-    compiler, memory, asked = program(tmp_path / "bin"), tmp_path / "memory", Asked()
-    config = tmp_path / "pyvenv.cfg"
-    remembered("q", compiler, environment=ENVIRONMENT, ask=asked, memory=memory, also=[config])
-    remembered("other", compiler, environment=ENVIRONMENT, ask=asked, memory=memory, also=[config])
-    remembered("q", compiler, environment={**ENVIRONMENT, "CPATH": "/a"}, ask=asked, memory=memory, also=[config])
-    config.write_text("home = /usr/bin\n")
-    remembered("q", compiler, environment=ENVIRONMENT, ask=asked, memory=memory, also=[config])
-    assert asked.times == 4
-    noisy = {**ENVIRONMENT, "PWD": "/a", "SSH_TTY": "1", "TERM_PROGRAM": "x"}
-    remembered("q", compiler, environment=noisy, ask=asked, memory=memory, also=[config])
-    assert asked.times == 4
 
 
 @pytest.mark.parametrize(
@@ -143,36 +126,6 @@ def test_noise_is_left_out_and_all_else_is_in() -> None:
     noise |= dict.fromkeys(("BUILDKITE_JOB_ID", "CIRCLE_SHA1", "SLURM_JOB_ID"), "x")
     kept = {"CFLAGS": "-g", "MY_PROJECT_USES_BLAS": "1", "HOME": "/root", "LANG": "C", "CIRCUS": "1", "HOSTCC": "gcc"}
     assert ambient({**noise, **kept}) == kept
-
-
-FIND = """
-import os
-from vbuild.toolchain.compilers import Compilers
-from vbuild.toolchain.interpreter import Interpreter
-print(Compilers.of(Interpreter.named("", os.environ), os.environ))
-"""
-
-
-@needs("gcc", "g++")
-def test_the_second_process_starts_no_compiler(tmp_path: Path) -> None:
-    log, folder = tmp_path / "log", tmp_path / "bin"
-    folder.mkdir()
-    for name in ("gcc", "g++", "cc", "c++", "rustc", "cargo"):
-        (folder / name).write_text(f'#!/bin/sh\necho {name} >> {log}\nexec {shutil.which(name) or "false"} "$@"\n')
-        (folder / name).chmod(0o755)
-    environment = {
-        **{name: text for name, text in os.environ.items() if name not in {"CC", "CXX"}},
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    said = []
-    for _ in range(2):
-        command = [sys.executable, "-c", FIND]
-        said.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
-        said.append(log.read_text())
-    assert said[0].startswith("Compilers(family=<CompilerFamily.GCC")
-    assert said[1]
-    assert said[:2] == said[2:]
 
 
 def test_a_python_behind_a_script_is_asked_every_time(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import Wanted
 from vbuild.index_client.packages import download, files_of
@@ -17,18 +16,6 @@ from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 
 RELEASES = sorted(releases().values(), key=lambda release: release.version)
-
-
-def test_every_minor_version_from_the_first_to_the_last_is_there() -> None:
-    versions = [release.version for release in RELEASES if release.compiles]
-    assert versions == [Dotted(13, minor) for minor in range(len(versions))]
-    # whose packages have no nvcc
-    assert [release.version for release in RELEASES if not release.compiles] == [
-        Dotted(12, 6),
-        Dotted(12, 8),
-        Dotted(12, 9),
-    ]
-    assert len(versions) > 5
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)

@@ -1,7 +1,5 @@
 """Which toolkit a build gets."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -60,21 +58,3 @@ def test_a_toolkit_that_is_not_kept_is_foreseen_and_nothing_is_fetched(tmp_path:
     found = foreseen_toolkit(spec, store=tmp_path / "store", environment={})
     assert (found.version, found.root, found.identity) == (spec.version, Path("CUDA-13.5"), "")
     assert not (tmp_path / "store").exists()
-
-
-def test_another_machine_has_no_toolkit(tmp_path: Path) -> None:
-    """A process may ask to be told that it runs on i686 (personality(2), PER_LINUX32)."""
-    program = (
-        "import ctypes, sys\n"
-        "ctypes.CDLL(None).personality(8)\n"
-        "from vbuild.errors import BuildError\n"
-        "from vbuild.toolchain.toolkit_provision import install\n"
-        "from pathlib import Path\n"
-        f"try: install('13.0', store=Path({str(tmp_path)!r}))\n"
-        "except BuildError as error: sys.exit(str(error))\n"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    if "i686" not in ran.stderr:
-        pytest.skip("a system without that personality")
-    expected = "CUDA 13.0: the package index has toolkits for Linux on aarch64 and x86_64, not for Linux on i686\n"
-    assert ran.stderr == expected

@@ -17,7 +17,7 @@ from threading import Event, Thread
 import pytest
 
 from tests.factories.sources import sha256
-from tests.factories.toolkits import CORE, VERSION, component, core, laid_out, places
+from tests.factories.toolkits import CORE, VERSION, core, laid_out, places
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from vbuild.errors import BuildError, FetchError, WheelError
 from vbuild.files.hashing import unseal
@@ -66,17 +66,6 @@ def test_programs_may_be_run_and_nothing_may_be_changed(tmp_path: Path, wheels: 
     root = laid_out(tmp_path / "store", core(wheels), places(wheels)).root
     modes = {path: (root / path).stat().st_mode & 0o777 for path in ("bin/nvcc", "bin/ptxas", "bin/nvcc.profile")}
     assert modes == {"bin/nvcc": 0o555, "bin/ptxas": 0o555, "bin/nvcc.profile": 0o444}
-
-
-def test_two_toolkits_share_their_components(tmp_path: Path, wheels: Path) -> None:
-    pins, more = core(wheels), component(wheels, "nvidia-nccl-cu13", {"nvidia/nccl/lib/libnccl.so.2": "nccl"})
-    one = laid_out(tmp_path / "store", pins, places(wheels))
-    for pin in pins:
-        (wheels / pin.file).unlink()
-    other = laid_out(tmp_path / "store", (*pins, more), places(wheels))
-    assert one.root != other.root
-    assert (one.root / "bin/nvcc").samefile(other.root / "bin/nvcc")
-    assert (other.root / "lib/libnccl.so").read_text() == "nccl"
 
 
 @pytest.mark.sampled(2)

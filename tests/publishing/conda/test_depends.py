@@ -6,7 +6,6 @@ from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.conda.plan import (
     CondaNames,
     DependencyRun,
-    patches_of,
     resolved,
 )
 from vbuild.wheel.metadata import Metadata
@@ -41,13 +40,6 @@ def test_markers_are_decided_for_the_python_and_linux() -> None:
     assert depends(found, python=12, machine="aarch64") == ("numpy >=1.26", "special", "uvloop")
 
 
-def test_extras_are_dropped_on_both_sides() -> None:
-    found = metadata(
-        'Requires-Dist: torch; extra == "gpu"', "Requires-Dist: uvicorn[standard]>=1", "Provides-Extra: gpu"
-    )
-    assert depends(found) == ("uvicorn >=1",)
-
-
 def test_names_are_mapped_and_lines_of_one_project_joined() -> None:
     names = CondaNames((("Torch", "pytorch"), ("torch", "pytorch")))
     assert depends(requiring("torch>=2", "TORCH<3", "Typing_Extensions"), names=names) == (
@@ -62,13 +54,6 @@ def test_a_run_of_pythons_that_ask_for_the_same_is_one_package() -> None:
         DependencyRun((7, 8), ("numpy <2a0", "six")),
         DependencyRun((9, 10, 11), ("numpy >=2", "six")),
     )
-
-
-def test_requires_python_leaves_gaps_and_patches() -> None:
-    found = metadata("Requires-Python: >=3.8.1,!=3.9.*,!=3.10.7,<3.12")
-    assert [run.pythons for run in resolved(found, range(25), machine="x86_64", names=CondaNames())] == [(8,), (10, 11)]
-    assert patches_of(found) == ">=3.8.1,!=3.10.7"
-    assert patches_of(metadata()) == ""
 
 
 @pytest.mark.parametrize(

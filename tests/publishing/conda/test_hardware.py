@@ -9,7 +9,7 @@ from vbuild.errors import RepackageError
 from vbuild.hardware.machine import Machine
 from vbuild.publishing.conda.plan import choices, condition, conditions
 from vbuild.variants.document import Document
-from vbuild.variants.model import NULL, Property, Variant
+from vbuild.variants.model import Property, Variant
 from vbuild.variants.select import ranked
 
 
@@ -93,14 +93,6 @@ def numbers(*variants: Variant, namespaces: tuple[str, ...] = ("nvidia", "x86_64
 
 
 LEVELS = tuple(variant(f"v{level}", f"x86_64 :: level :: v{level}") for level in range(1, 5))
-CUDA = tuple(variant(f"cu{major}", f"nvidia :: cuda_version_lower_bound :: {major}.0") for major in (12, 13))
-
-
-def test_levels_keep_their_numbers_whichever_are_there() -> None:
-    assert numbers(*LEVELS) == [("v1", 100), ("v2", 200), ("v3", 300), ("v4", 400)]
-    assert numbers(LEVELS[2]) == [("v3", 300)]
-    assert numbers(NULL, LEVELS[1]) == [("null", 50), ("v2", 200)]
-    assert numbers(*CUDA) == [("cu12", 200), ("cu13", 300)]
 
 
 def test_values_apart_in_the_order_become_packages_apart() -> None:

@@ -1,6 +1,5 @@
 """The plan of the layout conda: what each wheel becomes; and the files that are written."""
 
-import hashlib
 import json
 import stat
 from collections.abc import Mapping
@@ -10,9 +9,8 @@ import pytest
 
 from tests.factories.channels import described, entries, files, index
 from tests.factories.variants import variant
-from tests.factories.wheels import everything, hashed, wheel
+from tests.factories.wheels import hashed, wheel
 from vbuild.errors import RepackageError, VbuildError, WheelError
-from vbuild.publishing.conda.channel import problems
 from vbuild.publishing.conda.package import CondaPackage, CondaRecord
 from vbuild.publishing.conda.plan import Conda
 from vbuild.publishing.model import PublishPlan
@@ -232,17 +230,6 @@ def test_times_are_those_of_the_wheel_or_of_source_date_epoch(tmp_path: Path, mo
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
     with pytest.raises(VbuildError, match=r"^SOURCE_DATE_EPOCH is 'yesterday'; expected seconds since 1970"):
         written(tmp_path / "three", NAME, MEMBERS)
-
-
-def test_a_hash_of_another_kind_is_no_sha256(tmp_path: Path) -> None:
-    members = {"demo.py": b"x = 1\n"}
-    rows = [f"{path},{hashed(data, 'sha512')}," for path, data in everything(NAME, members).items()]
-    record = "\n".join([*rows, "demo-1.0.dist-info/RECORD,,", ""])
-    wheel(tmp_path / "dist", NAME, members, record=record)
-    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Conda()])
-    assert list(problems(tmp_path / "site/conda")) == []
-    paths = json.loads(described(tmp_path / "site/conda" / PLAIN)["info/paths.json"])["paths"]
-    assert hashlib.sha256(b"x = 1\n").hexdigest() in {path["sha256"] for path in paths}
 
 
 @pytest.mark.parametrize(

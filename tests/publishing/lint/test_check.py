@@ -1,16 +1,12 @@
 """A folder checked as a whole: all that is wrong at once, and nothing that is not there."""
 
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.factories.projects import setuptools_project, tree
 from tests.factories.release_folders import (
     PLAIN,
     SDIST,
@@ -25,7 +21,6 @@ from tests.factories.release_folders import (
 from tests.factories.wheels import wheel
 from vbuild.errors import RepackageError
 from vbuild.publishing.check import Checklist, check
-from vbuild.release.matrix import matrix
 
 
 def test_a_sound_release_has_no_problem(tmp_path: Path) -> None:
@@ -215,22 +210,3 @@ def test_the_order_in_which_files_came_does_not_count(
     for name in names:
         (again / name).write_bytes((folder / name).read_bytes())
     assert problems_found(again) == expected
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")
-def test_what_matrix_makes_is_sound_and_its_plain_wheel_is_for_pypi(tmp_path: Path) -> None:
-    project = setuptools_project(tmp_path / "project")
-    tree(
-        tmp_path, {"demo.toml": 'name = "demo"\n[source]\npath = "project"\n[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'}
-    )
-    folder = tmp_path / "dist"
-    assert not matrix(tmp_path / "demo.toml", folder).failures
-    assert [str(problem.rule) for problem in check(folder).problems] == ["sdist"]
-    sdist_of = [sys.executable, "-m", "build", "--sdist", "--installer", "uv", "--outdir", str(folder), str(project)]
-    subprocess.run(sdist_of, check=True, capture_output=True)
-    assert check(folder).problems == ()
-    for path in (*folder.glob("*-x86_64_v3.whl"), *folder.glob("*-variants.json")):
-        path.unlink()
-    assert check(folder, pypi=True).problems == ()

@@ -203,12 +203,3 @@ def test_a_base_of_dockers_own_kind_is_refused(tmp_path: Path) -> None:
     assert refusal(below, plain(tmp_path)) == (
         f"base: {below}: {digest}: {docker}; expected application/vnd.oci.image.manifest.v1+json"
     )
-
-
-def test_a_base_whose_settings_are_null_is_one_without_settings(tmp_path: Path) -> None:
-    below = base(tmp_path / "below", FILES)
-    rewritten(below, lambda config: config.update(config={"Labels": None}, history=None), of="config")
-    layout = laid_out([plain(tmp_path)], tmp_path, base=below) / "demo-1.0"
-    ((_, _, config),) = images_of(layout, "cp311")
-    assert config["config"]["Env"][0].startswith("PATH=/usr/local/sbin:")
-    assert [line["created_by"] for line in config["history"]] == ["vbuild publish"]

@@ -13,7 +13,7 @@ from tests.factories.tools import needs
 from tests.factories.wheels import everything, record_of, wheel
 from vbuild.errors import VbuildError
 from vbuild.publishing.oci.model import File, NewFile
-from vbuild.publishing.oci.plan import Python, files_of, python_for
+from vbuild.publishing.oci.plan import files_of, python_for
 from vbuild.publishing.releases import OfferedWheel
 
 MINOR = sys.version_info.minor
@@ -89,30 +89,6 @@ def test_an_installer_of_before_and_signatures_of_the_old_record_do_not_deceive(
     assert isinstance(installer, NewFile)
     assert installer.data == b"vbuild\n"
     assert [row[0] for row in rows(found)].count("demo-1.0.dist-info/INSTALLER") == 1
-
-
-@pytest.mark.parametrize(
-    ("tag", "base", "python"),
-    [
-        ("cp311-cp311", None, Python(11)),
-        ("cp314-cp314t", None, Python(14, is_threaded=True)),
-        ("cp311-abi3", None, Python()),
-        ("py3-none", None, Python()),
-        ("pp310-pypy310_pp73", None, Python()),
-        ("cp311-cp311", "3.11.7", Python(11)),
-        ("cp311-cp311", "3.12.1", None),
-        ("cp311-abi3", "3.12.1", Python(12)),
-        ("cp313-abi3", "3.12.1", None),
-        ("py3-none", "3.12.1", Python(12)),
-        ("pp310-pypy310_pp73", "3.10.1", None),
-        ("cp311-cp311", "2.7.18", Python(11)),
-    ],
-)
-def test_a_wheel_goes_to_the_python_that_its_tag_and_the_base_say(
-    tmp_path: Path, tag: str, base: str | None, python: Python | None
-) -> None:
-    offered = OfferedWheel.of(wheel(tmp_path, f"demo-1.0-{tag}-manylinux_2_17_x86_64.whl"))
-    assert python_for(offered, base) == python
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Layers: tar archives of gzip members, some of them copied out of wheels."""
 
 import gzip
-import hashlib
 import io
 import random
 import tarfile
@@ -57,23 +56,6 @@ def test_a_layer_is_a_tar_archive_of_its_files_each_folder_before_what_is_in_it(
         ("usr/b", None, 0o755),
         ("usr/b/x", b"x", 0o755),
     ]
-
-
-def test_digests_are_of_the_blob_and_of_what_it_is_uncompressed(tmp_path: Path) -> None:
-    written, data = layer(tmp_path, NewFile("a", 0o644, LARGE))
-    assert written.descriptor.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
-    assert written.descriptor.size == len(data)
-    assert written.diff_id == f"sha256:{hashlib.sha256(gzip.decompress(data)).hexdigest()}"
-
-
-@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
-@pytest.mark.parametrize(
-    "data", [b"", b"small", LARGE, NOISE, LARGE * 9], ids=["empty", "small", "large", "noise", "huge"]
-)
-def test_a_member_of_a_wheel_arrives_as_it_is(tmp_path: Path, data: bytes, compression: int) -> None:
-    path = wheel_of(tmp_path, {"demo/x": data}, compression)
-    _, blob = layer(tmp_path / "blobs", taken(path, "demo/x", data, to="usr/x"), NewFile("usr/y", 0o644, b"y"))
-    assert members(blob)[1:] == [("usr/x", data, 0o644), ("usr/y", b"y", 0o644)]
 
 
 def test_a_copied_member_may_come_where_one_has_just_ended(tmp_path: Path) -> None:

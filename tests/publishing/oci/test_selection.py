@@ -152,13 +152,6 @@ def test_of_two_images_for_one_platform_the_first_counts(tmp_path: Path) -> None
     assert number(select_image(layout, machine("x86-64-v3"))) == 1
 
 
-def test_annotations_of_others_are_read_without_a_document(tmp_path: Path) -> None:
-    said = amd64(label="fast", properties=f"{CUDA}\nx86_64 :: level :: v3")
-    layout = theirs(tmp_path / "theirs", amd64(), amd64("v3"), said)
-    assert number(select_image(layout, machine("x86-64-v3", driver="12.8"))) == 2
-    assert number(select_image(layout, machine("x86-64-v3"))) == 1
-
-
 def test_attestations_are_no_images_and_other_systems_and_strange_variants_do_not_fit(tmp_path: Path) -> None:
     layout = theirs(
         tmp_path / "theirs",
