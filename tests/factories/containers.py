@@ -38,10 +38,3 @@ def made() -> subprocess.CompletedProcess[str]:
 
 def variables(run: subprocess.CompletedProcess[str]) -> Mapping[str, str]:
     return dict(line.split("=", 1) for line in run.stdout.splitlines())
-
-
-def left_behind() -> frozenset[str]:
-    """The names of cibuildwheel's containers that are there now."""
-    command = ["podman", "ps", "--all", "--filter", "name=^cibuildwheel-", "--format", "{{.Names}}"]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **podman()})
-    return frozenset(run.stdout.split())

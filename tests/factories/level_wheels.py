@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests.factories.extensions import library
 from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.machine import Machine
 
 TAG = "cp{0}{1}-cp{0}{1}-manylinux_2_17_x86_64".format(*sys.version_info)
 MODULE = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -38,13 +34,6 @@ def level_extension(level: str, *, answer: str | None = None) -> bytes:
 def march_flag(level: str) -> str:
     """What compilers take for *level*."""
     return "-march=x86-64" if level == "v1" else f"-march=x86-64-{level}"
-
-
-def needs_level(level: str) -> pytest.MarkDecorator:
-    """Skips a test where this machine's CPU is none of *level*."""
-    cpu = Machine.here().cpu
-    wanted = Cpu("x86_64", level)
-    return pytest.mark.skipif(cpu is None or not cpu.runs(wanted), reason=f"this CPU is no {wanted}")
 
 
 def level_files(level: str, *, answer: str | None = None) -> dict[str, bytes | str]:

@@ -132,22 +132,6 @@ def without_installed_toolkits(workdir: Workdir) -> Workdir:
     return replace(workdir, inside=mounted(f'{hidden}; exec "$@"', "sh"))
 
 
-def on_small_disk(
-    workdir: Workdir, disk: Path, size: str, *command: object, before: str = "true", **variables: str
-) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """What *command* says where *disk*, a folder, has no more room than *size*; and the files that are there then.
-
-    *before* is for a shell to do first in that folder. Skips the test where nothing may be mounted.
-    """
-    disk.mkdir(exist_ok=True)
-    inside = mounted(f'mount -t tmpfs -o size={size} none "$0" && exec "$@"', str(disk))
-    listing = disk.with_name(f"{disk.name}.listing")
-    look = f"(cd {disk} && find . ! -type d) > {listing}"
-    script = f'(cd {disk} && {before}) && "$@"; status=$?; {look}; exit $status'
-    ran = replace(workdir, inside=inside).ran("sh", "-c", script, "sh", *command, **variables)
-    return ran, sorted(line.removeprefix("./") for line in listing.read_text().splitlines())
-
-
 def mounted(script: str, name: str) -> tuple[str, ...]:
     """What a command starts inside, so that *script*, whose ``$0`` is *name*, mounts something for it alone.
 
