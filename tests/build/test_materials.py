@@ -111,6 +111,7 @@ def requirement(file: Path | None = None, sha256: str | None = None) -> Material
     return Material(MaterialRole.REQUIREMENT, "bread", "1.0", purl, sha256_of(file) if file else sha256)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_locked", [False, True], ids=["resolved", "locked"])
 @pytest.mark.parametrize("is_kept", [False, True], ids=["of this run", "of the cache"])
 def test_a_package_is_the_file_of_the_index_that_was_installed(

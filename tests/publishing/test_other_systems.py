@@ -99,6 +99,7 @@ def test_the_sdist_of_redirect_leaves_what_its_backend_does_not_know_beside_it_o
     assert taken_by_pip(site, WINDOWS, tmp_path / "pip") == WINDOWS
 
 
+@pytest.mark.nightly
 def test_folders_of_levels_leave_other_systems_as_they_are(dist: Path, tmp_path: Path) -> None:
     site, notes = laid(dist, tmp_path / "site", Hwcaps())
     assert f"{WINDOWS} stays as it is: Windows and macOS know no CPU levels" in notes

@@ -30,6 +30,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return releases.release(tmp_path_factory.mktemp("dist"), labels=["x86_64_v3"], tag=LINUX)
 
 
+@pytest.mark.sampled(2)
 @EPOCHS
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 def test_every_layout_takes_every_time_until_the_year_9999(

@@ -48,6 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return product.wheel
 
 
+@pytest.mark.nightly
 def test_a_module_that_is_lost_is_an_error_with_the_compilers_words_and_the_line_to_paste(
     whole: Path, tmp_path: Path
 ) -> None:

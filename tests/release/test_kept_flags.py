@@ -172,14 +172,15 @@ LINKED = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @pytest.mark.parametrize(
     ("call", "install", "loses"),
     [
         ("wide(x, 64)", SHARED, True),
-        pytest.param("wide(x, 64)", STATIC, True, marks=pytest.mark.nightly),
-        pytest.param(GUARDED, SHARED, False, marks=pytest.mark.nightly),
-        pytest.param(GUARDED, STATIC, False, marks=pytest.mark.nightly),
+        ("wide(x, 64)", STATIC, True),
+        (GUARDED, SHARED, False),
+        (GUARDED, STATIC, False),
     ],
 )
 def test_a_native_dependency_is_built_again_without_flags_whose_code_everybody_runs(

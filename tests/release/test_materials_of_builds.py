@@ -48,6 +48,7 @@ def made(source: Path, folder: Path, *, store: str = "store") -> tuple[Path, dic
     return product.wheel, parts, predicate
 
 
+@pytest.mark.nightly
 def test_what_else_is_on_path_changes_no_byte_and_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = {name: f"#!/bin/sh\n{text}\n" for name, text in {**OTHERS, "rustc": RUSTC}.items()}
     others = tree(tmp_path / "bin", scripts)

@@ -158,6 +158,7 @@ def test_what_was_edited_while_it_was_built_is_not_kept(tmp_path: Path) -> None:
     assert not matrix(source, tmp_path / "dist").kept_wheels
 
 
+@pytest.mark.nightly
 def test_a_target_built_alone_joins_those_that_are_there(tmp_path: Path) -> None:
     source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")
     for label in ("plain", "x86_64_v2", "x86_64_v3"):

@@ -72,6 +72,7 @@ def _levels(folder: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.nightly
 def test_each_wheel_has_the_library_of_its_own_level(tmp_path: Path) -> None:
     workdir = _workdir(tmp_path, step(tmp_path / "depth", "script"))
     made = _built(workdir)

@@ -86,6 +86,7 @@ def test_a_part_that_is_not_proved_is_not_kept_as_proved(tmp_path: Path) -> None
     assert "above the claimed x86-64-v2" in failure.error
 
 
+@pytest.mark.nightly
 def test_a_part_that_is_proved_is_kept(tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS)
     store = BuildCache(tmp_path / "store")

@@ -193,6 +193,7 @@ def test_git_runs_nothing_that_the_configuration_of_a_checkout_names(workdir: Wo
     assert not ran.exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_a_dry_run_shows_no_secret(workdir: Workdir, options: tuple[str, ...]) -> None:
     with (workdir.folder / "demo.toml").open("a") as recipe:

@@ -360,6 +360,7 @@ def test_a_wheel_is_built_for_arm(backend: BuildBackend, environments: Environme
     assert "AArch64" in header
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.network
 @pytest.mark.parametrize("machine", ["x86-64", "armv8-a"])
 def test_zig_finds_the_part_of_pyconfig_that_debian_has_in_a_folder_of_the_machine(
