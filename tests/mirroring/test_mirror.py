@@ -124,6 +124,7 @@ def test_a_gpu_that_a_wheel_has_no_code_for_leaves_it_whole(tmp_path: Path) -> N
     assert "sm_75" in fat.why_left
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(("driver", "is_recompressed"), [("12.4", True), ("12.3", False), (None, False)])
 def test_code_is_compressed_anew_where_every_driver_reads_it(

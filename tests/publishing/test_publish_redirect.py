@@ -67,7 +67,7 @@ def test_the_wheel_is_fetched_once(tmp_path: Path, python: Path, asked: list[tup
     assert len(asked) == 1
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @TOOLS
 def test_resolving_fetches_no_wheel(tmp_path: Path, python: Path, asked: list[tuple[str, str]], tool: Command) -> None:
     said = ran(tool(python, "install", "--dry-run", *links(tmp_path), "demo"), tmp_path)

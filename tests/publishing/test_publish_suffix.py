@@ -106,6 +106,7 @@ def test_an_extension_module_works_under_the_new_name(tmp_path: Path, venv: Virt
     assert venv.python("import demo._c; print(demo._c.__file__)") == str(venv.site / "demo" / "_c.so")
 
 
+@pytest.mark.nightly
 def test_the_index_is_sound_twine_accepts_and_two_runs_give_the_same_bytes(
     dist: Path, site: Path, tmp_path: Path
 ) -> None:

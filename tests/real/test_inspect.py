@@ -130,7 +130,7 @@ def path(cache: Path, request: pytest.FixtureRequest) -> Path:
     return fetched(cache, str(request.param))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 def test_sizes_add_up_and_the_schema_describes_them(path: Path) -> None:
     contents = inspect(path)
     data = json.loads(json.dumps(contents.data()))
@@ -158,7 +158,7 @@ def lines(contents: Contents) -> list[str]:
     ]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 def test_the_loader_s_facts_are_readelf_s(path: Path) -> None:
     contents = inspect(path)
     with zipfile.ZipFile(path) as archive:
@@ -180,6 +180,7 @@ def test_nvjpeg_runs_on_every_gpu_it_has_code_for(cache: Path) -> None:
     assert library.gpu.pinned == ()  # one that several wrappers share shrinks where it is
 
 
+@pytest.mark.nightly
 def test_xformers_for_a_later_gpu_is_compiled_by_the_driver(cache: Path) -> None:
     contents = inspect(fetched(cache, SMALL[1]))
     runs = {str(outlook.device): outlook.runs for outlook in contents.outlooks}

@@ -70,7 +70,7 @@ def test_cuobjdump_lists_what_the_rule_keeps(cutting: Cutting, published_wheels:
         assert found == expected if is_whole else found <= expected
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("cutting", WHEELS, indirect=True, ids=str)
 def test_every_wrapper_of_the_loaded_library_leads_to_what_the_rule_keeps(cutting: Cutting) -> None:
     for pair in cutting.pairs:

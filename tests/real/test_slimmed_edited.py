@@ -38,7 +38,7 @@ def published_wheels(tmp_path_factory: pytest.TempPathFactory) -> PublishedWheel
     return PublishedWheels(tmp_path_factory)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("published", WHEELS, ids=str)
 def test_readelf_has_no_new_complaint(published: Published, cuts: Cuts, published_wheels: PublishedWheels) -> None:
@@ -47,6 +47,7 @@ def test_readelf_has_no_new_complaint(published: Published, cuts: Cuts, publishe
         assert complaints("readelf", pair.slim.read_bytes(), "-aW") <= before
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "edit", [pytest.param(command, id=name, marks=needs(command[0])) for name, command in EDITS.items()]
 )
@@ -69,7 +70,7 @@ def test_an_edited_library_still_leads_to_what_was_kept(
             edited.unlink()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @needs(AARCH64.run[0], f"{AARCH64.prefix}gcc")
 @pytest.mark.parametrize("toolchain", [AARCH64, AARCH64_LARGE_PAGES], ids=["4 KB pages", "64 KB pages"])
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)

@@ -57,7 +57,7 @@ def installed_by_uv(family: Path, target: Path, *, driver: str, gpu: str) -> str
     return str(CHOICE.findall(run.stderr)[-1])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("machine", "label"),
     [
