@@ -20,7 +20,6 @@ from tests.benchmarks import (
     splitting,
     stamping,
     starting,
-    stubs,
     verifying,
 )
 from tests.benchmarks.figure import Figure
@@ -34,7 +33,6 @@ SECTIONS: Mapping[str, Mapping[str, Source]] = {
         "inspecting": inspecting.figures,
         "stamping": stamping.figures,
         "splitting": splitting.figures,
-        "stubs": stubs.figures,
     },
     "What slimming leaves of published wheels": {"sizes": slimming.sizes},
     "Disassembly": {"isa": isa.figures},
