@@ -83,15 +83,6 @@ def test_code_that_drivers_compile_first_is_not_machine_code() -> None:
     assert judged([command("a.cu", "sm_80,compute_80")], "sm_80,compute_80", request="80,90-virtual")
 
 
-@pytest.mark.parametrize("output", [NvccOutput.DEVICE_LINK, NvccOutput.LIBRARY])
-def test_the_device_linker_leaves_ptx_behind(output: NvccOutput) -> None:
-    commands = [
-        command("a.cu", "sm_80,compute_80"),
-        command("demo.so", "sm_80,compute_80", output=output),
-    ]
-    assert judged(commands, "sm_80,compute_80", "sm_80", request="80+ptx")
-
-
 def test_a_link_for_less_is_named_by_what_it_makes() -> None:
     commands = [command("a.cu", "sm_80,sm_90"), command("demo.so", "sm_80", output=NvccOutput.DEVICE_LINK)]
     found = judged(commands, "sm_80", request="80,90")
@@ -115,15 +106,6 @@ def test_what_build_systems_try_out_is_not_the_projects() -> None:
     found = judged([*trials, command("a.cu", "sm_80")], "sm_80")
     assert [shortfall.what for shortfall in found.shortfalls] == ["a.cu"]
     assert judged(trials, "sm_80").shortfalls[0].advice == BYPASSED
-
-
-def test_a_command_whose_code_is_not_in_the_wheel_does_not_count() -> None:
-    commands = [
-        command("a.cu", "sm_75,sm_80,sm_90"),
-        command("test.cu", "sm_80"),
-        command("b.cu", "sm_80", output=NvccOutput.PTX),
-    ]
-    assert judged(commands, "sm_75,sm_80,sm_90")
 
 
 def test_older_code_counts_where_it_leaves_a_gpu_out() -> None:

@@ -440,39 +440,3 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     before = source_digest(source)
     os.mkfifo(source.path / "pipe")
     assert source_digest(source) != before
-
-
-def _settled(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """A cache of its own, which keeps also what has just been written."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    monkeypatch.setattr(identity, "_TICK", -1.0)
-
-
-def test_programs_are_read_once_by_all_runs_and_again_after_any_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _settled(monkeypatch, tmp_path)
-    one = inputs(tmp_path / "a")
-    before = one.key()
-    (kept,) = (tmp_path / "cache/vbuild/probes").glob("*.json")
-    assert one.key() == before
-    # the same size and time as before
-    program = tmp_path / "a" / "ld"
-    program.write_text("LD")
-    os.utime(program, (1, 1))
-    changed = one.key()
-    assert changed != before
-    # what was kept is what is used
-    program.write_text("ld")
-    os.utime(program, (1, 1))
-    assert one.key() == before
-    for path in (tmp_path / "cache/vbuild/probes").glob("*.json"):
-        path.write_text("damaged")
-    assert one.key() == before
-    assert kept.exists()
-
-
-def test_programs_that_were_just_written_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    inputs(tmp_path / "a").key()
-    assert not [*(tmp_path / "cache").rglob("*.json")]

@@ -100,23 +100,9 @@ def test_what_makes_no_difference_is_not_tried_twice(tmp_path: Path) -> None:
     assert rules_after(source, [kept("a.c")], "a_inner", rules=first) is None
 
 
-def test_all_files_with_such_flags_lose_them_if_no_object_has_the_function(tmp_path: Path) -> None:
-    source = project(tmp_path)
-    found = rules_after(source, [kept("a.c"), kept("b.c")], "function at 0x1234")
-    assert found
-    assert found.leaking == ("a.c", "b.c")
-
-
 def test_files_keep_their_flags_if_another_object_has_the_function(tmp_path: Path) -> None:
     source = project(tmp_path)
     assert rules_after(source, [kept("a.c"), kept("b.c")], "c_inner") is None
-
-
-def test_what_a_compiler_appends_to_a_name_says_nothing_about_the_file(tmp_path: Path) -> None:
-    source = project(tmp_path)
-    found = rules_after(source, [kept("a.c"), kept("b.c")], "b_inner.lto_priv.0", "a_inner.constprop.1")
-    assert found
-    assert found.leaking == ("a.c", "b.c")
 
 
 def test_a_flag_of_nearly_all_files_steers_the_build(tmp_path: Path) -> None:

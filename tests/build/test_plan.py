@@ -88,12 +88,6 @@ def test_extras_are_added_to_the_level_in_each_compilers_words() -> None:
     assert zig_cpu(cpu) == "x86_64_v4+avx512bf16+pclmul"
 
 
-def test_the_baseline_and_linkers_without_the_word_are_not_marked() -> None:
-    assert plan("v1").wrapper_rules.compile == ("-march=x86-64", "-mtune=generic")
-    assert plan("v1").wrapper_rules.link == ()
-    assert plan("v3", compilers=replace(GCC, marks_levels=False)).wrapper_rules.link == ()
-
-
 def test_arm_has_versions_and_features() -> None:
     compilers = replace(GCC, machine="aarch64", rust=Rust(PYTHON.path, "aarch64-unknown-linux-gnu"))
     rules = [
