@@ -1,9 +1,8 @@
 """Which code knows what the processor has, and what it has found: in variables, and in what functions return.
 
-on         a piece that asks is run; if what it returns or writes tells something, what uses that is run, too
-to an end  a variable is all that is written to it, a function's summary all that it returns to any caller
-
-Facts about a processor only get fewer on the way to the end, and what is not followed is unknown.
+A piece that asks is run. If it returns or writes something that depends on the answer, the code that uses this is run,
+too, and so on until nothing changes: a variable then has all that is written to it, and a function's summary all that
+it returns to any caller. On the way facts about a processor only get fewer; what is not followed is unknown.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,10 +70,11 @@ AARCH64 = Architecture(
 )
 
 
-# steps in all: so many and one for some bytes of code, the fewer the larger it is, up to the most.
-# Most steps are instructions that are run, of some 20 us; beginning to run a piece costs as much as many of them.
+# the most steps, which grow with the size of the code, and more slowly for large code. Nearly all are instructions, of
+# some 20 us each; to begin a piece costs as much as many of them
 _STEPS, _MOST_STEPS, _STEPS_A_RUN = ((25_000, 5.25), (900_000, 20)), 1_500_000, 60
-# files that ask for which there are as many; the part for code that only calls what all calls have to be known of
+# the files that ask which get that many steps each; the part of the steps for code that is run only because all calls
+# of what it calls have to be known
 _MOST_ASKING, _CALLER_SHARE = 3, 3
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
 # code above the level
@@ -110,10 +110,10 @@ class Answers:
         self._architecture = architecture
         # the pieces from which calls and jumps seem to lead to code above the level; None for too many
         self.leading: set[int] | None = None
-        # by piece, what `Uses` has found that it uses, with the facts there: forgotten when the piece is run again
+        # by piece, what it uses, with the facts there: forgotten when the piece is run again
         self.uses: dict[int, dict[int, int]] = {}
         self._telling_functions: set[int] = set()
-        # what is run only because it calls a function of which all calls have to be known; and the steps that took
+        # pieces that are run only because all calls of what they call have to be known; and the steps that took
         self._only_callers: set[int] = set()
         self._caller_steps = 0
         self.results: dict[int, Interpreter] = {}
@@ -123,7 +123,7 @@ class Answers:
         # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
         self._calls: dict[Key, dict[int, Value]] = {}
         self._fresh: dict[int, set[Key]] = {}
-        # by piece, the functions of which all calls are known and it makes some
+        # by piece, the functions that it calls and of which all calls are known
         self._closed_by: dict[int, set[int]] = {}
 
     def above(self, piece: Piece) -> int:

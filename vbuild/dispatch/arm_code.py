@@ -3,9 +3,9 @@
     adrp x0, page        an address is a page of 4 KB, ...
     add  x0, x0, #12     ... and the rest in the instruction that uses it: an add, a load or a store
 
-The instruction that uses a page is looked for behind the one that makes it, as far as the register keeps the page.
-Blocks need not stand in the order in which they run: behind a branch a register that was written to may still have the
-page elsewhere, so there an instruction counts if what it then points at starts a function or is a pointer.
+The instruction that uses a page is looked for behind the one that makes it, while the register keeps the page. Blocks
+need not stand in the order in which they run: behind a branch, a register that was overwritten may still have the page
+on another path. There an instruction counts only if it points at the start of a function or at a pointer.
 """
 
 import re

@@ -120,7 +120,7 @@ class ArmReferences(References):
         start = address - module.base
         return any(True for _ in self._questions.users(module, range(start, start + 1)))
 
-    def _found_registers(self, _: int, __: int) -> Registers:
+    def _registers_of_code(self, _: int, __: int) -> Registers:
         return self._all_registers
 
 

@@ -1,4 +1,4 @@
-"""Whether code runs for certain: by conditions that have nothing to do with the processor, if by any.
+"""Whether code certainly runs: nothing decides about it, or only conditions that have nothing to do with the processor.
 
     plain   a number, what another program hands over, what a library from outside returns, and what is made of these
     clear   an instruction that runs in any case, or where plain conditions hold, or the CPU has less than it needs

@@ -4,10 +4,10 @@
     XCR0                            Intel SDM volume 1, section 13.3
     __cpu_model, __cpu_features2    gcc/common/config/i386/i386-cpuinfo.h: libgcc's and compiler-rt's, the same numbers
 
-A set of features is an int with one bit for each. Facts have another bit for each: that it is shown if a field of some
-structure, which was written with an answer somewhere, was only written so; and a third that every processor has it
-that is sold with what was asked, though a hypervisor may mask it. Few features imply others (`implied`): each processor
-with AVX2 has AVX, but it need not have BMI2, and AVX can be used only where the system saves its registers.
+A set of features is an int with one bit for each. Facts have two more bits for each feature. The second: it is shown if
+nothing but answers is written to a field of some structure that was written with one. The third: every processor on
+sale that has what was asked has it, too, though a hypervisor may mask it. Few features imply others (`implied`): each
+processor with AVX2 has AVX, but it need not have BMI2, and AVX works only where the system saves its registers.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Instructions that go on to the next one, as far as they are followed: the others write what they read, unknown."""
+"""What instructions that go on to the next one do; results of those not followed tell at most what was read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache

@@ -2,10 +2,10 @@
 
     state     registers, stack, flags, and the *facts*: the features that the processor has if this is reached at all
     branch    each side gets the facts that the tested value shows for it
-    call      of code that has to do with the question: followed, with the arguments; otherwise a use of what is called
+    call      followed with its arguments, if the code called has to do with the question; else a use of that code
     use       a call, a jump, or an address that goes where it is not followed, with the facts at that instruction
 
-Code that compilers write for x86-64 Linux is meant: calls keep the stack and the registers that the psABI says.
+Code is taken to be a compiler's for x86-64 Linux: calls keep the stack and the registers that the psABI names.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -151,7 +151,7 @@ class Interpreter:
         self.ran: dict[int, int] = {}
         self.uses = machine.uses
         self.steps = 0
-        # the branches that depend on an answer of which it is known what it shows
+        # the branches that depend on an answer whose meaning is known
         self.understood: set[int] = set()
         self._most = self._most_steps
         self._entry = 0
@@ -173,7 +173,7 @@ class Interpreter:
         )
         if values.tells(second) and not self._references.callers_use(self._entry, other):
             second = None
-        # what is known wherever it is called, its callers know themselves
+        # what is known at each call, the callers know themselves
         facts, is_asked = (
             end.facts & ~self._machine.known,
             self._machine.asks and bool(self._references.registers(self._entry).arguments),

@@ -4,10 +4,10 @@
 
 Decoding keeps a core busy and holds Python's lock, so it is spread over processes.
 
-Each function is decoded from its start, so data in front of it cannot put the decoder out of step. What stands in a
-function behind the first bytes that are not instructions, and is not reached from its start, may be data, and so may
-all that stands around such bytes outside any function: it is kept apart as *doubtful*. Such bytes that are reached are
-the feature `UNKNOWN`, which no processor is known to have.
+Each function is decoded from its start, so data in front of it cannot put the decoder out of step. Behind the first
+bytes of a function that are not instructions, what is not reached from its start may be data; outside functions, so may
+everything around such bytes: both are *doubtful*. Such bytes that are reached need the feature `UNKNOWN`, which no
+processor is known to have.
 
 `vbuild.hardware.cpu.X86_64_FEATURES` says which x86-64 level has the CPU feature that an instruction needs. AES, SHA,
 VAES, GFNI, the other AVX-512s and AMX belong to no level. Instructions that older processors execute as something

@@ -1,8 +1,8 @@
 """Which code above a level is chosen at run time, and which one runs on lesser processors.
 
 What counts is how the code is reached (`reach`): each way from where other code enters passes a test of the processor
-that shows the features. Names are no evidence, nor is a test elsewhere. That a build without flags has the same
-function says who did not cause it, not that it is safe.
+that shows the features. Names and tests elsewhere prove nothing. If a build without flags has the same function, the
+flags did not cause it; it is not safe for that.
 """
 
 import re

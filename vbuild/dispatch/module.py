@@ -52,7 +52,7 @@ _DISPLACEMENT = Struct("<i")
 _SHORT_JUMP = 130
 # the first bytes of instructions: of call, and of lea in front of how its operand is made
 _CALL, _LEA = 0xE8, 0x8D
-# addresses of which is kept what they lie in, and pieces of which is kept what they point at
+# the most addresses whose table is remembered, and pieces whose shape is
 _MOST_KEPT = 1 << 17
 _MOST_SHAPES = 1 << 13
 _start_of, _address_of, _code_of = attrgetter("ip"), attrgetter("address"), attrgetter("code")

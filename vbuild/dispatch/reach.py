@@ -4,7 +4,7 @@
     backwards   from code above the level to what uses it (`uses`), as long as a use is not behind a test
     forwards    from where other code enters to that code again, which gives the way that leads there
 
-Only pieces with an answer on these ways are run by the interpreter; of all others every reference is a use.
+The interpreter runs only the pieces on these ways that have an answer; in all others each reference is a use.
 """
 
 from collections import defaultdict, deque

@@ -60,7 +60,7 @@ class References:
         if address not in self._registers:
             # while it is looked at, and for what is called too deep, all
             self._registers[address] = self._all_registers
-            self._registers[address] = self._found_registers(address, depth)
+            self._registers[address] = self._registers_of_code(address, depth)
         return self._registers[address]
 
     def taken(self, target: int | str | None, depth: int = 0) -> Registers:
@@ -71,7 +71,7 @@ class References:
             return self._all_registers
         return Registers(frozenset(self.program.convention.arguments[: TAKEN[target]]), self._lost)
 
-    def _found_registers(self, address: int, depth: int) -> Registers:  # noqa: C901  # each kind of flow
+    def _registers_of_code(self, address: int, depth: int) -> Registers:  # noqa: C901  # each kind of flow
         module = self.program.module(address)
         piece = module.piece(address)
         if piece is None or piece.address != address or depth > _MOST_CALLED or piece.end - piece.address > _LONGEST:
@@ -132,10 +132,10 @@ class References:
         if key not in self.program.dead:
             # while it is looked for, such as in code that calls itself
             self.program.dead[key] = False
-            self.program.dead[key] = self._found_unread(address, register, size)
+            self.program.dead[key] = self._is_unread_in(address, register, size)
         return self.program.dead[key]
 
-    def _found_unread(self, address: int, register: int, size: int) -> bool:
+    def _is_unread_in(self, address: int, register: int, size: int) -> bool:
         module = self.program.module(address)
         piece = module.piece(address)
         waiting, seen = [address], set[int]()
@@ -223,10 +223,10 @@ class References:
         if piece.address not in self._dead:
             # what leads to itself is not looked through
             self._dead[piece.address] = False
-            self._dead[piece.address] = self._found_dead(piece, depth)
+            self._dead[piece.address] = self._is_unreferenced(piece, depth)
         return self._dead[piece.address]
 
-    def _found_dead(self, piece: Piece, depth: int) -> bool:
+    def _is_unreferenced(self, piece: Piece, depth: int) -> bool:
         module = self.program.module(piece.address)
         addresses = range(piece.address - module.base, piece.end - module.base)
         if depth > _MOST_CALLED or not module.entries.isdisjoint(range(piece.address, piece.end)):

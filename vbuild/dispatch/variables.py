@@ -1,7 +1,7 @@
 """What the variables of a program can hold of the processor's answers.
 
-A variable has all that is written to it; what may write there is run as soon as something that tells is written. One
-that says nothing of the processor can hold anything, and so can a field of a structure that nobody knows the place of.
+A variable holds all that is written to it; as soon as an answer is written, all code that may write there is run. A
+variable that says nothing of the processor can hold anything, and so can a field of a structure that is not located.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -254,7 +254,7 @@ class Variables:
         self._silent: set[Key] = set()
         # variables to which their first value is written again
         self._restored: set[Key] = set()
-        # the features of which an answer goes where it is not followed: into a field of some structure, or an argument
+        # the features whose answers go where they are not followed: into a field of some structure, or an argument
         self.unfollowed = 0
         # objects, by their start: whether code writes there
         self._written: dict[int, bool] = {}

@@ -358,7 +358,7 @@ class Builder(Struct, frozen=True):
             raise BuildError(bypassed)
         if not sources and (libraries := modules_in(built.wheel)):
             raise BuildError(f"{', '.join(libraries)}: {NOT_CALLED.format(cpu=job.target.cpu)}")
-        if bypassing:  # sources of which nothing shows the module
+        if bypassing:  # sources whose module nothing shows
             self.notes.append(f"{job.target}: {bypassed}")
 
     def _compiled_with_guesses(self, job: Job, folder: Path, log: Path, cache: Ccache | None) -> CompiledWheel:

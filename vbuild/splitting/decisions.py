@@ -396,7 +396,7 @@ class _WheelDecisions:
     movable: dict[str, WheelBinary] = field(default_factory=dict)
     # by path of a library that leaves a stub, what may open it
     openers: dict[str, str] = field(default_factory=dict)
-    # by path, what a run has shown of a library that moves for that; then those of which a run could
+    # by path, what a run has shown of a library that moves for that; then those that a run could
     proofs: dict[str, str] = field(default_factory=dict)
     triable: set[str] = field(default_factory=set)
 

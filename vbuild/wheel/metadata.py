@@ -203,7 +203,7 @@ def _row(columns: Sequence[str], line: int) -> RecordRow:
 
 
 def _in_base64url(hashed: str) -> str:
-    """*hashed* as PEP 427 spells it; as it is if that is no other spelling of a hash.
+    """*hashed* as PEP 427 spells it; unchanged if it is not another spelling of a hash.
 
     Published are hexadecimal digits (flit 0.8, uv_build 0.8.12) and padding.
     """

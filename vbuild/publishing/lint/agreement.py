@@ -1,4 +1,4 @@
-"""Compare the files of a release: METADATA, of which installers read one for all, variants, and shared files.
+"""Compare the files of a release: METADATA (installers read that of one wheel for all), variants, and shared files.
 
     file name           = Name and Version in METADATA
     plain wheel         = each variant for the same Python and machine; one for another libc is built on purpose
