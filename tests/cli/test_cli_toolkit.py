@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.workdir import WIDTH, Workdir, file_digests, refusal, without_installed_toolkits
-from vbuild.cli.toolkit import toolkit
+from vbuild.cli.build import toolkit
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.compiling import ToolkitSpec
 from vbuild.toolchain.toolkit import releases

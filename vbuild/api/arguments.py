@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vbuild.api import Layout
 from vbuild.api.request import Gpus, Paths, RequestError, StrPath, Texts, options_of
-from vbuild.errors import RepackageError, WheelError
+from vbuild.errors import HardwareError, RepackageError, WheelError
 
 if TYPE_CHECKING:
     from vbuild.api.building import MatrixRequest
@@ -32,6 +32,24 @@ def level_named(text: str) -> "Cpu":
     from vbuild.hardware.cpu import Cpu
 
     return Cpu.parse(text)
+
+
+def level_and_wheel(text: str) -> "tuple[Cpu, Path]":
+    """The level and the wheel of ``v3=other.whl``; `HardwareError` for anything else."""
+    level, separator, wheel = text.partition("=")
+    if not (separator and wheel):
+        raise HardwareError(f"{text!r}: expected a CPU level and a wheel, as in v3=other.whl")
+    return level_named(level), Path(wheel)
+
+
+def two_names(text: str) -> tuple[str, str]:
+    """The two names of ``torch=pytorch``; a `VbuildError` for anything else."""
+    from vbuild.splitting.request import project_name
+
+    project, separator, name = text.partition("=")
+    if not (separator and project and name):
+        raise RepackageError(f"{text!r}: expected two names, as in torch=pytorch")
+    return project_name(project), name
 
 
 def layout_of(name: Layout, request: "PublishRequest") -> "PublishLayout":  # noqa: PLR0911 - a layout, a line

@@ -99,7 +99,7 @@ class PublishRequest:
     add: "Iterable[tuple[str | Cpu, StrPath]]" = option(
         "hwcaps: add this wheel as that level: v3=other.whl. Repeatable.",
         default=(),
-        parse="vbuild.cli.publish:level_and_wheel",
+        parse="vbuild.api.arguments:level_and_wheel",
         metavar="LEVEL=WHEEL",
         only="layouts hwcaps",
     )
@@ -117,7 +117,7 @@ class PublishRequest:
     map: Mapping[str, str] | Iterable[tuple[str, str]] = option(
         "conda: name this required project like that: torch=pytorch. Repeatable.",
         default=(),
-        parse="vbuild.cli.publish:two_names",
+        parse="vbuild.api.arguments:two_names",
         metavar="PYPI=CONDA",
         only="layouts conda",
     )

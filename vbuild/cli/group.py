@@ -15,19 +15,22 @@ from vbuild.errors import VbuildError, refusal_of
 from vbuild.process.signals import interruptible
 
 _INTERRUPTED = "interrupted: nothing half-done was left behind"
+_LARGE = frozenset({"matrix", "slim", "verify", "select", "doctor"})
 _SIGNALLED = 128  # and the number of the signal: what a shell says of a command that it ended
 
 
 class LazyCommands(UserDict[str, click.Command]):
-    """Commands by name; each is the object of its name in the module ``vbuild.cli.<name>``, imported when asked for."""
+    """Commands by name; each is imported when used, from the module of its section or, if it fills one, its own."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, sections: Mapping[str, Sequence[str]]) -> None:
         super().__init__()
-        self.data = dict.fromkeys(names, click.Command(None))
+        modules = ((name, name if name in _LARGE else title) for title, names in sections.items() for name in names)
+        self._modules = {name: f"vbuild.cli.{module.lower()}" for name, module in modules}
+        self.data = dict.fromkeys(self._modules, click.Command(None))
 
     def __getitem__(self, name: str) -> click.Command:
         if self.data[name].name is None:
-            self.data[name] = getattr(import_module(f"vbuild.cli.{name}"), name)
+            self.data[name] = getattr(import_module(self._modules[name]), name)
         return self.data[name]
 
 
@@ -40,7 +43,7 @@ class Commands(click.Group):
     def __init__(self, *arguments: Any, sections: Mapping[str, Sequence[str]] | None = None, **options: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(*arguments, **options)
         self._sections = sections or {}
-        self.commands = LazyCommands([name for names in self._sections.values() for name in names])
+        self.commands = LazyCommands(self._sections)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own signature
         return list(self.commands)

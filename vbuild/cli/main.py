@@ -1,4 +1,4 @@
-"""The list of commands, each the module of its name."""
+"""The list of commands."""
 
 import click
 

@@ -27,7 +27,7 @@ from tests.factories.cibuildwheel_runs import (
 from vbuild.build.cibuildwheel import runs as places
 from vbuild.build.cibuildwheel.runs import ignored_keys
 from vbuild.build.plan import BuildBackend
-from vbuild.cli.cibuildwheel import run_lines
+from vbuild.cli.build import run_lines
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Recipe

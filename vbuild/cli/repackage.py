@@ -1,3 +1,5 @@
+"""Repackage: wheels split, labelled and made portable."""
+
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,3 +85,31 @@ def checked_lines(checked: Iterable["InstallCheck"]) -> Iterator[str]:
     for install in checked:
         for line in install.lines():
             yield from wrapped(line, indent=6)
+
+
+@click.command(
+    cls=options.RequestCommand,
+    epilog=options.example('vbuild stamp demo-1.0-py3-none-any.whl -o dist -l v3 -p "x86_64::level::v3"'),
+)
+@click.argument("wheel", type=options.WHEEL)
+@options.required_folder
+@options.of("vbuild.api.repackaging:StampRequest")
+def stamp(wheel: Path, folder: Path, **given: Any) -> None:  # noqa: ANN401 - the options of StampRequest
+    """Copy a wheel under a variant label, or remove its label."""
+    terminal.show(None, [str(vbuild.stamp(wheel, folder, **given))])
+
+
+@click.command(epilog=options.example("vbuild repair demo-1.0-cp313-cp313-linux_x86_64.whl wheelhouse"))
+@click.argument("wheel", type=options.WHEEL)
+@click.argument("folder", type=options.FOLDER, metavar="DEST_DIR")
+@click.option("--recipe", type=options.PATH, help="Follow [repair] of this recipe. [default: the project here]")
+def repair(wheel: Path, folder: Path, *, recipe: Path | None) -> None:
+    """Make a wheel portable; use it as cibuildwheel's repair command.
+
+    Writes WHEEL into DEST_DIR with the libraries that it needs and the manylinux tag that it fits. The tags in WHEEL
+    become those of the file name, and libraries no longer want an executable stack if no code in them
+    writes a trampoline to it.
+    """
+    portable = vbuild.repair(wheel, folder, recipe=recipe)
+    notes = (line for note in portable.notes for line in wrapped(f"  {note}", indent=4))
+    terminal.show(None, [str(portable.wheel), *notes])
