@@ -3,7 +3,7 @@
     import vbuild
     vbuild.slim("torch-2.9-cp313-cp313-linux_x86_64.whl", gpus=["sm_90"], output_dir="out")
 
-Every command is a function here. Functions, options and results are imported when they are used: ``import vbuild``
+Commands are functions here. Functions, options and results are imported when they are used: ``import vbuild``
 itself runs without anything but the interpreter.
 """
 

@@ -285,6 +285,28 @@ def test_a_namespace_that_nobody_knows_is_refused_with_the_one_that_is_near(tmp_
     assert (ran.exit_code, "did you mean 'nvidia'?" in ran.stderr) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("slim --undo b --gpu 90", "--gpu has no effect with --undo"),
+        ("slim --environment e --drop *.a", "--drop has no effect on what is installed"),
+        ("slim --environment e -o out", "--output-dir has no effect on what is installed"),
+        ("slim oci:d --dry-run --under 1MB", "--under has no effect on images"),
+        ("slim x.whl -o o --backup b", "--backup goes with --environment only"),
+        ("split x.whl --check --keep a", "--keep has no effect without --output-dir"),
+        ("init . --emit github --cpu v2", "--cpu has no effect with --emit"),
+        ("init . --check -o x.toml", "--output has no effect with --check"),
+        ("matrix . --emit json --hwcaps", "--hwcaps has no effect with --emit"),
+        ("lock x --with y", "--with goes with --machine only"),
+        ("lock x --machine y.toml", "--machine: expected --find-links with the wheels, and --output-dir for the locks"),
+        ("select x --gpu 90", "--gpu goes with --cpu only"),
+    ],
+)
+def test_an_option_without_effect_is_a_usage_mistake(words: str, message: str) -> None:
+    ran = CliRunner().invoke(main, words.split())
+    assert (ran.exit_code, message in ran.stderr) == (2, True), ran.stderr
+
+
 def test_folders_stand_for_the_wheels_in_them_and_their_number_is_said(tmp_path: Path) -> None:
     for name in ("demo-1.0-py3-none-any.whl", "other-1.0-py3-none-any.whl"):
         wheel(tmp_path, name)

@@ -48,7 +48,7 @@ def test_how_each_job_builds_is_handed_on(project: Path) -> None:
 def test_what_has_no_effect_on_emitted_jobs_is_a_usage_mistake(project: Path, more: list[str]) -> None:
     said = vbuild("matrix", ".", "--emit", "json", *more, folder=project)
     assert said.returncode == 2
-    assert "--emit prints the jobs of every part" in said.stderr
+    assert "has no effect with --emit, which prints the jobs of every part" in said.stderr
 
 
 def test_a_folder_is_checked_before_it_goes_out(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.factories.extensions import library as linked_library
 from tests.factories.tools import needs
 from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
-from vbuild.cli.verify import verdict_lines
+from vbuild.cli.look import verdict_lines
 from vbuild.errors import WheelError
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.levels import chosen

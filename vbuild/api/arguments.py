@@ -14,7 +14,7 @@ from vbuild.errors import HardwareError, RepackageError, WheelError
 
 if TYPE_CHECKING:
     from vbuild.api.building import MatrixRequest
-    from vbuild.api.repackaging import SlimEnvironmentRequest, SlimImagesRequest, SlimRequest
+    from vbuild.api.repackaging import InstalledRequest, SlimRequest
     from vbuild.api.shipping import PublishRequest
     from vbuild.build.init import AskedAxes
     from vbuild.hardware.cpu import Cpu
@@ -126,9 +126,7 @@ def gpus_of(asked: Gpus) -> "GpuList | None":
     return GpuList.asked(",".join(map(str, several))) if several else None
 
 
-def cuts_of(
-    request: "SlimRequest | SlimEnvironmentRequest | SlimImagesRequest", *, drop: Texts = (), strict: bool = False
-) -> "Cuts":
+def cuts_of(request: "SlimRequest | InstalledRequest", *, drop: Texts = (), strict: bool = False) -> "Cuts":
     """What *request* asks to do to every library, and which files to leave out."""
     from vbuild.binary.edits import Strip
     from vbuild.hardware.gpu import Ptx

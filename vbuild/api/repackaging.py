@@ -149,14 +149,10 @@ def slim(request: SlimRequest) -> "tuple[Slimmed, ...]":
     return results
 
 
-@dataclass(frozen=True)
-class SlimEnvironmentRequest:
+@dataclass(frozen=True, kw_only=True)
+class InstalledRequest:
     """What to cut of what is installed."""
 
-    place: StrPath
-    _: KW_ONLY
-    backup: StrPath | None = None
-    dry_run: bool = False
     gpus: Gpus = _GPUS
     ptx: PtxChoice = _PTX
     strip: StripChoice = STRIP
@@ -165,6 +161,16 @@ class SlimEnvironmentRequest:
     accept_license: "bool | Texts" = _LICENSE
     force: bool = _FORCE
     on_progress: OnProgress = PROGRESS
+
+
+@dataclass(frozen=True)
+class SlimEnvironmentRequest(InstalledRequest):
+    """What to cut of what is installed, and where the old files stay."""
+
+    place: StrPath
+    _: KW_ONLY
+    backup: StrPath | None = None
+    dry_run: bool = False
 
 
 @takes(SlimEnvironmentRequest)
@@ -193,20 +199,11 @@ def slim_environment(request: SlimEnvironmentRequest) -> "SlimmedEnvironment":
 
 
 @dataclass(frozen=True)
-class SlimImagesRequest:
+class SlimImagesRequest(InstalledRequest):
     """What to cut of what is installed in images."""
 
     place: StrPath
     output_dir: StrPath | None = None
-    _: KW_ONLY
-    gpus: Gpus = _GPUS
-    ptx: PtxChoice = _PTX
-    strip: StripChoice = STRIP
-    recompress: bool | None = _RECOMPRESS
-    allow_unsupported: bool = _UNSUPPORTED
-    accept_license: "bool | Texts" = _LICENSE
-    force: bool = _FORCE
-    on_progress: OnProgress = PROGRESS
 
 
 @takes(SlimImagesRequest)

@@ -42,15 +42,13 @@ def init(source: str, file: Path | None, *, emit: str | None, check: bool, **giv
     hash, the axes, what the build needs to be told, and a test, each with a comment.
     """
     if emit:
-        if check or file or any(given.values()):
-            raise click.UsageError("--emit writes what the project's [tool.vbuild] says; expected SOURCE alone with it")
+        options.refuse_others("emit", where="with --emit, which goes by the project's [tool.vbuild]")
         from vbuild.release.emit import write_workflows
 
         terminal.show(None, map(str, write_workflows(Path(source))))
         return
     if check:
-        if file:
-            raise click.UsageError("--check writes nothing; expected no --output")
+        options.refuse_others("check", *given, where="with --check, which writes nothing")
         from vbuild.api.arguments import axes_of
         from vbuild.build.init import prospect
 

@@ -15,7 +15,7 @@ from vbuild.errors import VbuildError, refusal_of
 from vbuild.process.signals import interruptible
 
 _INTERRUPTED = "interrupted: nothing half-done was left behind"
-_LARGE = frozenset({"matrix", "slim", "verify", "select", "doctor"})
+_LARGE = frozenset({"matrix", "doctor"})
 _SIGNALLED = 128  # and the number of the signal: what a shell says of a command that it ended
 
 

@@ -1,7 +1,8 @@
-"""Look: what is in a wheel, and how fast it is."""
+"""Look: what is in a wheel, whether it keeps its promises, how fast it is, and which one a machine gets."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,15 @@ import click
 
 import vbuild
 from vbuild.cli import options, terminal
+from vbuild.errors import RepackageError, VariantError, WheelError
+from vbuild.files.wording import wrapped
 
 if TYPE_CHECKING:
+    from vbuild.hardware.machine import Machine
     from vbuild.inspection.model import Contents
+    from vbuild.publishing.oci.select import ImageSelection
+    from vbuild.variants.select import Selection
+    from vbuild.verification.model import Verdict
 
 
 @click.command(epilog=options.example("vbuild inspect torch-*.whl --html torch.html"))
@@ -92,3 +99,178 @@ def bench(wheels: tuple[Path, ...], *, script: Path, as_json: bool, **given: Any
     with terminal.status(quiet=as_json) as on_progress:
         report = vbuild.bench(wheels, script, **given, on_progress=on_progress)
     terminal.show(report.data(), report.lines(), as_json=as_json)
+
+
+@click.command(cls=options.RequestCommand, epilog=options.example("vbuild verify dist/*.whl"))
+@click.argument("wheels", type=options.WHEELS, nargs=-1, required=True)
+@options.of("vbuild.api.looking:VerifyRequest")
+@click.option(
+    "--run",
+    is_flag=True,
+    help="Also install and import the wheels, on emulated CPUs that have no more than they promise to need.",
+)
+@click.option("--test", metavar="COMMAND", help="With --run: also run this command of the shell.")
+@click.option(
+    "--allow-builds",
+    is_flag=True,
+    help="With --run: build requirements that have no wheel, which runs their code.",
+)
+@options.as_json
+def verify(
+    wheels: tuple[Path, ...],
+    *,
+    run: bool,
+    test: str | None,
+    allow_builds: bool,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - of VerifyRequest
+) -> None:
+    """Check that wheels are what their names and metadata promise.
+
+    Disassembles the code in WHEELS, files or folders of them: no instruction may exceed the CPU level, and GPU code has
+    to be there for every GPU that is promised. Also checks RECORD, and that libraries find each other, also those in
+    required wheels that lie beside them. Attestations are files WHEEL.provenance or WHEEL.publish.attestation.
+    """
+    from vbuild.verification.verify import with_clashes
+    from vbuild.wheel.archive import wheels_among
+
+    if (test or allow_builds) and not run:
+        raise click.UsageError("--test and --allow-builds go with --run only")
+    with terminal.status(quiet=as_json) as on_progress:
+        verdicts = with_clashes(
+            vbuild.verify(wheel, **given, on_progress=on_progress) for wheel in wheels_among(wheels)
+        )
+        levels = partial(vbuild.run_levels, cpu=given["cpu"], test=test, allow_builds=allow_builds)
+        runs = (
+            [levels(verdict.wheel, processors=verdict.processors, on_progress=on_progress) for verdict in verdicts]
+            if run
+            else []
+        )
+    verdicts[: len(runs)] = [ran.evidence_for(verdict) for ran, verdict in zip(runs, verdicts, strict=False)]
+    crashes = [ran.crash for ran in runs] or [""] * len(verdicts)
+    judged = list(zip(verdicts, crashes, strict=True))
+    lines = [line for verdict, crash in judged for line in verdict_lines(verdict, crash=crash)]
+    data = [
+        {**verdict.data(), "outcome": "failed" if crash else verdict.outcome, "summary": crash or verdict.summary}
+        for verdict, crash in judged
+    ]
+    for row, ran in zip(data, runs, strict=False):
+        row["run"] = ran.data()
+    lines += [line for ran in runs for line in ran.lines()]
+    if len(verdicts) > 1:
+        lines.append(f"{len(verdicts)} wheels, {sum(row['outcome'] == 'failed' for row in data)} of them failed")
+    terminal.show(data, lines, as_json=as_json)
+    if failed := [verdict.wheel.name for verdict in verdicts if verdict.failed]:
+        raise WheelError(f"{', '.join(failed)}: not what the name and metadata promise")
+    if failed := [ran.wheel for ran in runs if not ran.ok]:
+        raise WheelError(f"{', '.join(failed)}: does not work on every CPU that it was run on")
+
+
+def verdict_lines(verdict: "Verdict", *, crash: str = "") -> Iterator[str]:
+    from vbuild.verification.model import merged
+
+    yield from wrapped(f"{verdict.wheel.name}: {crash or verdict.summary}")
+    level = f", compared with {verdict.cpu}" if verdict.cpu else ""
+    yield from wrapped(f"  instruction sets: {verdict.isa}{level}", indent=4)
+    for library in verdict.libraries:
+        highest = f"{library.level} at most" if library.level else "not disassembled"
+        text = f"  {library.member}: {library.code_size / 1e6:.2f} MB of {library.machine} code, {highest}"
+        yield from wrapped(text, indent=4)
+    if verdict.gpus or verdict.claimed_gpus:
+        yield f"  GPU code: {verdict.gpu}"
+    for code in verdict.gpus:
+        archs = ", ".join((*code.machine, *(f"PTX {name}" for name in code.ptx)))
+        word = code.served[0].word if code.served else "fatbin"
+        yield from wrapped(
+            f"  {code.member}: {code.fatbins} {word}s with {archs or 'code of an unknown kind'}", indent=4
+        )
+        for served in code.served:
+            yield from wrapped(f"    would run on {served.device}: {served}", indent=6)
+    yield from (line for finding in merged(verdict.findings) for line in wrapped(f"  {finding}", indent=4))
+
+
+@click.command(cls=options.RequestCommand, epilog=options.example("vbuild select annoy --find-links dist"))
+@click.argument("name", required=False)
+@options.of("vbuild.api.looking:SelectRequest")
+@click.option(
+    "--machine",
+    type=options.WHEEL,
+    metavar="FILE",
+    multiple=True,
+    help="Choose for the machine in this TOML file. Repeatable.",
+)
+@click.option(
+    "--write-machine", type=options.FILE, help="Write a description of this machine, for --machine elsewhere."
+)
+@options.as_json
+def select(
+    name: str | None,
+    *,
+    machine: tuple[Path, ...],
+    find_links: tuple[Path | str, ...],
+    write_machine: Path | None,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - of SelectRequest
+) -> None:
+    """Show which wheel a machine gets, and why; or which of several machines gets which.
+
+    NAME is a project, or oci:DIR for an image of an image layout.
+    """
+    from vbuild.api.arguments import machine_of
+    from vbuild.variants.select import save_machine
+
+    layout = name.removeprefix(options.IMAGES) if name and name.startswith(options.IMAGES) else None
+    if find_links and (not name or layout):
+        raise click.UsageError("--find-links is for wheels; expected the NAME of a project")
+    if not (name or write_machine):
+        raise click.UsageError("expected NAME, oci:DIR, or --write-machine FILE")
+    if len(machine) > 1 and (write_machine or not name):
+        raise click.UsageError("expected one --machine with --write-machine")
+    # what is written is for elsewhere, without what the active environment has
+    here = vbuild.Machine.here() if write_machine and not given["cpu"] else None
+    machines = {str(file or "here"): machine_of(file, **given) for file in machine or (here,)}
+    if write_machine:
+        save_machine(next(iter(machines.values())), write_machine)
+    if not name:
+        terminal.show({"machine": str(write_machine)}, [str(write_machine)], as_json=as_json)
+        return
+
+    def choice_of(described: "Machine") -> "Selection | ImageSelection":
+        if layout:
+            return vbuild.select_image(layout, machine=described)
+        return vbuild.select(name, find_links, machine=described)
+
+    if len(machines) > 1:
+        _compare(name, machines, choice_of, as_json=as_json)
+    else:
+        choice = choice_of(*machines.values())
+        terminal.show(choice.data(), choice.lines, as_json=as_json)
+
+
+def _compare(
+    name: str,
+    machines: "Mapping[str, Machine]",
+    choice_of: "Callable[[Machine], Selection | ImageSelection]",
+    *,
+    as_json: bool,
+) -> None:
+    rows, data, without = [], [], []
+    for called, machine in machines.items():
+        try:
+            choice = choice_of(machine)
+        except (VariantError, RepackageError) as error:
+            if "this machine" not in str(error):
+                raise
+            # without the reasons for each wheel, which are behind it
+            rows.append((called, "nothing", str(error).removeprefix(f"{name}: ").partition(": ")[0]))
+            data.append({"machine": called, "wheel": None, "why": str(error)})
+            without.append(called)
+            continue
+        best = choice.ranking[0]
+        rows.append((called, best.shown, best.why))
+        data.append({"machine": called, **choice.data()})
+    width = max(len(called) for called, _, _ in rows)
+    lines = [line for called, wheel, why in rows for line in (f"{called:{width}}  {wheel}", f"{'':{width}}  {why}")]
+    terminal.show(data, lines, as_json=as_json)
+    if without:
+        raise VariantError(f"{name}: nothing for {', '.join(without)}")

@@ -53,12 +53,8 @@ def matrix(
     The output folder gets the wheels, their index, report.json and report.html. A target that fails does not stop the
     others.
     """
-    if given["cuda"] and given["toolkit"] and len(given["toolkit"]) > 1:
-        raise click.UsageError("--toolkit: several with --cuda; expected one, or none for code without kernels")
     if emit:
-        idle = ("only", "python", "part", "cpu", "cuda", "toolkit", "hwcaps")
-        if folder or dry_run or as_json or any(given[name] for name in idle) or not given["executor"].is_local:
-            raise click.UsageError("--emit prints the jobs of every part; only --jobs, --fresh and --locked go with it")
+        options.refuse_others("emit", *_FOR_JOBS, where="with --emit, which prints the jobs of every part")
         terminal.write(_emitted(Path(source), emit, given))
     elif dry_run:
         from vbuild.api.arguments import matrix_request

@@ -140,6 +140,7 @@ LISTED = Place(file_okay=False, listed=True)
 SOURCE = Value("source", "vbuild.build.init:checked_source")
 CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
 
+IMAGES = "oci:"  # before the folder of an image layout
 LAYOUTS = get_args(Layout)
 LAYOUT = Choice(LAYOUTS)
 
@@ -149,6 +150,22 @@ required_folder = click.option(
 )
 dry_run = click.option("--dry-run", is_flag=True, help="Print what would come out; write nothing.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
+
+
+def output_of(folder: Path | None, *, dry_run: bool) -> Path | None:
+    """Where results go, or None if nothing is written; a usage mistake if neither is said."""
+    if folder is None and not dry_run:
+        raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
+    return None if dry_run else folder
+
+
+def refuse_others(*names: str, where: str) -> None:
+    """A usage mistake for an option on the command line that has no effect *where* only those called *names* have."""
+    ctx = click.get_current_context()
+    for param in ctx.command.params:
+        is_typed = ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
+        if isinstance(param, click.Option) and is_typed and param.name not in names:
+            raise click.UsageError(f"{param.opts[-1]} has no effect {where}")
 
 
 def example(command: str) -> str:

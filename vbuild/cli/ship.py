@@ -106,9 +106,7 @@ def publish(
     versions with labels (local), projects with suffixes (suffix), container images (oci), conda packages (conda), or
     variant wheels with their index (variants).
     """
-    if folder is None and not dry_run:
-        raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
-    laid = vbuild.publish(wheels, None if dry_run else folder, **given)
+    laid = vbuild.publish(wheels, options.output_of(folder, dry_run=dry_run), **given)
     lines = [line for layout in laid for line in laid_lines(layout)]
     terminal.show([layout.data() for layout in laid], lines, as_json=as_json)
 
@@ -155,10 +153,8 @@ def make(sources: tuple[str, ...], folder: Path | None, *, dry_run: bool, **give
     SOURCES are requirements.txt, pylock.toml or uv.lock files, or requirements such as torch==2.9.1. Each --machine,
     and each --gpu, is a kind of machine of the fleet and gets a lock. A second run fetches what is new.
     """
-    if (folder is None) != dry_run:
-        raise click.UsageError("expected either --output-dir FOLDER or --dry-run")
     with terminal.bar() as on_progress:
-        result = vbuild.mirror(sources, folder, **given, on_progress=on_progress)
+        result = vbuild.mirror(sources, options.output_of(folder, dry_run=dry_run), **given, on_progress=on_progress)
     terminal.show(None, mirrored_lines(result))
 
 

@@ -1,4 +1,4 @@
-"""What `vbuild check --layout conda` finds in a channel that was damaged."""
+"""What `vbuild check` finds in a channel that was damaged."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A folder of the layout that was damaged: what `vbuild check --layout hwcaps` says of it."""
+"""A folder of the layout that was damaged: what `vbuild check` says of it."""
 
 import re
 from collections.abc import Callable, Mapping

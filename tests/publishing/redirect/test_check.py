@@ -1,4 +1,4 @@
-"""`vbuild check DIR --layout redirect`: pins that do not hold, and PKG-INFO that is not of the wheels."""
+"""`vbuild check` of a redirect layout: pins that do not hold, and PKG-INFO that is not of the wheels."""
 
 import gzip
 import io
