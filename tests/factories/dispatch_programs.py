@@ -43,7 +43,6 @@ _HEAD = """
 #include <string.h>
 #define NOINLINE __attribute__((noinline, noclone))
 """
-_HEAD_CPP = _HEAD + 'extern "C" {\n'
 
 # a function that answers by number, of which only one is the test
 _INFO = """NOINLINE static int info@(int which) { unsigned a, b, c, d; __cpuid(1, a, b, c, d); switch (which) { case 0: return d >> 26 & 1;

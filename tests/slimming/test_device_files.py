@@ -212,17 +212,6 @@ def test_a_list_that_the_package_reads_is_kept_true(tmp_path: Path) -> None:
     assert members["demo/manifest.json"].startswith(b'{\n  "version": 1,\n')
 
 
-def test_names_are_those_of_the_folder_that_the_list_means(tmp_path: Path) -> None:
-    files: dict[str, bytes | str] = {
-        "demo/sm_80/k.cubin": SM_80,
-        "demo/sm_90/k.cubin": SM_90,
-        "demo/all.txt": "sm_80/k.cubin\nsm_90/k.cubin\n",
-        DEMO: "all.txt",
-    }
-    members, _ = slimmed(tmp_path, files)
-    assert members["demo/all.txt"] == b"sm_90/k.cubin\n"
-
-
 @pytest.mark.parametrize(
     "files",
     [

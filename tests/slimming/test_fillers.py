@@ -18,7 +18,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.coverage import Runs
 from vbuild.gpu_code.fatbin import FatbinKind
-from vbuild.gpu_code.survey import device_code, filler_text, with_fillers
+from vbuild.gpu_code.survey import device_code, with_fillers
 from vbuild.index_client.configuration import Indexes
 from vbuild.mirroring.model import Cut
 from vbuild.slimming.environment import slim_environment
@@ -206,12 +206,3 @@ def test_a_bill_that_is_not_of_this_file_changes_nothing_and_is_named(text: str)
     marked = with_fillers(code_, text)
     assert marked.containers == code_.containers
     assert marked.notes == (f"the bill of materials says {text!r} of fillers, not of this file",)
-
-
-def test_fillers_are_written_as_bits() -> None:
-    many = device_code(ElfImage.parse(memoryview(device_library(*[code(75)] * 9)))).containers
-    chosen = [replace(one, is_filler=number in {0, 1, 2, 4, 8}) for number, one in enumerate(many)]
-    assert filler_text(chosen) == "5 of 9: 0x117"
-    code_ = device_code(ElfImage.parse(memoryview(device_library(*[code(75)] * 9))))
-    assert filler_text(with_fillers(code_, filler_text(chosen)).containers) == "5 of 9: 0x117"
-    assert filler_text(many) == ""

@@ -1,11 +1,9 @@
 """One library: what is said of it, and why it stays as it was."""
 
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tests.factories.bundles import GFX942, SPIRV, amd_library, bundle, compressed
 from tests.factories.elf import patchelfed, shared_object, without_sections
@@ -13,14 +11,12 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.loaded_pointers import LoadedPointers
 from tests.factories.pe_files import pe_file
 from vbuild.errors import RepackageError
-from vbuild.gpu_code.coverage import Amount, Coverage
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.hardware.architectures import Arch
-from vbuild.hardware.gpu import GpuList, Ptx
+from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
-from vbuild.slimming.slim import check_served
 
 BIG = 1 << 13
 SM_80, SM_90 = Arch(80), Arch(90)
@@ -45,32 +41,6 @@ def counted(account: LibraryCut) -> list[tuple[object, ...]]:
     ]
 
 
-def test_a_library_without_gpu_code_has_nothing_to_account_for() -> None:
-    account = cut(shared_object("int x;"))
-    assert not account.has_gpu_code
-    assert (account.served, account.why_whole, account.notes) == ((), None, ())
-
-
-def test_what_saves_no_page_goes_all_the_same() -> None:
-    account = cut(device_library(fatbin(entry(arch=80), entry(arch=90))))
-    assert (account.kept, account.dropped, account.after) == (1, 1, account.before)
-    assert account.gpus == ("sm_90",)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        device_library(fatbin()),
-        device_library(fatbin(entry(FatbinKind.LTO_IR, 80))),
-        device_library(fatbin(entry(0x200, 80))),
-        device_library(b"damaged!" * 8),
-    ],
-    ids=["empty", "lto", "unknown", "damaged"],
-)
-def test_code_that_no_driver_chooses_from_is_for_any_gpu_and_none(data: bytes) -> None:
-    assert cut(data).after == len(data)
-
-
 def test_a_gpu_that_nothing_was_for_is_refused_with_what_there_is() -> None:
     with pytest.raises(RepackageError) as caught:
         cut(device_library(code(80, 120), fatbin(entry(FatbinKind.LTO_IR, 90))), "90", cuts=Cuts(strict=True))
@@ -78,73 +48,6 @@ def test_a_gpu_that_nothing_was_for_is_refused_with_what_there_is() -> None:
         "demo/_C.so: nothing for sm_90 in any of its fatbins (1), which have sm_80, sm_120; choose among those, or let "
         "it go with --allow-unsupported"
     )
-
-
-def test_ptx_that_may_not_stay_is_named_as_such_in_the_refusal() -> None:
-    both = code(80, 120, ptx=(80, 90))
-    assert cut(device_library(both), cuts=Cuts()).jit_only == 1
-    with pytest.raises(
-        RepackageError, match=r"\(1\), which have sm_80, sm_120, PTX for sm_80, PTX for sm_90; choose among"
-    ):
-        cut(device_library(both), cuts=Cuts(ptx=Ptx.NONE, strict=True))
-
-
-def test_a_fatbin_for_other_gpus_is_counted_as_empty() -> None:
-    account = cut(device_library(code(80, 90), code(80, 86)))
-    assert (account.kept, account.dropped, account.empty) == (2, 2, 1)
-
-
-@pytest.mark.parametrize(("ptx", "left"), [(Ptx.NONE, "sm_80"), (Ptx.AUTO, "PTX for sm_80")])
-def test_where_no_gpu_needs_any_the_smallest_stays_and_ptx_only_where_it_may(ptx: Ptx, left: str) -> None:
-    both = fatbin(
-        entry(arch=86, code=cubin(86, 2 * BIG)), entry(FatbinKind.PTX, 80), entry(arch=80, code=cubin(80, BIG))
-    )
-    account = cut(device_library(both), "75", Cuts(ptx=ptx, unsupported=True))
-    assert account.gpus == (left,)
-
-
-def test_ptx_that_may_not_stay_is_what_a_fatbin_has_left_where_it_has_nothing_else() -> None:
-    account = cut(device_library(code(90), code(ptx=(80,))), cuts=Cuts(ptx=Ptx.NONE))
-    assert account.gpus == ("sm_90", "PTX for sm_80")
-    assert (counted(account), account.jit_only, account.empty) == ([(SM_90, 1, 1, 0, 0)], 1, 1)
-
-
-def test_for_each_gpu_it_is_counted_how_many_fatbins_serve_it_and_how() -> None:
-    data = device_library(code(90), code(90), code(80, ptx=(80,)), code(120), code(120), code(120))
-    assert counted(cut(data, "90,120")) == [(SM_90, 2, 1, 0, 3), (Arch(120), 3, 1, 0, 2)]
-
-
-def test_what_is_for_one_other_architecture_alone_is_no_hole() -> None:
-    data = device_library(code(80), fatbin(entry(arch=90, flags=FatbinFlag.ARCH_SPECIFIC)))
-    assert counted(cut(data, "80", Cuts(strict=True))) == [(SM_80, 1, 0, 1, 0)]
-
-
-def test_ptx_is_claimed_for_gpus_that_there_are() -> None:
-    account = cut(device_library(code(80, ptx=(0, 90)), code(80, ptx=(90, 130))), "90,100")
-    assert [str(coverage.device) for coverage in account.virtual] == ["sm_90", "sm_100"]
-    assert account.jit_only == 2
-
-
-def test_code_that_cannot_be_compressed_again_stays_as_it_is() -> None:
-    lies = fatbin(entry(arch=90, code=bytes(BIG), flags=FatbinFlag.LZ4, uncompressed_size=1 << 32))
-    account = cut(device_library(code(80, 90), lies), cuts=Cuts(zstd=True))
-    assert account.after < account.before
-    assert account.why_whole is None
-    assert account.notes[0].startswith(".nv_fatbin: ")
-    assert account.notes[0].endswith("claims to inflate to 0x100000000 bytes; more than 0x40000000 is refused")
-
-
-def test_code_that_cannot_be_compressed_again_moves_up_with_the_rest() -> None:
-    """What goes before it and behind it is less than a page each, and more together."""
-    lies = fatbin(entry(arch=90, code=bytes(BIG), flags=FatbinFlag.LZ4, uncompressed_size=1 << 32))
-    small = fatbin(*(entry(arch=arch, code=cubin(arch, 0xB00)) for arch in (80, 90)))
-    library = device_library(small, lies, small)
-    file, account = GpuLibrary.of("x.so", memoryview(library)).slimmed(Share(GpuList.parse("90")), Cuts(zstd=True))
-    assert (account.why_whole, account.is_recompressed) == (None, True)
-    assert account.after < account.before
-    was, now = LoadedPointers.of(library), LoadedPointers.of(bytes(file))
-    now.check_holds(was)
-    assert now.containers()[1] == was.containers()[1]
 
 
 @pytest.mark.parametrize(("linked", "is_compressed"), [("libcudart.so.13", True), ("libcudart.so.12", False)])
@@ -203,42 +106,6 @@ def test_only_by_force_a_library_becomes_smaller_that_has_no_room_for_headers_an
     forced = cut(data, cuts=Cuts(force=True))
     assert forced.after < account.after
     assert (forced.is_fragile, forced.headers, forced.notes) == (True, ("moved program headers",), ())
-
-
-ONE = Amount(1, 100)
-MISSING = LibraryCut(member="a.so", before=9, after=9, served=(Coverage(SM_90, holes=ONE),), lacks={SM_90: "nothing"})
-GONE = LibraryCut(
-    member="k.cubin",
-    before=9,
-    after=0,
-    alone="cubin for sm_80",
-    gpus_before=("sm_80", "PTX for sm_80"),
-    served=(Coverage(SM_80, machine=ONE), Coverage(SM_90, holes=ONE)),
-)
-
-
-@pytest.mark.parametrize("served", [Coverage(SM_90, machine=ONE), Coverage(SM_90, jit=ONE)], ids=["machine", "jit"])
-def test_what_one_library_lacks_another_may_have(served: Coverage) -> None:
-    other = LibraryCut(member="b.so", before=9, after=9, served=(Coverage(SM_80, machine=ONE), served))
-    for cuts in ([MISSING, other], [other, GONE]):
-        check_served(cuts)
-
-
-@pytest.mark.parametrize(
-    ("cuts", "message"),
-    [
-        ([MISSING, replace(MISSING, member="b.so")], "a.so: nothing; choose among those"),
-        ([GONE], "k.cubin: nothing for sm_90 in it or in any other file, and it is for sm_80, PTX for sm_80; choose"),
-    ],
-)
-def test_a_gpu_that_no_library_serves_is_refused(cuts: list[LibraryCut], message: str) -> None:
-    with pytest.raises(RepackageError, match=f"^{re.escape(message)}"):
-        check_served(cuts)
-
-
-def test_gpu_code_alone_that_stays_serves_as_it_did() -> None:
-    for kept in (replace(GONE, after=9), replace(GONE, alone="")):
-        check_served([kept])
 
 
 @pytest.mark.parametrize(

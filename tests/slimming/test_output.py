@@ -23,14 +23,6 @@ def found(path: Path, *shares: Share) -> list[SlimOutput]:
         return list(slim_outputs(source, plan, shares))
 
 
-def test_with_labels_it_becomes_variants_under_the_normalised_name(tmp_path: Path) -> None:
-    one, other = found(wheel(tmp_path, NAME, {"a.so": FAT}), Share.parse("a=90"), Share.parse("b=80"))
-    assert [output.name.variant for output in (one, other)] == ["a", "b"]
-    assert str(one.name).startswith("demo_x-1.0-")
-    assert list(map(str, one.properties)) == ["nvidia :: sm_arch :: 90_real"]
-    assert list(map(str, other.properties)) == ["nvidia :: sm_arch :: 80_real"]
-
-
 def test_only_the_variants_own_document_is_made_anew(tmp_path: Path) -> None:
     v3 = stamped(wheel(tmp_path, NAME, {"a.so": FAT}), tmp_path / "v3", variant=variant("v3", "x86_64 :: level :: v3"))
     share = Share.parse("a=90")

@@ -1,7 +1,6 @@
 """What is known of a wheel before a byte is written: which libraries change, and which are worth a word."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from tests.factories.wheels import wheel
 from vbuild.errors import WheelError
 from vbuild.slimming.device_files import examine_file, is_alone, worth_reading
 from vbuild.slimming.request import Cuts, Share
-from vbuild.slimming.slim import slim_outputs, slim_plan
+from vbuild.slimming.slim import slim_plan
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.write import edit_wheel
 
@@ -25,23 +24,6 @@ FAT = device_library(fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 13)) for ar
 HOST = shared_object("int x;")
 SHARES = (Share.parse("a=90"), Share.parse("b=80"))
 FRAMED = zstandard.compress(bundle({GFX942: b"code"}))
-
-
-def told(folder: Path, files: Mapping[str, bytes], cuts: Cuts | None = None) -> list[tuple[str, ...]]:
-    """The members that change, that are worth a word, that go, and the names of what comes of them."""
-    with open_wheel(wheel(folder, NAME, files)) as source, slim_plan(source, SHARES, cuts or Cuts()) as plan:
-        names = tuple(str(output.name) for output in slim_outputs(source, plan, SHARES))
-        return [tuple(plan.files(0)), tuple(cut.member for cut in plan.cuts(0)), tuple(sorted(plan.dropped)), names]
-
-
-@pytest.mark.parametrize("order", ["ab", "ba"])
-def test_what_is_dropped_is_not_looked_into(tmp_path: Path, order: str) -> None:
-    files = {"a": FAT, "b": FAT[:2000]}
-    assert told(tmp_path, {f"{name}.so": files[name] for name in order}, Cuts(drop=("b.so",)))[:3] == [
-        ("a.so",),
-        ("a.so",),
-        ("b.so",),
-    ]
 
 
 def test_every_byte_is_told_as_read_and_as_cut_first_those_that_are_not_looked_into(
@@ -56,19 +38,6 @@ def test_every_byte_is_told_as_read_and_as_cut_first_those_that_are_not_looked_i
         whole = sum(member.size for member in source.members)
     assert heard[0] == 2 * (whole - len(FAT) - len(HOST))
     assert sum(heard) == 2 * whole
-
-
-def test_what_cannot_be_inflated_ends_all(tmp_path: Path) -> None:
-    sound = wheel(tmp_path, NAME, {"a.txt": b"x"}).read_bytes()
-    place = sound.index(b"a.txt") + len(b"a.txt")
-    # a block of a kind that there is not
-    (tmp_path / NAME).write_bytes(sound[:place] + b"\7" + sound[place + 1 :])
-    with (
-        open_wheel(tmp_path / NAME) as source,
-        pytest.raises(WheelError, match=r"a\.txt"),
-        slim_plan(source, SHARES, Cuts()),
-    ):
-        pytest.fail("it is damaged")
 
 
 @pytest.mark.parametrize(

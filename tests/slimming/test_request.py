@@ -5,30 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.factories.wheels import wheel
-from vbuild.binary.edits import Strip
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.slimming.request import Cuts, Share
 from vbuild.wheel.archive import open_wheel
-
-
-@pytest.mark.parametrize(
-    ("text", "label", "gpus"),
-    [
-        ("sm90=90,90a", "sm90", "sm_90,sm_90a"),
-        ("all=8.0;9.0+PTX", "all", "sm_80,sm_90+PTX"),
-        ("x.1_y=sm_120f", "x.1_y", "sm_120f"),
-        ("a=90=90", None, None),
-        ("a= 90 , 80 ", "a", "sm_80,sm_90"),
-    ],
-)
-def test_a_share_is_a_label_and_gpus(text: str, label: str | None, gpus: str | None) -> None:
-    if label is None:
-        with pytest.raises(VbuildError):
-            Share.parse(text)
-        return
-    share = Share.parse(text)
-    assert (share.label, str(share.gpus)) == (label, gpus)
-
 
 NO_VARIANT = "expected a label and GPUs, as in sm90=90,90a"
 
@@ -87,9 +66,3 @@ def test_globs_name_members(tmp_path: Path, glob: str, dropped: set[str]) -> Non
 def test_what_describes_the_wheel_is_not_dropped(tmp_path: Path, glob: str) -> None:
     with open_wheel(wheel(tmp_path)) as source, pytest.raises(RepackageError, match="which describes the wheel"):
         Cuts(drop=(glob,)).dropped(source)
-
-
-@pytest.mark.parametrize("cuts", [Cuts(drop=("*.a",)), Cuts(zstd=True), Cuts(strip=Strip.DEBUG)])
-def test_something_besides_gpus_is_asked_for(cuts: Cuts) -> None:
-    assert cuts.more
-    assert not Cuts(force=True, unsupported=True).more

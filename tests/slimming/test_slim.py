@@ -11,7 +11,6 @@ from installer.sources import WheelFile as InstallerWheel
 
 from tests.factories.elf import patchelfed, shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
-from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
@@ -23,7 +22,6 @@ from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Slimmed
 from vbuild.slimming.slim import slim
 from vbuild.variants.document import Document
-from vbuild.variants.stamp import stamped
 from vbuild.wheel.archive import open_wheel
 
 NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
@@ -162,21 +160,6 @@ def test_a_wheel_without_gpu_code_passes_byte_for_byte(tmp_path: Path) -> None:
         assert (tmp_path / "out" / NAME).read_bytes() == host.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("ptx", "kept", "claimed"),
-    [
-        (Ptx.AUTO, [["sm_90"], ["sm_90"]], ["11.0", "90_real"]),
-        (Ptx.NONE, [["sm_90"], ["sm_90"]], ["11.0", "90_real"]),
-        (Ptx.KEEP, [["sm_90", "ptx sm_100"], ["sm_90", "ptx sm_100"]], ["11.8", "100_virtual", "90_real"]),
-    ],
-)
-def test_ptx_stays_as_asked_and_is_claimed(tmp_path: Path, ptx: Ptx, kept: list[list[str]], claimed: list[str]) -> None:
-    library = device_library(code(80, 90, ptx=(80, 100)), code(80, 90, ptx=(80, 100)))
-    (slimmed,) = slim([fat_wheel(tmp_path, library=library)], tmp_path / "out", shares=SM_90, cuts=Cuts(ptx=ptx))
-    assert architectures(tmp_path / "out" / slimmed.name) == kept
-    assert [prop.value for prop in slimmed.properties] == claimed
-
-
 def test_a_library_that_never_served_the_gpu_is_refused_with_what_it_has(tmp_path: Path) -> None:
     fat = fat_wheel(tmp_path, library=device_library(code(80, 120), code(80)))
     with pytest.raises(RepackageError) as caught:
@@ -187,34 +170,6 @@ def test_a_library_that_never_served_the_gpu_is_refused_with_what_it_has(tmp_pat
     )
     assert not list((tmp_path / "out").glob("*"))
     assert one(fat, tmp_path / "out", unsupported=True).libraries[0].empty == 2
-
-
-def test_a_library_without_code_for_a_gpu_that_others_have_is_left_and_named(tmp_path: Path) -> None:
-    old, new = device_library(code(70, 75)), device_library(code(75, 90, 120))
-    fat = fat_wheel(tmp_path, {"demo/_old.so": old}, library=new)
-    (slimmed,) = slim([fat], tmp_path / "out", shares=[Share.parse("sm90=90")])
-    left = next(cut for cut in slimmed.libraries if cut.member == "demo/_old.so")
-    assert left.before == left.after
-    assert left.notes == ("nothing for sm_90 in any of its fatbins (1), which have sm_70, sm_75",)
-    assert slimmed.path
-    assert architectures(slimmed.path) == [["sm_90"]]
-    assert [str(each) for each in slimmed.properties] == ["nvidia :: sm_arch :: 90_real"]
-    (both,) = slim([fat], tmp_path / "both", shares=plain("75,120"))
-    assert both.path
-    assert architectures(both.path, "demo/_old.so") == [["sm_75"]]
-    with pytest.raises(RepackageError, match=r"demo/_old.so: nothing for sm_90 in any of its fatbins \(1\)"):
-        one(fat, tmp_path / "strict", strict=True)
-
-
-def test_code_compressed_again_needs_a_driver_that_reads_it(tmp_path: Path) -> None:
-    library = device_library(code(80, 90), code(80, 90))
-    fat = fat_wheel(tmp_path, library=library, metadata="Requires-Dist: nvidia-cublas-cu12\n")
-    (slimmed,) = slim([fat], tmp_path / "out", shares=SM_90, cuts=Cuts(zstd=True))
-    assert "nvidia :: cuda_version_lower_bound :: 12.4" in map(str, slimmed.properties)
-    assert slimmed.warnings == (
-        f"GPU code is compressed with zstd, which no driver before that of CUDA 12.4 reads: in {LIBRARY}",
-    )
-    assert slimmed.libraries[0].before - slimmed.libraries[0].after > 2 * BIG
 
 
 def test_dropped_members_are_gone_from_record_too(tmp_path: Path) -> None:
@@ -288,20 +243,6 @@ def test_a_dry_run_writes_nothing_and_says_the_same(tmp_path: Path) -> None:
     assert dry.packed == pytest.approx(wet.packed, rel=0.05)
     assert dry.libraries == wet.libraries
     assert sorted(path.name for path in tmp_path.iterdir()) == [NAME, "out"]
-
-
-def test_other_hardwares_claims_stay_beside_the_new_ones(tmp_path: Path) -> None:
-    v3 = stamped(fat_wheel(tmp_path), tmp_path / "v3", variant=variant("v3", "x86_64 :: level :: v3"))
-    (slimmed,) = slim([v3], tmp_path / "out", shares=[Share.parse("sm90_v3=90")])
-    path = tmp_path / "out" / "demo-1.0-py3-none-manylinux_2_28_x86_64-sm90_v3.whl"
-    document = Document.parse(members(path)["demo-1.0.dist-info/variant.json"])
-    assert document.metadata.namespaces == ("nvidia", "x86_64")
-    assert list(map(str, document.only("sm90_v3").properties)) == [
-        BOUND,
-        "nvidia :: sm_arch :: 90_real",
-        "x86_64 :: level :: v3",
-    ]
-    assert slimmed.path == path
 
 
 def test_the_cuda_that_is_linked_bounds_the_driver(tmp_path: Path) -> None:
@@ -431,22 +372,6 @@ def test_what_else_would_save_is_measured(tmp_path: Path) -> None:
     assert saving.unpacked == pytest.approx(slimmed.unpacked - stripped.unpacked, rel=0.05)
     assert saving.packed == pytest.approx(slimmed.packed - stripped.packed, rel=0.2)
     assert not [saving for saving in stripped.more if saving.option.startswith("--strip")]
-
-
-def test_lists_of_architectures_that_still_name_what_went_are_told_of(tmp_path: Path) -> None:
-    """As torch.cuda.get_arch_list() gives them, from a library without GPU code."""
-    said = shared_object('const char *flags(void) { return "sm_80 sm_90 compute_90"; }')
-    files = {"demo/libsaid.so": said, "demo/archs.py": b"ARCHS = ['sm_80', 'sm_90']\n", "demo/one.py": b"'sm_80'\n"}
-    # a compiler such as LLVM knows architectures for which the package has no code
-    files["demo/libllvm.so"] = shared_object('const char *known = "sm_80|sm_86|sm_90|sm_90a";')
-    fat = fat_wheel(tmp_path, files, library=device_library(code(80, 90)))
-    (slimmed,) = slim([fat], None, shares=plain("90"))
-    own = "what the package says of itself, as torch.cuda.get_arch_list() does, names code that went"
-    assert slimmed.warnings == (
-        f"architectures are listed in demo/libsaid.so and 1 more file, and still with sm_80: {own}",
-    )
-    (whole,) = slim([fat], None, shares=plain("80,90"))
-    assert whole.warnings == ()
 
 
 def test_a_wheel_loses_as_little_as_makes_it_fit_under_a_limit(tmp_path: Path) -> None:

@@ -97,14 +97,6 @@ def test_a_wheel_for_the_other_vendor_says_for_which_gpus_it_is(tmp_path: Path) 
     assert result.why_untouched == "nothing in it to cut: its GPU code is for gfx908"
 
 
-def test_gpus_of_both_vendors_are_each_cut_for_in_one_wheel(tmp_path: Path) -> None:
-    result, folder = slimmed(tmp_path, "90,gfx942", amd=AMD, nvidia=NVIDIA)
-    assert targets(folder / "amd.so")[0] == {"gfx942"}
-    (container,) = device_code(ElfImage.parse((folder / "nvidia.so").read_bytes())).containers
-    assert [str(one.arch) for one in container.entries] == ["sm_90"]
-    assert {str(each.device) for cut in result.libraries for each in cut.served} == {"sm_90", "gfx942"}
-
-
 def test_a_family_has_variants_for_the_gpus_of_each_vendor(tmp_path: Path) -> None:
     made = wheel(tmp_path / "in", NAME, {"demo/amd.so": AMD, "demo/nvidia.so": NVIDIA})
     shares = [Share.parse(text) for text in ("h100=90", "mi300=MI300X", "amd=gfx90a,gfx1101")]

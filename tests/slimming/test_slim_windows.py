@@ -20,7 +20,6 @@ from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Slimmed
 from vbuild.slimming.slim import slim
-from vbuild.variants.document import Document
 
 pytestmark = needs_mingw
 
@@ -51,15 +50,6 @@ def test_code_for_other_gpus_goes_from_a_dll(tmp_path: Path) -> None:
     (cut,) = result.libraries
     assert (cut.kept, cut.dropped, cut.after) == (2, 2, len(after))
     assert len(data) - len(after) >= 1 << 15
-
-
-def test_variant_of_a_windows_wheel_claims_its_gpus(tmp_path: Path) -> None:
-    result, after = slimmed(tmp_path, device(), Share(GpuList.asked("sm_80"), "sm80"))
-    assert result.name == "demo-1.0-py3-none-win_amd64-sm80.whl"
-    assert "nvidia :: sm_arch :: 80_real" in map(str, result.properties)
-    with zipfile.ZipFile(tmp_path / "out" / result.name) as archive:
-        assert Document.of_wheel("sm80", archive.read("demo-1.0.dist-info/variant.json"))
-    assert archs(after) == [{"sm_80"}] * 2
 
 
 def test_signed_dll_is_left_and_named_unless_its_signature_may_go(tmp_path: Path) -> None:
