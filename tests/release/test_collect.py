@@ -208,27 +208,6 @@ def test_the_recipe_splits_the_whole_release_and_tests_what_changed_again(tmp_pa
     assert again.notes == ()
 
 
-def bundled(folder: Path, test: str) -> tuple[Path, Path]:
-    """A recipe that splits the release, with a Python program for a *test*, and a part that has all of it."""
-    command = f"[test]\ncommand = '''python -c \"{test}\"'''\n"
-    source = bundling(folder, f"[matrix]\n{LEVELS}{command}{SPLIT}")
-    return source, part(source, folder / "part")
-
-
-@pytest.mark.nightly
-def test_a_wheel_is_not_tested_again_where_its_python_is_not(tmp_path: Path) -> None:
-    source, whole = bundled(tmp_path, "import demo")
-    report = json.loads((whole / "report.json").read_text())
-    for wheel in report["wheels"]:
-        wheel["python"] = "3.99"
-    (whole / "report.json").write_text(json.dumps(report))
-    release = collect([whole], tmp_path / "dist", recipe=source)
-    assert release.products[0].trial is TrialResult.NOT_RUN
-    said = "split, and not tested again: no Python '3.99' on this machine"
-    assert release.notes
-    assert all(said in note for note in release.notes)
-
-
 def test_wheels_of_somebody_else_are_collected_without_any_report(parted: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     for wheel in (parted[1] / "0").glob("**/*.whl"):

@@ -129,18 +129,6 @@ def test_code_that_is_called_by_everybody_is_built_again_without_them(
 
 @pytest.mark.nightly
 @pytest.mark.network
-def test_a_recipe_decides_without_a_proof(tmp_path: Path) -> None:
-    rules = '[build]\nstrip-flags = ["wide.c", "narrow.h"]\nkeep-flags = ["simd/*.c"]\n'
-    printed, code = released(tmp_path, GUARDED, {"wide.c": ["-mavx2"]}, rules)
-    assert not code["wide"]
-    assert "taken out of the project's own flags: -mavx2" in printed
-    assert "build.keep-flags: 'simd/*.c' matches no file that was compiled" in printed
-    assert "build.strip-flags: 'narrow.h' matches no file that was compiled" in printed
-    assert "'wide.c' matches" not in printed
-
-
-@pytest.mark.nightly
-@pytest.mark.network
 def test_a_module_that_is_built_around_the_wrappers_is_an_error(tmp_path: Path) -> None:
     around = tree(tmp_path / "source", {"setup.py": AROUND})
     for name in ("through", "around"):

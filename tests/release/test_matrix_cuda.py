@@ -184,19 +184,6 @@ def test_the_plain_wheel_without_cuda_runs_where_there_is_no_gpu(
 
 
 @pytest.mark.nightly
-def test_a_hard_coded_list_that_lacks_a_gpu_fails_and_names_the_file(tmp_path: Path) -> None:
-    release = TALLY.released(tmp_path, f"{cuda()}{FRESH}")
-    assert not release.products
-    assert not list((tmp_path / "dist").glob("*.whl"))
-    [said] = {failure.error for failure in release.failures}
-    assert said.startswith(
-        "src/sums.cu: compiled for sm_80, sm_90 only, asked for sm_75, sm_120, compute_120; the project's list is "
-        "hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files\n"
-    )
-    assert "hopper.cu: compiled" not in said  # it is for sm_90a by its nature
-
-
-@pytest.mark.nightly
 def test_a_fatbin_that_cannot_be_cut_is_compiled_for_each_group(tmp_path: Path, cuobjdump: Path) -> None:
     """A module hands its fatbin to the driver itself: each variant held the code of all, and none could be made."""
     groups = cuda({"sm80": "80", "sm90": "90"})

@@ -119,22 +119,6 @@ def test_a_library_that_fails_is_told_once_with_its_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_dry_run_says_what_would_be_built_and_builds_nothing(tmp_path: Path) -> None:
-    workdir = _workdir(tmp_path, step(tmp_path / "depth", "script"))
-    ran = workdir.vbuild("matrix", "demo.toml", "--dry-run", "--json")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    natives = [job["native"] for job in json.loads(ran.stdout)]
-    about = {"name": "depth", "about": f"{tmp_path / 'depth'} by script"}
-    assert [{key: native[key] for key in ("name", "cpu", "about")} for [native] in natives] == [
-        {**about, "cpu": "x86-64"},
-        {**about, "cpu": "x86-64-v3"},
-    ]
-    text = " ".join(workdir.vbuild("matrix", "demo.toml", "--dry-run").stdout.split())
-    assert [f"native depth for {cpu}: {about['about']}" in text for cpu in ("x86-64", "x86-64-v3")] == [True, True]
-    assert not (tmp_path / "cache/vbuild/native").exists()
-
-
-@pytest.mark.nightly
 def test_workers_are_refused(tmp_path: Path) -> None:
     workdir = _workdir(tmp_path, step(tmp_path / "depth", "script"))
     ran = workdir.vbuild("matrix", "demo.toml", "-o", "dist", "--executor", "dask://127.0.0.1:9")

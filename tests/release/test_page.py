@@ -82,10 +82,6 @@ def test_nothing_is_asked_of_the_network_and_no_element_has_what_the_policy_forb
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
 
 
-def test_the_same_report_gives_the_same_page() -> None:
-    assert page(many()) == page(many())
-
-
 @pytest.mark.parametrize(
     ("found", "mood", "said"),
     [

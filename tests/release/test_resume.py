@@ -214,20 +214,6 @@ def test_what_could_not_be_repaired_is_not_compiled_again(tmp_path: Path) -> Non
     assert place.compiled() == []
 
 
-@pytest.mark.nightly
-def test_the_first_error_of_a_compiler_comes_first_and_once(tmp_path: Path) -> None:
-    place = Workplace.at(tmp_path, 'cpu = ["x86-64", "x86-64-v3"]')
-    source = next((place.workdir.folder / "project").rglob("kernel.c"))
-    source.write_text(f"#include <openssl/absent.h>\n{source.read_text()}")
-    said = place.workdir.vbuild(
-        "matrix", "demo.toml", "-o", "dist", "-j", "1", PATH=place.workdir.path()
-    ).stdout.splitlines()
-    assert said[0] == "plain, x86_64_v3 failed: src/kernel.c:1:10: fatal error: openssl/absent.h: No"
-    assert said[1].strip() == "such file or directory"
-    assert sum("openssl/absent.h is missing; install it: apt-get install libssl-dev" in line for line in said) == 1
-    assert sum("which ends:" in line for line in said) == 1
-
-
 def _can_trace() -> bool:
     strace = shutil.which("strace")
     return strace is not None and not subprocess.run([strace, "-o", os.devnull, "true"], check=False).returncode

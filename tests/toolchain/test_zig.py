@@ -2,10 +2,8 @@
 
 import json
 import os
-import re
 import subprocess
 import zipfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -14,18 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.factories.plans import GCC, PYTHON, plan, rules
-from tests.factories.projects import cmake_project, meson_project, setuptools_project, tree
-from vbuild.build.environment import Environments
-from vbuild.build.frontend import build_wheel
-from vbuild.build.job import build_job
+from tests.factories.projects import tree
 from vbuild.build.plan import BuildBackend, cross_plan
-from vbuild.build.repair import repaired
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
-from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.compiling import HostCompiler, HostSettings
-from vbuild.recipe.model import BuildSettings
-from vbuild.recipe.target import Target
 from vbuild.toolchain.compiler_program import rewritten_command
 from vbuild.toolchain.compilers import ZIG_CLANG, Compilers, build_compilers, foreseen_zig, zig_cpu
 from vbuild.toolchain.interpreter import Interpreter
@@ -305,59 +296,10 @@ def test_a_cache_that_cannot_be_written_to_is_an_error(tmp_path: Path) -> None:
     )
 
 
-PROJECTS: dict[BuildBackend, Callable[[Path], Path]] = {
-    BuildBackend.SETUPTOOLS: setuptools_project,
-    BuildBackend.SCIKIT_BUILD_CORE: cmake_project,
-    BuildBackend.MESON_PYTHON: meson_project,
-}
-
-
-@pytest.fixture(scope="module")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
-    return Environments(tmp_path_factory.mktemp("environments"), Indexes.configured().environment)
-
-
-def built(project: Path, cpu: Cpu, folder: Path, environments: Environments) -> Path:
-    target = Target(label="zig", python="", cpu=cpu)
-    job = build_job(project, target, BuildSettings(host=ZIG))
-    made = build_wheel(job, project, folder / "work", log=folder / "build.log", environments=environments)
-    return repaired(made.wheel, folder / "out", log=folder / "build.log")
-
-
 def library(wheel: Path, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if ".so" in name]
         return Path(archive.extract(name, folder))
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-@pytest.mark.parametrize("backend", PROJECTS)
-def test_a_wheel_is_for_the_level_and_for_old_machines(
-    backend: BuildBackend, environments: Environments, tmp_path: Path
-) -> None:
-    for cpu in (X86_64, V3):
-        project = PROJECTS[backend](tmp_path / str(cpu) / "project")
-        wheel = built(project, cpu, tmp_path / str(cpu), environments)
-        floors = [int(minor) for minor in re.findall(r"manylinux_2_(\d+)_x86_64", wheel.name)]
-        assert floors
-        assert max(floors) <= 17
-        file = library(wheel, tmp_path / str(cpu))
-        code = subprocess.check_output(["objdump", "-d", file], text=True)
-        assert bool(re.search(r"%ymm", code)) == (cpu == V3)
-        assert str(tmp_path).encode() not in file.read_bytes()
-
-
-@pytest.mark.nightly
-@pytest.mark.network
-@pytest.mark.parametrize("backend", PROJECTS)
-def test_a_wheel_is_built_for_arm(backend: BuildBackend, environments: Environments, tmp_path: Path) -> None:
-    wheel = built(PROJECTS[backend](tmp_path / "project"), ARM, tmp_path, environments)
-    assert wheel.name.endswith("manylinux_2_17_aarch64.whl")
-    file = library(wheel, tmp_path)
-    assert file.name.endswith("-aarch64-linux-gnu.so")
-    header = subprocess.check_output(["readelf", "-h", file], text=True)
-    assert "AArch64" in header
 
 
 @pytest.mark.sampled(1)

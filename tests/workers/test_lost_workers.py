@@ -138,33 +138,6 @@ def _store(workplace: Workplace) -> BuildCache:
 
 
 @pytest.mark.nightly
-def test_a_worker_that_is_killed_comes_back_with_its_nanny_and_finds_its_folder_clean(workplace: Workplace) -> None:
-    workplace.work("only", nanny=True)
-    workplace.close("x86-64-v2")
-    run = workplace.started()
-    first = workplace.at("x86-64-v2")
-    os.kill(_below(workplace.cluster.workers["only"].pid, first), signal.SIGKILL)
-    workplace.cluster.until(lambda: workplace.at("x86-64-v2").pid != first.pid)
-    workplace.open("x86-64-v2")
-    ran = ended(run)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert len(wheels(workplace.dist)) == 3
-    # the plain build was finished, or is taken from where it was kept
-    assert [build.level for build in workplace.begun()].count("x86-64") <= 2 * 3
-    workplace.cluster.workers["only"].terminate()
-    workplace.cluster.workers["only"].wait()
-    assert [path.name for path in (workplace.cluster.folder / "local").rglob("vbuild-*")] == []
-
-
-def _below(starter: int, build: Begun) -> int:
-    """The worker's process, started by *starter*, to which *build* goes back."""
-    pid = build.pid
-    while (parent := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) != starter:
-        pid = parent
-    return pid
-
-
-@pytest.mark.nightly
 def test_a_scheduler_that_is_killed_leaves_what_is_finished(workplace: Workplace) -> None:
     workplace.work("one", "two")
     workplace.close("x86-64-v3")
