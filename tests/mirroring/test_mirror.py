@@ -68,6 +68,12 @@ def test_wheels_are_cut_for_the_gpus_of_all_machines_and_installers_take_them(wh
     target = tmp_path / "by-lock"
     subprocess.run([UV, "pip", "install", "-q", "--target", target, "-r", site / "pylock.sm90.toml"], check=True)
     assert (target / "fat/__init__.py").exists()
+    # the published wheel is of the same version: installers leave it, unless they are asked as the lock says
+    subprocess.run([UV, "pip", "install", "-q", "--reinstall", "--target", target, wheels / FAT], check=True)
+    assert "\n#   uv pip sync --reinstall\n" in (site / "pylock.sm90.toml").read_text()
+    for words, is_cut in (([], False), (["--reinstall"], True)):
+        subprocess.run([UV, "pip", "sync", "-q", *words, "--target", target, site / "pylock.sm90.toml"], check=True)
+        assert ((target / "fat/_C.so").stat().st_size < len(fat_library())) is is_cut
     with serving(site) as served:
         target = tmp_path / "by-index"
         index = ("--index-url", f"{served.url}/simple/", "--target", target)

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import vbuild
 from tests.factories.clients import masked
 from tests.factories.redirect_installs import pip, ran, uv, virtual
-from tests.factories.variants import document, machine, metadata, tiny_wheel, variant, variant_wheel
+from tests.factories.variants import BLAS, document, machine, metadata, tiny_wheel, variant, variant_wheel
 from vbuild.cli.main import main
 from vbuild.hardware.machine import Machine
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
@@ -148,3 +149,22 @@ def test_a_variant_for_another_release_of_what_it_was_built_against_is_named(sit
     found = only(site, machine())
     assert found.why == "abi_dependency :: torch :: 2.9 is not supported: the machine has 2.10.0, 2.10, 2"
     assert (found.is_supported, found.advice) == (False, "chosen for another torch, reinstall it without cache")
+
+
+def test_select_names_another_wheel_of_the_version_that_is_installed(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    better = document(variant("any", "blas :: library :: openblas"), metadata=metadata("blas", blas=BLAS))
+    variant_wheel(tmp_path / "dist", "demo-1.0-py3-none-any-any.whl", better)
+    tiny_wheel(tmp_path / "dist", "demo-1.0-py3-none-any.whl")
+    index(tmp_path / "dist")
+    assert not vbuild.select("demo", [tmp_path / "dist"]).notes
+    place = put(site, better)
+    assert not vbuild.select("demo", [tmp_path / "dist"]).notes
+    (place / "variant.json").unlink()
+    (note,) = vbuild.select("demo", [tmp_path / "dist"]).notes
+    assert note.startswith(
+        f"{tmp_path / 'venv'} has the plain wheel of this version, which installers leave as it is: "
+    )
+    assert not vbuild.select("demo", [tmp_path / "dist"], machine=Machine.here()).notes

@@ -84,6 +84,7 @@ def select(request: SelectRequest) -> "Selection":
     `Machine`. `VariantError` if no wheel fits, `HardwareError` if the machine's file is wrong, `FetchError` for a place
     that cannot be read. Nothing is written.
     """
+    from vbuild.variants.doctor import compared_with
     from vbuild.variants.select import select as verb
 
     if not request.find_links:
@@ -95,7 +96,9 @@ def select(request: SelectRequest) -> "Selection":
         installed=request.installed,
         without=request.without,
     )
-    return verb(request.name, places_of(request.find_links), machine=machine)
+    selection = verb(request.name, places_of(request.find_links), machine=machine)
+    environment = active_environment() if request.machine is None and request.cpu is None else None
+    return compared_with(selection, environment) if environment else selection
 
 
 def select_image(folder: StrPath, *, machine: "StrPath | Machine | None" = None) -> "ImageSelection":

@@ -238,6 +238,8 @@ def select(
     def choice_of(described: "Machine") -> "Selection | ImageSelection":
         if layout:
             return vbuild.select_image(layout, machine=described)
+        if not machine:  # this one, as options describe it
+            return vbuild.select(name, find_links, **given)
         return vbuild.select(name, find_links, machine=described)
 
     if len(machines) > 1:

@@ -29,7 +29,7 @@ from vbuild.index_client.pages import Store
 from vbuild.mirroring.making import Made, OnProgress, Wanted, make_all
 from vbuild.mirroring.model import Cut, FleetMachine, MirroredFile, MirrorRequest, Original, Site, SiteMachine
 from vbuild.mirroring.resolution import resolved
-from vbuild.mirroring.site import install_lines, read_site, write_site
+from vbuild.mirroring.site import REINSTALLING, install_lines, read_site, write_site
 from vbuild.process.run import supervised
 from vbuild.variants.select import machine_at
 
@@ -60,6 +60,9 @@ class Mirrored(Struct, frozen=True):
         for machine in self.site.machines if self.folder else ():
             yield f"{machine.name}:"
             yield from install_lines(str(self.folder), machine, url=self.site.url)
+        if self.folder and any(file.is_changed for file in self.site.files):
+            yield "where wheels as published are installed, what replaces them:"
+            yield from REINSTALLING
 
     def data(self) -> dict[str, Any]:
         return {

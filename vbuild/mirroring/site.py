@@ -177,13 +177,17 @@ def _check_text(expected: str, text: str, pattern: re.Pattern[str]) -> None:
         raise RepackageError(f"is not what vbuild wrote: {text!r} is not {expected}")
 
 
+# to installers the wheel as published, of the same version, is the same wheel
+REINSTALLING = ("uv pip sync --reinstall", "pip install --force-reinstall -r")
+_OVER = "# Where wheels as published are installed, these replace them with\n#   {}\n#   {}\n"
 _HEAD = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = {python}\n'
 
 
 def lock_of(machine: SiteMachine, files: Mapping[str, MirroredFile], *, url: str | None) -> str:
     """The lock of *machine*; *files* are the site's by path."""
     packages = (_package(files[path], url) for path in machine.files)
-    return _HEAD.format(python=toml(f">={machine.python}")) + "".join(packages)
+    over = _OVER.format(*REINSTALLING) if any(files[path].is_changed for path in machine.files) else ""
+    return over + _HEAD.format(python=toml(f">={machine.python}")) + "".join(packages)
 
 
 def constraints_of(machine: SiteMachine, files: Mapping[str, MirroredFile]) -> str:

@@ -6,6 +6,7 @@ Shared caches and disks bring variants to machines that cannot run them, and no 
 keep their variant.json (PEP 825).
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
-from vbuild.errors import VariantError
+from vbuild.errors import RepackageError, VariantError
 from vbuild.files.reading import read_file
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.model import VariantMetadata
 from vbuild.variants.providers import BUILT_IN, is_answered, metadata_for
-from vbuild.variants.select import ranked, supported_features
+from vbuild.variants.select import Selection, ranked, supported_features
+from vbuild.wheel.installed import Environment
 from vbuild.wheel.metadata import VARIANT_JSON
 
 _VERDICTS = {True: "runs here", None: "may run here or not", False: "is NOT for this machine"}
@@ -77,6 +79,27 @@ def diagnosed_in(folders: list[str], machine: Machine) -> tuple[Diagnosis, ...]:
     variants = filter(None, (_diagnosis(project, *place, machine) for project, place in installed.items()))
     order = (False, None, True)
     return tuple(sorted(variants, key=lambda variant: (order.index(variant.is_supported), variant.project)))
+
+
+def compared_with(selection: Selection, environment: Path) -> Selection:
+    """*selection* with a note if *environment* has its version, but another wheel of it: installers leave that."""
+    chosen = selection.name
+    try:
+        folders = Environment.at(environment).folders
+    except RepackageError:  # no environment any more
+        return selection
+    for dist_info in (path for folder in folders for path in sorted(folder.glob("*.dist-info"))):
+        name, _, version = dist_info.name.removesuffix(".dist-info").partition("-")
+        if (canonicalize_name(name), version) != (chosen.project, chosen.normalised().version):
+            continue
+        label = None
+        with suppress(FileNotFoundError):
+            label = Document.parse(read_file(dist_info / VARIANT_JSON)).variants[0].label
+        if label != chosen.variant:
+            note = f"{environment} has {label or 'the plain wheel'} of this version, which installers leave as it is: "
+            note += f"{_UV} --preview-features wheel-variants {chosen.project}=={version}, or vbuild lock, replaces it"
+            return replace(selection, notes=(*selection.notes, note))
+    return selection
 
 
 def _diagnosis(project: str, version: str, dist_info: Path, machine: Machine) -> Diagnosis | None:
