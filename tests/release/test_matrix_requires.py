@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,18 @@ from msgspec.structs import replace
 
 from tests.factories.clients import UV
 from tests.factories.projects import setuptools_project
+from tests.factories.redirect_installs import pip as pip_command
+from tests.factories.redirect_installs import ran, virtual
+from tests.factories.redirect_installs import uv as uv_command
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.config.table import Table
-from vbuild.errors import RecipeError
+from vbuild.errors import RecipeError, VariantError
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
-from vbuild.publishing.check import check
+from vbuild.publishing.check import check, check_layout
+from vbuild.publishing.publish import publish
+from vbuild.publishing.redirect.plan import Redirect
 from vbuild.recipe.matrix import read_matrix
 from vbuild.recipe.target import evaluated
 from vbuild.release.cache import BuildCache
@@ -105,11 +111,73 @@ def test_each_value_gives_variants_of_one_version(engines: Path, tmp_path: Path)
         machine = replace(Machine.here(), cpu=Cpu.parse("x86-64"), installed=(("engine", version),))
         assert select("demo", [tmp_path / "dist"], machine=machine).wheel.name.endswith(label)
     assert not check(tmp_path / "dist").failed
+    # one sdist of the same wheels goes by what is installed, for every installer
+    urls = (tmp_path / "redirect").as_uri()
+    publish([tmp_path / "dist"], tmp_path, layouts=[Redirect(urls, by_installed=True)])
+    options = ["--no-index", "--find-links", str(tmp_path / "redirect"), "--find-links", str(engines)]
+    for engine, tool in product(("1.4", "2.0"), (pip_command, uv_command)):
+        python = virtual(tmp_path / f"venv-{engine}-{tool.__name__}")
+        ran(uv_command(python, "install", *options, f"engine=={engine}.0"), tmp_path)
+        fresh = "--no-cache-dir" if tool is pip_command else "--no-cache"
+        ran(tool(python, "install", fresh, *options, "demo"), tmp_path)
+        [info] = python.parents[1].glob("lib/*/site-packages/demo-1.0.dist-info")
+        assert f"Requires-Dist: engine=={engine}.*" in (info / "METADATA").read_text()
+        assert not (info / "variant.json").exists()
+    assert {path.name.split("-")[-1] for path in (tmp_path / "redirect/wheels/engine1.4").iterdir()} == {
+        "manylinux1_x86_64.manylinux_2_5_x86_64.whl",
+        "x86_64_v3.whl",
+    }
+    assert not check_layout(tmp_path, "redirect").failed
     # uv reads the release, and takes none of these variants yet
     links = ["--no-index", "--find-links", str(engines), "--find-links", str(tmp_path / "dist")]
     uv = [UV, "pip", "install", "-q", "--no-config", "--python", sys.executable, "--preview-features", "wheel-variants"]
     assert installed([*uv, *links], tmp_path / "target", "demo") == {"demo-1.0", "engine-2.0.0"}
     assert not list((tmp_path / "target").rglob("variant.json"))
+
+
+def test_a_wheel_for_several_releases_is_built_against_the_oldest_and_tested_with_each(
+    engines: Path, tmp_path: Path
+) -> None:
+    wheel(engines, "engine-2.1.0-py3-none-any.whl", {"engine.py": "VERSION = '2.1.0'\n"})
+    recipe = '[matrix]\nrequires-as = "variants"\nplain = "none"\n[matrix.requires]\nengine = ["1.4", ["2.0", "2.1"]]\n'
+    imports = f"import demo, engine; open('{tmp_path}/seen', 'a').write(engine.VERSION + chr(10))"
+    release = released(tmp_path, f'{recipe}[test]\ncommand = "python -c \\"{imports}\\""\n')
+    assert not release.failures
+    assert {one.title: one.target.requires for one in release.products} == {
+        "engine1.4": (("engine", "1.4"),),
+        "engine2.0_2.1": (("engine", "2.0_2.1"),),
+    }
+    assert {*(tmp_path / "seen").read_text().split()} == {"1.4.1", "2.0.0", "2.1.0"}
+    made = next(one.wheel for one in release.products if one.title == "engine2.0_2.1")
+    with zipfile.ZipFile(made) as archive:
+        assert "Requires-Dist: engine>=2.0,<2.2\n" in archive.read("demo-1.0.dist-info/METADATA").decode()
+    # without a plain wheel, who has another engine gets none
+    for version, label in (("1.4.0", "engine1.4"), ("2.0.0", "engine2.0_2.1"), ("2.1.0", "engine2.0_2.1")):
+        machine = replace(Machine.here(), installed=(("engine", version),))
+        assert select("demo", [tmp_path / "dist"], machine=machine).name.variant == label
+    with pytest.raises(VariantError, match="none of 2 wheels fits this machine"):
+        select("demo", [tmp_path / "dist"], machine=replace(Machine.here(), installed=(("engine", "2.2"),)))
+    links = ["--no-index", "--find-links", str(tmp_path / "dist"), "--find-links", str(engines), "demo"]
+    for command in (["-m", "pip", "install", "-q"], ["-m", "uv", "pip", "install", "-q", "--no-config"]):
+        target = ["--target", str(tmp_path / "target")]
+        refused = subprocess.run(
+            [sys.executable, *command, *target, *links], capture_output=True, text=True, check=False
+        )
+        assert refused.returncode
+        assert "demo" in refused.stderr
+    (error,) = (problem for problem in check(tmp_path / "dist").problems if problem.is_error)
+    assert "no plain wheel for " in error.what
+    assert "pip finds nothing there" in error.what
+
+
+def test_a_wheel_that_fails_with_one_of_its_releases_is_not_published(engines: Path, tmp_path: Path) -> None:
+    wheel(engines, "engine-2.1.0-py3-none-any.whl", {"engine.py": "VERSION = '2.1.0'\n"})
+    recipe = '[matrix]\nrequires-as = "variants"\n[matrix.requires]\nengine = [["2.0", "2.1"]]\n'
+    recipe += "[test]\ncommand = \"python -c 'import engine; assert engine.VERSION < chr(50) + chr(46) + chr(49)'\"\n"
+    failures = released(tmp_path, recipe).failures
+    assert [str(failure.target) for failure in failures] == ["plain", "engine2.0_2.1"]
+    assert all("engine==2.1.*: test: " in failure.error for failure in failures)
+    assert not list(tmp_path.glob("dist/*.whl"))
 
 
 def test_the_plain_wheel_is_built_against_the_versions_that_the_recipe_names() -> None:
@@ -131,6 +199,18 @@ def test_the_plain_wheel_is_built_against_the_versions_that_the_recipe_names() -
             'engine = [">=1"]',
             "matrix.requires.engine[0]: '>=1' is not a version to build against; expected numbers with",
         ),
+        (
+            'engine = [["1.4", "2.0"]]',
+            "matrix.requires.engine[0]: 2.0 after 1.4; expected 1.5: a wheel is for all between",
+        ),
+        (
+            "engine = [[]]",
+            "matrix.requires.engine[0]: expected a version, or an array of versions that one wheel is for",
+        ),
+        (
+            'engine = [["1", "2"]]',
+            "matrix.requires: one wheel for 1 and 2 is a variant; expected requires-as = 'variants'",
+        ),
         ('cpu = ["1"]', "matrix.requires.cpu: expected the name of a project that is not another axis"),
     ],
 )
@@ -145,6 +225,10 @@ def test_values_that_cannot_be_built_against_are_refused_before_anything_is_buil
 
 
 def test_without_isolation_there_is_nothing_to_choose(tmp_path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"test\.command: a wheel for 1 and 2 is imported with each; expected a command"
+    ):
+        released(tmp_path, '[matrix]\nrequires-as = "variants"\n[matrix.requires]\nengine = [["1", "2"]]\n')
     with pytest.raises(RecipeError, match=r"requires-as: would have no effect without matrix\.requires: remove it"):
         released(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\nrequires-as = "variants"\n')
     with pytest.raises(

@@ -30,6 +30,7 @@ from vbuild.errors import BuildError, RecipeError
 from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import available_cores
 from vbuild.recipe.compiling import HostCompiler, HostSettings, ToolkitSpec
+from vbuild.recipe.matrix import releases_of
 from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
@@ -139,8 +140,8 @@ def build_job(
     """The job of building *target* from *project*; nothing is built, installed or written."""
     if not hasattr(os, "uname"):
         raise BuildError(f"wheels are built on Linux, and this is {sys.platform}")
-    # the newest release of each series
-    against = tuple(f"{project}=={version}.*" for project, version in target.requires)
+    # the newest release of each series; of several series the oldest, as what is new in others is missing there
+    against = tuple(f"{project}=={releases_of(value)[0]}.*" for project, value in target.requires)
     settings = replace(settings, requires=(*settings.requires, *against))
     seen = passed(os.environ, settings.pass_env)
     environment = {**seen, **dict(target.env)}

@@ -29,6 +29,7 @@ from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, BuildError
 from vbuild.files.reading import read_text
 from vbuild.hardware.driver import Dotted
+from vbuild.recipe.matrix import releases_of, specifier_of
 from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import Metadata, Renaming
@@ -146,6 +147,8 @@ def _pin(project: str, value: str | None, version: Version, site: Path) -> str:
         texts = (read_text(path) for name in _NUMPY_HEADERS if (path := site / name).is_file())
         match = next((match for text in texts if (match := _NUMPY_TARGET.search(text))), None)
         return f">={f'{match[1]}.{match[2]}' if match else f'{version.major}.{version.minor}'},<{version.major + 1}"
+    if value and len(releases_of(value)) > 1:
+        return specifier_of(value)
     release = value or f"{version.major}.{version.minor}"
     return f"=={release}" if release == version.public else f"=={release}.*"
 

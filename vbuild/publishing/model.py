@@ -28,7 +28,7 @@ from vbuild.files.hashing import Digests
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
 from vbuild.wheel.archive import SharedWheels
-from vbuild.wheel.metadata import Renaming
+from vbuild.wheel.metadata import VARIANT_JSON, Renaming
 from vbuild.wheel.name import WheelName
 
 
@@ -169,8 +169,9 @@ def renamed(
     *,
     folder: str = "",
     requirement: Callable[[str], str] = str,
+    document: bytes | None = None,
 ) -> NewWheel:
-    """*requirement* gives each line of Requires-Dist anew.
+    """*requirement* gives each line of Requires-Dist anew, *document* is its variant.json if that changes.
 
     Bills of materials that are too large stay as they are.
     """
@@ -180,6 +181,8 @@ def renamed(
     paths = ((path, row.path) for row in wheel.rows if (path := renaming.path(row.path)) is not None)
     members: dict[str, Member] = {path: Copied(wheel.path, old, path) for path, old in paths}
     members[metadata_path] = Put(metadata_path, str(metadata).encode())
+    if document:
+        members[f"{name.dist_info}/{VARIANT_JSON}"] = Put(f"{name.dist_info}/{VARIANT_JSON}", document)
     bills = [row.path for row in wheel.rows if is_bill(row.path) and (row.size or 0) <= LARGEST]
     if bills:
         with wheel.opened() as opened:

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 from msgspec import Struct
@@ -353,7 +353,7 @@ def _required(matrix: Table, axes: Table) -> Iterator[RequiredVersions]:
             project = canonicalize_name(name)
             if not _PROJECT.fullmatch(project) or project in _TAKEN or name in axes:
                 raise projects.refuse(name, "expected the name of a project that is not another axis of the matrix")
-            versions = projects.parsed_texts(name, _release)
+            versions = tuple(_values(projects, name))
             if not versions:
                 raise projects.refuse(name, "empty; name a version, or leave the key out")
             for value in versions:
@@ -365,22 +365,65 @@ def _required(matrix: Table, axes: Table) -> Iterator[RequiredVersions]:
             yield RequiredVersions(project, versions)
 
 
+def _values(projects: Table, name: str) -> Iterator[str]:
+    """The versions of a project, each as `releases_of` reads it."""
+    array = projects.raw(name)
+    if not isinstance(array, list) or not any(isinstance(item, list) for item in array):
+        yield from projects.parsed_texts(name, _release)
+        return
+    for index, item in enumerate(array):
+        place, texts = f"{name}[{index}]", item if isinstance(item, list) else [item]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise projects.refuse(place, "expected a version, or an array of versions that one wheel is for")
+        with at(projects.place(place)):
+            releases = [_release(text) for text in texts]
+        for older, newer in pairwise(releases):
+            if newer != (following := _following(older)):
+                raise projects.refuse(place, f"{newer} after {older}; expected {following}: a wheel is for all between")
+        yield "_".join(releases)
+
+
+def releases_of(value: str) -> tuple[str, ...]:
+    """The releases, oldest first, that a wheel of this *value* of ``matrix.requires`` is for: ``2.10_2.11``."""
+    return tuple(value.split("_"))
+
+
+def specifier_of(value: str) -> str:
+    """What a wheel of *value* requires of the project: ``==2.15.*``, or ``>=2.10,<2.12`` for several releases."""
+    oldest, *_, newest = (*releases_of(value), releases_of(value)[-1])
+    return f"=={value}.*" if oldest == newest else f">={oldest},<{_following(newest)}"
+
+
+def _following(release: str) -> str:
+    series, dot, number = release.rpartition(".")
+    return f"{series}{dot}{int(number) + 1}"
+
+
 def local_label(values: Iterable[tuple[str, str]]) -> str:
     """The local version label of the *values* of ``matrix.requires``: ``torch2.15.numpy2.4``."""
     return ".".join(f"{re.sub('[^a-z0-9]', '', project)}{value}" for project, value in values)
 
 
 def _plain_requires(matrix: Table, required: Sequence[RequiredVersions]) -> str | None:
-    """The label in ``matrix.plain``, by default that of the newest versions; None without variants for *required*."""
+    """The label in ``matrix.plain``, or of the newest versions, or 'none'; None without variants for *required*."""
     if matrix.one_of("requires-as", ("local", "variants")) == "local":
+        if several := next((text for each in required for text in each.versions if "_" in text), None):
+            what = f"one wheel for {' and '.join(releases_of(several))} is a variant; expected requires-as = 'variants'"
+            raise matrix.refuse("requires", what)
         return None
     if not required:
         raise matrix.refuse("requires-as", "would have no effect without matrix.requires: remove it")
     labels = [
         local_label(zip((requirement.project for requirement in required), versions, strict=True))
-        for versions in product(*(sorted(requirement.versions, key=Version) for requirement in required))
+        for versions in product(
+            *(
+                sorted(requirement.versions, key=lambda value: Version(releases_of(value)[-1]))
+                for requirement in required
+            )
+        )
     ]
-    return str(matrix.raw("plain")) if matrix.raw("plain") in labels else labels[-1]
+    # no wheel is the plain one with 'none'
+    return str(matrix.raw("plain")) if matrix.raw("plain") in {*labels, NONE} else labels[-1]
 
 
 def _release(text: str) -> str:

@@ -22,7 +22,7 @@ from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at, meant
 from vbuild.recipe.compiling import CudaSettings, FlagRules, HostCompiler, HostSettings
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.matrix import NAMESPACE, Matrix, read_matrix
+from vbuild.recipe.matrix import NAMESPACE, Matrix, read_matrix, releases_of
 from vbuild.recipe.source import (
     PROJECT_FILES,
     Folder,
@@ -373,6 +373,12 @@ def _checked(recipe: R) -> R:
     recipe.namespaces()
     if recipe.bench and (python := recipe.bench.python) and python not in (pythons := recipe.matrix.pythons):
         raise RecipeError(f"bench.python: {python} is not in matrix.python; expected one of {', '.join(pythons)}")
+    values = (value for requirement in recipe.matrix.requires for value in requirement.versions)
+    if recipe.test.command is None and (several := next((value for value in values if "_" in value), None)):
+        what = (
+            f"a wheel for {' and '.join(releases_of(several))} is imported with each; expected a command that does so"
+        )
+        raise RecipeError(f"test.command: {what}")
     if recipe.natives:
         check_levels(recipe.natives, [target.cpu for target in recipe.targets])
     return recipe

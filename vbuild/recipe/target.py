@@ -24,7 +24,17 @@ from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList, GpuRequest
 from vbuild.recipe.compiling import Compress, CudaBuild, Strategy, ToolkitSpec, check_together
-from vbuild.recipe.matrix import NONE, AxisValue, GpuGroup, Matrix, MatrixEntry, MatrixRule, Plain, local_label
+from vbuild.recipe.matrix import (
+    NONE,
+    AxisValue,
+    GpuGroup,
+    Matrix,
+    MatrixEntry,
+    MatrixRule,
+    Plain,
+    local_label,
+    releases_of,
+)
 from vbuild.recipe.spelling import baseline, label, variant_property
 
 _MOST = 4096  # combinations
@@ -165,7 +175,11 @@ def _variants_for(
     requires: tuple[tuple[str, str], ...], targets: Iterable[Target], *, has_plain: bool
 ) -> Iterator[Target]:
     """*targets* as variants for *requires* (PEP 850, ABI dependencies), and the plain one as such if it *has_plain*."""
-    properties = tuple(f"abi_dependency :: {project.replace('-', '_')} :: {version}" for project, version in requires)
+    properties = tuple(
+        f"abi_dependency :: {project.replace('-', '_')} :: {release}"
+        for project, value in requires
+        for release in releases_of(value)
+    )
     for target in targets:
         if target.label is None and has_plain:
             yield replace(target, requires=requires)

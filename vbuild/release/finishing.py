@@ -7,6 +7,7 @@ process by SIGILL.
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,14 @@ from packaging.tags import Tag
 
 from vbuild.build.trial import TrialResult, WheelTrial, environment_in
 from vbuild.build.wrappers import FailedCall, Override
-from vbuild.errors import BuildError, FetchError, RepackageError, VbuildError, WheelError
+from vbuild.errors import BuildError, FetchError, RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import linked
 from vbuild.files.wording import counted
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import OncePerKey
 from vbuild.recipe.compiling import Compress
+from vbuild.recipe.matrix import releases_of
 from vbuild.recipe.model import Check
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
@@ -353,8 +355,9 @@ def result_of_test(
     builder: Builder, target: Target, wheel: Path, *, interpreter: Interpreter, find_links: Path | None = None
 ) -> TrialResult:
     context = builder.context
+    check = context.recipe.test
     trial = WheelTrial(
-        context.recipe.test,
+        check,
         interpreter,
         target.cpu,
         builder.cpu,
@@ -363,7 +366,16 @@ def result_of_test(
         pass_env=context.recipe.build.pass_env,
     )
     folder = context.stage_folder("trials with others" if find_links else "trials", target)
-    return trial.run(wheel, folder, context.log(target))
+    # a wheel that is for several releases of a project is tested with each
+    several = [(project, releases_of(value)) for project, value in target.requires if len(releases_of(value)) > 1]
+    if not several:
+        return trial.run(wheel, folder, context.log(target))
+    result = TrialResult.NONE
+    for pins in product(*([f"{project}=={release}.*" for release in releases] for project, releases in several)):
+        with at(", ".join(pins)):
+            each = replace(trial, check=replace(check, requires=(*check.requires, *pins)))
+            result = each.run(wheel, folder / "_".join(pins), context.log(target))
+    return result
 
 
 def tested_again(

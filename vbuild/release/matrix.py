@@ -32,7 +32,7 @@ from vbuild.index_client.packages import files_of
 from vbuild.process.masking import masked_in
 from vbuild.process.run import supervised
 from vbuild.recipe.hidden import hiding_secrets, too_short
-from vbuild.recipe.matrix import Plain
+from vbuild.recipe.matrix import Plain, releases_of
 from vbuild.recipe.model import AGAINST, Recipe, lock_file
 from vbuild.recipe.source import same_project
 from vbuild.recipe.target import Target
@@ -192,7 +192,8 @@ def _check_against(recipe: Recipe) -> None:
 
 
 def _check_offered(recipe: Recipe, targets: Iterable[Target]) -> None:
-    for project, value in dict.fromkeys(pair for target in targets for pair in target.requires):
+    pairs = (pair for target in targets for pair in target.requires)
+    for project, value in dict.fromkeys((project, release) for project, text in pairs for release in releases_of(text)):
         with at(recipe.file), at(f"matrix.requires.{project}"):
             versions = {file.version for file in files_of(project, indexes=Indexes.configured()) if not file.is_yanked}
             if not any(SpecifierSet(f"=={value}.*").filter(versions)):

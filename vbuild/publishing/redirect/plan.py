@@ -66,6 +66,9 @@ from vbuild.publishing.redirect.sdist import (
     row_of,
 )
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, labels_of
+from vbuild.recipe.matrix import local_label, releases_of
+from vbuild.variants.document import Document
+from vbuild.variants.model import Variant, VariantMetadata
 from vbuild.verification.model import Finding
 from vbuild.wheel.archive import SharedWheels, files_in
 from vbuild.wheel.name import WheelName
@@ -103,6 +106,8 @@ class Redirect(Struct, frozen=True):
             raise RepackageError(
                 f"{empty[0]}: nothing but variants that the sdist does not know; expected a plain wheel"
             )
+        if self.by_installed:
+            offers = [part for offer in offers for part in _by_dependency(offer)]
         merged = _merged(offers) if self.by_installed else {}
         gone = {offer for parts in merged.values() for _, offer in parts}
         offers = sorted({*merged, *offers} - gone, key=lambda offer: (offer.project, Version(offer.version)))
@@ -251,6 +256,57 @@ def _merged(offers: Sequence[OfferedRelease]) -> dict[OfferedRelease, tuple[_Par
     return merged
 
 
+def _by_dependency(offer: OfferedRelease) -> Iterator[OfferedRelease]:
+    """*offer*, or a release for each dependency that its variants are for (PEP 850), as ``matrix.requires`` names them.
+
+    The plain wheels are then copies of variants. `RepackageError` if one is not.
+    """
+    by_label: dict[str, list[OfferedWheel]] = {}
+    for wheel in offer.variants:
+        if dependencies := _dependencies(wheel):
+            newest = ((project, releases_of(value)[-1]) for project, value in dependencies)
+            by_label.setdefault(local_label(newest), []).append(wheel)
+    if not by_label:
+        yield offer
+        return
+    grouped = [wheel for wheels in by_label.values() for wheel in wheels]
+    tags = {wheel.tag for wheel in grouped}
+    for wheel in offer.wheels:
+        if wheel not in grouped and not (wheel.label is None and wheel.tag in tags):
+            what = "is for no release of a dependency, as others are"
+            raise RepackageError(f"{wheel.path.name}: {what}; publish it apart")
+    for label, wheels in by_label.items():
+        relabelled = tuple(map(_without_dependencies, wheels))
+        yield OfferedRelease(offer.project, f"{offer.version}+{label}", relabelled)
+
+
+def _dependencies(wheel: OfferedWheel) -> tuple[tuple[str, str], ...]:
+    """The projects that the variant *wheel* was built against, with the releases that it is for, oldest first."""
+    if not (wheel.document and wheel.variant):
+        return ()
+    metadata = wheel.document.metadata
+    features = (feature for feature in wheel.variant.features if metadata.is_abi(feature.namespace))
+    return tuple((feature.name, "_".join(sorted(feature.values, key=Version))) for feature in features)
+
+
+def _without_dependencies(wheel: OfferedWheel) -> OfferedWheel:
+    """*wheel* with a label and a variant.json that say nothing of what it was built against."""
+    if not (wheel.document and wheel.label):
+        return wheel
+    metadata = wheel.document.metadata
+    namespaces = [namespace for namespace in metadata.namespaces if not metadata.is_abi(namespace)]
+    properties = [prop for prop in wheel.properties if prop.namespace in namespaces]
+    if not properties:
+        return replace(wheel, name=wheel.name.plain(), document=None)
+    variant = Variant.hashed(properties)
+    prefix = f"{local_label(_dependencies(wheel))}_"
+    if wheel.label.startswith(prefix) and wheel.label != prefix:
+        variant = replace(variant, label=wheel.label.removeprefix(prefix))
+    providers = {namespace: provider for namespace, provider in metadata.providers if namespace in namespaces}
+    document = Document.of(variant, VariantMetadata.of(namespaces, providers))
+    return replace(wheel, name=replace(wheel.name, variant=variant.label), document=document)
+
+
 def _numbers(name: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", name)]
 
@@ -262,7 +318,10 @@ def _wheels(offer: OfferedRelease, parts: Sequence[_Part]) -> Iterator[LinkedFil
     for value, part in parts:
         for wheel in part.wheels:
             if _is_served(wheel):
-                yield renamed(wheel, replace(wheel.name, version=offer.version), folder=f"{WHEELS}/{value}")
+                is_new = wheel.label != WheelName.parse(wheel.path.name).variant
+                document = wheel.document.pack() if wheel.document and is_new else None
+                name = replace(wheel.name, version=offer.version)
+                yield renamed(wheel, name, folder=f"{WHEELS}/{value}", document=document)
             else:
                 yield LinkedFile(PurePosixPath(wheel.path.name), wheel.path)
 
