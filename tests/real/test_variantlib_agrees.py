@@ -72,8 +72,9 @@ def random_abi_document(chance: random.Random) -> Document:
     for number in range(chance.randint(2, 9)):
         properties = random_properties(chance, static) if chance.random() < 0.5 else []
         for project in chance.sample(["engine", "run_time"], chance.randint(1, 2)):
-            release = [str(chance.choice((1, 2, 10))) for _ in range(chance.randint(1, 3))]
-            properties.append(Property("abi_dependency", project, ".".join(release)))
+            for _ in range(chance.randint(1, 2)):  # one wheel may be for several releases
+                release = [str(chance.choice((1, 2, 10))) for _ in range(chance.randint(1, 3))]
+                properties.append(Property("abi_dependency", project, ".".join(release)))
         variants.setdefault(tuple(sorted(set(properties))), Variant.of(f"{chance.choice('abc')}{number}", properties))
     return Document(Schema.PEP_850, metadata("blas", "abi_dependency", **static), tuple(variants.values()))
 
