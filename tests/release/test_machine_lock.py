@@ -72,7 +72,7 @@ def test_each_machine_gets_its_variant_and_pip_and_uv_install_it(release: Path, 
 
 def test_a_machine_that_nothing_serves_leaves_no_lock_for_the_others_either(release: Path, tmp_path: Path) -> None:
     other = replace(machine(V3), tags=("cp311-cp311-win_amd64",))
-    with pytest.raises(VariantError, match=r"w\.toml: demo: none of 2 wheels fits this machine: .*is no tag"):
+    with pytest.raises(VariantError, match=r"w\.toml: demo: none of 2 wheels fits this machine: .*is not a tag"):
         lock_machines("demo", [release], {"m.toml": machine(V3), "w.toml": other}, tmp_path / "locks")
     assert not (tmp_path / "locks").exists()
     with pytest.raises(VariantError, match="absent: no wheel of it in"):
