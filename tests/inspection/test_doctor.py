@@ -1,6 +1,10 @@
 """Environments and wheels with GPU code, and which GPUs it serves."""
 
 import json
+import re
+import shlex
+import shutil
+import subprocess
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,9 +12,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.factories.browser import Tags
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.pe_files import pe_file
+from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from tests.factories.windows import device_dll, needs_mingw
 from vbuild.api.looking import doctor
@@ -18,6 +24,7 @@ from vbuild.api.repackaging import slim_environment
 from vbuild.cli.doctor import checkup_lines
 from vbuild.cli.main import main
 from vbuild.errors import RepackageError
+from vbuild.files.wording import sized
 from vbuild.gpu_code.coverage import Runs
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.hardware.driver import Dotted
@@ -90,6 +97,61 @@ def test_a_file_that_two_distributions_list_is_counted_once(tmp_path: Path) -> N
     found = doctor(place, gpus="90")
     assert [(one.owner, one.path) for one in found.examined] == [("demo 1.0", "shared/a.so")]
     assert found.saves == len(entry(arch=80, code=KERNEL))
+
+
+@pytest.mark.parametrize("part", ["demo/a.so", "demo"])
+def test_a_library_or_a_folder_of_some_is_judged_by_itself(tmp_path: Path, part: str) -> None:
+    place = environment(tmp_path / "env", {"demo/a.so": FAT, "demo/b.py": "b = 1\n"})
+    ((alone,), (installed,)) = (doctor(path, gpus="90").examined for path in (place / part, place))
+    assert (alone.owner, alone.path) == (part.rpartition("/")[2], "a.so")
+    assert (alone.size, alone.saves, alone.fits) == (installed.size, installed.saves, installed.fits)
+    (note,) = doctor(place / part, gpus="90").notes
+    assert note == f"{place / part}: files alone; vbuild slim cuts them in their wheel or environment"
+
+
+@needs("skopeo", "umoci")
+def test_an_image_that_is_packed_is_refused_with_the_command_that_unpacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment(tmp_path / "root/opt/site", {"demo/a.so": FAT})
+    for folder in ("etc", "usr"):
+        (tmp_path / "root" / folder).mkdir()
+    for command in (
+        "umoci init --layout made",
+        "umoci new --image made:one",
+        "umoci insert --rootless --image made:one root /",
+        "skopeo copy --quiet oci:made:one docker-archive:saved.tar:demo:1",
+    ):
+        subprocess.run(command.split(), check=True, capture_output=True)
+    for name in ("saved.tar", "oci:made:one"):
+        with pytest.raises(RepackageError, match="an image that is packed; expected its tree") as refused:
+            doctor(name, gpus="90")
+        command = str(refused.value).rpartition("of: ")[2]
+        subprocess.run(command, shell=True, check=True, capture_output=True)  # noqa: S602 - vbuild's own words
+        (library,) = doctor("tree/rootfs", gpus="90").examined
+        assert (library.owner, library.path) == ("demo 1.0", "demo/a.so")
+        shutil.rmtree("tree")
+
+
+def test_the_page_of_an_environment_says_what_each_command_saves(tmp_path: Path) -> None:
+    large = KERNEL + bytes(300_000)
+    fat = device_library(
+        fatbin(*(entry(arch=arch, code=large) for arch in (80, 90))), more=f".section .debug_x\n.fill {1 << 17}, 1, 7\n"
+    )
+    place = environment(tmp_path / "env", {"demo/a.so": fat, "demo/again.so": fat})
+    environment(place, {"other/a.so": FAT}, "other-1.0-py3-none-any.whl")
+    doctor(place, gpus="90", html=tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    root = json.loads(Tags(text).scripts[0])["root"]
+    assert [package["name"] for package in root["children"]] == ["demo 1.0", "other 1.0"]
+    assert root["size"] == sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    rows = re.findall(r"([\d.]+ [kM]?B)</td><td><div class=\"command\"><code>vbuild (.*?)</code>", text)
+    assert len(rows) == 3
+    for saves, command in rows:
+        result = CliRunner().invoke(main, [*shlex.split(command), "--dry-run", "--json"])
+        sizes = json.loads(result.output)["installed"]
+        assert sized(sizes["before"] - sizes["after"]) == saves
 
 
 def test_what_has_no_kernel_is_not_missed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from vbuild.api.arguments import (
     value_of,
 )
 from vbuild.api.request import ALLOW_BUILDS, Gpus, Paths, RequestError, StrPath, Texts, option, silent, takes
-from vbuild.errors import HardwareError
+from vbuild.errors import HardwareError, RepackageError
 
 if TYPE_CHECKING:
     import re
@@ -127,11 +127,17 @@ class DoctorRequest:
         parse="vbuild.hardware.gpu:GpuList.asked",
         metavar="LIST",
     )
+    html: StrPath | None = option(
+        "Also write a page that shows where the bytes of one place are, and what commands would save.",
+        default=None,
+        parse="file",
+        metavar="FILE",
+    )
 
 
 @takes(DoctorRequest)
 def doctor(request: DoctorRequest) -> "Checkup":
-    """Returns on which GPUs the GPU code in *places* runs, environments or wheels.
+    """Returns on which GPUs the GPU code in *places* runs: environments, wheels, folders of libraries, or libraries.
 
     For each library there is whether it runs natively, by JIT or not at all, the oldest driver, and what slimming would
     save in bytes; without *gpus* also whether installed variants are for this machine, which may have no GPU.
@@ -152,7 +158,20 @@ def doctor(request: DoctorRequest) -> "Checkup":
         except HardwareError as error:
             notes.append(str(error))
     places = paths_of(request.places) or [active_environment() or Path(sys.prefix)]
+    if request.html and len(places) != 1:
+        raise RepackageError(f"html: {len(places)} places; expected one for a page")
     checked = checkup(places, gpus.every if gpus else (), driver=Nvidia.here().driver, machine=here)
+    if request.html:
+        from vbuild.inspection.inspect import contents_at, save_page
+        from vbuild.inspection.model import Advice
+        from vbuild.slimming.environment import savings
+
+        contents = contents_at(places[0])
+        advice = [
+            Advice(contents.slimmed_by(saving.option), saving.unpacked, saving.packed)
+            for saving in (savings(places[0], gpus) if contents.slim else ())
+        ]
+        save_page(contents, Path(request.html), advice)
     return replace(checked, notes=(*notes, *checked.notes))
 
 

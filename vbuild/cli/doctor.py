@@ -24,8 +24,8 @@ _NAMES = 4
 def doctor(places: tuple[Path, ...], *, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - of DoctorRequest
     """Say on which GPUs installed GPU code runs, if "no kernel image is available".
 
-    PLACES are environments or wheels. [default: the environment that is active, or vbuild's own] Without --gpu it says
-    whether installed variant wheels are for this machine, too.
+    PLACES are environments, wheels, folders of libraries, or libraries. [default: the environment that is active, or
+    vbuild's own] Without --gpu it says whether installed variant wheels are for this machine, too.
     """
     checkup = vbuild.doctor(places, **given)
     terminal.show(checkup.data(), list(checkup_lines(checkup)), as_json=as_json)

@@ -40,7 +40,7 @@ from vbuild.pe.read import PACKED, UPX
 from vbuild.sbom.keeping import cuts_of, installed_bill
 from vbuild.sbom.model import GpuCut
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
-from vbuild.wheel.installed import Environment, InstalledDistribution
+from vbuild.wheel.installed import InstalledDistribution, installed_at
 from vbuild.wheel.licence import own_prohibition
 
 _ALONE = (".cubin", ".ptx", ".co", ".hsaco", ".zst")
@@ -138,7 +138,7 @@ class _Library(Struct, frozen=True):
 def checkup(
     places: Sequence[Path], devices: Sequence[Device], *, driver: Dotted | None = None, machine: Machine | None = None
 ) -> Checkup:
-    """Examine the wheels and the environments at *places* for *devices*; *driver* is this machine's.
+    """Examine the wheels, environments, files and folders at *places* for *devices*; *driver* is this machine's.
 
     With *machine*, installed variant wheels are compared with it.
     `RepackageError` for a place that is not an environment, `WheelError` for a wheel that cannot be read.
@@ -151,9 +151,11 @@ def checkup(
         if place.suffix == ".whl":
             libraries += _in_wheel(place, notes, forbidden)
         else:
-            environment = Environment.at(place)
-            folders += map(str, environment.folders)
-            installed = _files(environment.distributions())
+            environment, distributions = installed_at(place)
+            folders += map(str, environment.folders if environment else ())
+            if not environment:
+                notes.append(f"{place}: files alone; vbuild slim cuts them in their wheel or environment")
+            installed = _files(distributions)
             for _, files in installed:
                 _announce(files.values())
             for distribution, files in installed:

@@ -11,9 +11,12 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
+from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
@@ -24,6 +27,7 @@ from vbuild.elf.read import Loading, Outline
 from vbuild.errors import BinaryError, RepackageError, VariantError, WheelError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.edited import EditedFile
+from vbuild.files.reading import open_file
 from vbuild.files.records import Buffer
 from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folder, Folders, container_in, may_be_container
 from vbuild.gpu_code.model import Vendor
@@ -32,16 +36,28 @@ from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.gpu import arch_order
 from vbuild.inspection.closure import Closure, LinkedLibrary, Node
 from vbuild.inspection.gpu_code import GpuCode, Sort
-from vbuild.inspection.model import OTHERS, Archive, Contents, Damaged, DeviceFiles, Duplicate, LibraryContents, Others
+from vbuild.inspection.model import (
+    OTHERS,
+    Advice,
+    Archive,
+    Contents,
+    Damaged,
+    DeviceFiles,
+    Duplicate,
+    LibraryContents,
+    Others,
+)
 from vbuild.inspection.page import page
 from vbuild.macho import read as macho
 from vbuild.pe import read as pe
 from vbuild.pe.image import PeImage
-from vbuild.sbom.keeping import bill_of, contradictions, cuts_of, path_of
+from vbuild.sbom.keeping import bill_of, contradictions, cuts_of, installed_bill, path_of
+from vbuild.sbom.model import Bill
 from vbuild.variants.document import Document
 from vbuild.variants.model import Variant
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.deflate import estimate_packed
+from vbuild.wheel.installed import InstalledDistribution, installed_at
 from vbuild.wheel.licence import Licence, own_prohibition
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.paths import installed_path
@@ -62,11 +78,60 @@ _LOADINGS: Mapping[Format, Callable[[Buffer], BinaryLoading]] = {
 # the formats that GPU code is read from
 IMAGES: Mapping[Format, Callable[[memoryview], Image]] = {Format.ELF: ElfImage.parse, Format.PE: PeImage.parse}
 
+
+class InstalledFile(Struct, frozen=True):
+    """A file at *place*, which its distribution knows by *path* and *hash*; it is not packed."""
+
+    path: str
+    place: Path
+    size: int
+    hash: str | None
+
+    @property
+    def compressed_size(self) -> int:
+        return self.size
+
+
+class InstalledFiles:
+    """The files of *owner*, to be read as those of a wheel are; no links, and none of those *seen* before."""
+
+    def __init__(self, owner: InstalledDistribution, seen: set[Path]) -> None:
+        self.owner, self.path = owner, owner.listing
+        self._by_path: dict[str, InstalledFile] = {}
+        for row in owner.rows:
+            place = owner.path_of(row.path)
+            if place not in seen and place.is_file() and not place.is_symlink():
+                self._by_path[row.path] = InstalledFile(row.path, place, place.stat().st_size, row.hash)
+                seen.add(place)
+        self.members = tuple(self._by_path.values())
+
+    def head(self, path: str, size: int) -> bytes:
+        with suppress(OSError), open_file(self._by_path[path].place) as file:
+            return file.read(size)
+        return b""
+
+    def read(self, path: str) -> bytes:
+        return self.owner.read(path)
+
+    @contextmanager
+    def mapped(self, path: str) -> Iterator[memoryview]:
+        try:
+            with open_file(self._by_path[path].place) as file:
+                data = mmap(file.fileno(), 0, access=ACCESS_READ)
+        except OSError as error:
+            raise WheelError(f"{path}: cannot be read: {error.strerror}") from error
+        yield memoryview(data)
+
+
+Files = Wheel | InstalledFiles
+File = Member | InstalledFile
 Item = LibraryContents | DeviceFiles | Archive | Damaged
-Reader = Callable[[Member, memoryview], LibraryContents | DeviceFiles]
+Reader = Callable[[File, memoryview], LibraryContents | DeviceFiles]
 Loaded = LinkedLibrary | Damaged | None
 """For the closure: what the loader reads of a library, why that cannot be read, or None if no loader loads it."""
 
+_WHEEL = ".whl"
+_UNKNOWN = Licence(None, None, (), ())
 _LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|a|dll|pyd|dylib)$")
 _SHARED = re.compile(r"\.(?:so\b|dll$|dylib$)")
 _SMALLEST = 52  # the header of a 32-bit ELF file
@@ -85,7 +150,8 @@ def inspect(wheel: Path, *, closure: bool = False, densities: bool = False) -> C
         metadata = source.metadata()
         variant, warnings = _variant(source)
         warnings += map(": ".join, source.warnings())
-        read = _read_members(source, closure=closure, densities=densities)
+        bill = bill_of(source)
+        read = _read_members(source, bill, closure=closure, densities=densities)
         items = [item for item, _ in read]
         linked = []
         for _, loaded in read:
@@ -94,45 +160,107 @@ def inspect(wheel: Path, *, closure: bool = False, densities: bool = False) -> C
             elif loaded:
                 linked.append(loaded)
         warnings += (f"{path_of(source.dist_info)}: {text}" for text in contradictions(source))
-        return Contents(
+        return dataclasses.replace(
+            _contents(source, items),
             wheel=wheel.name,
             project=metadata.name,
             version=metadata.version,
             tags=tuple(sorted(map(str, source.name.tags))),
             variant=variant,
             packed_size=wheel.stat().st_size,
-            size=sum(member.size for member in source.members),
-            files=len(source.members),
             licence=Licence.of(source),
             forbidden=own_prohibition(source),
-            libraries=tuple(item for item in items if isinstance(item, LibraryContents)),
-            device_files=_grouped(item for item in items if isinstance(item, DeviceFiles)),
-            damaged=tuple(item for item in items if isinstance(item, Damaged)),
-            archives=tuple(item for item in items if isinstance(item, Archive)),
-            duplicates=_duplicates(source),
-            others=_others(source, {item.first if isinstance(item, DeviceFiles) else item.path for item in items}),
+            duplicates=_duplicates((source.row(member).hash, member) for member in source.members),
             warnings=tuple(warnings),
             closure=_closure(source, linked) if closure else None,
-            bill=bill_of(source),
+            bill=bill,
         )
 
 
-def save_page(contents: Contents, path: Path) -> None:
-    """Write the page of *contents* to *path*, complete or not at all; `RepackageError` if it cannot be written."""
+def _contents(files: Files, items: Sequence[Item]) -> Contents:
+    """What *files* have by themselves: these *items*, and others."""
+    return Contents(
+        wheel="",
+        project="",
+        version="",
+        tags=(),
+        variant=None,
+        packed_size=0,
+        size=sum(member.size for member in files.members),
+        files=len(files.members),
+        licence=_UNKNOWN,
+        libraries=tuple(item for item in items if isinstance(item, LibraryContents)),
+        device_files=_grouped(item for item in items if isinstance(item, DeviceFiles)),
+        damaged=tuple(item for item in items if isinstance(item, Damaged)),
+        archives=tuple(item for item in items if isinstance(item, Archive)),
+        others=_others(files, {item.first if isinstance(item, DeviceFiles) else item.path for item in items}),
+    )
+
+
+def contents_at(place: Path) -> Contents:
+    """What the wheel, environment, folder or file at *place* has; `RepackageError` if it is none."""
+    if place.suffix == _WHEEL:
+        return inspect(place, densities=True)
+    environment, distributions = installed_at(place)
+    slim = "vbuild slim --environment {}" if environment else ""  # of files alone nothing says what else knows them
+    return inspect_installed(place, distributions, slim=slim)
+
+
+def inspect_installed(place: Path, distributions: Iterable[InstalledDistribution], *, slim: str) -> Contents:
+    """What *distributions*, installed at *place*, have together, and each; *slim* is the command that cuts them."""
+    seen: set[Path] = set()
+    packages, members = [], list[InstalledFile]()
+    for owner in distributions:
+        files = InstalledFiles(owner, seen)
+        items = [item for item, _ in _read_members(files, installed_bill(owner), closure=False, densities=False)]
+        packages.append(dataclasses.replace(_contents(files, items), project=owner.project, version=owner.version))
+        members += files.members
+    return Contents(
+        wheel=str(place),
+        project=place.resolve().name,
+        version="",
+        tags=(),
+        variant=None,
+        packed_size=0,
+        size=sum(package.size for package in packages),
+        files=sum(package.files for package in packages),
+        licence=_UNKNOWN,
+        libraries=tuple(
+            sorted(
+                (library for package in packages for library in package.libraries),
+                key=lambda library: (-library.size, library.path),
+            )
+        ),
+        device_files=tuple(files for package in packages for files in package.device_files),
+        damaged=tuple(damaged for package in packages for damaged in package.damaged),
+        archives=tuple(archive for package in packages for archive in package.archives),
+        duplicates=_duplicates((member.hash, member) for member in members),
+        packages=tuple(package for package in packages if package.files),
+        slim=slim,
+    )
+
+
+def save_page(contents: Contents, path: Path, advice: Sequence[Advice] = ()) -> None:
+    """Write the page of *contents*, with *advice*, to *path*, complete or not at all.
+
+    `RepackageError` if it cannot be written.
+    """
     try:
         with replacing(path) as part:
-            part.write_text(page(contents), encoding="utf-8")
+            part.write_text(page(contents, advice), encoding="utf-8")
     except OSError as error:
         raise RepackageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _read_members(wheel: Wheel, *, closure: bool, densities: bool) -> tuple[tuple[Item, Loaded], ...]:
+def _read_members(
+    wheel: Files, bill: Bill | None, *, closure: bool, densities: bool
+) -> tuple[tuple[Item, Loaded], ...]:
     """The compiled files of *wheel*, the largest first, then device files; for the *closure*, what is loaded."""
     # one thread finds them: several would wait for Python's lock at thousands of small members
-    readers: list[tuple[Member, Reader]] = []
+    readers: list[tuple[File, Reader]] = []
     known: list[tuple[Item, Loaded]] = []
     folders = Folders((member.path for member in wheel.members), wheel.read)
-    cuts = cuts_of(bill_of(wheel))
+    cuts = cuts_of(bill)
     for member in wheel.members:
         fillers = cuts[member.path].fillers if member.path in cuts else ""
         reader = _reader_of(wheel, member, folders.of(member.path), fillers)
@@ -146,12 +274,12 @@ def _read_members(wheel: Wheel, *, closure: bool, densities: bool) -> tuple[tupl
         return (*threads.map(lambda pair: read(*pair), readers), *known)
 
 
-def _reader_of(wheel: Wheel, member: Member, folder: Folder, fillers: str) -> Reader | DeviceFiles | Archive | None:
+def _reader_of(wheel: Files, member: File, folder: Folder, fillers: str) -> Reader | DeviceFiles | Archive | None:
     """What reads *member*, which has these *fillers*, by its magic; the result, if that is enough; or None."""
-    start = wheel.head(member, HEADER)
+    start = wheel.head(member.path, HEADER)
 
     def head(size: int) -> bytes:
-        return start if size <= HEADER else wheel.head(member, size)
+        return start if size <= HEADER else wheel.head(member.path, size)
 
     if file := DeviceFile.of(member.path, member.size, head, folder):
         gpu = GpuCode.alone(file, member.size)
@@ -171,7 +299,7 @@ def _reader_of(wheel: Wheel, member: Member, folder: Folder, fillers: str) -> Re
     return Archive(member.path, member.size, member.compressed_size) if is_archive else None
 
 
-def _container(member: Member, data: memoryview) -> DeviceFiles:
+def _container(member: File, data: memoryview) -> DeviceFiles:
     container = container_in(data)
     if container is None:
         raise BinaryError("neither a fatbin nor a bundle, though it begins like one")
@@ -199,14 +327,16 @@ def _grouped(files: Iterable[DeviceFiles]) -> tuple[DeviceFiles, ...]:
     return tuple(sorted(merged, key=lambda files: (-files.size, files.first)))
 
 
-def _read(wheel: Wheel, member: Member, reader: Reader, *, closure: bool, densities: bool) -> tuple[Item, Loaded]:
+def _read(wheel: Files, member: File, reader: Reader, *, closure: bool, densities: bool) -> tuple[Item, Loaded]:
     """What *reader* makes of *member*, or why it cannot; and for a *closure* what the loader reads."""
     try:
-        with wheel.mapped(member) as data:
+        with wheel.mapped(member.path) as data:
             item = reader(member, data)
             if densities and isinstance(item, LibraryContents) and (image := _image(item.outline, data)):
                 item = replace(item, densities=dict(_densities(image)))
             if not (closure and isinstance(item, LibraryContents) and item.outline.is_loadable):
+                return item, None
+            if isinstance(wheel, InstalledFiles) or isinstance(member, InstalledFile):
                 return item, None
             try:
                 loading = _LOADINGS[item.outline.format](data)
@@ -218,12 +348,12 @@ def _read(wheel: Wheel, member: Member, reader: Reader, *, closure: bool, densit
         return _damaged(wheel, member, error), None
 
 
-def _damaged(wheel: Wheel, member: Member, error: BinaryError | WheelError) -> Damaged:
+def _damaged(wheel: Files, member: File, error: BinaryError | WheelError) -> Damaged:
     why = str(error).removeprefix(f"{wheel.path.name}: ").removeprefix(f"{member.path}: ")
     return Damaged(member.path, member.size, member.compressed_size, why)
 
 
-def _library(format_: Format, fillers: str, member: Member, data: memoryview) -> LibraryContents:
+def _library(format_: Format, fillers: str, member: File, data: memoryview) -> LibraryContents:
     outline = OUTLINES[format_](data)
     try:
         image = _image(outline, data)
@@ -318,8 +448,8 @@ def _variant(wheel: Wheel) -> tuple[Variant | None, list[str]]:
         return None, [f"{path}: {error}"]
 
 
-def _others(wheel: Wheel, compiled: Collection[str]) -> tuple[Others, ...]:
-    suffixes: dict[str, list[Member]] = {}
+def _others(wheel: Files, compiled: Collection[str]) -> tuple[Others, ...]:
+    suffixes: dict[str, list[File]] = {}
     for member in wheel.members:
         if member.path not in compiled:
             suffixes.setdefault(PurePosixPath(member.path).suffix.lower(), []).append(member)
@@ -330,10 +460,10 @@ def _others(wheel: Wheel, compiled: Collection[str]) -> tuple[Others, ...]:
     return tuple(sorted(others, key=lambda others: (-others.size, others.suffix)))
 
 
-def _duplicates(wheel: Wheel) -> tuple[Duplicate, ...]:
-    groups: dict[tuple[str, int], list[Member]] = {}
-    for member in wheel.members:
-        if member.size and (digest := wheel.row(member).hash):
+def _duplicates(files: Iterable[tuple[str | None, File]]) -> tuple[Duplicate, ...]:
+    groups: dict[tuple[str, int], list[File]] = {}
+    for digest, member in files:
+        if member.size and digest:
             groups.setdefault((digest, member.size), []).append(member)
     duplicates = []
     for (digest, size), members in groups.items():

@@ -10,6 +10,7 @@
 
 import posixpath
 import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -139,6 +140,14 @@ class Archive(Struct, frozen=True):
     packed_size: int = named(name="packed_bytes")
 
 
+class Advice(Struct, frozen=True):
+    """What a dry run of *command* saves, in bytes as installed; and of a wheel, about, in packed bytes."""
+
+    command: str
+    saves: int
+    packed_saves: int = 0
+
+
 class Duplicate(Struct, frozen=True):
     """Files with the same hash in RECORD; *wasted* and *packed_wasted* are the bytes of all but the first."""
 
@@ -217,7 +226,11 @@ class LevelSize(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What is in a wheel; the largest library first. *forbidden* are words of its licence that forbid changes."""
+    """What is in a wheel; the largest library first. *forbidden* are words of its licence that forbid changes.
+
+    Of what is installed *wheel* is the place, and *packages* have the contents of each. *slim* is the command that
+    makes it smaller, with braces for the place and options, or empty.
+    """
 
     wheel: str
     project: str
@@ -238,14 +251,26 @@ class Contents:
     warnings: tuple[str, ...] = ()
     closure: Closure | None = None
     bill: Bill | None = None
+    packages: "tuple[Contents, ...]" = ()
+    slim: str = "vbuild slim {} -o slim"
     devices: tuple[Device, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", devices(self.gpu_codes))
 
+    def slimmed_by(self, option: str) -> str:
+        return self.slim.replace("{}", f"{shlex.quote(self.wheel)} {option}")
+
     @property
     def gpu_libraries(self) -> tuple[LibraryContents, ...]:
         return tuple(library for library in self.libraries if library.gpu)
+
+    @property
+    def idle_cuda(self) -> tuple[LibraryContents, ...]:
+        """Libraries of NVIDIA's own packages that no library here needs; code may open them by name all the same."""
+        needed = {name for library in self.libraries for name in library.outline.needed}
+        own = (library for library in self.libraries if library.path.startswith("nvidia/"))
+        return tuple(library for library in own if needed.isdisjoint({library.name, library.outline.soname}))
 
     @property
     def gpu_codes(self) -> tuple[GpuCode, ...]:

@@ -39,16 +39,16 @@ function nearest(things, here, event) {
 }
 
 (() => {
-  const { root, gpus, packed, forbidden, wheel } = JSON.parse(document.getElementById("contents").textContent);
+  const { root, gpus, packed, forbidden, wheel, slim, whole } = JSON.parse(document.getElementById("contents").textContent);
   const map = document.getElementById("map");
   const crumbs = document.getElementById("crumbs");
   const boxes = [...document.querySelectorAll('input[name="gpu"]')];
   const search = document.getElementById("search");
   const asPacked = document.getElementById("packed");
   const strips = [...document.querySelectorAll('input[name="strip"]')];
-  const command = document.getElementById("command");
+  const command = document.getElementById("slim");
   const outcome = document.getElementById("outcome");
-  const HEAD = 19, GAP = 2, SMALLEST = 3, DEEPEST = 3, TWO_LINES = 36;
+  const HEAD = 19, GAP = 2, SMALLEST = 3, DEEPEST = whole === "all" ? 4 : 3, TWO_LINES = 36;
   let path = [root], chosen = new Set(), sought = "", tiles = [];
 
   // the bit of each GPU that is chosen; of a sort's bytes those stay that one of them needs, or that none cuts
@@ -66,7 +66,7 @@ function nearest(things, here, event) {
   // packed bytes of a file are shared out among its parts by their size and, where it was measured, their density
   const weight = (node) =>
     node.children ? node.children.reduce((sum, child) => sum + weight(child), 0) : node.size * (node.density ?? 1);
-  const scale = (node) => (asPacked.checked ? node.ratio : 1);
+  const scale = (node) => (asPacked?.checked ? node.ratio : 1);
   const total = (node) =>
     node.children ? node.children.reduce((sum, child) => sum + total(child), 0) : node.size * scale(node);
   function prepare(node, ratio) {
@@ -184,7 +184,7 @@ function nearest(things, here, event) {
 
   function lines(node, trail) {
     const where = trail.slice(path.length, -1).map((step) => step.name).join(" › ");
-    const said = [where ? `${where} › ${node.name}` : node.name, `${sized(total(node))}, ${percent(total(node), total(root))} of the wheel`];
+    const said = [where ? `${where} › ${node.name}` : node.name, `${sized(total(node))}, ${percent(total(node), total(root))} of ${whole}`];
     if (node.note) said.push(node.note);
     if (kept(node) < total(node)) said.push(`${chosen.size ? `slimmed to ${named()}` : "stripped"}: ${sized(kept(node))}`);
     return said;
@@ -234,7 +234,7 @@ function nearest(things, here, event) {
     strip = strips.filter((box) => box.checked).at(-1)?.value ?? "";
     for (const box of boxes) box.checked = chosen.has(box.value);
     for (const row of document.querySelectorAll("tr[data-gpu]")) row.classList.toggle("chosen", chosen.has(row.dataset.gpu));
-    const about = asPacked.checked ? "about " : "";
+    const about = asPacked?.checked ? "about " : "";
     // the headers of the archive stay
     const before = about ? packed : total(root);
     const saved = total(root) - (about ? anew(root, false) : kept(root));
@@ -253,11 +253,11 @@ function nearest(things, here, event) {
     } else if (boxes.length) {
       outcome.append("Choose GPUs to see what slimming to them would take away.");
     }
-    const words = ["vbuild slim", quoted(wheel)];
+    const words = [quoted(wheel)];
     if (chosen.size) words.push("--gpu", quoted([...chosen].join(",")));
     if (strip) words.push(`--strip ${strip}`);
-    command.hidden = words.length === 2;
-    command.querySelector("code").textContent = [...words, "-o slim"].join(" ");
+    command.hidden = words.length === 1 || !slim;
+    command.querySelector("code").textContent = slim.replace("{}", () => words.join(" "));
     render();
   }
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
@@ -272,23 +272,25 @@ function nearest(things, here, event) {
   for (const row of document.querySelectorAll("tr[data-gpu]")) {
     row.addEventListener("click", () => choose(row.dataset.gpu, !chosen.has(row.dataset.gpu)));
   }
-  for (const box of [asPacked, ...strips]) box.addEventListener("change", update);
+  for (const box of [asPacked, ...strips]) box?.addEventListener("change", update);
   search.addEventListener("input", () => {
     sought = search.value.trim().toLowerCase();
     render();
   });
-  const copy = command.querySelector("button");
-  copy.addEventListener("click", async () => {
-    const code = command.querySelector("code");
-    try {
-      await navigator.clipboard.writeText(code.textContent);
-      copy.textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren(code);
-      copy.textContent = "Press Ctrl+C";
-    }
-    setTimeout(() => { copy.textContent = "Copy"; }, 2000);
-  });
+  for (const block of document.querySelectorAll(".command")) {
+    const copy = block.querySelector("button");
+    copy.addEventListener("click", async () => {
+      const code = block.querySelector("code");
+      try {
+        await navigator.clipboard.writeText(code.textContent);
+        copy.textContent = "Copied";
+      } catch {
+        getSelection().selectAllChildren(code);
+        copy.textContent = "Press Ctrl+C";
+      }
+      setTimeout(() => { copy.textContent = "Copy"; }, 2000);
+    });
+  }
   let width = 0;
   new ResizeObserver(() => {
     if (map.clientWidth * map.clientHeight !== width) {
@@ -299,6 +301,6 @@ function nearest(things, here, event) {
   // a link may name GPUs, and how to count: page.html#sm_80,sm_90,packed
   const linked = new Set(decodeURIComponent(location.hash.slice(1)).split(","));
   chosen = new Set(gpus.map((item) => item.gpu).filter((gpu) => linked.has(gpu)));
-  asPacked.checked = linked.has("packed");
+  if (asPacked) asPacked.checked = linked.has("packed");
   update();
 })();

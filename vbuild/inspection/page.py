@@ -12,12 +12,12 @@ from typing import Any
 
 from vbuild.binary.outline import BinaryOutline
 from vbuild.files.templates import rendered
-from vbuild.files.wording import counted, percent, sized
+from vbuild.files.wording import counted, percent, shown, sized
 from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import GpuCodeKind, arch_order, products
 from vbuild.inspection.gpu_code import GpuCode, Sort
-from vbuild.inspection.model import OTHERS, Contents, DeviceFiles, LibraryContents
+from vbuild.inspection.model import OTHERS, Advice, Contents, DeviceFiles, LibraryContents
 from vbuild.inspection.text import grouped, reasons_of, together
 
 Box = dict[str, Any]
@@ -29,7 +29,8 @@ _SMALLEST = 0.002
 _CODE = (".text", ".plt", ".init", ".fini", "__TEXT,__text", "__TEXT,__stub")
 
 
-def page(contents: Contents) -> str:
+def page(contents: Contents, advice: Sequence[Advice] = ()) -> str:
+    """The page of *contents*; *advice* says what commands would save."""
     colours = _colours(contents)
     legend: dict[str, str] = {}  # of each colour: "sm_90 90a"
     for arch, look in colours.items():
@@ -39,17 +40,21 @@ def page(contents: Contents) -> str:
         "page.html.jinja",
         styles=["page.css"],
         scripts=["page.js"],
-        filters={"sized": sized},
+        filters={"sized": sized, "shown": shown},
         contents=contents,
+        advice=advice,
+        made_by="vbuild doctor" if contents.packages else "vbuild inspect",
         grouped=grouped,
         together=together,
         reasons_of=reasons_of,
         drawn={
-            "root": _root(contents, colours),
+            "root": _root(contents, contents.devices, colours),
             "gpus": [outlook.data() for outlook in contents.outlooks],
             "packed": contents.packed_size,
             "forbidden": contents.project if contents.forbidden else None,
             "wheel": contents.wheel,
+            "slim": contents.slim,
+            "whole": "all" if contents.packages else "the wheel",
         },
         colours=colours,
         legend=legend,
@@ -71,21 +76,24 @@ def _colours(contents: Contents) -> dict[str, str]:
     return colours
 
 
-def _root(contents: Contents, colours: Mapping[str, str]) -> Box:
-    children = [_library(library, contents.devices, colours) for library in contents.libraries]
+def _root(contents: Contents, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Box:
+    name = f"{contents.project} {contents.version}".rstrip()
+    if contents.packages:
+        return _inner(name, [_root(package, devices, colours) for package in contents.packages])
+    children = [_library(library, devices, colours) for library in contents.libraries]
     children += [
         _leaf(posixpath.basename(file.path), file.size, "files", f"{file.path}, {note}") | {"packed": file.packed_size}
         for files, note in ((contents.damaged, "damaged"), (contents.archives, "static library"))
         for file in files
     ]
     if contents.device_files:
-        groups = [_device_files(files, contents.devices, colours) for files in contents.device_files]
+        groups = [_device_files(files, devices, colours) for files in contents.device_files]
         children.append(
             _inner("device files", groups, counted(sum(group.files for group in contents.device_files), "file"))
         )
     if others := [*_others(contents)]:
         children.append(_inner("other files", others, "not compiled"))
-    return _inner(f"{contents.project} {contents.version}", children)
+    return _inner(name, children)
 
 
 def _others(contents: Contents) -> Iterator[Box]:

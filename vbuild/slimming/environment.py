@@ -25,11 +25,13 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.edits import Strip
 from vbuild.errors import RepackageError, VariantError, VbuildError
 from vbuild.files.edited import EditedFile
 from vbuild.files.reading import open_file
 from vbuild.gpu_code.device_file import TRITON, Folder, is_named, may_be_container
 from vbuild.hardware.cpu import available_cores
+from vbuild.hardware.gpu import GpuList
 from vbuild.process.signals import uninterrupted
 from vbuild.sbom.keeping import cuts_of, installed_bill
 from vbuild.sbom.model import GpuCut
@@ -37,7 +39,8 @@ from vbuild.slimming.device_files import OwnLists, examine_file, stale_list_warn
 from vbuild.slimming.in_place import Backup, FileChange, Journal, Listings, alike, change_in_turn, completed
 from vbuild.slimming.library import Archs
 from vbuild.slimming.request import Cuts, Share
-from vbuild.slimming.results import FileLeft, LibraryCut, SlimmedDistribution, SlimmedEnvironment
+from vbuild.slimming.results import FileLeft, LibraryCut, Saving, SlimmedDistribution, SlimmedEnvironment
+from vbuild.slimming.slim import slim
 from vbuild.variants.document import Document
 from vbuild.wheel.installed import Environment, FileRow, InstalledDistribution
 from vbuild.wheel.licence import Accepted, is_accepted, prohibitions
@@ -128,6 +131,27 @@ def slim_environment(
         old_files = Backup(backup.resolve(), environment.root) if backup else None
         results = run.change(stage, journal, old_files)
         return replace(run.result(results), completed=count, backup=backup)
+
+
+def savings(place: Path, gpus: GpuList | None) -> Iterator[Saving]:
+    """What options of slim alone would save of the wheel or environment at *place*, each by a dry run; none if nothing.
+
+    GPU code goes for all but *gpus*. What is refused, by a licence or as nothing is for a GPU, is left out.
+    """
+    trials = [(f"--gpu {gpus}", Share(gpus), Cuts())] if gpus else []
+    trials += [(f"--strip {strip}", Share(), Cuts(strip=strip)) for strip in (Strip.DEBUG, Strip.UNNEEDED)]
+    for option, share, cuts in trials:
+        saving = Saving(option, 0, 0)
+        with suppress(RepackageError):
+            if place.suffix == ".whl":
+                (slimmed,) = slim([place], None, shares=[share], cuts=cuts)
+                unpacked = slimmed.unpacked_before - slimmed.unpacked
+                saving = Saving(option, slimmed.before - slimmed.packed, unpacked)
+            else:
+                cut = slim_environment(Environment.at(place), share, cuts, dry_run=True)
+                saving = Saving(option, 0, cut.before - cut.after)
+        if saving.unpacked > 0:
+            yield saving
 
 
 class _Run:

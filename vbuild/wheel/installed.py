@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -34,6 +35,7 @@ _PACKAGES = ("lib*/*/site-packages", "lib*/*/dist-packages", "Lib/site-packages"
 _DIST_INFO, _CONDA_META = ".dist-info", "conda-meta"
 # no environment has both
 _OF_A_TREE = ("etc", "usr")
+_LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|pyd|dll|dylib|cubin|ptx|fatbin|co|hsaco)$", re.IGNORECASE)
 _NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)")
 
 
@@ -68,7 +70,7 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
     texts: tuple[tuple[str, Path], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.project} {self.version}"
+        return f"{self.project} {self.version}".rstrip()
 
     @property
     def is_conda(self) -> bool:
@@ -120,6 +122,15 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
         return cls(name, version, listing, dist_info.parent, rows, source=source)
 
     @classmethod
+    def of_files(cls, place: Path) -> Self:
+        """The file or folder *place* by itself, which no package lists; links are not followed."""
+        if place.is_file():
+            return cls(place.name, "", place, place.parent, (RecordRow(place.name),))
+        paths = (Path(folder) / name for folder, _, names in os.walk(place) for name in names)
+        rows = (RecordRow(path.relative_to(place).as_posix()) for path in paths if not path.is_symlink())
+        return cls(place.resolve().name, "", place / "RECORD", place, tuple(sorted(rows, key=lambda row: row.path)))
+
+    @classmethod
     def in_conda(cls, file: Path) -> Self:
         prefix = file.parent.parent
         try:
@@ -146,6 +157,12 @@ class Environment(Struct, frozen=True):
         """The venv, prefix, folder of packages or tree of an image at *path*; `RepackageError` if it is none."""
         if not path.is_dir():
             state = "a file" if path.exists() else "not there"
+            packed = "oci:" if str(path).startswith("oci:") else path.is_file() and tarfile.is_tarfile(path)
+            if packed:
+                layout = str(path).removeprefix("oci:") if packed == "oci:" else "image:latest"
+                copy = "" if packed == "oci:" else f"skopeo copy docker-archive:{path} oci:{layout} && "
+                unpack = f"{copy}umoci unpack --rootless --image {layout} tree"
+                raise RepackageError(f"{path}: an image that is packed; expected its tree, tree/rootfs of: {unpack}")
             raise RepackageError(f"{path}: {state}; expected the folder of an environment")
         root = path.resolve()
         if all((root / name).is_dir() for name in _OF_A_TREE):
@@ -203,6 +220,21 @@ class Environment(Struct, frozen=True):
                 ),
             )
         )
+
+
+def installed_at(place: Path) -> tuple[Environment | None, tuple[InstalledDistribution, ...]]:
+    """The environment at *place* and what is installed in it; of a file, or a folder of libraries, these alone.
+
+    `RepackageError` if there is neither.
+    """
+    try:
+        environment = Environment.at(place)
+    except RepackageError:
+        files = InstalledDistribution.of_files(place)
+        if not any(_LIBRARY.search(row.path) for row in files.rows):
+            raise
+        return None, (files,)
+    return environment, environment.distributions()
 
 
 def installed_versions(environment: Path) -> tuple[tuple[str, str], ...]:
