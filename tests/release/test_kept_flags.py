@@ -129,6 +129,24 @@ def test_code_that_is_called_by_everybody_is_built_again_without_them(
 
 @pytest.mark.nightly
 @pytest.mark.network
+def test_strip_is_not_offered_for_flags_of_assembly_which_it_leaves(tmp_path: Path) -> None:
+    assembly = ".globl wide\nwide: vpaddd %ymm0, %ymm0, %ymm0\n xor %eax, %eax\n ret\n.section .note.GNU-stack\n"
+    setup = (SETUP % {"wide.S": ["-mavx2"]}).replace('"wide.c"', '"wide.S"')
+    setup = setup.replace(
+        "def build_extension(self, ext):",
+        'def build_extension(self, ext):\n        self.compiler.src_extensions.append(".S")',
+    )
+    files = {"setup.py": setup, "demo.c": MODULE % "wide(x, 64)", "wide.S": assembly, "narrow.c": SUM % "narrow"}
+    tree(tmp_path / "source", files)
+    (tmp_path / "demo.toml").write_text(RECIPE)
+    release = matrix(tmp_path / "demo.toml", tmp_path / "dist", MatrixRequest(), store=BuildCache(fresh=True))
+    (failure,) = release.failures
+    assert "AVX2" in failure.error
+    assert "build.flags = 'strip'" not in failure.error
+
+
+@pytest.mark.nightly
+@pytest.mark.network
 def test_a_module_that_is_built_around_the_wrappers_is_an_error(tmp_path: Path) -> None:
     around = tree(tmp_path / "source", {"setup.py": AROUND})
     for name in ("through", "around"):

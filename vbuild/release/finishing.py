@@ -22,7 +22,7 @@ from vbuild.files.wording import counted
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import OncePerKey
-from vbuild.recipe.compiling import Compress
+from vbuild.recipe.compiling import Compress, OwnFlags
 from vbuild.recipe.matrix import releases_of
 from vbuild.recipe.model import Check
 from vbuild.recipe.target import Target
@@ -63,7 +63,8 @@ _WITHOUT = (
     "perhaps because the project's own flags were taken out: build.keep-flags = {}; or, if it is nothing without them, "
     "build for newer processors: matrix.plain = 'x86-64-v2'"
 )
-_RUN_ABOVE = "let it run only after a check of the CPU, or build it without the flag: build.flags = 'strip'"
+_RUN_ABOVE = "let it run only after a check of the CPU"
+_OR_STRIP = ", or build it without the flag: build.flags = 'strip'"
 # seconds for the import of all modules in the emulator, and for the test
 _SECONDS = 300.0
 
@@ -443,8 +444,9 @@ def _emulation(context: ReleaseContext, target: Target, wheel: Path, folder: Pat
         shown = Cpu.known(cpu.machine, run.level)
         run = replace(run, instead=f"emulated as {shown}, and not as {cpu}: {first.untried}")
     if run.illegal:
+        advice = _RUN_ABOVE if recipe.build.flags.default is OwnFlags.STRIP else f"{_RUN_ABOVE}{_OR_STRIP}"
         fault = f"code above {cpu} runs on a processor without it, as {Emulator.on_path(cpu.machine)} shows"
-        raise WheelError(f"{wheel.name}: {fault}: {'; '.join(run.grouped)}; {_RUN_ABOVE}; {NEVER}")
+        raise WheelError(f"{wheel.name}: {fault}: {'; '.join(run.grouped)}; {advice}; {NEVER}")
     return run
 
 
