@@ -32,7 +32,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
         objects.append(os.path.join("build", source + ".o"))
         os.makedirs(os.path.dirname(objects[-1]), exist_ok=True)
         own = ["-O2", "-fPIC", "-I" + sysconfig.get_path("include"), "-c", source, "-o", objects[-1]]
-        subprocess.run([*(compiler or ["gcc"]), *own, *OWN, *given], check=True)
+        subprocess.run([*(compiler or ["gcc"]), *own, *OWN, *given, "-g0"], check=True)
     linked = ["-shared", *objects, "-o", module, *shlex.split(os.environ.get("LDFLAGS", ""))]
     subprocess.run([*(compiler or ["gcc"]), *linked], check=True)
     tag = "cp{0}{1}-cp{0}{1}-linux_".format(*sys.version_info) + os.uname().machine
