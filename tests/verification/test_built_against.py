@@ -73,8 +73,9 @@ def test_what_no_release_at_hand_shows_is_not_told(releases: Path, tmp_path_fact
 
 
 def test_a_symbol_of_the_cpp_library_is_no_fault_of_a_release(releases: Path) -> None:
-    source = "int all(void), _ZNSs4swapERSs(void), _ZSt3endv(void), _ZTVSt9exception(void), _Znwm(void);"
-    source += "int use(void) { return all() + _ZNSs4swapERSs() + _ZSt3endv() + _ZTVSt9exception() + _Znwm(); }"
+    names = ("_ZNSs4swapERSs", "_ZNKRSt1x3strEv", "_ZSt3endv", "_ZTVSt9exception", "_Znwm")
+    source = f"int all(void), {', '.join(f'{name}(void)' for name in names)};"
+    source += f"int use(void) {{ return all() + {' + '.join(f'{name}()' for name in names)}; }}"
     path = wheel(releases, f"demo-1.0-{TAG}.whl", {"demo/_c.so": module("libc10.so", source=source)})
     all_of_them = "has all of them"
     texts = [f"{version}, beside it, {all_of_them}" for version in RELEASES]

@@ -40,7 +40,7 @@ _WITHIN = frozenset({Via.OWN, Via.INHERITED})
 _VERSIONING = re.compile(
     r"(?:lib(?:c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|cudart)|ld-linux[\w-]*)\.so\.\d+$|libpython3"
 )
-_OF_RUNTIMES = re.compile(r"_?Py|_Z(?:T[VTISCh]|GV)?N?K?S[absdiot]|_Z[nd][wal]|__cxa_|__gxx_")
+_OF_RUNTIMES = re.compile(r"_?Py|_Z(?:T[VTISCh]|GV)?N?[rVK]*[RO]?S[absdiot]|_Z[nd][wal]|__cxa_|__gxx_")
 _NO_CLAIMS: Mapping[str, Collection[str]] = {}
 
 
