@@ -1,6 +1,7 @@
 """What vbuild takes as its work grows: seconds and memory at the whole of a load, and the growth from half of it.
 
-    wheels     a wheelhouse of 5,000 variant wheels, 50 a release, each with a compiled library
+    folder     a wheelhouse of 10,000 variant wheels, 50 a release, each with a compiled library
+    wheels     the same of 5,000
     zip64      a wheel of 6 GB (10^9 bytes): one member beyond 4 GiB, and libraries with GPU code beyond that offset
     fatbins    a library with 5,000 fatbins
     variants   a recipe of 2,000 variants, planned
@@ -152,13 +153,18 @@ def on_wheel(*arguments: str) -> Arguments:
 
 
 SUBJECTS = {
+    "folder": Subject(
+        whole=10_000,
+        what="10,000 wheels",
+        make=wheelhouse,
+        commands={"index --simple": on_wheels("index", "--simple", "site"), "check": on_wheels("check")},
+        memory=500,
+    ),
     "wheels": Subject(
         whole=5000,
         what="5,000 wheels",
         make=wheelhouse,
         commands={
-            "index": on_wheels("index"),
-            "check": on_wheels("check"),
             "verify": lambda folder: ["verify", *sorted(folder.glob("*.whl"))],
             "inspect": lambda folder: ["inspect", *sorted(folder.glob("*.whl"))],
             "split": on_wheels("split", "-o", "out"),

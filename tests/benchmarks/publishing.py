@@ -21,7 +21,7 @@ from tests.factories.wheels import wheel
 from vbuild.cli.options import LAYOUTS
 from vbuild.variants.stamp import stamped
 
-REACH = 2.5
+REACH = 4
 LEVELS = ("v1", "v2", "v3", "v4")
 DIGITS = 230_000_000
 URL = "https://wheels.example.org"

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from tests.benchmarks.figure import Figure, Peer, Wheel
-from tests.benchmarks.measuring import Command, Word, inside, packed, published, timed, vbuild
+from tests.benchmarks.measuring import Command, Word, command, inside, packed, published, timed, vbuild
 from tests.benchmarks.stamping import copying
 from tests.benchmarks.wheels import CUBLAS, TORCH
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15")
 MUMAX = tuple(Wheel("mumaxplus==1.2.2", python) for python in PYTHONS)
+SCIPY = tuple(Wheel("scipy==1.17.1", python) for python in PYTHONS[:3])
 # of Python and its modules, seconds
 START = 0.3
 
@@ -32,6 +33,15 @@ def figures() -> Iterator[Figure]:
         limit=30,
         pairs=1,
         inputs=MUMAX,
+    )
+    yield Figure(
+        name="scipy",
+        what="split scipy 1.17.1, three wheels of 35 MB",
+        measure=timed(splitting(SCIPY)),
+        peer=Peer("`sha256sum` of them", timed(command("sha256sum", *SCIPY))),
+        reach=2.5,
+        start=START,
+        inputs=SCIPY,
     )
     for name, wheel, title in (
         ("cublas", CUBLAS, "split nvidia-cublas-cu12 (581 MB), which has nothing to split"),

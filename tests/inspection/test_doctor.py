@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 
 from tests.factories.browser import Tags
 from tests.factories.elf import shared_object
+from tests.factories.extensions import library
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.pe_files import pe_file
 from tests.factories.tools import needs
@@ -33,6 +35,7 @@ KERNEL = cubin(90, 500) + b".text.kernel"
 FAT = device_library(fatbin(*(entry(arch=arch, code=KERNEL) for arch in (80, 90))))
 BY_PTX = device_library(fatbin(entry(FatbinKind.PTX, 75, flags=FatbinFlag.ZSTD)))
 LOOSE_PTX = ".version 7.0\n.target sm_80\n"
+OWN = "int answer(void); int own(void) { return answer(); }"
 STUB = device_library(fatbin(entry(arch=75)))
 
 
@@ -57,6 +60,32 @@ def test_each_library_is_judged_for_each_gpu(tmp_path: Path) -> None:
     drivers = {one.path: [fit.oldest_driver for fit in one.fits] for one in found.examined}
     assert drivers["demo/b.so"] == [Dotted(12, 4), Dotted(12, 4), Dotted(12, 8)]
     assert drivers["demo/a.so"] == [None, Dotted(11, 8), None]
+
+
+def test_two_contents_of_one_name_are_named_where_they_are_installed_together(tmp_path: Path) -> None:
+    place = tmp_path / "env"
+    for project, answer, soname in (
+        *(("pa", 111, "libldap.so.2"), ("pb", 222, "libldap.so.2")),
+        *(("pc", 1, "libgrafted-1a2b3c4d.so.2"), ("pd", 2, "libgrafted-1a2b3c4d.so.2")),
+        *(("pe", 5, "libsame.so.1"), ("pf", 5, "libsame.so.1")),
+        *(("pg", 1, "libcufft.so.11"), ("ph", 2, "libcufft.so.11")),  # whose maker promises that one does for all
+    ):
+        files = {
+            f"{project}/x.so": library(None, (soname,), source=OWN, runpath=f"$ORIGIN/../{project}.libs"),
+            f"{project}.libs/{soname}": (copy := library(soname, source=f"int answer(void) {{ return {answer}; }}")),
+            f"{project}.libs/{soname}.0": copy,  # a link where it was built
+        }
+        environment(place, files, f"{project}-1.0-py3-none-any.whl")
+    expected = (
+        "pa 1.0 and pb 1.0: libldap.so.2 has other contents in each of these: a process has one of them, the first "
+        "that is loaded, for both: pa.libs/libldap.so.2 and pb.libs/libldap.so.2; give it a name of its own: "
+        "auditwheel, delvewheel or vbuild split do"
+    )
+    assert doctor(place, gpus="90").notes == (expected,)
+    program = "import ctypes; print([ctypes.CDLL(f'{path}/x.so').own() for path in sys.argv[1:]])"
+    loaded = [str(place / project) for project in ("pa", "pb")]
+    command = [sys.executable, "-c", f"import sys; {program}", *loaded]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[111, 111]\n"
 
 
 def test_a_driver_compiles_ptx_of_its_own_version_and_older_ones(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.outline import Format
+from vbuild.binary.outline import BinaryOutline, Format
+from vbuild.elf.catalogue import platforms_in
+from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError, WheelError
 from vbuild.files.reading import AT_ONCE, open_file
 from vbuild.gpu_code.coverage import Coverage, Runs, driver_data
@@ -40,9 +42,14 @@ from vbuild.pe.read import PACKED, UPX
 from vbuild.sbom.keeping import cuts_of, installed_bill
 from vbuild.sbom.model import GpuCut
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
+from vbuild.verification.promises import clashes, needed_by, taken_by_name
 from vbuild.wheel.installed import InstalledDistribution, installed_at
 from vbuild.wheel.licence import own_prohibition
+from vbuild.wheel.slots import FileSlot
 
+# what of the system may be any newer one, whatever the machine
+_PLATFORMS = platforms_in("manylinux_2_17_x86_64")
+_ENVIRONMENT = FileSlot("py3", "none", "any")
 _ALONE = (".cubin", ".ptx", ".co", ".hsaco", ".zst")
 _FILE = re.compile(r"\.so(\.[\w.]+)?$|\.(cubin|ptx|co|hsaco)(\.zst)?$|\.(pyd|dll)$", re.IGNORECASE)
 # bytes at the start and the end of a file with its headers
@@ -133,6 +140,7 @@ class _Library(Struct, frozen=True):
     size: int
     gpu: GpuCode
     is_library: bool = True
+    outline: BinaryOutline | None = None
 
 
 def checkup(
@@ -158,15 +166,35 @@ def checkup(
             installed = _files(distributions)
             for _, files in installed:
                 _announce(files.values())
+            outlines: list[Mapping[str, BinaryOutline]] = []
             for distribution, files in installed:
-                own = [library for library in _installed(distribution, files, notes) if library.gpu]
+                every = list(_installed(distribution, files, notes))
+                outlines.append({library.path: library.outline for library in every if library.outline})
+                own = [library for library in every if library.gpu]
                 libraries += own
                 with suppress(WheelError):  # slimming names what is wrong with it
                     forbidden |= {str(distribution)} if own and own_prohibition(distribution) else set()
+            notes += _clash_notes([distribution for distribution, _ in installed], outlines)
     examined = (_examined(library, devices) for library in libraries if library.gpu)
     largest_first = sorted(examined, key=lambda library: (-library.size, library.owner, library.path))
     variants = diagnosed_in(folders, machine) if machine else ()
     return Checkup(tuple(largest_first), tuple(notes), driver, variants, frozenset(forbidden))
+
+
+def _clash_notes(
+    distributions: Sequence[InstalledDistribution], outlines: Sequence[Mapping[str, BinaryOutline]]
+) -> Iterator[str]:
+    """Of two distributions that have different libraries of one name; *outlines* are those of each, by path."""
+    needed = needed_by(outline for own in outlines for outline in own.values())
+    together = []
+    for distribution, own in zip(distributions, outlines, strict=True):
+        hashes = {row.path: row.hash for row in distribution.rows}
+        shared = taken_by_name(own, needed, hash_of=hashes.get, platforms=_PLATFORMS)
+        together.append((distribution.project, (_ENVIRONMENT,), shared))
+    for number, other, finding in clashes(together):
+        if finding.is_error:
+            what, places = finding.what.format("each of these"), " and ".join(finding.places)
+            yield f"{distributions[number]} and {distributions[other]}: {what}: {places}; {finding.advice}"
 
 
 def _in_wheel(wheel: Path, notes: list[str], forbidden: set[str]) -> Iterator[_Library]:
@@ -253,9 +281,10 @@ def _read(owner: str, path: str, format_: Format, mapped: mmap.mmap, fillers: st
     image = IMAGES[format_](data)
     if isinstance(image, PeImage) and image.named(UPX):
         raise BinaryError(PACKED)
+    outline = Outline.parse(data) if format_ is Format.ELF else None
     sections = [section.span for name in DEVICE_SECTIONS for section in image.named(name)]
     if not sections:
-        return _Library(owner, path, len(data), GpuCode())
+        return _Library(owner, path, len(data), GpuCode(), outline=outline)
     if hasattr(mmap, "MADV_RANDOM"):
         # only headers are read: by itself the system would read the megabytes between them
         for span in sections:
@@ -268,7 +297,7 @@ def _read(owner: str, path: str, format_: Format, mapped: mmap.mmap, fillers: st
         idle = {container.span for container in code.containers}
         code = device_code(image)
         code = replace(code, containers=tuple(other for other in code.containers if other.span not in idle))
-    return _Library(owner, path, len(data), GpuCode.of(code))
+    return _Library(owner, path, len(data), GpuCode.of(code), outline=outline)
 
 
 def _has_kernel(data: memoryview, entry: GpuEntry) -> bool:

@@ -50,7 +50,7 @@ from vbuild.pe.read import read_facts as pe_facts
 from vbuild.verification.model import Finding, Severity, SharedLibrary, VerifyRule
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.name import MOST_TAGS, WheelName
-from vbuild.wheel.slots import FileSlot, meet, slots
+from vbuild.wheel.slots import FileSlot, meet
 
 Files = Mapping[str, tuple[BinaryFacts, ...]]
 """The compiled files of a wheel by path; of a universal2 file one for each machine."""
@@ -526,39 +526,58 @@ def _looks_for(platform: str, module: re.Match[str]) -> bool:
 
 
 def shared_libraries(wheel: Wheel, files: Files) -> tuple[SharedLibrary, ...]:
+    outlines = {path: facts.outline for path, (facts, *_) in files.items()}
+    return taken_by_name(
+        outlines,
+        needed_by(outlines.values()),
+        hash_of=lambda path: wheel.row(wheel.member_at(path)).hash,
+        platforms=platforms_in(wheel.name.platform),
+    )
+
+
+def needed_by(outlines: Iterable[BinaryOutline]) -> frozenset[str]:
+    return frozenset(outline.plain(name) for outline in outlines for name in outline.needed)
+
+
+def taken_by_name(
+    outlines: Mapping[str, BinaryOutline],
+    needed: Collection[str],
+    *,
+    hash_of: Callable[[str], str | None],
+    platforms: Sequence[PlatformPolicy],
+) -> tuple[SharedLibrary, ...]:
     """Of ELF and PE; macOS looks at paths. Names with the hash of the original stand for one library."""
-    needed = {
-        facts.outline.plain(name) for several in files.values() for facts in several for name in facts.outline.needed
-    }
-    platforms = platforms_in(wheel.name.platform)
-    libraries = []
-    for path, (facts, *_) in files.items():
-        outline = facts.outline
+    libraries: dict[tuple[str, str], SharedLibrary] = {}
+    for path, outline in outlines.items():
         base = outline.plain(posixpath.basename(path))
         name = (outline.soname or base) if outline.format is Format.ELF else base
         is_found_by_name = outline.format is Format.ELF or (outline.format is Format.PE and not is_system_dll(name))
         if is_found_by_name and name in needed and not hashed(name):
             is_compatible = bool(by_soname(name)) or any(platform.has(name) for platform in platforms)
             is_compatible = is_compatible or outline.format is Format.PE
-            digest = wheel.row(wheel.member_at(path)).hash or ""
-            libraries.append(SharedLibrary(name, path, digest, is_compatible))
-    return tuple(libraries)
+            digest = hash_of(path) or ""
+            # wheels have no links: libx.so, libx.so.1 and libx.so.1.2 are copies
+            if (name, digest) not in libraries or base == name:
+                libraries[name, digest] = SharedLibrary(name, path, digest, is_compatible)
+    return tuple(libraries.values())
 
 
-def clashes(wheels: Sequence[tuple[WheelName, Sequence[SharedLibrary]]]) -> Iterator[tuple[int, int, Finding]]:
+def clashes(
+    wheels: Sequence[tuple[str, tuple[FileSlot, ...], Sequence[SharedLibrary]]],
+) -> Iterator[tuple[int, int, Finding]]:
     """The pairs of *wheels*, by number, of two projects that bring one name with two contents to one environment.
 
     The loader takes what answers to a name already, whatever RPATH says: dl_open and _dl_map_object of glibc, and
     Windows's list of loaded modules.
     """
     homes: dict[str, list[tuple[int, SharedLibrary]]] = {}
-    for number, (_, libraries) in enumerate(wheels):
+    for number, (_, _, libraries) in enumerate(wheels):
         for library in libraries:
             homes.setdefault(library.name, []).append((number, library))
     for name, several in homes.items():
         for (number, library), (other_number, other) in combinations(several, 2):
-            own, others = wheels[number][0], wheels[other_number][0]
-            if library.digest == other.digest or own.project == others.project or not meet(slots(own), slots(others)):
+            (project, own, _), (other_project, others, _) = wheels[number], wheels[other_number]
+            if library.digest == other.digest or project == other_project or not meet(own, others):
                 continue
             severity = Severity.WARNING if library.is_compatible else Severity.ERROR
             message = (

@@ -53,6 +53,7 @@ from vbuild.verification.required import Fetch
 from vbuild.wheel.archive import Wheel, open_wheel, peek
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.slots import slots
 
 _X86_64 = "x86_64"
 # arm64 Macs begin with the M1
@@ -146,8 +147,9 @@ def verify(
 def with_clashes(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """The *verdicts* of wheels that go into one environment, with what of one stands in for another's library."""
     judged = list(verdicts)
-    pairs = [(WheelName.parse(verdict.wheel.name), verdict.shared) for verdict in judged]
-    for number, other, finding in clashes(pairs):
+    names = [WheelName.parse(verdict.wheel.name) for verdict in judged]
+    wheels = [(name.project, slots(name), verdict.shared) for name, verdict in zip(names, judged, strict=True)]
+    for number, other, finding in clashes(wheels):
         for own, its in ((number, other), (other, number)):
             place = finding.places[own != number]
             found = replace(finding, places=(place,), what=finding.what.format(judged[its].wheel.name))

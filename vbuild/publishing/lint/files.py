@@ -296,7 +296,7 @@ def broken_tags(release: LintedRelease) -> Iterator[Finding]:
 
 def library_clashes(releases: Iterable[LintedRelease]) -> Iterator[Finding]:
     wheels = [wheel for release in releases for wheel in release.wheels]
-    for number, other, finding in clashes([(wheel.name, wheel.shared) for wheel in wheels]):
+    for number, other, finding in clashes([(wheel.name.project, wheel.slots, wheel.shared) for wheel in wheels]):
         files = wheels[number].file, wheels[other].file
         yield replace(finding, places=files, what=finding.what.format("each of these"))
 
