@@ -22,6 +22,8 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # what programs under test say there, tests ask for by themselves
 os.environ.pop("CI", None)
+# on a busy machine everything takes long
+os.environ["VBUILD_NO_PROGRESS"] = "1"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -133,7 +133,7 @@ def test_a_project_needs_no_table_of_ours(tmp_path: Path) -> None:
 
 def test_what_is_asked_for_stands_instead_of_the_recipes_own(tmp_path: Path) -> None:
     own = '[tool.vbuild.matrix]\ncpu = ["x86-64-v2"]\npython = ["3.12", "3.13"]\npriority = ["x86_64", "nvidia"]\n'
-    tree(tmp_path, {"pyproject.toml": f"{PROJECT}{own}"})
+    tree(tmp_path, {"pyproject.toml": f"{PROJECT}{own}", "demo.cu": ""})
     assert labels(project_recipe(tmp_path, NO_AXES))[:2] == ["plain", "x86_64_v2"]
     asked = AskedAxes(gpus=GpuList.parse("A100,90a,90,120+ptx"), toolkits=(Dotted(13, 0),), pythons=("3.13",))
     project = project_recipe(tmp_path, asked)
@@ -158,7 +158,7 @@ def test_an_installed_toolkit_comes_before_the_newest(tmp_path: Path) -> None:
 def test_gpus_that_no_toolkit_compiles_for_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(VbuildError, match=r"--cuda sm_70,sm_110: no installed toolkit compiles for all, and none of"):
         fitting_toolkit(GpuList.parse("70,110"), {})
-    tree(tmp_path, {"pyproject.toml": PROJECT})
+    tree(tmp_path, {"pyproject.toml": PROJECT, "demo.cu": ""})
     with pytest.raises(VbuildError, match="--toolkit: several; expected one with --cuda"):
         project_recipe(tmp_path, AskedAxes(gpus=GpuList.parse("80"), toolkits=(Dotted(12, 9), Dotted(13, 0))))
 

@@ -50,6 +50,7 @@ def shown_after(show: Callable[[], None], capsys: pytest.CaptureFixture[str]) ->
 def test_without_a_terminal_a_long_step_says_so_and_a_short_one_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("VBUILD_NO_PROGRESS")
     with progress(tmp_path) as note:
         note(PLAIN, "building")
     assert capsys.readouterr().err == ""
@@ -61,10 +62,12 @@ def test_without_a_terminal_a_long_step_says_so_and_a_short_one_nothing(
         assert shown_after(lambda: tell("demo: fetching"), capsys) == "demo: fetching\n"
     with terminal.bar() as advance:
         assert shown_after(lambda: advance("demo.whl", 30, 200), capsys) == "demo.whl: 15 %\n"
-    with progress(tmp_path, quiet=True) as note, terminal.bar(quiet=True), terminal.status(quiet=True):
-        note(PLAIN, "building")
-        time.sleep(0.5)
-    assert capsys.readouterr().err == ""
+    for quiet in (True, False):
+        with progress(tmp_path, quiet=quiet) as note:
+            note(PLAIN, "building")
+            time.sleep(0.5)
+        assert capsys.readouterr().err == ""
+        monkeypatch.setenv("VBUILD_NO_PROGRESS", "1")
 
 
 def test_logs_are_shown_as_they_grow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

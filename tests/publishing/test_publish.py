@@ -198,10 +198,9 @@ def test_the_command_tells_files_and_commands_in_80_columns(dist: Path, tmp_path
     assert f"\n  {LABELLED}\n  {NAME}\n" in ran.stdout
     assert "how to use it: site/variants/README.md" in " ".join(ran.stdout.split())
     assert max(map(len, ran.stdout.splitlines())) <= WIDTH
-    vbuild("publish", dist, "--layout", "local", "-o", "site", folder=tmp_path)
-    checked = vbuild("check", "site", "--layout", "variants", "--layout", "local", folder=tmp_path)
+    checked = vbuild("check", "site/variants", folder=tmp_path)
     assert (checked.returncode, checked.stderr) == (0, "")
-    assert [line.split(":")[0] for line in checked.stdout.splitlines()] == ["site/variants", "site/local"]
+    assert checked.stdout.startswith("site/variants: ")
 
 
 def test_the_command_gives_json_and_nothing_else(dist: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ What takes long is one line that changes on a terminal, and elsewhere a line eac
 """
 
 import json
+import os
 import re
 import sys
 import threading
@@ -40,6 +41,7 @@ _COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
 _LONGEST = 1 << 16
 _PAUSE = 0.5  # seconds between two looks at the logs
 _LONG = 10.0  # seconds without a line, if there is no terminal
+_QUIET = "VBUILD_NO_PROGRESS"  # cron sends mail for every line on stderr
 _ENDS = frozenset({"done", "failed", "kept"})
 _SOURCE = re.compile(r"[\w./+-]+\.(?:c|cc|cpp|cxx|c\+\+|cu|f90|f|rs|pyx|m|S|asm)(?=[\s'\"]|$)")
 _COUNTED = re.compile(r"^\s*\[\s*(\d+/\d+|\d+%)\]")
@@ -168,7 +170,7 @@ def bar(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
 @contextmanager
 def _lines(current: Callable[[], str], *, quiet: bool = False) -> Iterator[None]:
     """Print the *current* line on stderr every ten seconds, unless it is the last one or empty."""
-    start, ended = time.monotonic(), threading.Event()
+    start, ended, quiet = time.monotonic(), threading.Event(), quiet or bool(os.environ.get(_QUIET))
 
     def watch() -> None:
         last = ""

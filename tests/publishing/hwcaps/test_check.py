@@ -69,7 +69,7 @@ def name(path: str) -> str:
 DAMAGED: dict[str, Callable[[Files], tuple[Files, list[str]]]] = {
     "the baseline's library is gone": lambda files: (
         without(files, library(files, "liby")),
-        [f"{copy_of(library(files))}: {name(library(files, 'liby'))} is nowhere"],
+        [f"{copy_of(library(files))}: {name(library(files, 'liby'))} is missing"],
     ),
     "a copy has another SONAME": lambda files: (
         {
