@@ -29,4 +29,4 @@ def test_code_that_takes_too_long_is_not_followed_to_its_end(kind: str) -> None:
     (judged,) = Dispatch({"hostile.so": (elf, Isa.scan(elf))}).judged("hostile.so", 0)
     assert judged.doubt == Doubt.UNFOLLOWED
     # 1 s and 2 s/MB on a machine that does nothing else
-    assert process_time() - start < 5
+    assert process_time() - start < 10

@@ -36,7 +36,8 @@ def ran(*words: str, folder: Path, user: int, cache: Path) -> subprocess.Complet
     """The command *words* of vbuild, run by *user* in *folder* with the *cache*."""
     (folder / "tmp").mkdir(exist_ok=True)
     (folder / "tmp").chmod(0o1777)
-    variables = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder / "tmp")}
+    variables = {name: os.environ[name] for name in ("PATH", "VBUILD_NO_PROGRESS")}
+    variables |= {"HOME": str(folder), "TMPDIR": str(folder / "tmp")}
     variables |= {"XDG_CACHE_HOME": str(cache), "PIP_NO_INDEX": "1", "UV_OFFLINE": "1"}
     # as root's own Python may lie where nobody else looks, others may read all, and write what is theirs
     other = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
