@@ -171,6 +171,7 @@ def test_the_action_builds_verifies_checks_and_lays_out_a_family(folder: Path) -
         run(script["run"], folder, **given | {"SOURCE": "", "LAYOUT": ""})
 
 
+@pytest.mark.nightly
 def test_zizmor_finds_nothing_in_the_action_as_a_pedant(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("zizmor")), "--offline", "--persona=pedantic"]
     ran = subprocess.run([*command, str(ACTION)], capture_output=True, text=True, check=False)

@@ -90,6 +90,7 @@ def test_each_value_gives_wheels_that_are_held_to_it(engines: Path, tmp_path: Pa
             }
 
 
+@pytest.mark.nightly
 def test_each_value_gives_variants_of_one_version(engines: Path, tmp_path: Path) -> None:
     recipe = '[matrix]\ncpu = ["x86-64-v3"]\nrequires-as = "variants"\n'
     release = released(tmp_path, f'{recipe}[matrix.requires]\nengine = ["2.0", "1.4"]\n')
