@@ -46,7 +46,7 @@ PyMODINIT_FUNC PyInit_demo(void) {
 """
 SETUP = """
 from setuptools import Extension, setup
-setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["module.c"]{links})])
+setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["module.c"], extra_compile_args=["-g0"]{links})])
 """
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v3", "x86-64-v4"]\nplain = "hwcaps"\n'
 TEST = "[test]\ncommand = \"python -c 'import demo; print(demo.__doc__)'\"\nemulate = 'never'\n"
