@@ -158,8 +158,8 @@ def rust_key(compilers: Compilers, variables: Mapping[str, str], plan: FlagPlan)
 
 def counted(environment: Mapping[str, str], named: Collection[str]) -> dict[str, str]:
     """The variables that tell builds apart: all but known noise that nobody has *named* for."""
-    seen = passed(environment, named)
-    return ambient(seen) | {name: text for name, text in seen.items() if is_asked(name, named)}
+    variables = passed(environment, named)
+    return ambient(variables) | {name: text for name, text in variables.items() if is_asked(name, named)}
 
 
 def locked(lock: Lock | None, interpreter: Interpreter) -> dict[str, Any] | None:

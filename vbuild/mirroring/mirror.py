@@ -142,7 +142,7 @@ class _Run(Struct, frozen=True):
         unused = [replace(file, machines=()) for path, file in old_files.items() if path not in paths]
         site = self._site(files, installs, unused=() if self.request.prune else unused)
         if made_files or site != before:
-            write_site(folder, site, made_files, before=before, asked=question)
+            write_site(folder, site, made_files, before=before, question=question)
         shutil.rmtree(work, ignore_errors=True)
         names = {machine.name for machine in self.machines}
         return Mirrored(

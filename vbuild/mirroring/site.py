@@ -89,11 +89,11 @@ def read_site(folder: Path) -> Site:
 
 
 def write_site(
-    folder: Path, site: Site, made: Mapping[str, Made], *, before: Site, asked: Mapping[str, object]
+    folder: Path, site: Site, made: Mapping[str, Made], *, before: Site, question: Mapping[str, object]
 ) -> None:
     """Make *folder* the *site*, of the files *made*, by path, and of files of the old site, *before*.
 
-    *asked* is what the run was called with, for the provenance.
+    *question* is what the run was called with, for the provenance.
     """
     old_files = {file.path: file for file in before.files}
     files = {file.path: file for file in site.files}
@@ -123,7 +123,7 @@ def write_site(
         originals = [
             dependency(file.original.file, uri=file.original.url, sha256=file.original.sha256) for file in changed
         ]
-        provenance = statement([new / file.path for file in changed], earlier=originals, verb="mirror", asked=asked)
+        provenance = statement([new / file.path for file in changed], earlier=originals, verb="mirror", asked=question)
         (new / PROVENANCE).write_bytes(provenance)
 
 

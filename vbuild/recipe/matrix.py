@@ -408,8 +408,10 @@ def _plain_requires(matrix: Table, required: Sequence[RequiredVersions]) -> str 
     """The label in ``matrix.plain``, or of the newest versions, or 'none'; None without variants for *required*."""
     if matrix.one_of("requires-as", ("local", "variants")) == "local":
         if several := next((text for each in required for text in each.versions if "_" in text), None):
-            what = f"one wheel for {' and '.join(releases_of(several))} is a variant; expected requires-as = 'variants'"
-            raise matrix.refuse("requires", what)
+            message = (
+                f"one wheel for {' and '.join(releases_of(several))} is a variant; expected requires-as = 'variants'"
+            )
+            raise matrix.refuse("requires", message)
         return None
     if not required:
         raise matrix.refuse("requires-as", "would have no effect without matrix.requires: remove it")

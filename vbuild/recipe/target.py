@@ -233,10 +233,10 @@ def _combinations(matrix: Matrix) -> Iterable[Mapping[str, str]]:
 
 
 def _included(matrix: Matrix, rule: MatrixRule, base: Cpu) -> Iterable[_Point]:
-    named = {axis: values[0] for axis, values in rule.values}
+    fixed = {axis: values[0] for axis, values in rule.values}
     first = {axis: str(base) if axis == "cpu" else values[0] for axis, values in matrix.names.items()}
-    for python in [named["python"]] if "python" in named else matrix.pythons:
-        yield _Point({**first, **named, "python": python}, rule.label)
+    for python in [fixed["python"]] if "python" in fixed else matrix.pythons:
+        yield _Point({**first, **fixed, "python": python}, rule.label)
 
 
 class _Gpus(Struct, frozen=True):

@@ -113,28 +113,28 @@ class Listings:
         One that had none gets one to tell which fatbins are fillers, which goes with the last of them.
         """
         path = path_of(distribution.dist_info)
-        place = distribution.path_of(path)
+        bill = distribution.path_of(path)
         hashes = {listed: row.sha256 if row else None for listed, row in rows.items()}
         places = {listed: str(distribution.path_of(listed)) for listed in rows}
         cuts = {listed: self._cuts[at_] for listed, at_ in places.items() if at_ in self._cuts and hashes[listed]}
-        if place.is_file():
-            data = read_file(place)
+        if bill.is_file():
+            data = read_file(bill)
             new = rehashed(data, hashes, cuts)
         elif cuts:
             data, new = b"", first_bill(distribution, hashes, cuts)
         else:
             return None
         if not has_past(new):
-            place.unlink()
+            bill.unlink()
             with suppress(OSError):  # it has other bills
-                place.parent.rmdir()
+                bill.parent.rmdir()
             rows[path] = None
             return None
         if new != data:
-            place.parent.mkdir(exist_ok=True)
-            overwrite(place, new, like=place if data else distribution.listing)
-            rows[path] = FileRow(path, sha256_of(place), len(new))
-        return place
+            bill.parent.mkdir(exist_ok=True)
+            overwrite(bill, new, like=bill if data else distribution.listing)
+            rows[path] = FileRow(path, sha256_of(bill), len(new))
+        return bill
 
 
 def overwrite(path: Path, data: bytes, *, like: Path | None = None) -> None:

@@ -261,11 +261,11 @@ def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple
         for key in {library.key for library in libraries}
     )
     for bundle, libraries in movable.items():
-        place = _place_of(bundle)
+        folder = _place_of(bundle)
         if repeated := {
             library.key: library
             for library in libraries
-            if counts[place, *library.key] > 1 or library.name in bundle.published
+            if counts[folder, *library.key] > 1 or library.name in bundle.published
         }:
             # two files of one name do not fit into one folder
             names = Counter(name for name, _ in repeated)

@@ -5,14 +5,14 @@
     abi_dependency :: torch :: 2.11         that release has to have them all (PEP 850, ABI dependencies)
 
 CPython binds every symbol when it loads a module, so with one missing the import fails. With none missing the code may
-crash still: how types are laid out no symbol says.
+still crash: symbols do not show how types are laid out.
 """
 
 import mmap
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -55,20 +55,17 @@ class AvailableRelease(Struct, frozen=True):
     place: str
     read: Callable[[str], BinaryFacts | None]
 
-    def given(self, taken: TakenSymbols) -> tuple[frozenset[str], frozenset[str]]:
-        """The libraries of those that *taken* needs, and the symbols, that the release has."""
-        left, seen = sorted(taken.needs), set[str]()
-        libraries, symbols = set[str](), set[str]()
-        while left and not symbols >= taken.symbols:
+    def provided(self, taken: TakenSymbols) -> frozenset[str]:
+        """The libraries and symbols that *taken* needs and the release has, by name."""
+        left, seen, provided = sorted(taken.needs), set[str](), set[str]()
+        while left and not provided >= taken.symbols:
             name = left.pop(0)
             if name in seen or (facts := self.read(name)) is None:
                 continue
             seen.add(name)
-            libraries |= {name} & taken.needs
-            symbols |= facts.exported & taken.symbols
+            provided |= ({name} & taken.needs) | (facts.exported & taken.symbols)
             left += facts.outline.needed
-        libraries |= {name for name in left if name in taken.needs and self.read(name)}
-        return frozenset(libraries), frozenset(symbols)
+        return frozenset(provided.union(name for name in left if name in taken.needs and self.read(name)))
 
 
 def available_releases(wheel: Wheel, projects: Collection[str], environment: Path | None) -> Iterator[AvailableRelease]:
@@ -77,12 +74,12 @@ def available_releases(wheel: Wheel, projects: Collection[str], environment: Pat
         with suppress(WheelError):  # of another tool's file, which no installer takes either
             name = WheelName.parse(path.name)
             if name.project in projects and name.variant is None and platforms_in(name.platform):
-                yield AvailableRelease(name.project, name.version, "beside it", partial(_in_wheel, path))
+                yield AvailableRelease(name.project, name.version, "beside it", cache(partial(_in_wheel, path)))
     if environment:
         with suppress(RepackageError):  # no environment any more
             for package in Environment.at(environment).distributions():
                 if (project := canonicalize_name(package.project)) in projects:
-                    yield AvailableRelease(project, package.version, "installed", partial(_installed, package))
+                    yield AvailableRelease(project, package.version, "installed", cache(partial(_installed, package)))
 
 
 def _in_wheel(path: Path, library: str) -> BinaryFacts | None:
@@ -113,43 +110,42 @@ def symbol_findings(
     claims: Mapping[str, Collection[str]],
     requirements: Sequence[Requirement],
 ) -> Iterator[Finding]:
-    """What the *releases* have of the symbols *taken*: an error for one that the wheel *claims* to be built against.
+    """What the *releases* have of the symbols *taken*: an error for one that the wheel *claims*.
 
     *claims* are versions by project, as of PEP 850. *requirements* that admit a release that lacks one are a warning.
     """
-    by_project: dict[str, list[tuple[AvailableRelease, list[tuple[frozenset[str], frozenset[str]]]]]] = {}
+    by_project: dict[str, list[tuple[AvailableRelease, list[frozenset[str]]]]] = {}
     for release in releases:
-        given = [release.given(file) for file in taken]
-        if any(libraries for libraries, _ in given):
-            by_project.setdefault(release.project, []).append((release, given))
+        provided = [release.provided(file) for file in taken]
+        if any(names & file.needs for names, file in zip(provided, taken, strict=True)):
+            by_project.setdefault(release.project, []).append((release, provided))
     for project in sorted(claims.keys() - by_project.keys()):
-        what = f"claims {project} {' or '.join(sorted(claims[project]))}: cannot tell from symbols: "
-        what += f"no {project} beside it or in the active environment has a library that it needs"
-        yield Finding(Severity.NOTE, VerifyRule.DEPENDENCY, (), what)
+        message = f"claims {project} {' or '.join(sorted(claims[project]))}: cannot tell from symbols: "
+        message += f"no {project} beside it or in the active environment has a library that it needs"
+        yield Finding(Severity.NOTE, VerifyRule.DEPENDENCY, (), message)
     for project, rows in by_project.items():
-        wanted = []  # of each file: what some release has, or all that is taken if no other library can have it
-        for number, file in enumerate(taken):
-            libraries, symbols = (frozenset().union(*(given[number][part] for _, given in rows)) for part in (0, 1))
-            is_all = file.known and libraries == file.needs
-            wanted.append(libraries | (file.symbols if libraries and is_all else symbols))
+        by_some = [frozenset().union(*names) for names in zip(*(provided for _, provided in rows), strict=True)]
+        expected = [_expected(file, names) for file, names in zip(taken, by_some, strict=True)]
         severity, texts = Severity.NOTE, []
-        for release, given in rows:
-            lacking = sorted(
-                {name for names, parts in zip(wanted, given, strict=True) for name in names.difference(*parts)}
-            )
-            texts.append(f"{release.version}, {release.place}, {_lacks(lacking)}")
+        for release, provided in rows:
+            lacking = sorted(frozenset().union(*(all_ - has for all_, has in zip(expected, provided, strict=True))))
+            state = "has all of them"
             if lacking:
+                state = f"lacks {len(lacking)}, so it does not load there: {shown(lacking, _SHOWN)}"
                 severity = min(severity, _severity(release, claims, requirements), key=list(Severity).index)
-        places = tuple(file.path for file, names in zip(taken, wanted, strict=True) if names)
-        count = counted(len(frozenset().union(*wanted) - frozenset().union(*(file.needs for file in taken))), "symbol")
+            texts.append(f"{release.version}, {release.place}, {state}")
+        paths = tuple(file.path for file, names in zip(taken, expected, strict=True) if names)
+        symbols = frozenset().union(*expected) - frozenset().union(*(file.needs for file in taken))
         claim = f"claims {project} {' or '.join(sorted(claims[project]))}, and " if project in claims else ""
-        what = f"{claim}takes {count} from {project}: {'; '.join(texts)}"
+        message = f"{claim}takes {counted(len(symbols), 'symbol')} from {project}: {'; '.join(texts)}"
         advice = f"build it against the {project} that it is for" if severity is not Severity.NOTE else ""
-        yield Finding(severity, VerifyRule.DEPENDENCY, places, what, advice)
+        yield Finding(severity, VerifyRule.DEPENDENCY, paths, message, advice)
 
 
-def _lacks(names: Sequence[str]) -> str:
-    return f"lacks {len(names)}, so it does not load there: {shown(names, _SHOWN)}" if names else "has all of them"
+def _expected(file: TakenSymbols, by_some: frozenset[str]) -> frozenset[str]:
+    """The names that a release has to have: what some release has, or all if no other library can have them."""
+    libraries = by_some & file.needs
+    return by_some | file.symbols if file.known and libraries and libraries == file.needs else by_some
 
 
 def _severity(

@@ -181,8 +181,8 @@ def _claim_of_code(
     if not (marked := _marked(libraries)):
         return claim, ()
     message = f"marked as {marked} throughout, which its tags do not say: below that, glibc 2.33 and newer refuse to"
-    found = Finding(Severity.WARNING, VerifyRule.ISA_NOTE, (), f"{message} load it, and others crash")
-    return Claim(marked, is_explicit=True), (found,)
+    warning = Finding(Severity.WARNING, VerifyRule.ISA_NOTE, (), f"{message} load it, and others crash")
+    return Claim(marked, is_explicit=True), (warning,)
 
 
 def fatbins(wheel: Path) -> dict[str, Counter[tuple[GpuOffer, ...]]]:

@@ -530,9 +530,9 @@ class Images(Struct, frozen=True):
         with ThreadPoolExecutor(available_cores()) as executor:
             layers = list(executor.map(write, self.layers))
         writer = _Writer(self, blobs, layers)
-        named = [descriptor for family in self.families for descriptor in writer.family(family)]
+        manifests = [descriptor for family in self.families for descriptor in writer.family(family)]
         index = packed_json(
-            {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [descriptor.data() for descriptor in named]}
+            {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [descriptor.data() for descriptor in manifests]}
         )
         (layout / "oci-layout").write_bytes(packed_json({"imageLayoutVersion": "1.0.0"}))
         (layout / "index.json").write_bytes(index)
@@ -559,11 +559,11 @@ class _Writer:
                 "annotations": dict((*self._images.annotations, *family.annotations)),
             },
         )
-        named = [
+        with_names = [
             replace(manifest, annotations=((REF_NAME, image.ref), *manifest.annotations))
             for manifest, image in zip(listed, family.images, strict=True)
         ]
-        return [replace(index, annotations=((REF_NAME, family.ref),)), *named]
+        return [replace(index, annotations=((REF_NAME, family.ref),)), *with_names]
 
     def _image(self, image: OciImage) -> Descriptor:
         layers = [self._layers[number] for number in image.layers]

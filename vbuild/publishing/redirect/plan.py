@@ -273,8 +273,9 @@ def _by_dependency(offer: OfferedRelease) -> Iterator[OfferedRelease]:
     tags = {wheel.tag for wheel in grouped}
     for wheel in offer.wheels:
         if wheel not in grouped and not (wheel.label is None and wheel.tag in tags):
-            what = "is for no release of a dependency, as others are"
-            raise RepackageError(f"{wheel.path.name}: {what}; publish it apart")
+            raise RepackageError(
+                f"{wheel.path.name}: is for no release of a dependency, and others are; publish it apart"
+            )
     for label, wheels in by_label.items():
         relabelled = tuple(map(_without_dependencies, wheels))
         yield OfferedRelease(offer.project, f"{offer.version}+{label}", relabelled)
