@@ -315,7 +315,23 @@ def test_folders_stand_for_the_wheels_in_them_and_their_number_is_said(tmp_path:
         ran = CliRunner().invoke(main, [command, str(tmp_path)])
         assert (ran.exit_code, ran.stdout.splitlines()[-1]) == (0, last)
     ran = CliRunner().invoke(main, ["inspect", str(tmp_path), "--html", str(tmp_path / "page.html")])
-    assert "expected one wheel with --html" in ran.stderr
+    assert (ran.exit_code, "not of demo; expected two wheels of one project" in ran.stderr) == (1, True)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_two_wheels_of_one_project_are_compared_in_words_json_and_a_page(tmp_path: Path) -> None:
+    paths = [
+        str(wheel(tmp_path, f"demo-{text}-py3-none-any.whl", {"demo/a.txt": text * 999})) for text in ("1.0", "22.0")
+    ]
+    page = tmp_path / "page.html"
+    ran = CliRunner().invoke(main, ["inspect", *paths, "--html", str(page)])
+    assert "demo 1.0 -> 22.0: 2 changes of size or GPU code" in ran.stdout.splitlines()
+    assert "*.txt                                   3.0 kB     4.0 kB     +999 B" in ran.stdout
+    assert "What changed" in page.read_text()
+    _, new = json.loads(CliRunner().invoke(main, ["inspect", *paths, "--json"]).stdout)
+    assert new["changes"][0] == {"path": "*.txt", "bytes_before": 2997, "bytes_after": 3996, "gained": [], "lost": []}
+    ran = CliRunner().invoke(main, ["inspect", *paths, paths[0], "--html", str(page)])
+    assert (ran.exit_code, "an old and a new one" in ran.stderr) == (2, True)
 
 
 def test_an_option_without_a_value_names_the_help_of_its_own_command() -> None:

@@ -11,7 +11,7 @@ from vbuild.files.wording import WIDTH, percent, sized
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
-from vbuild.inspection.text import details, shortened, summary
+from vbuild.inspection.text import change_lines, details, shortened, summary
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 FATBIN = fatbin(entry(arch=80, code=bytes(300_000)), entry(arch=90, code=bytes(600_000)), entry(FatbinKind.PTX, 90))
@@ -119,3 +119,29 @@ def test_a_path_is_cut_in_its_middle() -> None:
     assert shortened("demo.libs/glibc-hwcaps/x86-64-v4/libx.so", 22) == "demo…x86-64-v4/libx.so"
     assert shortened("demo.libs/glibc-hwcaps/x86-64-v4/libx.so", 16) == "…6-64-v4/libx.so"
     assert shortened("demo/core.cpython-311-x86_64.so", 22) == "demo/co…-311-x86_64.so"
+
+
+def test_a_later_wheel_is_compared_by_file_without_hashes_and_tags_in_names(tmp_path: Path) -> None:
+    """libhost.so.1 became libhost.so.2, of another hash; gpu.so lost sm_80 and has sm_100."""
+    host = shared_object(MODULE)
+    (tmp_path / "old").mkdir()
+    files: dict[str, bytes | str] = {
+        "demo/gpu.cpython-311-x86_64-linux-gnu.so": device_library(FATBIN),
+        "demo.libs/libhost-1a2b3c4d.so.1": host,
+        "demo/gone.so": host,
+    }
+    old = inspect(wheel(tmp_path / "old", NAME, files))
+    codes = (entry(arch=90, code=bytes(600_000)), entry(arch=100, code=bytes(300_000)), entry(FatbinKind.PTX, 90))
+    files = {
+        "demo/gpu.abi3.so": device_library(fatbin(*codes)),
+        "demo.libs/libhost-2b3c4d5e.so.2": host,
+        "demo/new.txt": "new",
+    }
+    new = inspect(wheel(tmp_path, NAME, files))
+    changes = {change.path: change for change in new.changes_from(old)}
+    assert changes.keys() == {"demo/gone.so", "demo/gpu.so", "*.txt", "no suffix"}  # RECORD has no suffix
+    assert (changes["demo/gone.so"].after, changes["*.txt"].before) == (None, None)
+    assert (changes["demo/gpu.so"].gained, changes["demo/gpu.so"].lost) == (("sm_100",), ("sm_80",))
+    lines = list(change_lines(old, new))
+    assert lines[-2:] == ["  also for    sm_100", "  not for     sm_80"]
+    assert max(map(len, lines)) <= WIDTH

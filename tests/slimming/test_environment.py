@@ -365,8 +365,8 @@ def _conda_lies(prefix: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("nothing", "nothing: not there; expected the folder of an environment"),
-        ("file", "file: a file; expected the folder of an environment"),
+        ("nothing", "nothing: not there; expected a venv, a conda prefix, a folder of packages"),
+        ("file", "file: a file; expected a venv, a conda prefix, a folder of packages"),
         ("home", "home: not an environment; expected a venv, a conda prefix, a folder of packages"),
     ],
 )

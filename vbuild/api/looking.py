@@ -306,15 +306,18 @@ def bench(request: BenchRequest) -> "BenchReport":
     )
 
 
-def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = None) -> "Contents":
+def inspect(
+    wheel: StrPath, *, closure: bool = False, html: StrPath | None = None, before: "Contents | None" = None
+) -> "Contents":
     """Returns what is in *wheel*: libraries, GPU code by architecture, duplicates, and sizes in bytes.
 
-    With *closure* also which library loads which. *html* is a file to write a page about the wheel to. `WheelError` if
-    the wheel cannot be read, `RepackageError` if the page cannot be written.
+    With *closure* also which library loads which. *html* is a file to write a page about the wheel to, which says what
+    changed since a wheel of which *before* are the contents; `Contents.changes_from` returns that. `WheelError` if the
+    wheel cannot be read, `RepackageError` if the page cannot be written.
     """
     from vbuild.inspection import inspect as inspection
 
     contents = inspection.inspect(Path(wheel), closure=closure, densities=html is not None)
     if html:
-        inspection.save_page(contents, Path(html))
+        inspection.save_page(contents, Path(html), before=before)
     return contents

@@ -1,12 +1,13 @@
 """Look: what is in a wheel, whether it keeps its promises, how fast it is, and which one a machine gets."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 import vbuild
 from vbuild.cli import options, terminal
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     help="Show all about these libraries, such as '*cuda*'. Repeatable.",
 )
 @click.option(
-    "--html", "page", type=options.FILE, help="Also write a page that shows where the bytes are, for one wheel."
+    "--html",
+    "page",
+    type=options.FILE,
+    help="Also write a page that shows where the bytes of one wheel are, or of the later of two, and what changed.",
 )
 @click.option("--closure", is_flag=True, help="Show which library loads which, from where, and why each is there.")
 @options.as_json
@@ -40,21 +44,26 @@ def inspect(
 ) -> None:
     """Show what takes space in wheels: libraries, GPU code, copies.
 
-    WHEELS are files, or folders of wheels.
+    WHEELS are files, or folders of wheels. Two wheels of one project, the older one first, are compared.
     """
     from vbuild.wheel.archive import wheels_among
 
-    paths = [*wheels_among(wheels)]
-    if page and len(paths) > 1:
-        raise click.UsageError("expected one wheel with --html")
-    inspected = [vbuild.inspect(path, closure=closure, html=page) for path in paths]
+    *others, last = wheels_among(wheels)
+    if page and len(others) > 1:
+        raise click.UsageError("expected one wheel with --html, or an old and a new one")
+    inspected = [vbuild.inspect(path, closure=closure) for path in others]
+    old = inspected[0] if len(others) == 1 else None
+    inspected.append(vbuild.inspect(last, closure=closure, html=page, before=old))
     lines = [*(closure_lines(inspected, globs) if closure else contents_lines(inspected, globs))]
-    lines += [f"{len(paths)} wheels"] if len(paths) > 1 else []
-    terminal.show([contents.data() for contents in inspected], lines, as_json=as_json)
+    lines += [f"{len(inspected)} wheels"] if others else []
+    data = [contents.data() for contents in inspected]
+    if old and inspected[1].is_like(old):
+        data[1]["changes"] = to_builtins(inspected[1].changes_from(old))
+    terminal.show(data, lines, as_json=as_json)
 
 
-def contents_lines(several: Iterable["Contents"], globs: Sequence[str]) -> Iterator[str]:
-    from vbuild.inspection.text import details, summary
+def contents_lines(several: Sequence["Contents"], globs: Sequence[str]) -> Iterator[str]:
+    from vbuild.inspection.text import change_lines, details, summary
 
     for contents in several:
         if not globs:
@@ -65,6 +74,10 @@ def contents_lines(several: Iterable["Contents"], globs: Sequence[str]) -> Itera
             yield from details(library, contents.devices)
         if not chosen:
             yield f"{contents.wheel}: no library matches {' or '.join(globs)}"
+    match several:
+        case [old, new] if not globs and new.is_like(old):
+            yield ""
+            yield from change_lines(old, new)
 
 
 def closure_lines(several: Sequence["Contents"], globs: Sequence[str]) -> Iterator[str]:

@@ -240,14 +240,16 @@ def inspect_installed(place: Path, distributions: Iterable[InstalledDistribution
     )
 
 
-def save_page(contents: Contents, path: Path, advice: Sequence[Advice] = ()) -> None:
+def save_page(contents: Contents, path: Path, advice: Sequence[Advice] = (), *, before: Contents | None = None) -> None:
     """Write the page of *contents*, with *advice*, to *path*, complete or not at all.
 
-    `RepackageError` if it cannot be written.
+    `RepackageError` if it cannot be written, or if *before*, which it is compared with, is of another project.
     """
+    if before and not contents.is_like(before):
+        raise RepackageError(f"{contents.wheel}: not of {before.project}; expected two wheels of one project")
     try:
         with replacing(path) as part:
-            part.write_text(page(contents, advice), encoding="utf-8")
+            part.write_text(page(contents, advice, before), encoding="utf-8")
     except OSError as error:
         raise RepackageError(f"{path}: cannot be written: {error.strerror}") from error
 

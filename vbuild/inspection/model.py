@@ -18,14 +18,16 @@ from typing import Any
 from msgspec import Struct, to_builtins
 from msgspec import field as named
 from msgspec.structs import replace
+from packaging.utils import canonicalize_name
 
 from vbuild.binary.outline import BinaryOutline, Format
+from vbuild.elf.catalogue import plain
 from vbuild.elf.linkage import baseline_of, level_of
 from vbuild.gpu_code.coverage import Coverage
 from vbuild.gpu_code.model import Compression
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.cpu import X86_64_LEVELS
-from vbuild.hardware.gpu import arch_order
+from vbuild.hardware.gpu import GpuCodeKind, arch_order
 from vbuild.inspection.closure import Closure
 from vbuild.inspection.gpu_code import GpuCode, Outlook, Portion, Sort, devices
 from vbuild.macho.linkage import is_system
@@ -35,6 +37,8 @@ from vbuild.wheel.licence import Licence, Prohibition
 
 VERSION = 1
 
+# the tag of a Python, or the version of a library, in the name of a file
+_TAG_OR_VERSION = re.compile(r"\.(?:abi3|cpython-[\w-]+|cp\d+-\w+)(?=\.(?:so|pyd)$)|(?<=\.so)(?:\.\d+)+$")
 _BUNDLED = re.compile(r"(^|/)([^/]+\.libs|\.dylibs)/")
 
 
@@ -166,6 +170,10 @@ class Others(Struct, frozen=True):
     size: int = named(name="bytes")
     packed_size: int = named(name="packed_bytes")
 
+    @property
+    def name(self) -> str:
+        return f"*{self.suffix}" if self.suffix else "no suffix"
+
 
 class ArchitectureSize(Struct, frozen=True):
     """The GPU code of one kind for one architecture in all libraries."""
@@ -184,6 +192,23 @@ class ArchitectureSize(Struct, frozen=True):
             "entries": self.entries,
             "bytes": self.size,
         }
+
+
+class Change(Struct, frozen=True):
+    """A compiled file, or all other files with one suffix, in an old and a new wheel; sizes are bytes as installed.
+
+    A size is None in the wheel that lacks it. *gained* and *lost* are the architectures of GPU code of what both have.
+    """
+
+    path: str
+    before: int | None = named(name="bytes_before")
+    after: int | None = named(name="bytes_after")
+    gained: tuple[str, ...]
+    lost: tuple[str, ...]
+
+    @property
+    def growth(self) -> int:
+        return (self.after or 0) - (self.before or 0)
 
 
 class Flaw(Struct, frozen=True):
@@ -369,6 +394,40 @@ class Contents:
             if name not in provided and (is_system(name) or library.outline.plain(name) not in provided)
         )
         return dict(sorted(wanted.items()))
+
+    def is_like(self, other: "Contents") -> bool:
+        """Whether both are of one project."""
+        return canonicalize_name(self.project) == canonicalize_name(other.project)
+
+    def changes_from(self, old: "Contents") -> tuple[Change, ...]:
+        """What has another size than in *old*, or GPU code for others, the largest change first."""
+        parts, new_parts = old.parts, self.parts
+        changes = []
+        for path in parts.keys() | new_parts.keys():
+            before, archs = parts.get(path, (None, set()))
+            after, new_archs = new_parts.get(path, (None, set()))
+            is_in_both = before is not None and after is not None
+            gained, lost = (new_archs - archs, archs - new_archs) if is_in_both else (set(), set())
+            if before != after or gained or lost:
+                changes.append(Change(path, before, after, tuple(sorted(gained)), tuple(sorted(lost))))
+        return tuple(sorted(changes, key=lambda change: (-abs(change.growth), change.path)))
+
+    @property
+    def parts(self) -> dict[str, tuple[int | None, set[str]]]:
+        """The sizes and architectures of what it has, by path without hashes, versions and tags of Pythons in names."""
+        parts: dict[str, tuple[int | None, set[str]]] = {others.name: (others.size, set()) for others in self.others}
+        for group in self.device_files:
+            name = f"{group.kind} for {' '.join(map(str, group.archs))}"
+            parts[group.first if name in parts else name] = group.size, set()
+        files: tuple[LibraryContents | Archive | Damaged, ...] = (*self.libraries, *self.archives, *self.damaged)
+        for file in files:
+            path = posixpath.join(posixpath.dirname(file.path), _TAG_OR_VERSION.sub("", plain(file.path)))
+            sorts = [portion.sort for portion in file.gpu.portions] if isinstance(file, LibraryContents) else ()
+            archs = {
+                str(sort.arch) if sort.code is GpuCodeKind.MACHINE else f"{sort.arch} {sort.kind}" for sort in sorts
+            }
+            parts[file.path if path in parts else path] = file.size, archs
+        return parts
 
     @property
     def flaws(self) -> tuple[Flaw, ...]:

@@ -257,7 +257,8 @@ function nearest(things, here, event) {
     if (chosen.size) words.push("--gpu", quoted([...chosen].join(",")));
     if (strip) words.push(`--strip ${strip}`);
     command.hidden = words.length === 1 || !slim;
-    command.querySelector("code").textContent = slim.replace("{}", () => words.join(" "));
+    const typed = slim.replace("{}", () => words.join(" ")).split(" ");
+    command.querySelector("code").replaceChildren(...typed.flatMap((word, place) => [place ? " " : "", element("span", "", word)]));
     render();
   }
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);

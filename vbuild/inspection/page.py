@@ -29,8 +29,8 @@ _SMALLEST = 0.002
 _CODE = (".text", ".plt", ".init", ".fini", "__TEXT,__text", "__TEXT,__stub")
 
 
-def page(contents: Contents, advice: Sequence[Advice] = ()) -> str:
-    """The page of *contents*; *advice* says what commands would save."""
+def page(contents: Contents, advice: Sequence[Advice] = (), before: Contents | None = None) -> str:
+    """The page of *contents*; *advice* says what commands would save, *before* is an older wheel to compare with."""
     colours = _colours(contents)
     legend: dict[str, str] = {}  # of each colour: "sm_90 90a"
     for arch, look in colours.items():
@@ -43,6 +43,8 @@ def page(contents: Contents, advice: Sequence[Advice] = ()) -> str:
         filters={"sized": sized, "shown": shown},
         contents=contents,
         advice=advice,
+        before=before,
+        changes=contents.changes_from(before) if before else (),
         made_by="vbuild doctor" if contents.packages else "vbuild inspect",
         grouped=grouped,
         together=together,
@@ -98,8 +100,7 @@ def _root(contents: Contents, devices: tuple[Device, ...], colours: Mapping[str,
 
 def _others(contents: Contents) -> Iterator[Box]:
     for others in contents.others:
-        name = f"*{others.suffix}" if others.suffix else "no suffix"
-        yield _leaf(name, others.size, "files", counted(others.files, "file")) | {"packed": others.packed_size}
+        yield _leaf(others.name, others.size, "files", counted(others.files, "file")) | {"packed": others.packed_size}
 
 
 def _library(library: LibraryContents, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Box:

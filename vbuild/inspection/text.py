@@ -2,6 +2,7 @@
 
 summary(contents)               one screen: where the bytes are, and for which GPUs
 details(library, devices)       all that is known of one library
+change_lines(old, new)          what is larger, smaller, new or gone in a later wheel
 closure_lines(contents, globs)  what each file needs and where that is, and why each library is there
 repeat_lines(contents)          what several wheels have byte for byte
 """
@@ -117,6 +118,23 @@ def _facts(outline: BinaryOutline) -> Iterator[str]:
         "note": "; ".join(outline.notes),
     }.items():
         yield from _labelled(label, text)
+
+
+def change_lines(old: Contents, new: Contents) -> Iterator[str]:
+    changes = new.changes_from(old)
+    yield f"{new.project} {old.version} -> {new.version}: {counted(len(changes), 'change')} of size or GPU code"
+    sizes = f"{sized(old.packed_size)} -> {sized(new.packed_size)} packed"
+    yield f"  {sizes}, {sized(old.size)} -> {sized(new.size)} installed"
+    if changes:
+        yield f"{'changed':<{_PATH}}{'before':>11}{'after':>11}{'change':>11}"
+    for change in changes[:_ROWS]:
+        before, after = ("-" if size is None else sized(size) for size in (change.before, change.after))
+        growth = f"{'+' if change.growth > 0 else '-'}{sized(abs(change.growth))}" if change.growth else "-"
+        yield f"{shortened(change.path, _PATH):<{_PATH}}{before:>11}{after:>11}{growth:>11}"
+        yield from _labelled("also for", ", ".join(change.gained))
+        yield from _labelled("not for", ", ".join(change.lost))
+    if rest := changes[_ROWS:]:
+        yield f"… and {len(rest)} more"
 
 
 def shortened(path: str, width: int) -> str:

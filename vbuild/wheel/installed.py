@@ -14,8 +14,11 @@ import csv
 import io
 import json
 import os
+import posixpath
 import re
+import shlex
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -27,7 +30,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
-from vbuild.files.reading import json_object, read_file
+from vbuild.files.reading import BoundedInfo, json_object, read_file
 from vbuild.wheel.archive import files_in
 from vbuild.wheel.metadata import Metadata, Record, RecordRow, unpadded
 
@@ -35,6 +38,12 @@ _PACKAGES = ("lib*/*/site-packages", "lib*/*/dist-packages", "Lib/site-packages"
 _DIST_INFO, _CONDA_META = ".dist-info", "conda-meta"
 # no environment has both
 _OF_A_TREE = ("etc", "usr")
+_EXPECTED = (
+    "a venv, a conda prefix, a folder of packages with their .dist-info, or the tree of an image, with etc and usr in "
+    "it"
+)
+# what an archive of an image has at its top: that of docker save, and that of podman save --format oci-archive
+_ARCHIVES = {"manifest.json": "docker-archive", "oci-layout": "oci-archive"}
 _LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|pyd|dll|dylib|cubin|ptx|fatbin|co|hsaco)$", re.IGNORECASE)
 _NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)")
 
@@ -155,15 +164,13 @@ class Environment(Struct, frozen=True):
     @classmethod
     def at(cls, path: Path) -> Self:
         """The venv, prefix, folder of packages or tree of an image at *path*; `RepackageError` if it is none."""
+        if image := _packed_image(path):
+            unzip = f"gunzip --keep {shlex.quote(str(path))} && " if image.endswith(".gz") else ""
+            copy = f"{unzip}skopeo copy {shlex.quote(image.removesuffix('.gz'))} oci:image:latest"
+            unpack = f"{copy} && umoci unpack --rootless --image image:latest tree"
+            raise RepackageError(f"{path}: an image that is packed; expected its tree, tree/rootfs of: {unpack}")
         if not path.is_dir():
-            state = "a file" if path.exists() else "not there"
-            packed = "oci:" if str(path).startswith("oci:") else path.is_file() and tarfile.is_tarfile(path)
-            if packed:
-                layout = str(path).removeprefix("oci:") if packed == "oci:" else "image:latest"
-                copy = "" if packed == "oci:" else f"skopeo copy docker-archive:{path} oci:{layout} && "
-                unpack = f"{copy}umoci unpack --rootless --image {layout} tree"
-                raise RepackageError(f"{path}: an image that is packed; expected its tree, tree/rootfs of: {unpack}")
-            raise RepackageError(f"{path}: {state}; expected the folder of an environment")
+            raise RepackageError(f"{path}: {'a file' if path.exists() else 'not there'}; expected {_EXPECTED}")
         root = path.resolve()
         if all((root / name).is_dir() for name in _OF_A_TREE):
             return cls.under(root)
@@ -175,10 +182,7 @@ class Environment(Struct, frozen=True):
             folders = (root,)
         prefixes = (root,) if (root / _CONDA_META).is_dir() else ()
         if not folders and not prefixes:
-            raise RepackageError(
-                f"{path}: not an environment; expected a venv, a conda prefix, a folder of packages with their "
-                ".dist-info, or the tree of an image, with etc and usr in it"
-            )
+            raise RepackageError(f"{path}: not an environment; expected {_EXPECTED}")
         return cls(root, folders, prefixes)
 
     @classmethod
@@ -229,12 +233,28 @@ def installed_at(place: Path) -> tuple[Environment | None, tuple[InstalledDistri
     """
     try:
         environment = Environment.at(place)
-    except RepackageError:
+    except RepackageError as error:
+        if _packed_image(place):
+            raise
         files = InstalledDistribution.of_files(place)
         if not any(_LIBRARY.search(row.path) for row in files.rows):
-            raise
+            raise RepackageError(f"{error}; or a wheel, a library, or a folder of libraries") from error
         return None, (files,)
     return environment, environment.distributions()
+
+
+def _packed_image(place: Path) -> str | None:
+    """The image layout or archive of an image at *place*, as skopeo names it; None if it is neither.
+
+    https://github.com/containers/image/blob/main/docs/containers-transports.5.md
+    """
+    if str(place).startswith("oci:") or (place / "oci-layout").is_file():
+        return f"oci:{str(place).removeprefix('oci:')}"
+    with suppress(OSError, EOFError, tarfile.TarError, zlib.error), tarfile.open(place, tarinfo=BoundedInfo) as archive:
+        kinds = (_ARCHIVES.get(posixpath.normpath(entry.name)) for entry in archive)
+        if kind := next(filter(None, kinds), None):
+            return f"{kind}:{place}"
+    return None
 
 
 def installed_versions(environment: Path) -> tuple[tuple[str, str], ...]:

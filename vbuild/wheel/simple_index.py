@@ -41,7 +41,7 @@ _PAGE = """<!DOCTYPE html>
     <meta name="viewport" content="width=device-width">
     <title>{title}</title>
   </head>
-  <body>
+  <body style="overflow-wrap: anywhere">
 {links}
   </body>
 </html>
