@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.factories.clients import UV
-from tests.factories.variants import document, variant
+from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import wheel
 from vbuild.errors import VariantError
 from vbuild.hardware.cpu import Cpu
@@ -79,6 +79,30 @@ def test_a_machine_that_nothing_serves_leaves_no_lock_for_the_others_either(rele
         lock_machines("absent", [release], {"m": machine(V3)}, tmp_path / "locks")
     with pytest.raises(VariantError, match="two of them give the same name of a lock"):
         lock_machines("demo", [release], {"a b": machine(V3), "a-b": machine(V3)}, tmp_path / "locks")
+
+
+@pytest.mark.usefixtures("release")
+def test_a_variant_is_for_the_release_that_is_installed_along_with_it(tmp_path: Path) -> None:
+    for engine in ("1.4", "2.0"):
+        built = document(
+            variant(f"engine{engine}", f"abi_dependency :: engine :: {engine}"), metadata=metadata("abi_dependency")
+        )
+        files: dict[str, bytes | str] = {"demo-1.0.dist-info/variant.json": built.pack()}
+        held = f"Requires-Dist: engine=={engine}.*\n"
+        wheel(tmp_path / "abi", f"demo-1.0-py3-none-any-engine{engine}.whl", files, metadata=held)
+    index(tmp_path / "abi")
+    for wanted, engine in (("engine==1.4.*", "1.4"), ("engine==2.0.0", "2.0")):
+        (lock,) = lock_machines(
+            "demo",
+            [tmp_path / "abi"],
+            {"m": machine(V3)},
+            tmp_path / engine,
+            requires=["six; python_version < '3'", wanted],
+        )
+        assert (lock.wheel, lock.packages) == (f"demo-1.0-py3-none-any-engine{engine}.whl", 1)
+        assert f'version = "{engine}.0"' in lock.file.read_text()
+    with pytest.raises(VariantError, match=r"nor --with, nor \[installed\] in the machine's file has engine"):
+        lock_machines("demo", [tmp_path / "abi"], {"m": machine(V3)}, tmp_path / "none", requires=["engine"])
 
 
 def levels(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from itertools import product
 from pathlib import Path
@@ -18,12 +19,14 @@ from tests.factories.redirect_installs import uv as uv_command
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.config.table import Table
-from vbuild.errors import RecipeError, VariantError
+from vbuild.errors import RecipeError, RepackageError, VariantError, VbuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.publishing.check import check, check_layout
+from vbuild.publishing.local import Local
 from vbuild.publishing.publish import publish
 from vbuild.publishing.redirect.plan import Redirect
+from vbuild.publishing.variants import Variants
 from vbuild.recipe.matrix import read_matrix
 from vbuild.recipe.target import evaluated
 from vbuild.release.cache import BuildCache
@@ -169,6 +172,55 @@ def test_a_wheel_for_several_releases_is_built_against_the_oldest_and_tested_wit
     (error,) = (problem for problem in check(tmp_path / "dist").problems if problem.is_error)
     assert "no plain wheel for " in error.what
     assert "pip finds nothing there" in error.what
+
+
+def test_the_sdist_is_the_plain_file_of_a_release(engines: Path, tmp_path: Path) -> None:
+    project, recipe, dist = setuptools_project(tmp_path / "project"), tmp_path / "demo.toml", tmp_path / "dist"
+    subprocess.run([UV, "build", "-q", "--sdist", "-o", tmp_path / "made", project], check=True, cwd=tmp_path)
+    text = 'name = "demo"\n[source]\npath = "{}"\n[matrix]\nrequires-as = "variants"\nplain = "sdist"\n'
+    text += '[matrix.requires]\nengine = ["1.4", "2.0"]\n'
+    recipe.write_text(text.format("made/demo-1.0.tar.gz"))
+    assert not matrix(recipe, dist, store=BuildCache(tmp_path / "store")).failures
+    assert len([*dist.glob("*.whl")]) == len([*dist.glob("*-engine*.whl")]) == 2
+    sdist = dist / "demo-1.0.tar.gz"
+    assert sdist.read_bytes() == (tmp_path / "made" / sdist.name).read_bytes()
+    (problem,) = check(dist).problems
+    assert not problem.is_error
+    assert problem.what.endswith(": pip builds the sdist there instead")
+    redirect = Redirect((tmp_path / "redirect").as_uri(), by_installed=True)
+    *_, redirected = publish([dist], tmp_path, layouts=[Variants(), Local(), redirect])
+    assert redirected.plan.notes[-1] == "demo-1.0.tar.gz: the project's own sdist, which this layout leaves out."
+    for copy in ("variants", "variants/simple/demo", "local/plain", "local/plain/simple/demo"):
+        assert (tmp_path / copy / sdist.name).read_bytes() == sdist.read_bytes()
+    assert not any(check_layout(tmp_path, layout).failed for layout in ("variants", "local", "redirect"))
+    # of the variants no installer takes one yet; of another engine's there is none
+    python = virtual(tmp_path / "venv")
+    subprocess.run([UV, "pip", "install", "-q", "--python", python, "setuptools"], check=True)
+    uv = [UV, "pip", "install", "--no-config", "--no-cache", "--python", str(python)]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-cache-dir"]
+    for number, tool in enumerate((uv, [*uv, "--preview-features", "wheel-variants"], pip)):
+        links = ["--no-index", "--no-build-isolation", "--find-links", str(tmp_path / "variants")]
+        assert installed([*tool, *links], tmp_path / f"target{number}", "demo") == {"demo-1.0"}
+    # with local versions a resolver goes by what is asked for
+    links = [str(text) for folder in (engines, *(tmp_path / "local").glob("eng*")) for text in ("--find-links", folder)]
+    for tool in (uv, pip):
+        target = tmp_path / f"local-{Path(tool[0]).name}"
+        got = installed([*tool, "--no-index", *links], target, "demo", "engine<2")
+        assert got == {"demo-1.0+engine1.4", "engine-1.4.1"}
+    with pytest.raises(VariantError, match=r"none of 2 wheels fits .*; pip and uv build demo-1\.0\.tar\.gz$"):
+        select("demo", [dist], machine=replace(Machine.here(), installed=(("engine", "2.2"),)))
+    with tarfile.open(tmp_path / "made/demo-1.0.zip", "w:gz") as archive:
+        archive.add(project, "demo-1.0")
+    for source, message in (
+        ("project", "'sdist' is the one that [source] names, and that is "),
+        ("made/demo-1.0.zip", "matrix.plain: demo==1.0: no sdist with a PKG-INFO in its top folder"),
+    ):
+        recipe.write_text(text.format(source))
+        with pytest.raises(VbuildError) as refused:
+            matrix(recipe, tmp_path / "refused", store=BuildCache(tmp_path / "store"))
+        assert message in str(refused.value)
+    with pytest.raises(RepackageError, match=r"other-1\.0\.tar\.gz: none of the wheels is of this release"):
+        publish([dist, sdist.rename(tmp_path / "other-1.0.tar.gz")], tmp_path / "other", layouts=[Variants()])
 
 
 def test_a_wheel_that_fails_with_one_of_its_releases_is_not_published(engines: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.factories.redirect_installs import pip, ran, uv, virtual
 from tests.factories.variants import BLAS, document, machine, metadata, tiny_wheel, variant, variant_wheel
 from vbuild.cli.main import main
 from vbuild.hardware.machine import Machine
+from vbuild.inspection.doctor import checkup
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
@@ -142,13 +143,59 @@ def test_what_may_run_here_or_not_is_no_failure(python: Path, site: Path) -> Non
 def test_a_variant_for_another_release_of_what_it_was_built_against_is_named(site: Path) -> None:
     built = variant("torch2.9", "abi_dependency :: torch :: 2.9")
     put(site, document(built, metadata=metadata("abi_dependency")))
-    assert only(site, machine()).why.endswith("the machine has no abi_dependency :: torch")
+    assert only(site, machine()).why.endswith("nor [installed] in the machine's file has torch")
     (site / "torch-2.9.1.dist-info").mkdir()
     assert only(site, machine()).is_supported
     (site / "torch-2.9.1.dist-info").rename(site / "torch-2.10.0+cu126.dist-info")
     found = only(site, machine())
     assert found.why == "abi_dependency :: torch :: 2.9 is not supported: the machine has 2.10.0, 2.10, 2"
-    assert (found.is_supported, found.advice) == (False, "chosen for another torch, reinstall it without cache")
+    advice = "chosen for another torch; name a folder of its wheels as well, to see which of them fits"
+    assert (found.is_supported, found.advice, found.commands) == (False, advice, ())
+
+
+def test_doctor_names_the_wheel_that_fits_what_is_installed(python: Path, site: Path, tmp_path: Path) -> None:
+    dist, told = tmp_path / "dist", CliRunner()
+    for release in ("2.9", "2.10"):
+        built = document(
+            variant(f"torch{release}", f"abi_dependency :: torch :: {release}"), metadata=metadata("abi_dependency")
+        )
+        name = variant_wheel(dist, f"demo-1.0-py3-none-any-torch{release}.whl", built)
+    tiny_wheel(dist, "demo-1.0-py3-none-any.whl")
+    index(dist)
+    (site / "torch-2.10.0+cu126.dist-info").mkdir()
+    place = put(site, document(variant("torch2.9", "abi_dependency :: torch :: 2.9"), metadata=built.metadata))
+    lines = told.invoke(main, ["doctor", str(python.parents[1]), str(dist)]).stdout.splitlines()
+    assert lines[1].startswith("demo 1.0 (torch2.9) is NOT for this machine: abi_dependency :: torch :: 2.9 is")
+    assert f"{name}fitsthismachinebest:" in "".join("".join(lines).split())
+    assert f"    vbuild lock demo -f {dist} --machine FILE" in lines
+    # as the layout local and the plain wheel leave it
+    (place / "variant.json").unlink()
+    for version, label in (("1.0+torch2.9", "torch2.9"), ("1.0", "plain"), ("1.0+torch2.10", None)):
+        place = place.rename(site / f"demo-{version}.dist-info")
+        (found,) = diagnosed_in([str(site)], machine(), [dist]) or (None,)
+        assert (found and (found.label, found.is_supported, found.why)) == (
+            label and (label, None, "no variant.json says")
+        )
+    assert not diagnosed_in([str(site)], machine())
+    other = site.parent.parent / "python3.1/site-packages"
+    other.parent.mkdir()
+    site.rename(other)
+    notes = checkup([other, dist], (), machine=Machine.here()).notes
+    assert notes[-1] == f"{other}: compared with no wheels, which takes vbuild in the same Python"
+
+
+def test_the_command_that_doctor_gives_installs_the_better_wheel(python: Path, site: Path, tmp_path: Path) -> None:
+    better = document(variant("any", "blas :: library :: openblas"), metadata=metadata("blas", blas=BLAS))
+    variant_wheel(tmp_path / "dist", "demo-1.0-py3-none-any-any.whl", better)
+    plain = tiny_wheel(tmp_path / "dist", "demo-1.0-py3-none-any.whl")
+    index(tmp_path / "dist")
+    ran(uv(python, "install", plain), tmp_path)
+    (found,) = diagnosed_in([str(site)], machine(), [tmp_path / "dist"])
+    assert (found.label, found.advice) == ("plain", f"{plain.with_stem(f'{plain.stem}-any')} fits this machine best")
+    command, lock = found.commands
+    assert lock == f"vbuild lock demo -f {tmp_path / 'dist'} --machine FILE"
+    ran([*uv(python, "install"), *command.split()[3:]], tmp_path, UV_OFFLINE="1")
+    assert diagnosed_in([str(site)], machine(), [tmp_path / "dist"])[0].label == "any"
 
 
 def test_select_names_another_wheel_of_the_version_that_is_installed(

@@ -140,7 +140,9 @@ def doctor(request: DoctorRequest) -> "Checkup":
     """Returns on which GPUs the GPU code in *places* runs: environments, wheels, folders of libraries, or libraries.
 
     For each library there is whether it runs natively, by JIT or not at all, the oldest driver, and what slimming would
-    save in bytes; without *gpus* also whether installed variants are for this machine, which may have no GPU.
+    save in bytes; without *gpus* also whether installed variants are for this machine, which may have no GPU, and which
+    wheels would be better out of folders of wheels among *places*.
+
     `HardwareError` for a GPU that does not exist, `RepackageError` for a place that is not an environment, `WheelError`
     for a wheel that cannot be read.
     """
@@ -148,7 +150,7 @@ def doctor(request: DoctorRequest) -> "Checkup":
 
     from vbuild.hardware.driver import Nvidia
     from vbuild.hardware.machine import Machine
-    from vbuild.inspection.doctor import checkup
+    from vbuild.inspection.doctor import checkup, has_wheels
 
     gpus, here, notes = gpus_of(request.gpus), None, list[str]()
     if gpus is None:
@@ -157,7 +159,9 @@ def doctor(request: DoctorRequest) -> "Checkup":
             gpus = gpus_of("native")
         except HardwareError as error:
             notes.append(str(error))
-    places = paths_of(request.places) or [active_environment() or Path(sys.prefix)]
+    places = [*paths_of(request.places)]
+    if all(map(has_wheels, places)):
+        places.append(active_environment() or Path(sys.prefix))
     if request.html and len(places) != 1:
         raise RepackageError(f"html: {len(places)} places; expected one for a page")
     checked = checkup(places, gpus.every if gpus else (), driver=Nvidia.here().driver, machine=here)

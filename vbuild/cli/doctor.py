@@ -25,7 +25,8 @@ def doctor(places: tuple[Path, ...], *, as_json: bool, **given: Any) -> None:  #
     """Say on which GPUs installed GPU code runs, if "no kernel image is available".
 
     PLACES are environments, wheels, folders of libraries, or libraries. [default: the environment that is active, or
-    vbuild's own] Without --gpu it says whether installed variant wheels are for this machine, too.
+    vbuild's own] Without --gpu it says whether installed variant wheels are for this machine, too, and if a folder of
+    wheels is among PLACES, which of these would be better.
     """
     checkup = vbuild.doctor(places, **given)
     terminal.show(checkup.data(), list(checkup_lines(checkup)), as_json=as_json)
@@ -77,5 +78,5 @@ def diagnosis_lines(diagnoses: "Iterable[Diagnosis]") -> Iterator[str]:
     for diagnosis in diagnoses:
         yield from wrapped(str(diagnosis), indent=4)
         if diagnosis.advice:
-            yield from wrapped(f"  {diagnosis.advice}:", indent=4)
+            yield from wrapped(f"  {diagnosis.advice}{':' if diagnosis.commands else ''}", indent=4)
             yield from (f"    {command}" for command in diagnosis.commands)

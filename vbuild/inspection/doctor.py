@@ -43,6 +43,7 @@ from vbuild.sbom.keeping import cuts_of, installed_bill
 from vbuild.sbom.model import GpuCut
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
 from vbuild.verification.promises import clashes, needed_by, taken_by_name
+from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.installed import InstalledDistribution, installed_at
 from vbuild.wheel.licence import own_prohibition
 from vbuild.wheel.slots import FileSlot
@@ -148,9 +149,10 @@ def checkup(
 ) -> Checkup:
     """Examine the wheels, environments, files and folders at *places* for *devices*; *driver* is this machine's.
 
-    With *machine*, installed variant wheels are compared with it.
+    With *machine*, installed variant wheels are compared with it, and with those in folders of wheels at *places*.
     `RepackageError` for a place that is not an environment, `WheelError` for a wheel that cannot be read.
     """
+    wheels = [place for place in places if machine and has_wheels(place)]
     libraries: list[_Library] = []
     notes: list[str] = []
     folders: list[str] = []
@@ -158,7 +160,7 @@ def checkup(
     for place in places:
         if place.suffix == ".whl":
             libraries += _in_wheel(place, notes, forbidden)
-        else:
+        elif place not in wheels:
             environment, distributions = installed_at(place)
             folders += map(str, environment.folders if environment else ())
             if not environment:
@@ -177,8 +179,17 @@ def checkup(
             notes += _clash_notes([distribution for distribution, _ in installed], outlines)
     examined = (_examined(library, devices) for library in libraries if library.gpu)
     largest_first = sorted(examined, key=lambda library: (-library.size, library.owner, library.path))
-    variants = diagnosed_in(folders, machine) if machine else ()
+    python = f"/python{machine.python.rpartition('.')[0]}/" if machine else ""
+    if wheels and (other := next((path for path in folders if "/python3" in path and python not in path), None)):
+        notes.append(f"{other}: compared with no wheels, which takes vbuild in the same Python")
+        wheels = []
+    variants = diagnosed_in(folders, machine, wheels) if machine else ()
     return Checkup(tuple(largest_first), tuple(notes), driver, variants, frozenset(forbidden))
+
+
+def has_wheels(place: Path) -> bool:
+    """Whether it is a folder of wheels, with which an environment is compared."""
+    return place.is_dir() and bool(wheels_in(place))
 
 
 def _clash_notes(

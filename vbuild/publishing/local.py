@@ -64,6 +64,7 @@ from vbuild.publishing.releases import (
     sibling_requirements,
     variants_of,
     wheels_labelled,
+    without_variants,
 )
 from vbuild.verification.model import Finding, Severity
 
@@ -94,10 +95,11 @@ def uses(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | 
             f"{variant}, with pip and with uv; what else is required comes from the index that they have:",
             install_commands(" ".join(_exact_pins(offers, label)), folder=label, url=url),
         )
-    if plain := " ".join(f"{offer.project}==={offer.version}" for offer in _latest(offers) if offer.plain):
+    plain, others = without_variants(_latest(offers))
+    if wanted := " ".join(f"{offer.project}==={offer.version}" for offer in others):
         yield ConsumerUse(
-            f"The plain wheel, for every machine{RIVALS}:",
-            install_commands(plain, folder=PLAIN, url=url, has_rivals=True),
+            f"{plain.capitalize()}, for every machine{RIVALS}:",
+            install_commands(wanted, folder=PLAIN, url=url, has_rivals=True),
         )
     yield ConsumerUse(
         f"In the pyproject.toml of a project{'' if url else ', here relative to it'}; then: "
@@ -229,8 +231,11 @@ class Local(Struct, frozen=True):
         check_siblings(offers)
         indexes = {label: tuple(_of_label(offers, label)) for label in labels}
         plain_wheels = [wheel for offer in offers if not offer.is_companion for wheel in offer.plain]
-        if plain := tuple(_linked(PLAIN, plain_wheels, offers)):
-            indexes = {PLAIN: plain, **indexes}
+        plain = [*_linked(PLAIN, plain_wheels, offers)]
+        sdists = (offer.sdist for offer in offers if offer.sdist)
+        plain += (LinkedFile(PurePosixPath(PLAIN, sdist.name), sdist) for sdist in sdists)
+        if plain:
+            indexes = {PLAIN: tuple(plain), **indexes}
         wheels = chain.from_iterable(indexes.values())
         # last: the wheels are hashed while further ones are written
         pages = (

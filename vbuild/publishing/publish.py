@@ -221,7 +221,11 @@ def publish(
         plans = []
         for layout in layouts:
             with at(layout.name):
-                plans.append(layout.plan(offers))
+                plan = layout.plan(offers)
+            targets = {output.target.name for output in plan.outputs if isinstance(output, LinkedFile)}
+            lost = (offer.sdist.name for offer in offers if offer.sdist and offer.sdist.name not in targets)
+            notes = (f"{name}: the project's own sdist, which this layout leaves out." for name in lost)
+            plans.append(replace(plan, notes=(*plan.notes, *notes)))
         if folder is None:
             return tuple(PublishedLayout(plan, None, ()) for plan in plans)
         for plan in plans:

@@ -7,7 +7,7 @@ demo 1.0, cu126:          Requires-Dist: demo-libs==0.187  a companion, which is
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -17,12 +17,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vbuild.config.requirements import admits, read_requirement
-from vbuild.errors import RepackageError, at
+from vbuild.errors import RepackageError, WheelError, at
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
 from vbuild.wheel.archive import SharedWheels, Wheel, open_wheel, wheels_at
 from vbuild.wheel.metadata import VARIANT_JSON, Metadata, RecordRow, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.sdist import divided, release_of
 
 _MACHINES = ("x86_64", "aarch64")
 
@@ -89,11 +90,15 @@ class OfferedWheel(Struct, frozen=True):
 
 
 class OfferedRelease(Struct, frozen=True):
-    """The wheels of one release, plain ones first; *project* as indexes spell it, *version* as PEP 440 normalises."""
+    """The wheels of one release, plain ones first; *project* as indexes spell it, *version* as PEP 440 normalises.
+
+    Its *sdist* is the project's own.
+    """
 
     project: str
     version: str
     wheels: tuple[OfferedWheel, ...]
+    sdist: Path | None = None
 
     @property
     def is_companion(self) -> bool:
@@ -117,12 +122,25 @@ class OfferedRelease(Struct, frozen=True):
 
 
 def releases_at(paths: Sequence[Path], *, shared: SharedWheels | None = None) -> tuple[OfferedRelease, ...]:
+    """The releases of the wheels at *paths*, files or folders, each with its sdist there; `VbuildError` for two."""
+    wheel_paths, sdist_paths = divided(paths)
     wheels_of: dict[tuple[str, Version], list[OfferedWheel]] = {}
-    for wheel in (OfferedWheel.of(path, shared=shared) for path in wheels_at(paths)):
+    for wheel in (OfferedWheel.of(path, shared=shared) for path in wheels_at(wheel_paths)):
         wheels_of.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
+    sdists: dict[tuple[str, Version], Path] = {}
+    for path in sdist_paths:
+        with suppress(WheelError):  # another archive
+            if (other := sdists.setdefault(release_of(path.name), path)) != path:
+                raise RepackageError(f"{path}: {other} is an sdist of this release, too; expected one")
+    strange = {*sdist_paths}.intersection(paths).difference(map(sdists.get, wheels_of))
+    if strange:
+        raise RepackageError(f"{min(strange)}: none of the wheels is of this release; give both, or leave it out")
     return tuple(
         OfferedRelease(
-            project, str(version), tuple(sorted(several, key=lambda wheel: (wheel.label is not None, wheel.path.name)))
+            project,
+            str(version),
+            tuple(sorted(several, key=lambda wheel: (wheel.label is not None, wheel.path.name))),
+            sdists.get((project, version)),
         )
         for (project, version), several in sorted(wheels_of.items())
     )
@@ -183,6 +201,12 @@ def latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple[
 def exact_pins(offers: Sequence[OfferedRelease]) -> str:
     """Requirements of the last release of each project: another index may have a newer one."""
     return " ".join(f"{offer.project}=={offer.version}" for offer in latest(offers))
+
+
+def without_variants(offers: Sequence[OfferedRelease]) -> tuple[str, tuple[OfferedRelease, ...]]:
+    """What installers that take no variants get of *offers*, in words, and those of which they get something."""
+    some = tuple(offer for offer in offers if not offer.is_companion and (offer.plain or offer.sdist))
+    return "the plain wheel" if all(offer.plain for offer in some) else "the sdist, which they build", some
 
 
 def labels_of(offers: Iterable[OfferedRelease]) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ from vbuild.publishing.releases import (
     latest,
     releases_with_variants,
     variants_of,
+    without_variants,
 )
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import is_dist_info, requirement_of
@@ -110,6 +111,8 @@ class Suffix(Struct, frozen=True):
         wheels: list[LinkedFile | NewWheel] = []
         for offer in offers:
             wheels += (LinkedFile(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.plain)
+            if offer.sdist:
+                wheels.append(LinkedFile(PurePosixPath(offer.sdist.name), offer.sdist))
             for wheel in offer.variants:
                 names_of_label = {project: name for (project, label), name in names.items() if label == wheel.label}
                 new_name = replace(
@@ -127,10 +130,11 @@ class Suffix(Struct, frozen=True):
             with_label = [offer for offer in last if label in offer.labels]
             pins = " ".join(f"{names[offer.project, label]}=={offer.version}" for offer in with_label)
             yield ConsumerUse(f"{variant}, {_HOW}", install_commands(pins, url=self.url))
-        if plain := exact_pins([offer for offer in last if offer.plain and not offer.is_companion]):
+        plain, others = without_variants(last)
+        if others:
             yield ConsumerUse(
-                f"The plain wheel, for every machine{RIVALS}; {_HOW}",
-                install_commands(plain, url=self.url, has_rivals=True),
+                f"{plain.capitalize()}, for every machine{RIVALS}; {_HOW}",
+                install_commands(exact_pins(others), url=self.url, has_rivals=True),
             )
 
 

@@ -26,7 +26,7 @@ from vbuild.publishing.model import (
     install_commands,
     uv_index_option,
 )
-from vbuild.publishing.releases import OfferedRelease, exact_pins
+from vbuild.publishing.releases import OfferedRelease, exact_pins, without_variants
 from vbuild.variants.document import combine
 from vbuild.verification.model import Finding
 
@@ -39,6 +39,8 @@ class Variants(Struct, frozen=True):
         files: list[LinkedFile | Text] = []
         for offer in offers:
             files += [LinkedFile(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.wheels]
+            if offer.sdist:
+                files.append(LinkedFile(PurePosixPath(offer.sdist.name), offer.sdist))
             if documents := [(str(wheel.name), wheel.document) for wheel in offer.variants if wheel.document]:
                 name = offer.variants[0].name.variants_json
                 files.append(Text(PurePosixPath(name), combine(documents).pack()))
@@ -53,10 +55,11 @@ class Variants(Struct, frozen=True):
                 "With uv 0.13.8 or newer, the best variant for the machine:",
                 f"uv pip install --preview-features wheel-variants {option} {exact_pins(releases)}",
             )
-        if plain := exact_pins([offer for offer in releases if offer.plain]):
+        plain, others = without_variants(offers)
+        if others:
             yield ConsumerUse(
-                f"With pip, and with uv without that feature, the plain wheel{RIVALS}:",
-                install_commands(plain, url=self.url, has_rivals=True),
+                f"With pip, and with uv without that feature, {plain}{RIVALS}:",
+                install_commands(exact_pins(others), url=self.url, has_rivals=True),
             )
 
 
@@ -66,7 +69,8 @@ def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
     for offer in offers:
         plain = {wheel.tag for wheel in offer.plain}
         if lacks := dict.fromkeys("-".join(wheel.tag) for wheel in offer.variants if wheel.tag not in plain):
-            yield f"{offer}: there is no plain wheel for {', '.join(lacks)}; pip finds nothing there."
+            rest = "builds the sdist" if offer.sdist else "finds nothing"
+            yield f"{offer}: there is no plain wheel for {', '.join(lacks)}; pip {rest} there."
 
 
 def problems(folder: Path) -> Iterator[Finding]:

@@ -37,6 +37,8 @@ NAMESPACE = "nvidia"
 
 # the value of the axis cuda for builds without CUDA
 NONE = "none"
+# the value of ``plain`` for the project's own sdist in place of a plain wheel
+SDIST = "sdist"
 
 _VERSION = re.compile(r"\d{1,2}\.\d{1,2}", re.ASCII)
 _ZSTD = frozenset({Compress.SIZE, Compress.BALANCE})
@@ -230,7 +232,7 @@ class Matrix(Struct, frozen=True):
     plain: Plain = Plain.CUDA
     lowest: Cpu | None = None
     requires: tuple[RequiredVersions, ...] = ()
-    # the local version label of the requirements of the plain wheel, where each of them makes variants
+    # where each value of *requires* makes variants: the local version label of the plain wheel's, NONE or SDIST
     plain_requires: str | None = None
 
     @property
@@ -405,7 +407,7 @@ def local_label(values: Iterable[tuple[str, str]]) -> str:
 
 
 def _plain_requires(matrix: Table, required: Sequence[RequiredVersions]) -> str | None:
-    """The label in ``matrix.plain``, or of the newest versions, or 'none'; None without variants for *required*."""
+    """The label in ``matrix.plain``, or of the newest versions, NONE or SDIST; None without variants for *required*."""
     if matrix.one_of("requires-as", ("local", "variants")) == "local":
         if several := next((text for each in required for text in each.versions if "_" in text), None):
             message = (
@@ -424,8 +426,7 @@ def _plain_requires(matrix: Table, required: Sequence[RequiredVersions]) -> str 
             )
         )
     ]
-    # no wheel is the plain one with 'none'
-    return str(matrix.raw("plain")) if matrix.raw("plain") in {*labels, NONE} else labels[-1]
+    return str(matrix.raw("plain")) if matrix.raw("plain") in {*labels, NONE, SDIST} else labels[-1]
 
 
 def _release(text: str) -> str:

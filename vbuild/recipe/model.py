@@ -22,7 +22,7 @@ from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at, meant
 from vbuild.recipe.compiling import CudaSettings, FlagRules, HostCompiler, HostSettings
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.matrix import NAMESPACE, Matrix, read_matrix, releases_of
+from vbuild.recipe.matrix import NAMESPACE, SDIST, Matrix, read_matrix, releases_of
 from vbuild.recipe.source import (
     PROJECT_FILES,
     Folder,
@@ -379,6 +379,10 @@ def _checked(recipe: R) -> R:
             f"a wheel for {' and '.join(releases_of(several))} is imported with each; expected a command that does so"
         )
         raise RecipeError(f"test.command: {what}")
+    if recipe.matrix.plain_requires == SDIST and not isinstance(recipe.source, Sdist):
+        what = f"'sdist' is the one that [source] names, and that is {recipe.source}"
+        advice = "expected a recipe file with source.path = an sdist, which python -m build --sdist makes"
+        raise RecipeError(f"matrix.plain: {what}; {advice}")
     if recipe.natives:
         check_levels(recipe.natives, [target.cpu for target in recipe.targets])
     return recipe

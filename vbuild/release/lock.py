@@ -33,7 +33,7 @@ from vbuild.build.environment import lock_for, resolved_lines
 from vbuild.build.frontend import required_packages
 from vbuild.build.job import Job
 from vbuild.build.source import source_digest
-from vbuild.config.requirements import asked_project, requirement_lines
+from vbuild.config.requirements import asked_project, read_requirement, requirement_lines
 from vbuild.config.table import toml
 from vbuild.errors import BuildError, FetchError, RecipeError, VariantError, VbuildError, WheelError, at
 from vbuild.files.atomic import duplicate, replacing
@@ -231,9 +231,9 @@ def lock_machines(
 ) -> tuple[MachineLock, ...]:
     """Write into *folder* a lock of *project*, out of *places*, for each of *machines*, by name.
 
-    *requires* are installed as well. If *allow_builds*, requirements without a wheel are built to ask what they
-    require. `VariantError`, and nothing written, if nothing fits a machine; `BuildError` if a requirement cannot be
-    had.
+    *requires* are installed as well; a variant may be for a release that they pin. If *allow_builds*, requirements
+    without a wheel are built to ask what they require. `VariantError`, and nothing written, if nothing fits a machine;
+    `BuildError` if a requirement cannot be had.
     """
     asked_project(project, VariantError)
     names = {called: re.sub(r"[^A-Za-z0-9_-]+", "-", Path(called).stem) for called in machines}
@@ -247,13 +247,21 @@ def lock_machines(
             with at(called):
                 stage = Path(text, names[called])
                 stage.mkdir()
-                lines = tuple(requires)
-                locks.append(_locked_for(project, places, machine, stage, lines, builds=allow_builds))
+                pinned_machine = replace(machine, installed=(*machine.installed, *_releases(requires)))
+                locks.append(_locked_for(project, places, pinned_machine, stage, tuple(requires), builds=allow_builds))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             return tuple(_written_lock(lock, folder) for lock in locks)
         except OSError as error:
             raise BuildError(f"{folder}: cannot be written: {error.strerror}") from error
+
+
+def _releases(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The projects that *lines* pin, with their releases: variants may be for one of them."""
+    for requirement in filter(None, map(read_requirement, lines)):
+        for clause in requirement.specifier:
+            if clause.operator == "==":
+                yield canonicalize_name(requirement.name), clause.version.removesuffix(".*")
 
 
 def _locked_for(

@@ -50,7 +50,7 @@ from vbuild.release.model import (
     ReleaseResult,
     ReleaseWheels,
 )
-from vbuild.release.publication import published, without_twins
+from vbuild.release.publication import project_sdist, published, without_twins
 from vbuild.splitting.request import SplitRequest
 from vbuild.toolchain.toolkit_provision import FORESEEN
 from vbuild.variants.model import Property
@@ -162,6 +162,7 @@ def check_recipe(recipe: Recipe, targets: Sequence[Target]) -> SplitRequest | No
     request = split_request(recipe)
     _check_against(recipe)
     _check_offered(recipe, targets)
+    project_sdist(recipe)  # which may be none of today's
     if recipe.matrix.plain is Plain.HWCAPS:
         check_chosen(recipe, targets)
     return request

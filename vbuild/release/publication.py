@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from packaging.tags import compatible_tags, cpython_tags, generic_tags
 from packaging.utils import canonicalize_name
 
+from vbuild.build.source import fetched_source
 from vbuild.errors import HardwareError, VariantError, VbuildError, at
 from vbuild.files.atomic import linked, settle, settle_names, turn
 from vbuild.files.cache import sweep_daily
@@ -28,6 +29,9 @@ from vbuild.hardware.architectures import Arch
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine, glibc_platforms
+from vbuild.recipe.matrix import SDIST
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.source import Sdist
 from vbuild.recipe.target import Target
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult
 from vbuild.release.report import PAGE, REPORT, MachineChoice, page
@@ -37,7 +41,8 @@ from vbuild.variants.index import Indexed, index
 from vbuild.variants.model import Property
 from vbuild.variants.select import select
 from vbuild.wheel.archive import wheels_in
-from vbuild.wheel.name import WheelName
+from vbuild.wheel.name import WheelName, escaped
+from vbuild.wheel.sdist import SUFFIX, sdist_metadata
 
 if TYPE_CHECKING:
     from vbuild.release.levels import ReleaseBench
@@ -126,6 +131,8 @@ def published(
         files = [*wheels, *(item.path for item in indexed), *reports]
         if wheels:  # a statement is on something
             files.append(_provenance(context, wheels, is_remote=is_remote))
+            if sdist := None if context.is_part else project_sdist(context.recipe):
+                files.append(linked(sdist[1], stage / sdist[0]))
         files = list(dict.fromkeys(files))  # a dependency wheel may be given, and be made again
         # all that needs room on the disk is done
         settle(*files)
@@ -140,6 +147,19 @@ def published(
         products=tuple(replace(product, wheel=folder / product.wheel.name) for product in products),
         indexed=tuple(replace(item, path=folder / item.path.name) for item in indexed),
     )
+
+
+def project_sdist(recipe: Recipe) -> tuple[str, Path] | None:
+    """The project's own sdist with its file name (PEP 625) if it is the plain file of the release; `WheelError` if it
+    is none that an index takes.
+    """
+    source = recipe.source
+    if recipe.matrix.plain_requires != SDIST or not isinstance(source, Sdist):
+        return None
+    path = fetched_source(source)
+    with at(recipe.file), at("matrix.plain"), at(source):
+        sdist_metadata(path)
+    return f"{escaped(source.name)}-{source.version}{SUFFIX}", path
 
 
 def _provenance(context: ReleaseContext, wheels: Iterable[Path], *, is_remote: bool) -> Path:

@@ -31,7 +31,7 @@ from vbuild.splitting.patches import PatchedFile, PatchPlan
 from vbuild.wheel.archive import Wheel, forget
 from vbuild.wheel.metadata import Metadata, RecordRow, is_dist_info, unpadded
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.sdist import PKG_INFO, SUFFIX, read_files, release_of
+from vbuild.wheel.sdist import PKG_INFO, read_files, release_of
 from vbuild.wheel.write import WheelWriter
 from vbuild.wheel.zip_read import Member
 
@@ -264,10 +264,3 @@ def extended(text: str, lines: Sequence[str]) -> str | None:
         return new if tomllib.loads(new) == expected else None
     except tomllib.TOMLDecodeError:
         return None
-
-
-def divided(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    sdists = tuple(path for path in paths if path.name.endswith(SUFFIX) and not path.is_dir())
-    others = tuple(path for path in paths if path not in sdists)
-    inside = (path for folder in others if folder.is_dir() for path in sorted(folder.glob(f"*{SUFFIX}")))
-    return others, tuple(dict.fromkeys([*sdists, *inside]))

@@ -42,7 +42,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import in_threads
 from vbuild.splitting.libs_versions import Publications
 from vbuild.splitting.official import Officials
-from vbuild.splitting.output_wheels import OutputWheel, SourceFiles, divided
+from vbuild.splitting.output_wheels import OutputWheel, SourceFiles
 from vbuild.splitting.patches import Patcher
 from vbuild.splitting.plan import SplitPlan, plan_machine
 from vbuild.splitting.request import RunEvidence, SplitRequest
@@ -53,7 +53,7 @@ from vbuild.wheel.archive import Wheel, open_wheel, room_for, wheels_at
 from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import installed_path
-from vbuild.wheel.sdist import write_changed
+from vbuild.wheel.sdist import divided, write_changed
 from vbuild.wheel.write import WheelWriter, write_wheels
 
 OnProgress = Callable[[str, int, int], None]

@@ -6,13 +6,16 @@ Shared caches and disks bring variants to machines that cannot run them, and no 
 keep their variant.json (PEP 825).
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import RepackageError, VariantError
 from vbuild.files.reading import read_file
@@ -20,7 +23,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.model import VariantMetadata
 from vbuild.variants.providers import BUILT_IN, is_answered, metadata_for
-from vbuild.variants.select import Selection, ranked, supported_features
+from vbuild.variants.select import Selection, ranked, select, supported_features
 from vbuild.wheel.installed import Environment
 from vbuild.wheel.metadata import VARIANT_JSON
 
@@ -31,10 +34,11 @@ _UV = "uv pip install --reinstall --no-deps --no-cache"
 
 
 class Diagnosis(Struct, frozen=True):
-    """An installed variant, and whether it runs here.
+    """An installed wheel, and whether it runs here: a variant, or the plain one if there is a better one.
 
     *is_supported* is None if vbuild cannot know; *why* is what the machine supports or lacks, and *advice* why to
-    install it again, if so. A variant.json that cannot be read has no *label*, and is not supported.
+    install another wheel, if so, by which *commands*. A variant.json that cannot be read has no *label*, and is not
+    supported.
     """
 
     project: str
@@ -44,6 +48,7 @@ class Diagnosis(Struct, frozen=True):
     is_supported: bool | None
     why: str
     advice: str | None = None
+    commands: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
         return {
@@ -53,22 +58,19 @@ class Diagnosis(Struct, frozen=True):
             "folder": str(self.folder),
             "supported": self.is_supported,
             "why": self.why,
-            "do": f"{self.advice}: {', or '.join(self.commands)}" if self.advice else None,
+            "do": ": ".join(filter(None, [self.advice, ", or ".join(self.commands)])) or None,
         }
-
-    @property
-    def commands(self) -> tuple[str, str]:
-        """How to install it again with pip and uv, without their caches."""
-        pin = f"{self.project}=={self.version}"
-        return f"{_PIP} {pin}", f"{_UV} {pin}"
 
     def __str__(self) -> str:
         name = f"{self.project} {self.version} ({self.label or 'unreadable'})"
         return f"{name} {_VERDICTS[self.is_supported]}: {self.why}"
 
 
-def diagnosed_in(folders: list[str], machine: Machine) -> tuple[Diagnosis, ...]:
-    """The installed variants in *folders*, unsupported ones first, then by name."""
+def diagnosed_in(folders: list[str], machine: Machine, wheels: Sequence[Path] = ()) -> tuple[Diagnosis, ...]:
+    """The installed variants in *folders*, unsupported ones first, then by name.
+
+    In folders of *wheels* the best one of their release is looked for, of plain wheels', too.
+    """
     installed: dict[str, tuple[str, Path]] = {}
     for folder in dict.fromkeys(folders):
         for dist_info in sorted(Path(folder).glob("*.dist-info")):
@@ -76,34 +78,67 @@ def diagnosed_in(folders: list[str], machine: Machine) -> tuple[Diagnosis, ...]:
             # Python imports from the first folder
             installed.setdefault(canonicalize_name(name), (version, dist_info))
     machine = replace(machine, installed=tuple((project, version) for project, (version, _) in installed.items()))
-    variants = filter(None, (_diagnosis(project, *place, machine) for project, place in installed.items()))
+    diagnoses = (_diagnosis(project, *place, machine, wheels) for project, place in installed.items())
     order = (False, None, True)
-    return tuple(sorted(variants, key=lambda variant: (order.index(variant.is_supported), variant.project)))
+    return tuple(sorted(filter(None, diagnoses), key=lambda found: (order.index(found.is_supported), found.project)))
 
 
 def compared_with(selection: Selection, environment: Path) -> Selection:
     """*selection* with a note if *environment* has its version, but another wheel of it: installers leave that."""
-    chosen = selection.name
     try:
         folders = Environment.at(environment).folders
     except RepackageError:  # no environment any more
         return selection
     for dist_info in (path for folder in folders for path in sorted(folder.glob("*.dist-info"))):
         name, _, version = dist_info.name.removesuffix(".dist-info").partition("-")
-        if (canonicalize_name(name), version) != (chosen.project, chosen.normalised().version):
-            continue
-        label = None
-        with suppress(FileNotFoundError):
-            label = Document.parse(read_file(dist_info / VARIANT_JSON)).variants[0].label
-        if label != chosen.variant:
-            note = f"{environment} has {label or 'the plain wheel'} of this version, which installers leave as it is: "
-            note += f"{_UV} --preview-features wheel-variants {chosen.project}=={version}, or vbuild lock, replaces it"
+        if canonicalize_name(name) == selection.name.project and (label := _other(selection, version, dist_info)):
+            note = f"{environment} has the {label} wheel of this version, which installers leave as it is: "
+            note += f"{', or '.join(_replacing(selection))} replaces it"
             return replace(selection, notes=(*selection.notes, note))
     return selection
 
 
-def _diagnosis(project: str, version: str, dist_info: Path, machine: Machine) -> Diagnosis | None:
-    """The diagnosis of the distribution at *dist_info*, or None if it is not a variant."""
+def _other(selection: Selection, version: str, dist_info: Path) -> str | None:
+    """What of the *selection*'s version is installed, if it is another wheel: a variant's label, or "plain".
+
+    The layout ``local`` may have installed the variant as a local *version*.
+    """
+    chosen, (public, _, label) = selection.name.normalised(), version.partition("+")
+    with suppress(FileNotFoundError):
+        label = Document.parse(read_file(dist_info / VARIANT_JSON)).variants[0].label
+    if chosen.version != (public if chosen.variant else version):
+        return None
+    return None if label.replace("_", ".") == (chosen.variant or "").replace("_", ".") else label or "plain"
+
+
+def _replacing(selection: Selection, *links: str) -> tuple[str, ...]:
+    """What installs *selection* in place of another wheel of its version; uv does not choose by dependencies yet."""
+    project = selection.name.project
+    pin = f"{project}=={selection.name.normalised().version}"
+    by_uv = () if selection.by_dependency else (" ".join((_UV, "--preview-features wheel-variants", *links, pin)),)
+    return *by_uv, " ".join(("vbuild lock", project, *links, "--machine FILE"))
+
+
+def _diagnosis(
+    project: str, version: str, dist_info: Path, machine: Machine, wheels: Sequence[Path]
+) -> Diagnosis | None:
+    """The diagnosis of the distribution at *dist_info*, or None for a plain wheel if *wheels* have no better one."""
+    of_variant = _diagnosed_variant(project, version, dist_info, machine)
+    with suppress(VariantError, InvalidVersion):  # none of it is there, or none fits
+        selection = select(project, wheels, machine=machine, version=Version(version).public)
+        if other := _other(selection, version, dist_info):
+            why = "no variant.json says"
+            installed = Diagnosis(project, version, other, dist_info, is_supported=None, why=why)
+            advice = f"{selection.wheel} fits this machine best"
+            links = [f"-f {quote(str(selection.wheel.parent))}"]
+            return replace(of_variant or installed, advice=advice, commands=_replacing(selection, *links))
+    return of_variant
+
+
+def _diagnosed_variant(project: str, version: str, dist_info: Path, machine: Machine) -> Diagnosis | None:
+    """The diagnosis of the variant at *dist_info*; None for another wheel."""
+    pin = f"{project}=={version}"
+    again = f"{_PIP} {pin}", f"{_UV} {pin}"
     try:
         document = Document.parse(read_file(dist_info / VARIANT_JSON))
         label = document.only(document.variants[0].label if document.variants else "").label
@@ -111,11 +146,13 @@ def _diagnosis(project: str, version: str, dist_info: Path, machine: Machine) ->
         return None
     except (OSError, VariantError) as error:
         why = f"{VARIANT_JSON}: {error.strerror if isinstance(error, OSError) else error}"
-        return Diagnosis(project, version, None, dist_info, is_supported=False, why=why, advice="damaged, reinstall it")
+        found = Diagnosis(project, version, None, dist_info, is_supported=False, why=why)
+        return replace(found, advice="damaged, reinstall it", commands=again)
     document = _with_providers(document)
     (rank,) = ranked(document, machine)
-    is_supported, advice = _verdict(document, machine)
-    return Diagnosis(project, version, label, dist_info, is_supported=is_supported, why=rank.why, advice=advice)
+    is_supported, advice, reinstalls = _verdict(document, machine)
+    commands = again if reinstalls else ()
+    return Diagnosis(project, version, label, dist_info, is_supported, rank.why, advice, commands)
 
 
 def _with_providers(document: Document) -> Document:
@@ -127,8 +164,8 @@ def _with_providers(document: Document) -> Document:
     return replace(document, metadata=VariantMetadata.of(metadata.namespaces, on))
 
 
-def _verdict(document: Document, machine: Machine) -> tuple[bool | None, str | None]:
-    """Whether *machine* supports the variant, None if vbuild cannot know, and what would be better."""
+def _verdict(document: Document, machine: Machine) -> tuple[bool | None, str | None, bool]:
+    """Whether *machine* supports the variant, None if vbuild cannot know; what to do; whether that is to reinstall."""
     verdict: bool | None = True
     better = []
     others = set()
@@ -145,5 +182,10 @@ def _verdict(document: Document, machine: Machine) -> tuple[bool | None, str | N
         elif feature.namespace in _CPUS and values[0] not in feature.values:
             better.append(f"{feature.namespace} :: {feature.name} :: {values[0]}")
     if verdict is False:
-        return verdict, f"chosen for another {' and '.join(sorted(others))}, reinstall it without cache"
-    return verdict, f"the machine has {', '.join(better)}; if there is a wheel for that, get it" if better else None
+        advice = f"chosen for another {' and '.join(sorted(others))}"
+        if others == {"machine"}:
+            return verdict, f"{advice}, reinstall it without cache", True
+        return verdict, f"{advice}; name a folder of its wheels as well, to see which of them fits", False
+    if better:
+        return verdict, f"the machine has {', '.join(better)}; if there is a wheel for that, get it", True
+    return verdict, None, False

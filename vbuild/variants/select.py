@@ -110,11 +110,12 @@ def _reason(feature: Feature, metadata: VariantMetadata, features: Features, mac
         return f"installers do not ask for it: {reason}"
     if values := dict(features).get(feature.name):
         return f"the machine has {', '.join(values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}"
+    if metadata.is_abi(feature.namespace):
+        return f"neither the environment, nor --with, nor [installed] in the machine's file has {feature.name}"
     provider = metadata.provider(feature.namespace)
-    if provider is None:
-        return "no provider says what a machine supports"
-    if provider.optional:
-        return "its provider is optional, so off unless asked for"
+    if provider is None or provider.optional:
+        off = "its provider is optional, so off unless asked for"
+        return off if provider else "no provider says what a machine supports"
     if features or is_listed or is_answered(feature.namespace, provider):
         return f"the machine has no {feature.namespace} :: {feature.name}"
     setting = f"[supported.{feature.namespace}] with {feature.name} = ['{feature.values[0]}'] to the file of --machine"
@@ -143,7 +144,7 @@ class Selection(Struct, frozen=True):
     """The wheel that a machine gets, and every wheel of the versions looked at, best first.
 
     *wheel* is its path on this machine, or its name if it is at *url*. *notes* say how variants.json of other tools and
-    earlier drafts were read.
+    earlier drafts were read. It may be for releases *by_dependency*, of what is installed.
     """
 
     wheel: Path
@@ -151,6 +152,7 @@ class Selection(Struct, frozen=True):
     ranking: tuple[Candidate, ...]
     url: str = ""
     notes: tuple[str, ...] = ()
+    by_dependency: bool = False
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -197,7 +199,7 @@ def select(
         raise VariantError(f"{wanted}: no wheel of it in {places}{near}")
     ranking: list[Candidate] = []
     notes: list[str] = []
-    known = set(BUILT_IN)
+    known, built_for = set(BUILT_IN), set[str]()
     # final releases before pre-releases
     for release in sorted(releases, key=lambda release: (not release.is_prerelease, release), reverse=True):
         index = WheelName.parse(releases[release][0].name).variants_json
@@ -205,20 +207,29 @@ def select(
         if file := listed.get(index):
             with at(file.path or file.url):
                 document = Document.parse(file.read())
-            known.update(document.metadata.namespaces)
+            metadata = document.metadata
+            known.update(metadata.namespaces)
+            built_for |= {
+                item.label
+                for item in document.variants
+                if any(metadata.is_abi(each.namespace) for each in item.features)
+            }
             notes += (f"{index}: {note}" for note in document.notes)
             variants = ranked(document, machine)
         candidates = _candidates(releases[release], index, variants, machine)
         ranking += candidates
         if (best := candidates[0]).fits:
             _check_policy(machine, known)
-            return Selection(best.path, best.name, tuple(ranking), best.file.url, tuple(notes))
+            is_built_for = best.name.variant in built_for
+            return Selection(best.path, best.name, tuple(ranking), best.file.url, tuple(notes), is_built_for)
     _check_policy(machine, known)
     reasons: dict[str, list[str]] = {}
     for candidate in ranking:
         reasons.setdefault(candidate.why, []).append(candidate.file.name)
     lines = "; ".join(f"{shown(files, 1)}: {why}" for why, files in reasons.items())
-    raise VariantError(f"{name}: none of {counted(len(ranking), 'wheel')} fits this machine: {lines}")
+    sdists = (f"{candidate.name.release}.tar.gz" for candidate in ranking)
+    build = "".join(f"; pip and uv build {sdist}" for sdist in [*filter(listed.get, sdists)][:1])
+    raise VariantError(f"{name}: none of {counted(len(ranking), 'wheel')} fits this machine: {lines}{build}")
 
 
 def _check_policy(machine: Machine, known: Collection[str]) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -26,6 +26,7 @@ from packaging.version import Version
 
 from vbuild.errors import WheelError
 from vbuild.files.reading import BoundedInfo, bomb, most_unpacked, open_file
+from vbuild.wheel.metadata import Metadata
 
 SUFFIX = ".tar.gz"
 PKG_INFO = "PKG-INFO"
@@ -49,6 +50,14 @@ def release_of(filename: str) -> tuple[NormalizedName, Version]:
     if not _PLAIN.fullmatch(filename):
         raise WheelError(f"{filename!r}: expected letters, digits, and . _ - + ! alone")
     return name, version
+
+
+def divided(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The *paths* that are no sdists, and the sdists among them and in folders there."""
+    sdists = tuple(path for path in paths if path.name.endswith(SUFFIX) and not path.is_dir())
+    others = tuple(path for path in paths if path not in sdists)
+    inside = (path for folder in others if folder.is_dir() for path in sorted(folder.glob(f"*{SUFFIX}")))
+    return others, tuple(dict.fromkeys([*sdists, *inside]))
 
 
 @contextmanager
@@ -96,6 +105,14 @@ def read_files(sdist: Path, *wanted: str) -> dict[str, bytes]:
                 if len(files) == len(wanted):
                     break
     return files
+
+
+def sdist_metadata(sdist: Path) -> Metadata:
+    """What PKG-INFO of *sdist* says; `WheelError` without one."""
+    data = read_files(sdist, PKG_INFO).get(PKG_INFO)
+    if data is None:
+        raise WheelError(f"no sdist with a {PKG_INFO} in its top folder")
+    return Metadata.parse(data.decode("utf-8", "replace"))
 
 
 def write_changed(sdist: Path, target: Path, changed: Mapping[str, bytes]) -> None:

@@ -28,9 +28,8 @@ from vbuild.files.atomic import linked, replace_folder, turn_for
 from vbuild.files.hashing import Digests
 from vbuild.files.reading import read_file, read_text
 from vbuild.wheel.archive import files_in, open_wheel, wheels_in
-from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import VARIANTS_JSON, WheelName
-from vbuild.wheel.sdist import PKG_INFO, SUFFIX, read_files, release_of
+from vbuild.wheel.sdist import SUFFIX, release_of, sdist_metadata
 
 _META = {"api-version": "1.1"}
 _PAGE = """<!DOCTYPE html>
@@ -274,10 +273,7 @@ def _sdists(folder: Path) -> Iterator[Path]:
 def _add_sdist(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
     with at(path):
         project, version = release_of(path.name)
-        data = read_files(path, PKG_INFO).get(PKG_INFO)
-        if data is None:
-            raise WheelError(f"no sdist with a {PKG_INFO} in its top folder")
-        requires = Metadata.parse(data.decode("utf-8", "replace")).requires_python
+        requires = sdist_metadata(path).requires_python
     target = folder / project / path.name
     target.parent.mkdir(exist_ok=True)
     _linked(path.resolve(), target)

@@ -40,6 +40,7 @@ from vbuild.publishing.lint.metadata import (
     INSTALLER_FIELDS,
     REQUIRES_DIST,
     MetadataDifference,
+    MetadataView,
 )
 from vbuild.publishing.model import PublishRule
 from vbuild.variants.document import Document, combine
@@ -133,10 +134,7 @@ def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterat
     plain = {wheel.name: wheel for wheel in wheels if wheel.name.variant is None}
     for wheel in others:
         like = plain.get(wheel.name.plain(), first) if wheel.name.variant else first
-        built_against = _built_against(wheel)
-        for difference in like.metadata.differences(wheel.metadata):
-            if difference.field == REQUIRES_DIST and built_against.issuperset(_projects(difference)):
-                continue  # it says so among its properties
+        for difference in _differences(like.metadata, wheel):
             is_declared = all(difference.field.lower() in file.metadata.dynamic for file in (like, wheel))
             chosen_by = difference.field in INSTALLER_FIELDS and wheel.name.variant is not None
             is_error = chosen_by and not (is_declared or _is_added(difference, beside))
@@ -152,6 +150,14 @@ def _is_added(difference: MetadataDifference, beside: Collection[str]) -> bool:
 
 def _projects(difference: MetadataDifference) -> list[str]:
     return [required_project(line) or "" for line in (*difference.lacks, *difference.has)]
+
+
+def _differences(like: MetadataView, wheel: ReadyWheel) -> Iterator[MetadataDifference]:
+    """What *wheel* states otherwise than *like*, but for requirements that its properties say, too."""
+    built_against = _built_against(wheel)
+    for difference in like.differences(wheel.metadata):
+        if difference.field != REQUIRES_DIST or not built_against.issuperset(_projects(difference)):
+            yield difference
 
 
 def _built_against(wheel: ReadyWheel) -> frozenset[str]:
@@ -177,7 +183,7 @@ def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: MetadataDifferenc
 def _unlike(source: ReadySdist, wheel: ReadyWheel) -> Iterator[Finding]:
     if not source.metadata.is_static:
         return
-    for difference in source.metadata.differences(wheel.metadata):
+    for difference in _differences(source.metadata, wheel):
         if difference.field in INSTALLER_FIELDS and difference.field.lower() not in source.metadata.dynamic:
             fault = f"{wheel.file} is not as it says: {difference} (PEP 643)"
             advice = "build both from the same source, or declare the field dynamic in pyproject.toml"

@@ -38,6 +38,7 @@ from vbuild.publishing.releases import OfferedWheel
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import files_in, open_wheel
 from vbuild.wheel.name import VARIANTS_JSON, WheelName, escaped
+from vbuild.wheel.sdist import SUFFIX, sdist_metadata
 from vbuild.wheel.simple_index import IndexedFile, project_link
 from vbuild.wheel.zip_read import ZipMethod
 
@@ -238,7 +239,7 @@ def is_bare_linux(platform: str) -> bool:
 INDEX = "simple"
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish"
-_LISTED = (".whl", VARIANTS_JSON)
+_LISTED = (".whl", SUFFIX, VARIANTS_JSON)
 _LINK = re.compile(r"<a [^>]*>[^<]*</a>")
 
 
@@ -311,6 +312,8 @@ def _indexed(path: Path) -> tuple[IndexedFile, bytes | None]:
             with open_wheel(path) as wheel:
                 metadata = wheel.read(f"{wheel.dist_info}/METADATA")
                 requires_python = wheel.metadata().requires_python
+        elif path.name.endswith(SUFFIX):
+            requires_python = sdist_metadata(path).requires_python
     metadata_sha256 = None if metadata is None else sha256(metadata).hexdigest()
     return (
         IndexedFile(path.name, "", path.stat().st_size, sha256_of(path), requires_python, metadata_sha256),
