@@ -1,5 +1,6 @@
 """`vbuild init --emit github`: the workflows of a project, sound to outside judges, and what their scripts do."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from tests.factories.variants import tiny_wheel, variant_wheel
 from tests.factories.workflows import run
 from vbuild.cli.main import main
 from vbuild.errors import BuildError, RecipeError
-from vbuild.release.emit import project_workflows
+from vbuild.release.emit import action, project_workflows
 
 LEVELS = 'cpu = ["x86-64", "x86-64-v3"]\n'
 GPUS = '[[tool.vbuild.matrix.cuda]]\ntoolkit = "13.0"\ngpus = { sm80 = "80", sm90 = "90" }\n'
@@ -29,7 +30,7 @@ def project(folder: Path, table: str, more: str = "") -> Path:
     return folder
 
 
-def workflows(folder: Path, table: str, more: str = "") -> dict[str, str]:
+def workflows(folder: Path, table: str, more: str = '[tool.cibuildwheel]\nskip = "*i686"\n') -> dict[str, str]:
     return {path.name: text for path, text in project_workflows(project(folder, table, more)).items()}
 
 
@@ -38,12 +39,12 @@ def workflows(folder: Path, table: str, more: str = "") -> dict[str, str]:
 def test_the_official_schema_takes_them_and_every_action_is_a_commit(tmp_path: Path, table: str) -> None:
     found = workflows(tmp_path, table)
     assert ("wheels-cuda.yml" in found) is ("cuda" in table)
-    for text in found.values():
+    for text in (*found.values(), *workflows(tmp_path, table, "").values()):
         (tmp_path / "workflow.yml").write_text(text)
         assert schema_says(tmp_path / "workflow.yml") == ""
         jobs = yaml.safe_load(text)["jobs"].values()
         used = [step["uses"] for job in jobs for step in job.get("steps", ()) if "uses" in step]
-        assert all(len(action.partition("@")[2]) == 40 for action in used)
+        assert all(len(used_action.partition("@")[2]) == 40 for used_action in used if "OWNER" not in used_action)
 
 
 @pytest.mark.nightly
@@ -104,6 +105,24 @@ def test_runners_that_would_build_nothing_are_left_out(
     assert "sdist" in jobs
 
 
+def test_a_project_without_cibuildwheel_gets_one_job_that_calls_the_action(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The action is that of the commit which pip installed, as PEP 610 records it."""
+    text = workflows(tmp_path, f'{LEVELS}python = ["3.9", "pypy3.10"]\n', "")["wheels.yml"]
+    assert len(text.splitlines()) < 26
+    used = [step["uses"] for step in yaml.safe_load(text)["jobs"]["wheels"]["steps"]]
+    assert used[1] == "OWNER/vbuild/.github/actions/vbuild@COMMIT"
+    assert f'python: "3.9\\npypy3.10\\n{sys.version_info.major}.{sys.version_info.minor}"' in text
+    info = tmp_path / "site" / "vbuild_wheels-9.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vbuild-wheels\nVersion: 9\n")
+    origin = {"url": "https://github.com/me/vbuild.git", "vcs_info": {"vcs": "git", "commit_id": "0" * 40}}
+    (info / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert action() == f"me/vbuild/.github/actions/vbuild@{'0' * 40}"
+
+
 @needs("jq")
 def test_pypi_gets_the_wheels_without_a_label_and_the_sdist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = yaml.safe_load(workflows(tmp_path, LEVELS)["release.yml"])["jobs"]["pypi"]["steps"]
@@ -121,7 +140,7 @@ def test_pypi_gets_the_wheels_without_a_label_and_the_sdist(tmp_path: Path, monk
 
 
 def test_the_command_writes_all_of_them_or_none(tmp_path: Path) -> None:
-    project(tmp_path, LEVELS)
+    project(tmp_path, LEVELS, '[tool.cibuildwheel]\nskip = "*i686"\n')
     told = CliRunner().invoke(main, ["init", "--emit", "github", str(tmp_path)])
     assert told.exit_code == 0, told.output
     made = [*map(Path, told.stdout.splitlines())]

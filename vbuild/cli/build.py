@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 @click.option(
     "--emit",
     type=options.Choice(["github"]),
-    help="Write workflows for the project in the folder SOURCE: wheels of all Pythons, release, index, PyPI.",
+    help="Write a workflow for the project in the folder SOURCE that calls vbuild's action; with [tool.cibuildwheel] "
+    "those of a release: wheels of all Pythons, index, PyPI.",
 )
 @click.option("--check", is_flag=True, help="Say what a build would meet on this machine; write nothing.")
 def init(source: str, file: Path | None, *, emit: str | None, check: bool, **given: Any) -> None:  # noqa: ANN401 - axes

@@ -20,9 +20,9 @@ import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from itertools import takewhile
 from pathlib import Path
 from typing import Self
@@ -56,6 +56,9 @@ _OTHERS = (
     ("macos", "x86_64,arm64,universal2", "macos-15"),
     ("windows", "AMD64,x86", "windows-2025"),
 )
+_ACTION = ".github/actions/vbuild"
+# https://packaging.python.org/en/latest/specifications/direct-url/
+_ON_GITHUB = re.compile(r"https://github\.com/(?P<repository>[\w.-]+/[\w-]+)(?:\.git)?/?")
 _REUSABLE = "uses: .../vbuild/.github/workflows/vbuild.yml"
 
 # vbuild-wheels is on no package index yet: each project says which wheel or commit its jobs install
@@ -307,9 +310,9 @@ def set_up(version: str) -> str:
 def project_workflows(project: Path) -> Mapping[Path, str]:
     """The workflows of *project*, whose table says what its variants are, by their files.
 
-    One builds with cibuildwheel for all its Pythons, one the variants with CUDA, and one puts the files of a tag into
-    its release, and serves those of all releases as an index. `RecipeError` if the table is wrong, `BuildError` without
-    one.
+    Without [tool.cibuildwheel] it is one, which calls vbuild's action. Else one builds with cibuildwheel for all its
+    Pythons, one the variants with CUDA, and one puts the files of a tag into its release, and serves those of all
+    releases as an index. `RecipeError` if the table is wrong, `BuildError` without one.
     """
     recipe = Recipe.load(project)
     if recipe.file.name != "pyproject.toml":
@@ -317,7 +320,21 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
             f"{project}: a recipe besides its project; expected the folder of a project with [tool.vbuild]"
         )
     cibw = Arguments(package=recipe.file.parent).configuration
+    folder = recipe.file.parent / ".github" / "workflows"
     machine = recipe.targets[0].cpu.machine
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if not cibw:
+        pythons = [version for target in recipe.targets if (version := set_up(target.python))]
+        text = rendered(
+            "one-job.yml.jinja",
+            name=recipe.name,
+            title=f"wheels of {recipe.name}",
+            actions=ActionPins(),
+            runner=_RUNNERS[machine],
+            vbuild=Written(action()),
+            pythons="\n".join(dict.fromkeys((*(version for version in pythons if version != here), here))),
+        )
+        return {folder / "wheels.yml": text}
     # every label once, the Pythons being cibuildwheel's
     targets = {str(target): target for target in recipe.targets}
     values = {
@@ -328,7 +345,7 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
         "others": Written(json.dumps([*_other_runners(recipe.file.parent, machine)])),
         # one Mac builds for both kinds, unless the project says for which
         "macs": not any("archs" in options for options in (cibw, cibw.get("macos", {}))),
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "python": here,
         "cibuildwheel": Written(_pinned("cibuildwheel")),
         "frontend": Written(_pinned("build")),
         "install": Written(INSTALL),
@@ -346,8 +363,16 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
             texts[file] = rendered("wheels.yml.jinja", **values, **own)
     title, has_cuda = f"release of {recipe.name}", len(texts) > 1
     texts["release.yml"] = rendered("release.yml.jinja", **values, title=title, cuda=has_cuda)
-    folder = recipe.file.parent / ".github" / "workflows"
     return {folder / file: text for file, text in texts.items()}
+
+
+def action() -> str:
+    """The action of vbuild, at the commit on GitHub that this one was installed from, or with two words to fill in."""
+    with suppress(PackageNotFoundError, ValueError, KeyError):
+        origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+        if match := _ON_GITHUB.fullmatch(origin["url"]):
+            return f"{match['repository']}/{_ACTION}@{origin['vcs_info']['commit_id']}"
+    return f"OWNER/vbuild/{_ACTION}@COMMIT # fill in the repository of vbuild, and the full hash of a commit"
 
 
 def _other_runners(project: Path, machine: str) -> Iterator[str]:
