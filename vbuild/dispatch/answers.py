@@ -21,10 +21,9 @@ from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import PARAMETERS, Program, Work
 from vbuild.dispatch.questions import Questions
 from vbuild.dispatch.references import References
-from vbuild.dispatch.values import Value, tag
+from vbuild.dispatch.values import Value
 from vbuild.dispatch.variables import (
     ENVIRONMENT,
-    FACTS,
     MOST_CHANGES,
     MOST_PARAMETERS,
     Key,
@@ -163,12 +162,7 @@ class Answers:
         has_object = any(map(self.objects.has_telling_object, arguments))
         answers = (value for value in arguments if value is not ENVIRONMENT and not is_address(value))
         answered = reduce(or_, map(values.tells, answers), 0) & FEATURES
-        if facts > ANY | ASKED or not (
-            self.work.closed.get(address)
-            or has_object
-            or answered
-            or (self.work.running and self._chooses(self.work.running[-1], address, arguments))
-        ):
+        if facts > ANY | ASKED or not (self.work.closed.get(address) or has_object or answered):
             return not has_object
         if not self.work.closed.get(address) and not self.leads_above(address):
             # only what can choose code above the level counts
@@ -176,7 +170,6 @@ class Answers:
         if not self.is_closed(address):
             self.variables.unfollowed |= answered
             return False
-        self._hand_over(parameter(address, FACTS), values.Choice.of(((0, facts), (1, facts))) if facts else None)
         for number, value in enumerate(arguments):
             self._hand_over(parameter(address, number), values.with_facts(value, facts))
         return True
@@ -226,25 +219,6 @@ class Answers:
             return self.variables.leads_to_answer(value)
         is_answer = bool(values.tells(value) & ANY) and value is not ENVIRONMENT and not is_address(value)
         return is_answer or self.objects.has_telling_object(value)
-
-    def _chooses(self, piece: Piece, address: int, arguments: Sequence[Value]) -> bool:
-        """Whether *piece*, above the level, tells the function at *address* by a number to use such code, too.
-
-        Then what leads to *piece* leads there, if all calls of it are known.
-        """
-        if not any(isinstance(value, int) and value and not tag(value) for value in arguments):
-            return False
-        function = self.program.module(address).piece(address)
-        if function is None or not self.above(piece) or not self._is_choosing(function):
-            return False
-        return self.is_closed(piece.address)
-
-    def _is_choosing(self, piece: Piece) -> bool:
-        """Whether *piece* refers directly to code above the level."""
-        if not self._architecture.is_understood:
-            return False
-        targets = [self.program.module(target).piece(target) for target in self.questions.targets(piece)]
-        return any(target and self.above(target) for target in targets)
 
     def leads_above(self, address: int) -> bool:
         return self.leading is None or address in self.leading
@@ -360,7 +334,7 @@ class Answers:
         for function in self._closed_by.pop(piece.address, ()):
             # from here on it may be called with anything
             self.work.closed[function] = False
-            for number in (*range(_ARGUMENTS), FACTS):
+            for number in range(_ARGUMENTS):
                 self.objects.share(self.variables.held.pop(parameter(function, number), None))
             if function in self.work.aware:
                 self.work.again([function])
@@ -379,10 +353,7 @@ class Answers:
             return False
         targets = self.questions.targets(piece)
         if self._telling_functions.isdisjoint(targets) and self.variables.telling_addresses.isdisjoint(targets):
-            # code above the level may tell a function to use such code, too
-            functions = [self.program.module(target).piece(target) for target in targets] if self.above(piece) else []
-            if not any(function and self._is_choosing(function) and not self.above(function) for function in functions):
-                return False
+            return False
         self.work.aware.add(piece.address)
         return True
 

@@ -15,23 +15,21 @@ from vbuild.dispatch.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, W
 from vbuild.dispatch.module import ENDLESS, Piece
 from vbuild.dispatch.program import LEAVES, Program
 from vbuild.dispatch.references import References
-from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
+from vbuild.elf.iced import FlowControl, Instruction, Mnemonic, OpAccess, OpKind
 
 # bytes of code that is looked through, instructions that a value is made of, and branches on which one depends
 _LONGEST, _MOST_SOURCES, _DEEPEST = 16_384, 2_000, 40
-# the number that stands for the flags among registers, and that of RBP; bytes of a register that is written as a whole
-_FLAGS, _FRAME, _HALF = -1, 5, 4
+# the number that stands for the flags among registers; bytes of a register that is written as a whole
+_FLAGS, _HALF = -1, 4
 # imports that tell what the processor has, or may
 _ASKERS = (
     frozenset({"getauxval", "sysconf", "getenv", "secure_getenv", "dlsym", "__x86_get_cpuid_feature_leaf"}) | ASKERS
 )
 _SPECIAL = frozenset({Mnemonic.CPUID, Mnemonic.XGETBV, Mnemonic.RDTSC, Mnemonic.RDTSCP, Mnemonic.XTEST})
 _CLEARED = frozenset({Mnemonic.XOR, Mnemonic.SUB})
-_TO_SLOT = frozenset({Mnemonic.MOV, Mnemonic.ADD, Mnemonic.SUB, Mnemonic.INC, Mnemonic.DEC})
 _BRANCHES = frozenset({FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH})
 _GO_ON = CALLS | {FlowControl.NEXT, FlowControl.CONDITIONAL_BRANCH, FlowControl.XBEGIN_XABORT_XEND}
 Needs = frozenset[int] | None
-_Slot = tuple[int, int]
 
 
 class Conditions:
@@ -216,23 +214,23 @@ class Conditions:
 
     def source(self, number: int, register: int) -> Needs:
         """The arguments that the *register* is made of in front of an instruction; None for what is not plain."""
-        waiting: list[tuple[int, int | _Slot]] = [(number, register)]
+        waiting: list[tuple[int, int]] = [(number, register)]
         seen = set(waiting)
         arguments = set[int]()
         while waiting:
             at, location = waiting.pop()
             # back to where it is written, or paths meet
-            while at not in self._before and isinstance(location, int) and location not in self._written_at(at - 1):
+            while at not in self._before and location not in self._written_at(at - 1):
                 at -= 1
             leading = self._before.get(at, (at - 1,))
             if len(seen) > _MOST_SOURCES or (at and not leading):
                 return None
             if at == 0:
-                if isinstance(location, tuple) or location not in self._convention.arguments:
+                if location not in self._convention.arguments:
                     return None
                 arguments.add(location)
             for before in leading:
-                is_kept = isinstance(location, int) and location not in self._written_at(before)
+                is_kept = location not in self._written_at(before)
                 sources = [location] if is_kept else self._made_of(before, location)
                 if sources is None:
                     return None
@@ -246,11 +244,9 @@ class Conditions:
             self._written[number] = self._written_by(self.instructions[number])
         return self._written[number]
 
-    def _made_of(self, number: int, location: int | _Slot) -> list[int | _Slot] | None:
+    def _made_of(self, number: int, location: int) -> list[int] | None:
         """What has to be plain for *location* to be plain after an instruction that writes it; None if it never is."""
         instruction = self.instructions[number]
-        if isinstance(location, tuple):
-            return self._made_in_slot(instruction, location)
         if instruction.flow_control in CALLS:
             target = self.destination(instruction)
             return [] if location == RAX and isinstance(target, str) and target not in _ASKERS else None
@@ -267,7 +263,7 @@ class Conditions:
         flags = {_FLAGS} if instruction.rflags_modified else set[int]()
         return frozenset(flags | {number for number in numbers if number is not None})
 
-    def _read_by(self, instruction: Instruction, keeps: int | None) -> list[int | _Slot] | None:
+    def _read_by(self, instruction: Instruction, keeps: int | None) -> list[int] | None:
         if instruction.mnemonic in _SPECIAL:
             return None
         if (
@@ -276,62 +272,23 @@ class Conditions:
             and instruction.op0_register == instruction.op1_register
         ):
             return []
-        sources: list[int | _Slot] = [] if keeps is None else [keeps]
+        sources: list[int] = [] if keeps is None else [keeps]
         if instruction.rflags_read:
             sources.append(_FLAGS)
         info = INFO.info(instruction)
         is_loaded = any(use.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS} for use in info.used_memory())
-        if is_loaded:
-            slot = self._slot(instruction)
-            if slot is not None:
-                sources.append(slot)
-            elif not (
-                instruction.is_ip_rel_memory_operand and self._module.is_constant(instruction.ip_rel_memory_address)
-            ):
-                self.reads_memory |= not instruction.is_ip_rel_memory_operand
-                return None
+        if is_loaded and not (
+            instruction.is_ip_rel_memory_operand and self._module.is_constant(instruction.ip_rel_memory_address)
+        ):
+            self.reads_memory |= not instruction.is_ip_rel_memory_operand
+            return None
         for use in _used(instruction):
             number = general(use.register)
-            if use.access == OpAccess.WRITE or (is_loaded and number == _FRAME):
+            if use.access == OpAccess.WRITE:
                 continue
             if number is None:
                 return None
             sources.append(number)
-        return sources
-
-    # places on the stack, as code has them that is not optimised
-
-    def _slot(self, instruction: Instruction) -> _Slot | None:
-        if instruction.memory_base != Register.RBP or instruction.memory_index != Register.NONE or not self._has_frame:
-            return None
-        displacement = instruction.memory_displacement - (instruction.memory_displacement >> 63 << 64)
-        return (displacement, int(MemorySizeExt.size(instruction.memory_size))) if displacement < 0 else None
-
-    @cached_property
-    def _has_frame(self) -> bool:
-        return any(
-            instruction.mnemonic == Mnemonic.MOV
-            and instruction.op0_register == Register.RBP
-            and instruction.op1_register == Register.RSP
-            for instruction in self.instructions[:8]
-        )
-
-    def _made_in_slot(self, instruction: Instruction, slot: _Slot) -> list[int | _Slot] | None:
-        own = self._slot(instruction)
-        if own is None or own[0] >= slot[0] + slot[1] or slot[0] >= own[0] + max(own[1], 1):
-            is_pointer = own is not None and own[0] <= slot[0] and instruction.mnemonic == Mnemonic.LEA
-            return None if is_pointer else [slot]
-        if instruction.mnemonic == Mnemonic.LEA:
-            return None
-        accesses = {use.access for use in INFO.info(instruction).used_memory()}
-        if accesses.isdisjoint(WRITES):
-            return [slot]
-        if own != slot or instruction.mnemonic not in _TO_SLOT:
-            return None
-        sources: list[int | _Slot] = [] if instruction.mnemonic == Mnemonic.MOV else [slot]
-        if instruction.op1_kind == OpKind.REGISTER:
-            number = general(instruction.op1_register)
-            return None if number is None else [*sources, number]
         return sources
 
 

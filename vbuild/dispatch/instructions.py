@@ -177,21 +177,7 @@ def _generic_read(machine: Machine, register: int, state: State) -> Sequence[Val
 
 
 def _move(machine: Machine, operation: Operation, state: State) -> None:
-    source = _variable(machine, operation, 1, state)
     machine.write(operation, 0, machine.read(operation, 1, state), state)
-    if source and (number := operation.operands[0].number) is not None:
-        state.source = (number, source)
-
-
-def _variable(machine: Machine, operation: Operation, index: int, state: State) -> tuple[int, int] | None:
-    operand = operation.operands[index]
-    if operand.register and state.source:
-        return state.source[1] if operand.number == state.source[0] else None
-    if operand.is_memory:
-        address = machine.address(operation.memory, state)
-        if isinstance(address, int) and 0 < tag(address) <= len(machine.program.modules):
-            return address, operand.size
-    return None
 
 
 def _move_signed(machine: Machine, operation: Operation, state: State) -> None:
@@ -241,8 +227,7 @@ def _test(machine: Machine, operation: Operation, state: State) -> None:
     size = operation.size
     value = machine.read(operation, 0, state)
     if operation.is_twice:
-        source = _variable(machine, operation, 0, state)
-        state.flags = Compared(value, 0, size, _location(machine, operation, state), source=source)
+        state.flags = Compared(value, 0, size, _location(machine, operation, state))
     else:
         state.flags = Compared(values.bitwise(value, machine.read(operation, 1, state), "and"), 0, size)
 
@@ -250,8 +235,7 @@ def _test(machine: Machine, operation: Operation, state: State) -> None:
 def _compare(machine: Machine, operation: Operation, state: State) -> None:
     size = operation.size
     left, right = machine.read(operation, 0, state), machine.read(operation, 1, state)
-    source = _variable(machine, operation, 0, state)
-    state.flags = Compared(left, right, size, _location(machine, operation, state), source=source)
+    state.flags = Compared(left, right, size, _location(machine, operation, state))
 
 
 def _add(machine: Machine, operation: Operation, state: State) -> None:

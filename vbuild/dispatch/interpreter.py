@@ -21,7 +21,6 @@ from vbuild.dispatch.machine_state import (
     CC,
     RAX,
     TESTS,
-    Compared,
     Operation,
     Stack,
     State,
@@ -173,18 +172,14 @@ class Interpreter:
         )
         if values.tells(second) and not self._references.callers_use(self._entry, other):
             second = None
-        # what is known at each call, the callers know themselves
-        facts, is_asked = (
-            end.facts & ~self._machine.known,
-            self._machine.asks and bool(self._references.registers(self._entry).arguments),
-        )
-        return Summary(result, second, facts, returns=True, hands_out=self._machine.hands_out, is_asked=is_asked)
+        is_asked = self._machine.asks and bool(self._references.registers(self._entry).arguments)
+        return Summary(result, second, end.facts, returns=True, hands_out=self._machine.hands_out, is_asked=is_asked)
 
     def run_piece(self, piece: Piece) -> None:
         """Run *piece* from its start, then what was not reached, such as code that handles errors."""
         self._most = self._most_steps + piece.end - piece.address
-        self._entry, self._machine.known = piece.address, self._variables.facts_at(piece.address)
-        start, registers = self._unknown(self._machine.known), self._argument_registers
+        self._entry = piece.address
+        start, registers = self._unknown(), self._argument_registers
         for number, value in enumerate(self._world.arguments(piece.address)):
             self._machine.is_given_addresses |= isinstance(value, int) and tag(value) != 0
             if number < len(registers):
@@ -326,7 +321,6 @@ class Interpreter:
 
     def _narrow(self, after: State, condition: int) -> None:
         flags = after.flags
-        self._note_change(after, condition)
         if flags is None or flags.location is None or flags.only or not isinstance(flags.right, int):
             return
         test, number = TESTS.get(condition), flags.right
@@ -348,14 +342,6 @@ class Interpreter:
                 after.registers[flags.location] = narrowed
             elif flags.location in after.stack:
                 after.stack[flags.location] = (after.stack[flags.location][0], narrowed)
-
-    def _note_change(self, state: State, condition: int) -> None:
-        """Note where *condition* shows that a variable has not got its first value any more: it never gets it again."""
-        flags, test = state.flags, TESTS.get(condition)
-        if isinstance(flags, Compared) and flags.source and test and isinstance(flags.right, int):
-            first = self._variables.first_value(*flags.source)
-            if first is not None and not test(first, flags.right, flags.size):
-                state.changed |= {flags.source}
 
     def _jump(self, target: int, state: State, entry: int) -> list[tuple[int, State]]:
         """Where a jump to *target* goes: in the same function, or to another, which returns for this one."""

@@ -54,8 +54,6 @@ class Machine:
         self.hands_out = False
         # whether the processor is asked
         self.asks = False
-        # the facts wherever the piece that is run is called
-        self.known = 0
         # whether all its callers hand over an address that is known: then it may be where it writes to
         self.is_given_addresses = False
         # whether code is run that was not reached from the start
@@ -81,11 +79,10 @@ class Machine:
         *,
         is_written: bool = True,
         is_followed: bool = False,
-        is_near: bool = False,
     ) -> None:
         """Note the addresses that *value* may be: from here on they are used, and written to, out of sight.
 
-        Objects on the heap are not, where it *is_followed* to a place that is known, and *is_near* is as in `escape`.
+        Objects on the heap are not, where it *is_followed* to a place that is known.
         """
         if value is None or isinstance(value, values.Word) or (isinstance(value, int) and not tag(value)):
             return
@@ -94,7 +91,7 @@ class Machine:
                 self.use(number, facts | shown, address)
                 module = self.program.module(number)
                 if is_written and not module.is_constant(number - module.base):
-                    self.variables.escape(number, facts | shown, is_near=is_near)
+                    self.variables.escape(number, facts | shown)
         if not is_followed:
             self.objects.share(value)
 
@@ -205,8 +202,6 @@ class Machine:
         number, size, below = GENERAL[register]
         if state.flags and state.flags.location == number:
             state.flags = replace(state.flags, location=None)
-        if state.source and state.source[0] == number:
-            state.source = None
         if size >= CLEARS_THE_REST:
             state.registers[number] = values.truncated(value, size)
             return
@@ -255,22 +250,15 @@ class Machine:
             for _, pointer in module.pointers_in(range(slot, slot + size)):
                 self.use(module.base + pointer, state.facts)
             return None
-        value = self.variables.load(address, size)
-        if (address, size) in state.changed and (first := self.variables.first_value(address, size)) is not None:
-            return values.without(value, first)
-        return value
+        return self.variables.load(address, size)
 
-    def store(self, address: Value, size: int, value: Value, state: State) -> None:  # noqa: C901  # each kind of place
+    def store(self, address: Value, size: int, value: Value, state: State) -> None:  # each kind of place
         cases = values.cases_of(address)
         if cases is not None and len(cases) == 1 and is_stack(next(iter(cases))):
             self._store_on_stack(next(iter(cases)), size, value, state)
             return
         is_followed = cases is not None and not any(map(is_stack, cases))
-        is_held = is_followed and all(0 < tag(case) <= len(self.program.modules) for case in cases or ())
-        self.lose(value, state.facts, is_followed=is_followed, is_near=is_held)
-        for case in (cases or ()) if is_held else ():
-            for target in self.variables_in(value):
-                self.variables.hold_pointer(case, target)
+        self.lose(value, state.facts, is_followed=is_followed)
         if cases is None:
             self.hand_out(value, state)
             self.variables.unfollowed |= values.tells(value)
@@ -287,8 +275,6 @@ class Machine:
                 if self.is_given_addresses:
                     self.hand_out(value, state)
                 self.variables.store(case, size, value, state.facts | shown)
-                if len(cases or ()) == 1:
-                    state.changed |= {(case, size)}
 
     def copy(self, to: Value, source: Value, size: Value, state: State) -> bool:
         """Copy *size* bytes; False if it is not known where to, or how many."""
@@ -314,7 +300,7 @@ class Machine:
             # nothing gets there
             return
         is_number = isinstance(value, int) and not tag(value)
-        self.hands_out |= bool(state.facts & ~self.known if is_number else values.tells(value))
+        self.hands_out |= bool(state.facts if is_number else values.tells(value))
 
     def _store_somewhere(self, memory: Memory, size: int, value: Value, state: State) -> None:
         """Write *value* to an unknown place of the table at the base of the operand in memory."""
@@ -386,8 +372,6 @@ class Machine:
             left.stack if left.stack.parts == right.stack.parts else self._joined_stacks(left, right, joined, address),
             left.flags if left.flags == right.flags else None,
             left_facts & right_facts,
-            left.source if left.source == right.source else None,
-            left.changed & right.changed,
         )
 
     def is_dead(self, address: int, register: int) -> bool:

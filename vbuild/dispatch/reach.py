@@ -368,8 +368,9 @@ class Reach:
         for number, is_call in sites:
             needs = conditions.of_leading(number)
             for register in arguments if is_call else ():
+                # a number that is handed over may be the one with which it does not run
                 more = conditions.source(number, register)
-                needs = None if needs is None or more is None else needs | more
+                needs = needs | more if needs is not None and more else None
             if needs is not None:
                 return needs
         return None

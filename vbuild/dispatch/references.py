@@ -54,7 +54,6 @@ class References:
         self._all_registers = Registers(frozenset(program.convention.arguments), self._lost, _MOST_WORDS)
         self._registers: dict[int, Registers] = {}
         self._results_used: dict[tuple[int, int], bool] = {}
-        self._dead: dict[int, bool] = {}
 
     def registers(self, address: int, depth: int = 0) -> Registers:
         if address not in self._registers:
@@ -212,50 +211,11 @@ class References:
                 # into the middle of it
                 return None
             is_user = sites or any(reference.target - module.base in slots for reference in shape.outward)
-            if is_user and not self._is_dead(user):
+            if is_user:
                 callers[user.address] = user
                 if len(callers) > MOST_USERS:
                     return None
         return callers
-
-    def _is_dead(self, piece: Piece, depth: int = 0) -> bool:
-        """Whether nothing refers to *piece* but code that nothing leads to."""
-        if piece.address not in self._dead:
-            # what leads to itself is not looked through
-            self._dead[piece.address] = False
-            self._dead[piece.address] = self._is_unreferenced(piece, depth)
-        return self._dead[piece.address]
-
-    def _is_unreferenced(self, piece: Piece, depth: int) -> bool:
-        module = self.program.module(piece.address)
-        addresses = range(piece.address - module.base, piece.end - module.base)
-        if depth > _MOST_CALLED or not module.entries.isdisjoint(range(piece.address, piece.end)):
-            return False
-        if not all(self._is_only_called(module, slot) for slot in module.slots_to(addresses.start, addresses.stop)):
-            return False
-        if self.program.importers(module, addresses):
-            return False
-        users = {user.address: user for user in (*module.pieces_near(piece), *self._questions.users(module, addresses))}
-        return all(
-            self._is_dead(user, depth + 1) for user in users.values() if user != piece and self._leads_to(user, piece)
-        )
-
-    def _leads_to(self, user: Piece, piece: Piece) -> bool:
-        """Whether code of *user* refers to *piece*, or runs on into it, or *piece* handles its errors."""
-        module = self.program.module(user.address)
-        shape = module.shape(user)
-        if user.end == piece.address and shape.falls_through:
-            return True
-        for reference in shape.outward:
-            target = reference.target
-            destinations = (self.program.destination(target), self.program.behind(module, target - module.base))
-            if any(
-                isinstance(destination, int) and piece.address <= destination < piece.end
-                for destination in destinations
-            ):
-                return True
-        # behind bytes that are not instructions nobody knows what stands
-        return not shape.is_whole
 
     @staticmethod
     def _is_only_called(module: Module, slot: int) -> bool:

@@ -88,14 +88,6 @@ def choice(cases: dict[int, int]) -> Value:
     return Choice.of(tuple(sorted(cases.items())))
 
 
-def without(value: Value, number: int) -> Value:
-    """*value* where it is known not to be *number*."""
-    if not isinstance(value, Choice):
-        return value
-    rest = {case: facts for case, facts in value.cases if case != number}
-    return choice(rest) if rest else value
-
-
 def word(facts: dict[int, int], size: int = 4) -> Word:
     """A word of *size* bytes whose bits show the features in *facts* if they are set."""
     return Word.of(tuple((facts.get(bit, 0), 0) if bit < 8 * size else _ZERO_BIT for bit in range(64)))

@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from vbuild.dispatch import values
-from vbuild.dispatch.facts import ANY, ASKED, EVERY
+from vbuild.dispatch.facts import ANY, ASKED
 from vbuild.dispatch.module import Piece
 from vbuild.dispatch.program import ALLOCATORS, HEAP, PARAMETERS, Program, Work
 from vbuild.dispatch.questions import Questions
@@ -31,8 +31,8 @@ MOST_CHANGES, _MOST_SILENT_CHANGES = 40, 4
 # bytes of an object that answers about the processor stand in: its symbol may claim gigabytes
 _LARGEST_OBJECT = 1 << 16
 _WORD = 8
-# arguments of a function; the number among them that stands for the facts at all its calls
-MOST_PARAMETERS, FACTS = 32, 31
+# arguments of a function
+MOST_PARAMETERS = 32
 # a variable of the environment: if it is set, then somebody has chosen
 ENVIRONMENT = values.flags(ANY)
 
@@ -252,8 +252,6 @@ class Variables:
         self.written_by: dict[Key, set[int]] = {}
         # variables that were read before anything that tells was written to them
         self._silent: set[Key] = set()
-        # variables to which their first value is written again
-        self._restored: set[Key] = set()
         # the features whose answers go where they are not followed: into a field of some structure, or an argument
         self.unfollowed = 0
         # objects, by their start: whether code writes there
@@ -290,24 +288,12 @@ class Variables:
             self._track(key)
         return self.objects.see(self.held[key])
 
-    def facts_at(self, address: int) -> int:
-        """What is known of the processor at every call of the function at *address*."""
-        return values.shown(self.held.get(parameter(address, FACTS)), lambda _: True) or 0
-
     def is_variable(self, address: int) -> bool:
         return 0 < tag(address) <= len(self.program.modules)
 
     def leads_to_answer(self, address: int) -> bool:
         """Whether an answer was written to the variable at *address*, or a little behind it."""
         return not self._telling.isdisjoint(range(address, address + NEAR))
-
-    def first_value(self, address: int, size: int) -> int | None:
-        """What stands in the variable from the start, if no code writes just that there; None if some may."""
-        key = (address, size)
-        if key not in self.held or key in self._restored or not self.is_variable(address):
-            return None
-        module = self.program.module(address)
-        return int.from_bytes(module.bytes_at(address - module.base, size), "little")
 
     def store(self, address: int, size: int, value: Value, facts: int) -> None:
         if facts > ANY | ASKED:
@@ -347,24 +333,11 @@ class Variables:
         if size is None and value is None:
             self._forget_behind(address, 0)
 
-    def escape(self, address: int, facts: int, *, is_near: bool = False) -> None:
-        """Note that code that is not followed may write what is at *address* where the processor has *facts*.
-
-        It writes nothing behind that if it *is_near*.
-        """
+    def escape(self, address: int, facts: int) -> None:
+        """Note that code that is not followed may write what is at *address* where the processor has *facts*."""
         for key in self._keys_at(address):
             self._join(key, None, facts)
-        if not is_near:
-            self._forget_behind(address, facts)
-
-    def hold_pointer(self, pointer: int, address: int) -> None:
-        """Note that the variable at *pointer* holds the *address* of another, to write there or behind it."""
-        module = self.program.module(pointer)
-        for key in self._keys_of_one_object(address):
-            if self._writers.users_write_behind(
-                module, pointer - module.base, range(key[0] - address, sum(key) - address)
-            ):
-                self.forget(key)
+        self._forget_behind(address, facts)
 
     def _keys_at(self, address: int) -> list[Key]:
         """The variables in the object at *address*, as far as it is known to reach."""
@@ -502,10 +475,6 @@ class Variables:
         self._work.queue.update(pieces)
 
     def _join(self, key: Key, value: Value, facts: int) -> None:
-        first = self.first_value(*key)
-        if first is not None and values.shown_equal(value, first) != EVERY:
-            self._restored.add(key)
-            self._work.again(self.readers.get(key, ()))
         old = self.held[key]
         if old is None:
             return
