@@ -31,8 +31,7 @@ def compressed(plain: bytes, *, version: int = 3, method: int = BundleMethod.ZST
     payload = zlib.compress(plain) if method == BundleMethod.ZLIB else zstandard.ZstdCompressor().compress(plain)
     width = 8 if version == 3 else 4
     size = 8 + 2 * width + 8 + len(payload)
-    numbers = (len(plain),) if version == 1 else (size, len(plain))
-    sizes = b"".join(number.to_bytes(width, "little") for number in numbers)
+    sizes = b"".join(number.to_bytes(width, "little") for number in (size, len(plain)))
     start = COMPRESSED_MAGIC + version.to_bytes(2, "little") + int(method).to_bytes(2, "little")
     return start + sizes + hashlib.md5(plain, usedforsecurity=False).digest()[:8] + payload
 

@@ -18,7 +18,7 @@ _LZ4, _COMPRESSED_BY_ZSTD, _COMPRESSIONS = 1 << 13, 1 << 15, 0xF << 12
 _SHORTEST = 64
 _TOLD = (slice(2, 8), slice(20, 28), slice(32, 40), slice(48, 56))
 # the sizes and the hash in a compressed bundle, by its version, after 8 bytes
-_CCOB = {1: "<IQ", 2: "<IIQ", 3: "<QQQ"}
+_CCOB = {2: "<IIQ", 3: "<QQQ"}
 # what clang aligns code objects to
 _PAGE = 4096
 # bytes that nothing here inflates to

@@ -71,7 +71,7 @@ FAULTS = {
     "bundle: code without its gap": ("bundle", f"{_GPU}bundle", "parts += [bytes(gap), code]", "parts += [code]"),
     "bundle: one entry too many": ("bundle", f"{_GPU}bundle", "Count(len(kept))", "Count(len(kept) + 1)"),
     "bundle: the hash of another": (
-        "bundle", f"{_GPU}bundle", "Sizes1(len(bundle), _hash(bundle))", "Sizes1(len(bundle), 1)",
+        "bundle", f"{_GPU}bundle", "(total, len(bundle), _hash(bundle))", "(total, len(bundle), 1)",
     ),
     "bundle: other code": (
         "device-file", f"{_GPU}bundle", "entry.uncompressed_size) in wanted", "entry.uncompressed_size) not in wanted",

@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import zipfile
-import zlib
 from pathlib import Path
 
 import pytest
@@ -166,15 +165,6 @@ def test_a_compressed_bundle_that_lies_is_left_and_the_others_are_cut(tmp_path: 
     assert bytes(data) in (folder / "amd.so").read_bytes()
     found = device_code(ElfImage.parse((folder / "amd.so").read_bytes())).containers
     assert [len(each.entries) for each in found] == [2, 6, 2]
-
-
-def test_a_bundle_of_the_first_version_ends_with_its_stream(tmp_path: Path) -> None:
-    first = compressed(PLAIN, version=1, method=BundleMethod.ZLIB)
-    result, folder = slimmed(tmp_path, "gfx942", amd=amd_library(first, PLAIN))
-    assert (result.libraries[0].kept, result.libraries[0].dropped) == (2, 8)
-    data = (folder / "amd.so").read_bytes()
-    plain = zlib.decompressobj().decompress(data[data.index(b"CCOB") + 20 :])
-    assert plain == bundle({HOST: b"", "hipv4-amdgcn-amd-amdhsa--gfx942": cubin(2, 1 << 14)})
 
 
 _KERNELS = """

@@ -30,10 +30,6 @@ def compressed(data: "Buffer", *, level: int, far: bool = False) -> bytes:
     return zstd.compress(data, options={_LEVEL: level, _FAR: int(far)})
 
 
-def frame_size(data: "Buffer") -> int:
-    return zstd.get_frame_size(data)
-
-
 def compressor(level: int, *, threads: int) -> zstd.ZstdCompressor:
     return zstd.ZstdCompressor(options={_LEVEL: level, _WORKERS: _workers(threads)})
 

@@ -13,9 +13,9 @@ Plain, in `.hip_fatbin` at multiples of 4096, without a size of its own:
 The table is in the first 4096 bytes. Compressed as a whole, with numbers of 8 bytes in version 3:
 
     0    4     magic             CCOB
-    4    2     version           1, 2, 3
+    4    2     version           2, 3
     6    2     method            0: zlib, 1: zstd
-    8    4 (8) totalSize         this header included; version 1 goes without, and ends with its frame or stream
+    8    4 (8) totalSize         this header included
     12   4 (8) uncompressedSize
     16   8     hash              first 8 bytes of the MD5 of what was compressed
 
@@ -53,7 +53,6 @@ _ZSTD_LEVEL, _ZLIB_LEVEL = 9, 9
 # the part of a compressed bundle that its code objects have in common: of published ones, with 15 to 27 processors, one
 # alone takes 13 to 18 % of them all
 _IN_COMMON = 8
-_PIECE = 1 << 16  # bytes inflated at once to find where a zlib stream ends
 _TABLE = 4096  # bytes in which the runtime looks for the table
 _PARTS_BEFORE_TARGET = 5
 _HOST = GpuTarget("host")
@@ -83,11 +82,6 @@ class CompressedStart(Packed, frozen=True):
     method: U16
 
 
-class Sizes1(Packed, frozen=True):
-    uncompressed: U32
-    hash: U64
-
-
 class Sizes2(Packed, frozen=True):
     total: U32
     uncompressed: U32
@@ -100,8 +94,8 @@ class Sizes3(Packed, frozen=True):
     hash: U64
 
 
-Sizes = Sizes1 | Sizes2 | Sizes3
-_SIZES: Mapping[int, type[Sizes]] = {1: Sizes1, 2: Sizes2, 3: Sizes3}
+Sizes = Sizes2 | Sizes3
+_SIZES: Mapping[int, type[Sizes]] = {2: Sizes2, 3: Sizes3}
 
 
 class _Compressed(NamedTuple):
@@ -229,41 +223,15 @@ def _compressed(data: memoryview, start: int) -> _Compressed:
     head = CompressedStart.parse(data, start)
     bundle = f"compressed bundle at {start:#x}"
     if (form := _SIZES.get(head.version)) is None:
-        raise BinaryError(f"{bundle} has version {head.version}; only 1, 2 and 3 are known")
+        raise BinaryError(f"{bundle} has version {head.version}; only 2 and 3 are known")
     if head.method not in tuple(BundleMethod):
         raise BinaryError(f"{bundle} has method {head.method}; only 0 (zlib) and 1 (zstd) are known")
-    method = BundleMethod(head.method)
     sizes = form.parse(data, start + CompressedStart.layout.size)
     header = CompressedStart.layout.size + form.layout.size
-    if isinstance(sizes, Sizes1):
-        payload = data[start + header :]
-        try:
-            if method is BundleMethod.ZSTD:
-                size = zstd.frame_size(payload)
-            elif _is_too_much(sizes.uncompressed, len(payload)):
-                claim = f"claims to inflate to {sizes.uncompressed:#x} bytes"
-                raise BinaryError(f"{bundle} {claim}, which is not tried to find its end")
-            else:
-                size = _stream_size(payload, sizes.uncompressed)
-        except (zstd.ZstdError, zlib.error) as error:
-            raise BinaryError(f"{bundle} is damaged: {error}") from error
-        total = header + size
-    elif (total := sizes.total) < header:
-        raise BinaryError(f"{bundle} is {total:#x} bytes long, less than its header")
-    return _Compressed(head.version, method, sizes.uncompressed, sizes.hash, start + header, start + total)
-
-
-def _stream_size(data: memoryview, uncompressed: int) -> int:
-    stream, at, inflated = zlib.decompressobj(), 0, 0
-    while not stream.eof and inflated <= uncompressed:
-        piece = stream.unconsumed_tail or data[at : at + _PIECE]
-        at += 0 if stream.unconsumed_tail else len(piece)
-        if not len(piece):
-            break
-        inflated += len(stream.decompress(piece, _PIECE))
-    if not stream.eof or inflated != uncompressed:
-        raise zlib.error(f"it claims {uncompressed:#x} bytes, and its zlib stream has others")
-    return at - len(stream.unused_data)
+    if sizes.total < header:
+        raise BinaryError(f"{bundle} is {sizes.total:#x} bytes long, less than its header")
+    method = BundleMethod(head.method)
+    return _Compressed(head.version, method, sizes.uncompressed, sizes.hash, start + header, start + sizes.total)
 
 
 def _is_too_much(uncompressed: int, size: int) -> bool:
@@ -313,11 +281,7 @@ def _packed_again(data: memoryview, span: range, kept: Sequence[GpuEntry], _: Wr
     total = head.payload - span.start + len(payload)
     if total >= len(span):
         return (span,)
-    if head.version == 1:
-        sizes: Sizes = Sizes1(len(bundle), _hash(bundle))
-    else:
-        sizes = (Sizes2 if head.version == 2 else Sizes3)(total, len(bundle), _hash(bundle))  # noqa: PLR2004
-    return (start + sizes.pack() + payload,)
+    return (start + _SIZES[head.version](total, len(bundle), _hash(bundle)).pack() + payload,)
 
 
 def _hash(plain: Buffer) -> int:
