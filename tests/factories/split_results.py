@@ -11,7 +11,6 @@ from vbuild.verification.environments import Installer
 from vbuild.verification.install_check import InstallCheck, check
 
 TAG = "cp{0}{1}-cp{0}{1}-manylinux_2_17_x86_64".format(*sys.version_info)
-OTHER = f"cp3{sys.version_info[1] + 1}"
 LIBS = "py3-none-manylinux_2_17_x86_64"
 TO_LIBS = "$ORIGIN/../demo_libs/lib"
 ALONE = Indexes(no_index=True)

@@ -263,8 +263,3 @@ def find_python(version: str, environment: Mapping[str, str]) -> subprocess.Comp
 
 def _numbers(name: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", name)))
-
-
-def managed_command() -> list[str]:
-    """The command that prints the folder of uv's Pythons, also those for other machines."""
-    return [find_uv_bin(), "python", "dir", "--no-config"]

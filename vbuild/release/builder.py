@@ -55,8 +55,7 @@ from vbuild.sbom.model import Making, Material, MaterialRole, package_url, publi
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc_commands import Command, is_trial
 from vbuild.toolchain.toolkit import Toolkit
-from vbuild.verification.emulator import Emulator
-from vbuild.verification.level_emulation import NO_EMULATOR, LevelMethod
+from vbuild.verification.emulator import NO_EMULATOR, Emulator
 from vbuild.verification.other_builds import likely_cause
 from vbuild.verification.verify import fatbins, verify
 from vbuild.wheel.archive import open_wheel
@@ -504,9 +503,8 @@ def check_identity(recipe: Recipe, project: Path) -> None:
 
 
 def check_emulator() -> None:
-    machine = os.uname().machine
-    if Emulator.on_path(machine) is None:
-        raise BuildError(f"test.emulate is 'always', and {NO_EMULATOR.format(LevelMethod.emulator_of(machine))}")
+    if Emulator.on_path() is None:
+        raise BuildError(f"test.emulate is 'always', and {NO_EMULATOR}")
 
 
 def _check_compiled(built: Built) -> None:

@@ -19,7 +19,7 @@ from vbuild.build.wrappers import FailedCall, Override
 from vbuild.errors import BuildError, FetchError, RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import linked
 from vbuild.files.wording import counted
-from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import OncePerKey
 from vbuild.recipe.compiling import Compress, OwnFlags
@@ -38,12 +38,12 @@ from vbuild.verification.emulator import Emulator
 from vbuild.verification.environments import (
     WheelEnvironment,
     WheelSources,
-    foreign_pythons,
-    is_foreign,
     make_environment,
+    python_for,
+    why_not_here,
 )
-from vbuild.verification.level_emulation import NEVER, NO_EMULATOR, LevelMethod, LevelRun, with_evidence
-from vbuild.verification.level_runs import LevelSettings, emulated, python_for, why_not_here
+from vbuild.verification.level_emulation import NEVER, LevelMethod, LevelRun, with_evidence
+from vbuild.verification.level_runs import LevelSettings, emulated
 from vbuild.verification.levels import can_disassemble, pattern_of
 from vbuild.verification.model import IF_ALLOWED, Finding, Severity, Verdict, VerifyRule, is_grafted
 from vbuild.verification.other_builds import Published, code_gain, file_on_index, likely_cause, lost, unlike
@@ -392,12 +392,9 @@ def tested_again(
 
 
 def emulator_name(check: Check, machine: str) -> str | None:
-    """The emulator of *machine*, its version and its Pythons, if *check* asks for it and it is there."""
-    emulator = Emulator.on_path(machine) if check.is_emulated else None
-    if emulator is None:
-        return None
-    pythons = foreign_pythons(machine) if machine != os.uname().machine else ()
-    return " ".join(map(str, (emulator, *pythons)))
+    """The emulator of *machine* and its version, if *check* asks for it and it is there."""
+    emulator = Emulator.on_path() if check.is_emulated and machine == "x86_64" else None
+    return str(emulator) if emulator else None
 
 
 def with_emulation(
@@ -416,8 +413,9 @@ def with_emulation(
 def _emulation(context: ReleaseContext, target: Target, wheel: Path, folder: Path, *, python: Path | None) -> LevelRun:
     recipe, cpu = context.recipe, target.cpu
     name = WheelName.parse(wheel.name)
-    untried = LevelRun(cpu.level, LevelMethod.emulator_of(cpu.machine))
-    if why := _why_not_emulated(cpu) or why_not_here(name):
+    untried = LevelRun(cpu.level, LevelMethod.QEMU)
+    emulator = Emulator.of(cpu)
+    if why := emulator if isinstance(emulator, str) else why_not_here(name):
         return replace(untried, untried=why)
     context.on_progress(target, f"emulating {cpu}, {2 * _SECONDS:g} s at most")
     try:
@@ -432,27 +430,20 @@ def _emulation(context: ReleaseContext, target: Target, wheel: Path, folder: Pat
         variables=environment_in(folder).variables(passed(os.environ, recipe.build.pass_env)),
     )
     run = first = emulated(wheel, installed, settings, folder=folder.resolve())
-    levels = X86_64_LEVELS if cpu.machine == "x86_64" else AARCH64_VERSIONS
-    for level in levels[cpu.rank + 1 :]:
-        if run.is_tried or _why_not_emulated(above := Cpu.known(cpu.machine, level).with_extras(cpu.extras)):
+    for level in X86_64_LEVELS[cpu.rank + 1 :]:
+        if run.is_tried or isinstance(Emulator.of(above := Cpu.known("x86_64", level).with_extras(cpu.extras)), str):
             break
         # Python or a requirement is for a higher level: the next one still shows something
         run = emulated(wheel, installed, replace(settings, cpu=above), folder=folder.resolve())
     if not run.is_tried:
         return first
     if first.untried:
-        shown = Cpu.known(cpu.machine, run.level)
-        run = replace(run, instead=f"emulated as {shown}, and not as {cpu}: {first.untried}")
+        run = replace(run, instead=f"emulated as {run.cpu}, and not as {cpu}: {first.untried}")
     if run.illegal:
         advice = _RUN_ABOVE if recipe.build.flags.default is OwnFlags.STRIP else f"{_RUN_ABOVE}{_OR_STRIP}"
-        fault = f"code above {cpu} runs on a processor without it, as {Emulator.on_path(cpu.machine)} shows"
+        fault = f"code above {cpu} runs on a processor without it, as {Emulator.on_path()} shows"
         raise WheelError(f"{wheel.name}: {fault}: {'; '.join(run.grouped)}; {advice}; {NEVER}")
     return run
-
-
-def _why_not_emulated(cpu: Cpu) -> str | None:
-    emulator = Emulator.on_path(cpu.machine)
-    return emulator.why_not(cpu) if emulator else NO_EMULATOR.format(LevelMethod.emulator_of(cpu.machine))
 
 
 def _environment(wheel: Path, name: WheelName, check: Check, folder: Path, python: Path | None) -> WheelEnvironment:
@@ -464,7 +455,7 @@ def _environment(wheel: Path, name: WheelName, check: Check, folder: Path, pytho
     folder.mkdir(parents=True, exist_ok=True)
     return make_environment(
         wheel,
-        python if python and not is_foreign(name) else python_for(name),
+        python or python_for(name),
         requires=check.requires,
         # only a test is worth a build of what it needs
         sources=WheelSources((), Indexes.configured(), builds=check.command is not None),

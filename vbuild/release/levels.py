@@ -38,8 +38,9 @@ from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseWheels
 from vbuild.release.report import kinds
 from vbuild.toolchain.interpreter import facts
 from vbuild.verification.bench import BenchReport, bench
+from vbuild.verification.environments import python_for
 from vbuild.verification.level_emulation import LevelMethod
-from vbuild.verification.level_runs import LevelSettings, python_for, run_levels
+from vbuild.verification.level_runs import LevelSettings, run_levels
 from vbuild.verification.level_runs import levels_of as levels_in
 from vbuild.verification.model import Verdict
 from vbuild.verification.other_builds import published_wheel

@@ -279,8 +279,7 @@ class _Trial:
         with TemporaryDirectory(prefix="vbuild-try-") as folder:
             result = self.splitter(replace(self.request, tries=(), evidence=trusted), Path(folder))
             thin = {wheel.wheel: wheel.path for wheel in result.wheels if wheel.path}
-            companions = frozenset(WheelName.parse(path.name).project for path in result.companion_paths)
-            runs = self._runs(thin, links=(Path(folder),), companions=companions)
+            runs = self._runs(thin, links=(Path(folder),))
             pairs = zip(runs, self._before, strict=True)
             changes = (f"`{run.command}`: {change}" for run, before in pairs if (change := run.difference(before)))
             first_change = next(changes, None)
@@ -288,15 +287,13 @@ class _Trial:
             self.loaded = frozenset().union(*(run.loaded for run in runs))
         return first_change
 
-    def _runs(
-        self, thin: Mapping[Path, Path], *, links: tuple[Path, ...] = (), companions: frozenset[str] = frozenset()
-    ) -> list[Run]:
+    def _runs(self, thin: Mapping[Path, Path], *, links: tuple[Path, ...] = ()) -> list[Run]:
         runs = []
         for group in self.groups:
             first, *others = (thin.get(wheel, wheel) for wheel in group)
             self.on_progress(f"trying {first.name}")
             with TemporaryDirectory(prefix="vbuild-try-") as folder:
-                sources = WheelSources(links, self.indexes(), companions, builds=self.request.allow_builds)
+                sources = WheelSources(links, self.indexes(), builds=self.request.allow_builds)
                 environment = make_environment(
                     first,
                     Path(sys.executable),

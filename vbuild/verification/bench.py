@@ -36,8 +36,7 @@ from vbuild.process.run import ended
 from vbuild.recipe.model import Bench
 from vbuild.recipe.spelling import requirement
 from vbuild.recipe.variables import passed, undisturbed
-from vbuild.verification.environments import WheelSources, is_native, make_environment
-from vbuild.verification.level_runs import python_for
+from vbuild.verification.environments import WheelSources, is_native, make_environment, python_for
 from vbuild.verification.verify import claimed_cpu
 from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName

@@ -1,7 +1,6 @@
 """An emulator that stops code above a CPU level, as a processor of that level does.
 
     qemu-x86_64 -cpu qemu64,+ssse3,...,-avx,...    has every feature of the level, and none above
-    qemu-aarch64 -cpu cortex-a76                   the processor with every feature of the version, and the fewest above
 
 What it runs and stops is measured, by a program with an instruction of each feature. It logs what a process maps, and
 where a signal ended it:
@@ -13,7 +12,6 @@ where a signal ended it:
 https://www.qemu.org/docs/master/user/main.html
 """
 
-import os
 import re
 import shutil
 import struct
@@ -26,7 +24,6 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.dispatch import arm
 from vbuild.dispatch.isa import features_by_code, regions_of
 from vbuild.elf.code import Elf
 from vbuild.elf.iced import Decoder, Formatter, FormatterSyntax, is_installed
@@ -40,11 +37,6 @@ _SECONDS = 60.0
 _LONGEST = 15  # bytes of an instruction
 # seen by dispatch by model numbers: an early Opteron, Nehalem, Haswell, Skylake
 _MODELS = {"v1": "", "v2": "6,model=26", "v3": "6,model=60", "v4": "6,model=85"}
-# qemu's Arm processors, with those of newer versions; features cannot be chosen one by one
-_ARM_MODELS = (
-    *("cortex-a53", "cortex-a76", "neoverse-n1", "a64fx", "neoverse-v1", "neoverse-n2"),
-    *("max,sve=off,sme=off", "max,sve=off", "max,sme=off", "max"),
-)
 # an instruction that needs the feature, and that a processor without it refuses
 _INSTRUCTIONS = {
     "CMPXCHG16B": "480fc70c24",
@@ -84,23 +76,12 @@ _INSTRUCTIONS = {
     "VPCLMULQDQ": "c4e37d44c000",
     "AVX_VNNI": "c4e27d50c0",
 }
-# the same, as numbers; x0 is the stack pointer, and x1 and x2 are 0
-_ARM_TABLE = """
-    CRC32 1ac14021 LOR 88df7c01 LSE b8210002 RDM 6e828420 FCMA 6e82e420 JSCVT 1e7e0001 LRCPC b8bfc001 PAUTH 9ac33041
-    DIT d503405f DOTPROD 4e829420 FLAGM d500401f LRCPC2 99400001 FLAGM2 d500405f FRINTTS 1e284000 SB d50330ff
-    BF16 6e42fc20 I8MM 4e829c20 WFXT d5031001 XS d503323f HBC 54000030 MOPS 19c20420 CSSC dac02021 FHM 4e22ec20
-    FP16 1ee22820 SVE 0420e3e1 SVE2 04068120 SVE2P1 4400c800 AES 4e284820 PMULL 0ee2e020 SHA1 5e280820 SHA256 5e282820
-    SHA512 cec08020 SHA3 ce020c20 SM3 ce62c020 SM4 cec08420 SME 04bf5821 MTE 9adf1041 RNG d53b2401 F32MM 64a2e420
-"""
-_ARM_INSTRUCTIONS = {match[1]: int(match[2], 16) for match in re.finditer(r"(\w+) (\w+)", _ARM_TABLE)}
+NO_EMULATOR = "qemu-x86_64 is not installed; Debian and Ubuntu have it in qemu-user"
 # of features that are in no table here
 _ABOVE_ALL = ("avx", "amx")
 _FLAGS = re.compile(r"^(flags\s*:)(.*)$", re.MULTILINE)
 # an older processor takes the first for bsr; qemu has the second with RDRAND
 _NEVER_REFUSED = frozenset({"LZCNT", "RDSEED"})
-# loader and libraries of the other machine: qemu's own place, Debian's, cross compilers'
-_PREFIXES = ("/usr/gnemul/qemu-{}", "/etc/qemu-binfmt/{}", "/usr/{}-linux-gnu", "/")
-_LOADERS = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
 # system calls of x86-64 Linux: write, fork, exit, wait4
 _WRITE, _FORK, _EXIT, _WAIT = 1, 57, 60, 61
 _BASE, _HEAD = 0x400000, 64 + 56
@@ -112,44 +93,41 @@ _STOPPED = re.compile(r"--- SIGILL \{.*si_addr\s*=\s*(?P<address>0x[0-9a-f]+)")
 
 
 class Emulator(Struct, frozen=True):
-    """qemu's emulator of *machine* for programs; *prefix* has the loader and libraries."""
+    """qemu's emulator of x86-64 for programs."""
 
     path: Path
     version: str
-    machine: str = "x86_64"
-    prefix: Path | None = None
 
     @classmethod
-    def on_path(cls, machine: str = "x86_64") -> Self | None:
-        path = shutil.which(f"qemu-{machine}")
-        return cls(Path(path), _version(path), machine, _prefix(machine)) if path else None
+    def on_path(cls) -> Self | None:
+        path = shutil.which("qemu-x86_64")
+        return cls(Path(path), _version(path)) if path else None
+
+    @classmethod
+    def of(cls, cpu: Cpu) -> Self | str:
+        """The emulator that judges code for *cpu*, or why there is none."""
+        if cpu.machine != "x86_64":
+            return f"code for {cpu.machine} is not emulated"
+        emulator = cls.on_path()
+        return (emulator.why_not(cpu) or emulator) if emulator else NO_EMULATOR
 
     def __str__(self) -> str:
-        return f"qemu-{self.machine} {self.version}"
+        return f"qemu-x86_64 {self.version}"
 
     def command(self, cpu: Cpu) -> tuple[str, ...]:
-        """The command before a program that sees the features of *cpu* and those of `passing`."""
-        name = processor(cpu) if cpu.machine == "x86_64" else _arm_model(self, cpu)[0]
-        return self.on(name)
+        """The command before a program that sees the features of *cpu* and no others."""
+        return self.on(processor(cpu))
 
     def on(self, processor: str) -> tuple[str, ...]:
-        return (*self.widest[:-1], processor)
+        return (str(self.path), "-cpu", processor)
 
     def features(self, processor: str) -> frozenset[str] | None:
-        """The features that its x86-64 *processor* has for sure; None if it knows none of that name."""
+        """The features that its *processor* has for sure; None if it knows none of that name."""
         return _features(self, processor)
-
-    @property
-    def widest(self) -> tuple[str, ...]:
-        return (str(self.path), *(("-L", str(self.prefix)) if self.prefix else ()), "-cpu", "max")
 
     def why_not(self, cpu: Cpu) -> str | None:
         """Why it cannot judge code for *cpu*, or None."""
         return _why_not(self, cpu)
-
-    def passing(self, cpu: Cpu) -> frozenset[str]:
-        """The features that its processor for *cpu* has beyond *cpu*: code that needs one does not stop."""
-        return frozenset(_arm_model(self, cpu)[2]) if self.machine != "x86_64" else frozenset()
 
 
 class StoppedAt(Struct, frozen=True):
@@ -169,14 +147,6 @@ class StoppedAt(Struct, frozen=True):
         name = self.file.relative_to(packages) if self.file.is_relative_to(packages) else self.file
         needs = f" ({', '.join(self.features)})" if self.features else ""
         return f"{self.instruction}{needs} in {self.function} of {name}"
-
-
-def _prefix(machine: str) -> Path | None:
-    if os.uname().machine == machine:
-        return None
-    folders = [os.environ["QEMU_LD_PREFIX"]] if os.environ.get("QEMU_LD_PREFIX") else []
-    folders += [folder.format(machine) for folder in _PREFIXES]
-    return next((Path(folder) for folder in folders if Path(folder, _LOADERS[machine]).exists()), None)
 
 
 @cache
@@ -224,10 +194,7 @@ def _newer(cpu: Cpu) -> str:
 
 @cache
 def _why_not(emulator: Emulator, cpu: Cpu) -> str | None:
-    if cpu.machine == "aarch64":
-        _, lacking, _ = _arm_model(emulator, cpu)
-        return f"{emulator} cannot judge {cpu}: it does not run {', '.join(lacking)}" if lacking else None
-    runs = _run_by(emulator.command(cpu), _program(), _INSTRUCTIONS)
+    runs = _run_by(emulator.command(cpu))
     if runs is None:
         return f"{emulator} knows no processor with the features of {cpu}{_newer(cpu)}"
     wanted = [feature.name for level in X86_64_LEVELS[1 : cpu.rank + 1] for feature in X86_64_FEATURES[level]]
@@ -240,32 +207,14 @@ def _why_not(emulator: Emulator, cpu: Cpu) -> str | None:
 
 @cache
 def _features(emulator: Emulator, processor: str) -> frozenset[str] | None:
-    runs = _run_by(emulator.on(processor), _program(), _INSTRUCTIONS)
+    runs = _run_by(emulator.on(processor))
     return None if runs is None else frozenset(runs) - _NEVER_REFUSED
 
 
-@cache
-def _arm_runs(emulator: Emulator) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    before, program = emulator.widest[:-1], _arm_program()
-    models = ((name, _run_by((*before, name), program, _ARM_INSTRUCTIONS)) for name in _ARM_MODELS)
-    return tuple((name, runs) for name, runs in models if runs is not None)
-
-
-@cache
-def _arm_model(emulator: Emulator, cpu: Cpu) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The processor most like *cpu*, the features that it lacks, and those beyond *cpu*."""
-    wanted = tuple(sorted(cpu.features))
-    models = []
-    for name, runs in _arm_runs(emulator):
-        lacking = tuple(feature for feature in wanted if feature not in runs)
-        models.append((name, lacking, tuple(feature for feature in runs if is_above(feature, cpu))))
-    return min(models, key=lambda model: (len(model[1]), len(model[2])), default=("max", wanted or ("anything",), ()))
-
-
-def _run_by(command: Iterable[str], code: bytes, instructions: Collection[str]) -> tuple[str, ...] | None:
+def _run_by(command: Iterable[str]) -> tuple[str, ...] | None:
     with TemporaryDirectory(prefix="vbuild-emulator-") as folder:
         program = Path(folder, "probe")
-        program.write_bytes(code)
+        program.write_bytes(_program())
         program.chmod(0o755)
         # every SIGILL would leave a core file
         line = ["sh", "-c", 'ulimit -c 0; exec "$@"', "sh", *command, str(program)]
@@ -273,32 +222,10 @@ def _run_by(command: Iterable[str], code: bytes, instructions: Collection[str]) 
             ran = subprocess.run(line, capture_output=True, check=False, timeout=_SECONDS, cwd=folder)
         except (OSError, subprocess.SubprocessError):
             return None
-    if ran.returncode or len(ran.stdout) != 8 * len(instructions):
+    if ran.returncode or len(ran.stdout) != 8 * len(_INSTRUCTIONS):
         return None
     ends = (status for (status,) in struct.iter_unpack("<i4x", ran.stdout))
-    return tuple(name for name, status in zip(instructions, ends, strict=True) if status == 0)
-
-
-def _arm_program() -> bytes:
-
-    def call(number: int, *arguments: int) -> list[int]:
-        # mov xN, argument; mov x8, number; svc 0
-        return [*(move(*argument) for argument in enumerate(arguments)), move(8, number), 0xD4000001]
-
-    def move(register: int, number: int) -> int:
-        return 0xD2800000 | number << 5 | register
-
-    words = [0xD11003FF]  # sub sp, sp, 1024
-    for number, instruction in enumerate(_ARM_INSTRUCTIONS.values()):
-        # mov x0, sp; mov x1, 0; mov x2, 0
-        child = [0x910003E0, move(1, 0), move(2, 0), instruction, *call(93, 0)]
-        # clone like fork; cbnz x0, behind the child
-        words += [*call(220, 17, 0, 0, 0, 0), 0xB5000000 | (len(child) + 1) << 5, *child]
-        # add x1, sp, 8 * number; mov x2, 0; mov x3, 0; wait4
-        words += [0x910003E1 | 8 * number << 10, move(2, 0), move(3, 0), *call(260)]
-    # mov x0, 1; mov x1, sp; mov x2, size; write; exit
-    words += [move(0, 1), 0x910003E1, move(2, 8 * len(_ARM_INSTRUCTIONS)), *call(64), *call(93, 0)]
-    return _executable(struct.pack(f"<{len(words)}I", *words), 183)
+    return tuple(name for name, status in zip(_INSTRUCTIONS, ends, strict=True) if status == 0)
 
 
 def _program() -> bytes:
@@ -317,13 +244,10 @@ def _program() -> bytes:
     code += [struct.pack("<BIBI", 0xB8, _WRITE, 0xBF, 1), bytes.fromhex("4889e6")]
     code += [struct.pack("<BI", 0xBA, 8 * len(_INSTRUCTIONS)), bytes.fromhex("0f05")]
     code += [struct.pack("<BI", 0xB8, _EXIT), bytes.fromhex("31ff0f05")]
-    return _executable(b"".join(code), 62)
-
-
-def _executable(body: bytes, machine: int) -> bytes:
+    body = b"".join(code)
     size = _HEAD + len(body)
     # ET_EXEC with one PT_LOAD, which is readable and executable
-    header = struct.pack("<4s3B9x2HI3QI6H", MAGIC, 2, 1, 1, 2, machine, 1, _BASE + _HEAD, 64, 0, 0, 64, 56, 1, 64, 0, 0)
+    header = struct.pack("<4s3B9x2HI3QI6H", MAGIC, 2, 1, 1, 2, 62, 1, _BASE + _HEAD, 64, 0, 0, 64, 56, 1, 64, 0, 0)
     return header + struct.pack("<2I6Q", 1, 5, 0, _BASE, _BASE, size, size, 4096) + body
 
 
@@ -366,17 +290,14 @@ def _stop_in(file: Path, offset: int) -> StoppedAt:
             address = next(loads, offset)
     except (BinaryError, OSError):
         return StoppedAt(file, f"the instruction at {offset:#x}", function="code that cannot be read")
-    text, features = _instruction(code, elf.machine, address)
+    text, features = _instruction(code, address)
     regions = (region for region in regions_of(elf) if 0 <= address - region.address < len(region.data))
     region = next(regions, None)
     function = str(region.function) if region and region.function else "code without a name"
     return StoppedAt(file, f"{text} at {address:#x}", features, function)
 
 
-def _instruction(code: bytes, machine: str, address: int) -> tuple[str, tuple[str, ...]]:
-    if machine == "aarch64":
-        word = int.from_bytes(code[:4], "little")
-        return arm.text_of(word), tuple(sorted(arm.needed_by(word) - {arm.INVALID}))
+def _instruction(code: bytes, address: int) -> tuple[str, tuple[str, ...]]:
     if not is_installed:
         return f"an instruction that starts with {code[:4].hex(' ')}", ()
     instruction = next(iter(Decoder(64, code, ip=address)))

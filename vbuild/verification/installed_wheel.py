@@ -8,8 +8,8 @@ Each probe runs in a process of its own, which knows only where the file or the 
     try_load(path)      dlopen with RTLD_NOW, as for an extension module: every symbol and version has to be there
     try_import(name)    import, as a user does it
 
-The process's memory map says which libraries were loaded, and from where; inotify which files of a folder any process
-opens: https://man7.org/linux/man-pages/man7/inotify.7.html
+inotify says which files of a folder any process opens:
+https://man7.org/linux/man-pages/man7/inotify.7.html
 """
 
 import ctypes
@@ -25,7 +25,6 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import Distribution, distributions
 from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath
 from typing import Self
@@ -38,7 +37,8 @@ from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.files.reading import open_file, read_file, read_text
 from vbuild.process.python import isolated
-from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
+from vbuild.wheel.installed import Environment, InstalledDistribution
+from vbuild.wheel.metadata import WheelFile, is_companion
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _MODULE = re.compile(r"(?P<name>[^\W\d]\w*)(?:\.py|(?:\.[\w-]+)?\.so)")
@@ -52,11 +52,6 @@ _VERSIONED = re.compile(r"undefined symbol: .+, version |version `.+' not found"
 _PROBE = """
 import json, os, sys
 
-def mapped():
-    with open("/proc/self/maps") as lines:
-        rows = [line.rstrip().split(None, 5) for line in lines]
-    return {row[5] for row in rows if len(row) == 6 and "x" in row[1] and row[5].startswith("/")}
-
 def causes(error):
     found, seen = [], set()
     while error is not None and id(error) not in seen:
@@ -67,15 +62,13 @@ def causes(error):
     return found
 
 result_file, path, *modules = sys.argv[1:]
-result = {"error": None, "causes": [], "mapped": []}
+result = {"error": None, "causes": []}
 try:
     for module in modules:
         __import__(module)
     if path:
         import ctypes
-        before = mapped()
         ctypes.CDLL(path, os.RTLD_NOW)
-        result["mapped"] = sorted(mapped() - before)
 except BaseException as error:
     last = (str(error).strip().splitlines() or [""])[-1]
     result["error"] = last if path else f"{type(error).__name__}: {last}".removesuffix(": ")
@@ -106,15 +99,14 @@ class InstalledWheel(Struct, frozen=True):
     @classmethod
     def of(cls, packages: Path, project: str) -> Self:
         """The files of *project* in *packages*; `RepackageError` if there are none."""
-        installed = tuple(distributions(path=[str(packages)]))
-        own = [distribution for distribution in installed if _project(distribution) == project]
+        installed = Environment(packages, (packages,)).distributions()
+        own = [distribution for distribution in installed if canonicalize_name(distribution.project) == project]
         if not own:
             raise RepackageError(
                 f"{project}: not in {packages.name} after it was installed there, expected its .dist-info"
             )
-        paths = sorted(
-            {path for distribution in (*own, *filter(_is_companion, installed)) for path in _paths(distribution)}
-        )
+        listed = (row.path for distribution in (*own, *filter(_is_companion, installed)) for row in distribution.rows)
+        paths = sorted({*listed})
         files: dict[str, Loading] = {}
         damaged: list[str] = []
         for path in paths:
@@ -131,8 +123,8 @@ class InstalledWheel(Struct, frozen=True):
         in_data = {name for file in files.values() for name in file.mentioned}
         named = {path for path, file in files.items() if _names(path, file) & in_data}
         named.update(_named_in_code(packages, paths, files))
-        projects = frozenset(filter(None, map(_project, installed)))
-        own_paths = sorted({path for distribution in own for path in _paths(distribution)})
+        projects = frozenset(canonicalize_name(distribution.project) for distribution in installed)
+        own_paths = sorted({row.path for distribution in own for row in distribution.rows})
         named.intersection_update(own_paths)
         return cls(files, frozenset(named), tuple(_imports(own_paths)), tuple(damaged), projects)
 
@@ -160,20 +152,10 @@ class InstalledWheel(Struct, frozen=True):
                 yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _paths(distribution: Distribution) -> Iterator[str]:
-    return (PurePosixPath(path).as_posix() for path in distribution.files or ())
-
-
-def _project(distribution: Distribution) -> str | None:
-    with suppress(WheelError):
-        return canonicalize_name(Metadata.parse(distribution.read_text("METADATA") or "").name)
-    return None
-
-
-def _is_companion(distribution: Distribution) -> bool:
-    with suppress(WheelError):
-        metadata = Metadata.parse(distribution.read_text("METADATA") or "")
-        return is_companion(metadata, WheelFile.parse(distribution.read_text("WHEEL") or ""))
+def _is_companion(distribution: InstalledDistribution) -> bool:
+    with suppress(WheelError, UnicodeDecodeError):
+        wheel_file = distribution.read(f"{distribution.dist_info}/WHEEL").decode()
+        return is_companion(distribution.metadata(), WheelFile.parse(wheel_file))
     return False
 
 
@@ -217,11 +199,10 @@ def _imports(paths: Iterable[str]) -> Iterator[str]:
 
 
 class ProbeResult(Struct, frozen=True):
-    """The last line of the *error*, its *causes* with the loader's message, and the *mapped* files."""
+    """The last line of the *error*, and its *causes* with the loader's message."""
 
     error: str | None = None
     causes: tuple[str, ...] = ()
-    mapped: tuple[str, ...] = ()
     killed_by: int | None = None
 
     @property
@@ -277,7 +258,7 @@ def _probed(python: Path, path: str, modules: Sequence[str]) -> ProbeResult:
             ending = signal.Signals(killed_by).name if killed_by else f"status {ran.returncode}"
             return ProbeResult(f"the process ended with {ending}", killed_by=killed_by)
         result = json.loads(read_text(file))
-    return ProbeResult(result["error"], tuple(result["causes"]), tuple(result["mapped"]))
+    return ProbeResult(result["error"], tuple(result["causes"]))
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from vbuild.errors import WheelError
 from vbuild.files.wording import counted, wrapped
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.process.python import isolated
-from vbuild.verification.emulator import Emulator, cpuinfo
+from vbuild.verification.emulator import NO_EMULATOR, Emulator, cpuinfo
 from vbuild.verification.environments import variables
 from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule
 
@@ -67,19 +67,9 @@ print(json.dumps({"loader": loader, "libc": libc, "machine": os.uname().machine,
 class LevelMethod(StrEnum):
     TUNABLES = "GLIBC_TUNABLES"
     QEMU = "qemu-x86_64"
-    QEMU_ARM = "qemu-aarch64"
     NONE = "this machine as it is"
 
-    @classmethod
-    def emulator_of(cls, machine: str) -> Self:
-        return cls(f"qemu-{machine}")
 
-    @property
-    def is_emulator(self) -> bool:
-        return self.startswith("qemu-")
-
-
-NO_EMULATOR = "{} is not installed; Debian and Ubuntu have it in qemu-user"
 NEVER = "test.emulate = 'never' leaves the emulator out"
 METHODS = (LevelMethod.TUNABLES, LevelMethod.QEMU)
 
@@ -107,6 +97,10 @@ class LevelRun(Struct, frozen=True, rename={"method": "way", "is_tested": "teste
         if self.processor:
             return f"{self.method} -cpu {self.processor}"
         return str(self.method) if self.method is LevelMethod.NONE else f"{self.level} by {self.method}"
+
+    @property
+    def cpu(self) -> Cpu:
+        return Cpu.known("x86_64", self.level)
 
     @property
     def is_tried(self) -> bool:
@@ -163,25 +157,16 @@ def with_evidence(verdict: Verdict, run: LevelRun | None, *, why_not: str = "") 
     """*verdict* with what *run*, in an emulator, shows of functions in doubt: evidence, no proof."""
     doubtful = [violation for library in verdict.libraries for violation in library.violations if violation.doubt]
     about = f"{{}} above {verdict.cpu} that may run without a check of the CPU"
-    level = Cpu.known("aarch64" if run.method is LevelMethod.QEMU_ARM else "x86_64", run.level) if run else None
     notes = [run.instead] if run and run.instead else []
     lacking = why_not if run is None else run.untried or run.instead
     if doubtful and lacking:
         notes = [f"{about.format(counted(len(doubtful), 'function'))}: no emulator shows that none does: {lacking}"]
-    elif doubtful and run and level and run.works:
-        emulator = Emulator.on_path(level.machine)
-        passing = emulator.passing(level) if emulator else frozenset()
-        passed = [violation for violation in doubtful if not passing.isdisjoint(violation.features)]
-        names = ", ".join(sorted(passing & {name for violation in passed for name in violation.features}))
-        if judged := len(doubtful) - len(passed):
-            message = f"none ran in an emulator of {level} ({run.done}); this is evidence, and no proof"
-            notes.append(f"{about.format(counted(judged, 'function'))}: {message}")
-        if passed:
-            message = f"{emulator} does not show it, because its processor for {level} also runs {names}"
-            notes.append(f"{about.format(counted(len(passed), 'function'))}: {message}")
+    elif doubtful and run and run.works:
+        message = f"none ran in an emulator of {run.cpu} ({run.done}); this is evidence, and no proof"
+        notes.append(f"{about.format(counted(len(doubtful), 'function'))}: {message}")
     findings = [Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), message) for message in notes]
     if run and run.is_tried and run.failures:
-        message = f"as {level} in the emulator, by no instruction above the level: {'; '.join(run.grouped)}"
+        message = f"as {run.cpu} in the emulator, by no instruction above the level: {'; '.join(run.grouped)}"
         findings.append(Finding(Severity.WARNING, VerifyRule.ISA_EMULATED, (), message, NEVER))
     return replace(verdict, findings=(*verdict.findings, *findings)) if findings else verdict
 
@@ -208,8 +193,7 @@ class LevelReport(Struct, frozen=True):
         run = next((run for run in self.runs if run.illegal), None)
         if run is None:
             return ""
-        cpu = Cpu.known(run.method.removeprefix("qemu-"), run.level)
-        return f"crashes on {run if run.processor else f'{run.method} as {cpu}'}: {run.illegal[0]}"
+        return f"crashes on {run if run.processor else f'{run.method} as {run.cpu}'}: {run.illegal[0]}"
 
     @property
     def tried(self) -> tuple[str, ...]:
@@ -238,7 +222,7 @@ class LevelReport(Struct, frozen=True):
             yield from wrapped(f"  note: {note}", indent=6)
 
     def evidence_for(self, verdict: Verdict) -> Verdict:
-        emulated = next((run for run in self.runs if run.method.is_emulator), None)
+        emulated = next((run for run in self.runs if run.method is LevelMethod.QEMU), None)
         has_failed = self.crash or (emulated and emulated.failures)
         return with_evidence(verdict, emulated) if emulated and not has_failed else verdict
 
@@ -265,25 +249,20 @@ def _became(run: LevelRun) -> str:
 
 
 class LevelHost(Struct, frozen=True):
-    """The machine and the C library that a Python, *program*, runs on: its dynamic *loader*, and the *glibc* version.
-
-    *as_is* is how it runs without a level; on another machine, in the emulator of all features.
-    """
+    """The machine of a Python, *program*, and its C library: the dynamic *loader*, and the *glibc* version."""
 
     program: Path
     machine: str
     loader: Path | None
     glibc: tuple[int, ...] | None
     suffixes: tuple[str, ...]
-    as_is: "Launch"
 
     @classmethod
-    def of(cls, python: Path, *, emulator: Emulator | None = None) -> Self:
-        """The host of *python*, in *emulator* if that is given; `WheelError` if that does not run."""
+    def of(cls, python: Path) -> Self:
+        """The host of *python*; `WheelError` if that does not run."""
         program = Path(os.path.realpath(python))
-        as_is = Launch(before=emulator.widest, program=program) if emulator else Launch()
         try:
-            ran = _run([*as_is.before, *isolated("-c", _PROBE, python=python)], plain_environment())
+            ran = _run(isolated("-c", _PROBE, python=python), plain_environment())
             answer = json.loads(ran.stdout)
         except ValueError as error:
             *_, why = ("exit status " + str(ran.returncode), *ran.stderr.splitlines())
@@ -293,7 +272,7 @@ class LevelHost(Struct, frozen=True):
         version = answer["libc"].split()[-1] if answer["libc"] else ""
         glibc = tuple(map(int, re.findall(r"\d+", version)[:2])) or None
         loader = Path(answer["loader"][0]) if answer["loader"] else None
-        return cls(program, answer["machine"], loader, glibc, tuple(answer["suffixes"]), as_is)
+        return cls(program, answer["machine"], loader, glibc, tuple(answer["suffixes"]))
 
     @property
     def why_no_levels(self) -> str | None:
@@ -313,7 +292,7 @@ class LevelHost(Struct, frozen=True):
         If it *is_for_loader*, the loader has to search the folders of the level.
         """
         level = cpu.level
-        if method.is_emulator:
+        if method is LevelMethod.QEMU:
             launch = self._emulated(cpu)
         else:
             masked = ",".join(f"-{_MASKED[name]}" for name in LEVELS[cpu.rank :])
@@ -324,7 +303,7 @@ class LevelHost(Struct, frozen=True):
         highest = searched_levels[-1] if searched_levels else X86_64_LEVELS[0]
         if highest == level:
             return launch
-        where = "in qemu" if method.is_emulator else "on this machine"
+        where = "in qemu" if method is LevelMethod.QEMU else "on this machine"
         return f"{where} the loader searches for {highest}, not {level}"
 
     def searched(self, launch: "Launch") -> tuple[str, ...]:
@@ -336,25 +315,23 @@ class LevelHost(Struct, frozen=True):
         return tuple(sorted(_SEARCHED.findall(ran.stdout)))
 
     def _emulated(self, cpu: Cpu) -> "Launch | str":
-        if (emulator := Emulator.on_path(cpu.machine)) is None:
-            return NO_EMULATOR.format(LevelMethod.emulator_of(cpu.machine))
-        if why := emulator.why_not(cpu):
-            return why
+        emulator = Emulator.of(cpu)
+        if isinstance(emulator, str):
+            return emulator
         features = cpu.features | {feature.name for feature in cpu.extra_features}
-        return self._launched(emulator, emulator.command(cpu), features)
+        return self._launched(emulator.command(cpu), features)
 
     def launch_on(self, processor: str) -> "Launch | str":
-        if (emulator := Emulator.on_path(self.machine)) is None:
-            return NO_EMULATOR.format(LevelMethod.emulator_of(self.machine))
+        if (emulator := Emulator.on_path()) is None:
+            return NO_EMULATOR
         features = emulator.features(processor)
         if features is None:
             return f"{emulator} knows no processor {processor}"
-        return self._launched(emulator, emulator.on(processor), features)
+        return self._launched(emulator.on(processor), features)
 
-    def _launched(self, emulator: Emulator, before: tuple[str, ...], features: Collection[str]) -> "Launch":
-        # qemu's folder of the other machine has precedence: some ask this file, not the processor
-        is_seen = emulator.machine == "x86_64" and emulator.prefix is None and _CPUINFO.is_file()
-        seen = cpuinfo(features, _CPUINFO.read_text(encoding="utf-8")) if is_seen else ""
+    def _launched(self, before: tuple[str, ...], features: Collection[str]) -> "Launch":
+        # some programs ask this file, not the processor
+        seen = cpuinfo(features, _CPUINFO.read_text(encoding="utf-8")) if _CPUINFO.is_file() else ""
         return Launch(before=before, program=self.program, cpuinfo=seen)
 
     def why_python_fails(self, launch: "Launch") -> str | None:

@@ -14,7 +14,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -26,30 +25,25 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace as replace_in
 
-from vbuild.elf.catalogue import platforms_in
 from vbuild.elf.linkage import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
 from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.hardware.machine import cpu_here
-from vbuild.index_client.configuration import Indexes, find_python
+from vbuild.index_client.configuration import Indexes
 from vbuild.process.python import isolated
 from vbuild.recipe.model import Check
-from vbuild.verification.emulator import Emulator, StoppedAt, is_above, stopped_at
+from vbuild.verification.emulator import StoppedAt, is_above, stopped_at
 from vbuild.verification.environments import (
-    TargetPython,
     WheelEnvironment,
     WheelSources,
-    foreign_pythons,
-    is_foreign,
-    is_native,
     make_environment,
-    variables,
+    python_for,
+    why_not_here,
 )
 from vbuild.verification.installed_wheel import InstalledWheel
 from vbuild.verification.level_emulation import (
     METHODS,
-    NO_EMULATOR,
     Launch,
     LevelHost,
     LevelMethod,
@@ -62,7 +56,6 @@ from vbuild.verification.verify import claimed_cpu
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
-_DEBIAN = {"aarch64": "arm64", "x86_64": "amd64"}
 _TRACED = 3  # failures of a run for which the instruction is looked for
 OnProgress = Callable[[str], None]
 _MACHINE = "x86_64"
@@ -223,13 +216,13 @@ def run_levels(
             on_progress(f"{wheel.name}: {level} by {method}")
             runs.append(runner.run(level, method))
         if not runs:
-            runs = [] if is_foreign(name) else [runner.run(levels[0], LevelMethod.NONE)]
-            if LevelMethod.QEMU in settings.methods and (installed.files or not runs):
-                on_progress(f"{wheel.name}: {levels[0]} by {runner.emulator}")
-                runs.append(runner.run(levels[0], runner.emulator))
+            runs = [runner.run(levels[0], LevelMethod.NONE)]
+            if LevelMethod.QEMU in settings.methods and installed.files:
+                on_progress(f"{wheel.name}: {levels[0]} by {LevelMethod.QEMU}")
+                runs.append(runner.run(levels[0], LevelMethod.QEMU))
         for processor in settings.processors:
-            on_progress(f"{wheel.name}: {runner.emulator} -cpu {processor}")
-            runs.append(runner.run(levels[0], runner.emulator, processor=processor))
+            on_progress(f"{wheel.name}: {LevelMethod.QEMU} -cpu {processor}")
+            runs.append(runner.run(levels[0], LevelMethod.QEMU, processor=processor))
         alone = [f"run without what it requires: {environment.reason}"] if environment.reason else []
         notes = [*([why_none] if why_none else []), *alone, *runner.notes(runs)]
     return LevelReport(wheel.name, levels, tuple(runs), tuple(notes))
@@ -238,7 +231,7 @@ def run_levels(
 def emulated(wheel: Path, environment: WheelEnvironment, settings: LevelSettings, *, folder: Path) -> LevelRun:
     installed = InstalledWheel.of(environment.packages, WheelName.parse(wheel.name).project)
     runner = _LevelRunner.of(environment, installed, settings, folder=folder)
-    return runner.run(settings.cpu.level if settings.cpu else _BASELINES[runner.host.machine], runner.emulator)
+    return runner.run(settings.cpu.level if settings.cpu else _BASELINES[runner.host.machine], LevelMethod.QEMU)
 
 
 def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
@@ -249,73 +242,10 @@ def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
     return (own, *sorted(level for level in copies if level > own))
 
 
-def why_not_here(name: WheelName) -> str | None:
-    here = os.uname().machine
-    platforms = platforms_in(name.platform)
-    machines = {platform.machine for platform in platforms}
-    if is_foreign(name) and len(name.machines) == 1:
-        return _why_not_emulated(name)
-    if machines and here not in machines:
-        where = " or ".join(sorted(machines))
-        return (
-            f"for {where}, and this machine is {here}: nothing was run; expected a machine of {where}, with its Python"
-        )
-    if not platforms and name.platform != "any":
-        return f"for {name.platform}, expected a Linux wheel: nothing was run"
-    wanted = {"musl" if platform.tag.startswith("musllinux") else "glibc" for platform in platforms}
-    libc = "musl"
-    with suppress(ValueError, OSError):  # musl does not know the name
-        libc = "glibc" if os.confstr("CS_GNU_LIBC_VERSION") else "musl"
-    if wanted and libc not in wanted:
-        return f"for {' or '.join(sorted(wanted))}, and the C library of this machine is another: nothing was run"
-    return None
-
-
-def _why_not_emulated(name: WheelName) -> str | None:
-    [machine], target = name.machines, TargetPython.of(name)
-    message = f"for {machine}, and this machine is {os.uname().machine}: nothing was run"
-    if target is None or not target.uv_platform or target.platform.tag.startswith("musllinux"):
-        return f"{message}: only CPython's wheels for glibc are emulated"
-    emulator = Emulator.on_path(machine)
-    if emulator is None:
-        return f"{message}: {NO_EMULATOR.format(LevelMethod.emulator_of(machine))}"
-    if emulator.prefix is None:
-        package = f"libc6-{_DEBIAN[machine]}-cross"
-        return (
-            f"{message}: no libraries of {machine}; Debian has them in {package}, or QEMU_LD_PREFIX names their folder"
-        )
-    if _foreign_python(name) is None:
-        python = f"cpython-{target.version}-linux-{machine}-gnu"
-        return f"{message}: no Python {target.version} of {machine}; expected one of `uv python install {python}`"
-    return None
-
-
-def _foreign_python(name: WheelName) -> Path | None:
-    target = TargetPython.of(name)
-    [machine] = name.machines
-    pythons = (path for path in foreign_pythons(machine) if target and path.name == f"python{target.version}")
-    return next(pythons, None)
-
-
-def python_for(name: WheelName) -> Path:
-    """A Python here that takes the wheel *name*, also one of another machine; or `WheelError`."""
-    if is_native(name):
-        return Path(sys.executable)
-    if is_foreign(name) and (python := _foreign_python(name)):
-        return python
-    target = TargetPython.of(name)
-    version = f"{target.version}{'t' if target.abi.endswith('t') else ''}" if target else ""
-    ran = find_python(version, variables())
-    if ran.returncode:
-        raise WheelError(f"no Python {version} on this machine; expected one that takes {name.python}-{name.abi}")
-    return Path(ran.stdout.strip())
-
-
 class _LevelRunner(Struct, frozen=True):
     """Runs an installed wheel at a level; *copies* are the levels by the baseline's path."""
 
     environment: WheelEnvironment
-    python: Path
     host: LevelHost
     modules: tuple[str, ...]
     copies: Mapping[str, tuple[str, ...]]
@@ -328,18 +258,14 @@ class _LevelRunner(Struct, frozen=True):
     def of(
         cls, environment: WheelEnvironment, installed: InstalledWheel, settings: LevelSettings, *, folder: Path
     ) -> Self:
-        python = environment.python
-        assert python  # noqa: S101 - `make_environment` gives one
-        host = LevelHost.of(python, emulator=Emulator.on_path(environment.machine) if environment.machine else None)
+        host = LevelHost.of(environment.python)
         copies: dict[str, list[str]] = {}
         for path in installed.files:
             if level := level_of(path):
                 copies.setdefault(baseline_of(path), []).append(level)
         levels = {base: tuple(sorted(several)) for base, several in copies.items()}
         modules = tuple(dict.fromkeys((*installed.imports, *installed.modules(host.suffixes))))
-        return cls(
-            environment, python, host, modules, levels, settings, folder, installed.imports, frozenset(installed.files)
-        )
+        return cls(environment, host, modules, levels, settings, folder, installed.imports, frozenset(installed.files))
 
     def run(self, level: str, method: LevelMethod, *, processor: str = "") -> LevelRun:
         run = LevelRun(level, method, processor=processor)
@@ -383,9 +309,9 @@ class _LevelRunner(Struct, frozen=True):
             here = cpu_here()
             if here and here.machine == self.host.machine == _MACHINE and not here.runs(Cpu.known(_MACHINE, level)):
                 return f"this machine is {here.march}, below x86-64-{level}"
-            return self.host.as_is
+            return Launch()
         # without copies it is all one which folders the loader searches
-        is_for_loader = not method.is_emulator or bool(self.copies)
+        is_for_loader = method is not LevelMethod.QEMU or bool(self.copies)
         return self.host.launch(method, self._cpu(level), is_for_loader=is_for_loader)
 
     def _tried(self, launch: Launch, title: str) -> tuple[list[ImportResult], CommandResult | None, tuple[str, ...]]:
@@ -393,7 +319,7 @@ class _LevelRunner(Struct, frozen=True):
             logs = bare.folder / "loader-log"
             process = bare.seeing({"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(logs)} if self.copies else {})
             results = []
-            for result in import_each(self.modules, self.python, process):
+            for result in import_each(self.modules, self.environment.python, process):
                 results.append(result)
                 if result.error and LATE in result.error:  # the others would take as long
                     break
@@ -405,18 +331,14 @@ class _LevelRunner(Struct, frozen=True):
         own = self.settings.cpu
         return Cpu.known(self.host.machine, level).with_extras(own.extras if own else ())
 
-    @property
-    def emulator(self) -> LevelMethod:
-        return LevelMethod.emulator_of(self.host.machine)
-
     def _failed(self, results: Iterable[ImportResult], launch: Launch) -> list[ImportResult]:
         failed = [result for result in results if result.error and not self._lacks(result.missing)]
         if not (launch.before and failed):
             return failed
-        with self._process(self.host.as_is, "[as it is]") as process:
+        with self._process(Launch(), "[as it is]") as process:
             # modules that fail on this machine's processor say nothing of the level
             names = [result.name for result in failed]
-            here_too = {result.name for result in import_each(names, self.python, process) if result.error}
+            here_too = {result.name for result in import_each(names, self.environment.python, process) if result.error}
         return [result for result in failed if result.name not in here_too and not self._is_asked_for(result.name)]
 
     def _stops(
@@ -438,7 +360,7 @@ class _LevelRunner(Struct, frozen=True):
         """A process by *launch*, in a folder of its own, because a test may write there."""
         with (
             TemporaryDirectory(dir=self.folder, prefix="run-") as text,
-            (launched := launch.within(Path(text))).replacing(self.python),
+            (launched := launch.within(Path(text))).replacing(self.environment.python),
         ):
             settings = self.settings
             before = plain_environment() if settings.variables is None else dict(settings.variables)
@@ -449,14 +371,18 @@ class _LevelRunner(Struct, frozen=True):
             return None
         work_folder = process.folder / "work"
         work_folder.mkdir()
-        moved = replace(process.on_path(self.python.parent), folder=work_folder)
+        moved = replace(process.on_path(self.environment.python.parent), folder=work_folder)
         return moved.run(["sh", "-c", command], command.strip())
 
     def _stop(self, launch: Launch, module: str | None) -> StoppedAt | None:
         with TemporaryDirectory(dir=self.folder, prefix="trace-") as text:
             logs = Path(text, "log")
             with self._process(launch.traced(logs), "[again, to see where]") as process:
-                _ = self._tested(process) if module is None else [*import_each([module], self.python, process)]
+                _ = (
+                    self._tested(process)
+                    if module is None
+                    else [*import_each([module], self.environment.python, process)]
+                )
             return stopped_at(logs.parent.glob(f"{logs.name}.*"))
 
     def _is_asked_for(self, module: str) -> bool:
@@ -490,8 +416,8 @@ class _LevelRunner(Struct, frozen=True):
             yield f"nothing loaded {', '.join(unseen)}: which copy is taken was not seen"
         never = [name for name in self.modules if not any(name in run.imported for run in tried)]
         failed = {failure.split(": ")[1] for run in tried for failure in run.failures if failure.startswith("import: ")}
-        emulated = [run for run in tried if run.method.is_emulator]
-        others = {name for run in tried if not run.method.is_emulator for name in run.imported}
+        emulated = [run for run in tried if run.method is LevelMethod.QEMU]
+        others = {name for run in tried if run.method is not LevelMethod.QEMU for name in run.imported}
         if emulated and (left := sorted(others.difference(failed, *(run.imported for run in emulated)))):
             yield f"not imported in the emulator, as Python code asks about the CPU before: {', '.join(left)}"
         if tried and (lacking := [name for name in never if name not in failed]):
