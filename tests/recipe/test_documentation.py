@@ -59,8 +59,7 @@ cuda = {{ files = {{ glob = "keep" }} }}
 [bench]
 command = "true"
 [split]
-[variant.variants.label.namespace]
-feature = ["value"]
+[variant]
 """
 CHOSEN = {
     "matrix.cuda[0].gpus.sm90": "matrix.cuda[].gpus.<label>",
@@ -71,7 +70,6 @@ CHOSEN = {
     "matrix.exclude[0].axis": "matrix.exclude[].<axis>",
     "matrix.include[0].axis": "matrix.include[].<axis>",
     "matrix.include[0].label": "matrix.include[].label",
-    "variant.variants.label.namespace.feature": "variant.variants.<label>.<namespace>.<feature>",
     "configure.x86-64-v3": "configure.<level>",
     "env.name": "env.<name>",
     "config-settings.name": "config-settings.<name>",

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.factories.recipes import project, recipe
+from tests.factories.recipes import recipe
 from vbuild.errors import RecipeError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.matrix import Axis, AxisValue, Matrix, MatrixRule
-from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target, evaluated, merged
 
 LEVELS = tuple(Cpu.known("x86_64", level) for level in ("v1", "v2", "v3", "v4"))
@@ -64,43 +63,6 @@ def test_arrays_of_settings_are_joined_and_strings_replaced(
     before: str | tuple[str, ...], later: str | tuple[str, ...], both: str | tuple[str, ...]
 ) -> None:
     assert merged((("key", before),), (("key", later),)) == (("key", both),)
-
-
-def test_hash_labels_are_asked_for(tmp_path: Path) -> None:
-    assert recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\nlabels = "hash"\n').matrix.hash_labels
-    assert not recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\n').matrix.hash_labels
-
-
-DRAFT = """
-[variant.default-priorities]
-namespace = ["x86_64", "blas_lapack", "aarch64"]
-[variant.providers.blas_lapack.static-properties]
-library = ["openblas", "mkl"]
-[variant.variants.v3_ob]
-x86_64.level = ["v3"]
-blas_lapack.library = ["openblas"]
-[variant.variants.v2_up]
-x86_64.level = ["v4", "v2"]
-[variant.variants.mkl]
-blas_lapack.library = ["mkl"]
-[variant.variants.sve]
-aarch64.version = ["9.0a"]
-[variant.variants.null]
-"""
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="variants of another machine are left out")
-def test_variants_that_a_project_lists_are_built(tmp_path: Path) -> None:
-    found = Recipe.load(project(tmp_path, '[tool.vbuild.matrix]\npython = ["3.12"]\n' + DRAFT))
-    assert [(str(target), target.cpu, target.properties) for target in found.targets] == [
-        ("plain", V1, ()),
-        ("v3_ob", V3, ("x86_64 :: level :: v3", "blas_lapack :: library :: openblas")),
-        ("v2_up", V2, ("x86_64 :: level :: v4", "x86_64 :: level :: v2")),
-        ("mkl", V1, ("blas_lapack :: library :: mkl",)),
-        ("null", V1, ()),
-    ]
-    assert len({target.build_key for target in found.targets}) == 5
-    assert found.namespaces() == ("x86_64", "blas_lapack", "aarch64")
 
 
 def test_levels_of_a_machine_without_levels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

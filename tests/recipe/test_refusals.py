@@ -48,8 +48,8 @@ allow = ["avx2"]
 exclude = ["libx.so.1"]
 [test]
 command = "true"
-[variant.variants.v4]
-x86_64.level = ["v4"]
+[variant.default-priorities]
+namespace = ["x86_64"]
 """
 )
 DAMAGE = (
@@ -61,7 +61,6 @@ DAMAGE = (
     "include = [{python = []}]",
     "[matrix.axes]",
     "[[matrix.axes]]",
-    "[variant.variants]",
     "[variant]",
     "x = 1979-05-27",
     'sdist = "demo==' + "1" * 5000 + '"',
@@ -137,12 +136,11 @@ MATRICES = [
         "matrix.python[0]: no interpreter 'bin/python'; paths start where the recipe stands",
     ),
     ('[matrix]\npython = ["3.12", "3.12"]', "matrix.python[1]: '3.12' is there twice"),
-    (CPU + 'labels = "short"', "matrix.labels: found 'short'; expected 'names' or 'hash'"),
     (
         CPU + 'level = "v3"',
         (
             "matrix.level: no such key; known here: "
-            "axes, cpu, cuda, exclude, include, labels, plain, priority, python, requires, requires-as"
+            "axes, cpu, cuda, exclude, include, plain, priority, python, requires, requires-as"
         ),
     ),
     (CPU + "exclude = [{}]", "matrix.exclude[0]: names no axis; expected values of cpu, python"),
@@ -329,25 +327,9 @@ SECTIONS = [
             "bench, build, matrix, name, native, repair, source, split, test, variant, verify; did you mean 'test'?"
         ),
     ),
-    ("[variant.variants.x]", "variant.variants.x: has no properties; only 'null' may"),
     (
-        "[variant.variants.null]\nx86_64.level = ['v3']",
-        "variant.variants.null: has properties; the null variant has none",
-    ),
-    (
-        "[variant.variants.X]\nx86_64.level = ['v3']",
-        "variant.variants.X: 'X' cannot be in a variant label; expected a-z, 0-9, _ and ., and not 'null'",
-    ),
-    (
-        "[variant.variants.x]\nblas.library = ['MKL']",
-        (
-            "variant.variants.x.blas.library: 'blas :: library :: MKL' is not a variant property; "
-            "expected 'namespace :: feature :: value', lower case"
-        ),
-    ),
-    (
-        "[variant.variants.v3]\nx86_64.level = ['v3']",
-        "matrix: labels x86_64_v3 and v3 stand for the same properties; leave one out with matrix.exclude",
+        "[variant.variants.x]",
+        "variant.variants: not what is built; expected values of matrix.axes with these properties",
     ),
     (
         "[variant.default-priorities]\nnamespace = ['blas']",

@@ -237,11 +237,6 @@ static-properties.library = ["mkl", "openblas"]
     assert "-DBLAS=2" in dict(release.products[2].plan.environment)["CFLAGS"]
 
 
-def test_hash_labels(tmp_path: Path) -> None:
-    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\nlabels = "hash"\n')
-    assert labels(matrix(source, tmp_path / "dist")) == [None, "fa7c1393"]
-
-
 @pytest.mark.nightly
 @pytest.mark.skipif(not shutil.which("unshare"), reason="no unshare")
 def test_a_wheel_above_this_machine_is_built_and_its_test_not_run(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_parcel_is_the_same_on_the_other_side(tmp_path: Path) -> None:
 
 def test_what_workers_do_not_read_stays_here(tmp_path: Path) -> None:
     sent = RunMessage.of("name", context(tmp_path), source="digest").recipe
-    assert (sent.variant, sent.split, sent.drafts, sent.matrix.cpus) == (None, None, (), ())
+    assert (sent.variant, sent.split, sent.matrix.cpus) == (None, None, ())
 
 
 def test_a_python_that_is_named_by_version_or_path_is_meant_so_everywhere(tmp_path: Path) -> None:

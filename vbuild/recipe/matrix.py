@@ -227,7 +227,6 @@ class Matrix(Struct, frozen=True):
     exclude: tuple[MatrixRule, ...] = ()
     include: tuple[MatrixRule, ...] = ()
     priority: tuple[str, ...] = ()
-    hash_labels: bool = False
     cuda: tuple[MatrixEntry, ...] = ()
     plain: Plain = Plain.CUDA
     lowest: Cpu | None = None
@@ -258,7 +257,6 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
             or (sys.executable,),
             axes=tuple(_axis(axes, name) for name in axes),
             priority=table.parsed_texts("priority", str, (), unique=True),
-            hash_labels=table.one_of("labels", ("names", "hash")) == "hash",
             cuda=read_cuda(table, folder) if table.raw("cuda") is not None else (),
             plain=plain,
             lowest=lowest,

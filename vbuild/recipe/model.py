@@ -37,7 +37,7 @@ from vbuild.recipe.source import (
     read_source,
 )
 from vbuild.recipe.spelling import existing_file, interpreter, located, pattern, requirement, variables
-from vbuild.recipe.target import Draft, Target, evaluated, merged, read_drafts
+from vbuild.recipe.target import Target, evaluated, merged
 from vbuild.recipe.variables import variable_pattern
 
 R = TypeVar("R", bound="Recipe")
@@ -225,7 +225,7 @@ def _share(table: Table, key: str) -> float:
 class Recipe:
     """One project and the wheels to build of it; *file* is where all this was read.
 
-    *variant* is the ``[variant]`` table for its own reader, *drafts* are the variants that it lists.
+    *variant* is the ``[variant]`` table for its own reader.
     """
 
     name: str
@@ -237,7 +237,6 @@ class Recipe:
     repair: Repair = Repair()
     test: Check = Check()
     bench: Bench | None = None
-    drafts: tuple[Draft, ...] = ()
     natives: tuple[Native, ...] = ()
     variant: Table | None = field(default=None, compare=False)
     split: Table | None = field(default=None, compare=False)
@@ -267,7 +266,7 @@ class Recipe:
                 env=tuple({**dict(self.build.env), **dict(target.env)}.items()),
                 config_settings=merged(self.build.config_settings, target.config_settings),
             )
-            for target in evaluated(self.matrix, self.drafts, compress=self.build.cuda.compress)
+            for target in evaluated(self.matrix, self.build.cuda.compress)
         )
 
     def chosen(self, *, only: Collection[str] = (), pythons: Collection[str] = ()) -> tuple[Target, ...]:
@@ -340,8 +339,9 @@ class Recipe:
             variant = table.handed("variant")
         with table.table("matrix", optional=True) as matrix_table:
             matrix = read_matrix(matrix_table, path.parent)
-        drafts = read_drafts(variant) if variant else ()
-        if not (matrix.cpus or matrix.cuda or matrix.axes or matrix.requires or drafts):
+        if variant and "variants" in variant:
+            raise variant.refuse("variants", "not what is built; expected values of matrix.axes with these properties")
+        if not (matrix.cpus or matrix.cuda or matrix.axes or matrix.requires):
             raise table.refuse("matrix", "no axis to build along; expected cpu, cuda, requires, or axes")
         with (
             table.table("build", optional=True) as build,
@@ -360,7 +360,6 @@ class Recipe:
                 repair=Repair.read(repair),
                 test=Check.read(test),
                 bench=Bench.read(bench, path.parent) if "bench" in table else None,
-                drafts=drafts,
                 natives=read_natives(table, path.parent) if table.raw("native") is not None else (),
                 variant=variant,
                 split=table.handed("split") if table.raw("split") is not None else None,

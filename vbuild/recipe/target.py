@@ -1,13 +1,10 @@
-"""Targets, each of which is one wheel to build, and how they come from a recipe's matrix and its project's variants.
+"""Targets, each of which is one wheel to build, and how they come from a recipe's matrix.
 
     axes -> every combination -> minus exclude -> plus include -> points
     each point  -> a labelled target, if its values have properties
     each Python -> the plain target: the first point left, at the lowest level, for all its GPUs or for none
 
 Points that differ in nothing but their GPUs, of one toolkit, share a build that is compiled for all of these.
-
-A project lists variants of its own in ``[variant.variants.<label>]`` (Building draft, pre-PEP "9998"). The rest of
-``[variant]`` is the metadata that all variant wheels of the project share, which `vbuild.variants.model` reads.
 """
 
 from collections import defaultdict
@@ -19,7 +16,7 @@ from math import prod
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.config.table import Env, Settings, Table
+from vbuild.config.table import Env, Settings
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList, GpuRequest
@@ -35,7 +32,7 @@ from vbuild.recipe.matrix import (
     local_label,
     releases_of,
 )
-from vbuild.recipe.spelling import baseline, label, variant_property
+from vbuild.recipe.spelling import baseline
 
 _MOST = 4096  # combinations
 
@@ -94,38 +91,6 @@ def titled(label: str | None, local: str) -> str:
     return "+".join(filter(None, [label or "plain", local]))
 
 
-class Draft(Struct, frozen=True):
-    label: str
-    properties: tuple[str, ...]
-    cpu: Cpu | None
-
-
-def read_drafts(variant: Table) -> tuple[Draft, ...]:
-    with variant.table("variants", optional=True) as variants:
-        return tuple(_draft(variants, name) for name in variants)
-
-
-def _draft(variants: Table, name: str) -> Draft:
-    with variants.table(name) as namespaces:
-        if name != "null":
-            with at(variants.place(name)):
-                label(name)
-        properties = tuple(text for namespace in namespaces for text in _properties(namespaces, namespace))
-        if (name == "null") == bool(properties):
-            fault = "has properties; the null variant has none" if properties else "has no properties; only 'null' may"
-            raise namespaces.wrong(fault)
-        # a machine with any of several values of a feature may get the wheel, so the lowest counts
-        return Draft(name, properties, Cpu.of_properties(properties))
-
-
-def _properties(namespaces: Table, namespace: str) -> Iterator[str]:
-    with namespaces.table(namespace) as features:
-        for feature in features:
-            for value in features.texts(feature):
-                with at(features.place(feature)):
-                    yield variant_property(f"{namespace} :: {feature} :: {value}")
-
-
 class _Point(Struct, frozen=True):
     """A value for every axis, and the label if the recipe gives one."""
 
@@ -136,13 +101,10 @@ class _Point(Struct, frozen=True):
         return ", ".join(f"{axis} = {value}" for axis, value in self.values.items())
 
 
-def evaluated(
-    matrix: Matrix, drafts: Iterable[Draft] = (), *, compress: Compress = Compress.DEFAULT
-) -> tuple[Target, ...]:
-    """Every wheel of *matrix* and of the project's own *drafts*, by Python, each Python's plain one first."""
+def evaluated(matrix: Matrix, compress: Compress = Compress.DEFAULT) -> tuple[Target, ...]:
+    """Every wheel of *matrix*, by Python, each Python's plain one first."""
     base = matrix.lowest or baseline(matrix.cpus[0].machine if matrix.cpus else None)
     points = _points(matrix, base)
-    mine = [draft for draft in drafts if draft.cpu is None or draft.cpu.machine == base.machine]
     groups = _groups(matrix, compress) if matrix.cuda else {}
     values = {(axis.name, value.name): value for axis in matrix.axes for value in axis.values}
     families: dict[tuple[str, ...], list[_Point]] = defaultdict(list)
@@ -151,16 +113,11 @@ def evaluated(
             point.values["python"], *(point.values[requirement.project] for requirement in matrix.requires)
         ].append(point)
     targets: list[Target] = []
-    for (python, *versions), members in sorted(families.items(), key=lambda item: matrix.pythons.index(item[0][0])):
+    for (_, *versions), members in sorted(families.items(), key=lambda item: matrix.pythons.index(item[0][0])):
         requires = tuple(
             (requirement.project, version) for requirement, version in zip(matrix.requires, versions, strict=True)
         )
         family_targets = [*_Family(matrix, base, groups, values, tuple(members)).targets()]
-        # the draft leaves variants to the build backend, so each is a build of its own
-        family_targets += [
-            Target(draft.label, python, draft.cpu or base, draft.properties, (("variant", draft.label),))
-            for draft in mine
-        ]
         if matrix.plain_requires:
             targets += _variants_for(requires, family_targets, has_plain=local_label(requires) == matrix.plain_requires)
         else:

@@ -334,7 +334,6 @@ class _CibuildwheelSteps(Struct, frozen=True):
         return Product(
             target=target,
             wheel=wheel,
-            label=self.context.family.label(target),
             plan=result.run.plan
             or FlagPlan(target.cpu, recognised(self.context.recipe.file.parent), (), (), WrapperRules()),
             toolkit=result.run.toolkit,

@@ -196,7 +196,6 @@ class _CollectedWheels(Struct, frozen=True):
             return Product(
                 target=claims.target,
                 wheel=wheel,
-                label=claims.name.variant,
                 plan=FlagPlan(claims.cpu, BuildBackend.OTHER, (), (), WrapperRules()),
                 toolkit=None,
                 seconds=0,
@@ -430,7 +429,7 @@ def _ordered(outcomes: Sequence[Product | Failure], recipe: Recipe | None) -> li
 
 
 def _target_key(target: Target) -> tuple[object, ...]:
-    """What distinguishes *target* from all others of its release; its label may be hashed."""
+    """What distinguishes *target* from all others of its release."""
     return (target.python, target.cpu, tuple(sorted(target.properties)), tuple(sorted(target.choices)))
 
 

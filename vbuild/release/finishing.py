@@ -96,7 +96,7 @@ def slimmed_to_gpus(
     from vbuild.slimming.slim import slim_wheel
 
     context.on_progress(first, "slimming")
-    shares = [Share(target.gpus, context.family.label(target), context.family.document(target)) for target in targets]
+    shares = [Share(target.gpus, target.label, context.family.document(target)) for target in targets]
     # who builds a project may change its wheels; the build has decided on a bill of materials, and the recipe on
     # compression
     zstd = False if context.recipe.build.cuda.compress in {Compress.NONE, Compress.SPEED} else None
@@ -171,7 +171,7 @@ def finished(
     record["emulation"] = emulation.data() if emulation else None
     if not verdict.failed:
         builder.keep(BuildKind.PRODUCT, planned_wheel.product, wheel, record)
-    return _product(context, planned_wheel, wheel, build, verdict=verdict, trial=trial, emulation=emulation)
+    return _product(planned_wheel, wheel, build, verdict=verdict, trial=trial, emulation=emulation)
 
 
 def finished_before(builder: Builder, planned_wheel: PlannedWheel) -> Product | None:
@@ -184,7 +184,6 @@ def finished_before(builder: Builder, planned_wheel: PlannedWheel) -> Product | 
     build = RepairedWheel.of_record(entry.wheel, record)
     builder.notes.extend(build.notes)
     product = _product(
-        context,
         planned_wheel,
         entry.wheel,
         build,
@@ -196,7 +195,6 @@ def finished_before(builder: Builder, planned_wheel: PlannedWheel) -> Product | 
 
 
 def _product(
-    context: ReleaseContext,
     planned_wheel: PlannedWheel,
     wheel: Path,
     build: RepairedWheel,
@@ -208,7 +206,6 @@ def _product(
     return Product(
         target=planned_wheel.target,
         wheel=wheel,
-        label=context.family.label(planned_wheel.target),
         plan=planned_wheel.job.plan,
         toolkit=planned_wheel.job.toolkit,
         seconds=build.seconds,

@@ -65,7 +65,6 @@ class Product(Struct, frozen=True):
 
     target: Target
     wheel: Path
-    label: str | None
     plan: FlagPlan
     toolkit: Toolkit | None
     seconds: float
@@ -77,6 +76,10 @@ class Product(Struct, frozen=True):
     is_built: bool = True
     is_kept: bool = False
     not_reproducible: tuple[Unreproducible, ...] | None = None
+
+    @property
+    def label(self) -> str | None:
+        return self.target.label
 
     @property
     def title(self) -> str:
@@ -95,7 +98,7 @@ class Product(Struct, frozen=True):
     def entry(self) -> WheelEntry:
         toolkit = self.toolkit
         return WheelEntry(
-            **TargetEntry.fields(self.target, self.label),
+            **TargetEntry.fields(self.target),
             wheel=self.wheel.name,
             size=self.size,
             unpacked=self.unpacked,
@@ -129,7 +132,6 @@ class Product(Struct, frozen=True):
         return cls(
             target=target,
             wheel=wheel,
-            label=entry.label,
             plan=FlagPlan(target.cpu, BuildBackend.OTHER, environment, settings, WrapperRules()),
             toolkit=toolkit,
             seconds=entry.seconds,
@@ -151,7 +153,7 @@ class Failure(Struct, frozen=True):
 
     def entry(self) -> FailureEntry:
         log = str(self.log) if self.log else None
-        return FailureEntry(**TargetEntry.fields(self.target, self.target.label), error=self.error, log=log)
+        return FailureEntry(**TargetEntry.fields(self.target), error=self.error, log=log)
 
     @classmethod
     def of_entry(cls, entry: FailureEntry) -> Self:
@@ -243,19 +245,18 @@ class ReleaseFamily(Struct, frozen=True):
     """What the variant wheels of a release have in common; *metadata* is None if all wheels are plain."""
 
     metadata: VariantMetadata | None = None
-    hashed: bool = False
 
     @classmethod
     def of(cls, recipe: Recipe, targets: Iterable[Target]) -> Self:
         """The family of *targets*; `VariantError` for a label or property that is wrong."""
         labelled = [target for target in targets if target.label is not None]
         if not labelled and recipe.variant is None:
-            return cls(None, recipe.matrix.hash_labels)
+            return cls()
         with at(recipe.file):
             providers = read_providers(recipe.variant) if recipe.variant else {}
             namespaces = recipe.namespaces()
             metadata = metadata_for(namespaces, providers) if namespaces else None
-            family = cls(metadata, recipe.matrix.hash_labels)
+            family = cls(metadata)
             for target in labelled:
                 family.document(target)
         return family
@@ -264,11 +265,7 @@ class ReleaseFamily(Struct, frozen=True):
         if target.label is None:
             return None
         properties = [Property.parse(text) for text in target.properties]
-        return Variant.hashed(properties) if self.hashed else Variant.of(target.label, properties)
-
-    def label(self, target: Target) -> str | None:
-        variant = self.variant(target)
-        return variant.label if variant else None
+        return Variant.of(target.label, properties)
 
     def document(self, target: Target) -> Document | None:
         variant = self.variant(target)

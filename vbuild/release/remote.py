@@ -105,7 +105,7 @@ class RunMessage(Struct, frozen=True):
     def of(cls, name: str, context: ReleaseContext, *, source: str) -> Self:
         recipe = context.recipe
         build = replace(recipe.build, patches=())
-        sent = dataclasses.replace(recipe, build=build, matrix=Matrix(), drafts=(), variant=None, split=None)
+        sent = dataclasses.replace(recipe, build=build, matrix=Matrix(), variant=None, split=None)
         is_fresh = bool(context.cache and context.cache.fresh)
         home = PythonHome.of_this()
         return cls(name, sent, source, patches_of(recipe), context.family, context.is_part, is_fresh, home)

@@ -96,8 +96,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
     label: str | None
 
     @staticmethod
-    def fields(target: Target, label: str | None) -> dict[str, Any]:
-        """The fields for *target* under *label*, which may be a hash."""
+    def fields(target: Target) -> dict[str, Any]:
         return {
             "python": target.python,
             "cpu": str(target.cpu),
@@ -107,7 +106,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
             "local": target.local,
             "gpus": str(target.gpus) if target.gpus else None,
             "compiled_for": str(target.cuda.archs) if target.cuda else None,
-            "label": label,
+            "label": target.label,
         }
 
     def target(self, toolkit: Toolkit | None = None) -> Target:
