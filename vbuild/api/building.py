@@ -18,6 +18,23 @@ if TYPE_CHECKING:
     from vbuild.workers.executor import Executor
 
 
+CPU: "str | Iterable[str | Cpu] | None" = option(
+    "Build for these CPU levels instead of the recipe's: v2,v3, or native.",
+    default=None,
+    parse="vbuild.hardware.machine:cpus_asked",
+    metavar="LIST",
+)
+CUDA: "Gpus | None" = option(
+    "Build for these GPUs instead of the recipe's, a wheel for each: 80,90+ptx, H100, native.",
+    default=None,
+    parse="vbuild.hardware.gpu:GpuList.asked",
+    metavar="LIST",
+)
+STEPS: "Callable[[Target, str], None]" = option(
+    "Call this with each target and the name of the step that it is at.", default=silent, flags=None
+)
+
+
 @dataclass(frozen=True)
 class MatrixRequest:
     """What to build of the targets of a recipe."""
@@ -25,18 +42,8 @@ class MatrixRequest:
     source: StrPath
     output_dir: StrPath
     _: KW_ONLY
-    cpu: "str | Iterable[str | Cpu] | None" = option(
-        "Build for these CPU levels instead of the recipe's: v2,v3, or native.",
-        default=None,
-        parse="vbuild.hardware.machine:cpus_asked",
-        metavar="LIST",
-    )
-    cuda: "Gpus | None" = option(
-        "Build for these GPUs instead of the recipe's, a wheel for each: 80,90+ptx, H100, native.",
-        default=None,
-        parse="vbuild.hardware.gpu:GpuList.asked",
-        metavar="LIST",
-    )
+    cpu: "str | Iterable[str | Cpu] | None" = CPU
+    cuda: "Gpus | None" = CUDA
     toolkit: "str | Dotted | Iterable[str | Dotted] | None" = option(
         "With --cuda: compile with this CUDA. [default: the newest for these GPUs] Without: build code that has "
         "no kernels with these, a wheel for each: 12.9,13.0.",
@@ -69,9 +76,7 @@ class MatrixRequest:
     part: bool = option("Leave what needs the whole release to 'vbuild collect'.", default=False)
     fresh: bool = option("Build everything again, even if it was built before.", default=False)
     locked: bool = option("Use only what the recipe's lock file names.", default=False)
-    on_progress: "Callable[[Target, str], None]" = option(
-        "Call this with each target and the name of the step that it is at.", default=silent, flags=None
-    )
+    on_progress: "Callable[[Target, str], None]" = STEPS
     on_note: Callable[[str], None] = option(
         "Call this, before anything is built, with each line on what was chosen for the user.",
         default=silent,
@@ -93,20 +98,31 @@ def matrix(request: MatrixRequest) -> "ReleaseResult":
     return verb(str(request.source), Path(request.output_dir), settings, on_progress=request.on_progress)
 
 
-def init(
-    source: StrPath,
-    *,
-    output: StrPath | None = None,
-    cpu: "str | Iterable[str | Cpu] | None" = None,
-    cuda: "Gpus | None" = None,
-) -> "WrittenRecipe":
+@dataclass(frozen=True)
+class InitRequest:
+    """Where to write which recipe."""
+
+    source: StrPath
+    _: KW_ONLY
+    output: StrPath | None = option(
+        "Write the recipe into this file. [default: NAME.toml, or the pyproject.toml of a project]",
+        default=None,
+        flags="-o --output",
+        parse="file",
+    )
+    cpu: "str | Iterable[str | Cpu] | None" = CPU
+    cuda: "Gpus | None" = CUDA
+
+
+@takes(InitRequest)
+def init(request: InitRequest) -> "WrittenRecipe":
     """Write a recipe for *source*, as `matrix` takes it, into the file *output*; by default as ``vbuild init`` does.
 
     *cpu* and *cuda* are those of `matrix`. `RecipeError`, and nothing written, if there is a recipe already.
     """
     from vbuild.build.init import init as verb
 
-    return verb(str(source), axes_of(cpu, cuda), file=path_of(output))
+    return verb(str(request.source), axes_of(request.cpu, request.cuda), file=path_of(request.output))
 
 
 def lock(source: StrPath, *, on_progress: Callable[[str], None] = silent) -> "WrittenLock":
@@ -180,30 +196,45 @@ def lock_machines(request: LockMachinesRequest) -> "tuple[MachineLock, ...]":
     )
 
 
-def cibuildwheel(
-    output_dir: StrPath,
-    arguments: Iterable[str] = (),
-    *,
-    variants: Texts = (),
-    echo: Callable[[bytes], None] | None = None,
-) -> "ReleaseResult":
+@dataclass(frozen=True)
+class CibuildwheelRequest:
+    """Which variants to run cibuildwheel for, and with which *arguments*."""
+
+    output_dir: StrPath
+    arguments: Iterable[str] = ()
+    _: KW_ONLY
+    variants: Texts = option("Build only these, separated by commas; or 'plain'.", default=(), metavar="LABELS")
+    echo: Callable[[bytes], None] | None = option("Call this with what it prints.", default=None, flags=None)
+
+
+@takes(CibuildwheelRequest)
+def cibuildwheel(request: CibuildwheelRequest) -> "ReleaseResult":
     """Run cibuildwheel with *arguments* once for each of *variants*, by default all, and make one release.
 
-    *echo* gets what it prints. `BuildError` if cibuildwheel is missing, `RecipeError` if the project's [tool.vbuild] is
-    wrong; then no wheel is written.
+    `BuildError` if cibuildwheel is missing, `RecipeError` if the project's [tool.vbuild] is wrong; then no wheel is
+    written.
     """
     from vbuild.release.cibuildwheel import cibuildwheel as verb
 
-    return verb(Path(output_dir), tuple(arguments), variants=labels_of(variants), echo=echo)
+    folder, labels = Path(request.output_dir), labels_of(request.variants)
+    return verb(folder, tuple(request.arguments), variants=labels, echo=request.echo)
 
 
-def collect(
-    parts: Paths,
-    output_dir: StrPath,
-    *,
-    recipe: StrPath | None = None,
-    on_progress: "Callable[[Target, str], None]" = silent,
-) -> "ReleaseResult":
+@dataclass(frozen=True)
+class CollectRequest:
+    """The folders of the parts, and where to put the release."""
+
+    parts: Paths
+    output_dir: StrPath
+    _: KW_ONLY
+    recipe: StrPath | None = option(
+        "Also name the targets of this recipe or project that are in no part.", default=None, parse="path"
+    )
+    on_progress: "Callable[[Target, str], None]" = STEPS
+
+
+@takes(CollectRequest)
+def collect(request: CollectRequest) -> "ReleaseResult":
     """Make one release of the folders *parts*, which `matrix` made with ``part=True``.
 
     *recipe* is what they are parts of: targets that no part has are then among the ``failures``. *output_dir* gets what
@@ -211,4 +242,5 @@ def collect(
     """
     from vbuild.release.collect import collect as verb
 
-    return verb(paths_of(parts), Path(output_dir), recipe=path_of(recipe), on_progress=on_progress)
+    parts, folder = paths_of(request.parts), Path(request.output_dir)
+    return verb(parts, folder, recipe=path_of(request.recipe), on_progress=request.on_progress)

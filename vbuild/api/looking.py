@@ -310,9 +310,25 @@ def bench(request: BenchRequest) -> "BenchReport":
     )
 
 
-def inspect(
-    wheel: StrPath, *, closure: bool = False, html: StrPath | None = None, before: "Contents | None" = None
-) -> "Contents":
+@dataclass(frozen=True)
+class InspectRequest:
+    """What to show of a wheel."""
+
+    wheel: StrPath
+    _: KW_ONLY
+    html: StrPath | None = option(
+        "Also write a page that shows where the bytes of one wheel are, or of the later of two, and what changed.",
+        default=None,
+        parse="file",
+    )
+    closure: bool = option("Show which library loads which, from where, and why each is there.", default=False)
+    before: "Contents | None" = option(
+        "With html: say on the page what changed since the wheel with these contents.", default=None, flags=None
+    )
+
+
+@takes(InspectRequest)
+def inspect(request: InspectRequest) -> "Contents":
     """Returns what is in *wheel*: libraries, GPU code by architecture, duplicates, and sizes in bytes.
 
     With *closure* also which library loads which. *html* is a file to write a page about the wheel to, which says what
@@ -321,7 +337,8 @@ def inspect(
     """
     from vbuild.inspection import inspect as inspection
 
-    contents = inspection.inspect(Path(wheel), closure=closure, densities=html is not None)
+    html = path_of(request.html)
+    contents = inspection.inspect(Path(request.wheel), closure=request.closure, densities=html is not None)
     if html:
-        inspection.save_page(contents, Path(html), before=before)
+        inspection.save_page(contents, html, before=request.before)
     return contents

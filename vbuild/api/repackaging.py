@@ -354,7 +354,20 @@ def install_check(
     )
 
 
-def repair(wheel: StrPath, output_dir: StrPath, *, recipe: StrPath | None = None) -> "Portable":
+@dataclass(frozen=True)
+class RepairRequest:
+    """A wheel, and whose settings to follow."""
+
+    wheel: StrPath
+    output_dir: StrPath
+    _: KW_ONLY
+    recipe: StrPath | None = option(
+        "Follow [repair] of this recipe. [default: the project here]", default=None, parse="path"
+    )
+
+
+@takes(RepairRequest)
+def repair(request: RepairRequest) -> "Portable":
     """Write the portable wheel of *wheel* into *output_dir*, and return its path and what was mended besides.
 
     *recipe* is a recipe or project with a [repair] table, by default that of the current folder. `BuildError` with the
@@ -362,7 +375,7 @@ def repair(wheel: StrPath, output_dir: StrPath, *, recipe: StrPath | None = None
     """
     from vbuild.build.repair import repair as verb
 
-    return verb(Path(wheel), Path(output_dir), recipe=path_of(recipe))
+    return verb(Path(request.wheel), Path(request.output_dir), recipe=path_of(request.recipe))
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=options.RequestCommand, epilog=options.example("vbuild init mmh3==5.3.1 --cpu v2,v3"))
 @click.argument("source", type=options.SOURCE, default=".")
-@click.option(
-    "-o",
-    "--output",
-    "file",
-    type=options.FILE,
-    help="Write the recipe into this file. [default: NAME.toml, or the pyproject.toml of a project]",
-)
-@options.of("vbuild.api.building:MatrixRequest", "cpu", "cuda")
+@options.of("vbuild.api.building:InitRequest")
 @click.option(
     "--emit",
     type=options.Choice(["github"]),
@@ -36,7 +29,7 @@ if TYPE_CHECKING:
     "those of a release: wheels of all Pythons, index, PyPI.",
 )
 @click.option("--check", is_flag=True, help="Say what a build would meet on this machine; write nothing.")
-def init(source: str, file: Path | None, *, emit: str | None, check: bool, **given: Any) -> None:  # noqa: ANN401 - axes
+def init(source: str, *, emit: str | None, check: bool, **given: Any) -> None:  # noqa: ANN401 - of InitRequest
     """Write a recipe for a project from what its files say.
 
     SOURCE is the folder of a project, an sdist, or a name on the package index. The recipe names the source and its
@@ -49,11 +42,11 @@ def init(source: str, file: Path | None, *, emit: str | None, check: bool, **giv
         terminal.show(None, map(str, write_workflows(Path(source))))
         return
     if check:
-        options.refuse_others("check", *given, where="with --check, which writes nothing")
+        options.refuse_others("check", "cpu", "cuda", where="with --check, which writes nothing")
         from vbuild.api.arguments import axes_of
         from vbuild.build.init import prospect
 
-        outlook = prospect(source, axes_of(**given))
+        outlook = prospect(source, axes_of(given["cpu"], given["cuda"]))
         lines = [line for point in (*outlook.notes, *outlook.obstacles) for line in wrapped(str(point), indent=2)]
         if not outlook.obstacles:
             lines.append(f"{outlook.name}: no Python, compiler or build requirement is missing")
@@ -63,7 +56,7 @@ def init(source: str, file: Path | None, *, emit: str | None, check: bool, **giv
                 f"{outlook.name}: {outlook.errors} {'thing' if outlook.errors == 1 else 'things'} in the way"
             )
         return
-    written = vbuild.init(source, output=file, **given)
+    written = vbuild.init(source, **given)
     lines = [line for note in written.notes for line in wrapped(note, indent=2)]
     terminal.show(None, [*lines, f"{written.path}:", *written.text.splitlines()])
 
@@ -95,17 +88,19 @@ def lock(source: str, **given: Any) -> None:  # noqa: ANN401 - of LockMachinesRe
     terminal.show(None, written.lines())
 
 
-@click.command(epilog=options.example("vbuild cibuildwheel -o dist -- --only cp313-manylinux_x86_64"))
+@click.command(
+    cls=options.RequestCommand, epilog=options.example("vbuild cibuildwheel -o dist -- --only cp313-manylinux_x86_64")
+)
 @click.argument("arguments", nargs=-1, metavar="[-- CIBUILDWHEEL'S ARGUMENTS]", type=click.UNPROCESSED)
 @options.folder
-@click.option("--variants", multiple=True, metavar="LABELS", help="Build only these, separated by commas; or 'plain'.")
+@options.of("vbuild.api.building:CibuildwheelRequest")
 @click.option("--dry-run", is_flag=True, help="Print every run with its variables; build and write nothing.")
 def cibuildwheel(
     arguments: tuple[str, ...],
     folder: Path | None,
     *,
-    variants: tuple[str, ...],
     dry_run: bool,
+    **given: Any,  # noqa: ANN401 - of CibuildwheelRequest
 ) -> None:
     """Run cibuildwheel once for each variant, and make one release.
 
@@ -116,12 +111,12 @@ def cibuildwheel(
         from vbuild.api.arguments import labels_of
         from vbuild.release.cibuildwheel import foreseen_runs
 
-        terminal.show(None, run_lines(foreseen_runs(arguments, variants=labels_of(variants))))
+        terminal.show(None, run_lines(foreseen_runs(arguments, variants=labels_of(given["variants"]))))
         return
     if folder is None:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
     with terminal.passing_on() as echo:
-        release = vbuild.cibuildwheel(folder, arguments, variants=variants, echo=echo)
+        release = vbuild.cibuildwheel(folder, arguments, **given, echo=echo)
     show_release(release)
 
 
@@ -131,19 +126,17 @@ def run_lines(runs: Iterable["CibuildwheelRun"]) -> Iterator[str]:
         yield from (f"  {name}={shlex.quote(value)}" for name, value in run.variables)
 
 
-@click.command(epilog=options.example("vbuild collect parts/* --recipe . -o dist"))
+@click.command(cls=options.RequestCommand, epilog=options.example("vbuild collect parts/* --recipe . -o dist"))
 @click.argument("parts", type=options.FOLDER, nargs=-1, required=True)
 @options.required_folder
-@click.option(
-    "--recipe", type=options.PATH, help="Also name the targets of this recipe or project that are in no part."
-)
-def collect(parts: tuple[Path, ...], folder: Path, *, recipe: Path | None) -> None:
+@options.of("vbuild.api.building:CollectRequest")
+def collect(parts: tuple[Path, ...], folder: Path, **given: Any) -> None:  # noqa: ANN401 - of CollectRequest
     """Join the parts that several CI jobs built into one release.
 
     PARTS are folders that 'vbuild matrix --part' wrote, or folders of these. Every wheel is verified again.
     """
     with terminal.progress(folder) as on_progress:
-        release = vbuild.collect(parts, folder, recipe=recipe, on_progress=on_progress)
+        release = vbuild.collect(parts, folder, **given, on_progress=on_progress)
     show_release(release)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vbuild.verification.model import Verdict
 
 
-@click.command(epilog=options.example("vbuild inspect torch-*.whl --html torch.html"))
+@click.command(cls=options.RequestCommand, epilog=options.example("vbuild inspect torch-*.whl --html torch.html"))
 @click.argument("wheels", type=options.WHEELS, nargs=-1, required=True)
 @click.option(
     "--library",
@@ -31,17 +31,9 @@ if TYPE_CHECKING:
     metavar="GLOB",
     help="Show all about these libraries, such as '*cuda*'. Repeatable.",
 )
-@click.option(
-    "--html",
-    "page",
-    type=options.FILE,
-    help="Also write a page that shows where the bytes of one wheel are, or of the later of two, and what changed.",
-)
-@click.option("--closure", is_flag=True, help="Show which library loads which, from where, and why each is there.")
+@options.of("vbuild.api.looking:InspectRequest")
 @options.as_json
-def inspect(
-    wheels: tuple[Path, ...], *, globs: tuple[str, ...], page: Path | None, closure: bool, as_json: bool
-) -> None:
+def inspect(wheels: tuple[Path, ...], *, globs: tuple[str, ...], as_json: bool, **given: Any) -> None:  # noqa: ANN401 - of InspectRequest
     """Show what takes space in wheels: libraries, GPU code, copies.
 
     WHEELS are files, or folders of wheels. Two wheels of one project, the older one first, are compared.
@@ -49,12 +41,12 @@ def inspect(
     from vbuild.wheel.archive import wheels_among
 
     *others, last = wheels_among(wheels)
-    if page and len(others) > 1:
+    if given["html"] and len(others) > 1:
         raise click.UsageError("expected one wheel with --html, or an old and a new one")
-    inspected = [vbuild.inspect(path, closure=closure) for path in others]
+    inspected = [vbuild.inspect(path, closure=given["closure"]) for path in others]
     old = inspected[0] if len(others) == 1 else None
-    inspected.append(vbuild.inspect(last, closure=closure, html=page, before=old))
-    lines = [*(closure_lines(inspected, globs) if closure else contents_lines(inspected, globs))]
+    inspected.append(vbuild.inspect(last, **given, before=old))
+    lines = [*(closure_lines(inspected, globs) if given["closure"] else contents_lines(inspected, globs))]
     lines += [f"{len(inspected)} wheels"] if others else []
     data = [contents.data() for contents in inspected]
     if old and inspected[1].is_like(old):

@@ -173,14 +173,11 @@ def example(command: str) -> str:
 
 
 class Declared(click.Option):
-    """The options that the fields of *request* declare, a place such as ``vbuild.api.shipping:MirrorRequest``.
+    """The options that the fields of *request* declare, a place such as ``vbuild.api.shipping:MirrorRequest``."""
 
-    With *names* those alone.
-    """
-
-    def __init__(self, flags: Sequence[str], request: str, names: Sequence[str]) -> None:
+    def __init__(self, flags: Sequence[str], request: str) -> None:
         super().__init__(flags)
-        self.request, self.names = request, names
+        self.request = request
 
     def options(self) -> Iterator[click.Option]:
         from pkgutil import resolve_name
@@ -188,7 +185,7 @@ class Declared(click.Option):
         from vbuild.api.request import options_of
 
         for name, (declared, default) in options_of(resolve_name(self.request)).items():
-            if declared.flags is not None and (not self.names or name in self.names):
+            if declared.flags is not None:
                 flags = (declared.flags or f"--{name.replace('_', '-')}").split()
                 yield click.Option([*flags, name], **_settings(name, declared, default))
 
@@ -224,8 +221,8 @@ class RequestCommand(click.Command):
         self._params = params
 
 
-def of(request: str, *names: str) -> Callable[[F], F]:
-    return click.option("--declared", cls=Declared, request=request, names=names)
+def of(request: str) -> Callable[[F], F]:
+    return click.option("--declared", cls=Declared, request=request)
 
 
 _KINDS = {"file": FILE, "folder": FOLDER, "path": PATH, "place": LISTED, "wheel": WHEEL}
