@@ -195,6 +195,8 @@ def test_the_same_name_with_other_bytes_stays(tmp_path: Path) -> None:
     result = thinned(tmp_path, fat(NAME, 1), fat(OTHER, 2))
     assert not result.companions
     assert kept(result) == {"demo/lib/libdeep.so.2": "other wheels have another file of its name"}
+    (move,) = result.libraries
+    assert move.differs.startswith("libdeep.so.2 is not the same: its section .text is another (")
     assert all(one.is_untouched for one in result.wheels)
 
 

@@ -251,6 +251,10 @@ class SplitRequest:
     share: bool = option(
         "Move libraries that several wheels have to a -libs wheel.", default=True, flags="--share/--no-share"
     )
+    exact: bool = option(
+        "Share only libraries that are the same byte for byte, not other builds of them.",
+        default=False,
+    )
     rpath: bool = option(
         "Also require the wheels of CUDA libraries that are needed and not bundled, and find them by RPATH.",
         default=False,
@@ -309,6 +313,7 @@ def split(request: SplitRequest) -> "Split":
         request=splitting.SplitRequest(
             replace=request.replace,
             share=request.share,
+            exact=request.exact,
             rpath=request.rpath,
             cuda=value_of(request.cuda, splitting.cuda_version) or (),
             keep=texts_of(request.keep),

@@ -195,9 +195,7 @@ def split_lines(split: "Split") -> Iterator[str]:
         yield from wrapped(f"{mb(sum(move.packed for move in moves))} MB {what}")
         shown = moves[:_SHOWN] if moves[0].kind == "keep" else moves
         for move in shown:
-            proof = f" ({move.evidence})" if move.evidence else ""
-            own = f", now {move.own_name}, since another project has another" if move.own_name else ""
-            yield from wrapped(f"  {move.name} in {counted(len(move.wheels), 'wheel')}{proof}{own}", indent=4)
+            yield from wrapped(f"  {_copies(move)}", indent=4)
         if len(moves) > len(shown):
             yield f"  and {len(moves) - len(shown)} more"
     for companion in split.companions:
@@ -214,6 +212,16 @@ def split_lines(split: "Split") -> Iterator[str]:
             "auditwheel show calls wheels whose libraries moved linux_x86_64 and the like, because it looks into one "
             "wheel only; vbuild verify checks their tags together with the wheels beside them",
         )
+
+
+def _copies(move: "LibraryMove") -> str:
+    notes = f" ({move.evidence})" if move.evidence else ""
+    if move.builds > 1:
+        traces = [f"{counted(size, 'byte')} of {name}" for name, size in sorted(move.traces.items())]
+        notes = f" ({move.builds} builds that differ in {', '.join([*traces, 'names'])})"
+    own = f", now {move.own_name}, since another project has another" if move.own_name else ""
+    differs = f"; {move.differs}" if move.differs else ""
+    return f"{move.name} in {counted(len(move.wheels), 'wheel')}{notes}{own}{differs}"
 
 
 def _becomes(move: "LibraryMove") -> str:

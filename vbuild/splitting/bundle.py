@@ -32,8 +32,19 @@ _REPAIRED = re.compile(r"\.(libs|dylibs)$")
 OriginFinder = Callable[[str, Loading, memoryview, str], Origin]
 
 
+class SameLibrary(Struct, frozen=True):
+    """The library that stays for another build of it, and the bytes in which they differ, by what these are."""
+
+    sha256: str
+    file_name: str
+    traces: Mapping[str, int]
+
+
 class WheelBinary(Struct, frozen=True, eq=False):
-    """An ELF file of a wheel, installed at *path* below site-packages; a split may give it an *own_name*."""
+    """An ELF file of a wheel, installed at *path* below site-packages; a split may give it an *own_name*.
+
+    It is another build of the library *same_as*; or *differs* says which one it is not the same as, and why.
+    """
 
     member: Member
     path: str
@@ -41,11 +52,23 @@ class WheelBinary(Struct, frozen=True, eq=False):
     sha256: str
     origin: Origin = None
     own_name: str | None = None
+    same_as: SameLibrary | None = None
+    differs: str = ""
 
     @property
     def name(self) -> str:
         """The name of its file after the split."""
-        return self.own_name or self.file_name
+        return self.own_name or (self.same_as.file_name if self.same_as else self.file_name)
+
+    @property
+    def new_name(self) -> str | None:
+        """Its name after the split, if that is another one."""
+        return self.name if self.name != self.file_name else None
+
+    @property
+    def contents(self) -> str:
+        """The SHA-256 of the library that stays for all builds of it."""
+        return self.same_as.sha256 if self.same_as else self.sha256
 
     @property
     def file_name(self) -> str:
@@ -72,7 +95,7 @@ class WheelBinary(Struct, frozen=True, eq=False):
     @property
     def key(self) -> tuple[str, str]:
         """The same for the same library in another wheel."""
-        return self.name, self.sha256
+        return self.name, self.contents
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +121,8 @@ class Bundle:
     def platforms(self) -> tuple[PlatformPolicy, ...]:
         return platforms_in(self.wheel.name.platform)
 
-    def own_name(self, path: str | None) -> str | None:
-        return self.binaries[path].own_name if path else None
+    def new_name(self, path: str | None) -> str | None:
+        return self.binaries[path].new_name if path else None
 
     def namer(self, binary: WheelBinary) -> str | None:
         """A file of the wheel that names *binary* or its folder, and may open it, or None."""

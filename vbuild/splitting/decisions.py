@@ -70,7 +70,7 @@ def second_stub(library: WheelBinary) -> bytes:
 
 def second_name(library: WheelBinary) -> str:
     """The name by which a stub asks for *library*: ``libx-1a2b3c4d.so``."""
-    return f"{library.name.partition('.so')[0]}-{library.sha256[:_DIGITS]}.so"
+    return f"{library.name.partition('.so')[0]}-{library.contents[:_DIGITS]}.so"
 
 
 def stub_obstacle(bundle: Bundle, library: WheelBinary) -> str | None:
@@ -143,12 +143,18 @@ class Pool(Struct, frozen=True, eq=False):
         return tuple(sorted({bundle.wheel.name.project for bundle in self.bundles}))
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it is of one project, and has a library under the name of another build of it that is elsewhere."""
+        borrowed = (library.same_as and library.new_name for library in self.libraries.values())
+        return len(self.projects) == 1 and any(borrowed)
+
+    @property
     def platform(self) -> str:
         return self.bundles[0].wheel.name.platform
 
     @property
     def is_pure(self) -> bool:
-        return _place_of(self.bundles[0])[1]
+        return place_of(self.bundles[0])[1]
 
     @property
     def families(self) -> frozenset[tuple[str, str | None]]:
@@ -182,7 +188,9 @@ class _PoolDraft:
     def pool(self, order: Mapping[Bundle, int]) -> Pool:
         bundles = tuple(sorted(self.bundles, key=lambda bundle: order[bundle]))
         first: dict[Key, WheelBinary] = {}
-        for library in (library for bundle in bundles for library in bundle.libraries):
+        libraries = [library for bundle in bundles for library in bundle.libraries]
+        # one that stays for other builds of it needs no other name
+        for library in sorted(libraries, key=lambda library: library.same_as is not None):
             first.setdefault(library.key, library)
         return Pool(bundles, {key[0]: first[key] for key in sorted(self.libraries)})
 
@@ -192,7 +200,7 @@ def planned_pools(movable: Mapping[Bundle, Sequence[WheelBinary]], *, smallest: 
     drafts: dict[Place, list[_PoolDraft]] = {}
     largest_first = sorted(_repeated(movable), key=lambda row: -sum(library.member.size for library in row[1].values()))
     for bundle, libraries in largest_first:
-        same_place = drafts.setdefault(_place_of(bundle), [])
+        same_place = drafts.setdefault(place_of(bundle), [])
         draft = next((draft for draft in same_place if draft.accepts(libraries)), None)
         if draft is None:
             same_place.append(_PoolDraft([bundle], dict(libraries)))
@@ -249,19 +257,19 @@ def _pythons(pool: Pool) -> set[tuple[str, str, str]]:
     return {(name.project, name.python, name.abi) for name in names}
 
 
-def _place_of(bundle: Bundle) -> Place:
+def place_of(bundle: Bundle) -> Place:
     return bundle.wheel.name.platform, bundle.wheel.wheel_file().root_is_purelib
 
 
 def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
     """The wheels of *movable* with those libraries that others of their platform have, too, or seem published."""
     counts = Counter(
-        (_place_of(bundle), *key)
+        (place_of(bundle), *key)
         for bundle, libraries in movable.items()
         for key in {library.key for library in libraries}
     )
     for bundle, libraries in movable.items():
-        folder = _place_of(bundle)
+        folder = place_of(bundle)
         if repeated := {
             library.key: library
             for library in libraries
@@ -321,33 +329,38 @@ def with_own_names(bundles: Sequence[Bundle], *, besides: Collection[Key]) -> tu
     known: dict[tuple[str, tuple[str, str]], set[tuple[str, str]]] = {}
     for bundle in bundles:
         for library, system in product(bundle.libraries, systems_of(bundle.wheel.name.platform)):
-            known.setdefault((library.soname, system), set()).add((bundle.wheel.name.project, library.sha256))
+            known.setdefault((library.soname, system), set()).add((bundle.wheel.name.project, library.contents))
 
     def named(bundle: Bundle, library: WheelBinary) -> WheelBinary:
+        if (library.file_name, library.sha256) in besides:
+            return replace(library, same_as=None)
         others = (known.get((library.soname, system), set()) for system in systems_of(bundle.wheel.name.platform))
         is_ambiguous = any(
-            project != bundle.wheel.name.project and sha256 != library.sha256
-            for project, sha256 in chain.from_iterable(others)
+            project != bundle.wheel.name.project and contents != library.contents
+            for project, contents in chain.from_iterable(others)
         )
-        consumers = bundle.graph.consumers(library.path)
-        stays = (
-            not (is_ambiguous and library.is_library and consumers)
-            or library.key in besides
-            or hashed(library.file_name) is not None
-            or (not library.is_bundled and _header(bundle) is not None)
-            or bool(by_soname(library.soname))
-            or any(platform.has(library.soname) for platform in bundle.platforms)
-            or bundle.namer(library) is not None
-            or library.path in bundle.hwcaps_copies
-            or any(edge.via is Via.NAME for edge in consumers)
-            or any(library.soname in loading.outline.needed for loading in bundle.outside.values())
-        )
-        stem, dot, rest = library.file_name.partition(".so")
-        return library if stays else replace(library, own_name=f"{stem}-{library.sha256[:_DIGITS]}{dot}{rest}")
+        is_needed = library.is_library and bool(bundle.graph.consumers(library.path))
+        if not (is_ambiguous and is_needed and may_get_a_name(bundle, library)) or hashed(library.file_name):
+            return library
+        stem, dot, rest = library.name.partition(".so")
+        return replace(library, own_name=f"{stem}-{library.contents[:_DIGITS]}{dot}{rest}")
 
     return tuple(
         dataclasses.replace(bundle, binaries={path: named(bundle, binary) for path, binary in bundle.binaries.items()})
         for bundle in bundles
+    )
+
+
+def may_get_a_name(bundle: Bundle, library: WheelBinary) -> bool:
+    """Whether nothing but NEEDED of the wheel's own files asks for *library* by its name."""
+    return not (
+        (not library.is_bundled and _header(bundle) is not None)
+        or bool(by_soname(library.soname))
+        or any(platform.has(library.soname) for platform in bundle.platforms)
+        or bundle.namer(library) is not None
+        or library.path in bundle.hwcaps_copies
+        or any(edge.via is Via.NAME for edge in bundle.graph.consumers(library.path))
+        or any(library.soname in loading.outline.needed for loading in bundle.outside.values())
     )
 
 

@@ -11,23 +11,11 @@ directory, METADATA, RECORD and the library to compare are transferred, once. In
 ``official/<sha256>.json`` has Requires-Dist and the libraries of the wheel with that hash, ``official/<sha256>.so`` is
 a library.
 
-What may differ of the sections that the loader maps:
-
-    .dynstr              what follows the official names, and a path among them
-    .dynamic             RPATH, names, and addresses of what was moved
-    .gnu.version_r       hashes in the names of libraries
-    .dynsym              section numbers, which patchelf mixes up and no loader reads
-    every other section  nothing; the address, if patchelf may have moved it
-    segments             map all these sections, because the loader ignores section headers; PT_DYNAMIC is .dynamic,
-                         and leads to the others
-
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
 
 import hashlib
-import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -46,25 +34,14 @@ from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import read_requirement
 from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry, hashed, plain
-from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.read import Loading
-from vbuild.elf.records import (
-    LEADS,
-    SHN_LORESERVE,
-    STT_SECTION,
-    DynamicEntry,
-    DynamicTag,
-    SectionType,
-    SegmentType,
-    SymbolEntry,
-    VersionNeed,
-)
 from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import sha256_of
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
 from vbuild.process.threads import OncePerKey, several_at_once
+from vbuild.splitting.comparison import compared
 from vbuild.verification.installed_wheel import mapped
 from vbuild.wheel.archive import Distant
 from vbuild.wheel.metadata import recorded_sha256
@@ -225,11 +202,11 @@ class Officials:
                 return Provenance(wheel, library, OfficialEvidence.IDENTICAL, session.transferred)
             try:
                 with session.library(listed, library) as official:
-                    differs = difference(official, data)
+                    differs = compared(official, data).difference
             except (BinaryError, WheelError) as error:
                 why = f"it cannot be compared: {error}"
             else:
-                if differs is None:
+                if not differs:
                     return Provenance(wheel, library, OfficialEvidence.SECTIONS, session.transferred)
                 why = f"{differs}: it is another library"
             alike = f"{wheel.project} {wheel.version} has a {library.soname} whose SHA-256 begins with {digest}"
@@ -424,161 +401,3 @@ class _Session:
         finally:
             with self._lock:
                 self.transferred += file.transferred if file else 0
-
-
-# what patchelf may move or change in addition to .dynamic; linkers put all of it before the rest
-_TOUCHED = frozenset(
-    {
-        SectionType.NOTE,
-        SectionType.HASH,
-        SectionType.GNU_HASH,
-        SectionType.DYNSYM,
-        SectionType.STRTAB,
-        SectionType.GNU_VERSYM,
-        SectionType.GNU_VERDEF,
-        SectionType.GNU_VERNEED,
-    }
-)
-# patchelf may move these sections and change their tags; it does not move relocations
-_MOVED_TO: dict[int, str] = {
-    tag: name for tag, name in LEADS.items() if tag not in {DynamicTag.RELA, DynamicTag.JMPREL}
-}
-_CHANGED = frozenset(
-    {
-        *(DynamicTag.NEEDED, DynamicTag.SONAME, DynamicTag.RPATH, DynamicTag.RUNPATH),
-        *(DynamicTag.STRSZ, DynamicTag.NULL, *_MOVED_TO),
-    }
-)
-# looks ahead only once; otherwise endless names would be read again from each of their slashes
-_PATH = re.compile(rb"(?<=\0)(?=[^\0]*?(?:\$ORIGIN|\$\{ORIGIN\}|/))[^\0]+(?=\0)")
-_MOST_RECORDS = 0x8000
-
-_SYMBOL, _VERNEED = SymbolEntry.layout, VersionNeed.layout
-
-
-def difference(official: memoryview, bundled: memoryview) -> str | None:
-    """How *bundled* differs from *official*, or None if it is the same library.
-
-    `BinaryError` if one of them is not a 64-bit little-endian ELF file, or is damaged.
-    """
-    here, there = ElfImage.parse(official), ElfImage.parse(bundled)
-    expected, other = (
-        (file.machine, file.header.e_type, file.header.e_flags, file.header.e_entry) for file in (here, there)
-    )
-    if expected != other:
-        return "its ELF header says otherwise"
-    wanted, copies = ([section for section in file.sections if section.is_loaded] for file in (here, there))
-    if Counter(section.name for section in wanted) != Counter(section.name for section in copies):
-        return "it has other sections"
-    names = _text_of(here), _text_of(there)
-    for section, copy in _paired(wanted, copies):
-        if not _Pair(here, there, *names).is_same(section, copy):
-            return f"its section {section.name} is another"
-    unreachable = _unreachable_section(there)
-    return f"its segments lead past its section {unreachable}" if unreachable else None
-
-
-class _Pair(Struct, frozen=True):
-    official: ElfImage
-    bundled: ElfImage
-    official_names: bytes
-    bundled_names: bytes
-
-    def is_same(self, section: Section, copy: Section) -> bool:
-        before, other = section.header, copy.header
-        is_free = before.sh_type in _TOUCHED or before.sh_type == SectionType.DYNAMIC
-        same_size = before.sh_size == other.sh_size or section.name in {".dynstr", ".dynamic"}
-        same_place = before.sh_addr == other.sh_addr or is_free
-        if (before.sh_type, before.sh_flags) != (other.sh_type, other.sh_flags) or not (same_size and same_place):
-            return False
-        here, there = self.official.view(section.span), self.bundled.view(copy.span)
-        match before.sh_type:
-            case SectionType.DYNAMIC:
-                return _dynamic(here, self.official_names) == _dynamic(there, self.bundled_names)
-            case SectionType.STRTAB if section.name == ".dynstr":
-                return _begins_alike(self.official_names, self.bundled_names)
-            case SectionType.GNU_VERNEED:
-                return _versions(here, self.official_names) == _versions(there, self.bundled_names)
-            case SectionType.DYNSYM:
-                return _unnumbered(here) == _unnumbered(there)
-        return here == there
-
-
-def _text_of(image: ElfImage) -> bytes:
-    section = image.section(".dynstr")
-    return bytes(image.view(section.span)) if section else b""
-
-
-def _paired(official: Iterable[Section], bundled: Iterable[Section]) -> list[tuple[Section, Section]]:
-    left: dict[str, list[Section]] = {}
-    for section in bundled:
-        left.setdefault(section.name, []).append(section)
-    return [(section, left[section.name].pop(0)) for section in official]
-
-
-def _unreachable_section(bundled: ElfImage) -> str | None:
-    """A section of *bundled* that the loader does not find where its header says, or None."""
-    for section in bundled.sections:
-        has_bytes = section.is_loaded and section.header.sh_type != SectionType.NOBITS and section.header.sh_size > 0
-        if has_bytes and bundled.offset(section.header.sh_addr) != section.header.sh_offset:
-            return section.name
-    dynamic = bundled.section(".dynamic")
-    spans = [segment.span for segment in bundled.segments if segment.p_type == SegmentType.DYNAMIC]
-    if dynamic and [span.start for span in spans] != [dynamic.span.start]:
-        return dynamic.name
-    for tag, value in _entries(bundled.view(spans[0])) if spans else ():
-        target = bundled.section(_MOVED_TO[tag]) if tag in _MOVED_TO else None
-        if target and target.header.sh_addr != value:
-            return target.name
-    return None
-
-
-def _entries(dynamic: memoryview) -> tuple[tuple[int, int], ...]:
-    size = DynamicEntry.layout.size
-    rows = DynamicEntry.layout.iter_unpack(dynamic[: len(dynamic) // size * size])
-    return tuple(itertools.takewhile(lambda row: row[0] != DynamicTag.NULL, rows))
-
-
-def _dynamic(dynamic: memoryview, names: bytes) -> tuple[Counter[tuple[int, int]], list[str]]:
-    entries = _entries(dynamic)
-    fixed = Counter((tag, value) for tag, value in entries if tag not in _CHANGED)
-    return fixed, [_library(names, value) for tag, value in entries if tag == DynamicTag.NEEDED]
-
-
-def _library(names: bytes, offset: int) -> str:
-    name = names[offset : names.find(b"\0", offset)].decode("utf-8", "backslashreplace")
-    return (split_name.name if (split_name := hashed(name)) else name).partition(".so")[0]
-
-
-def _versions(versions: memoryview, names: bytes) -> tuple[bytes, list[str]]:
-    """``.gnu.version_r`` without the offsets of libraries' names, and these names."""
-    data, offset, libraries = bytearray(versions), 0, list[str]()
-    for _ in range(_MOST_RECORDS):
-        if offset + _VERNEED.size > len(data):
-            break
-        version, count, file, aux, following = _VERNEED.unpack_from(data, offset)
-        libraries.append(_library(names, file))
-        _VERNEED.pack_into(data, offset, version, count, 0, aux, following)
-        if not following:
-            break
-        offset += following
-    return bytes(data), libraries
-
-
-def _begins_alike(official: bytes, bundled: bytes) -> bool:
-    offset = 0
-    for match in _PATH.finditer(official):
-        if official[offset : match.start()] != bundled[offset : match.start()]:
-            return False
-        offset = match.end()
-    return official[offset:] == bundled[offset : len(official)]
-
-
-def _unnumbered(symbols: memoryview) -> bytes:
-    data = bytearray(symbols)
-    whole = symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]
-    for number, (name, info, other, section, value, size) in enumerate(_SYMBOL.iter_unpack(whole)):
-        is_numbered = 0 < section < SHN_LORESERVE
-        address = 0 if info & 0xF == STT_SECTION else value
-        _SYMBOL.pack_into(data, number * _SYMBOL.size, name, info, other, 1 if is_numbered else section, address, size)
-    return bytes(data)

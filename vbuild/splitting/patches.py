@@ -207,7 +207,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
         packages: dict[LibraryPackage, None] = {}
         for edge in bundle.graph.needs(binary.path):
             decision = self.decisions.of(bundle, edge.provider) if edge.provider else None
-            renamed += _renamed(destination, edge, bundle.own_name(edge.provider))
+            renamed += _renamed(destination, edge, bundle.new_name(edge.provider))
             if decision and decision.provenance and edge.provider:
                 renamed += _renamed(destination, edge, decision.provenance.library.soname)
                 for provenance in self._replaced(bundle, edge.provider):
@@ -217,7 +217,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
                     wheels = self.packages.officials.closure(provenance.wheel)
                     folders |= dict.fromkeys(folder for wheel in wheels for folder in wheel.folders)
             elif decision and decision.pool and edge.provider:
-                is_path = "/" in edge.name and not bundle.own_name(edge.provider)
+                is_path = "/" in edge.name and not bundle.new_name(edge.provider)
                 renamed += [(edge.name, bundle.binaries[edge.provider].name)] if is_path else []
                 folder = self.libs_folders[decision.pool]
                 # a file in that folder without RUNPATH is found by the RPATH of the file that loads it
@@ -271,11 +271,11 @@ class PatchMaker(Struct, frozen=True, eq=False):
         )
         # in another folder the same entry leads elsewhere
         leads_elsewhere = destination.path != destination.binary.path and not {*rpath} <= {*before}
-        own_name = destination.binary.own_name
-        is_new = first or folders or renamed or own_name or self.cleans or leads_elsewhere
+        new_name = destination.binary.new_name
+        is_new = first or folders or renamed or new_name or self.cleans or leads_elsewhere
         if not is_new or not outline.is_loadable:
             return Relink()
-        return Relink(renamed=renamed, rpath=rpath if rpath != before else None, soname=own_name)
+        return Relink(renamed=renamed, rpath=rpath if rpath != before else None, soname=new_name)
 
 
 class _Destination(Struct, frozen=True, eq=False):
@@ -292,7 +292,7 @@ def _renamed(destination: _Destination, edge: Edge, soname: str | None) -> Itera
     """
     names = {edge.name: None}
     provider = destination.bundle.binaries[edge.provider] if edge.provider else None
-    if provider and ("/" in edge.name or provider.own_name):
+    if provider and ("/" in edge.name or provider.new_name):
         taken = {version.library for version in destination.binary.loading.taken}
         names |= dict.fromkeys(name for name in (provider.file_name, provider.soname) if name in taken)
     yield from ((name, soname) for name in names if soname and name != soname)

@@ -27,6 +27,7 @@ from vbuild.config.requirements import checked_requirement
 from vbuild.elf.catalogue import by_stem, is_driver, is_official, is_shared_object, plain
 from vbuild.elf.read import Loading
 from vbuild.errors import FetchError, RepackageError, at
+from vbuild.splitting.builds import common_name, with_builds
 from vbuild.splitting.bundle import Bundle, Origin, WheelReader
 from vbuild.splitting.companion import (
     Companion,
@@ -145,6 +146,9 @@ def plan_machine(
     check_drivers(bundles)
     packages = PackageFinder(officials, request)
     unnamable: set[Key] = set()
+    apart: set[str] = set()
+    if request.share and not request.exact:
+        bundles = with_builds(bundles, room=patcher.room)
     while True:
         named = with_own_names(bundles, besides=unnamable)
         patches = plan_patches(named, request, packages=packages, patcher=patcher)
@@ -154,13 +158,25 @@ def plan_machine(
             # of the same names, and not the same
             bundles = tuple(replace(bundle, published=()) if bundle.wheel in other else bundle for bundle in bundles)
             continue
+        # a project that shares with no other keeps to its own builds and their names
+        if alone := {pool.projects[0] for pool in patches.decisions.pools if pool.is_alone} - apart:
+            apart |= alone
+            bundles = with_builds(bundles, room=patcher.room, apart=apart)
+            continue
         # what cannot be edited cannot get a name, nor can what it needs
         affected = [
             bundle.binaries[path]
             for bundle, file in patches.uneditable
             for path in (file, *(edge.provider for edge in bundle.graph.needs(file) if edge.provider))
         ]
-        if not any(binary.own_name for binary in affected):
+        # a name that is another build's is for what leaves alone
+        affected += [
+            binary
+            for bundle, decided in patches.decisions.by_bundle.items()
+            for binary in (bundle.binaries[path] for path, decision in decided.items() if not decision.is_gone)
+            if binary.same_as and not binary.own_name
+        ]
+        if not any(binary.new_name for binary in affected):
             return plan
         unnamable |= {(binary.file_name, binary.sha256) for binary in affected}
 
@@ -190,6 +206,7 @@ def _promising(
     if request.rpath:
         return set(wheels)
     owners: dict[tuple[str, str, str | None], list[Wheel]] = {}
+    builds: dict[tuple[str, str], list[Wheel]] = {}
     files_of: dict[str, dict[tuple[str, str | None], Wheel]] = {}
     promising = set()
     for wheel in wheels:
@@ -201,9 +218,12 @@ def _promising(
                 promising.add(wheel)
             digest = wheel.row(member).hash
             owners.setdefault((wheel.name.platform, name, digest), []).append(wheel)
+            builds.setdefault((wheel.name.platform, common_name(name, wheel.name.project)), []).append(wheel)
             files_of.setdefault(name, {})[wheel.name.project, digest] = wheel
     if request.share:
         promising |= {wheel for several in owners.values() if len({*several}) > 1 for wheel in several}
+        if not request.exact:
+            promising |= {wheel for several in builds.values() if len({*several}) > 1 for wheel in several}
     # other contents in another project
     ambiguous = (files for files in files_of.values() if all(len({*values}) > 1 for values in zip(*files, strict=True)))
     return promising.union(*(files.values() for files in ambiguous))

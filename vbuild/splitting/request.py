@@ -60,6 +60,7 @@ class SplitRequest:
     replace    bundled libraries that are official ones, byte for byte, become requirements
     share      libraries that several wheels have move to a -libs wheel, called *libs* or after the project,
                if that saves *smallest* bytes or more; *libs* may state its version, as in name==1.0
+    exact      only libraries that are the same byte for byte are shared, and not other builds of them
     against    the URL of an index or a folder: a -libs wheel that is there, and has what is shared, is required
     rpath      libraries of other packages are found by RPATH, and required; RPATHs of the build machine are removed
     cuda       the CUDA version, major or major and minor, of the libraries outside the wheels
@@ -74,6 +75,7 @@ class SplitRequest:
 
     replace: bool = True
     share: bool = True
+    exact: bool = False
     rpath: bool = False
     cuda: tuple[int, ...] = ()
     majors: tuple[tuple[str, int], ...] = ()
@@ -115,6 +117,7 @@ class SplitRequest:
         request = cls(
             replace=table.flag("replace", default=True),
             share=table.flag("share", default=True),
+            exact=table.flag("exact", default=False),
             rpath=table.flag("rpath", default=False),
             cuda=table.optional_parsed("cuda", cuda_version) or (),
             keep=table.texts("keep", ()),

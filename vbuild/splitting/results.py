@@ -3,6 +3,7 @@
 Sizes are bytes: packed as in the wheel, unpacked as installed; a packed size is None in a dry run.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +11,7 @@ from typing import Any, Self
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from vbuild.splitting.bundle import Bundle
+from vbuild.splitting.bundle import Bundle, WheelBinary
 from vbuild.splitting.decisions import DecisionKind, LibraryDecision
 from vbuild.splitting.official import OfficialEvidence
 from vbuild.splitting.output_wheels import SourceFiles
@@ -29,7 +30,9 @@ _COMPANION_KEYS = {"name": "wheel", "packed": "packed_bytes", "unpacked": "bytes
 class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "packed": "packed_bytes"}):
     """What became of one library in the *wheels* that had it; *target* is what they require instead.
 
-    It is called *own_name* then if other projects have another library of its SONAME.
+    It is called *own_name* then if other projects have another library of its SONAME. *builds* of it differ in the
+    bytes *traces* alone, by what they are: the most in which one differs from that which stays.
+    *differs* says which library of the same name in other wheels is another one, and why.
     *size* and *packed* are of all copies together. *reason* says why it stays, is not replaced, or leaves a *stub*.
     *to_try* has the SHA-256 of each copy if a run may show that it can move.
     """
@@ -41,6 +44,9 @@ class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "p
     wheels: tuple[str, ...]
     kind: DecisionKind
     own_name: str | None = None
+    builds: int = 1
+    traces: Mapping[str, int] = {}
+    differs: str = ""
     target: str | None = None
     evidence: OfficialEvidence | None = None
     reason: str = ""
@@ -237,28 +243,37 @@ def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
 
 def _moves(plan: SplitPlan, machine: MachinePlan) -> Iterator[LibraryMove]:
     """Every library once for each decision about it, the largest first."""
-    bundles_of: dict[tuple[str, LibraryDecision], list[Bundle]] = {}
+    copies: dict[tuple[str, str, LibraryDecision], list[tuple[Bundle, WheelBinary]]] = {}
     for bundle in machine.bundles:
         for path, decision in machine.patches.decisions.by_bundle[bundle].items():
-            bundles_of.setdefault((path, decision), []).append(bundle)
-    moves = (_move(plan, path, decision, bundles) for (path, decision), bundles in bundles_of.items())
+            binary = bundle.binaries[path]
+            subject = (binary.name, "") if decision.is_gone and binary.is_bundled else ("", path)
+            copies.setdefault((*subject, decision), []).append((bundle, binary))
+    moves = (_move(plan, decision, several) for (*_, decision), several in copies.items())
     yield from sorted(moves, key=lambda move: (_ORDER.index(move.kind), -move.packed, move.path))
 
 
-def _move(plan: SplitPlan, path: str, decision: LibraryDecision, bundles: Sequence[Bundle]) -> LibraryMove:
-    copies = [bundle.binaries[path] for bundle in bundles]
+def _move(plan: SplitPlan, decision: LibraryDecision, several: Sequence[tuple[Bundle, WheelBinary]]) -> LibraryMove:
+    copies = [binary for _, binary in several]
+    first = next((binary for binary in copies if binary.same_as is None), copies[0])
     target = None
     if decision.kind is DecisionKind.REPLACE and decision.provenance:
         target = f"{decision.provenance.wheel.project}=={decision.provenance.wheel.version}"
     elif decision.pool:
         target = plan.companions[decision.pool].requirement
+    traces = Counter[str]()
+    for copy in {copy.sha256: copy for copy in copies}.values():
+        traces |= Counter(copy.same_as.traces if copy.same_as else {})
     return LibraryMove(
-        name=copies[0].file_name,
-        own_name=copies[0].own_name,
-        path=path,
+        name=first.file_name,
+        own_name=first.own_name,
+        builds=len({copy.sha256 for copy in copies}) if decision.is_gone else 1,
+        traces=traces if decision.is_gone else {},
+        differs="" if decision.is_gone else first.differs,
+        path=first.path,
         size=sum(copy.member.size for copy in copies),
         packed=sum(copy.member.compressed_size for copy in copies),
-        wheels=tuple(bundle.wheel.path.name for bundle in bundles),
+        wheels=tuple(bundle.wheel.path.name for bundle, _ in several),
         kind=decision.kind,
         target=target,
         evidence=decision.provenance.evidence if decision.provenance else None,
