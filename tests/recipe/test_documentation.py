@@ -20,7 +20,6 @@ EVERYTHING = f"""{SOURCE}
 [matrix]
 cpu = ["x86-64", "x86-64-v3"]
 exclude = [{{ cpu = "x86-64-v3", axis = "second" }}]
-include = [{{ cpu = "x86-64-v3", axis = "second", label = "x" }}]
 requires = {{ project = ["1"] }}
 [[matrix.cuda]]
 toolkit = {{ path = ".", version = "13.0" }}
@@ -68,8 +67,6 @@ CHOSEN = {
     "matrix.axes.axis.value": "matrix.axes.<axis>.<value>",
     "matrix.requires.project": "matrix.requires.<project>",
     "matrix.exclude[0].axis": "matrix.exclude[].<axis>",
-    "matrix.include[0].axis": "matrix.include[].<axis>",
-    "matrix.include[0].label": "matrix.include[].label",
     "configure.x86-64-v3": "configure.<level>",
     "env.name": "env.<name>",
     "config-settings.name": "config-settings.<name>",

@@ -6,7 +6,6 @@ import pytest
 
 from tests.factories.recipes import recipe
 from vbuild.errors import VbuildError
-from vbuild.release.levels import levels_of
 from vbuild.release.matrix import baseline_of
 
 LEVELS = '[matrix]\npython = ["3.12", "3.13"]\ncpu = ["x86-64", "x86-64-v3", "x86-64-v4"]\n'
@@ -18,12 +17,6 @@ def refusal(folder: Path, text: str) -> str:
     with pytest.raises(VbuildError) as refused:
         recipe(folder, text)
     return str(refused.value).removeprefix(f"{folder / 'demo.toml'}: ")
-
-
-def test_a_level_that_only_include_has_is_joined_too(tmp_path: Path) -> None:
-    text = '[matrix]\ncpu = ["x86-64"]\ninclude = [{ cpu = "x86-64-v3" }]\n'
-    plain, *others = recipe(tmp_path, text + HWCAPS).targets
-    assert list(map(str, levels_of(plain, others))) == ["x86_64_v3"]
 
 
 def test_a_plain_wheel_of_a_level_has_no_properties_and_others_are_for_more(tmp_path: Path) -> None:
@@ -46,10 +39,6 @@ def test_a_plain_wheel_of_a_level_has_no_properties_and_others_are_for_more(tmp_
         (
             '[matrix]\nplain = "x86-64-v3"\ncpu = ["x86-64-v4", "x86-64-v2"]\n',
             "matrix.cpu[1]: x86-64-v2 is not above the plain wheel, which is for x86-64-v3: remove it",
-        ),
-        (
-            '[matrix]\nplain = "x86-64-v2"\ncpu = ["x86-64-v4"]\ninclude = [{ cpu = "x86-64" }]\n',
-            "matrix.include[0]: cpu: not above the plain wheel, which is for x86-64-v2: remove it",
         ),
         (
             '[matrix]\nplain = "armv8.2-a"\ncpu = ["x86-64-v4"]\n',

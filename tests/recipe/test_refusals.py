@@ -27,7 +27,6 @@ EVERYTHING = (
 cpu = ["x86-64", "x86-64-v3"]
 python = ["3.12", "3.13"]
 exclude = [{ cpu = "x86-64-v3", blas = "mkl" }]
-include = [{ cpu = "x86-64-v4", blas = "mkl", label = "best" }]
 priority = ["nvidia", "x86_64", "blas"]
 cuda = [{ toolkit = "13.0", gpus = { sm80 = "80,86", sm120 = "120+ptx" }, libraries = ["nccl==2.28.9"] }]
 plain = "cpu"
@@ -58,7 +57,6 @@ DAMAGE = (
     'python = ["~nobody-at-all/python", "x/y"]',
     'python = ["3", "\\u0000/"]',
     "exclude = [{}, {a = 1}]",
-    "include = [{python = []}]",
     "[matrix.axes]",
     "[[matrix.axes]]",
     "[variant]",
@@ -140,7 +138,7 @@ MATRICES = [
         CPU + 'level = "v3"',
         (
             "matrix.level: no such key; known here: "
-            "axes, cpu, cuda, exclude, include, plain, priority, python, requires, requires-as"
+            "axes, cpu, cuda, exclude, plain, priority, python, requires, requires-as"
         ),
     ),
     (CPU + "exclude = [{}]", "matrix.exclude[0]: names no axis; expected values of cpu, python"),
@@ -157,37 +155,6 @@ MATRICES = [
     (
         CPU + 'python = ["3.12", "3.13"]\nexclude = [{ python = "3.12" }]',
         "matrix.exclude: leaves nothing for Python 3.12; take it out of matrix.python",
-    ),
-    (CPU + "include = [{}]", "matrix.include[0]: names no axis; expected values of cpu, python"),
-    (
-        CPU + 'include = [{ cpu = "armv8-a" }]',
-        "matrix.include[0].cpu: armv8-a is of another machine than x86-64; expected a level of x86_64",
-    ),
-    (
-        CPU + 'python = ["3.12"]\ninclude = [{ cpu = "x86-64-v3" }]',
-        "matrix.include[0]: cpu = x86-64-v3, python = 3.12 is in the matrix already: remove it",
-    ),
-    (
-        CPU + 'include = [{ cpu = "x86-64-v4", label = "V4" }]',
-        "matrix.include[0].label: 'V4' cannot be in a variant label; expected a-z, 0-9, _ and ., and not 'null'",
-    ),
-    (
-        CPU + 'python = ["3.12"]\ninclude = [{ cpu = "x86-64-v4", label = "x86_64_v3" }]',
-        "matrix: two wheels of Python 3.12 are labelled x86_64_v3; name one by include",
-    ),
-    (
-        CPU
-        + """python = ["3.12", "3.13"]
-[[matrix.include]]
-cpu = "x86-64-v4"
-python = "3.12"
-label = "best"
-[[matrix.include]]
-cpu = "x86-64-v2"
-python = "3.13"
-label = "best"
-""",
-        "matrix: label best stands for different properties; expected one set: name it by matrix.include",
     ),
     (
         CPU + "".join(f"[matrix.axes.a{axis}.v{value}]\n" for axis in range(9) for value in range(9)),

@@ -205,11 +205,10 @@ class RequiredVersions(Struct, frozen=True):
 
 
 class MatrixRule(Struct, frozen=True):
-    """An entry of ``exclude`` or ``include``: axes, each with the values it takes."""
+    """An entry of ``exclude``: axes, each with the values it takes out."""
 
     place: str
     values: tuple[tuple[str, tuple[str, ...]], ...]
-    label: str | None = None
 
     def matches(self, point: Mapping[str, str]) -> bool:
         return all(point[axis] in names for axis, names in self.values)
@@ -225,7 +224,6 @@ class Matrix(Struct, frozen=True):
     pythons: tuple[str, ...] = (sys.executable,)
     axes: tuple[Axis, ...] = ()
     exclude: tuple[MatrixRule, ...] = ()
-    include: tuple[MatrixRule, ...] = ()
     priority: tuple[str, ...] = ()
     cuda: tuple[MatrixEntry, ...] = ()
     plain: Plain = Plain.CUDA
@@ -272,12 +270,8 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
             raise table.refuse("cpu", fault)
     if table.raw("plain") in {Plain.CUDA.value, Plain.CPU.value} and not matrix.cuda:
         raise table.refuse("plain", f"{str(plain)!r} would have no effect without matrix.cuda: remove it")
-    rules = _Rules(matrix.names, folder)
-    matrix = replace(
-        matrix,
-        exclude=tuple(rules.exclusion(entry) for entry in table.tables("exclude")),
-        include=tuple(rules.inclusion(entry) for entry in table.tables("include")),
-    )
+    rules = tuple(_exclusion(entry, matrix.names, folder) for entry in table.tables("exclude"))
+    matrix = replace(matrix, exclude=rules)
     if matrix.plain is Plain.HWCAPS:
         _check_joinable(table, matrix)
     if lowest:
@@ -309,9 +303,6 @@ def _check_higher(table: Table, matrix: Matrix, lowest: Cpu) -> None:
             raise table.refuse("plain", f"{lowest} and {cpu} are of different machines; expected a level of one")
         if lowest.runs(cpu):
             raise table.refuse(f"cpu[{index}]", f"{cpu} is not above the plain wheel, which is for {lowest}: remove it")
-    for rule in matrix.include:
-        if any(lowest.runs(Cpu.parse(name)) for axis, names in rule.values if axis == "cpu" for name in names):
-            raise RecipeError(f"{rule.place}: cpu: not above the plain wheel, which is for {lowest}: remove it")
 
 
 def _check_joinable(table: Table, matrix: Matrix) -> None:
@@ -319,8 +310,7 @@ def _check_joinable(table: Table, matrix: Matrix) -> None:
         raise table.refuse("plain", "'hwcaps' is for CPU levels alone; with matrix.cuda expected 'cuda' or 'cpu'")
     if matrix.cpus and matrix.cpus[0].machine != "x86_64":
         raise table.refuse("plain", f"'hwcaps' needs levels that glibc knows; it has none for {matrix.cpus[0].machine}")
-    included = (name for rule in matrix.include for axis, names in rule.values if axis == "cpu" for name in names)
-    if all(cpu.is_baseline for cpu in (*matrix.cpus, *map(Cpu.parse, included))):
+    if all(cpu.is_baseline for cpu in matrix.cpus):
         raise table.refuse("plain", "'hwcaps' joins builds for CPU levels; expected some above x86-64 in matrix.cpu")
 
 
@@ -433,47 +423,23 @@ def _release(text: str) -> str:
     return text
 
 
-class _Rules(Struct, frozen=True):
-    names: Mapping[str, tuple[str, ...]]
-    folder: Path
+def _exclusion(entry: Table, names: Mapping[str, tuple[str, ...]], folder: Path) -> MatrixRule:
+    if not list(entry):
+        raise entry.wrong(f"names no axis; expected values of {', '.join(names)}")
+    return MatrixRule(entry.here, tuple((axis, _excluded(entry, axis, names, folder)) for axis in entry))
 
-    def exclusion(self, entry: Table) -> MatrixRule:
-        if not list(entry):
-            raise entry.wrong(f"names no axis; expected values of {', '.join(self.names)}")
-        return MatrixRule(entry.here, tuple((axis, self._values(entry, axis)) for axis in entry))
 
-    def inclusion(self, entry: Table) -> MatrixRule:
-        named = entry.optional_parsed("label", label)
-        values = tuple((axis, (self._one(entry, axis),)) for axis in entry if axis != "label")
-        if not values:
-            raise entry.wrong(f"names no axis; expected values of {', '.join(self.names)}")
-        return MatrixRule(entry.here, values, named)
-
-    def _values(self, entry: Table, axis: str) -> tuple[str, ...]:
-        self._check(entry, axis)
-        text = entry.raw(axis)
-        values = (text,) if isinstance(text, str) else entry.texts(axis)
-        with at(entry.place(axis)):  # two spellings of one value are one
-            if axis == "cpu":
-                values = tuple(str(Cpu.parse(text)) for text in values)
-            elif axis == "python":
-                values = tuple(interpreter(text, self.folder) for text in values)
-        for value in values:
-            if value not in self.names[axis]:
-                raise entry.refuse(axis, f"no value {value!r}; there are {', '.join(self.names[axis])}")
-        return values
-
-    def _one(self, entry: Table, axis: str) -> str:
-        self._check(entry, axis)
-        text = entry.text(axis)
-        if axis != "cpu":
-            return self._values(entry, axis)[0]
-        with at(entry.place(axis)):  # include is for levels that others skip
-            cpu, first = Cpu.parse(text), Cpu.parse(self.names["cpu"][0])
-            if cpu.machine != first.machine:
-                raise RecipeError(f"{cpu} is of another machine than {first}; expected a level of {first.machine}")
-            return str(cpu)
-
-    def _check(self, entry: Table, axis: str) -> None:
-        if axis not in self.names:
-            raise entry.refuse(axis, f"no axis {axis!r}; there are {', '.join(self.names)}")
+def _excluded(entry: Table, axis: str, names: Mapping[str, tuple[str, ...]], folder: Path) -> tuple[str, ...]:
+    if axis not in names:
+        raise entry.refuse(axis, f"no axis {axis!r}; there are {', '.join(names)}")
+    text = entry.raw(axis)
+    values = (text,) if isinstance(text, str) else entry.texts(axis)
+    with at(entry.place(axis)):  # two spellings of one value are one
+        if axis == "cpu":
+            values = tuple(str(Cpu.parse(text)) for text in values)
+        elif axis == "python":
+            values = tuple(interpreter(text, folder) for text in values)
+    for value in values:
+        if value not in names[axis]:
+            raise entry.refuse(axis, f"no value {value!r}; there are {', '.join(names[axis])}")
+    return values

@@ -1,6 +1,6 @@
 """Targets, each of which is one wheel to build, and how they come from a recipe's matrix.
 
-    axes -> every combination -> minus exclude -> plus include -> points
+    axes -> every combination -> minus exclude -> points
     each point  -> a labelled target, if its values have properties
     each Python -> the plain target: the first point left, at the lowest level, for all its GPUs or for none
 
@@ -27,7 +27,6 @@ from vbuild.recipe.matrix import (
     GpuGroup,
     Matrix,
     MatrixEntry,
-    MatrixRule,
     Plain,
     local_label,
     releases_of,
@@ -92,10 +91,9 @@ def titled(label: str | None, local: str) -> str:
 
 
 class _Point(Struct, frozen=True):
-    """A value for every axis, and the label if the recipe gives one."""
+    """A value for every axis."""
 
     values: Mapping[str, str]
-    label: str | None = None
 
     def __str__(self) -> str:
         return ", ".join(f"{axis} = {value}" for axis, value in self.values.items())
@@ -104,7 +102,7 @@ class _Point(Struct, frozen=True):
 def evaluated(matrix: Matrix, compress: Compress = Compress.DEFAULT) -> tuple[Target, ...]:
     """Every wheel of *matrix*, by Python, each Python's plain one first."""
     base = matrix.lowest or baseline(matrix.cpus[0].machine if matrix.cpus else None)
-    points = _points(matrix, base)
+    points = _points(matrix)
     groups = _groups(matrix, compress) if matrix.cuda else {}
     values = {(axis.name, value.name): value for axis in matrix.axes for value in axis.values}
     families: dict[tuple[str, ...], list[_Point]] = defaultdict(list)
@@ -160,7 +158,7 @@ def _array(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
 
-def _points(matrix: Matrix, base: Cpu) -> list[_Point]:
+def _points(matrix: Matrix) -> list[_Point]:
     combined = [_Point(values) for values in _combinations(matrix)]
     for rule in matrix.exclude:
         if not any(rule.matches(point.values) for point in combined):
@@ -170,14 +168,6 @@ def _points(matrix: Matrix, base: Cpu) -> list[_Point]:
     for python in matrix.pythons:
         if python not in left:
             raise RecipeError(f"matrix.exclude: leaves nothing for Python {python}; take it out of matrix.python")
-    seen = {frozenset(point.values.items()) for point in points}
-    for rule in matrix.include:
-        for point in _included(matrix, rule, base):
-            values = frozenset(point.values.items())
-            if values in seen:
-                raise RecipeError(f"{rule.place}: {point} is in the matrix already: remove it")
-            seen.add(values)
-            points.append(point)
     return points
 
 
@@ -187,13 +177,6 @@ def _combinations(matrix: Matrix) -> Iterable[Mapping[str, str]]:
     if count > _MOST:
         raise RecipeError(f"matrix: {count} combinations; expected at most {_MOST}: split them between recipes")
     return (dict(zip(names, values, strict=True)) for values in product(*names.values()))
-
-
-def _included(matrix: Matrix, rule: MatrixRule, base: Cpu) -> Iterable[_Point]:
-    fixed = {axis: values[0] for axis, values in rule.values}
-    first = {axis: str(base) if axis == "cpu" else values[0] for axis, values in matrix.names.items()}
-    for python in [fixed["python"]] if "python" in fixed else matrix.pythons:
-        yield _Point({**first, **fixed, "python": python}, rule.label)
 
 
 class _Gpus(Struct, frozen=True):
@@ -292,7 +275,7 @@ class _Family(Struct, frozen=True):
             if env.setdefault(name, text) != text:
                 raise RecipeError(f"matrix: {point}: two values set {name}, to {env[name]!r} and to {text!r}")
         return Target(
-            label=point.label or "_".join(parts),
+            label="_".join(parts),
             python=point.values["python"],
             cpu=cpu,
             properties=tuple(dict.fromkeys(properties)),
@@ -325,16 +308,14 @@ def _tell_apart(targets: Iterable[Target]) -> None:
     labels: dict[frozenset[str], str] = {}
     for target in targets:
         if (target.python, target.label, target.requires) in seen:
-            raise RecipeError(
-                f"matrix: two wheels of Python {target.python} are labelled {target}; name one by include"
-            )
+            raise RecipeError(f"matrix: two wheels of Python {target.python} are labelled {target}; rename a value")
         seen.add((target.python, target.label, target.requires))
         if target.label is None:
             continue
         mine = frozenset(target.properties)
         if properties.setdefault(target.label, mine) != mine:
             raise RecipeError(
-                f"matrix: label {target} stands for different properties; expected one set: name it by matrix.include"
+                f"matrix: label {target} stands for different properties; expected one set: rename a value"
             )
         if labels.setdefault(mine, target.label) != target.label:
             fault = f"labels {labels[mine]} and {target} stand for the same properties"
