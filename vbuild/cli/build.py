@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "those of a release: wheels of all Pythons, index, PyPI.",
 )
 @click.option("--check", is_flag=True, help="Say what a build would meet on this machine; write nothing.")
-def init(source: str, *, emit: str | None, check: bool, **given: Any) -> None:  # noqa: ANN401 - of InitRequest
+def init(source: str, *, emit: str | None, check: bool, **given: options.Given) -> None:
     """Write a recipe for a project from what its files say.
 
     SOURCE is the folder of a project, an sdist, or a name on the package index. The recipe names the source and its
@@ -69,7 +69,7 @@ def init(source: str, *, emit: str | None, check: bool, **given: Any) -> None:  
 )
 @click.argument("source", type=options.SOURCE)
 @options.of("vbuild.api.building:LockMachinesRequest")
-def lock(source: str, **given: Any) -> None:  # noqa: ANN401 - of LockMachinesRequest
+def lock(source: str, **given: options.Given) -> None:
     """Pin what a recipe is built from: sources, toolkits, packages.
 
     Writes a lock file next to SOURCE with the hash of everything. 'vbuild matrix' uses what the file names as long as
@@ -100,7 +100,7 @@ def cibuildwheel(
     folder: Path | None,
     *,
     dry_run: bool,
-    **given: Any,  # noqa: ANN401 - of CibuildwheelRequest
+    **given: options.Given,
 ) -> None:
     """Run cibuildwheel once for each variant, and make one release.
 
@@ -130,7 +130,7 @@ def run_lines(runs: Iterable["CibuildwheelRun"]) -> Iterator[str]:
 @click.argument("parts", type=options.FOLDER, nargs=-1, required=True)
 @options.required_folder
 @options.of("vbuild.api.building:CollectRequest")
-def collect(parts: tuple[Path, ...], folder: Path, **given: Any) -> None:  # noqa: ANN401 - of CollectRequest
+def collect(parts: tuple[Path, ...], folder: Path, **given: options.Given) -> None:
     """Join the parts that several CI jobs built into one release.
 
     PARTS are folders that 'vbuild matrix --part' wrote, or folders of these. Every wheel is verified again.

@@ -1,6 +1,6 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,7 +21,7 @@ _NAMES = 4
 @click.argument("places", type=options.PATH, nargs=-1)
 @options.of("vbuild.api.looking:DoctorRequest")
 @options.as_json
-def doctor(places: tuple[Path, ...], *, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - of DoctorRequest
+def doctor(places: tuple[Path, ...], *, as_json: bool, **given: options.Given) -> None:
     """Say on which GPUs installed GPU code runs, if "no kernel image is available".
 
     PLACES are environments, wheels, folders of libraries, or libraries. [default: the environment that is active, or

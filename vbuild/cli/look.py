@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import to_builtins
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @options.of("vbuild.api.looking:InspectRequest")
 @options.as_json
-def inspect(wheels: tuple[Path, ...], *, globs: tuple[str, ...], as_json: bool, **given: Any) -> None:  # noqa: ANN401 - of InspectRequest
+def inspect(wheels: tuple[Path, ...], *, globs: tuple[str, ...], as_json: bool, **given: options.Given) -> None:
     """Show what takes space in wheels: libraries, GPU code, copies.
 
     WHEELS are files, or folders of wheels. Two wheels of one project, the older one first, are compared.
@@ -94,7 +94,7 @@ def closure_lines(several: Sequence["Contents"], globs: Sequence[str]) -> Iterat
 )
 @options.of("vbuild.api.looking:BenchRequest")
 @options.as_json
-def bench(wheels: tuple[Path, ...], *, script: Path, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - of BenchRequest
+def bench(wheels: tuple[Path, ...], *, script: Path, as_json: bool, **given: options.Given) -> None:
     """Compare the speed of several wheels of one project.
 
     Installs each of WHEELS in an environment of its own and times the script there, in turns, so that other work on the
@@ -128,7 +128,7 @@ def verify(
     test: str | None,
     allow_builds: bool,
     as_json: bool,
-    **given: Any,  # noqa: ANN401 - of VerifyRequest
+    **given: options.Given,
 ) -> None:
     """Check that wheels are what their names and metadata promise.
 
@@ -215,7 +215,7 @@ def select(
     find_links: tuple[Path | str, ...],
     write_machine: Path | None,
     as_json: bool,
-    **given: Any,  # noqa: ANN401 - of SelectRequest
+    **given: options.Given,
 ) -> None:
     """Show which wheel a machine gets, and why; or which of several machines gets which.
 

@@ -45,7 +45,7 @@ def matrix(
     dry_run: bool,
     verbose: bool,
     as_json: bool,
-    **given: Any,  # noqa: ANN401 - of MatrixRequest
+    **given: options.Given,
 ) -> None:
     """Build a wheel for every CPU level and GPU group of a recipe.
 

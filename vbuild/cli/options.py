@@ -6,7 +6,7 @@ imported when there is a text for it, so that ``vbuild --help`` loads click and 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args
 
 import click
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vbuild.api.request import Option
 
 F = TypeVar("F", bound=Callable[..., Any])
+Given: TypeAlias = Any  # the options that a request declares
 
 
 class _Path(click.Path):

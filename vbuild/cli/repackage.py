@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @options.of("vbuild.api.repackaging:SlimRequest")
 @options.dry_run
 @options.as_json
-def slim(wheels: tuple[Any, ...], folder: Path | None, *, dry_run: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - the options above
+def slim(wheels: tuple[Any, ...], folder: Path | None, *, dry_run: bool, as_json: bool, **given: options.Given) -> None:
     """Cut the GPU code in wheels down to the GPUs you name.
 
     WHEELS are files, folders of wheels, or names on the package index, as in torch==2.9.1. --gpu keeps a wheel's name;
@@ -223,7 +223,7 @@ def split(
     check: bool,
     dry_run: bool,
     as_json: bool,
-    **given: Any,  # noqa: ANN401 - of SplitRequest
+    **given: options.Given,
 ) -> None:
     """Move bundled shared libraries into wheels of their own.
 
@@ -285,7 +285,7 @@ def checked_lines(checked: Iterable["InstallCheck"]) -> Iterator[str]:
 @click.argument("wheel", type=options.WHEEL)
 @options.required_folder
 @options.of("vbuild.api.repackaging:StampRequest")
-def stamp(wheel: Path, folder: Path, **given: Any) -> None:  # noqa: ANN401 - the options of StampRequest
+def stamp(wheel: Path, folder: Path, **given: options.Given) -> None:
     """Copy a wheel under a variant label, or remove its label."""
     terminal.show(None, [str(vbuild.stamp(wheel, folder, **given))])
 
@@ -297,7 +297,7 @@ def stamp(wheel: Path, folder: Path, **given: Any) -> None:  # noqa: ANN401 - th
 @click.argument("wheel", type=options.WHEEL)
 @click.argument("folder", type=options.FOLDER, metavar="DEST_DIR")
 @options.of("vbuild.api.repackaging:RepairRequest")
-def repair(wheel: Path, folder: Path, **given: Any) -> None:  # noqa: ANN401 - of RepairRequest
+def repair(wheel: Path, folder: Path, **given: options.Given) -> None:
     """Make a wheel portable; use it as cibuildwheel's repair command.
 
     Writes WHEEL into DEST_DIR with the libraries that it needs and the manylinux tag that it fits. The tags in WHEEL

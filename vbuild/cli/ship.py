@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command(cls=options.RequestCommand, epilog=options.example("vbuild index dist --simple site"))
 @click.argument("folder", type=options.FOLDER)
 @options.of("vbuild.api.shipping:IndexRequest")
-def index(folder: Path, **given: Any) -> None:  # noqa: ANN401 - of IndexRequest
+def index(folder: Path, **given: options.Given) -> None:
     """Write the variants.json of every release in a folder, or the repodata of a channel for conda.
 
     An index at --simple that is there already keeps its other releases. It is replaced in one step. FOLDER is a channel
@@ -48,7 +48,7 @@ def index(folder: Path, **given: Any) -> None:  # noqa: ANN401 - of IndexRequest
 @click.argument("places", type=options.Place(listed=True), nargs=-1, required=True, metavar="FILE|FOLDER|URL...")
 @options.of("vbuild.api.shipping:CheckRequest")
 @options.as_json
-def check(places: tuple[Path | str, ...], *, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - of CheckRequest
+def check(places: tuple[Path | str, ...], *, as_json: bool, **given: options.Given) -> None:
     """Find what keeps wheels from being published, or what is wrong with a page or an index of them.
 
     Looks for what an index refuses or installers stumble over: metadata that differs among variants, labels without
@@ -97,7 +97,7 @@ def publish(
     *,
     dry_run: bool,
     as_json: bool,
-    **given: Any,  # noqa: ANN401 - of PublishRequest
+    **given: options.Given,
 ) -> None:
     """Lay wheels out so that people can install them.
 
@@ -147,7 +147,7 @@ def mirror() -> None:
 @options.folder
 @options.of("vbuild.api.shipping:MirrorRequest")
 @options.dry_run
-def make(sources: tuple[str, ...], folder: Path | None, *, dry_run: bool, **given: Any) -> None:  # noqa: ANN401 - of MirrorRequest
+def make(sources: tuple[str, ...], folder: Path | None, *, dry_run: bool, **given: options.Given) -> None:
     """Make an index of what a fleet installs, with wheels cut to the GPUs that it has.
 
     SOURCES are requirements.txt, pylock.toml or uv.lock files, or requirements such as torch==2.9.1. Each --machine,
