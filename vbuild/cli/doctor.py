@@ -49,7 +49,7 @@ def checkup_lines(checkup: "Checkup") -> Iterator[str]:
     devices = [fit.device for fit in rows[0].fits] if rows else []
     if rows:
         columns = "".join(f"{device!s:<12}" for device in devices)
-        yield f"{'installed':<{_OWNER}}{'library':<{_PATH}}{columns}{'driver':>7}{'GPU code':>10}{'saves':>9}  MB"
+        yield f"{'installed':<{_OWNER}}{'library':<{_PATH}}{columns}{'CUDA':>7}{'GPU code':>10}{'saves':>9}  MB"
     for library in rows:
         states = "".join(f"{shortened_runs(fit, checkup.driver):<12}" for fit in library.fits)
         drivers = [fit.oldest_driver for fit in library.fits if fit.served.fatbins]
