@@ -187,6 +187,17 @@ def test_the_page_of_an_environment_says_what_each_command_saves(tmp_path: Path)
         assert sized(sizes["before"] - sizes["after"]) == saves
 
 
+def test_the_wheels_of_a_folder_are_examined_for_gpus_and_not_drawn_without_them(tmp_path: Path) -> None:
+    wheel(tmp_path / "dist", "demo-1.0-py3-none-any.whl", {"demo/a.so": FAT})
+    (library,) = doctor(tmp_path / "dist", gpus="90").examined
+    assert (library.owner, library.path) == ("demo 1.0", "demo/a.so")
+    place = environment(tmp_path / "env", {"demo/a.so": FAT})
+    doctor([place, tmp_path / "dist"], html=tmp_path / "page.html")
+    assert f'from <span class="path">{place}</span>' in (tmp_path / "page.html").read_text()
+    with pytest.raises(RepackageError, match="html: 2 places; expected one for a page, besides folders of wheels"):
+        doctor([place, place], html=tmp_path / "two.html")
+
+
 def test_what_has_no_kernel_is_not_missed(tmp_path: Path) -> None:
     assert doctor(environment(tmp_path / "env", {"demo/a.so": STUB}), gpus="90").examined == ()
 

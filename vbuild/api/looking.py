@@ -141,7 +141,7 @@ def doctor(request: DoctorRequest) -> "Checkup":
 
     For each library there is whether it runs natively, by JIT or not at all, the oldest driver, and what slimming would
     save in bytes; without *gpus* also whether installed variants are for this machine, which may have no GPU, and which
-    wheels would be better out of folders of wheels among *places*.
+    wheels would be better out of folders of wheels among *places*. With *gpus* the wheels in such folders are examined.
 
     `HardwareError` for a GPU that does not exist, `RepackageError` for a place that is not an environment, `WheelError`
     for a wheel that cannot be read.
@@ -151,6 +151,7 @@ def doctor(request: DoctorRequest) -> "Checkup":
     from vbuild.hardware.driver import Nvidia
     from vbuild.hardware.machine import Machine
     from vbuild.inspection.doctor import checkup, has_wheels
+    from vbuild.wheel.archive import wheels_in
 
     gpus, here, notes = gpus_of(request.gpus), None, list[str]()
     if gpus is None:
@@ -160,20 +161,23 @@ def doctor(request: DoctorRequest) -> "Checkup":
         except HardwareError as error:
             notes.append(str(error))
     places = [*paths_of(request.places)]
+    if not here:  # the wheels of a folder are looked at, not compared with what is installed
+        places = [path for place in places for path in (wheels_in(place) if has_wheels(place) else [place])]
     if all(map(has_wheels, places)):
         places.append(active_environment() or Path(sys.prefix))
-    if request.html and len(places) != 1:
-        raise RepackageError(f"html: {len(places)} places; expected one for a page")
+    shown = [place for place in places if not has_wheels(place)]
+    if request.html and len(shown) != 1:
+        raise RepackageError(f"html: {len(shown)} places; expected one for a page, besides folders of wheels")
     checked = checkup(places, gpus.every if gpus else (), driver=Nvidia.here().driver, machine=here)
     if request.html:
         from vbuild.inspection.inspect import contents_at, save_page
         from vbuild.inspection.model import Advice
         from vbuild.slimming.environment import savings
 
-        contents = contents_at(places[0])
+        contents = contents_at(shown[0])
         advice = [
             Advice(contents.slimmed_by(saving.option), saving.unpacked, saving.packed)
-            for saving in (savings(places[0], gpus) if contents.slim else ())
+            for saving in (savings(shown[0], gpus) if contents.slim else ())
         ]
         save_page(contents, Path(request.html), advice)
     return replace(checked, notes=(*notes, *checked.notes))

@@ -238,7 +238,7 @@ def installed_at(place: Path) -> tuple[Environment | None, tuple[InstalledDistri
             raise
         files = InstalledDistribution.of_files(place)
         if not any(_LIBRARY.search(row.path) for row in files.rows):
-            raise RepackageError(f"{error}; or a wheel, a library, or a folder of libraries") from error
+            raise RepackageError(f"{error}; or a wheel, a library, or a folder of libraries or wheels") from error
         return None, (files,)
     return environment, environment.distributions()
 
