@@ -192,7 +192,7 @@ def test_no_line_of_metadata_is_an_option_of_uv(room: Path) -> None:
 _FIRST = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(sys.platform == "win32", reason="programs are scripts here")
 @pytest.mark.parametrize(
     "words",

@@ -1,4 +1,4 @@
-"""The command line as a user meets it, in a process of its own: what it prints, where, and its exit status."""
+"""The command line as a user meets it: what it prints, where, and its exit status."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.factories.commands import vbuild
 from tests.factories.linked_libraries import DEEP, NAME, files
 from tests.factories.variants import document, machine, metadata, tiny_wheel, variant, variant_wheel
 from tests.factories.virtual_environments import serving_folder
@@ -29,11 +30,6 @@ from vbuild.variants.index import index
 WIDTH = 80
 
 
-def vbuild(*arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vbuild", *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture
 def release(tmp_path: Path) -> Path:
     """A folder of a plain wheel and two variants of it."""
@@ -45,7 +41,7 @@ def release(tmp_path: Path) -> Path:
 
 
 def test_help_lists_every_command_under_what_it_is_for() -> None:
-    said = vbuild("--help").stdout
+    said = subprocess.run([sys.executable, "-m", "vbuild", "--help"], capture_output=True, text=True, check=True).stdout
     assert re.findall(r"^(\w+):$|^  (\w+)  ", said, re.MULTILINE)[1:] == [
         item for title, names in SECTIONS.items() for item in ((title, ""), *(("", name) for name in names))
     ]

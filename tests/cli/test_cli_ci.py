@@ -1,12 +1,11 @@
 """The commands of CI as a user meets them: what they print, where, and their exit status."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.factories.commands import vbuild
 from tests.factories.projects import tree
 from tests.factories.wheels import wheel
 
@@ -23,11 +22,6 @@ version = "1.0"
 [tool.vbuild.matrix]
 cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]
 """
-
-
-def vbuild(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vbuild", *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

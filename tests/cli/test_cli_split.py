@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories import commands
 from tests.factories.cuda_packages import all_packages, calling_libcufft, libcufft, libnvjitlink, serving_packages
 from tests.factories.extensions import library, module
 from tests.factories.ranges import Serving
@@ -54,10 +55,9 @@ def fat(tmp_path: Path) -> Path:
 def vbuild(*arguments: object, folder: Path, index: Serving | None = None) -> subprocess.CompletedProcess[str]:
     """What comes of ``vbuild split`` with *index* as the only place where packages are."""
     places = {"PIP_INDEX_URL": index.url} if index else {"PIP_NO_INDEX": "1"}
-    plain = {name: text for name, text in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
-    env = {**plain, "PIP_CONFIG_FILE": os.devnull, **places}
-    command = [sys.executable, "-m", "vbuild", "split", *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=env)
+    others: dict[str, str | None] = {name: None for name in os.environ if name.startswith(("PIP_", "UV_"))}
+    environment = {**others, "PIP_CONFIG_FILE": os.devnull, **places}
+    return commands.vbuild("split", *arguments, folder=folder, **environment)
 
 
 def plain(text: str) -> list[str]:

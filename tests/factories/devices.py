@@ -191,21 +191,26 @@ def library(
             if number == 2 and gap:
                 lines.append(".byte " + ", ".join(map(str, gap)))
         (folder / "dev.s").write_text("\n".join([*lines, '.section .note.GNU-stack,"",%progbits', ""]))
-        (folder / "code.c").write_text(source + (_IFUNC if features else ""))
-        (folder / "raise.cpp").write_text(_EXCEPTION if features else "")
-        sources = ["code.o", "dev.s", *(["raise.cpp"] if features else [])]
-        compiler, linker = f"{toolchain.prefix}gcc", f"{toolchain.prefix}{'g++' if features else 'gcc'}"
-        options = ["-O1", "-fPIC"]
+        (folder / "code.o").write_bytes(_object(f"{toolchain.prefix}gcc", "c", source + (_IFUNC if features else "")))
+        if features:
+            debug = [flag for flag in flags if flag == "-g"]
+            (folder / "raise.o").write_bytes(_object(f"{toolchain.prefix}g++", "c++", _EXCEPTION, *debug))
         if not exports:
             (folder / "script").write_text("{ local: *; };")
             flags = (*flags, "-Wl,--version-script=script")
-        commands: tuple[list[str], ...] = (
-            [compiler, *options, "-c", "code.c"],
-            [linker, *options, "-shared", *flags, "-o", "lib.so", *sources],
-        )
-        for command in commands:
-            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        linker, objects = ("g++", ["dev.s", "raise.o"]) if features else ("gcc", ["dev.s"])
+        command = [f"{toolchain.prefix}{linker}", "-shared", *flags, "-o", "lib.so", "code.o", *objects]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
         return (folder / "lib.so").read_bytes()
+
+
+@once
+def _object(compiler: str, language: str, source: str, *flags: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "code.o"
+        command: list[str | Path] = [compiler, "-O1", "-fPIC", *flags, "-c", "-o", output, "-x", language, "-"]
+        subprocess.run(command, input=source.encode(), check=True, capture_output=True)
+        return output.read_bytes()
 
 
 @once

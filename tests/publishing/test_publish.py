@@ -1,7 +1,6 @@
 """`vbuild publish` as a frame: all layouts are planned before one is written, and folders are whole or not there."""
 
 import json
-import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +8,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from tests.factories import commands
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from tests.factories.workdir import VBUILD, WIDTH
+from tests.factories.workdir import WIDTH
 from vbuild.cli.options import LAYOUTS
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.publishing.check import check_layout
@@ -62,9 +62,7 @@ def text(name: str, data: bytes = b"x") -> Text:
 
 
 def vbuild(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "COLUMNS": str(WIDTH)}
-    command = [*VBUILD, *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return commands.vbuild(*arguments, folder=folder, COLUMNS=str(WIDTH))
 
 
 def test_what_a_layout_links_is_the_same_file(dist: Path, tmp_path: Path) -> None:
