@@ -3,23 +3,9 @@
 import pytest
 
 from tests.factories.elf import SUM, shared_object, stripped
-from vbuild.dispatch.isa import Isa, features_by_code, processes
+from vbuild.dispatch.isa import Isa, processes
 from vbuild.elf.code import Elf
-from vbuild.hardware.cpu import feature_rank, level_of_features
-
-DATA = """
-.text
-.globl f
-.type f, @function
-f: ret
-.size f, .-f
-table: .byte 0x62, 0x62, 0x06, 0x06, 0x9e, 0x0f, 0x0e, 0x06, 0xc5, 0xfc, 0x58, 0xc1, 0x06
-.globl g
-.type g, @function
-g: vaddps %ymm0, %ymm1, %ymm2
-   ret
-.size g, .-g
-"""
+from vbuild.hardware.cpu import level_of_features
 
 
 def isa(source: str, *flags: str, language: str = "c") -> Isa:
@@ -59,14 +45,6 @@ def test_each_instruction_needs_its_features(assembly: str, features: set[str]) 
     assert isa(f'void f(void) {{ __asm__("{assembly}"); }}').features == features
 
 
-def test_a_level_includes_the_lower_ones_and_some_features_have_none() -> None:
-    assert level_of_features(frozenset()) == "v1"
-    assert level_of_features(frozenset({"SSE4.2", "AVX2"})) == "v3"
-    assert level_of_features(frozenset({"AVX2", "AES"})) == "beyond v4"
-    assert tuple(map(feature_rank, ("POPCNT", "AVX", "AVX512VL", "AVX512_VNNI"))) == (1, 2, 3, 4)
-    assert all(features for features in features_by_code().values())
-
-
 def test_the_first_instruction_of_each_feature_is_shown() -> None:
     found = isa('void f(void) { __asm__("nop; vaddps %ymm0, %ymm1, %ymm2; vpaddd %ymm0, %ymm1, %ymm2"); }')
     (region,) = found.regions
@@ -78,25 +56,12 @@ def test_the_first_instruction_of_each_feature_is_shown() -> None:
     ]
 
 
-def test_data_between_functions_is_no_violation_and_does_not_hide_the_next_function() -> None:
-    found = isa(DATA, language="assembler")
-    certain = {str(region.region): region.features for region in found.regions if region.features}
-    assert certain == {"g": {"AVX"}}
-    assert any(region.doubtful for region in found.regions)
-    assert found.invalid == 1
-
-
 def test_code_without_any_symbol_is_judged_as_outside_functions() -> None:
     source = ".text\nnop\nvaddps %ymm0, %ymm1, %ymm2\nret\n"
     found = Isa.scan(Elf.parse(stripped(shared_object(source, "-nostdlib", language="assembler"))))
     (region,) = found.regions
     assert str(region.region) == f"{region.region.address:#x}, outside any known function"
     assert region.features == {"AVX"}
-
-
-def test_functions_that_ask_the_processor_are_known() -> None:
-    found = isa('int f(void) { int a = 0, b, c, d; __asm__("cpuid" : "+a"(a), "=b"(b), "=c"(c), "=d"(d)); return d; }')
-    assert len(found.cpuid) == 1
 
 
 @pytest.mark.nightly

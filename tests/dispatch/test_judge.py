@@ -71,17 +71,6 @@ def test_clones_made_by_the_compiler_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("finish", [lambda data: data, stripped])
-def test_what_an_ifunc_resolver_chooses_is_accepted_even_without_names(finish: Callable[[bytes], bytes]) -> None:
-    source = f"""
-    {NOINLINE} static int fast(int x) {{ {VECTOR}; return x; }}
-    static int slow(int x) {{ return x; }}
-    static int (*choose(void))(int) {{ __builtin_cpu_init(); return __builtin_cpu_supports("avx2") ? fast : slow; }}
-    int work(int x) __attribute__((ifunc("choose")));
-    """
-    assert list(verdicts(finish(shared_object(source))).values()) == [Reason.TESTED]
-
-
-@pytest.mark.parametrize("finish", [lambda data: data, stripped])
 def test_what_is_called_after_asking_the_processor_is_accepted(finish: Callable[[bytes], bytes]) -> None:
     source = f"""
     {NOINLINE} static int helper(int x) {{ {VECTOR}; return x; }}
@@ -153,17 +142,6 @@ def test_a_table_is_code_s_own_where_the_index_comes_from_a_test() -> None:
     assert verdicts(shared_object(wrong)) == {"fast": None}
 
 
-def test_a_name_is_no_evidence_nor_is_a_question_elsewhere() -> None:
-    source = f"""
-    {ASKS}
-    {NOINLINE} static int total_avx2(int x) {{ {VECTOR}; return x; }}
-    int total(int x) {{ return total_avx2(x); }}
-    int is_fast(void) {{ return __builtin_cpu_is("haswell"); }}
-    """
-    assert verdicts(shared_object(source)) == {"total_avx2": None}
-    assert verdicts(shared_object(source), path="demo/fuzz_avx2.so") == {"total_avx2": None}
-
-
 def test_a_test_explains_no_more_than_it_shows() -> None:
     source = f"""
     {NOINLINE} static int wide(int x) {{ {ZMM}; return x; }}
@@ -209,15 +187,6 @@ def test_a_pattern_allows_a_function_or_a_library() -> None:
     assert verdicts(data, allow="^dot$") == {"dot": Reason.ALLOWED}
     assert verdicts(data, allow=r"demo\.so") == {"dot": Reason.ALLOWED}
     assert verdicts(data, allow="other") == {"dot": None}
-
-
-def test_of_an_extension_module_only_what_python_calls_is_an_entry() -> None:
-    source = f"{ASKS} void dot(void) {{ {VECTOR}; }}"
-    assert verdicts(shared_object(source)) == {"dot": None}
-    assert verdicts(shared_object(source + MODULE)) == {"dot": Reason.UNREACHED}
-    assert verdicts(shared_object(source.replace(ASKS, "") + MODULE)) == {"dot": None}
-    called = "void *PyInit_demo(void) { void dot(void); dot(); return 0; }"
-    assert verdicts(shared_object(source + called)) == {"dot": None}
 
 
 def test_flags_that_leaked_are_violations_in_every_function() -> None:
@@ -277,16 +246,6 @@ def test_an_answer_in_a_structure_on_the_stack_may_be_what_others_find_there(fla
     }}
     """
     assert {one.doubt for one in judged(stripped(shared_object(source, "-O2")))} == {doubt}
-
-
-@pytest.mark.parametrize(("bit", "reason"), [("5", Reason.TESTED), ("6", None)])
-def test_a_function_that_returns_the_word_of_an_index_returns_what_that_tells(bit: str, reason: Reason | None) -> None:
-    source = f"""
-    __attribute__((constructor)) void start(void) {{ words[0] = ask(words); }}
-    {NOINLINE} static unsigned word(int index) {{ return words[index]; }}
-    int get(int x) {{ return word(1) & 1 << {bit} ? fast(x) : word(2) + x; }}
-    """
-    assert chosen(source) == {reason}
 
 
 @pytest.mark.parametrize("written", [WALKED, "words[atoi(text)] = atoi(text + 1);"])

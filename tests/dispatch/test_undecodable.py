@@ -12,20 +12,6 @@ from vbuild.dispatch.judge import Judged
 NEW, AVX2 = ".byte 0xd5, 0x58, 0x89, 0xc1", "vpaddd %ymm0, %ymm1, %ymm2"
 APX = f'__asm__ volatile("{NEW}")'
 IN_TABLE = '__attribute__((section(".init_array"), used))'
-# one of the blocks that a table of jumps leads to
-SWITCH = f"""
-int f(int x) {{
-    switch (x) {{
-    case 0: return 7;
-    case 1: return 3;
-    case 2: return f(x + 9);
-    case 3: {APX}; return 99;
-    case 4: return x * x;
-    case 5: return x / 3;
-    }}
-    return x;
-}}
-"""
 CAUGHT = f"""
 void g();
 extern "C" int f(int x) {{
@@ -70,27 +56,6 @@ def test_bytes_that_are_no_instruction_are_said_to_be_none() -> None:
 
 def unknown(data: bytes) -> list[Judged]:
     return [one for one in judged(data) if UNKNOWN in one.features and not one.reason]
-
-
-@pytest.mark.parametrize("finish", [lambda data: data, stripped])
-@pytest.mark.parametrize(
-    "source",
-    [
-        f"void f(void) {{ {APX}; }}",
-        'void f(void) { __asm__ volatile(".byte 6"); }',
-        f"{NOINLINE} static int g(int x) {{ {APX}; return x; }} int f(int x) {{ return g(x) + 1; }}",
-        f"int rand(void); int f(void) {{ int x = rand(); {APX}; return x; }}",
-        SWITCH,
-        f'__asm__(".text; g: {NEW}; ret"); void f(void) {{ __asm__("call g"); }}',
-        f'__asm__(".text; g: {NEW}; ret"); void f(void) {{ __asm__("lea g(%rip), %rax; call *%rax"); }}',
-        f'{ASKS} __asm__(".pushsection .init; {NEW}; .popsection");',
-    ],
-)  # fmt: skip
-def test_bytes_that_the_decoder_does_not_know_are_found_where_code_reaches_them(
-    source: str, finish: Callable[[bytes], bytes]
-) -> None:
-    (one,) = unknown(finish(shared_object(source)))
-    assert one.features == {UNKNOWN}
 
 
 def test_bytes_in_a_block_that_handles_errors_are_found() -> None:

@@ -1,7 +1,6 @@
 """The catalogue of official libraries is what NVIDIA's own one says, and what is in their wheels."""
 
 import zipfile
-from collections import Counter
 from importlib import import_module
 from typing import Any
 
@@ -78,23 +77,6 @@ def test_names_say_the_cuda_major_unless_they_disagree(names: list[str], expecte
     assert cuda_of(names) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("libcuda.so.1", True),
-        ("libcuda-1a2b3c4d.so.580.65.06", True),
-        ("libnvidia-ml.so.1", True),
-        ("libnvidia-ptxjitcompiler.so.1", True),
-        ("libnvcudla.so", True),
-        ("libcudart.so.12", False),
-        ("libcudla.so.1", False),
-        ("libnvrtc.so.12", False),
-    ],
-)
-def test_the_drivers_libraries_are_known(name: str, expected: bool) -> None:  # noqa: FBT001 - a case
-    assert is_driver(name) is expected
-
-
 @pytest.mark.parametrize("spec", OURS, ids=lambda spec: spec.name)
 def test_cuda_pathfinder_knows_the_same_libraries(spec: Any) -> None:
     found = [entry for soname in spec.linux_sonames for entry in by_soname(soname)]
@@ -109,11 +91,6 @@ def test_cuda_pathfinder_knows_the_same_drivers_libraries() -> None:
     names = [name for spec in DESCRIPTOR_CATALOG if spec.packaged_with == "driver" for name in spec.linux_sonames]
     assert names
     assert all(map(is_driver, names))
-
-
-def test_no_two_packages_for_one_cuda_have_the_same_soname() -> None:
-    for entry in entries():
-        assert max(Counter(other.cuda for other in by_soname(entry.soname)).values()) == 1
 
 
 def test_the_toolkits_extras_bring_the_packages() -> None:

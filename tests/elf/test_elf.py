@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from tests.factories.elf import SUM, judged_by, linked, rpath, shared_object, stripped, without_sections
-from vbuild.dispatch.isa import Isa, regions_of
+from tests.factories.elf import judged_by, shared_object, stripped, without_sections
+from vbuild.dispatch.isa import Isa
 from vbuild.elf.code import Elf, KeptSymbols
 from vbuild.elf.image import ElfImage
 from vbuild.errors import BinaryError
@@ -35,12 +35,6 @@ def test_the_loader_s_facts_are_those_that_readelf_shows() -> None:
     assert list(elf.needed) == re.findall(r"NEEDED.*\[(.*)\]", shown)
     assert elf.build_id
     assert elf.build_id in judged_by("readelf", data, "-nW")
-
-
-def test_rpath_and_runpath_are_told_apart() -> None:
-    new, old = (Elf.parse(library(*rpath("$ORIGIN/lib:/opt", new=new))) for new in (True, False))
-    assert (new.rpath, new.runpath) == ((), ("$ORIGIN/lib", "/opt"))
-    assert (old.rpath, old.runpath) == (("$ORIGIN/lib", "/opt"), ())
 
 
 def test_the_mark_of_a_level_is_read() -> None:
@@ -90,14 +84,6 @@ def test_pointers_in_data_are_found_packed_or_not(flag: str) -> None:
     assert (table.address, twice.address) in elf.pointers
 
 
-def test_regions_cover_every_byte_of_code_that_is_not_padding() -> None:
-    elf = Elf.parse(shared_object(SUM))
-    covered = {region.address + offset for region in regions_of(elf) for offset in range(len(region.data))}
-    left = {code.data[place - code.address] for code in elf.code for place in range(code.address, code.end)
-            if place not in covered}  # fmt: skip
-    assert left <= set(bytes.fromhex("00 0f 1f 2e 40 44 66 80 84 90 cc"))
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -139,14 +125,6 @@ def test_damage_gives_a_value_or_a_binary_error(data: st.DataObject) -> None:
     except BinaryError:
         return
     Isa.scan(elf)
-
-
-def test_objects_that_move_are_seen_and_functions_stay() -> None:
-    one, other = (Elf.parse(linked(f"int one(void) {{ return 1; }} int {pad} x = 3;")) for pad in ("", "pad[9], "))
-    assert [[symbol for symbol in file.objects if "x" in symbol.names] for file in (one, other)] != [[], []]
-    assert {symbol.names: symbol.address for symbol in one.objects} != {
-        symbol.names: symbol.address for symbol in other.objects
-    }
 
 
 def test_of_many_symbols_the_last_are_kept() -> None:

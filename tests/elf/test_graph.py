@@ -235,13 +235,6 @@ def test_a_path_to_another_package_makes_any_library_anothers() -> None:
     ]
 
 
-def test_the_platform_comes_before_a_file_that_no_path_leads_to() -> None:
-    files = {"m/mod.so": module("libstdc++.so.6"), "m/libs/libstdc++.so.6": library(soname="libstdc++.so.6")}
-    assert ways(files) == {("m/mod.so", "libstdc++.so.6"): (Via.PLATFORM, None)}
-    files["m/mod.so"] = module("libstdc++.so.6", rpath="$ORIGIN/libs")
-    assert ways(files)["m/mod.so", "libstdc++.so.6"] == (Via.OWN, "m/libs/libstdc++.so.6")
-
-
 def test_only_five_chains_are_told() -> None:
     files = {f"m/mod{number}.so": module("libone.so", rpath="$ORIGIN") for number in range(7)}
     whole = graph(files | {"m/libone.so": library(soname="libone.so")})

@@ -70,12 +70,6 @@ def test_memory_that_the_file_does_not_have_has_no_offset_and_no_word() -> None:
     assert IMAGE.word(IMAGE.loads[0].p_vaddr) == int.from_bytes(DATA[:8], "little")
 
 
-def test_the_bytes_are_not_copied() -> None:
-    section = IMAGE.section(".dev")
-    assert section is not None
-    assert IMAGE.view(section.span).obj is DATA
-
-
 ROW, SECTION = ProgramHeader.layout.size, SectionHeader.layout.size
 SOUND = Sound(DATA)
 patched, with_section, with_segment = SOUND.patched, SOUND.with_section, SOUND.with_segment

@@ -1,15 +1,11 @@
 """What a library gives and takes, compared with nm; and which libraries are the same code under other names."""
 
-import re
-import subprocess
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from tests.factories import elf
-from tests.factories.hwcaps_wheels import module, shared
+from tests.factories.hwcaps_wheels import shared
 from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface, Versioned, digest
 from vbuild.errors import BinaryError
@@ -24,36 +20,8 @@ extern "C" __attribute__((weak)) int promised() { return 1; }
 """
 
 
-def symbols(data: bytes, *flags: str) -> set[str]:
-    """The names that nm lists, with versions."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "demo.so"
-        path.write_bytes(data)
-        run = subprocess.run(["nm", "-D", *flags, path], capture_output=True, text=True, check=True)
-        lines = run.stdout.splitlines()
-    rows = [line.split() for line in lines]
-    return {re.sub("@+", "@", row[-1]) for row in rows if row[-2] not in {"w", "v", "A"}}
-
-
 def said(found: frozenset[Versioned]) -> set[str]:
     return {str(symbol) for symbol in found}
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        shared("v1"),
-        elf.linked(SOURCE, script=SCRIPT),
-        elf.linked('#include <stdio.h>\nint said(void) { return puts(""); }'),
-        elf.shared_object(TEMPLATES, language="c++"),
-        module("v1"),
-    ],
-    ids=["library", "versions", "libc", "C++", "module"],
-)
-def test_what_it_gives_and_takes_is_what_nm_lists(data: bytes) -> None:
-    interface = Interface.parse(data)
-    assert said(interface.exported | interface.vague) == symbols(data, "--defined-only")
-    assert said(interface.taken) == symbols(data, "--undefined-only")
 
 
 def test_what_every_user_of_a_template_has_is_kept_apart() -> None:

@@ -65,26 +65,6 @@ def test_a_file_without_section_headers_says_the_same(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("engine.so", {"engine.so"}),
-        ("plugins/engine.so.2", {"engine.so.2"}),
-        ("engine.so is missing", set()),
-        ("the engine.so", set()),
-        (".abi3.so", set()),
-        ("%s.so", set()),
-        ("x.socket", set()),
-    ],
-)
-def test_other_names_are_mentioned_where_they_are_all_of_a_string_or_the_end_of_a_path(
-    text: str, expected: set[str]
-) -> None:
-    assert Loading.parse(shared_object(f'const char *last(int i) {{ return i ? "{text}" : "none"; }}')).mentioned == (
-        expected
-    )
-
-
-@pytest.mark.parametrize(
     ("flags", "expected"),
     [
         (("-F", "libreal.so.1"), {"libreal.so.1"}),
@@ -97,30 +77,6 @@ def test_other_names_are_mentioned_where_they_are_all_of_a_string_or_the_end_of_
 def test_what_the_loader_opens_along_with_it_is_mentioned(flags: tuple[str, ...], expected: set[str]) -> None:
     linker = (f"-Wl,{','.join(flags)}", "-Wl,-soname,libself.so.1")
     assert Loading.parse(shared_object("int nothing;", *linker)).mentioned == expected
-
-
-def test_names_of_needed_libraries_and_of_gpu_code_are_not_mentioned() -> None:
-    plain = shared_object("int nothing;", needs="libother.so.1")
-    assert Loading.parse(plain).mentioned == frozenset()
-    gpu = 'const char code[] __attribute__((section("%s"))) = "libdevice.so.1";'
-    assert Loading.parse(shared_object(gpu % ".nv_fatbin")).mentioned == frozenset()
-    assert Loading.parse(shared_object(gpu % ".more_data")).mentioned == {"libdevice.so.1"}
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        (MODULE, ("demo",)),
-        ("void *PyInit_b(void) { return 0; } void *PyInit_a(void) { return 0; }", ("a", "b")),
-        ("void *PyInitU_lanin_2kb(void) { return 0; }", ("lanin_2kb",)),
-        ("void *PyModExport_new(void) { return 0; }", ("new",)),
-        ("void *PyInit_other(void); void *here(void) { return PyInit_other(); }", ()),
-        ('__attribute__((visibility("hidden"))) void *PyInit_hidden(void) { return 0; }', ()),
-        ("int PyInit; int here;", ()),
-    ],
-)
-def test_modules_are_what_it_exports_to_be_imported_by(source: str, expected: tuple[str, ...]) -> None:
-    assert tuple(sorted(Loading.parse(stripped(shared_object(source))).modules)) == expected
 
 
 @pytest.mark.parametrize(

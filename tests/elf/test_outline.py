@@ -3,15 +3,9 @@
 import re
 
 from tests.factories.elf import SUM, judged_by, rpath, shared_object, stripped
-from vbuild.elf.code import Elf
 from vbuild.elf.read import Outline
 
 DATA = shared_object(SUM, "-g", "-Wl,-soname,libsum.so.1", *rpath("$ORIGIN/lib"))
-
-
-def test_the_whole_file_has_the_same_outline() -> None:
-    whole, outline = Elf.parse(DATA), Outline.parse(DATA)
-    assert all(getattr(whole, field) == getattr(outline, field) for field in Outline.__struct_fields__)
 
 
 def test_sections_have_the_sizes_that_readelf_shows() -> None:

@@ -11,21 +11,6 @@ def platform(tag: str) -> PlatformPolicy:
     return found
 
 
-@pytest.mark.parametrize(
-    ("tag", "machine", "glibc"),
-    [
-        ("manylinux1_i686", "i686", (2, 5)),
-        ("manylinux2014_aarch64", "aarch64", (2, 17)),
-        ("manylinux_2_28_x86_64", "x86_64", (2, 28)),
-        ("manylinux_2_99_x86_64", "x86_64", (2, 99)),
-        ("musllinux_1_2_x86_64", "x86_64", None),
-        ("linux_x86_64", "x86_64", None),
-    ],
-)
-def test_a_tag_names_a_machine_and_a_glibc(tag: str, machine: str, glibc: tuple[int, int] | None) -> None:
-    assert (platform(tag).machine, platform(tag).glibc) == (machine, glibc)
-
-
 @pytest.mark.parametrize("tag", ["any", "win_amd64", "macosx_11_0_arm64", "manylinux_2_28_z80", ""])
 def test_a_tag_of_another_system_is_none(tag: str) -> None:
     assert PlatformPolicy.parse(tag) is None

@@ -16,7 +16,6 @@ from tests.factories.extensions import laid_out, library
 from tests.factories.hwcaps_wheels import module, program_output, shared
 from tests.factories.tools import needs
 from vbuild.elf.code import Elf
-from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface
 from vbuild.elf.read import Loading
 from vbuild.elf.records import ElfMachine
@@ -32,24 +31,11 @@ FORTY_TWO = "int deep(void) { return 42; }"
 names = st.text(st.characters(codec="ascii", exclude_characters="\0:"), min_size=1)
 
 
-def test_it_says_what_was_asked_for_and_nothing_else() -> None:
-    loading = Loading.parse(STUB)
-    outline = loading.outline
-    assert (outline.needed, outline.runpath, outline.rpath, outline.soname) == ((NAME,), (RUNPATH,), (), None)
-    assert (loading.modules, loading.is_program, loading.given) == ((), False, ())
-    assert Loading.parse(loader_stub(NAME, RUNPATH, soname="libx.so.1")).outline.soname == "libx.so.1"
-
-
 def test_it_has_no_code_and_no_symbol() -> None:
     parsed = Elf.parse(STUB)
     assert (parsed.code, parsed.functions, parsed.objects, parsed.imports) == ((), (), (), ())
     interface = Interface.parse(STUB)
     assert not interface.exported | interface.vague | interface.taken
-
-
-def test_it_asks_for_no_executable_stack_and_no_executable_page() -> None:
-    segments = {segment.p_type: segment.p_flags for segment in ElfImage.parse(STUB).segments}
-    assert segments == {1: 6, 2: 6, 0x6474E551: 6}
 
 
 @given(needed=names, runpath=names, soname=st.none() | names)
@@ -92,14 +78,6 @@ def test_ctypes_finds_the_functions_of_the_library_that_it_leads_to(tmp_path: Pa
         "import ctypes; f = ctypes.CDLL(sys.path[0] + '/libx.so').x_level; f.restype = ctypes.c_char_p; print(f())"
     )
     assert program_output(tmp_path, program) == "b'v1'"
-
-
-def test_who_needs_the_library_by_its_name_gets_what_it_leads_to(tmp_path: Path) -> None:
-    laid_out(tmp_path, {"libx.so": loader_stub("libvb_x.so", "$ORIGIN/libs", soname="libx.so")})
-    laid_out(tmp_path, {"libs/libvb_x.so": shared("v3", "libvb_x.so", script=SCRIPT)})
-    needing = module("v1", needs=("libx.so",), runpath="$ORIGIN", takes="x_level")
-    laid_out(tmp_path, {"_c.so": needing})
-    assert program_output(tmp_path, "import _c; print(_c.level())") == "v3"
 
 
 def test_a_version_of_a_symbol_is_found_behind_it(tmp_path: Path) -> None:

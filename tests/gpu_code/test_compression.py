@@ -4,7 +4,6 @@ import random
 import tracemalloc
 
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,13 +13,10 @@ from vbuild.errors import BinaryError
 from vbuild.gpu_code import bundle as bundles
 from vbuild.gpu_code.fatbin import (
     LIMIT,
-    EntryHeader,
     FatbinFlag,
     FatbinKind,
     decompressed,
     inflated,
-    is_without_kernels,
-    packed,
     read,
     recompressed,
     recompressed_size,
@@ -32,12 +28,6 @@ LONG = cubin(90, 4096)
 
 def first(data: bytes) -> GpuEntry:
     return read(memoryview(data), range(len(data))).entries[0]
-
-
-@pytest.mark.parametrize("flags", [0, FatbinFlag.LZ4, FatbinFlag.ZSTD])
-def test_an_entry_holds_what_was_put_in(flags: int) -> None:
-    data = fatbin(entry(code=LONG, flags=flags))
-    assert decompressed(data, first(data)) == LONG
 
 
 REFUSED = {
@@ -105,27 +95,6 @@ def test_code_in_a_bundle_that_is_compressed_as_a_whole_cannot_be_read_alone() -
         decompressed(data, found)
 
 
-@pytest.mark.parametrize("flags", [0, FatbinFlag.LZ4, FatbinFlag.LZ4 | FatbinFlag.ARCH_SPECIFIC | FatbinFlag.DEBUG])
-def test_an_entry_in_zstd_is_the_same_entry_but_smaller(flags: int) -> None:
-    code = bytes(range(256)) * 64
-    data = fatbin(entry(code=code, flags=flags, header_size=80, ident_offset=64, ident_size=4))
-    before = first(data)
-    part = recompressed(data, before)
-    assert isinstance(part, bytes)
-    assert len(part) % 8 == 0
-    assert len(part) < before.size
-    after = first(fatbin(part))
-    assert decompressed(fatbin(part), after) == code
-    assert (after.kind, after.arch, after.uncompressed_size) == (before.kind, before.arch, len(code))
-    assert (after.compression, after.flags) == (Compression.ZSTD, before.flags & ~FatbinFlag.LZ4 | FatbinFlag.ZSTD)
-    assert part[64:80] == data[before.span.start + 64 : before.payload.start]
-    header_after = EntryHeader.parse(part)
-    assert header_after.compressed_size == len(after.payload)
-    assert header_after.payload_size - header_after.compressed_size in range(8)
-    frame = zstandard.get_frame_parameters(part[80:])
-    assert (frame.content_size, frame.has_checksum) == (len(code), False)
-
-
 @given(noise=st.integers(0, 260), zeros=st.integers(0, 60))
 def test_what_is_compressed_is_smaller_and_a_multiple_of_eight_bytes(noise: int, zeros: int) -> None:
     data = fatbin(entry(code=random.Random(1).randbytes(noise) + bytes(zeros)))
@@ -136,14 +105,6 @@ def test_what_is_compressed_is_smaller_and_a_multiple_of_eight_bytes(noise: int,
         assert len(part) % 8 == 0
         assert len(part) < first(data).size
         assert decompressed(fatbin(part), first(fatbin(part))) == decompressed(data, first(data))
-
-
-def test_no_window_is_larger_than_those_of_nvcc() -> None:
-    code = bytes(20 << 20)
-    data = fatbin(entry(code=code))
-    part = recompressed(data, first(data))
-    assert isinstance(part, bytes)
-    assert zstandard.get_frame_parameters(part[64:]).window_size <= 8 << 20
 
 
 @pytest.mark.parametrize(
@@ -176,37 +137,3 @@ def test_a_sample_is_from_the_middle() -> None:
     data = fatbin(entry(code=bytes(100_000) + noise + bytes(100_000)))
     assert recompressed_size(data, first(data), sample=len(noise)) == first(data).size
     assert type(recompressed_size(data, first(data), sample=1 << 20)) is int
-
-
-def test_a_container_can_be_kept_with_its_entries_in_zstd() -> None:
-    data = fatbin(entry(arch=80, code=LONG), entry(FatbinKind.PTX), entry(code=LONG, flags=FatbinFlag.ZSTD))
-    entries = read(memoryview(data), range(len(data))).entries
-    parts = packed(entries, lambda one: recompressed(data, one))
-    whole = b"".join(part if isinstance(part, bytes) else data[part.start : part.stop] for part in parts)
-    after = read(memoryview(whole), range(len(whole))).entries
-    assert [(str(one.arch), one.kind, str(one.compression)) for one in after] == [
-        ("sm_80", "cubin", "zstd"),
-        ("sm_90", "ptx", "raw"),
-        ("sm_90", "cubin", "zstd"),
-    ]
-    assert [decompressed(whole, one) for one in after] == [decompressed(data, one) for one in entries]
-
-
-WITHOUT_CODE = b"\x7fELF" + bytes(60) + b"\0.shstrtab\0.nv.info\0\0\0\0\0"
-
-
-@pytest.mark.parametrize(
-    ("packed", "expected"),
-    [
-        (entry(code=WITHOUT_CODE), True),
-        (entry(code=WITHOUT_CODE + b".text.sum\0"), False),
-        (entry(code=WITHOUT_CODE[1:]), False),
-        (entry(code=WITHOUT_CODE.replace(b"strtab", b"______")), False),
-        (entry(FatbinKind.PTX, code=WITHOUT_CODE), False),
-        (entry(code=WITHOUT_CODE, flags=FatbinFlag.ZSTD), False),
-    ],
-    ids=["none", "a kernel", "no ELF file", "no names", "PTX", "compressed"],
-)
-def test_a_cubin_without_kernels_is_known_by_the_names_of_its_sections(packed: bytes, expected: bool) -> None:  # noqa: FBT001
-    data = fatbin(entry(code=LONG), packed, entry(code=LONG))
-    assert is_without_kernels(data, read(memoryview(data), range(len(data))).entries[1]) is expected

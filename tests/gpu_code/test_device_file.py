@@ -13,7 +13,6 @@ from tests.factories.fatbins import entry, fatbin
 from vbuild.errors import BinaryError
 from vbuild.gpu_code.device_file import TRITON, DeviceFile, Folders, container_in, is_named, may_be_container
 from vbuild.gpu_code.model import Compression, Vendor
-from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuCodeKind
 
 OLD, NEW, AMD = (0x33, 7), (0x41, 8), (0x40, 3)
@@ -61,12 +60,6 @@ def test_the_flags_of_a_file_say_for_which_gpu_it_is(flags: int, abi: tuple[int,
     assert (file.vendor, file.kind) == ((Vendor.AMD, "code-object") if is_amd else (Vendor.NVIDIA, "cubin"))
 
 
-@pytest.mark.parametrize("suffix", ["a", "f", ""])
-def test_the_note_of_the_compiler_says_what_the_flags_of_cuda_13_do_not(suffix: str) -> None:
-    note = f"ptxas\0Cuda compilation tools, release 13.5\0-arch sm_100{suffix} \0".encode()
-    assert shown(elf(0x6006402, behind=note)) == (f"sm_100{suffix}", None)
-
-
 @pytest.mark.parametrize(
     ("path", "data", "arch"),
     [
@@ -104,19 +97,6 @@ def test_what_is_damaged_or_contradicts_itself_offers_nothing_that_could_go(data
     assert file
     assert str(file.trouble).endswith(why)
     assert file.offer.code is GpuCodeKind.OTHER
-
-
-def test_text_and_what_lies_in_a_frame_are_read_too() -> None:
-    ptx = b"//\n.version 8.8\n.target sm_90a\n.address_size 64\n"
-    assert shown(ptx, "wp_demo.sm90.ptx") == ("sm_90a", None)
-    texts = [found(text, "k.ptx") for text in (ptx, b".target sm_90\n")]
-    assert [(file.vendor, file.kind, file.version) for file in texts if file] == [
-        (Vendor.NVIDIA, "ptx", Dotted(8, 8)),
-        (Vendor.NVIDIA, "ptx", None),
-    ]
-    file = found(zstandard.compress(elf(0x4B054B, OLD, tables=9)), "kernel_sm_75.cubin.zst")
-    assert file
-    assert (str(file.arch), file.compression, file.trouble) == ("sm_75", Compression.ZSTD, None)
 
 
 def test_a_frame_is_opened_where_name_and_contents_say_that_it_is_one() -> None:

@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 
 from vbuild.elf.image import ElfImage
-from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.fatbin import FatbinFlag, decompressed, recompressed
 from vbuild.gpu_code.model import DeviceCode, GpuEntry
 from vbuild.gpu_code.survey import device_code
 
@@ -41,48 +39,6 @@ def test_every_sample_is_understood_and_all_of_it_is_movable(name: str, expected
     assert (code.pinned, code.notes) == ((), ())
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_entry_of_a_sample_holds_a_cubin_or_ptx(name: str) -> None:
-    data, code = sample(name)
-    for entry in entries(code):
-        inside = decompressed(data, entry)
-        assert len(inside) == entry.uncompressed_size
-        assert inside.startswith(b"\x7fELF") if entry.kind == "cubin" else b".version" in inside
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_keeping_all_changes_nothing_and_keeping_none_leaves_sixteen_bytes(name: str) -> None:
-    data, code = sample(name)
-    for container in code.containers:
-        assert container.keeping(container.entries) == (container.span,)
-        whole = bytes(EditedFile.of(data, container.packing(container.entries, lambda entry: entry.span)))
-        assert whole == data[container.span.start : container.span.stop]
-        assert [len(part) for part in container.keeping(())] == [16]
-
-
-def test_the_flags_say_what_nvcc_was_asked_for() -> None:
-    _, debug = sample("debug")
-    (entry,) = entries(debug)
-    assert entry.flags & FatbinFlag.DEBUG
-    assert entry.ident == "kernel.cu"
-    _, suffixes = sample("suffixes")
-    assert [str(one.arch) for one in entries(suffixes) if one.flags & FatbinFlag.SECOND_CHOICE] == ["sm_100f"]
-
-
-def test_relocatable_ptx_has_options() -> None:
-    _, code = sample("relocatable")
-    assert [one.options for one in entries(code) if one.kind == "ptx"] == ["--compile-only"]
-
-
 def test_packed_relocations_lead_to_the_same_container() -> None:
     _, code = sample("packed_relocations")
     assert [pointer.row for container in code.containers for pointer in container.wrappers] == [None]
-
-
-@pytest.mark.parametrize("name", ["none", "speed", "suffixes"])
-def test_recompressed_entries_hold_the_same_code(name: str) -> None:
-    data, code = sample(name)
-    for container in code.containers:
-        parts = container.keeping(container.entries, written=lambda entry: recompressed(data, entry))
-        smaller = bytes(EditedFile.of(data, parts))
-        assert len(smaller) < len(container.span)

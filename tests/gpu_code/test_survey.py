@@ -1,19 +1,17 @@
 """Where the GPU code of a library is found, and which of it may be moved: libraries linked by gcc."""
 
 import pytest
-from msgspec.structs import replace
 
-from tests.factories.bundles import GFX942, HOST, bundle, compressed
+from tests.factories.bundles import GFX942, HOST, bundle
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from vbuild.binary.edits import Replacement
 from vbuild.elf.image import ElfImage
-from vbuild.elf.records import FileHeader
 from vbuild.elf.surgery.cutting import cut
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.fatbin import FatbinKind
-from vbuild.gpu_code.model import Container, DeviceCode, Vendor, offered
+from vbuild.gpu_code.model import Container, DeviceCode, Vendor
 from vbuild.gpu_code.survey import device_code
 
 TWO = (fatbin(entry(arch=80), entry(arch=90)), fatbin(entry(FatbinKind.PTX, 90)))
@@ -40,39 +38,6 @@ def placed(section: str, data: bytes, *, before: str = "") -> str:
 
 def reasons(code: DeviceCode) -> list[str | None]:
     return [one.why_pinned for one in code.containers]
-
-
-def test_a_container_with_one_wrapper_is_movable() -> None:
-    data = device_library(*TWO)
-    code = surveyed(data)
-    assert shown(code) == [".nv_fatbin sm_80,sm_90", ".nv_fatbin sm_90"]
-    assert reasons(code) == [None, None]
-    assert (code.blobs, code.notes, code.pinned) == ((), (), ())
-    image = ElfImage.parse(data)
-    for container, packed in zip(code.containers, TWO, strict=True):
-        assert data[container.span.start : container.span.stop] == packed
-        assert container.address == image.address(container.span.start)
-        (wrapper,) = container.wrappers
-        assert wrapper.target == container.address
-        assert wrapper.row
-
-
-def test_a_wrapper_filled_through_packed_relocations_counts() -> None:
-    code = surveyed(device_library(*TWO, flags=["-Wl,-z,pack-relative-relocs"]))
-    assert reasons(code) == [None, None]
-    assert [pointer.row for one in code.containers for pointer in one.wrappers] == [None, None]
-
-
-def test_gaps_of_zeros_between_containers_are_passed_over() -> None:
-    code = surveyed(device_library(*TWO, align=256))
-    assert reasons(code) == [None, None]
-    assert [container.span.start % 256 for container in code.containers] == [0, 0]
-
-
-def test_relocatable_code_is_found_in_its_own_section() -> None:
-    code = surveyed(device_library(*TWO, section="__nv_relfatbin", wrapper=(".nvFatBinSegment", 0x466243B1, 2)))
-    assert shown(code) == ["__nv_relfatbin sm_80,sm_90", "__nv_relfatbin sm_90"]
-    assert reasons(code) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -107,12 +72,6 @@ def test_a_container_that_others_could_find_or_that_is_not_known_is_pinned_and_s
     assert [one.movable for one in code.containers] == [reason is None for reason in why]
     assert code.pinned == tuple(one for one in code.containers if one.why_pinned)
     assert [one.in_place for one in code.containers] == in_place
-
-
-def test_bytes_that_are_no_zeros_are_no_padding() -> None:
-    code = surveyed(device_library(TWO[0], b"X" * 8, TWO[1], wrapped=[0, 2]))
-    assert reasons(code) == [None, None]
-    assert [len(blob.span) for blob in code.blobs] == [8]
 
 
 def test_what_a_link_leaves_without_kernels_is_movable_although_no_wrapper_points_to_it() -> None:
@@ -174,21 +133,6 @@ def test_a_damaged_container_is_left_alone_and_those_around_it_are_not(flags: tu
     )  # fmt: skip
 
 
-def test_behind_a_container_that_says_it_is_longer_the_next_wrapper_leads_on() -> None:
-    liar = fatbin(entry(arch=80), fat_size=192 + len(TWO[0]))
-    code = surveyed(device_library(liar, *TWO))
-    assert shown(code) == [".nv_fatbin sm_80,sm_90", ".nv_fatbin sm_90"]
-    assert reasons(code) == [None, None]
-    assert [len(blob.span) for blob in code.blobs] == [len(liar)]
-
-
-def test_a_container_that_runs_past_its_section_is_named() -> None:
-    code = surveyed(device_library(TWO[0], fatbin(entry(), fat_size=1 << 20)))
-    assert shown(code) == [".nv_fatbin sm_80,sm_90"]
-    assert len(code.blobs) == 1
-    assert "past the end of its section" in code.notes[0]
-
-
 def test_fatbins_elsewhere_are_found_and_stay() -> None:
     more = placed('.ldata,"aw"', TWO[0], before=".long 7\n.balign 8\n")
     data = device_library(TWO[1], more=more, flags=ELSEWHERE)
@@ -226,29 +170,6 @@ def test_a_cubin_without_a_container_is_counted_and_another_elf_file_is_not() ->
     assert (blob.section, blob.what) == (".rodata", "bare cubin")
 
 
-@pytest.mark.parametrize(
-    ("fields", "size"),
-    [
-        ({"e_shoff": 100, "e_shnum": 2, "e_shentsize": 64}, 228),
-        ({"e_phoff": 64, "e_phnum": 2, "e_phentsize": 56}, 176),
-        ({"e_shoff": 1 << 20, "e_shnum": 1, "e_shentsize": 64}, 256),
-    ],
-)
-def test_a_cubin_without_a_container_ends_with_its_tables_or_its_section(fields: dict[str, int], size: int) -> None:
-    bare = replace(FileHeader.parse(cubin(80)), **fields).pack().ljust(256, b"\1")
-    data = device_library(TWO[1], more=placed('.rodata,"a"', bare))
-    (blob,) = surveyed(data).blobs
-    assert data[blob.span.start : blob.span.stop] == bare[:size]
-
-
-def test_more_notes_than_anybody_reads_are_counted() -> None:
-    strange = (".nvFatBinSegment", 0x466243B1, 3)
-    notes = surveyed(device_library(*TWO, wrapped=[0] * 100, wrapper=strange)).notes
-    more = surveyed(device_library(*TWO, wrapped=[0] * 103, wrapper=strange)).notes
-    assert (len(notes), len(more)) == (100, 101)
-    assert (notes[-1][:8], more[-1]) == ("wrapper ", "and 3 notes more")
-
-
 def test_more_pieces_than_a_library_has_are_damage() -> None:
     """Of 2^17 that may be, a wrapper is one, as are a fatbin and each of its entries; what is damaged is 64."""
     broken = [*[fatbin(entry(version=0x102))] * 2016, fatbin(*[entry(code=b"few")] * 15)]
@@ -256,11 +177,6 @@ def test_more_pieces_than_a_library_has_are_damage() -> None:
     assert len(surveyed(device_library(*broken, wrapped=wrapped)).blobs) == 2016
     with pytest.raises(BinaryError, match=r"^more than 131072 pieces of GPU code; no library has so many, so this one"):
         surveyed(device_library(*broken, wrapped=[*wrapped, 0]))
-
-
-def test_what_is_found_is_in_the_order_of_the_file() -> None:
-    code = surveyed(device_library(fatbin(entry(version=0x102)), more=placed('.rodata,"a"', cubin(80))))
-    assert [blob.section for blob in code.blobs] == [".rodata", ".nv_fatbin"]
 
 
 def test_cubins_inside_fatbins_are_not_counted_twice() -> None:
@@ -283,44 +199,11 @@ def test_damaged_relocations_move_nothing() -> None:
     assert code.notes == ("no fatbin can be moved: relocations of 0x19 bytes each, expected 0x18",)
 
 
-def test_amds_bundles_are_found_by_the_same_survey() -> None:
-    plain = bundle({HOST: b"", GFX942: b"code"})
-    data = device_library(plain, compressed(plain), section=".hip_fatbin", wrapper=HIP, align=4096)
-    code = surveyed(data)
-    assert shown(code) == [".hip_fatbin host,gfx942"] * 2
-    assert [one.vendor for one in code.containers] == [Vendor.AMD, Vendor.AMD]
-    assert reasons(code) == [None, None]
-
-
 def test_a_bundle_that_another_one_follows_without_a_wrapper_stays() -> None:
     plain = bundle({HOST: b"", GFX942: b"code"})
     data = device_library(plain, plain, plain, section=".hip_fatbin", wrapper=HIP, align=4096, wrapped=[0, 1])
     follows = "another bundle follows, to which no wrapper points"
     assert reasons(surveyed(data)) == [None, follows, "no wrapper points to it"]
-
-
-def test_a_bundle_does_not_follow_what_is_in_another_section() -> None:
-    more = placed('.hip_fatbin,"a"', bundle({HOST: b"", GFX942: b"code"}), before=".balign 4096\n")
-    code = surveyed(device_library(TWO[0], more=more))
-    assert sorted(zip(shown(code), map(str, reasons(code)), strict=True)) == [
-        (".hip_fatbin host,gfx942", "no wrapper points to it"),
-        (".nv_fatbin sm_80,sm_90", "None"),
-    ]
-
-
-def test_code_that_kpack_moved_out_is_named() -> None:
-    data = device_library(bytes(4096), section=".hip_fatbin", wrapper=(HIP[0], 0x4B504948, 1), align=4096)
-    code = surveyed(data)
-    assert not code
-    (note,) = code.notes
-    assert note.endswith("has magic 0x4b504948, its code was moved to .kpack files and is left alone")
-
-
-@pytest.mark.parametrize(("wrapped", "chosen"), [([0, 1], [0, 1]), ([1], [1]), ([], [0, 1])])
-def test_the_runtime_chooses_from_what_wrappers_hand_it_or_else_from_all(wrapped: list[int], chosen: list[int]) -> None:
-    containers = surveyed(device_library(*TWO, wrapped=wrapped)).containers
-    assert offered(containers) == tuple(containers[number] for number in chosen)
-    assert offered(()) == ()
 
 
 def test_the_smallest_entry_is_the_first_of_the_fewest_bytes() -> None:

@@ -34,44 +34,6 @@ def test_a_list_is_written_in_one_way_however_it_was_given(asked: list[GpuReques
     assert GpuList.of(asked) == found
 
 
-@pytest.mark.parametrize(
-    ("spellings", "written"),
-    [
-        ("90 sm_90 9.0 90-real 90_real sm90 SM_90 sm_90-real 9.0-real", "sm_90"),
-        ("90a sm_90a 9.0a 90a-real", "sm_90a"),
-        ("100f sm_100f 10.0f", "sm_100f"),
-        ("12.0a 120a", "sm_120a"),
-        ("9.0+PTX 90+ptx sm_90+PTX", "sm_90+PTX"),
-        ("compute_90 90-virtual 90_virtual compute90 compute_90+ptx", "compute_90"),
-        ("compute_100f 100f-virtual 10.0f-virtual", "compute_100f"),
-    ],
-)
-def test_people_spell_a_gpu_in_many_ways(spellings: str, written: str) -> None:
-    assert {str(GpuList.parse(text)) for text in spellings.split()} == {written}
-
-
-@pytest.mark.parametrize(
-    ("text", "written"),
-    [
-        ("80,86;9.0+PTX", "sm_80,sm_86,sm_90+PTX"),
-        ("  9.0\n8.0  ", "sm_80,sm_90"),
-        ("90, sm_90 ,9.0+PTX", "sm_90+PTX"),
-        ("90a;90", "sm_90,sm_90a"),
-        ("compute_90,90", "sm_90+PTX"),
-        ("90-virtual 90+ptx compute_80", "compute_80,sm_90+PTX"),
-        ("H100", "sm_90"),
-        ("A100 L4,rtx 4090+ptx", "sm_80,sm_89+PTX"),
-        ("NVIDIA H100 80GB HBM3", "sm_90"),
-        ("NVIDIA A100-SXM4-80GB;Tesla T4", "sm_75,sm_80"),
-        ("NVIDIA GeForce RTX 3060 Ti, NVIDIA RTX 6000 Ada Generation", "sm_86,sm_89"),
-        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "sm_120"),
-        ("Orin (nvgpu)", "sm_87"),
-    ],
-)
-def test_a_list_names_each_gpu_once(text: str, written: str) -> None:
-    assert str(GpuList.parse(text)) == written
-
-
 def test_native_is_what_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FORCED_DRIVER, "13.0")
     monkeypatch.setenv(FORCED_CAPABILITY, "8.9")
@@ -149,26 +111,6 @@ def test_any_text_is_a_list_or_refused_in_one_line(text: str) -> None:
         assert GpuList.parse(text).requests
     except HardwareError as error:
         assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
-
-
-@pytest.mark.parametrize(
-    ("name", "major", "first", "last"),
-    [
-        ("sm_50", 5, "6.0", "12.9"),
-        ("sm_75", 7, "10.0", None),
-        ("sm_87", 8, "11.4", None),
-        ("sm_90", 9, "11.8", None),
-        ("sm_90a", 9, "12.0", None),
-        ("sm_100f", 10, "12.9", None),
-        ("sm_101", 10, "12.8", "12.9"),
-        ("sm_110a", 11, "13.0", None),
-        ("sm_121", 12, "12.9", None),
-    ],
-)
-def test_the_table_knows_the_toolkits(name: str, major: int, first: str, last: str | None) -> None:
-    arch = GpuRequest.parse(name).arch
-    assert arch.major == major
-    assert arch.toolkits == (Dotted.parse(first), Dotted.parse(last) if last else None)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")

@@ -41,30 +41,7 @@ def test_a_machine_reads_what_it_writes(found: Machine) -> None:
     assert Machine.parse(str(found)) == found
 
 
-def test_this_machine_reads_what_it_writes() -> None:
-    here = Machine.here()
-    text = str(here)
-    assert Machine.parse(text) == here
-    assert len(text.splitlines()) < 120
-
-
 SOUND = str(machine(driver="12.8", gpus=("9.0",), supported={"rebellions": {"arch": ("atom_max",)}}))
-
-
-def test_a_machine_is_written_in_one_way() -> None:
-    assert SOUND == (
-        'python = "3.11.7"\n'
-        'cpu = "x86-64-v3"\n'
-        "platforms = []\n"
-        'tags = ["cp311-cp311-linux_x86_64", "py311-none-any", "py3-none-any"]\n'
-        "\n"
-        "[nvidia]\n"
-        'driver = "12.8"\n'
-        'capabilities = ["9.0"]\n'
-        "\n"
-        "[supported.rebellions]\n"
-        'arch = ["atom_max"]\n'
-    )
 
 
 @pytest.mark.parametrize(

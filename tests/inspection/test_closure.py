@@ -53,37 +53,6 @@ def test_each_need_says_how_the_loader_comes_to_it(contents: Contents) -> None:
     assert (deep.via, deep.provider) == (Via.NAME, f"demo.libs/{DEEP}")
 
 
-def test_a_need_of_another_package_says_whose_it_is_and_for_which_cuda(contents: Contents) -> None:
-    projects = {need.name: need.projects for need in node(contents, posixpath.basename(C)).needs}
-    assert projects["libtorch.so"] == (Official("torch"),)
-    assert projects["libcufft.so.11"] == (Official("nvidia-cufft-cu12", 12),)
-    assert projects["libnowhere.so.3"] == projects["libc.so.6"] == ()
-    assert closure_of(contents).cuda == 12
-
-
-def test_a_name_that_majors_of_cuda_share_is_of_the_one_that_the_others_tell(tmp_path: Path) -> None:
-    shared: dict[str, bytes | str] = {"demo/a.so": linked(MODULE, "libcusparse.so.12")}
-    both = inspected(tmp_path / "both", shared)
-    one = inspected(tmp_path / "one", {**shared, "demo/b.so": linked(MODULE, "libcudart.so.12")})
-    assert [project.cuda for project in node(both, "a.so").needs[0].projects] == [12, 13]
-    assert node(one, "a.so").needs[0].projects == (Official("nvidia-cusparse-cu12", 12),)
-
-
-def test_why_a_library_is_there_is_the_chain_from_what_python_loads(contents: Contents) -> None:
-    chains = closure_of(contents).chains(f"demo.libs/{DEEP}")
-    assert sorted(chains) == [(C, "demo.libs/libtop.so", f"demo.libs/{DEEP}"), (D, f"demo.libs/{DEEP}")]
-
-
-def test_what_nothing_needs_is_told_from_what_is_opened_by_name(contents: Contents) -> None:
-    closure = closure_of(contents)
-    assert closure.opened == {
-        "demo.libs/libmore.so": ("demo.libs/libtop.so",),
-        "demo.libs/libplugin.so": ("demo/__init__.py",),
-    }
-    assert [found.name for found in closure.unneeded] == ["libidle.so"]
-    assert node(contents, "libtop.so").opens == ("demo.libs/libmore.so",)
-
-
 @pytest.mark.parametrize(
     ("text", "is_named"),
     [
@@ -101,11 +70,6 @@ def test_python_code_names_a_library_by_its_whole_name(tmp_path: Path, text: str
     assert [found.name for found in closure_of(inspected(tmp_path, whole)).unneeded] == (
         [] if is_named else ["libidle.so"]
     )
-
-
-def test_a_name_that_is_no_library_s_counts_with_its_suffix_only(tmp_path: Path) -> None:
-    whole: dict[str, bytes | str] = {"demo/ops.so": linked("int idle;"), "demo/a.py": "import ops"}
-    assert [found.name for found in closure_of(inspected(tmp_path, whole)).unneeded] == ["ops.so"]
 
 
 def test_modules_programs_and_libraries_are_told_apart(tmp_path: Path) -> None:
@@ -158,20 +122,6 @@ def test_a_copy_that_kept_its_name_says_whose_it_was_as_well(tmp_path: Path) -> 
     ]
 
 
-def test_libraries_that_only_need_each_other_are_unneeded(tmp_path: Path) -> None:
-    whole: dict[str, bytes | str] = {
-        "demo/liba.so": linked("int a;", "libb.so", soname="liba.so", flags=rpath("$ORIGIN")),
-        "demo/libb.so": linked("int b;", "liba.so", soname="libb.so", flags=rpath("$ORIGIN")),
-    }
-    assert [found.name for found in closure_of(inspected(tmp_path, whole)).unneeded] == ["liba.so", "libb.so"]
-
-
-def test_a_file_of_the_official_project_itself_is_no_copy(tmp_path: Path) -> None:
-    name = "nvidia_cufft_cu12-11.2.1.3-py3-none-manylinux2014_x86_64.whl"
-    whole: dict[str, bytes | str] = {"nvidia/cufft/lib/libcufft.so.11": linked("int fft;", soname="libcufft.so.11")}
-    assert node(inspected(tmp_path, whole, name), "libcufft.so.11").officials == ()
-
-
 def test_the_lines_of_a_module_group_its_needs_by_where_they_are(contents: Contents) -> None:
     assert block(contents, C) == [
         f"{C} module {files_size(C)}",
@@ -186,16 +136,6 @@ def test_the_lines_of_a_module_group_its_needs_by_where_they_are(contents: Conte
 
 def files_size(path: str) -> str:
     return f"{len(files()[path]) / 1e3:.1f} kB"
-
-
-def test_the_lines_of_a_library_say_all_its_chains_when_it_is_asked_for(contents: Contents) -> None:
-    names = sorted(posixpath.basename(path) for path in (C, D))
-    said = block(contents, f"*{DEEP}")
-    assert said[1] == "bundled libdeep.so.1, hash 1a2b3c4d"
-    assert {line for line in said if line.startswith("why")} == {
-        f"why {names[0]} > libtop.so >",
-        f"why {names[1]} > {DEEP}",
-    }
 
 
 def test_the_whole_wheel_shows_one_chain_each_and_ends_in_what_is_missing_or_idle(contents: Contents) -> None:

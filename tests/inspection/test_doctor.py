@@ -34,7 +34,6 @@ from vbuild.hardware.driver import Dotted
 KERNEL = cubin(90, 500) + b".text.kernel"
 FAT = device_library(fatbin(*(entry(arch=arch, code=KERNEL) for arch in (80, 90))))
 BY_PTX = device_library(fatbin(entry(FatbinKind.PTX, 75, flags=FatbinFlag.ZSTD)))
-LOOSE_PTX = ".version 7.0\n.target sm_80\n"
 OWN = "int answer(void); int own(void) { return answer(); }"
 STUB = device_library(fatbin(entry(arch=75)))
 
@@ -88,16 +87,6 @@ def test_two_contents_of_one_name_are_named_where_they_are_installed_together(tm
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[111, 111]\n"
 
 
-def test_a_driver_compiles_ptx_of_its_own_version_and_older_ones(tmp_path: Path) -> None:
-    both = fatbin(entry(arch=80, code=KERNEL), entry(FatbinKind.PTX, 80, major=8, minor=7))
-    place = environment(tmp_path / "env", {"demo/a.so": device_library(both), "demo/b.ptx": LOOSE_PTX})
-    found = doctor(place, gpus="80,90")
-    drivers = {one.path: [fit.oldest_driver for fit in one.fits] for one in found.examined}
-    # the PTX says which toolkit made the machine code, and that the same minor version of its driver is not needed
-    assert drivers["demo/a.so"] == [Dotted(12, 0), Dotted(12, 8)]
-    assert drivers["a file of GPU code alone"] == [Dotted(11, 0), Dotted(11, 8)]
-
-
 def test_it_promises_what_slimming_saves(tmp_path: Path) -> None:
     place = environment(tmp_path / "env", {"demo/a.so": FAT})
     (one,) = doctor(place, gpus="90").examined
@@ -118,14 +107,6 @@ def test_a_saving_for_which_a_licence_has_to_be_accepted_is_said_apart(tmp_path:
     refused, accepted = (slim_environment(place, gpus="90", dry_run=True, accept_license=word) for word in ((), "demo"))
     assert refused.before == refused.after
     assert accepted.before - accepted.after == pytest.approx(found.saves_if_accepted, rel=0.1)
-
-
-def test_a_file_that_two_distributions_list_is_counted_once(tmp_path: Path) -> None:
-    place = environment(tmp_path / "env", {"shared/a.so": FAT})
-    environment(place, {"shared/a.so": FAT}, "other-1.0-py3-none-any.whl")
-    found = doctor(place, gpus="90")
-    assert [(one.owner, one.path) for one in found.examined] == [("demo 1.0", "shared/a.so")]
-    assert found.saves == len(entry(arch=80, code=KERNEL))
 
 
 @pytest.mark.parametrize("part", ["demo/a.so", "demo"])

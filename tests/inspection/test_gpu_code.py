@@ -87,67 +87,6 @@ def test_containers_of_any_sort_add_up_to_themselves(
         assert outlook.coverage.total.fatbins == len(for_gpus)
 
 
-def test_containers_of_the_same_sorts_become_one_stack() -> None:
-    gpu = summed(
-        device_library(*(fatbin(entry(arch=80), entry(FatbinKind.PTX, 90)) for _ in range(5)), fatbin(entry(arch=90)))
-    )
-    assert [(stack.count, [str(sort.arch) for sort in stack.sorts]) for stack in gpu.stacks] == [
-        (5, ["sm_80", "sm_90"]),
-        (1, ["sm_90"]),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("device", "outlook"),
-    [
-        (SM_75, (Runs.NO, 0, 0, 2)),
-        (SM_80, (Runs.IN_PART, 1, 0, 1)),
-        (SM_90, (Runs.IN_PART, 0, 1, 1)),
-        (SM_120, (Runs.PARTLY_JIT, 1, 1, 0)),
-    ],
-    ids=str,
-)
-def test_a_gpu_is_served_by_machine_code_or_ptx_or_not_at_all(
-    device: Arch, outlook: tuple[Runs, int, int, int]
-) -> None:
-    gpu = summed(device_library(fatbin(entry(arch=80), entry(FatbinKind.PTX, 80)), fatbin(entry(arch=120))))
-    found = gpu.coverage(device)
-    assert (found.runs, *(amount.fatbins for amount in (found.machine, found.jit, found.holes))) == outlook
-
-
-def test_a_container_with_nothing_for_a_gpu_keeps_its_smallest_entry() -> None:
-    small, large = entry(arch=90, code=bytes(128)), entry(arch=120, code=bytes(512))
-    both = summed(device_library(fatbin(large, small), fatbin(entry(arch=80))))
-    assert both.outlook(SM_80).kept == len(fatbin(small)) + len(fatbin(entry(arch=80)))
-
-
-def test_a_library_with_nothing_for_a_gpu_stays_whole() -> None:
-    none = fatbin(entry(arch=120, code=bytes(512)), entry(arch=90))
-    assert summed(device_library(none)).outlook(SM_80).kept == len(none)
-
-
-def test_what_no_wrapper_points_to_stays_whole_and_says_why() -> None:
-    free, pinned = fatbin(entry(arch=80), entry(arch=90)), fatbin(entry(arch=80), entry(arch=120))
-    gpu = summed(device_library(free, pinned, wrapped=[0]))
-    ((section, size, count, why),) = [(one.section, one.size, one.count, one.why) for one in gpu.pinned]
-    assert (section, size, count) == (".nv_fatbin", len(pinned), 1)
-    assert why
-    # and says nothing about what the library runs on
-    assert gpu.outlook(SM_80).coverage.machine == gpu.coverage(SM_80).total == (1, len(free))
-    assert gpu.outlook(SM_80).kept == len(fatbin(entry(arch=80))) + len(pinned)
-    assert gpu.coverage(SM_120).machine == (0, 0)
-
-
-def test_code_that_only_the_library_chooses_from_still_tells_what_it_runs_on() -> None:
-    gpu = summed(device_library(fatbin(entry(arch=80)), wrapped=[]))
-    assert gpu.outlook(SM_80).runs is Runs.NATIVELY
-
-
-def test_the_gpus_of_a_wheel_are_all_that_some_of_its_code_runs_on() -> None:
-    gpu = summed(device_library(fatbin(entry(arch=80), entry(arch=90, flags=FatbinFlag.ARCH_SPECIFIC))))
-    assert list(map(str, devices([gpu, GpuCode()]))) == ["sm_80", "sm_86", "sm_88", "sm_89", "sm_90"]
-
-
 def test_amd_s_targets_are_served_by_name() -> None:
     codes = {HOST: b"", GFX90A: bytes(4096), GFX942: bytes(8192)}
     data = device_library(bundle(codes), **HIP)  # type: ignore[arg-type]  # one dictionary for three types
@@ -163,27 +102,11 @@ def alone(arch: Arch, trouble: str | None = None) -> GpuCode:
     return GpuCode.alone(DeviceFile(Vendor.NVIDIA, "cubin", GpuCodeKind.MACHINE, arch, trouble=trouble), 100)
 
 
-def test_a_file_of_gpu_code_alone_stays_or_goes() -> None:
-    gpu = alone(SM_90)
-    assert (gpu.size, gpu.outlook(SM_90).kept, gpu.outlook(SM_80).kept) == (100, 100, 0)
-    assert (gpu.outlook(SM_90).runs, gpu.outlook(SM_80).runs) == (Runs.NATIVELY, Runs.NO)
-
-
-def test_one_that_nobody_understands_stays() -> None:
-    gpu = alone(SM_90, "is cut short")
-    assert (gpu.outlook(SM_80).kept, [one.why for one in gpu.pinned]) == (100, ["is cut short"])
-
-
 def test_code_of_no_known_gpu_is_called_so() -> None:
     start = elf(0xFF00FF, OLD)
     file = DeviceFile.of("k.cubin", len(start), lambda size: start[:size])
     assert file
     assert [str(portion.sort.arch) for portion in GpuCode.alone(file, len(start)).portions] == ["unknown"]
-
-
-def test_files_of_their_own_add_up() -> None:
-    gpu = GpuCode.together([alone(SM_90), alone(SM_80), alone(SM_90)])
-    assert (gpu.size, gpu.entries, gpu.outlook(SM_90).kept, gpu.coverage(SM_90).machine) == (300, 3, 200, (2, 200))
 
 
 def test_a_file_that_is_a_container_promises_what_slimming_leaves_of_it() -> None:

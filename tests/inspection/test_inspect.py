@@ -56,43 +56,6 @@ def test_a_wheel_without_compiled_code_is_its_files(tmp_path: Path) -> None:
     assert valid(contents)["gpu"] == {"bytes": 0, "share": 0.0, "containers": 0, "entries": 0, "code": [], "gpus": []}
 
 
-def test_a_library_s_facts_are_all_there(tmp_path: Path) -> None:
-    data = valid(made(tmp_path, {"demo/libdemo.so": HOST}))
-    (library,) = data["libraries"]
-    assert (library["path"], library["bytes"], library["soname"]) == ("demo/libdemo.so", len(HOST), "libdemo.so.1")
-    assert library["needed"][0] == "libother.so.2"
-    assert library["gpu"] is None
-    assert 0 < library["symbol_bytes"] < library["bytes"]
-    assert data["provided"] == {"libdemo.so.1": "demo/libdemo.so"}
-    assert data["wanted"] == {"libother.so.2": 1, **dict.fromkeys(library["needed"][1:], 1)}
-
-
-def test_gpu_code_is_told_by_architecture_and_by_gpu(tmp_path: Path) -> None:
-    data = valid(made(tmp_path, {"demo/gpu.so": GPU, "demo/host.so": HOST}))
-    gpu = next(library["gpu"] for library in data["libraries"] if library["gpu"])
-    assert (gpu["containers"], gpu["entries"]) == (2, 5)
-    assert [(code["arch"], code["kind"], code["entries"]) for code in gpu["code"]] == [
-        ("sm_80", "cubin", 2),
-        ("sm_90", "cubin", 1),
-        ("sm_90", "ptx", 2),
-    ]
-    outlooks = {outlook["gpu"]: outlook for outlook in data["gpu"]["gpus"]}
-    assert outlooks["sm_80"]["runs"] == "natively"
-    assert outlooks["sm_90"] == {
-        "gpu": "sm_90",
-        "runs": "partly by JIT",
-        "machine": 1,
-        "jit": 1,
-        "specific": 0,
-        "nothing": 0,
-        "bytes": {"machine": 512, "jit": 320, "specific": 0, "nothing": 0},
-        "driver": "11.8",
-        "slimmed_bytes": len(fatbin(entry(arch=90))) + len(fatbin(entry(FatbinKind.PTX, 90))),
-    }
-    assert outlooks["sm_120"]["runs"] == "by JIT"
-    assert "sm_75" not in outlooks
-
-
 def test_a_cubin_in_a_file_of_its_own_is_gpu_code(tmp_path: Path) -> None:
     several = {f"demo/{number}.cubin": cubin(90, 256) for number in range(3)}
     contents = made(tmp_path, several | {"demo/sm_80.cubin": cubin(90, 128)})
@@ -113,17 +76,6 @@ def test_a_library_for_32_bits_has_no_gpu_code_to_look_for(tmp_path: Path) -> No
     assert (library.outline.machine, library.outline.bits, bool(library.gpu)) == ("armv7l", 32, False)
 
 
-def test_files_that_are_the_same_are_named_with_what_they_waste(tmp_path: Path) -> None:
-    contents = made(
-        tmp_path, {"demo/a.so": HOST, "demo/a.so.1": HOST, "demo/b": "xy", "demo/c": "xy", "e": "", "f": ""}
-    )
-    first, second = contents.duplicates
-    assert (first.paths, first.wasted, first.hash) == (("demo/a.so", "demo/a.so.1"), len(HOST), hashed(HOST))
-    assert (second.paths, second.wasted) == (("demo/b", "demo/c"), 2)
-    assert contents.wasted == len(HOST) + 2
-    valid(contents)
-
-
 @needs("ar", "gcc")
 def test_static_libraries_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a.o").write_bytes(b"some object")
@@ -134,11 +86,6 @@ def test_static_libraries_are_counted(tmp_path: Path) -> None:
     )
     assert [(found.path, found.size) for found in contents.archives] == [("demo/demo.a", len(archive))]
     valid(contents)
-
-
-def test_what_repair_put_beside_the_package_is_bundled(tmp_path: Path) -> None:
-    contents = made(tmp_path, {"demo.libs/libdemo-1a2b3c4d.so.1": HOST, "demo/_demo.so": shared_object(MODULE)})
-    assert [library.path for library in contents.bundled] == ["demo.libs/libdemo-1a2b3c4d.so.1"]
 
 
 def test_the_licence_is_what_metadata_says_and_where_its_texts_are(tmp_path: Path) -> None:

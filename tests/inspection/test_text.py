@@ -7,11 +7,11 @@ import pytest
 from tests.factories.elf import MODULE, shared_object, stripped
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.wheels import wheel
-from vbuild.files.wording import WIDTH, percent, sized
+from vbuild.files.wording import WIDTH, sized
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
-from vbuild.inspection.text import change_lines, details, shortened, summary
+from vbuild.inspection.text import change_lines, details, summary
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 FATBIN = fatbin(entry(arch=80, code=bytes(300_000)), entry(arch=90, code=bytes(600_000)), entry(FatbinKind.PTX, 90))
@@ -70,20 +70,6 @@ def test_no_line_is_wider_than_the_terminal(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= WIDTH
 
 
-def test_the_details_of_a_library_have_a_row_for_each_sort_of_code(tmp_path: Path) -> None:
-    found = contents(tmp_path)
-    lines = [" ".join(line.split()) for line in details(found.libraries[0], found.devices)]
-    assert lines[0] == "demo/gpu.so"
-    assert ".nv_fatbin sm_80 cubin raw 1 0.3 MB 0.3 MB" in lines
-    assert "runs natively: sm_80 86 88 89 90" in lines
-    assert "runs by JIT: sm_100 101 103 107 110 120 121" in lines
-
-
-def test_a_wheel_without_gpu_code_has_no_tables_of_it(tmp_path: Path) -> None:
-    found = inspect(wheel(tmp_path, NAME, {"demo/libhost.so": shared_object(MODULE)}))
-    assert not any("GPU code" in line or "sm_" in line for line in summary(found))
-
-
 def test_many_architectures_stay_on_one_screen(tmp_path: Path) -> None:
     archs = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 107, 110, 120, 121)
     codes = fatbin(*(entry(arch=arch, code=bytes(8 * (arch + number))) for number, arch in enumerate(archs)))
@@ -107,18 +93,6 @@ def test_many_architectures_stay_on_one_screen(tmp_path: Path) -> None:
 )
 def test_sizes_are_decimal_and_comparable(size: int, text: str) -> None:
     assert sized(size) == text
-
-
-def test_a_share_that_is_not_nothing_is_not_shown_as_nothing() -> None:
-    assert [percent(part, 1000) for part in (0, 1, 5, 500, 1000)] == ["0 %", "<1 %", "0 %", "50 %", "100 %"]
-    assert percent(0, 0) == "0 %"
-
-
-def test_a_path_is_cut_in_its_middle() -> None:
-    assert (shortened("a/b.so", 6), shortened("long/name.so", 8)) == ("a/b.so", "…name.so")
-    assert shortened("demo.libs/glibc-hwcaps/x86-64-v4/libx.so", 22) == "demo…x86-64-v4/libx.so"
-    assert shortened("demo.libs/glibc-hwcaps/x86-64-v4/libx.so", 16) == "…6-64-v4/libx.so"
-    assert shortened("demo/core.cpython-311-x86_64.so", 22) == "demo/co…-311-x86_64.so"
 
 
 def test_a_later_wheel_is_compared_by_file_without_hashes_and_tags_in_names(tmp_path: Path) -> None:

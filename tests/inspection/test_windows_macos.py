@@ -7,12 +7,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.factories.fatbins import entry, fatbin
 from tests.factories.macho_files import ARM64, BUNDLE, X86_64, fat, macho
 from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
-from tests.factories.windows import device_dll, needs_mingw
-from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
 from vbuild.inspection.page import page
@@ -112,12 +109,3 @@ def test_the_page_draws_all_bytes_of_each_library(made: Any, tmp_path: Path) -> 
     text = page(contents)
     assert all(f">{library.path}<" in text for library in contents.libraries)
     assert "arm64" in text or contents.wheel == WINDOWS
-
-
-@needs_mingw
-def test_the_gpu_code_of_a_dll_is_counted_by_architecture(tmp_path: Path) -> None:
-    data = device_dll(fatbin(entry(arch=80), entry(arch=90), entry(FatbinKind.PTX, 90)))
-    contents = inspect(wheel(tmp_path, WINDOWS, {"demo/gpu.dll": data}))
-    found = {(str(each.arch), each.kind) for each in contents.architectures}
-    assert found == {("sm_80", "cubin"), ("sm_90", "cubin"), ("sm_90", "ptx")}
-    assert valid(contents)["libraries"][0]["gpu"]["containers"] == 1

@@ -7,13 +7,6 @@ from vbuild.publishing.model import folder_url, install_commands
 
 
 @pytest.mark.parametrize(
-    "url", ["https://example.org", "http://127.0.0.1:80/a%20b/", "file:///srv/whl", "HTTPS://[::1]/a"]
-)
-def test_urls_of_folders_are_taken(url: str) -> None:
-    assert folder_url(url) == url.rstrip("/")
-
-
-@pytest.mark.parametrize(
     "url",
     [
         *("", "example.org", "/srv/whl", "ftp://example.org/", "https://", "https:///a", "file:", "http://["),

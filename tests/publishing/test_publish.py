@@ -15,12 +15,11 @@ from tests.factories.workdir import WIDTH
 from vbuild.cli.options import LAYOUTS
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.publishing.check import check_layout
-from vbuild.publishing.model import ConsumerUse, Copied, NewWheel, PublishPlan, Put, Text
+from vbuild.publishing.model import ConsumerUse, Copied, NewWheel, PublishPlan, Text
 from vbuild.publishing.publish import publish
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, releases_at
 from vbuild.publishing.variants import Variants
 from vbuild.variants.stamp import stamped
-from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
@@ -65,48 +64,12 @@ def vbuild(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]
     return commands.vbuild(*arguments, folder=folder, COLUMNS=str(WIDTH))
 
 
-def test_what_a_layout_links_is_the_same_file(dist: Path, tmp_path: Path) -> None:
-    [laid] = publish([dist], tmp_path / "site", layouts=[Variants()])
-    there = tmp_path / "site" / "variants"
-    assert (there / NAME).samefile(dist / NAME)
-    assert (there / "simple" / "demo" / LABELLED).samefile(dist / LABELLED)
-    assert below(there) == sorted(str(file.path) for file in laid.files)
-    assert {str(file.path) for file in laid.files if file.is_linked} == {
-        *(NAME, LABELLED),
-        *(f"simple/demo/{name}" for name in (NAME, LABELLED)),
-    }
-    assert laid.size < 10_000
-
-
-def test_members_are_passed_on_as_they_lie_in_the_archive(dist: Path, tmp_path: Path) -> None:
-    [offer] = releases_at([dist])
-    [plain] = offer.plain
-    name = WheelName.parse("other-2.0-py3-none-any.whl")
-    members = (
-        Copied(plain.path, "demo/__init__.py", "other/__init__.py"),
-        Put("other/new.py", b"y = 2\n"),
-        Put("other-2.0.dist-info/METADATA", b"Metadata-Version: 2.1\nName: other\nVersion: 2.0\n"),
-        Copied(plain.path, f"{plain.dist_info}/WHEEL", "other-2.0.dist-info/WHEEL"),
-    )
-    plan = PublishPlan("given", (NewWheel(PurePosixPath("new"), name, plain.path, members),), ())
-    publish([dist], tmp_path / "site", layouts=[Given(plan)])
-    with open_wheel(tmp_path / "site/given/new/other-2.0-py3-none-any.whl", check=True) as made:
-        assert made.read("other/__init__.py") == b"x = 1\n"
-        assert made.read("other/new.py") == b"y = 2\n"
-
-
 def test_a_member_that_is_not_there_is_told_and_nothing_stays(dist: Path, tmp_path: Path) -> None:
     [offer] = releases_at([dist])
     path = offer.plain[0].path
     wrong = NewWheel(PurePosixPath(), WheelName.parse(NAME), path, (Copied(path, "demo/none.py", "demo/none.py"),))
     with pytest.raises(RepackageError, match=rf"^given: {NAME}: demo/none.py: no such member$"):
         publish([dist], tmp_path / "site", layouts=[Variants(), Given(PublishPlan("given", (wrong,), ()))])
-    assert not (tmp_path / "site").exists()
-
-
-def test_all_layouts_are_planned_before_one_is_written(dist: Path, tmp_path: Path) -> None:
-    with pytest.raises(RepackageError, match=r"^given: demo 1\.0: has no place here$"):
-        publish([dist], tmp_path / "site", layouts=[Variants(), Given(None)])
     assert not (tmp_path / "site").exists()
 
 
@@ -122,31 +85,10 @@ def test_a_folder_that_is_in_use_is_left_alone(dist: Path, tmp_path: Path) -> No
     assert below(tmp_path / "site") == ["variants/precious"]
 
 
-@pytest.mark.parametrize("leads_somewhere", [True, False])
-def test_a_link_in_the_place_of_a_folder_is_left_alone(dist: Path, tmp_path: Path, *, leads_somewhere: bool) -> None:
-    there = tmp_path / "site" / "variants"
-    there.parent.mkdir()
-    if leads_somewhere:
-        (tmp_path / "elsewhere").mkdir()
-    there.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RepackageError, match="exists and is not an empty folder"):
-        publish([dist], tmp_path / "site", layouts=[Variants()])
-    assert there.is_symlink()
-    assert below(tmp_path / "site") == []
-
-
 def test_an_empty_folder_is_taken(dist: Path, tmp_path: Path) -> None:
     (tmp_path / "site" / "variants").mkdir(parents=True)
     publish([dist], tmp_path / "site", layouts=[Variants()])
     assert NAME in below(tmp_path / "site" / "variants")
-
-
-@pytest.mark.parametrize("names", [("a", "a"), ("a", "a/b"), ("a/b", "a")])
-def test_two_outputs_of_one_name_are_refused(names: tuple[str, str]) -> None:
-    with pytest.raises(
-        RepackageError, match=r"^a(/b)?: two outputs of this name; publish what they are made of apart$"
-    ):
-        PublishPlan("given", tuple(map(text, names)), ())
 
 
 def test_without_a_folder_plans_are_given_and_nothing_is_written(dist: Path) -> None:

@@ -41,12 +41,6 @@ def test_every_layout_takes_every_time_until_the_year_9999(
     assert check_layout(tmp_path, layout.name).problems == ()
 
 
-@EPOCHS
-def test_so_does_stamp(epoch: str, wheels: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
-    assert stamped(wheels[0], tmp_path, variant=variant("x86_64_v2", "x86_64 :: level :: v2")).is_file()
-
-
 @pytest.mark.parametrize("epoch", ["soon", "", "-1", "1.5", "٣", str(LATEST + 1), "9" * 5000])
 def test_whoever_writes_new_files_refuses_the_same_values(
     epoch: str, wheels: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

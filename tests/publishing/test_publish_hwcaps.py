@@ -10,7 +10,6 @@ import pytest
 from tests.factories.hwcaps_wheels import (
     MASKS,
     NAME,
-    PYTHON,
     hwcaps_release,
     hwcaps_wheel,
     levels_here,
@@ -29,7 +28,6 @@ from vbuild.verification.verify import verify
 
 LEVELS = ("v1", "v3", "v4")
 BIN = Path(sys.executable).parent
-PLAIN = {"demo/__init__.py": "level = lambda: 'any'\n"}
 here = pytest.mark.skipif(levels_here()[0] != "v4", reason="a processor of level v4, and glibc 2.33, are needed")
 
 
@@ -112,26 +110,6 @@ def test_vbuild_has_nothing_to_say_of_it(site: Path) -> None:
     assert check_layout(site, "hwcaps").problems == ()
     verdict = verify(site / NAME)
     assert [str(finding) for finding in verdict.findings if finding.severity != "note"] == []
-
-
-def test_a_wheel_of_each_tag_is_joined_and_others_stay(tmp_path: Path) -> None:
-    dist = tmp_path / "dist"
-    hwcaps_release(dist, {level: package(level) for level in LEVELS})
-    other = NAME.replace(f"{PYTHON}-{PYTHON}", "cp39-abi3")
-    hwcaps_wheel(dist, package("v1"), name=other)
-    hwcaps_wheel(dist, package("v3"), "v3", name=other)
-    arm = NAME.replace("x86_64", "aarch64")
-    hwcaps_wheel(dist, PLAIN, name=arm)
-    musl = NAME.replace("manylinux_2_34", "musllinux_1_2")
-    hwcaps_wheel(dist, package("v1"), name=musl)
-    hwcaps_wheel(dist, package("v3"), "v3", name=musl)
-    wheels = [*dist.glob("*.whl")]
-    [laid] = publish(wheels, tmp_path / "site", layouts=[Hwcaps()])
-    assert sorted(path.name for path in (tmp_path / "site" / "hwcaps").glob("*.whl")) == sorted(
-        [NAME, other, arm, musl]
-    )
-    assert (tmp_path / "site" / "hwcaps" / musl).samefile(dist / musl)
-    assert f"{musl} stays as it is: musl knows no CPU levels" in laid.plan.notes
 
 
 def test_a_variant_that_asks_for_more_is_said_to_be_left(dist: Path, tmp_path: Path) -> None:

@@ -84,19 +84,6 @@ def _rule(data: st.DataObject, matrix: Matrix) -> MatrixRule:
     return MatrixRule("rule", tuple((axis, (data.draw(st.sampled_from(matrix.names[axis])),)) for axis in axes))
 
 
-@given(_MATRICES)
-def test_every_python_has_one_plain_wheel_and_no_two_wheels_are_one(matrix: Matrix) -> None:
-    targets = evaluated(matrix)
-    for python in matrix.pythons:
-        family = [target for target in targets if target.python == python]
-        plain = [target for target in family if target.label is None]
-        assert plain == family[:1]
-        assert plain[0].cpu == V1
-        assert plain[0].choices == tuple((axis.name, axis.values[0].name) for axis in matrix.axes)
-        assert len({target.label for target in family}) == len(family)
-        assert len({frozenset(target.properties) for target in family}) == len(family)
-
-
 @given(_MATRICES, st.data())
 def test_what_is_excluded_is_gone_and_nothing_else(matrix: Matrix, data: st.DataObject) -> None:
     rule = _rule(data, matrix)

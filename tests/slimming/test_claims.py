@@ -13,16 +13,11 @@ from vbuild.gpu_code.coverage import Amount, Coverage
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.driver import ANY_DRIVER, Dotted
-from vbuild.slimming.library import cuda_major
 from vbuild.slimming.request import Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.slimming.slim import nvidia_properties, slim
 from vbuild.variants.stamp import stamped
 from vbuild.verification.verify import verify
-from vbuild.wheel.metadata import Metadata
-
-HEAD = "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
-
 
 ONE = Amount(1, 100)
 CUBIN = (Path(__file__).parents[1] / "samples/cubins/cuda-12.8.cubin").read_bytes()
@@ -44,35 +39,11 @@ def said(*cuts: LibraryCut, major: int | None = None) -> list[str]:
     return [f"{prop.feature} {prop.value}" for prop in nvidia_properties(cuts, major=major)]
 
 
-def test_each_gpu_that_some_library_has_machine_code_for_is_claimed_once_and_in_order() -> None:
-    assert said(cut(machine(120), machine(90)), cut(machine(90), Coverage(Arch(80), holes=ONE))) == [
-        "sm_arch 90_real",
-        "sm_arch 120_real",
-    ]
-
-
 def test_ptx_is_claimed_only_where_all_libraries_with_gpu_code_have_it() -> None:
     both = cut(machine(90), virtual=(ptx(90), ptx(100)))
     assert said(both, cut(machine(90), virtual=(ptx(100),))) == ["sm_arch 90_real", "sm_arch 100_virtual"]
     assert said(both, cut(machine(90))) == ["sm_arch 90_real"]
     assert said(both, cut(kept=0)) == ["sm_arch 90_real", "sm_arch 90_virtual", "sm_arch 100_virtual"]
-
-
-@pytest.mark.parametrize(
-    ("cuts", "major", "bound"),
-    [
-        ([cut(machine(90))], 12, "12.0"),
-        ([cut(machine(90, Dotted(12, 4)))], 12, "12.4"),
-        ([cut(machine(90, Dotted(12, 4)))], 13, "13.0"),
-        ([cut(machine(90, Dotted(12, 0))), cut(machine(90, Dotted(13, 0)))], None, "13.0"),
-        ([cut(machine(80, Dotted(12, 0)), ptx(90, Dotted(12, 8)))], None, "12.8"),
-        ([cut(machine(80, Dotted(12, 0)), virtual=(ptx(90, Dotted(12, 8)),))], None, "12.8"),
-        # PTX for a GPU that has machine code is not compiled
-        ([cut(machine(90, Dotted(12, 0)), virtual=(ptx(90, Dotted(12, 8)),))], None, "12.0"),
-    ],
-)
-def test_the_oldest_driver_takes_all_that_the_gpus_need(cuts: list[LibraryCut], major: int | None, bound: str) -> None:
-    assert said(*cuts, major=major)[-1] == f"cuda_version_lower_bound {bound}"
 
 
 @pytest.mark.parametrize(
@@ -108,25 +79,3 @@ def test_a_wheel_of_which_nothing_can_be_said_is_refused(cuts: tuple[LibraryCut,
     with pytest.raises(RepackageError) as caught:
         nvidia_properties(cuts, major=None)
     assert str(caught.value) == "PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others"
-
-
-@pytest.mark.parametrize(
-    ("needed", "requires", "major"),
-    [
-        (["libcudart.so.12"], [], 12),
-        (["libcudart.so.11.0", "libm.so.6"], [], 11),
-        (["libcublas.so.13", "libcublasLt.so.13", "libnvrtc.so.13"], [], 13),
-        (["libcudart.so.12", "libcublas.so.11"], ["nvidia-cublas-cu12"], None),
-        (["libcufft.so.11"], [], None),
-        ([], ["nvidia-cuda-runtime-cu12==12.8.*; platform_system == 'Linux'", "numpy"], 12),
-        ([], ["nvidia_nccl_cu13>=2"], 13),
-        ([], ["nvidia-cublas-cu11", "nvidia-cublas-cu12"], None),
-        ([], ["nvidia-cublas", "cuda-cu12", "xnvidia-cu12"], None),
-        (["libcudart.so"], [], None),
-    ],
-)
-def test_the_major_version_of_cuda_is_known_where_all_agree(
-    needed: list[str], requires: list[str], major: int | None
-) -> None:
-    metadata = Metadata.parse(HEAD + "".join(f"Requires-Dist: {text}\n" for text in requires))
-    assert cuda_major(needed, metadata) == major

@@ -12,14 +12,12 @@ from tests.factories.loaded_pointers import LoadedPointers
 from tests.factories.pe_files import pe_file
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
-from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
 
 BIG = 1 << 13
-SM_80, SM_90 = Arch(80), Arch(90)
 
 
 def code(*archs: int, ptx: tuple[int, ...] = ()) -> bytes:
@@ -32,13 +30,6 @@ def cut(data: bytes, gpus: str = "90", cuts: Cuts | None = None) -> LibraryCut:
     rope, account = GpuLibrary.of("demo/_C.so", memoryview(data)).slimmed(share, cuts or Cuts())
     assert (account.member, account.before, account.after) == ("demo/_C.so", len(data), rope.size)
     return account
-
-
-def counted(account: LibraryCut) -> list[tuple[object, ...]]:
-    return [
-        (one.device, *(amount.fatbins for amount in (one.machine, one.jit, one.specific, one.holes)))
-        for one in account.served
-    ]
 
 
 def test_a_gpu_that_nothing_was_for_is_refused_with_what_there_is() -> None:
@@ -143,15 +134,6 @@ def test_a_fatbin_that_shrinks_where_it_is_begins_where_it_did() -> None:
     assert [len(entries or ()) for entries in now.containers()] == [1, 1, 1]
     assert [*now.wrappers()][1:] == [*was.wrappers()][1:]
     assert account.pinned == 0
-
-
-def test_a_shared_fatbin_whose_size_is_known_elsewhere_stays_whole() -> None:
-    shared = code(80, 90, 120)
-    for known in (f".long {len(shared)}", f".quad {len(shared) - 16}"):
-        library = device_library(shared, code(80, 90), wrapped=[0, 0, 1], more=f".data\n.byte 1\n{known}\n")
-        account = cut(library)
-        assert (account.pinned, account.dropped, account.empty) == (1, 1, 0)
-        assert counted(account) == [(SM_90, 2, 0, 0, 0)]
 
 
 @pytest.mark.parametrize("kind", ["-no-pie", "-pie"])

@@ -45,23 +45,6 @@ def test_a_share_that_is_none_is_refused(text: str, message: str) -> None:
     assert str(caught.value).endswith(message)
 
 
-@pytest.mark.parametrize(
-    ("glob", "dropped"),
-    [
-        ("*.a", {"lib/x.a", "y.a"}),
-        ("**/*.a", {"lib/x.a", "y.a"}),
-        ("lib/*", {"lib/x.a", "lib/deep/z.h"}),
-        ("*/z.h", {"lib/deep/z.h"}),
-        ("*.A", set()),
-        ("[", set()),
-        ("", set()),
-    ],
-)
-def test_globs_name_members(tmp_path: Path, glob: str, dropped: set[str]) -> None:
-    with open_wheel(wheel(tmp_path, files={"lib/x.a": b"", "y.a": b"", "lib/deep/z.h": b""})) as source:
-        assert Cuts(drop=(glob,)).dropped(source) == dropped
-
-
 @pytest.mark.parametrize("glob", ["*", "*.dist-info/*", "*RECORD", "demo-1.0.dist-info/METADATA"])
 def test_what_describes_the_wheel_is_not_dropped(tmp_path: Path, glob: str) -> None:
     with open_wheel(wheel(tmp_path)) as source, pytest.raises(RepackageError, match="which describes the wheel"):

@@ -114,62 +114,12 @@ def test_progress_is_of_bytes_within_a_library_too(tmp_path: Path) -> None:
     assert len([step for step in steps if step]) > 16
 
 
-def test_slimming_twice_is_slimming_once(tmp_path: Path) -> None:
-    once = one(fat_wheel(tmp_path), tmp_path / "once")
-    twice = one(tmp_path / "once" / NAME, tmp_path / "twice")
-    assert twice.is_untouched
-    assert (tmp_path / "twice" / NAME).read_bytes() == (tmp_path / "once" / NAME).read_bytes()
-    assert once.path
-
-
-# its PTX is of CUDA 11.8
-BOUND = "nvidia :: cuda_version_lower_bound :: 11.0"
-
-
-def test_a_family_comes_of_one_pass_with_its_claims_and_index(tmp_path: Path) -> None:
-    fat = fat_wheel(tmp_path)
-    shares = [Share.parse("sm80=80,86"), Share.parse("sm90=90a")]
-    slimmed = slim([fat], tmp_path / "out", shares=shares)
-    assert [result.name for result in slimmed] == [
-        "demo-1.0-py3-none-manylinux_2_28_x86_64-sm80.whl",
-        "demo-1.0-py3-none-manylinux_2_28_x86_64-sm90.whl",
-    ]
-    assert [list(map(str, result.properties)) for result in slimmed] == [
-        [BOUND, "nvidia :: sm_arch :: 80_real", "nvidia :: sm_arch :: 86_real"],
-        [BOUND, "nvidia :: sm_arch :: 90_real"],
-    ]
-    index = Document.parse((tmp_path / "out" / "demo-1.0-variants.json").read_bytes())
-    assert [found.label for found in index.variants] == ["sm80", "sm90"]
-    assert architectures(tmp_path / "out" / slimmed[0].name) == [["sm_80"], ["sm_80"]]
-
-
-def test_a_member_of_a_family_holds_what_it_holds_alone(tmp_path: Path) -> None:
-    fat = fat_wheel(tmp_path)
-    shares = [Share.parse("sm80=80"), Share.parse("sm90=90")]
-    slim([fat], tmp_path / "all", shares=shares)
-    slim([fat], tmp_path / "one", shares=shares[1:])
-    name = "demo-1.0-py3-none-manylinux_2_28_x86_64-sm90.whl"
-    assert members(tmp_path / "all" / name) == members(tmp_path / "one" / name)
-
-
 def test_a_wheel_without_gpu_code_passes_byte_for_byte(tmp_path: Path) -> None:
     host = fat_wheel(tmp_path, library=shared_object("int x;"))
     for shares in (plain("90"), SM_90):
         (slimmed,) = slim([host], tmp_path / "out", shares=shares)
         assert slimmed.is_untouched
         assert (tmp_path / "out" / NAME).read_bytes() == host.read_bytes()
-
-
-def test_a_library_that_never_served_the_gpu_is_refused_with_what_it_has(tmp_path: Path) -> None:
-    fat = fat_wheel(tmp_path, library=device_library(code(80, 120), code(80)))
-    with pytest.raises(RepackageError) as caught:
-        one(fat, tmp_path / "out")
-    assert str(caught.value) == (
-        f"{NAME}: demo/_C.so: nothing for sm_90 in any of its fatbins (2), which have sm_80, sm_120; choose among "
-        "those, or let it go with --allow-unsupported"
-    )
-    assert not list((tmp_path / "out").glob("*"))
-    assert one(fat, tmp_path / "out", unsupported=True).libraries[0].empty == 2
 
 
 def test_dropped_members_are_gone_from_record_too(tmp_path: Path) -> None:

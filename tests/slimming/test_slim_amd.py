@@ -75,15 +75,6 @@ def test_the_runtime_finds_the_code_of_the_gpus_asked_for_and_no_other(
     assert cut.after < cut.before - (1 << 14)
 
 
-def test_code_objects_keep_their_bytes_and_their_order(tmp_path: Path) -> None:
-    _, folder = slimmed(tmp_path, "gfx90a,gfx1100", amd=AMD)
-    (tmp_path / "before.so").write_bytes(AMD)
-    before, after = in_memory(tmp_path / "before.so"), in_memory(folder / "amd.so")
-    assert before.keys() == after.keys()
-    for place, found in after.items():
-        assert found == tuple(one for one in before[place] if "gfx90a" in one or "gfx1100" in one)
-
-
 def test_the_code_of_a_vendor_that_is_not_asked_for_stays(tmp_path: Path) -> None:
     for gpus in ("90", "gfx942"):
         _, folder = slimmed(tmp_path / gpus, gpus, amd=AMD, nvidia=NVIDIA)
@@ -153,18 +144,6 @@ def test_inspect_promises_what_slim_does(tmp_path: Path) -> None:
         assert result.path
         # of the padding to pages in each bundle it says nothing
         assert kept - (10 << 12) < inspect(result.path).gpu_size <= kept, device
-
-
-def test_a_compressed_bundle_that_lies_is_left_and_the_others_are_cut(tmp_path: Path) -> None:
-    data = bytearray(compressed(PLAIN))
-    data[24] ^= 1  # its hash
-    result, folder = slimmed(tmp_path, "gfx942", amd=amd_library(PLAIN, bytes(data), compressed(PLAIN)))
-    (cut,) = result.libraries
-    assert any(".hip_fatbin: compressed bundle at" in note and "its hash is" in note for note in cut.notes)
-    assert (cut.kept, cut.dropped) == (1 + 5 + 1, 4 + 4)
-    assert bytes(data) in (folder / "amd.so").read_bytes()
-    found = device_code(ElfImage.parse((folder / "amd.so").read_bytes())).containers
-    assert [len(each.entries) for each in found] == [2, 6, 2]
 
 
 _KERNELS = """

@@ -287,13 +287,6 @@ def test_a_fatbin_with_more_entries_than_a_compiler_writes_is_left_and_named(tmp
     LoadedPointers.of(after).check_holds(LoadedPointers.of(library))
 
 
-def test_thousands_of_wrappers_that_nobody_knows_are_told_in_a_hundred_notes(tmp_path: Path) -> None:
-    library = device_library(code(80, 90), more=".section .nvFatBinSegment\n.fill 24000, 1, 7\n")
-    _, _, account = slimmed(tmp_path, library)
-    assert len(account.notes) == 101
-    assert account.notes[-1] == "and 900 notes more"
-
-
 @pytest.mark.nightly
 def test_the_peak_of_memory_is_not_what_a_wheel_claims(tmp_path: Path) -> None:
     """A member of 4 GiB that is a few bytes, and an entry of 4 GiB: beside the interpreter and its libraries."""

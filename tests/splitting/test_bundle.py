@@ -9,7 +9,7 @@ import pytest
 from tests.factories.bundle_reader import BundleReader
 from tests.factories.elf import patchelfed, program, shared_object
 from tests.factories.extensions import library, module
-from tests.factories.repaired_wheels import NAME, hashed
+from tests.factories.repaired_wheels import hashed
 from tests.factories.tools import needs
 from vbuild.binary.linkage import Via
 
@@ -18,28 +18,12 @@ pytestmark = needs("gcc")
 DEEP = library("libdeep.so.2")
 AS_BUNDLED = patchelfed(DEEP, "--set-soname", hashed("libdeep.so.2", DEEP))
 BUNDLED = f"demo.libs/{hashed('libdeep.so.2', DEEP)}"
-OTHER = NAME.replace("311", "312")
 
 
 @pytest.fixture
 def look(tmp_path: Path) -> Iterator[BundleReader]:
     with ExitStack() as stack:
         yield BundleReader(tmp_path, stack)
-
-
-def test_files_are_known_by_where_they_are_installed(look: BundleReader) -> None:
-    files: dict[str, bytes | str] = {
-        "demo-1.0.data/platlib/demo/_c.so": module(),
-        "demo-1.0.data/scripts/tool": program("int main(void) { return 0; }"),
-        "demo/text.so": "no ELF file",
-        BUNDLED: DEEP,
-    }
-    bundle = look.at(files)
-    assert sorted(bundle.binaries) == [BUNDLED, "demo/_c.so"]
-    assert list(bundle.outside) == ["demo-1.0.data/scripts/tool"]
-    assert bundle.binaries["demo/_c.so"].member.path == "demo-1.0.data/platlib/demo/_c.so"
-    assert [piece.path for piece in bundle.libraries] == [BUNDLED]
-    assert bundle.damaged == {}
 
 
 def test_who_loads_whom_is_told_by_installed_paths(look: BundleReader) -> None:
@@ -49,31 +33,6 @@ def test_who_loads_whom_is_told_by_installed_paths(look: BundleReader) -> None:
     }
     (edge, *_) = look.at(files).graph.needs("_c.so")
     assert (edge.via, edge.provider) == (Via.OWN, "demo/lib/libdeep.so.2")
-
-
-@pytest.mark.parametrize(
-    ("path", "is_bundled"),
-    [
-        (BUNDLED, True),
-        ("demo/lib/libdeep-1a2b3c4d.so.2", True),
-        ("demo/lib/libdeep.1a2b3c4d.so.2", True),
-        ("demo.libs/libdeep.so.2", True),
-        ("demo/.dylibs/libdeep.so.2", True),
-        ("demo/lib/libdeep.so.2", False),
-        ("demo/libs/libdeep.so.2", False),
-    ],
-)
-def test_what_a_repair_tool_brought_is_told_by_name_and_folder(
-    look: BundleReader, path: str, *, is_bundled: bool
-) -> None:
-    assert look.at({path: DEEP}).binaries[path].is_bundled == is_bundled
-
-
-def test_a_content_is_looked_at_once_and_counted_for_every_wheel(look: BundleReader) -> None:
-    first, second = (look.at({BUNDLED: DEEP}, name) for name in (NAME, OTHER))
-    assert look.asked == [BUNDLED.rpartition("/")[2]]
-    assert look.looked_at == 2 * len(DEEP)
-    assert first.binaries[BUNDLED].key == second.binaries[BUNDLED].key
 
 
 def test_a_damaged_file_is_none_and_said_to_be(look: BundleReader) -> None:

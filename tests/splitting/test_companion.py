@@ -17,15 +17,13 @@ from vbuild.errors import RepackageError
 from vbuild.splitting.companion import (
     Companion,
     LibsContents,
-    contents_in,
     libs_folder,
-    libs_project,
     licence_files,
     licence_lines,
     licence_texts,
 )
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
+from vbuild.wheel.metadata import Metadata, is_companion
 from vbuild.wheel.write import write_wheel
 
 PLATFORM = "manylinux_2_17_x86_64.manylinux2014_x86_64"
@@ -63,64 +61,6 @@ def written(folder: Path, companion: Companion, files: dict[str, bytes]) -> Path
         for path, data in (*files.items(), *companion.members):
             writer.write(path, data)
     return writer.path
-
-
-def test_a_wheel_of_libraries_is_called_after_the_project_and_says_what_is_in_it() -> None:
-    made = sample()
-    assert str(made.name) == f"foo_bar_libs-{made.name.version}-py3-none-{PLATFORM}.whl"
-    assert made.project == libs_project("Foo.Bar") == "foo-bar-libs"
-    assert libs_folder("Foo.Bar") == "foo_bar_libs/lib"
-    assert made.requirement == f"foo-bar-libs=={made.name.version}"
-    assert made.metadata.decode().startswith(
-        "Metadata-Version: 2.4\nName: foo-bar-libs\n"
-        f"Version: {made.name.version}\nSummary: Shared libraries of foo-bar\nLicense-Expression: MIT\n"
-        "License-File: LICENSE\nLicense-File: third_party/COPYING.zlib\nDescription-Content-Type: text/plain\n\n"
-    )
-    assert made.wheel_file.decode() == (
-        "Wheel-Version: 1.0\nGenerator: vbuild split\nRoot-Is-Purelib: false\n"
-        "Tag: py3-none-manylinux2014_x86_64\nTag: py3-none-manylinux_2_17_x86_64\n"
-        f"Contents: sha256={made_of().contents}\n"
-    )
-
-
-def test_the_hash_of_its_contents_is_in_its_wheel_file_alone() -> None:
-    made = sample()
-    assert contents_in(WheelFile.parse(made.wheel_file.decode())) == made_of().contents
-    assert made_of().contents not in made.metadata.decode()
-    assert contents_in(WheelFile.parse(made_of().empty("1.0").wheel_file.decode())) is None
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"files": {"foo_bar_libs/lib/libx-1a2b3c4d.so.1": "ac" * 32}},
-        {"files": {"foo_bar_libs/lib/liby-1a2b3c4d.so.1": "ab" * 32}},
-        {"requires": ("nvidia-cufft-cu12==11.2.1.3",)},
-        {"is_pure": True},
-    ],
-    ids=["bytes", "name", "requires", "folder"],
-)
-def test_what_the_wheels_rely_on_changes_the_hash(change: dict[str, object]) -> None:
-    assert made_of(**change).contents != made_of().contents
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"platform": "manylinux_2_28_x86_64"}, {"texts": {}}, {"licence": ("License-Expression: BSD-3-Clause",)}],
-    ids=["platform", "no licence", "expression"],
-)
-def test_what_they_do_not_rely_on_does_not(change: dict[str, object]) -> None:
-    """The year in a licence changes each January, and makes no other libraries."""
-    assert made_of(**change).contents == made_of().contents
-
-
-def test_another_release_with_the_same_libraries_gets_the_same_wheel() -> None:
-    files = {"foo_bar_libs/lib/a.so": "aa" * 32, "foo_bar_libs/lib/b.so": "bb" * 32}
-    head = "Metadata-Version: 2.4\nName: foo_bar\nVersion: 2.0\nAuthor: Me\n"
-    later = licence_lines([like("License-Expression: MIT\n", head=head)])
-    turned = dict(reversed(files.items()))
-    one = sample(files=files, requires=("b", "a"))
-    assert one == sample(files=turned, requires=("a", "b", "a"), licence=later)
 
 
 def test_licences_of_several_projects_are_joined_in_whatever_order() -> None:
@@ -200,20 +140,6 @@ def test_installers_put_libraries_where_rpaths_lead(tmp_path: Path, installer: s
     found = email.message_from_bytes((target / libs.name.dist_info / "METADATA").read_bytes())
     assert found["Name"] == "foo-bar-libs"
     assert (target / libs.name.dist_info / "licenses/third_party/COPYING.zlib").read_bytes() == b"As is.\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "generator", "is_one"),
-    [
-        ("foo-libs", "vbuild split", True),
-        ("foo", "vbuild split", False),
-        ("foo-libs", "setuptools (80.0)", False),
-    ],
-)
-def test_what_was_made_here_is_known_again(name: str, generator: str, *, is_one: bool) -> None:
-    metadata = Metadata.parse(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-    said = WheelFile.parse(f"Wheel-Version: 1.0\nGenerator: {generator}\nTag: py3-none-any\n")
-    assert is_companion(metadata, said) is is_one
 
 
 def test_the_texts_of_licences_go_along() -> None:

@@ -11,8 +11,7 @@ from tests.factories.extensions import library, module
 from tests.factories.repaired_wheels import NAME, hashed, repaired
 from tests.factories.tools import needs
 from vbuild.errors import RepackageError
-from vbuild.splitting.decisions import DecisionKind, Decisions, check_drivers, decide, pool_of
-from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, OfficialWheel, Provenance, Unproved
+from vbuild.splitting.decisions import Decisions, check_drivers, decide, pool_of
 from vbuild.splitting.request import SplitRequest
 
 pytestmark = needs("gcc")
@@ -27,8 +26,6 @@ CHAIN = {"libone.so": ONE, "libtwo.so": TWO, "libthree.so": THREE}
 NAMES = {soname: hashed(soname, data) for soname, data in CHAIN.items()}
 FILES = repaired({"demo/_c.so": module("libone.so")}, CHAIN)
 ASKED = SplitRequest(smallest=0)
-WHEEL = OfficialWheel("nvidia-three-cu12", "3.0", "x.whl", (), ())
-OFFICIAL = Provenance(WHEEL, OfficialLibrary("nvidia/three/lib/libthree.so", "", 1), OfficialEvidence.SECTIONS, 0)
 
 
 @pytest.fixture
@@ -59,64 +56,12 @@ def test_a_chain_of_libraries_is_shared_whole(look: BundleReader) -> None:
     assert all(pool_of(bundle, decision.pools) is pool for bundle in decision.by_bundle)
 
 
-@pytest.mark.parametrize(
-    ("kept", "left"),
-    [("libthree*", {"libone.so", "libtwo.so", "libthree.so"}), ("libtwo*", {"libone.so", "libtwo.so"})],
-)
-def test_what_stays_keeps_all_that_needs_it_and_nothing_else(look: BundleReader, kept: str, left: set[str]) -> None:
-    bundles = [look.at(FILES, name) for name in (NAME, OTHER)]
-    decision = decide(bundles, SplitRequest(smallest=0, keep=(kept,)))
-    for found in kinds(decision):
-        assert {name for name, kind in found.items() if kind == "keep"} == left
-
-
 def test_a_wheel_that_keeps_a_library_leaves_it_to_the_others(look: BundleReader) -> None:
     """Of three wheels one asks whether libthree.so is loaded: that one keeps the chain, two share it."""
     names = (NAME, OTHER, NAME.replace("311", "313"))
     more = [{}, {}, {"demo/a.py": f"CDLL('{NAMES['libthree.so']}', RTLD_NOLOAD)"}]
     bundles = [look.at({**FILES, **extra}, name) for name, extra in zip(names, more, strict=True)]
     assert [set(found.values()) for found in kinds(decide(bundles, ASKED))] == [{"share"}, {"share"}, {"keep"}]
-
-
-def test_what_a_frozen_file_needs_stays(look: BundleReader) -> None:
-    bundles = [look.at(FILES, name) for name in (NAME, OTHER)]
-    uneditable = {(bundle, "demo/_c.so"): "it is odd" for bundle in bundles}
-    decision = decide(bundles, ASKED, uneditable=uneditable)
-    assert decision.of(bundles[0], f"demo.libs/{NAMES['libone.so']}").reason == "demo/_c.so cannot be edited: it is odd"
-    # what that in turn needs may go: its own RPATH leads there
-    assert kinds(decision)[0] == {"libone.so": "keep", "libthree.so": "share", "libtwo.so": "share"}
-
-
-def test_an_official_library_does_not_hold_back_what_needs_it(look: BundleReader) -> None:
-    look.origins = {NAMES["libthree.so"]: OFFICIAL}
-    assert kinds(both(look)) == [{"libone.so": "share", "libthree.so": "replace", "libtwo.so": "share"}] * 2
-
-
-@pytest.mark.parametrize(
-    ("origin", "metadata", "reason"),
-    [
-        (Unproved("the sky is blue", 0), "", "not replaced: the sky is blue"),
-        (
-            OFFICIAL,
-            "Requires-Dist: nvidia-three-cu12<3\n",
-            "not replaced: it is that of nvidia-three-cu12 3.0, but METADATA requires nvidia-three-cu12<3",
-        ),
-    ],
-    ids=["unproved", "another version"],
-)
-def test_why_a_library_is_not_replaced_is_said_where_it_is_shared(
-    look: BundleReader, origin: Unproved | Provenance, metadata: str, reason: str
-) -> None:
-    look.origins = {NAMES["libthree.so"]: origin}
-    decision = both(look, metadata=metadata)
-    of = decision.of(next(iter(decision.by_bundle)), f"demo.libs/{NAMES['libthree.so']}")
-    assert (of.kind, of.reason) == (DecisionKind.SHARE, reason)
-
-
-def test_what_is_no_library_stays(look: BundleReader) -> None:
-    decision = both(look)
-    of = decision.of(next(iter(decision.by_bundle)), "demo/_c.so")
-    assert (of.kind, of.is_gone) == (DecisionKind.KEEP, False)
 
 
 @pytest.mark.parametrize(

@@ -152,24 +152,6 @@ def test_without_the_module_it_does_not(tmp_path: Path) -> None:
     assert "cannot open shared object file" in said
 
 
-def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
-    source = thin(tmp_path)
-    alone = targeted(tmp_path / "alone", source, "demo")
-    said = ran(sys.executable, "-c", "import demo", PYTHONPATH=str(alone))
-    assert said.startswith("ImportError: libtop-")
-    assert said.endswith(".so.1 is missing: demo-libs==1.0 has it, and demo-libs is not installed")
-
-
-def test_libraries_of_another_version_are_named(tmp_path: Path) -> None:
-    source = thin(tmp_path)
-    alone = targeted(tmp_path / "alone", source, "demo")
-    about = alone / "demo_libs-2.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: demo-libs\nVersion: 2.0\n")
-    said = ran(sys.executable, "-c", "import demo", PYTHONPATH=str(alone))
-    assert said.endswith("is missing: demo-libs==1.0 has it, and 2.0 is installed")
-
-
 @pytest.mark.nightly
 def test_what_a_packager_leads_to_otherwise_is_not_missing(tmp_path: Path) -> None:
     source = thin(tmp_path)

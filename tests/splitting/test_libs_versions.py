@@ -60,13 +60,6 @@ def required(result: Split) -> set[str]:
     return {line.partition(";")[0] for metadata in parsed for line in metadata.requires_dist}
 
 
-@pytest.mark.parametrize("version", ["2.2.0", "2.2rc1", "1!2.0", "2.0+cu126"])
-def test_a_wheel_of_libraries_is_called_by_its_release(tmp_path: Path, version: str) -> None:
-    result = thinned(tmp_path / "thin", fat(tmp_path, version))
-    assert [one.name for one in result.companions] == [f"demo_libs-{version}-py3-none-manylinux_2_17_x86_64.whl"]
-    assert required(result) == {f"demo-libs=={version}"}
-
-
 def test_all_platforms_of_a_release_have_one_version(tmp_path: Path) -> None:
     wheels = [*fat(tmp_path, number=1), *fat(tmp_path, number=2, names=MUSL), *fat(tmp_path, number=3, names=ARM)]
     result = thinned(tmp_path / "thin", wheels)
@@ -108,13 +101,6 @@ def test_a_later_release_requires_what_is_published_if_it_has_the_same(tmp_path:
     assert [path.name for path in new.companion_paths] == ["demo_libs-1.3-py3-none-manylinux_2_17_x86_64.whl"]
 
 
-def test_what_is_on_no_index_yet_is_made(tmp_path: Path) -> None:
-    with serving(simple_index(tmp_path / "index", wheel(tmp_path, "other-1.0-py3-none-any.whl", {"a.py": ""}))) as one:
-        result = thinned(tmp_path / "thin", fat(tmp_path), against=one.url)
-    assert required(result) == {"demo-libs==1.0"}
-    assert len(result.companion_paths) == 1
-
-
 def test_an_index_that_cannot_be_asked_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"^demo: http://127\.0\.0\.1:9/: "):
         thinned(tmp_path / "thin", fat(tmp_path), against="http://127.0.0.1:9/")
@@ -122,16 +108,6 @@ def test_an_index_that_cannot_be_asked_is_not_taken_for_an_empty_one(tmp_path: P
         RepackageError, match=r"/nowhere: no such folder; expected one of published wheels, or an index$"
     ):
         thinned(tmp_path / "thin", fat(tmp_path), against=tmp_path / "nowhere")
-
-
-def test_no_marker_tells_glibc_from_musl_so_both_are_taken_or_none(tmp_path: Path) -> None:
-    folder = tmp_path / "published"
-    thinned(folder, [*fat(tmp_path, "1.0", 1), *fat(tmp_path, "1.0", 2, names=MUSL)])
-    later = [*fat(tmp_path, "1.1", 1), *fat(tmp_path, "1.1", 3, names=MUSL)]
-    assert required(thinned(tmp_path / "later", later, against=folder)) == {"demo-libs==1.1"}
-    # but another machine has a marker
-    arm = [*fat(tmp_path, "1.2", 1), *fat(tmp_path, "1.2", 2, names=MUSL), *fat(tmp_path, "1.2", 3, names=ARM)]
-    assert required(thinned(tmp_path / "arm", arm, against=folder)) == {"demo-libs==1.0", "demo-libs==1.2"}
 
 
 def test_what_is_built_from_source_needs_a_wheel_without_libraries(tmp_path: Path) -> None:
@@ -282,27 +258,6 @@ def test_projects_without_a_common_version_are_told_to_state_one(tmp_path: Path)
         "NAME==VERSION which one the wheel of their libraries gets"
     )
     assert required(thinned(tmp_path / "stated", wheels, libs="shared==3.1")) == {"shared-libs==3.1"}
-
-
-def test_a_release_of_one_project_joins_the_pool_of_several(tmp_path: Path) -> None:
-    folder = tmp_path / "published"
-    thinned(folder, family(tmp_path, "2.0", "0.7"), libs="shared==3.1")
-    names = tuple(name.replace("demo-1.0-", "alpha-2.1-") for name in (NAME, OTHER))
-    later = release(
-        tmp_path / "later", {"alpha/_c.so": module("libdeep.so.2")}, deep(1), names=names, libs="alpha.libs"
-    )
-    result = thinned(tmp_path / "thin", later, libs="shared", against=folder)
-    assert (required(result), result.companion_paths) == ({"shared-libs==3.1"}, ())
-
-
-def test_a_version_is_stated_for_that_name_alone(tmp_path: Path) -> None:
-    """Each of the projects shares among its own wheels, and none with the other."""
-    names = tuple(name.replace("demo-1.0-", "other-2.0-") for name in (NAME, OTHER))
-    more: dict[str, bytes | str] = {"other/_c.so": module("libdeep.so.2")}
-    wheels = [*fat(tmp_path), *release(tmp_path / "b", more, deep(2), names=names, libs="other.libs")]
-    result = thinned(tmp_path / "thin", wheels, libs="shared==7")
-    assert required(result) == {"demo-libs==1.0", "other-libs==2.0"}
-    assert required(thinned(tmp_path / "own", wheels[:2], libs="shared-libs==7")) == {"shared-libs==7"}
 
 
 @pytest.mark.parametrize("text", ["shared==one", "a b==1", "shared=="])

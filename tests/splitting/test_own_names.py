@@ -113,14 +113,6 @@ def test_what_code_asks_for_by_its_name_keeps_it(tmp_path: Path) -> None:
     assert renamed(result).keys() == {f"pb.libs/{SONAME}"}
 
 
-def test_what_others_may_link_with_keeps_its_name(tmp_path: Path) -> None:
-    header: dict[str, str] = {"pa/clash.h": "int clash(void);"}
-    shown = project(tmp_path, "pa", 111, pythons=(11,), place="{0}/inner", **header)
-    result = done(tmp_path, [*shown, *project(tmp_path, "pb", 222, pythons=(11,))])
-    assert renamed(result).keys() == {f"pb.libs/{SONAME}"}
-    assert answers(tmp_path, result) == {"111 222"}
-
-
 def test_one_project_and_equal_libraries_keep_their_names(tmp_path: Path) -> None:
     alike = [path for name in ANSWERS for path in project(tmp_path, name, 111, pythons=(11,))]
     two_versions = [

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vbuild.errors import RepackageError
-from vbuild.splitting.preloads import MODULE, hooked, hooks, is_namespace, with_import
+from vbuild.splitting.preloads import MODULE, hooked, hooks, with_import
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 
@@ -128,14 +128,6 @@ def test_a_source_is_refused_or_does_what_it_did(pieces: list[str]) -> None:
     assert with_import(added) == added
 
 
-def test_other_encodings_stay() -> None:
-    source = "# coding: latin-1\nname = 'ü'\n"
-    added = hooked(source.encode("latin-1"))
-    assert added.decode("latin-1") == with_import(source)
-    marked = b"\xef\xbb\xbfx = 1\n"
-    assert hooked(marked) == b"\xef\xbb\xbffrom . import _preload_libraries  # noqa: F401\nx = 1\n"
-
-
 @pytest.mark.parametrize(
     ("source", "refusal"),
     [
@@ -171,14 +163,3 @@ def test_a_first_statement_that_goes_on_is_refused(source: str) -> None:
         RepackageError, match=r"its first statement goes on after line [12]; expected a line of its own"
     ):
         with_import(source)
-
-
-def test_a_second_byte_order_mark_is_refused() -> None:
-    with pytest.raises(RepackageError, match="a second byte order mark"):
-        with_import("\ufeff\ufeffx = 1\n")
-
-
-def test_namespace_packages_of_the_old_kinds_are_told() -> None:
-    assert is_namespace("__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n")
-    assert is_namespace("__import__('pkg_resources').declare_namespace(__name__)\n")
-    assert not is_namespace("from pkgutil import walk_packages\n")

@@ -36,29 +36,6 @@ def one(folder: Path) -> Split:
     return split(given, None, request=SplitRequest(smallest=0), indexes=lambda: Indexes(no_index=True))
 
 
-def test_a_library_is_told_once_for_each_thing_that_becomes_of_it(tmp_path: Path) -> None:
-    rows = [(move.name.partition("-")[0], move.kind, len(move.wheels)) for move in one(tmp_path).libraries]
-    assert rows == [
-        ("libbig", DecisionKind.SHARE, 3),
-        ("libsmall", DecisionKind.SHARE, 2),
-        ("libsmall", DecisionKind.KEEP, 1),
-    ]
-
-
-def test_an_edited_file_says_what_its_paths_are_and_were(tmp_path: Path) -> None:
-    first, _, third = one(tmp_path).wheels
-    assert [edited.rpath for edited in first.edited] == [("$ORIGIN/../demo_libs/lib",)]
-    assert [edited.rpath for edited in third.edited] == [("$ORIGIN/../demo.libs", "$ORIGIN/../demo_libs/lib")]
-
-
-def test_a_dry_run_knows_no_packed_sizes(tmp_path: Path) -> None:
-    result = one(tmp_path)
-    assert result.packed is None
-    assert result.paths == ()
-    assert {wheel.packed for wheel in result.wheels} == {None}
-    assert result.companions[0].unpacked > len(BIG)
-
-
 def test_only_what_is_published_counts(tmp_path: Path) -> None:
     result = one(tmp_path)
     assert result.of({NAME}).companions == result.companions

@@ -134,20 +134,3 @@ def test_a_library_that_no_index_has_stays_and_it_is_said_why(tmp_path: Path) ->
     result = thinned(tmp_path, *release(tmp_path, CUDA_FILES, CUDA, names=(NAME,)), indexes=links)
     assert {move.kind for move in result.libraries} == {DecisionKind.KEEP}
     assert all("no release of nvidia-" in move.reason for move in result.libraries)
-
-
-def test_a_requirement_that_cannot_be_read_stays_and_counts_for_nothing(tmp_path: Path) -> None:
-    metadata = "Requires-Dist: what is this?\n"
-    result = thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}, metadata=metadata))
-    assert metadata in contents(result.paths[0])["demo-1.0.dist-info/METADATA"].decode()
-
-
-def test_dependency_wheels_among_the_input_pass(tmp_path: Path) -> None:
-    first = thinned(tmp_path / "a", *release(tmp_path, FILES, {"libcount.so.1": COUNT}))
-    libs = first.companion_paths
-    fat = release(tmp_path / "b", FILES, {"libcount.so.1": COUNT})
-    again = thinned(tmp_path / "c", *fat, *libs)
-    assert [one.name for one in again.wheels if one.is_untouched] == [libs[0].name]
-    assert again.companion_paths == ()
-    assert all(one.requires[0].startswith("demo-libs==1.0;") for one in again.wheels[:2])
-    assert sorted(path.name for path in (tmp_path / "c/thin").iterdir()) == sorted([NAME, OTHER, libs[0].name])

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tests.factories.cuda_packages import all_packages, calling_libcufft, libcufft, libnvjitlink, serving_packages
 from tests.factories.elf import patchelfed, shared_object
@@ -101,36 +100,10 @@ def unpacked(path: Path) -> int:
     return sum(len(data) for member, data in contents(path).items() if not member.endswith("/RECORD"))
 
 
-def test_a_wheel_with_nothing_to_take_out_is_passed_byte_for_byte(
-    cuda_index: Serving, fat: list[Path], tmp_path: Path
-) -> None:
-    result = thinned(cuda_index, tmp_path / "thin", fat)
-    assert [account.name for account in result.wheels if account.is_untouched] == [PURE]
-    assert (tmp_path / "thin" / PURE).read_bytes() == fat[-1].read_bytes()
-
-
-def test_a_second_split_changes_nothing(cuda_index: Serving, fat: list[Path], tmp_path: Path) -> None:
-    first = thinned(cuda_index, tmp_path / "thin", fat)
-    again = thinned(cuda_index, tmp_path / "again", [*first.paths])
-    assert files(tmp_path / "again") == files(tmp_path / "thin")
-    assert all(account.is_untouched for account in again.wheels)
-    assert again.companions == ()
-
-
 def test_two_runs_give_the_same_bytes_in_any_order(cuda_index: Serving, fat: list[Path], tmp_path: Path) -> None:
     thinned(cuda_index, tmp_path / "one", fat)
     thinned(cuda_index, tmp_path / "two", fat[::-1])
     assert files(tmp_path / "one") == files(tmp_path / "two")
-
-
-def test_a_dry_run_writes_nothing_and_says_the_same(cuda_index: Serving, fat: list[Path], tmp_path: Path) -> None:
-    dry = thinned(cuda_index, None, fat)
-    assert list(tmp_path.iterdir()) == []
-    wet = thinned(cuda_index, tmp_path / "thin", fat)
-    assert dry.libraries == wet.libraries
-    assert (dry.packed, dry.paths) == (None, ())
-    assert [replace(one, path=None, packed=None) for one in wet.wheels] == [*dry.wheels]
-    assert [replace(one, path=None, packed=None) for one in wet.companions] == [*dry.companions]
 
 
 def test_members_that_are_not_edited_keep_their_compressed_bytes(

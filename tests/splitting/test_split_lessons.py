@@ -104,14 +104,6 @@ def test_a_wheel_for_several_cudas_is_led_to_all_and_requires_one(
     assert result.absent == others
 
 
-def test_a_library_that_only_an_import_loads_is_told_as_absent(tmp_path: Path) -> None:
-    files: dict[str, bytes | str] = {"demo/_c.so": module("libtop.so.1"), "demo/lib/libtop.so.1": TOP}
-    fat = [wheel(tmp_path, name, files) for name in (NAME, NAME.replace("311", "312"))]
-    request = SplitRequest(smallest=0)
-    result = split(fat, tmp_path / "thin", request=request, indexes=lambda: Indexes(no_index=True))
-    assert result.absent == ("libtop.so.1",)
-
-
 @pytest.mark.parametrize(("metadata", "absent"), [("", ("libc10.so",)), ("Requires-Dist: torch\n", ())], ids=bool)
 def test_a_framework_that_is_not_required_may_be_absent(
     cuda_index: Serving, tmp_path: Path, metadata: str, absent: tuple[str, ...]

@@ -12,11 +12,10 @@ import pytest
 from tests.factories.bundle_reader import BundleReader
 from tests.factories.elf import patchelfed, without_sections
 from tests.factories.extensions import MODULE, library, module
-from tests.factories.repaired_wheels import LINUX, NAME, hashed, repaired
-from tests.factories.site_packages import loader_complaints, program_output, site_packages
+from tests.factories.repaired_wheels import NAME, hashed, repaired
+from tests.factories.site_packages import program_output, site_packages
 from tests.factories.tools import needs
-from tests.factories.wheels import contents, wheel
-from vbuild.elf.read import Loading
+from tests.factories.wheels import wheel
 from vbuild.errors import WheelError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind, decide
@@ -66,14 +65,6 @@ def installed(folder: Path, result: Split) -> Path:
     return site_packages(folder / "site", first, *(one.path for one in result.companions if one.path))
 
 
-def outline(result: Split, path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """NEEDED but for libc, and RPATH, of a file of the first wheel, or of the dependency wheel."""
-    wheels = [*(one.path for one in result.companions), result.wheels[0].path]
-    (data,) = (contents(one)[path] for one in wheels if one and path in contents(one))
-    found = Loading.parse(data).outline
-    return tuple(name for name in found.needed if name != "libc.so.6"), found.runpath or found.rpath
-
-
 @pytest.fixture
 def look(tmp_path: Path) -> Iterator[BundleReader]:
     with ExitStack() as stack:
@@ -94,16 +85,6 @@ def with_fft(folder: Path) -> Path:
     (folder / "other/lib").mkdir(parents=True)
     (folder / "other/lib/libfft.so.1").write_bytes(FFT)
     return folder
-
-
-def test_a_library_that_moves_leads_to_other_packages_from_its_new_place(tmp_path: Path) -> None:
-    """It is one folder deeper there: the same text would lead to demo_libs/other/lib."""
-    result = thinned(tmp_path, repaired(FILES, {"libtop.so.1": CALLS_FFT}))
-    path = f"demo_libs/lib/{hashed('libtop.so.1', CALLS_FFT)}"
-    assert outline(result, path) == (("libfft.so.1",), ("$ORIGIN/../../other/lib",))
-    folder = with_fft(installed(tmp_path, result))
-    assert loader_complaints(folder) == []
-    assert program_output(folder, ASKS) == "42"
 
 
 def test_a_library_that_cannot_be_edited_stays_where_its_paths_lead_on(tmp_path: Path) -> None:
@@ -158,18 +139,6 @@ def needing_by_path(files: dict[str, bytes | str], consumer: str, provider: str)
     return {**files, consumer: patchelfed(data, "--replace-needed", Path(provider).name, f"$ORIGIN/{way}")}
 
 
-def test_what_is_needed_by_its_path_is_needed_by_its_name_where_it_moved(tmp_path: Path) -> None:
-    files = repaired(FILES, LIBRARIES)
-    files = needing_by_path(files, "demo/_c.so", f"demo.libs/{TOP_NAME}")
-    files = needing_by_path(files, f"demo.libs/{TOP_NAME}", f"demo.libs/{DEEP_NAME}")
-    result = thinned(tmp_path, files)
-    assert {kind for kind, _ in fates(result).values()} == {"share"}
-    assert outline(result, "demo/_c.so") == ((TOP_NAME,), ("$ORIGIN/../demo_libs/lib",))
-    assert outline(result, f"demo_libs/lib/{TOP_NAME}")[0] == (DEEP_NAME,)
-    assert loader_complaints(installed(tmp_path, result)) == []
-    assert program_output(tmp_path / "site", ASKS) == "42"
-
-
 def test_a_library_that_needs_another_packages_one_by_its_path_stays(tmp_path: Path) -> None:
     files = repaired(FILES, {"libtop.so.1": CALLS_FFT})
     path = f"demo.libs/{hashed('libtop.so.1', CALLS_FFT)}"
@@ -202,27 +171,6 @@ def test_versions_are_asked_of_the_official_name_where_needed_was_a_path(look: B
         f"$ORIGIN/../demo.libs/{name}": "libtop.so.1",
         name: "libtop.so.1",
     }
-
-
-def test_folders_of_the_machine_stay_where_rpaths_are_not_asked_for(tmp_path: Path) -> None:
-    """Of a library in both places, it is the wheel's that was loaded, and has to be."""
-    machine = tmp_path / "opt/lib"
-    machine.mkdir(parents=True)
-    (machine / "libfft.so.1").write_bytes(FFT)
-    (machine / "libtop.so.1").write_bytes(library("libtop.so.1", source="int count(void) { return -1; }"))
-    source = MODULE + "int count(void); int fft(void); int answer(void) { return count() + fft(); }"
-    stubs = "int count(void) { return 0; } int fft(void) { return 0; }"
-    consumer = library(
-        None, ("libtop.so.1", "libfft.so.1"), source=source, stubs=stubs, rpath_=f"$ORIGIN/lib:{machine}"
-    )
-    top = library("libtop.so.1", source="int count(void) { return 1; }")
-    files: Files = {"demo/__init__.py": INIT, "demo/_c.so": consumer, "demo/lib/libtop.so.1": top}
-    names = tuple(name.replace(LINUX, "linux_x86_64") for name in (NAME, OTHER))
-    result = thinned(tmp_path, files, names=names)
-    assert fates(result) == {"demo/lib/libtop.so.1": ("share", "")}
-    assert outline(result, "demo/_c.so")[1] == ("$ORIGIN/../demo_libs/lib", str(machine))
-    assert result.wheels[0].edited[0].removed == ()
-    assert program_output(installed(tmp_path, result), ASKS) == "42"
 
 
 @pytest.mark.parametrize("kind", ["-F", "-f"], ids=["DT_FILTER", "DT_AUXILIARY"])
@@ -281,23 +229,6 @@ def test_a_library_is_named_in(look: BundleReader, where: str) -> None:
     assert [bundle.namer(bundle.binaries[f"demo.libs/{DEEP_NAME}"])] == [*NAMED[where]]
 
 
-NOT_NAMED: Mapping[str, Files] = {
-    "lists of what is in the wheel": {"demo-1.0.dist-info/sboms/x.cdx.json": f'"{DEEP_NAME}"'},
-    "large data": {"demo/data.txt": f"{DEEP_NAME}\n" + "x" * (1 << 20)},
-    "documentation": {"demo/a.py": '"""Libraries are in demo.libs,\nfound by *.so*."""'},
-    "patterns for other folders": {"demo/a.py": 'glob(here + "/*.so*")'},
-    "patterns of other names": {"demo/a.py": 'glob(root + "/libother-*.so*"); glob("*.py")'},
-    "a package's folder of another kind": {"demo/a.py": 'root = "pkg/.libs"; name = "x.libstdc"'},
-    "longer names": {"demo/a.json": f'"x{DEEP_NAME}", "{DEEP_NAME}.bak", "{DEEP_NAME}x"'},
-}
-
-
-@pytest.mark.parametrize("where", NOT_NAMED)
-def test_nobody_opens_a_library_for(look: BundleReader, where: str) -> None:
-    bundle = look.at({**repaired(FILES, LIBRARIES), **NOT_NAMED[where]})
-    assert bundle.namer(bundle.binaries[f"demo.libs/{DEEP_NAME}"]) is None
-
-
 OPENED: Mapping[str, str] = {
     "by a name that does not begin with lib": 'ctypes.CDLL(os.path.join(here, "lib", "engine.so.1"))',
     "by the start of it": 'ctypes.CDLL(f"{here}/lib/engine.so.{1}")',
@@ -318,21 +249,6 @@ def test_a_stub_stays_of_a_projects_own_library_that_python_opens(tmp_path: Path
     result = thinned(tmp_path, files)
     assert fates(result) == {"demo/lib/engine.so.1": opened_by("demo/__init__.py")}
     assert program_output(installed(tmp_path, result), ASKS) == "42"
-
-
-PUT_TOGETHER = ['f"{here}/lib/lib{name}.so.1"', '"lib/lib{}.so.1".format(name)', '"lib/lib%s.so.%d" % (name, 1)']
-
-
-@pytest.mark.parametrize("name", PUT_TOGETHER)
-def test_a_name_whose_middle_is_inserted_is_that_of_a_library_below(tmp_path: Path, name: str) -> None:
-    files: Files = {
-        "demo/__init__.py": f"here = 'demo'\nopened = lambda name: {name}\n",
-        "demo/_c.so": module("libengine.so.1", source=COUNTS, rpath_="$ORIGIN/lib"),
-        "demo/lib/libengine.so.1": library("libengine.so.1", source="int count(void) { return 42; }"),
-    }
-    assert fates(thinned(tmp_path, files)) == {"demo/lib/libengine.so.1": opened_by("demo/__init__.py")}
-    elsewhere: Files = {**files, "demo/__init__.py": "", "other/__init__.py": files["demo/__init__.py"]}
-    assert fates(thinned(tmp_path / "other", elsewhere)) == {"demo/lib/libengine.so.1": ("share", "")}
 
 
 ELSEWHERE: Mapping[str, str] = {

@@ -1,15 +1,11 @@
 """`vbuild split` and official packages: what is theirs, byte for byte, becomes a requirement; all else stays."""
 
-import base64
-import csv
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from tests.factories.cuda_packages import (
     LINKER,
@@ -18,11 +14,9 @@ from tests.factories.cuda_packages import (
     calling_libcufft,
     libcufft,
     libnvjitlink,
-    package_wheel,
     serving_packages,
 )
 from tests.factories.elf import judged_by
-from tests.factories.extensions import library, module
 from tests.factories.official_wheels import FFT
 from tests.factories.ranges import Serving
 from tests.factories.repaired_wheels import NAME, hashed, release
@@ -97,16 +91,6 @@ def test_the_names_of_libraries_and_of_their_versions_change_together(cuda_index
     assert loading.outline.runpath == ()
 
 
-def test_the_record_fits_what_is_in_the_wheel(cuda_index: Serving, tmp_path: Path) -> None:
-    one(cuda_index, tmp_path)
-    after = contents(tmp_path / "thin" / NAME)
-    rows = {row[0]: row[1:] for row in csv.reader(after["demo-1.0.dist-info/RECORD"].decode().splitlines())}
-    assert rows.keys() == after.keys()
-    for path, data in after.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        assert rows[path] in ([f"sha256={digest}", str(len(data))], ["", ""])
-
-
 def test_the_bill_of_materials_says_where_libraries_are_now_and_others_stay(
     cuda_index: Serving, tmp_path: Path
 ) -> None:
@@ -166,51 +150,3 @@ def test_a_library_that_stays_keeps_what_it_needs_reachable(cuda_index: Serving,
     assert any(line.startswith(f"{LINKER}==12.4.127") for line in result.wheels[0].requires)
     linkers = all_packages(tmp_path / "made")[1]
     assert loader_complaints(site_packages(tmp_path / "site", *result.paths, linkers)) == []
-
-
-def test_a_library_between_two_official_ones_stays_and_finds_both(cuda_index: Serving, tmp_path: Path) -> None:
-    """demo/_c -> libmiddle -> libcufft -> libnvJitLink: the one in the middle is nobody's."""
-    middle = library("libmiddle.so.1", ("libcufft.so.11",), source="int middle;")
-    files: dict[str, bytes | str] = {"demo/_c.so": module("libmiddle.so.1")}
-    result = thinned(
-        cuda_index, tmp_path, *release(tmp_path, files, {**LIBRARIES, "libmiddle.so.1": middle}, names=ONLY)
-    )
-    assert {name for name, move in moves(result).items() if move.kind is DecisionKind.KEEP} == {"libmiddle.so.1"}
-    packages = all_packages(tmp_path / "made")
-    assert loader_complaints(site_packages(tmp_path / "site", *result.paths, *packages[:2])) == []
-    assert [Requirement(line).name for line in result.wheels[0].requires] == [FFT, LINKER]
-
-
-def test_what_an_official_library_needs_is_required_where_its_own_package_does_not(tmp_path: Path) -> None:
-    made = [
-        package_wheel(tmp_path / "made", FFT, VERSION, {"libcufft.so.11": libcufft()}, place="cufft"),
-        package_wheel(tmp_path / "made", LINKER, "12.4.127", {"libnvJitLink.so.12": libnvjitlink()}, place="nvjitlink"),
-    ]
-    with serving_packages(tmp_path, *made) as server:
-        result = one(server, tmp_path)
-    assert [Requirement(line).name for line in result.wheels[0].requires] == [FFT, LINKER]
-    assert loader_complaints(site_packages(tmp_path / "site", *result.paths, *made)) == []
-
-
-def test_a_bundled_library_is_shared_where_it_is_not_replaced(cuda_index: Serving, tmp_path: Path) -> None:
-    """The libraries of a dependency wheel require official packages like any other."""
-    middle = library("libmiddle.so.1", ("libcufft.so.11",), source="int middle;")
-    files: dict[str, bytes | str] = {"demo/_c.so": module("libmiddle.so.1")}
-    result = thinned(cuda_index, tmp_path, *release(tmp_path, files, {**LIBRARIES, "libmiddle.so.1": middle}))
-    (beside,) = result.companions
-    assert beside.path
-    assert f"Requires-Dist: {FFT}=={VERSION}; {LINUX}\n" in next(
-        data.decode() for path, data in contents(beside.path).items() if path.endswith("METADATA")
-    )
-    packages = all_packages(tmp_path / "made")
-    for thin in result.wheels:
-        assert thin.path
-        installed = site_packages(tmp_path / f"of {thin.name}", thin.path, beside.path, *packages[:2])
-        assert loader_complaints(installed) == []
-
-
-def test_nothing_is_asked_where_nothing_is_to_be_replaced(tmp_path: Path) -> None:
-    with serving_packages(tmp_path, *all_packages(tmp_path / "made")) as server:
-        result = one(server, tmp_path, replace=False)
-        assert server.asked == []
-    assert result.wheels[0].is_untouched

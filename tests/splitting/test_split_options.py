@@ -42,12 +42,6 @@ def test_without_sharing_everything_stays(tmp_path: Path) -> None:
     assert [(move.kind, move.reason) for move in result.libraries] == [(DecisionKind.KEEP, "sharing is not asked for")]
 
 
-def test_a_consumer_that_no_package_can_serve_is_warned_of(tmp_path: Path) -> None:
-    files: dict[str, bytes | str] = {"alone.so": module("libcount.so.1")}
-    result = thinned(tmp_path, *release(tmp_path, files, {"libcount.so.1": COUNT}), preload=True)
-    assert result.wheels[0].warnings == ("alone.so: in no package whose __init__.py could preload its libraries",)
-
-
 def test_the_account_can_be_written_as_json(tmp_path: Path) -> None:
     result = thinned(tmp_path, *release(tmp_path, FILES, PLUGINS))
     told = json.loads(json.dumps(result.data()))

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -131,29 +131,6 @@ def test_hundreds_of_edited_files_take_no_descriptor_each(tmp_path: Path) -> Non
     ]
 
 
-SHORT: Mapping[str, tuple[str, int, str]] = {
-    # at least one of all this is larger than the limit, and the libraries themselves are not inflated into files
-    "no room for a copy": ("RLIMIT_FSIZE", len(CALLER) // 2, "cannot be written to be relinked: File too large"),
-    "no room for the edited file": ("RLIMIT_FSIZE", 0, "patchelf: ended: File size limit exceeded"),
-    "no room for all of them": ("RLIMIT_FSIZE", 60_000, "cannot be kept until it is written: File too large"),
-}
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("what", SHORT)
-def test_a_machine_on_which_nothing_can_be_edited_is_one_line(tmp_path: Path, what: str) -> None:
-    files = repaired(numbered(4), COUNTED)
-    for name in NAMES:
-        wheel(tmp_path / "in", name, files)
-    limit, most, message = SHORT[what]
-    edited = files["demo/_m0.so"]
-    ran = limited(tmp_path, limit, most or len(edited) + 100, "--dry-run")
-    assert (ran.returncode, ran.stdout) == (1, "")
-    place, _, said = ran.stderr.removesuffix("\n").partition(".so: ")
-    assert place.startswith(f"vbuild: {NAME}: demo/_m")
-    assert said == message
-
-
 def test_without_patchelf_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fat = release(tmp_path, FILES, COUNTED)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -210,14 +187,6 @@ def test_where_edited_files_find_no_room_that_is_said(tmp_path: Path) -> None:
         assert bytes(spool.view(first)) == b"first"
 
 
-def test_the_same_file_of_several_wheels_is_edited_once(tmp_path: Path, runs: Path) -> None:
-    names = tuple(NAME.replace("311", f"31{number}") for number in range(4))
-    result = thinned(tmp_path, *release(tmp_path, {**FILES, **numbered(2)}, COUNTED, names=names))
-    assert [len(one.edited) for one in result.wheels] == [3, 3, 3, 3]
-    # _m0 has the bytes of _c
-    assert times(runs) == 2
-
-
 @pytest.mark.parametrize("count", [2, 5])
 def test_a_library_that_cannot_be_edited_is_tried_once_for_all_wheels(tmp_path: Path, runs: Path, count: int) -> None:
     deep = library("libdeep.so.2", source="int deep(void) { return 41; }")
@@ -272,16 +241,3 @@ def test_what_is_done_in_threads_comes_in_order_and_keeps_to_its_bounds() -> Non
     assert max(map(len, seen)) == 4
     assert max(sum(several) - max(several) for several in seen) <= 100
     assert not in_threads(work, [], size=int, threads=4)
-
-
-def test_after_an_error_in_a_thread_nothing_is_begun() -> None:
-    begun: list[int] = []
-
-    def work(number: int) -> None:
-        begun.append(number)
-        if number >= 2:
-            raise ValueError(number)
-
-    with pytest.raises(ValueError, match="2"):
-        in_threads(work, range(100), size=int, threads=2, at_work=1000)
-    assert len(begun) <= 5

@@ -11,18 +11,15 @@ import pytest
 
 from tests.factories.extensions import library, module
 from tests.factories.repaired_wheels import LINUX, NAME
-from tests.factories.site_packages import loader_complaints, program_output, site_packages
+from tests.factories.site_packages import program_output, site_packages
 from tests.factories.tools import needs
 from tests.factories.virtual_environments import VirtualEnvironment
-from tests.factories.wheels import contents, wheel
-from vbuild.elf.read import Loading
+from tests.factories.wheels import wheel
 from vbuild.index_client.configuration import Indexes
-from vbuild.sbom.keeping import contradictions
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 from vbuild.verification.install_check import check
-from vbuild.wheel.archive import open_wheel
 
 pytestmark = needs("gcc", "ldd")
 
@@ -81,28 +78,6 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Split:
 def site(result: Split, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first wheel of the result, as it is installed."""
     return laid(tmp_path_factory.mktemp("installed"), result)
-
-
-def test_what_python_opens_by_its_path_moves_and_is_found_there(result: Split, site: Path) -> None:
-    reason = "a stub stays, because demo/__init__.py names it, and may open it by its path"
-    assert fates(result) == {PATH: ("share", reason, True), "demo/lib/libdeep.so.2": ("share", "", False)}
-    assert program_output(site, COUNT) == "42"
-    assert loader_complaints(site) == []
-    assert not (site / "demo/lib/libdeep.so.2").exists()
-    assert (site / PATH).stat().st_size < 1024
-
-
-def test_a_stub_leads_to_a_name_that_no_other_library_has(result: Split) -> None:
-    thin, (libs,) = result.wheels[0].path, result.companion_paths
-    assert thin
-    found = contents(thin)
-    outline = Loading.parse(found[PATH]).outline
-    (second,) = (path for path in contents(libs) if path.startswith("demo_libs/lib/libengine-"))
-    assert (outline.needed, outline.rpath) == ((second.rpartition("/")[2],), ("$ORIGIN/../../demo_libs/lib",))
-    assert (outline.soname, outline.runpath) == (None, ())
-    outline = Loading.parse(contents(libs)[second]).outline
-    assert (outline.needed, outline.rpath) == (("$ORIGIN/libengine.so.1",), ("$ORIGIN",))
-    assert outline.soname == second.rpartition("/")[2]
 
 
 SAME: Mapping[str, tuple[str, str]] = {
@@ -215,13 +190,6 @@ def test_a_stub_stays_where_a_library_of_the_same_name_would_hide_another(tmp_pa
         assert program_output(site, asks) == ("2" if one.name == third else "42")
 
 
-def test_a_stub_is_found_where_wheels_are_in_different_folders(tmp_path: Path) -> None:
-    result = thinned(tmp_path, FILES, preload=True)
-    thin = site_packages(tmp_path / "one", result.wheels[0].path or tmp_path)
-    libs = site_packages(tmp_path / "another", *result.companion_paths)
-    assert program_output(thin, COUNT, beside=[libs]) == "42"
-
-
 DOUBTS: Mapping[str, tuple[Files, str]] = {
     "dladdr": (
         {
@@ -295,13 +263,6 @@ def test_what_nothing_needs_moves_if_asked(tmp_path: Path) -> None:
         "import ctypes, demo, os; print(ctypes.CDLL(os.path.dirname(demo.__file__) + '/plugins/libplugin.so.3').plug())"
     )
     assert program_output(laid(tmp_path / "asked", result), program) == "42"
-
-
-def test_the_bill_of_materials_knows_the_stub_and_the_library(result: Split) -> None:
-    for one in result.wheels:
-        assert one.path
-        with open_wheel(one.path) as thin:
-            assert list(contradictions(thin)) == []
 
 
 @pytest.mark.nightly

@@ -79,10 +79,6 @@ def test_what_a_run_proves_harmless_moves_and_the_rest_stays_with_what_went_wron
     }
 
 
-def test_without_a_run_all_of_them_stay(tmp_path: Path) -> None:
-    assert {fate for fate, _ in fates(tried(tmp_path)).values()} == {"keep"}
-
-
 def test_of_two_runs_both_have_to_do_the_same(tmp_path: Path) -> None:
     commands = [f"python -c 'import demo; demo.call(\"{name}\")'" for name in ("asks", "idle")]
     found = {name: fate for name, (fate, _) in fates(tried(tmp_path, *commands)).items()}

@@ -115,17 +115,6 @@ def test_an_sdist_that_cannot_state_it_stays_as_it_was(files: dict[str, str], re
     assert (tmp_path / "thin" / "demo-1.0.tar.gz").read_bytes() == (fat / "demo-1.0.tar.gz").read_bytes()
 
 
-def test_the_same_sdist_comes_out_again(tmp_path: Path) -> None:
-    fat = given(tmp_path / "fat")
-    thinned(tmp_path / "a", fat)
-    thinned(tmp_path / "b", fat)
-    first, second = ((tmp_path / place / "demo-1.0.tar.gz").read_bytes() for place in "ab")
-    assert first == second
-    # a second split leaves it
-    thinned(tmp_path / "c", tmp_path / "a")
-    assert (tmp_path / "c" / "demo-1.0.tar.gz").read_bytes() == first
-
-
 def test_an_sdist_of_another_release_is_refused(tmp_path: Path) -> None:
     fat = given(tmp_path / "fat")
     other = sources.sdist(tmp_path, {"PKG-INFO": PKG_INFO}, top="demo-2.0")

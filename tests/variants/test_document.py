@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from tests.factories.variants import BLAS, V3, document, jsonified, metadata, variant
 from vbuild.errors import VariantError
 from vbuild.variants.document import Document, Schema, combine
-from vbuild.variants.model import NULL, Variant, VariantMetadata, VariantProvider
+from vbuild.variants.model import Variant, VariantMetadata, VariantProvider
 
 OTHER = VariantProvider(builtin="other")
-SITE = "https://variants-schema.wheelnext.dev/peps"
 
 names = st.text("ab0_", min_size=1, max_size=3)
 values = st.text("ab0_.", min_size=1, max_size=3)
@@ -31,46 +30,6 @@ def test_a_damaged_document_is_refused_or_read(data: st.DataObject) -> None:
         sound[place : place + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
     with contextlib.suppress(VariantError):
         Document.parse(bytes(sound))
-
-
-def test_a_document_is_written_in_one_way() -> None:
-    found = document(
-        variant("v3_mkl", "blas :: library :: openblas", V3, "blas :: library :: mkl"),
-        NULL,
-        metadata=metadata("x86_64", "blas", blas=BLAS),
-    )
-    assert found.pack().decode() == (
-        "{\n"
-        '  "$schema": "https://variants-schema.wheelnext.dev/peps/850/v0.2.0.json",\n'
-        '  "default-priorities": {\n    "namespace": [\n      "x86_64",\n      "blas"\n    ]\n  },\n'
-        '  "providers": {\n'
-        '    "x86_64": {\n      "requires": [\n        "x86-64-variant-provider >=0.2,<1"\n      ]\n    },\n'
-        '    "blas": {\n      "static-properties": {\n        "library": [\n'
-        '          "openblas",\n          "mkl"\n        ]\n      }\n    }\n'
-        "  },\n"
-        '  "variants": {\n    "null": {},\n    "v3_mkl": {\n      "blas": {\n        "library": [\n'
-        '          "mkl",\n          "openblas"\n        ]\n      },\n'
-        '      "x86_64": {\n        "level": [\n          "v3"\n        ]\n      }\n    }\n  }\n'
-        "}\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "note"),
-    [
-        ({"schema": f"{SITE}/850/v0.3.0.json"}, f"$schema is {SITE}/850/v0.3.0.json, read as 850/0.2.0"),
-        ({"schema": Schema.PEP_825.value}, f"$schema is {Schema.PEP_825.value}, read as 850/0.2.0"),
-        (
-            {"variants": {"ob": {"blas": {"library": ["openblas", "mkl"]}, "mpi": {}}}},
-            "ob: read with sorted values and without empty namespaces (PEP 825)",
-        ),
-    ],
-    ids=["later", "providers", "untidy"],
-)
-def test_what_uv_reads_is_read_with_a_note_and_written_as_the_pep_has_it(changes: dict[str, Any], note: str) -> None:
-    found = Document.parse(jsonified(**changes))
-    assert found.notes == (note,)
-    assert Document.parse(found.pack()).notes == ()
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

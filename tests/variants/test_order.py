@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.factories.variants import BLAS, V3, document, machine, metadata, variant
+from tests.factories.variants import document, machine, metadata, variant
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Schema
@@ -20,48 +20,9 @@ def labels(found: list[Variant], on: Machine, *namespaces: str, **given: Variant
     return [item.variant.label for item in items if item.is_supported]
 
 
-@pytest.mark.parametrize(
-    ("cpu", "expected"),
-    [
-        ("x86-64-v4", ["l4", "l3", "l2", "l1", "null"]),
-        ("x86-64-v2", ["l2", "l1", "null"]),
-        ("x86-64", ["l1", "null"]),
-        ("armv8-a", ["null"]),
-        (None, ["null"]),
-    ],
-)
-def test_the_highest_level_that_the_cpu_has_comes_first(cpu: str | None, expected: list[str]) -> None:
-    assert labels([NULL, *LEVELS], machine(cpu), "x86_64") == expected
-
-
 @given(st.permutations([NULL, *LEVELS]))
 def test_the_order_written_means_nothing(found: list[Variant]) -> None:
     assert labels(found, machine("x86-64-v4"), "x86_64") == ["l4", "l3", "l2", "l1", "null"]
-
-
-def test_the_first_namespace_counts_most() -> None:
-    found = [
-        variant("a", V3, "blas :: library :: mkl"),
-        variant("b", "x86_64 :: level :: v2", "blas :: library :: openblas"),
-    ]
-    assert labels(found, machine(), "x86_64", "blas", blas=BLAS) == ["a", "b"]
-    assert labels(found, machine(), "blas", "x86_64", blas=BLAS) == ["b", "a"]
-
-
-def test_of_two_lists_that_begin_alike_the_longer_one_wins() -> None:
-    found = [variant("a", V3), variant("b", V3, "blas :: library :: mkl")]
-    assert labels(found, machine(), "x86_64", "blas", blas=BLAS) == ["b", "a"]
-
-
-def test_the_best_of_several_values_counts() -> None:
-    found = [variant("a", "gpu :: arch :: y"), variant("b", "gpu :: arch :: x", "gpu :: arch :: z")]
-    assert labels(found, machine(), "gpu", gpu=VariantProvider.static({"arch": ["x", "y", "z"]})) == ["b", "a"]
-
-
-def test_equal_ranks_fall_to_the_label() -> None:
-    static = VariantProvider.static({"arch": ["x", "y"]})
-    found = [variant("b", "gpu :: arch :: x"), variant("a", "gpu :: arch :: x", "gpu :: arch :: y")]
-    assert labels(found, machine(), "gpu", gpu=static) == ["a", "b"]
 
 
 def test_wheels_for_single_features_are_taken_where_the_machine_lists_these() -> None:
@@ -180,22 +141,3 @@ def test_a_machine_has_no_tpu_unless_it_says_so() -> None:
     tpu = BUILT_IN["tpu"].provider
     assert supported("tpu", tpu, machine()) == (("present", ("false",)),)
     assert supported("tpu", tpu, machine(supported={"tpu": {"present": ("true",)}})) == (("present", ("true",)),)
-
-
-def test_known_providers_are_written_as_uv_recognises_them() -> None:
-    assert {name: known.provider.data() for name, known in BUILT_IN.items()} == {
-        "x86_64": {"requires": ["x86-64-variant-provider >=0.2,<1"]},
-        "aarch64": {"requires": ["aarch64-variant-provider >=0.2,<1"]},
-        "nvidia": {
-            "requires": ["nvidia-variant-provider >=0.0.1,<1"],
-            "plugin-api": "nvidia_variant_provider.plugin:NvidiaVariantPlugin",
-        },
-        "amd": {
-            "requires": ["rocm-bootstrap >=0.3,<1"],
-            "plugin-api": "rocm_bootstrap.variant_provider:AMDVariantPlugin",
-        },
-        "tpu": {
-            "requires": ["tpu-variant-provider >=0.1,<1"],
-            "plugin-api": "tpu_variant_provider.plugin:TpuVariantPlugin",
-        },
-    }

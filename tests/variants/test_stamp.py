@@ -48,15 +48,6 @@ def test_half_a_stamp_is_removed_too(tmp_path: Path) -> None:
         assert members(path) == members(labelled)
 
 
-def test_the_same_stamp_gives_the_same_bytes_whatever_the_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = wheel(tmp_path)
-    first = stamped(plain, tmp_path / "1", variant=V3).read_bytes()
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert stamped(plain, tmp_path / "2", variant=V3).read_bytes() == first
-
-
 def test_an_unnormalised_name_is_normalised_in_the_file_name_only(tmp_path: Path) -> None:
     path = stamped(wheel(tmp_path, "Demo.Two-1.0.0-py3-none-any.whl"), tmp_path / "out", variant=V3)
     assert path.name == "demo_two-1.0.0-py3-none-any-x86_64_v3.whl"

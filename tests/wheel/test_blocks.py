@@ -89,17 +89,6 @@ def test_blocks_that_hold_something_else_give_no_piece(name: str, at: int, bit: 
         )
 
 
-@pytest.mark.parametrize(("packed", "plain"), [(200, 0), (-200, 0), (0, 1), (0, -1), (0, 1000)])
-def test_a_stall_that_lies_gives_no_piece(packed: int, plain: int) -> None:
-    begin, end = honest("zlib 6").stalls[:2]
-    for lie in (
-        (Stall(begin.packed + packed, begin.plain + plain), end),
-        (begin, Stall(end.packed + packed, end.plain + plain)),
-    ):
-        blocks = Blocks([*lie], lambda place, size: stream("zlib 6")[place : place + size])
-        assert blocks.copied(0, 1, memoryview(PLAIN)) is None
-
-
 @given(st.integers(0, 70), st.integers(1, 90))
 def test_what_follows_a_stream_is_refused_wherever_it_is_cut(more: int, size: int) -> None:
     short = zlibs(6)(TEXT[:3000])

@@ -16,26 +16,10 @@ MIB = 1 << 20
 RANDOM = random.Random(1)
 # 20 MB: enough to be cut on the wide grid
 SOURCE = b"".join(RANDOM.randbytes(700) + b"some code " * 130 for _ in range(10_000))
-CODECS = list(Codec)
 
 
 def pressed(rope: EditedFile, press: Deflater) -> bytes:
     return b"".join(piece.data for piece in press.pressed(rope))
-
-
-def slimmed(*, cut: int, header: bytes) -> EditedFile:
-    """SOURCE with a new header, and without some bytes in its middle."""
-    return EditedFile.of(SOURCE, [header, range(len(header), 8 * MIB), range(8 * MIB + cut, len(SOURCE))])
-
-
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("size", [0, 1, 2 * MIB, 2 * MIB + 1, 17 * MIB])
-def test_a_member_of_any_size_becomes_one_stream(codec: Codec, size: int) -> None:
-    with Deflater(codec) as press:
-        pieces = list(press.pressed(EditedFile.whole(SOURCE[:size])))
-    assert zlib.decompress(b"".join(piece.data for piece in pieces), -zlib.MAX_WBITS) == SOURCE[:size]
-    assert b"".join(buffer for piece in pieces for buffer in piece.plain) == SOURCE[:size]
-    assert all(zlib.crc32(b"".join(piece.plain)) == piece.crc for piece in pieces)
 
 
 ropes = st.lists(
@@ -70,36 +54,6 @@ def test_a_press_may_have_nothing_to_do(tmp_path: Path) -> None:
         press.forget()
     with Deflater(folder=tmp_path / "none") as press, pytest.raises(FileNotFoundError):
         pressed(EditedFile.whole(SOURCE), press)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("codec", CODECS)
-def test_the_number_of_threads_changes_nothing(codec: Codec) -> None:
-    rope = slimmed(cut=3 * MIB, header=b"\x7fELF, but edited")
-    streams = set()
-    for threads in (1, 2, 7):
-        for remembers in (True, False):
-            with Deflater(codec, threads=threads, remembers=remembers) as press:
-                streams.add(pressed(rope, press))
-    assert len(streams) == 1
-
-
-def test_what_a_family_shares_is_cut_alike(tmp_path: Path) -> None:
-    with Deflater(folder=tmp_path) as press:
-        one, two = (list(press.pressed(slimmed(cut=cut, header=b"head"))) for cut in (MIB, 2 * MIB))
-    shared = {bytes(piece.data) for piece in one} & {bytes(piece.data) for piece in two}
-    assert sum(piece.size for piece in one if piece.data in shared) > 14 * MIB
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_source_that_changed_is_not_taken_for_what_it_was() -> None:
-    source = bytearray(SOURCE)
-    with Deflater(Codec.ISAL) as press:
-        assert zlib.decompress(pressed(EditedFile.whole(source), press), -zlib.MAX_WBITS) == source
-        source[9 * MIB] ^= 1
-        assert zlib.decompress(pressed(EditedFile.whole(source), press), -zlib.MAX_WBITS) == source
-        press.forget()
-        assert zlib.decompress(pressed(EditedFile.whole(source), press), -zlib.MAX_WBITS) == source
 
 
 def test_a_reader_that_stops_midway_leaves_nobody_reading() -> None:

@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 from tests.factories.ranges import serving
-from tests.factories.wheels import contents, everything, poked, wheel
+from tests.factories.wheels import everything, poked, wheel
 from vbuild.errors import WheelError
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
@@ -25,15 +25,6 @@ FILES = {"demo/lib/libdemo.so.1": LARGE, "demo/__init__.py": b"x = 1\n"}
 
 def _distant(path: Path) -> Distant:
     return Distant(io.BytesIO(path.read_bytes()), WheelName.parse(path.name))
-
-
-def test_it_says_what_the_file_says(tmp_path: Path) -> None:
-    path = wheel(tmp_path, NAME, FILES, metadata="Requires-Dist: other>=2\n")
-    distant = _distant(path)
-    assert distant.metadata.requires_dist == ("other>=2",)
-    assert {row.path for row in distant.record.rows} == {member.path for member in distant.members}
-    for member, data in contents(path).items():
-        assert b"".join(distant.chunks(member)) == data
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED], ids=["deflated", "stored"])

@@ -37,13 +37,6 @@ paths = st.text(st.characters(codec="utf-8", exclude_characters="\\\ufeff"), min
 rows = st.builds(RecordRow, paths, st.none() | st.just("sha256=abc_-9"), st.none() | st.integers(0, 2**63))
 
 
-def test_a_record_is_read_with_any_line_ends() -> None:
-    expected = (RecordRow("a,b.py", "sha256=x", 1), RecordRow('q"é.py', "sha256=y", 0), RecordRow("d/RECORD"))
-    lines = ['"a,b.py",sha256=x,1', '"q""é.py",sha256=y,0', "d/RECORD,,"]
-    for text in ("\n".join(lines), "\r\n".join(lines) + "\r\n", "\r".join(lines)):
-        assert Record.parse(text).rows == expected
-
-
 @given(st.lists(rows, unique_by=lambda row: row.path).map(tuple))
 def test_a_record_and_its_text_are_inverses(rows: tuple[RecordRow, ...]) -> None:
     assert Record.parse(str(Record(rows))).rows == rows
@@ -84,12 +77,6 @@ def test_any_text_is_a_record_or_refused(text: str) -> None:
 def test_a_wheel_file_without_its_fields_is_refused(text: str, message: str) -> None:
     with pytest.raises(WheelError, match=f"^{re.escape(message)}$"):
         WheelFile.parse(text)
-
-
-def test_metadata_keeps_its_line_ends() -> None:
-    text = "Metadata-Version: 2.1\r\nName: demo\r\nVersion: 1\r\n\r\nbody\r\n"
-    changed = Metadata.parse(text).replacing("Requires-Dist", ["numpy"])
-    assert str(changed) == text.replace("\r\n\r\n", "\r\nRequires-Dist: numpy\r\n\r\n")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from tests.factories.wheels import (
     contents,
     dist_info_of,
     everything,
-    hashed,
     record_of,
     renamed,
     wheel,
@@ -72,15 +71,6 @@ def test_a_member_is_mapped_as_it_is_read(tmp_path: Path, size: int) -> None:
             assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_view_may_outlive_its_mapping(tmp_path: Path) -> None:
-    data = random.Random(1).randbytes(3_000_000)
-    with open_wheel(wheel(tmp_path, files={"demo/_C.so": data})) as source:
-        with source.mapped("demo/_C.so", folder=tmp_path) as view:
-            part = view[1_000_000:]
-            del view
-        assert part == data[1_000_000:]
-
-
 @pytest.mark.parametrize("size", [30, 3_000_000])
 def test_what_is_mapped_is_checked_first(tmp_path: Path, size: int) -> None:
     data = random.Random(1).randbytes(size)
@@ -102,24 +92,6 @@ def test_a_mapping_needs_a_folder_that_is_there(tmp_path: Path) -> None:
         pass
 
 
-def test_a_wrong_hash_is_found_when_its_member_is_read(tmp_path: Path) -> None:
-    record = record_of(everything(NAME, files={"demo/a.py": b"one"}), INFO)
-    path = wheel(tmp_path, record=record, files={"demo/a.py": b"two"})
-    message = f"^{NAME}: demo/a.py: does not match its hash in RECORD$"
-    with open_wheel(path) as source, pytest.raises(WheelError, match=message):
-        source.read("demo/a.py")
-    with pytest.raises(WheelError, match=message), open_wheel(path, check=True):
-        pass
-
-
-@pytest.mark.parametrize("algorithm", ["sha256", "sha384", "sha512"])
-def test_hashes_better_than_sha_256_are_checked(tmp_path: Path, algorithm: str) -> None:
-    row = f"demo/a.py,{hashed(b'one', algorithm)},3\n"
-    path = wheel(tmp_path, record=row + record_of(everything(NAME), INFO), files={"demo/a.py": b"one"})
-    with open_wheel(path, check=True) as source:
-        assert source.read("demo/a.py") == b"one"
-
-
 def test_folders_are_no_members(tmp_path: Path) -> None:
     files = everything(NAME)
     path = with_entries(tmp_path / NAME, files | {f"{INFO}/RECORD": record_of(files, INFO).encode()})
@@ -129,23 +101,11 @@ def test_folders_are_no_members(tmp_path: Path) -> None:
         assert [member.path for member in source.members] == [*files, f"{INFO}/RECORD"]
 
 
-def test_a_peek_reads_one_file_of_the_dist_info_folder(tmp_path: Path) -> None:
-    path = wheel(tmp_path, files={f"{INFO}/variant.json": "{}", "demo/_C.so": bytes(1000)}, record="no record at all")
-    assert peek(path, "variant.json") == b"{}"
-    assert peek(path, "entry_points.txt") is None
-
-
 def test_a_peek_finds_damage_in_what_it_reads(tmp_path: Path) -> None:
     path = wheel(tmp_path, compression=zipfile.ZIP_STORED, files={f"{INFO}/variant.json": "{original}"})
     renamed(path, b"{original}", b"{orIginal}")
     with pytest.raises(WheelError, match=f"^{NAME}: {INFO}/variant.json: damaged: CRC-32"):
         peek(path, "variant.json")
-
-
-def test_a_dist_info_folder_may_be_spelled_otherwise(tmp_path: Path) -> None:
-    path = wheel(tmp_path, "My.Demo-1.0-py3-none-any.whl").rename(tmp_path / "my_demo-1.0.0-py3-none-any.whl")
-    with open_wheel(path) as source:
-        assert source.dist_info == "My.Demo-1.0.dist-info"
 
 
 def test_a_file_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:

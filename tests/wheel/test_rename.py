@@ -78,23 +78,6 @@ def test_a_change_to_several_lines_is_refused() -> None:
     assert str(refusal.value) == "Name 'a\\nb': expected one line"
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("Foo.Bar", "new"),
-        ("foo-bar>=1", "new>=1"),
-        ("  foo_bar [x] (>=1)", "  new [x] (>=1)"),
-        ("foo-bar@ https://example.org/foo-bar.whl", "new@ https://example.org/foo-bar.whl"),
-        ("foo-bar-baz", "foo-bar-baz"),
-        ("foo", "foo"),
-        ("", ""),
-        ("[x]", "[x]"),
-    ],
-)
-def test_only_the_name_in_a_requirement_is_replaced(line: str, expected: str) -> None:
-    assert requirement_of(line, {"foo-bar": "new"}) == expected
-
-
 projects = st.from_regex(r"[a-z][a-z0-9]{0,5}(-[a-z0-9]{1,4}){0,2}", fullmatch=True)
 versions = st.from_regex(r"[1-9]\.[0-9](\.post[1-9])?(\+[a-z]{1,3}(\.[1-9])?)?", fullmatch=True)
 specifiers = st.sampled_from(["", "==1.0", ">=1,<2", "[all]", "[all,dev]~=1.0"])

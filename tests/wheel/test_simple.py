@@ -162,22 +162,6 @@ def names_of(file: dict[str, Any]) -> list[str]:
     return [file["filename"], *([f"{file['filename']}.metadata"] if "core-metadata" in file else [])]
 
 
-def test_an_index_that_is_there_keeps_other_releases_and_gets_the_new_one(dist: Path, tmp_path: Path) -> None:
-    write_simple(dist, tmp_path / "site")
-    (tmp_path / "site" / "CNAME").write_text("wheels.example\n")
-    wheel(tmp_path / "new", "demo_pkg-2.0-py3-none-any.whl", {"demo.py": "VALUE = 9\n"})
-    wheel(tmp_path / "new", "other-1.0-py3-none-any.whl", {"other.py": ""})
-    before = file_digests(tmp_path / "site")
-    assert write_simple(tmp_path / "new", tmp_path / "site") == ("demo-pkg", "other")
-    assert listed(tmp_path / "site") == sorted(
-        [*NAMES, "demo_pkg-1.0+cu12-variants.json", "demo_pkg-2.0-py3-none-any.whl"]
-    )
-    assert listed(tmp_path / "site", "other") == ["other-1.0-py3-none-any.whl"]
-    after = file_digests(tmp_path / "site")
-    assert [name for name in before if after.get(name) != before[name] and "index." not in name] == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dist", "new", "site"]
-
-
 def test_a_release_becomes_what_the_folder_has_of_it(dist: Path, tmp_path: Path) -> None:
     """A wheel that is gone from the folder is gone from the index, and one that was built again is replaced."""
     write_simple(dist, tmp_path / "site")

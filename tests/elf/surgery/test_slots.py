@@ -4,7 +4,7 @@ from tests.factories import elf
 from tests.factories.devices import checksum, library, program_lines, shortened
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
-from vbuild.elf.records import DynamicTag, SegmentType
+from vbuild.elf.records import SegmentType
 from vbuild.elf.surgery.cutting import Operation, cut
 from vbuild.elf.surgery.holes import PointerSlot
 
@@ -41,36 +41,6 @@ def test_a_library_needs_no_pt_phdr() -> None:
     assert ways(data) == (PointerSlot.PHDR,)
     assert SegmentType.PHDR in types(data)
     assert SegmentType.PHDR not in types(bytes(operation(data)[1].edited))
-
-
-def test_the_filter_of_the_hash_table_is_shortened() -> None:
-    data = library(functions=400)
-    image, done = operation(data)
-    after = ElfImage.parse(bytes(done.edited))
-    before, now = image.section(".gnu.hash"), after.section(".gnu.hash")
-    assert ways(data) == (PointerSlot.GNU_HASH,)
-    assert before is not None
-    assert now is not None
-    assert now.addresses.stop <= before.addresses.stop
-    assert len(now.span) < len(before.span)
-    notes = {section.name: bytes(image.view(section.span)) for section in image.sections if ".note" in section.name}
-    assert {name: bytes(after.view(section.span)) for name in notes if (section := after.section(name))} == notes
-
-
-def test_what_a_tag_points_into_the_middle_of_does_not_slide() -> None:
-    """The loader finds a table by its beginning, and would read this one from its old place."""
-    data = library(functions=400)
-    image = ElfImage.parse(data)
-    hashes = image.section(".gnu.hash")
-    assert hashes
-    place = image.dynamic_offsets()[DynamicTag.VERSYM] + 8
-    pointed = data[:place] + (hashes.addresses.start + 16).to_bytes(8, "little") + data[place + 8 :]
-    assert operation(data)[1].slots == (PointerSlot.GNU_HASH,)
-    assert PointerSlot.GNU_HASH not in operation(pointed)[1].slots
-
-
-def test_neighbouring_read_only_segments_become_one() -> None:
-    assert ways(library(OLD_HASH, "-Wl,-z,separate-code")) == (PointerSlot.MERGE,)
 
 
 def test_a_note_gives_its_row_and_stays_as_a_section() -> None:

@@ -136,30 +136,6 @@ def test_patchelf_has_nothing_to_warn_of() -> None:
     assert run.stderr == ""
 
 
-def test_the_build_id_and_the_small_symbol_table_of_fedora_stay() -> None:
-    data = elf.objcopied(library(*DEBUG), "--rename-section", ".comment=.gnu_debugdata")
-    assert {".note.gnu.build-id", ".gnu_debugdata"} <= names(stripped(data, Strip.UNNEEDED))
-
-
 def test_stripping_twice_is_stripping_once() -> None:
     once = stripped(library(*DEBUG), Strip.UNNEEDED)
     assert cut(ElfImage.parse(once), [], strip=Strip.UNNEEDED).edited.is_unchanged
-
-
-def test_relocations_kept_for_another_linker_keep_the_symbols_they_need() -> None:
-    data = library(*DEBUG, "-Wl,--emit-relocs")
-    kept = names(stripped(data, Strip.UNNEEDED))
-    assert {".rela.text", ".symtab", ".strtab"} <= kept
-    assert not any(name.startswith((".debug", ".rela.debug")) for name in kept)
-
-
-def test_a_program_is_stripped_as_a_library_is() -> None:
-    program = elf.program("int main(void) { return 3; }", "-g", "-no-pie")
-    small = stripped(program, Strip.UNNEEDED)
-    assert len(small) < len(program)
-    assert elf.status(small) == 3
-
-
-def test_separate_debug_information_is_left_alone() -> None:
-    image = ElfImage.parse(elf.objcopied(library(*DEBUG), "--only-keep-debug"))
-    assert cut(image, [], strip=Strip.UNNEEDED).edited.is_unchanged

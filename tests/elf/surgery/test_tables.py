@@ -8,7 +8,6 @@ import pytest
 from tests.factories import elf
 from tests.factories.damage import Sound
 from tests.factories.devices import blobs, library, shortened
-from tests.factories.fatbins import device_library, entry, fatbin
 from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import version_needs
@@ -155,49 +154,6 @@ def test_a_number_that_leads_past_its_table_is_told(what: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-def test_tables_without_a_section_for_the_symbols_are_told() -> None:
-    found = IMAGE.section(".dynsym")
-    assert found
-    broken = with_number(IMAGE.header.e_shoff + 64 * found.index + 4, 1, data=DATA)
-    image = ElfImage.parse(broken)
-    with pytest.raises(BinaryError, match=r"^no section \.dynsym at DT_SYMTAB, which says how many symbols there are$"):
-        cut(image, shortened(image))
-
-
-def test_the_last_symbol_and_the_last_name_are_in_their_tables() -> None:
-    """One more is not: the edges of what is allowed."""
-    last = with_number(place(".rela.dyn").stop - 12, SYMBOLS - 1)
-    assert not cut(ElfImage.parse(last), shortened(ElfImage.parse(last))).edited.is_unchanged
-    named = with_number(place(".dynsym").start + 24, STRINGS - 1)
-    assert not cut(ElfImage.parse(named), shortened(ElfImage.parse(named))).edited.is_unchanged
-    both = ElfImage.parse(BOTH)
-    at, count = place(".hash", both).start, len(place(".dynsym", both)) // 24
-    allowed = with_number(at + 8, count - 1, data=BOTH)
-    assert not cut(ElfImage.parse(allowed), shortened(both)).edited.is_unchanged
-    with pytest.raises(BinaryError, match=rf"^section \.hash: leads to symbol {count:#x}, expected one of {count:#x}$"):
-        cut(ElfImage.parse(with_number(at + 8, count, data=BOTH)), shortened(both))
-    with pytest.raises(BinaryError, match=r"^section \.hash: 0x\w+ bytes, fewer than it says$"):
-        cut(ElfImage.parse(with_number(at + 4, count + 1, data=BOTH)), shortened(both))
-
-
-def test_what_ends_where_something_else_begins_is_no_part_of_it() -> None:
-    last = blobs(IMAGE)[-1].pointers[0].target + len(blobs(IMAGE)[-1].span)
-    load = next(each for each in IMAGE.loads if IMAGE.segments[relro()].p_vaddr in each.addresses)
-    end = -(-load.addresses.stop // 0x1000) * 0x1000 - IMAGE.segments[relro()].p_vaddr
-    for allowed in (
-        with_row(INIT_ARRAY, BLOB - IMAGE.dynamic()[INIT_ARRAY_SIZE]),
-        with_row(INIT_ARRAY, last),
-        with_row(INIT, BLOB - 1),
-        Sound(with_row(INIT_ARRAY, BLOB - 1)).patched(IMAGE.dynamic_offsets()[INIT_ARRAY_SIZE] + 8, bytes(8)),
-        SOUND.with_segment(relro(), p_vaddr=0x900000, p_memsz=0),
-        SOUND.with_segment(relro(), p_memsz=end),
-    ):
-        check_tables(ElfImage.parse(allowed), [range(BLOB, last)])
-    beyond = ElfImage.parse(SOUND.with_segment(relro(), p_memsz=end + 1))
-    with pytest.raises(BinaryError, match=r"^PT_GNU_RELRO of 0x\w+ to 0x\w+: expected one PT_LOAD$"):
-        cut(beyond, shortened(beyond))
-
-
 def test_the_names_of_versions_that_a_library_defines_are_in_their_table() -> None:
     data = elf.linked("int one(void) { return 1; }", "-g", script="ONE { global: one; local: *; };")
     image = ElfImage.parse(data)
@@ -216,17 +172,6 @@ def test_a_program_that_loads_nothing_has_no_tables() -> None:
     assert elf.status(small) == 3
 
 
-@pytest.mark.parametrize("inside", [0, 8])
-def test_the_place_of_a_relocation_may_not_be_in_what_moves(inside: int) -> None:
-    data = library(writable=True)
-    image = ElfImage.parse(data)
-    start = image.address(shortened(image)[0].span.start + inside)
-    assert start
-    broken = with_number(place(".rela.dyn", image).stop - 24, start, 8, data)
-    with pytest.raises(BinaryError, match=rf"^relocation of {start:#x}, in what would move away$"):
-        cut(ElfImage.parse(broken), shortened(image))
-
-
 def test_a_pointer_that_two_relocations_fill_is_told() -> None:
     """The loader takes the last, and what the first led to would move without it."""
     pointer = shortened(IMAGE)[0].pointers[0]
@@ -239,29 +184,6 @@ def test_a_pointer_that_two_relocations_fill_is_told() -> None:
 def test_sound_tables_are_cut(data: bytes) -> None:
     image = ElfImage.parse(data)
     assert not cut(image, shortened(image)).edited.is_unchanged
-
-
-def test_a_hash_table_without_all_of_its_chains_is_told() -> None:
-    """The section says how long it is, and the loader does not ask: what it reads behind it might be cut."""
-    start, end = place(".gnu.hash").start, buckets(DATA).stop
-    for size in (end - start, end - start + 2, end - start + 4):
-        short = ElfImage.parse(SOUND.with_section(".gnu.hash", sh_size=size))
-        with pytest.raises(BinaryError, match=r"^section \.gnu\.hash: leads to symbols "):
-            cut(short, shortened(short))
-
-
-def test_a_chain_that_ends_behind_the_last_symbol_is_told() -> None:
-    """Of two symbols, whose chain begins with the first and ends with the second, the second is left out."""
-    made = elf.linked("int one(void) { return 1; } int two(void) { return 2; }", "-nostdlib", "-Wl,--hash-style=gnu")
-    data, ends = bytearray(made), buckets(made).stop
-    for at, number in ((ends, data[ends] & 0xFE), (ends + 4, data[ends + 4] | 1)):
-        data[at] = number
-    for at in buckets(made)[::4]:
-        data[at : at + 4] = (1).to_bytes(4, "little")
-    check_tables(ElfImage.parse(bytes(data)), ())
-    broken = ElfImage.parse(Sound(bytes(data)).with_section(".dynsym", sh_size=48))
-    with pytest.raises(BinaryError, match=r"^section \.gnu\.hash: leads to symbols 0x1 to 0x1 and on, expected 0x2 at"):
-        check_tables(broken, ())
 
 
 @pytest.mark.parametrize(
@@ -287,18 +209,3 @@ def test_an_old_hash_table_has_all_that_it_counts(numbers: tuple[int, ...], size
         return
     with pytest.raises(BinaryError, match=rf"^section \.hash: {message}"):
         check_tables(image, ())
-
-
-def test_a_library_without_symbols_has_relocations_of_none() -> None:
-    data = device_library(fatbin(entry()), flags=["-Wl,--hash-style=sysv"])
-    image = ElfImage.parse(data)
-    (rows, _), symbols = image.relocation_tables(image.dynamic()), place(".dynsym", image)
-    assert (len(rows), len(symbols)) == (24, 24)
-    assert not cut(image, [], strip=Strip.UNNEEDED).edited.is_unchanged
-    broken = ElfImage.parse(with_number(rows.start + 12, 1, data=data))
-    with pytest.raises(BinaryError, match=r"^relocation with symbol 0x1, expected one of 0x1$"):
-        cut(broken, [], strip=Strip.UNNEEDED)
-    bare = device_library(fatbin(entry()), wrapped=[], flags=["-Wl,--hash-style=sysv"])
-    assert not cut(ElfImage.parse(bare), [], strip=Strip.UNNEEDED).edited.is_unchanged
-    assert image.dynamic()[DynamicTag.STRSZ] == 1
-    check_tables(ElfImage.parse(Sound(data).with_section(".dynsym", sh_size=0)), ())

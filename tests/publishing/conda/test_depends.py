@@ -5,7 +5,6 @@ import pytest
 from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.conda.plan import (
     CondaNames,
-    DependencyRun,
     resolved,
 )
 from vbuild.wheel.metadata import Metadata
@@ -13,47 +12,6 @@ from vbuild.wheel.metadata import Metadata
 
 def metadata(*lines: str) -> Metadata:
     return Metadata.parse("\n".join(["Metadata-Version: 2.1", "Name: demo", "Version: 1.0", *lines, ""]))
-
-
-def requiring(*requirements: str) -> Metadata:
-    return metadata(*(f"Requires-Dist: {line}" for line in requirements))
-
-
-def depends(
-    found: Metadata, *, python: int = 11, machine: str = "x86_64", names: CondaNames | None = None
-) -> tuple[str, ...]:
-    [one] = resolved(found, [python], machine=machine, names=names or CondaNames())
-    return one.depends
-
-
-def test_markers_are_decided_for_the_python_and_linux() -> None:
-    found = requiring(
-        'tomli>=2; python_version < "3.11"',
-        'numpy>=1.26; python_version >= "3.11"',
-        'colorama; sys_platform == "win32"',
-        'uvloop; platform_python_implementation == "CPython" and os_name == "posix"',
-        'special; platform_machine == "aarch64"',
-        'async-timeout; python_full_version < "3.11.3"',
-    )
-    assert depends(found) == ("async-timeout", "numpy >=1.26", "uvloop")
-    assert depends(found, python=10) == ("async-timeout", "tomli >=2", "uvloop")
-    assert depends(found, python=12, machine="aarch64") == ("numpy >=1.26", "special", "uvloop")
-
-
-def test_names_are_mapped_and_lines_of_one_project_joined() -> None:
-    names = CondaNames((("Torch", "pytorch"), ("torch", "pytorch")))
-    assert depends(requiring("torch>=2", "TORCH<3", "Typing_Extensions"), names=names) == (
-        "pytorch >=2,<3a0",
-        "typing-extensions",
-    )
-
-
-def test_a_run_of_pythons_that_ask_for_the_same_is_one_package() -> None:
-    found = requiring('numpy<2; python_version < "3.9"', 'numpy>=2; python_version >= "3.9"', "six")
-    assert resolved(found, range(7, 12), machine="x86_64", names=CondaNames()) == (
-        DependencyRun((7, 8), ("numpy <2a0", "six")),
-        DependencyRun((9, 10, 11), ("numpy >=2", "six")),
-    )
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,3 @@ def test_what_does_not_repeat_gets_the_fast_level(tmp_path: Path) -> None:
     packed, by_level = sizes(tmp_path, os.urandom(SIZE // 2).hex().encode())
     assert by_level[1] < 0.99 * by_level[3]
     assert packed < 0.99 * by_level[3]
-
-
-def test_what_does_repeat_gets_the_other(tmp_path: Path) -> None:
-    words = [os.urandom(12) for _ in range(4000)]
-    text = b"".join(words[int.from_bytes(os.urandom(2), "little") % len(words)] for _ in range(SIZE // 12))
-    packed, by_level = sizes(tmp_path, text)
-    assert by_level[3] < 0.95 * by_level[1]
-    assert packed < 0.95 * by_level[1]

@@ -10,7 +10,7 @@ import pytest
 from tests.factories.channels import described, entries, files, index
 from tests.factories.variants import variant
 from tests.factories.wheels import hashed, wheel
-from vbuild.errors import RepackageError, VbuildError, WheelError
+from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.conda.package import CondaPackage, CondaRecord
 from vbuild.publishing.conda.plan import Conda
 from vbuild.publishing.model import PublishPlan
@@ -19,7 +19,6 @@ from vbuild.publishing.releases import releases_at
 from vbuild.variants.providers import metadata_for
 from vbuild.variants.stamp import stamped
 
-PLAIN = "linux-64/demo-1.0-py311_0.conda"
 NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
@@ -81,21 +80,6 @@ def test_wheels_of_other_systems_are_left_out_and_said(tmp_path: Path) -> None:
     assert str(refusal.value) == (
         "found no wheel for CPython on Linux (x86_64, aarch64, glibc) or any machine in demo 1.0"
     )
-
-
-def test_of_wheels_of_one_variant_the_number_prefers_what_installers_take(tmp_path: Path) -> None:
-    tags = ("py3-none-any", "cp39-abi3-manylinux_2_17_x86_64", "cp310-abi3-manylinux_2_17_x86_64")
-    specific = [f"cp3{minor}-cp3{minor}-manylinux_2_{glibc}_x86_64" for minor, glibc in ((11, 17), (11, 28), (12, 17))]
-    plan = planned(tmp_path, *(f"demo-1.0-{tag}.whl" for tag in (*tags, *specific)), f"demo-1.0-1-{specific[1]}.whl")
-    assert sorted(stems(plan)) == [
-        "linux-64/demo-1.0-py310abi3_2",
-        "linux-64/demo-1.0-py311_3",
-        "linux-64/demo-1.0-py311_4",
-        "linux-64/demo-1.0-py311_5",
-        "linux-64/demo-1.0-py312_3",
-        "linux-64/demo-1.0-py39abi3_1",
-        "noarch/demo-1.0-py_0",
-    ]
 
 
 def test_so_many_wheels_of_one_variant_that_numbers_run_out_are_refused(tmp_path: Path) -> None:
@@ -216,20 +200,6 @@ def test_without_a_python_of_its_own_a_package_leaves_places_to_the_client(tmp_p
     record = files(path)["site-packages/demo-1.0.dist-info/RECORD"].decode().splitlines()
     assert {"../../../bin/demo,,", "../../../bin/tool,,"} <= {*record}
     assert b"demo = demo:main" in described(path)["info/link.json"]
-
-
-def test_times_are_those_of_the_wheel_or_of_source_date_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path / "one", NAME, MEMBERS)
-    assert {entry.mtime for entry in entries(path)} == {1714979290}
-    assert {(entry.uid, entry.gid, entry.uname, entry.gname) for entry in entries(path)} == {(0, 0, "", "")}
-    wheel(tmp_path / "undated/dist", NAME, {"demo.py": "x"}, day=(1980, 0, 0, 0, 0, 0))
-    publish([tmp_path / "undated/dist"], tmp_path / "undated/site", layouts=[Conda()])
-    assert {entry.mtime for entry in entries(tmp_path / "undated/site/conda" / PLAIN)} == {315532800}
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    assert {entry.mtime for entry in entries(written(tmp_path / "two", NAME, MEMBERS))} == {1700000000}
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
-    with pytest.raises(VbuildError, match=r"^SOURCE_DATE_EPOCH is 'yesterday'; expected seconds since 1970"):
-        written(tmp_path / "three", NAME, MEMBERS)
 
 
 @pytest.mark.parametrize(

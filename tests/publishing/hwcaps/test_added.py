@@ -22,17 +22,15 @@ from tests.factories.hwcaps_wheels import (
 )
 from tests.factories.repaired_wheels import repaired
 from tests.factories.variants import variant
-from tests.factories.wheels import contents, dist_info_of, everything, hashed, record_of, wheel
+from tests.factories.wheels import dist_info_of, everything, hashed, record_of, wheel
 from vbuild.elf.linkage import level_of
 from vbuild.errors import RepackageError, WheelError
 from vbuild.hardware.cpu import Cpu
-from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps
 from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan
 from vbuild.publishing.publish import publish, written
 from vbuild.publishing.releases import releases_at
 from vbuild.variants.stamp import stamped
-from vbuild.wheel.archive import open_wheel
 
 V3 = Cpu("x86_64", "v3")
 NEWER = NAME.replace("2_34", "2_38")
@@ -77,31 +75,6 @@ def test_a_library_of_another_hash_is_that_of_the_wheel(tmp_path: Path) -> None:
     assert (program_output(site, level="v3"), program_output(site, level="v2")) == ("v3", "v1")
 
 
-def test_it_has_a_build_tag_by_which_installers_prefer_it(tmp_path: Path) -> None:
-    plan = planned(tmp_path, bundled("v1"), bundled("v3"))
-    wheel = made(plan, tmp_path / "out")
-    assert wheel.name == NAME.replace("1.0-", "1.0-1-")
-    assert b"Build: 1\n" in contents(wheel)["demo-1.0.dist-info/WHEEL"]
-    with open_wheel(wheel, check=True) as found:
-        assert found.wheel_file().tags == tuple(sorted(map(str, found.name.tags)))
-    assert notes(plan) == [
-        f"{wheel.name}: copies for v3 of demo.libs/libx-HASH.so.1.2",
-        f"{wheel.name}: has the build tag 1, by which installers prefer it to the wheel that is out",
-    ]
-
-
-def test_a_build_tag_that_is_there_is_raised(tmp_path: Path) -> None:
-    of = NAME.replace("1.0-", "1.0-7-")
-    [wheel] = wheels(planned(tmp_path, bundled("v1"), bundled("v3"), of=of))
-    assert wheel.name.build == "8"
-
-
-def test_what_was_built_by_another_name_of_the_same_library_is_found(tmp_path: Path) -> None:
-    plan = planned(tmp_path, bundled("v1", name="libx.so.1.2"), bundled("v3", name="libx.so.1.3"))
-    [wheel] = wheels(plan)
-    assert [member.path for member in wheel.members if level_of(member.path)]
-
-
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
@@ -144,16 +117,6 @@ def test_what_does_not_fit_is_left_and_said(tmp_path: Path) -> None:
         f"demo/{so('_d')}: only the wheel for x86-64-v3 has it",
         f"demo/{so('_e')}: needs AVX...",
     ]
-
-
-def test_names_of_cpp_that_a_module_has_of_its_libstdcpp_may_be_missing(tmp_path: Path) -> None:
-    """Compilers of manylinux images link parts of libstdc++ into modules, others do not: ujson's _ZdlPvm."""
-    published = {f"demo/{so('_c')}": module("v1", more="int _ZN4demo5thereE;")}
-    # it is taken of a library then
-    taking = module("v3", more="extern int _ZN4demo5thereE; int taken(void) { return _ZN4demo5thereE; }")
-    plan = planned(tmp_path, published, {f"demo/{so('_c')}": taking})
-    made(plan, tmp_path / "out")
-    assert check_layout(tmp_path / "out", "hwcaps").problems == ()
 
 
 def test_names_of_c_that_a_module_has_may_not_be_missing(tmp_path: Path) -> None:

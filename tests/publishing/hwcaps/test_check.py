@@ -10,7 +10,7 @@ from tests.factories import elf
 from tests.factories.hwcaps_wheels import NAME, hwcaps_release, hwcaps_wheel, join, module, package, shared, so
 from tests.factories.repaired_wheels import repaired
 from tests.factories.wheels import contents
-from vbuild.elf.linkage import at_level, baseline_of, level_of
+from vbuild.elf.linkage import at_level, level_of
 from vbuild.elf.write import loader_stub
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps
@@ -193,9 +193,3 @@ def test_a_folder_that_was_published_is_sound(tmp_path: Path) -> None:
     path = tmp_path / "site" / "hwcaps" / NAME
     path.write_bytes(path.read_bytes()[:-100])
     assert check_layout(tmp_path / "site", "hwcaps").problems
-
-
-def test_the_baseline_of_a_copy_is_the_file_in_whose_place_it_stands() -> None:
-    assert baseline_of("a.libs/glibc-hwcaps/x86-64-v3/libx.so") == "a.libs/libx.so"
-    assert baseline_of("glibc-hwcaps/x86-64-v4/libx.so") == "libx.so"
-    assert (level_of("a.libs/libx.so"), level_of("a/glibc-hwcaps/x86-64-v3/l.so")) == (None, "v3")

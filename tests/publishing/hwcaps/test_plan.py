@@ -27,7 +27,6 @@ from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.elf.linkage import at_level, level_of
 from vbuild.elf.read import Loading
-from vbuild.wheel.archive import open_wheel
 
 Files = dict[str, dict[str, bytes | str]]
 
@@ -60,17 +59,6 @@ def outline(wheel: Path, path: str) -> Loading:
     return Loading.parse(contents(wheel)[path])
 
 
-def test_a_module_becomes_a_stub_and_its_copies_one_library_in_the_folders_of_levels(wheel: Path) -> None:
-    init, stub, base, *copies = placed(wheel)
-    assert (init, stub) == ("demo/__init__.py", f"demo/{so('_c')}")
-    assert base.startswith("demo.libs/libvb__c-")
-    assert copies == [at_level(base, "v3"), at_level(base, "v4")]
-    name = base.rpartition("/")[2]
-    assert {outline(wheel, path).outline.soname for path in (base, *copies)} == {name}
-    found = outline(wheel, stub).outline
-    assert (found.needed, found.runpath) == ((name,), ("$ORIGIN/../demo.libs",))
-
-
 @pytest.mark.nightly
 def test_what_stays_of_a_large_copy_is_as_it_was_compressed(tmp_path: Path) -> None:
     builds: Files = {
@@ -90,11 +78,6 @@ def test_what_stays_of_a_large_copy_is_as_it_was_compressed(tmp_path: Path) -> N
 def test_the_name_is_that_of_the_plain_wheel(wheel: Path) -> None:
     assert wheel.name == NAME
     assert not any(path.endswith("variant.json") for path in listed(wheel))
-
-
-def test_record_lists_what_is_there(wheel: Path) -> None:
-    with open_wheel(wheel, check=True) as found:
-        assert len(found.members) == 8
 
 
 @here
@@ -173,11 +156,6 @@ def test_a_level_that_is_the_same_as_the_baseline_has_a_copy_above_another(tmp_p
         "v1",
         "v1",
     ]
-
-
-def test_the_order_of_the_wheels_makes_no_difference(tmp_path: Path) -> None:
-    wheels = hwcaps_release(tmp_path, {level: package(level) for level in LEVELS})
-    assert join(tmp_path / "one", wheels).read_bytes() == join(tmp_path / "two", wheels[::-1]).read_bytes()
 
 
 def bundled(level: str, *, of_library: str | None = None) -> dict[str, bytes | str]:

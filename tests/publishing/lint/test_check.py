@@ -16,7 +16,6 @@ from tests.factories.release_folders import (
     problems_found,
     release_folder,
     release_wheel,
-    sdist,
 )
 from tests.factories.wheels import wheel
 from vbuild.errors import RepackageError
@@ -32,27 +31,6 @@ def test_a_sound_release_has_no_problem(tmp_path: Path) -> None:
 
 def test_pypi_takes_a_sound_plain_release(tmp_path: Path) -> None:
     assert problems_found(plain_release(tmp_path), pypi=True) == []
-
-
-def test_all_is_said_at_once_errors_first(tmp_path: Path) -> None:
-    release_folder(tmp_path)
-    (tmp_path / SDIST).unlink()
-    (tmp_path / "demo-1.0-variants.json").unlink()
-    (tmp_path / V2).write_bytes(b"PK")
-    found = check(tmp_path)
-    assert [(problem.severity, str(problem.rule), problem.place) for problem in found.problems] == [
-        ("error", "archive", V2),
-        ("error", "index", "demo-1.0-variants.json"),
-        ("warning", "sdist", "demo-1.0"),
-    ]
-    assert (found.errors, found.warnings, found.failed) == (2, 1, True)
-    assert found.data()["findings"][1] == {
-        "severity": "error",
-        "rule": "index",
-        "files": ["demo-1.0-variants.json"],
-        "what": "there are variant wheels but no demo-1.0-variants.json, and installers ignore them without",
-        "do": "write it: vbuild index",
-    }
 
 
 def test_what_is_wrong_with_many_files_alike_is_said_once(tmp_path: Path) -> None:
@@ -129,13 +107,6 @@ def test_a_name_that_is_no_wheels_is_an_error(name: str, what: str, tmp_path: Pa
     assert (found.is_error, found.places, found.what) == (True, (name,), what)
 
 
-@pytest.mark.parametrize("name", [PLAIN, SDIST])
-def test_a_link_to_nothing_is_an_error(name: str, tmp_path: Path) -> None:
-    (plain_release(tmp_path) / name).unlink()
-    (tmp_path / name).symlink_to("nowhere")
-    assert problems_found(tmp_path)[0] == f"error archive: {name}: cannot be read: No such file or directory"
-
-
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="has no file that can be opened but not read")
 @pytest.mark.parametrize("name", [PLAIN, SDIST])
 def test_a_file_that_cannot_be_read_is_an_error(name: str, tmp_path: Path) -> None:
@@ -148,20 +119,6 @@ def test_a_wheel_without_metadata_is_an_error(tmp_path: Path) -> None:
     plain_release(tmp_path)
     wheel(tmp_path, PLAIN, {"demo-1.0.dist-info/METADATA": "Name: demo\n"})
     assert problems_found(tmp_path)[0] == f"error archive: {PLAIN}: demo-1.0.dist-info/METADATA: no Metadata-Version"
-
-
-def test_each_release_is_checked(tmp_path: Path) -> None:
-    release_folder(tmp_path)
-    release_wheel(tmp_path, "demo-1.1-py3-none-any-x86_64_v2.whl")
-    release_wheel(tmp_path, "other-1.0-py3-none-any.whl")
-    sdist(tmp_path, "demo-1.1.tar.gz")
-    found = check(tmp_path)
-    assert found.releases == ("demo-1.0", "demo-1.1", "other-1.0")
-    assert [(str(problem.rule), problem.place) for problem in found.problems] == [
-        ("index", "demo-1.1-variants.json"),
-        ("plain", "demo-1.1-py3-none-any-x86_64_v2.whl"),
-        ("sdist", "other-1.0"),
-    ]
 
 
 def test_one_version_in_two_spellings_is_an_error(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.release_folders import LINUX, release_folder, release_wheel
+from tests.factories.release_folders import LINUX
 from tests.factories.wheels import wheel
 from vbuild.publishing.check import check
 from vbuild.publishing.model import PublishRule
@@ -41,13 +41,6 @@ def test_those_that_only_a_third_links_are_named_with_it(tmp_path: Path) -> None
     assert said(tmp_path) == ["a has files shared with b, c, d: w.py, y.py, z.py"]
 
 
-def test_wheels_of_one_project_are_alternatives(tmp_path: Path) -> None:
-    release_folder(tmp_path)
-    for name in (f"demo-1.0-{CP312}.whl", f"demo-1.1-{CP311}.whl"):
-        release_wheel(tmp_path, name, INIT)
-    assert said(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("one", "other", "meets"),
     [
@@ -63,19 +56,6 @@ def test_only_wheels_that_one_environment_takes_collide(one: str, other: str, tm
     wheel(tmp_path, f"demo-1.0-{one}.whl", INIT)
     wheel(tmp_path, f"demo_cu12-1.0-{other}.whl", INIT)
     assert bool(said(tmp_path)) is meets
-
-
-def test_folders_that_installers_choose_are_told_apart(tmp_path: Path) -> None:
-    members = {
-        "one": {"one-1.0.data/scripts/tool": "#!python", "one-1.0.data/headers/x.h": "", "scripts/x": ""},
-        "two": {"two-1.0.data/scripts/tool": "#!python", "two-1.0.data/headers/x.h": ""},
-        "three": {"three-1.0.data/platlib/scripts/x": ""},
-    }
-    for project, files in members.items():
-        wheel(tmp_path, f"{project}-1.0-py3-none-any.whl", files)
-    assert said(tmp_path) == [
-        "one has files shared with three, two: .data/scripts/tool, scripts/x",
-    ]
 
 
 def test_an_init_of_many_distributions_is_no_collision_while_it_is_the_same(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from tests.factories.release_folders import (
     release_wheel,
     sdist,
 )
-from tests.factories.wheels import wheel
 
 VERSION = "1.0"
 
@@ -33,15 +32,6 @@ def test_what_a_split_made_is_published_first_whatever_it_is_called(project: str
     known = {"demo-libs": "demo-libs", "Shared.Libs": "shared-libs"}[project]
     what = f"requires {known}=={VERSION}, which is not here: a wheel of shared libraries by its name"
     assert problems_found(tmp_path) == problems_found(tmp_path, pypi=True) == [f"warning requirement: {PLAIN}: {what}"]
-
-
-def test_what_is_beside_is_not_missed_in_that_version(tmp_path: Path) -> None:
-    requiring(tmp_path, [f"demo-libs=={VERSION}"])
-    about = "Wheel-Version: 1.0\nGenerator: vbuild split\nRoot-Is-Purelib: false\nTag: py3-none-any\n"
-    wheel(tmp_path, f"demo_libs-{VERSION}-py3-none-any.whl", {f"demo_libs-{VERSION}.dist-info/WHEEL": about})
-    assert problems_found(tmp_path) == []
-    requiring(tmp_path, ["demo-libs==1.1"])
-    assert [line.partition(": ")[0] for line in problems_found(tmp_path)] == ["warning requirement"]
 
 
 def test_variants_miss_it_too(tmp_path: Path) -> None:

@@ -36,14 +36,6 @@ def test_an_index_of_another_schema_is_stale(tmp_path: Path) -> None:
     assert problems_found(tmp_path) == [f"error index: demo-1.0-variants.json: {what}"]
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="has no file that can be opened but not read")
-def test_an_index_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    path = release_folder(tmp_path) / "demo-1.0-variants.json"
-    path.unlink()
-    path.symlink_to("/proc/self/mem")
-    assert problems_found(tmp_path) == ["error index: demo-1.0-variants.json: cannot be read: Input/output error"]
-
-
 @pytest.mark.parametrize(
     ("data", "what"),
     [
@@ -124,13 +116,3 @@ def test_pip_and_uv_find_nothing_without_a_plain_wheel(tmp_path: Path) -> None:
     assert not check(tmp_path).failed
     for installer in (["pip"], ["uv", "pip"]):
         subprocess.run([sys.executable, "-m", *installer, *install], capture_output=True, check=True)
-
-
-def test_a_label_that_one_python_lacks_is_a_warning(tmp_path: Path) -> None:
-    arm = "demo-1.0-cp311-cp311-manylinux_2_17_aarch64.whl"
-    release_folder(tmp_path, PLAIN, V2, V3, PLAIN.replace("311", "312"), V3.replace("311", "312"), arm)
-    [line] = problems_found(tmp_path)
-    assert line == (
-        "warning labels: demo-1.0: there is no x86_64_v2 for cp312-cp312-manylinux_x86_64, "
-        "as there is for cp311-cp311-manylinux_x86_64"
-    )

@@ -18,23 +18,6 @@ def differences(one: str, other: str) -> list[str]:
     return [str(difference) for difference in of(one).differences(of(other))]
 
 
-ALIKE = [
-    ("Requires-Dist: numpy>=2,<3\n", "requires-dist:  NumPy <3, >=2\n"),
-    ('Requires-Dist: a; extra == "x"\n', "Requires-Dist: A ; extra=='x'\n"),
-    ("Requires-Dist: a\nRequires-Dist: b\n", "Requires-Dist: b\nRequires-Dist: a\n"),
-    ("Requires-Python: >=3.9,<4\n", "Requires-Python: <4, >=3.9\n"),
-    ("Provides-Extra: fast_math\n", "Provides-Extra: Fast-Math\n"),
-    ("Classifier: A\nClassifier: B\n", "Classifier: B\nClassifier: A\n"),
-    ("Description: words of\n        many lines\n", "\nwords of many lines\n"),
-    ("\nwords\n", "\nwords\r\n\r\n"),
-]
-
-
-@pytest.mark.parametrize(("one", "other"), ALIKE)
-def test_spelling_is_no_difference(one: str, other: str) -> None:
-    assert differences(one, other) == []
-
-
 TEXT = "word " * 50
 
 

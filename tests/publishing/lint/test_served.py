@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.ranges import serving
-from tests.factories.release_folders import PLAIN, V2, V3, release_folder, release_wheel, sdist
+from tests.factories.release_folders import PLAIN, V2, V3, release_folder
 from vbuild.errors import FetchError
 from vbuild.publishing.check import check
 from vbuild.variants.index import index
@@ -34,17 +34,6 @@ def test_a_sound_site_has_no_problem(site: Path, page: str) -> None:
         found = check(f"{server.url}/{page}")
     assert (found.releases, found.files, found.problems) == (("demo-1.0",), 5, ())
     assert found.place == f"{server.url}/{page}"
-
-
-def test_wheels_are_not_transferred_as_a_whole(tmp_path: Path) -> None:
-    payload = {"demo/data": "".join(map(chr, range(0x4E00, 0x9FFF))) * 100}
-    release_wheel(tmp_path / "dist", PLAIN, payload)
-    sdist(tmp_path / "dist")
-    index(tmp_path / "dist", simple=tmp_path / "simple")
-    with serving(tmp_path) as server:
-        assert not check(f"{server.url}/simple/").problems
-    assert (tmp_path / "dist" / PLAIN).stat().st_size > 3 * 10**6
-    assert all("Range" in headers for path, headers in server.asked if path.endswith(".whl"))
 
 
 def _without_document(page: Path) -> None:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from tests.factories.releases import V3, V4, companion, offered, release
+from tests.factories.releases import V3, companion, offered, release
 from vbuild.errors import RepackageError
-from vbuild.publishing.local import Local, check_labels, in_order, local_part, local_version
-from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, Put, SimpleIndex, Text
+from vbuild.publishing.local import Local, check_labels, in_order, local_part
+from vbuild.publishing.model import NewWheel, PublishPlan, Put
 
 LIBS = "Requires-Dist: demo-libs==0.187650320598251\n"
 
@@ -29,20 +29,6 @@ def metadata(plan: PublishPlan, target: str) -> str:
     [wheel] = [output for output in plan.outputs if isinstance(output, NewWheel) and str(output.target) == target]
     [put] = [member for member in wheel.members if isinstance(member, Put) and member.path.endswith("/METADATA")]
     return put.data.decode()
-
-
-@pytest.mark.parametrize(
-    ("version", "label", "expected"),
-    [
-        ("1.0", "x86_64_v3", "1.0+x86.64.v3"),
-        ("1.0", "cu12.6", "1.0+cu12.6"),
-        ("1.0", "03", "1.0+3"),
-        ("1!2.0rc1.post3", "null", "1!2.0rc1.post3+null"),
-        ("1.0+git.7", "v3", "1.0+git.7.v3"),
-    ],
-)
-def test_labels_become_local_versions(version: str, label: str, expected: str) -> None:
-    assert local_version(version, label) == expected
 
 
 REFUSED = [
@@ -95,20 +81,6 @@ def test_what_is_taken_sorts_as_its_numbers_where_it_is_called_alike(found: list
     assert numbered == sorted(numbered, key=lambda local: int(local[2:]))
 
 
-def test_every_label_gets_a_folder_and_an_index(tmp_path: Path) -> None:
-    release(tmp_path)
-    plan = planned(tmp_path)
-    assert targets(plan) == [
-        "plain/demo-1.0-py3-none-any.whl",
-        "x86_64_v3/demo-1.0+x86.64.v3-py3-none-any.whl",
-        "x86_64_v4/demo-1.0+x86.64.v4-py3-none-any.whl",
-        "index.html",
-        *("plain/simple", "x86_64_v3/simple", "x86_64_v4/simple"),
-    ]
-    kinds = [type(output) for output in plan.outputs]
-    assert kinds == [LinkedFile, NewWheel, NewWheel, Text, SimpleIndex, SimpleIndex, SimpleIndex]
-
-
 def test_siblings_are_pinned_to_the_same_label(tmp_path: Path) -> None:
     lines = ["demo==1.0", 'Demo[all]~=1.0 ; python_version > "3"', "demo==1.*", "demo>=1.0", "demo", "demo!=2,==1.0"]
     release(tmp_path)
@@ -121,27 +93,6 @@ def test_siblings_are_pinned_to_the_same_label(tmp_path: Path) -> None:
         "demo>=1.0",
         "demo",
         "demo==1.0+x86.64.v4",
-    ]
-
-
-def test_a_sibling_is_the_last_release_that_is_asked_for(tmp_path: Path) -> None:
-    for version in ("1.0", "1.0.1", "1.1"):
-        release(tmp_path, version=version)
-    release(tmp_path, "vision", metadata="Requires-Dist: demo~=1.0.0\n")
-    text = metadata(planned(tmp_path), "x86_64_v3/vision-1.0+x86.64.v3-py3-none-any.whl")
-    assert "Requires-Dist: demo==1.0.1+x86.64.v3\n" in text
-
-
-def test_companions_are_in_each_index_that_needs_them(tmp_path: Path) -> None:
-    companion(tmp_path)
-    companion(tmp_path, version="0.111111111111111")
-    companion(tmp_path, "demo-dev", "1.0", "Requires-Dist: demo==1.0\n")
-    release(tmp_path, metadata=LIBS)
-    linked = [target for target in targets(planned(tmp_path)) if "_libs" in target or "_dev" in target]
-    assert linked == [
-        f"{label}/{name}-py3-none-any.whl"
-        for label in ("plain", V3, V4)
-        for name in ("demo_dev-1.0", "demo_libs-0.187650320598251")
     ]
 
 

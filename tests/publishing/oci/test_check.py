@@ -118,14 +118,6 @@ def test_a_damaged_blob_is_told_by_its_digest(folder: Path) -> None:
     assert set(said(folder)) == {what}
 
 
-def test_a_blob_that_nothing_needs_is_a_warning(folder: Path) -> None:
-    (folder / "demo-1.0" / "blobs" / "sha256" / ("0" * 64)).write_text("")
-    (found,) = problems(folder)
-    assert str(found) == (
-        "warning: demo-1.0/blobs/sha256/000000000000: nothing in the layout needs it; lay the wheels out again [blob]"
-    )
-
-
 def test_what_is_in_an_index_begins_with_the_plain_image(folder: Path) -> None:
     reindexed(folder / "demo-1.0", lambda index: index["manifests"].reverse())
     assert errors(folder) == ["does not list the image for plain amd64 first"]
@@ -157,13 +149,6 @@ def test_annotations_that_are_no_properties_are_a_problem(folder: Path) -> None:
 def test_a_config_that_is_not_of_its_image_is_a_problem(folder: Path, config: dict[str, Any], what: str) -> None:
     remade(folder / "demo-1.0", 1, config=config)
     assert errors(folder) == [what]
-
-
-def test_a_diff_id_of_another_layer_is_a_problem(folder: Path) -> None:
-    layout = folder / "demo-1.0"
-    whole = images_of(layout, "cp311")[1][2]["rootfs"]["diff_ids"]
-    remade(layout, 1, config={"rootfs": {"diff_ids": [whole[0], "sha256:0"]}})
-    assert errors(folder) == [f"uncompressed it is {whole[1]}, and the config says sha256:0"]
 
 
 @pytest.mark.parametrize("kind", ["", "+gzip", "+zstd"])

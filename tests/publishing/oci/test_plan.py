@@ -7,7 +7,7 @@ import pytest
 
 from tests.factories.images import images_of, index_of, labelled, laid_out, release
 from tests.factories.tools import needs
-from tests.factories.variants import document, metadata, tiny_wheel, variant, variant_wheel
+from tests.factories.variants import tiny_wheel
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.model import PublishPlan
@@ -50,49 +50,6 @@ def cuda(folder: Path, *levels: str) -> Path:
     label = "_".join(("cu126", *levels))
     properties = ["nvidia :: cuda_version_lower_bound :: 12.6", *(f"x86_64 :: level :: {one}" for one in levels)]
     return labelled(folder, label, *properties, tag=LINUX, namespaces=["nvidia", "x86_64"])
-
-
-def test_an_image_that_every_machine_can_run_comes_first_and_the_highest_level_next(tmp_path: Path) -> None:
-    wheels = [level(tmp_path, "v2"), plain(tmp_path), level(tmp_path, "v3")]
-    assert families(planned(*wheels)) == {
-        "cp311": [
-            ("cp311-plain", "linux/amd64", "linux/amd64"),
-            ("cp311-x86_64_v3", "linux/amd64/v3", "linux/amd64/v3"),
-            ("cp311-x86_64_v2", "linux/amd64/v2", "linux/amd64/v2"),
-        ]
-    }
-
-
-def test_an_accelerators_image_is_listed_under_a_level_only_behind_one_that_needs_no_accelerator(
-    tmp_path: Path,
-) -> None:
-    alone = planned(plain(tmp_path / "one"), cuda(tmp_path / "one", "v3"))
-    assert families(alone)["cp311"][1] == ("cp311-cu126_v3", "linux/amd64", "linux/amd64/v3")
-    behind = planned(plain(tmp_path / "two"), level(tmp_path / "two", "v3"), cuda(tmp_path / "two", "v3"))
-    assert families(behind)["cp311"][1:] == [
-        ("cp311-x86_64_v3", "linux/amd64/v3", "linux/amd64/v3"),
-        ("cp311-cu126_v3", "linux/amd64/v3", "linux/amd64/v3"),
-    ]
-
-
-def test_both_architectures_are_in_one_index_and_each_python_and_musl_have_their_own(tmp_path: Path) -> None:
-    arm = LINUX.replace("x86_64", "aarch64")
-    wheels = [plain(tmp_path), plain(tmp_path, arm), plain(tmp_path, "cp311-abi3-musllinux_1_2_x86_64")]
-    wheels.append(
-        variant_wheel(
-            tmp_path,
-            f"demo-1.0-{arm}-arm.whl",
-            document(variant("arm", "aarch64 :: version :: 9.0a"), metadata=metadata("aarch64")),
-        )
-    )
-    assert families(planned(*wheels)) == {
-        "cp311": [
-            ("cp311-plain-amd64", "linux/amd64", "linux/amd64"),
-            ("cp311-plain-arm64", "linux/arm64", "linux/arm64"),
-            ("cp311-arm-arm64", "linux/arm64/v9", "linux/arm64/v9"),
-        ],
-        "cp311-abi3-musl": [("cp311-abi3-musl-plain", "linux/amd64", "linux/amd64")],
-    }
 
 
 def test_a_wheel_for_any_machine_is_the_plain_image_of_the_others_or_one_for_each_architecture(tmp_path: Path) -> None:
@@ -142,27 +99,6 @@ def test_what_variants_have_in_common_is_one_layer_and_the_rest_one_of_each(tmp_
     assert max(sizes) < 5000  # the large table is in the layer of all
 
 
-def test_a_wheel_for_another_system_is_passed_over_and_told(tmp_path: Path) -> None:
-    plan = planned(plain(tmp_path), plain(tmp_path, "cp311-cp311-macosx_11_0_arm64"))
-    assert list(families(plan)) == ["cp311"]
-    assert told(plan) == (
-        "demo-1.0-cp311-cp311-macosx_11_0_arm64.whl is not for Linux on x86_64 or aarch64, and is in no image",
-    )
-
-
-def test_what_a_release_requires_is_told_unless_it_is_an_extras(tmp_path: Path) -> None:
-    lines = (
-        "numpy>=1.26",
-        "tomli; python_version < '3.11'",
-        "pytest; extra == 'test'",
-        "uvloop; sys_platform == 'linux'",
-    )
-    asked = "".join(f"Requires-Dist: {line}\n" for line in lines)
-    assert told(planned(wheel(tmp_path, f"demo-1.0-{LINUX}.whl", metadata=asked))) == (
-        'demo 1.0 requires numpy>=1.26, uvloop; sys_platform == "linux": only the base image can have that.',
-    )
-
-
 def test_names_of_images_are_told_and_that_they_hold_no_python(tmp_path: Path) -> None:
     plan = planned(plain(tmp_path), level(tmp_path, "v3"), plain(tmp_path, "cp312-cp312-manylinux_2_17_x86_64"))
     assert plan.notes == (
@@ -177,19 +113,6 @@ def companion(folder: Path, files: dict[str, bytes | str] | None = None) -> Path
     said = "Wheel-Version: 1.0\nGenerator: vbuild split\nRoot-Is-Purelib: true\nTag: py3-none-manylinux_2_17_x86_64\n"
     whole = files or {"demo_libs/lib/libx.so": "x"}
     return wheel(folder, name, {**whole, f"{dist_info_of(name)}/WHEEL": said})
-
-
-def test_the_companion_of_a_split_is_in_the_image_of_what_requires_it(tmp_path: Path) -> None:
-    thin = wheel(tmp_path, f"demo-1.0-{LINUX}.whl", {"demo/_c.so": "c"}, metadata="Requires-Dist: demo-libs==7\n")
-    plan = planned(thin, companion(tmp_path))
-    images = plan.outputs[0]
-    assert isinstance(images, Images)
-    paths = {file.path for layer in images.layers for file in layer.files}
-    assert {
-        "usr/local/lib/python3.11/site-packages/demo_libs/lib/libx.so",
-        "usr/local/lib/python3.11/site-packages/demo/_c.so",
-    } <= paths
-    assert told(plan) == ()
 
 
 def of_level(folder: Path, label: str) -> Path:

@@ -65,31 +65,6 @@ def number(selection: ImageSelection) -> int:
     return int(selection.digest.removeprefix("sha256:"))
 
 
-@pytest.mark.parametrize(
-    ("cpu", "driver", "label"),
-    [
-        ("x86-64", None, "null"),
-        ("x86-64-v2", None, "null"),
-        ("x86-64-v3", None, "x86_64_v3"),
-        ("x86-64-v4", None, "x86_64_v4"),
-        ("x86-64-v4", "12.8", "cu126"),
-        ("x86-64-v4", "12.4", "x86_64_v4"),
-        ("x86-64", "13.0", "cu126"),
-    ],
-)
-def test_a_machine_gets_the_image_that_it_would_get_as_a_wheel(
-    tmp_path: Path, cpu: str, driver: str | None, label: str
-) -> None:
-    layout = ours(tmp_path)
-    found = select_image(layout, machine(cpu, driver=driver, gpus=("9.0",) if driver else ()))
-    assert found.image.label == label
-    digests = {one["annotations"][LABEL]: one["digest"] for one in index_of(layout, "cp311")["manifests"][1:]}
-    assert found.digest == digests[label]
-    assert found.reference == f"oci:{layout}:cp311-{label}"
-    assert len(found.ranking) == 5
-    assert found.ref == "cp311"
-
-
 def test_every_image_says_why_it_stands_where_it_is(tmp_path: Path) -> None:
     found = select_image(ours(tmp_path), machine("x86-64-v3"))
     assert [(one.label, one.fits, one.why) for one in found.ranking] == [

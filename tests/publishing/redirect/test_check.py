@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.factories.redirect_installs import NAME, V3, V4, against, laid_out, release
+from tests.factories.redirect_installs import NAME, V3, V4, laid_out, release
 from tests.factories.variants import document, variant, variant_wheel
 from tests.factories.wheels import wheel
 from vbuild.files.hashing import sha256_of
@@ -63,20 +63,6 @@ def test_what_was_made_has_no_problem(laid: Path, tmp_path: Path) -> None:
     assert found(laid_out(tmp_path / "two", tmp_path / "out2")) == []
 
 
-def test_a_wheel_in_the_folder_of_another_value_is_told(tmp_path: Path) -> None:
-    laid = laid_out(against(tmp_path / "dist", "1.4", "2.0"), tmp_path / "out", by_installed=True)
-    assert found(laid) == []
-    rewritten(laid, "wheels.json", row_changed(needs={}))
-    assert found(laid) == [f'{NAME}: wheels.json says needs {{}}, expected {{"engine": "==1.4.*"}} [pins]']
-    (laid / "wheels/engine1.4" / NAME).rename(laid / "wheels" / NAME)
-    assert found(laid) == [
-        f"{NAME}: is pinned, and cannot be read: No such file or directory [pins]",
-        f"{NAME}: is in no wheels.json, so it is never installed [pins]",
-    ]
-    rewritten(laid, "wheels.json", lambda text: text.replace("engine1.4/", "../../"))
-    assert found(laid)[0].startswith(f"{SDIST}: has no PKG-INFO and wheels.json as a redirecting sdist has them")
-
-
 def test_a_wheel_that_is_not_as_pinned_is_told_with_its_hash(laid: Path) -> None:
     path = laid / "wheels" / NAME
     size, pinned = path.stat().st_size, sha256_of(path)
@@ -100,22 +86,6 @@ def test_a_pinned_file_that_is_no_wheel_is_told(laid: Path) -> None:
     (problem,) = found(laid)
     assert problem.startswith(f"{NAME}: ")
     assert problem.endswith(" [archive]")
-
-
-@pytest.mark.parametrize(
-    ("key", "stated", "expected"),
-    [
-        ("tags", ["py3-none-linux_x86_64"], ["py3-none-any"]),
-        ("label", "fast", None),
-        ("python", [[[3, 8], [99]]], [[[3, 9], [99]]]),
-    ],
-)
-def test_what_the_name_and_metadata_of_a_wheel_do_not_say_is_told(
-    laid: Path, key: str, stated: object, expected: object
-) -> None:
-    rewritten(laid, "wheels.json", row_changed(**{key: stated}))
-    what = f"wheels.json says {key} {json.dumps(stated)}, expected {json.dumps(expected)}"
-    assert found(laid) == [f"{NAME}: {what} [pins]"]
 
 
 def test_variants_that_contradict_each_other_are_told(laid: Path) -> None:
@@ -145,13 +115,6 @@ def test_pkg_info_that_is_not_of_the_wheels_is_told(laid: Path) -> None:
     assert found(laid)[0] == f"{SDIST}: hands over {V3}, and its PKG-INFO is of other [metadata]"
     rewritten(laid, "PKG-INFO", lambda text: text.replace("Name: other\n", ""))
     assert found(laid) == [f"{SDIST}: PKG-INFO: no Name [metadata]"]
-
-
-def test_requirements_that_pin_another_sdist_are_told(laid: Path) -> None:
-    (laid / "requirements.txt").write_text("demo==1.0 --hash=sha256:00\n")
-    assert found(laid) == ["requirements.txt: pins sha256 00, which no file here has [pins]"]
-    (laid / "requirements.txt").unlink()
-    assert found(laid) == []
 
 
 @pytest.mark.parametrize(

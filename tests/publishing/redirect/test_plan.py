@@ -1,9 +1,7 @@
 """The layout redirect: what the sdist holds, how small it is, and which wheels cannot be laid out so."""
 
-import hashlib
 import io
 import json
-import shlex
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -79,116 +77,6 @@ def test_with_four_or_eight_wheels_the_sdist_takes_four_kilobytes(tmp_path: Path
     assert len(table(plan)["wheels"]) == len(pythons) + 3
     assert isinstance(plan.outputs[0], Text)
     assert len(plan.outputs[0].data) <= 4200
-
-
-def test_every_wheel_is_pinned_by_hash_and_size(tmp_path: Path) -> None:
-    found = table(planned(release(tmp_path, "v3"), by_hardware=True))
-    assert found["urls"] == [f"{URL}/wheels"]
-    assert found["order"] == [["x86_64_v3", ["x86_64 :: level :: v3"]]]
-    assert [(row["file"], row["tags"], row.get("label")) for row in found["wheels"]] == [
-        (V3, ["py3-none-any"], "x86_64_v3"),
-        (NAME, ["py3-none-any"], None),
-    ]
-    assert [row["size"] for row in found["wheels"]] == [(tmp_path / name).stat().st_size for name in (V3, NAME)]
-    assert all(len(row["sha256"]) == 64 and row["python"] == [[[3, 9], [99]]] for row in found["wheels"])
-
-
-def test_of_two_wheels_that_fit_alike_the_higher_build_stands_first(tmp_path: Path) -> None:
-    for name in (NAME, "demo-1.0-2-py3-none-any.whl", "demo-1.0-10-py3-none-any.whl", "demo-1.0-py2.py3-none-any.whl"):
-        wheel(tmp_path, name)
-    assert [row["file"] for row in table(planned(tmp_path))["wheels"]] == [
-        "demo-1.0-10-py3-none-any.whl",
-        "demo-1.0-2-py3-none-any.whl",
-        NAME,
-        "demo-1.0-py2.py3-none-any.whl",
-    ]
-
-
-def test_pkg_info_is_static_and_says_what_the_sdist_is(tmp_path: Path) -> None:
-    wheel(tmp_path, NAME, metadata="Requires-Python: >=3.9\nDynamic: License\n")
-    assert files(planned(tmp_path))["PKG-INFO"] == (
-        "Metadata-Version: 2.2\nName: demo\nVersion: 1.0\nRequires-Python: >=3.9\n"
-        "Description-Content-Type: text/plain\n\n"
-        "This sdist holds no source: its backend hands over the finished wheel that fits, from\n"
-        "https://wheels.example.org/demo/wheels or another place, as pinned in wheels.json.\n"
-    )
-
-
-def test_what_only_wheels_have_is_dynamic(tmp_path: Path) -> None:
-    wheel(tmp_path, NAME, metadata="License-File: LICENSE\nDescription-Content-Type: text/markdown\n\nwords\n")
-    info = files(planned(tmp_path))["PKG-INFO"]
-    assert [line for line in info.splitlines() if line.startswith(("Dynamic", "License"))] == [
-        "Dynamic: License-File",
-        "Dynamic: Description",
-        "Dynamic: Description-Content-Type",
-    ]
-
-
-def test_what_wheels_disagree_about_is_dynamic_and_stands_with_each(tmp_path: Path) -> None:
-    wheel(tmp_path, NAME, metadata="Requires-Dist: six\r\nSummary: One\r\n")
-    wheel(tmp_path, "demo-1.0-py311-none-any.whl", metadata="Requires-Dist: six\nRequires-Dist: attrs\nSummary: One")
-    plan = planned(tmp_path)
-    info = files(plan)["PKG-INFO"]
-    assert "Dynamic: Requires-Dist\n" in info
-    assert "\nRequires-Dist" not in info
-    assert "Summary: One\n" in info
-    assert [row["fields"] for row in table(plan)["wheels"]] == [
-        "Requires-Dist: six\n",
-        "Requires-Dist: six\nRequires-Dist: attrs\n",
-    ]
-
-
-def test_wheels_that_the_backend_does_not_know_lie_beside_the_sdist(tmp_path: Path) -> None:
-    """macOS, Windows, PyPy, 32 bits and old Pythons: whoever has one of them takes a wheel before an sdist."""
-    others = [f"demo-1.0-cp311-cp311-{one}.whl" for one in ("macosx_11_0_arm64", "manylinux1_i686", "win_amd64")]
-    others += ["demo-1.0-cp311-cp311-musllinux_1_2_armv7l.whl", "demo-1.0-pp310-pypy310_pp73-linux_x86_64.whl"]
-    others += ["demo-1.0-cp38-cp38-linux_x86_64.whl", "demo-1.0-py2-none-any.whl"]
-    served = [
-        f"demo-1.0-cp311-abi3-{one}.whl" for one in ("linux_x86_64", "manylinux2014_s390x", "musllinux_1_1_aarch64")
-    ]
-    for name in (*others, *served, NAME):
-        wheel(tmp_path, name)
-    plan = planned(tmp_path)
-    assert [row["file"] for row in table(plan)["wheels"]] == [*served, NAME]
-    assert sorted(str(one.target) for one in plan.outputs[1:-1]) == [
-        *sorted(others),
-        *(f"wheels/{name}" for name in (*served, NAME)),
-    ]
-    assert plan.notes[0] == (
-        "Upload the sdist, and the wheels beside it: the backend knows CPython 3.9 or newer on 64-bit Linux, "
-        "and installers elsewhere take a wheel before an sdist."
-    )
-    [line] = pins(laid_out(tmp_path, tmp_path / "out"))
-    assert all(f"--hash=sha256:{sha256_of(tmp_path / name)}" in line for name in others)
-
-
-def test_requirements_pin_the_newest_release_of_each_project_and_its_companions(tmp_path: Path) -> None:
-    for name in (NAME, "demo-1.1-py3-none-any.whl", "other-1-py3-none-any.whl"):
-        wheel(tmp_path, name)
-    companions = ["demo_libs-1.0-py3-none-any.whl", "demo_libs-1.0-py3-none-linux_x86_64.whl"]
-    for name in companions:
-        wheel(tmp_path, name, {"demo_libs-1.0.dist-info/WHEEL": COMPANION})
-    plan = planned(tmp_path)
-    sdists = {str(one.target): hashlib.sha256(one.data).hexdigest() for one in plan.outputs if isinstance(one, Text)}
-    libs = " ".join(f"--hash=sha256:{sha256_of(tmp_path / name)}" for name in sorted(companions))
-    assert pins(laid_out(tmp_path, tmp_path / "out")) == [
-        f"demo==1.1 --hash=sha256:{sdists['demo-1.1.tar.gz']}",
-        f"demo-libs==1.0 {libs}",
-        f"other==1 --hash=sha256:{sdists['other-1.tar.gz']}",
-    ]
-    # and no command names a project twice
-    assert plan.uses[0].text.endswith(" demo other")
-    assert [line.count("sha256=") for line in plan.uses[-3].text.splitlines()] == [2, 2]
-
-
-def test_a_url_is_one_word_to_the_shell(tmp_path: Path) -> None:
-    plan = planned(release(tmp_path), "https://x.example.org/it's;touch$IFS/here")
-    words = [shlex.split(use.text) for use in plan.uses]
-    assert "VBUILD_MIRROR=https://x.example.org/it's;touch$IFS/here/wheels" in words[-1]
-    assert any(
-        word.startswith("demo @ https://x.example.org/it's;touch$IFS/here/demo-1.0.tar.gz#sha256=")
-        for word in words[-3]
-    )
 
 
 def test_a_variant_is_asked_for_without_cache(tmp_path: Path) -> None:

@@ -5,25 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.releases import V3, V4, companion, offered, release
-from tests.factories.wheels import contents, wheel
+from tests.factories.releases import V3, V4, offered, release
+from tests.factories.wheels import wheel
 from vbuild.errors import VbuildError
-from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, PublishRule, Put
-from vbuild.publishing.publish import publish
+from vbuild.publishing.model import NewWheel, PublishPlan, PublishRule, Put
 from vbuild.publishing.suffix import Suffix, problems
-
-EXTRAS = (
-    "Provides-Extra: all\nRequires-Dist: numpy; extra == 'all'\n"
-    "Provides-Extra: dev\nRequires-Dist: demo[all]; extra == 'dev'\n"
-)
 
 
 def planned(folder: Path) -> PublishPlan:
     return Suffix().plan(offered(folder))
-
-
-def targets(plan: PublishPlan) -> list[str]:
-    return [str(output.target) for output in plan.outputs]
 
 
 def metadata(plan: PublishPlan, target: str) -> str:
@@ -31,36 +21,6 @@ def metadata(plan: PublishPlan, target: str) -> str:
     [made] = [output for output in plan.outputs if isinstance(output, NewWheel) and str(output.target) == target]
     [put] = [member for member in made.members if isinstance(member, Put) and member.path.endswith("/METADATA")]
     return put.data.decode()
-
-
-def test_variants_get_names_of_their_own_and_the_plain_wheel_stays(tmp_path: Path) -> None:
-    companion(tmp_path)
-    release(tmp_path, "demo", metadata="Requires-Dist: demo-libs==0.187650320598251\n")
-    plan = planned(tmp_path)
-    assert targets(plan) == [
-        "demo-1.0-py3-none-any.whl",
-        "demo_x86_64_v3-1.0-py3-none-any.whl",
-        "demo_x86_64_v4-1.0-py3-none-any.whl",
-        "demo_libs-0.187650320598251-py3-none-any.whl",
-        "simple",
-    ]
-    assert [isinstance(output, LinkedFile) for output in plan.outputs] == [True, False, False, True, False]
-    assert "Requires-Dist: demo-libs==0.187650320598251\n" in metadata(plan, "demo_x86_64_v3-1.0-py3-none-any.whl")
-
-
-def test_extras_and_siblings_follow_the_name(tmp_path: Path) -> None:
-    release(tmp_path, metadata=EXTRAS + "Requires-Dist: numpy\n")
-    release(tmp_path, "vision", metadata="Requires-Dist: Demo ~=1.0 ; python_version > '3'\n")
-    plan = planned(tmp_path)
-    assert metadata(plan, "demo_x86_64_v3-1.0-py3-none-any.whl") == (
-        "Metadata-Version: 2.1\nName: demo-x86-64-v3\nVersion: 1.0\n"
-        + EXTRAS.replace("demo[all]", "demo-x86-64-v3[all]")
-        + "Requires-Dist: numpy\n"
-    )
-    assert metadata(plan, "vision_x86_64_v4-1.0-py3-none-any.whl") == (
-        "Metadata-Version: 2.1\nName: vision-x86-64-v4\nVersion: 1.0\n"
-        "Requires-Dist: demo-x86-64-v4 ~=1.0 ; python_version > '3'\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -117,13 +77,6 @@ def test_a_label_that_the_last_release_lacks_has_no_command(tmp_path: Path) -> N
     ]
 
 
-def test_a_wheel_without_code_asks_for_nothing(tmp_path: Path) -> None:
-    [made] = release(tmp_path, labels=[V3], plain=False)
-    kept = {path: data for path, data in contents(made).items() if "info/" in path and "RECORD" not in path}
-    wheel(tmp_path, made.name, kept)
-    assert targets(planned(tmp_path)) == ["demo_x86_64_v3-1.0-py3-none-any.whl", "simple"]
-
-
 @pytest.mark.parametrize(
     ("releases", "message"),
     [
@@ -157,14 +110,6 @@ def test_a_sibling_without_the_label_is_refused(tmp_path: Path) -> None:
         "vision-1.0-py3-none-any-cu13.whl: requires demo==1.0, and demo 1.0 has no cu13; expected the same labels of "
         "both: build it, or publish them apart"
     )
-
-
-def test_the_bill_of_materials_follows_the_name(tmp_path: Path) -> None:
-    bill = '{"metadata": {"component": {"name": "demo", "bom-ref": "pkg:pypi/demo@1.0", "version": "1.0"}}}'
-    release(tmp_path / "dist", files={"demo-1.0.dist-info/sboms/auditwheel.cdx.json": bill}, labels=[V3])
-    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix()])
-    found = contents(tmp_path / "site/suffix/demo_x86_64_v3-1.0-py3-none-any.whl")
-    assert b'"name": "demo-x86-64-v3"' in found["demo_x86_64_v3-1.0.dist-info/sboms/auditwheel.cdx.json"]
 
 
 def said(site: Path) -> Iterator[str]:

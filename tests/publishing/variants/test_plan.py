@@ -90,18 +90,6 @@ def site(tmp_path: Path) -> Path:
     return tmp_path / "site" / "variants"
 
 
-def test_a_variants_json_that_is_stale_or_not_in_the_index_is_found(site: Path) -> None:
-    next(site.glob("demo-*-x86_64_v4.whl")).unlink()
-    (site / "simple" / "demo" / "demo-1.0-variants.json").unlink()
-    assert [*said(site)] == [
-        "demo-1.0-variants.json: lists x86_64_v4, for which there is no wheel",
-        "simple/demo/index.json: lists demo-1.0-variants.json, which is not there",
-        "simple/demo/demo-1.0-py3-none-any-x86_64_v4.whl: is in the index only",
-        "simple/demo/index.html: does not list what is there",
-        "demo-1.0-variants.json: is not in simple",
-    ]
-
-
 def test_a_file_that_is_another_one_in_the_index_is_found(site: Path) -> None:
     path = site / "demo-1.0-variants.json"
     text = path.read_text() + "\n"
