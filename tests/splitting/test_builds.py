@@ -12,6 +12,7 @@ from tests.factories.repaired_wheels import LINUX, NAME, hashed, repaired
 from tests.factories.site_packages import loader_complaints, program_output, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
+from vbuild.cli.render import split_lines
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Loading
 from vbuild.elf.records import SymbolEntry
@@ -235,3 +236,24 @@ def test_projects_join_a_library_that_each_has_built(tmp_path: Path) -> None:
     assert len(beside.files) == 2
     for project in builds:
         check_works(tmp_path, result, project)
+
+
+def test_what_projects_have_in_several_builds_is_counted_and_one_build_would_save(tmp_path: Path) -> None:
+    other = changed("numbers[at] + data[at]", "numbers[at] - data[at]")
+    builds = {"demo": built(), "other": other, "third": built(OTHER, 2)}
+    wheels = [fat(tmp_path, 311, deep, project=project) for project, deep in builds.items()]
+    result = thinned(tmp_path, *wheels, libs="base==1.0")
+    rebuilt = {library.name: library for library in result.rebuilt}
+    projects = {name: {build.projects for build in library.builds} for name, library in rebuilt.items()}
+    assert projects == {name: {("demo", "third"), ("other",)} for name in ("libdeep.so.2", "libtop.so.1")}
+    smaller = [library.builds[-1].packed for library in result.rebuilt]
+    assert [library.saving for library in result.rebuilt] == sorted(smaller, reverse=True)
+    lines = [*split_lines(result)]
+    assert "  libdeep.so.2: 0.0 of 0.0 MB: other 2, demo and third 2" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_project_alone_has_nothing_to_agree_on(tmp_path: Path) -> None:
+    assert not thinned(
+        tmp_path, fat(tmp_path, 311, built()), fat(tmp_path, 312, changed("{1, 2, 3}", "{1, 2, 4}"))
+    ).rebuilt

@@ -11,10 +11,11 @@ from vbuild.files.wording import counted, mb, shown, wrapped
 
 if TYPE_CHECKING:
     from vbuild.release.model import Failure, Product, ReleaseResult
-    from vbuild.splitting.results import CompanionResult, LibraryMove, Split, SplitWheel
+    from vbuild.splitting.results import CompanionResult, LibraryMove, SeveralBuilds, Split, SplitWheel
     from vbuild.verification.bench import BenchReport
 
 _LABEL = 22
+_SHOWN_BUILDS = 10
 _SHOWN = 5
 _SHOWN_FIGURES = 8
 
@@ -198,6 +199,7 @@ def split_lines(split: "Split") -> Iterator[str]:
             yield from wrapped(f"  {_copies(move)}", indent=4)
         if len(moves) > len(shown):
             yield f"  and {len(moves) - len(shown)} more"
+    yield from _rebuilt_lines(split.rebuilt)
     for companion in split.companions:
         yield from _companion_lines(companion)
     for wheel in split.wheels:
@@ -212,6 +214,22 @@ def split_lines(split: "Split") -> Iterator[str]:
             "auditwheel show calls wheels whose libraries moved linux_x86_64 and the like, because it looks into one "
             "wheel only; vbuild verify checks their tags together with the wheels beside them",
         )
+
+
+def _rebuilt_lines(rebuilt: "Sequence[SeveralBuilds]") -> Iterator[str]:
+    if not rebuilt:
+        return
+    saving = mb(sum(library.saving for library in rebuilt))
+    subject = "1 library is" if len(rebuilt) == 1 else f"{len(rebuilt)} libraries are"
+    yield from wrapped(
+        f"{subject} in several projects, and not the same. One build of each, bundled by all of them, would save "
+        f"{saving} MB: of one version, in one image, by one recipe, with all that it needs"
+    )
+    for library in rebuilt[:_SHOWN_BUILDS]:
+        builds = ", ".join(map(str, library.builds))
+        yield from wrapped(f"  {library.name}: {mb(library.saving)} of {mb(library.packed)} MB: {builds}", indent=4)
+    if len(rebuilt) > _SHOWN_BUILDS:
+        yield f"  and {len(rebuilt) - _SHOWN_BUILDS} more"
 
 
 def _copies(move: "LibraryMove") -> str:

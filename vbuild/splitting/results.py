@@ -11,6 +11,7 @@ from typing import Any, Self
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from vbuild.splitting.builds import common_name
 from vbuild.splitting.bundle import Bundle, WheelBinary
 from vbuild.splitting.decisions import DecisionKind, LibraryDecision
 from vbuild.splitting.official import OfficialEvidence
@@ -52,6 +53,38 @@ class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "p
     reason: str = ""
     stub: bool = False
     to_try: tuple[str, ...] = ()
+
+
+class LibraryBuild(Struct, frozen=True, rename={"packed": "packed_bytes"}):
+    """One of several builds of a library, the *projects* that have it, and its size in one wheel."""
+
+    name: str
+    projects: tuple[str, ...]
+    packed: int
+
+    def __str__(self) -> str:
+        number = self.name.partition(".so.")[2]
+        return f"{' and '.join(self.projects)} {number}".rstrip()
+
+
+class SeveralBuilds(Struct, frozen=True):
+    """A library, by its SONAME without a hash, that projects have in several *builds*, the largest first."""
+
+    name: str
+    builds: tuple[LibraryBuild, ...]
+
+    @property
+    def projects(self) -> tuple[str, ...]:
+        return tuple(sorted({project for build in self.builds for project in build.projects}))
+
+    @property
+    def packed(self) -> int:
+        return sum(build.packed for build in self.builds)
+
+    @property
+    def saving(self) -> int:
+        """Compressed bytes of all builds but the largest."""
+        return self.packed - self.builds[0].packed
 
 
 class EditedLibrary(Struct, frozen=True):
@@ -122,7 +155,7 @@ class Split(Struct, frozen=True, kw_only=True):
     """The result of a whole run; *transferred* are the bytes read from official wheels.
 
     *absent* are libraries that wheels need and to which no path led before or leads now: something opens them first.
-    *sources* are the sdists of the wheels' releases.
+    *sources* are the sdists of the wheels' releases. *rebuilt* are libraries of several projects that are not the same.
     """
 
     wheels: tuple[SplitWheel, ...]
@@ -131,6 +164,7 @@ class Split(Struct, frozen=True, kw_only=True):
     transferred: int = 0
     absent: tuple[str, ...] = ()
     sources: tuple[SplitSource, ...] = ()
+    rebuilt: tuple[SeveralBuilds, ...] = ()
 
     @property
     def before(self) -> int:
@@ -176,6 +210,7 @@ class Split(Struct, frozen=True, kw_only=True):
             "beside": to_builtins(self.companions, enc_hook=str),
             "sources": to_builtins(self.sources, enc_hook=str),
             "absent": list(self.absent),
+            "rebuilt": [{**to_builtins(library), "saving_bytes": library.saving} for library in self.rebuilt],
             "transferred_bytes": self.transferred,
         }
 
@@ -190,7 +225,34 @@ def split_result(plan: SplitPlan, written: Written) -> Split:
         transferred=sum(machine.transferred for machine in plan.machines),
         absent=tuple(sorted({name for machine in plan.machines for name in machine.absent})),
         sources=tuple(_split_source(plan, source, written) for source in plan.sources),
+        rebuilt=tuple(library for machine in plan.machines for library in _rebuilt(machine)),
     )
+
+
+def _rebuilt(machine: MachinePlan) -> list[SeveralBuilds]:
+    """The libraries that several projects have in several builds, those with which one build saves most first."""
+    copies: dict[str, dict[str, list[tuple[str, WheelBinary]]]] = {}
+    for bundle in machine.bundles:
+        project, decided = bundle.wheel.name.project, machine.patches.decisions.by_bundle[bundle]
+        for library in (bundle.binaries[path] for path, decision in decided.items() if not decision.provenance):
+            stem, _, rest = common_name(library.file_name, project).partition(".so")
+            if library.is_bundled:
+                name = f"{stem}.so{'.'.join(rest.split('.')[:2])}"
+                copies.setdefault(name, {}).setdefault(library.contents, []).append((project, library))
+    libraries = []
+    for name, builds in copies.items():
+        rows = [
+            LibraryBuild(
+                several[0][1].name,
+                tuple(sorted({project for project, _ in several})),
+                max(library.member.compressed_size for _, library in several),
+            )
+            for several in builds.values()
+        ]
+        rebuilt = SeveralBuilds(name, tuple(sorted(rows, key=lambda row: (-row.packed, row.name))))
+        if len(rows) > 1 and len(rebuilt.projects) > 1:
+            libraries.append(rebuilt)
+    return sorted(libraries, key=lambda rebuilt: (-rebuilt.saving, rebuilt.name))
 
 
 def _split_source(plan: SplitPlan, source: SourceFiles, written: Written) -> SplitSource:
