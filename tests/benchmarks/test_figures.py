@@ -9,19 +9,16 @@ from typing import Any
 import pytest
 
 from tests.benchmarks.__main__ import comparing, taken
-from tests.benchmarks.comparing import with_peer, with_release
+from tests.benchmarks.comparing import with_peer
 from tests.benchmarks.figure import (
-    Broken,
     Comparison,
     Figure,
     Installed,
-    Made,
     Measure,
     Peer,
     Result,
     Sample,
     Setting,
-    Wheel,
 )
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.measuring import command, printed, timed
@@ -86,48 +83,6 @@ def test_the_memory_of_a_process_is_its_own() -> None:
     assert 300 < found[1] < 350
 
 
-def test_a_process_that_fails_is_named_with_its_last_line() -> None:
-    with pytest.raises(Broken, match=r"^python\S* -c …?.*: exit 3: no such thing$"):
-        result(figure(timed(command(sys.executable, "-c", "print('no such thing'); raise SystemExit(3)"))))
-
-
-def fail(folder: Path) -> None:
-    raise ValueError(f"nothing fits into {folder.name[:3]}")
-
-
-@pytest.mark.nightly
-def test_what_is_missing_or_fails_is_named_and_stops_nothing_else(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    figures = [
-        replace(figure(printing(1), tools=("no-such-tool",)), name="tool"),
-        replace(figure(printing(1), inputs=(Wheel("no-such-project==1"),)), name="wheel"),
-        replace(figure(printing(1), inputs=(Made(fail),)), name="made"),
-        replace(figure(timed(command(sys.executable, "-c", "raise SystemExit('it broke')"))), name="program"),
-        replace(figure(timed(command("no-such-program"))), name="start"),
-        replace(figure(printing(1)), name="good"),
-    ]
-    assert taken(figures, comparing(OURS, THEIRS), cache=None) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "tool: left out: not installed: no-such-tool"
-    assert lines[1].startswith("wheel: left out: pip could not fetch no-such-project==1: ERROR: No matching")
-    assert lines[2] == "made: FAILED: fail: nothing fits into tmp"
-    assert lines[3].endswith(": exit 1: it broke")
-    assert lines[4].startswith("start: FAILED: no-such-program: exit 1: ")
-    assert lines[5].startswith("good: a number: 1.000 times the release (1.000 to 1.000; 1.000 s, 1.000 s)")
-    assert lines[6] == "1 of 6 well; not well: made, program, start; left out: tool, wheel"
-
-
-def test_what_the_release_cannot_do_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    def measure(setting: Setting) -> Sample:
-        code = "raise SystemExit('no such command')" if setting.vbuild is THEIRS else "print(1)"
-        return printed(command(sys.executable, "-c", code))(setting)
-
-    assert taken([figure(measure), figure(printing(1))], comparing(OURS, THEIRS), cache=None) == 0
-    assert "demo: left out: the release fails: " in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("numbers", "more_is_better", "status"),
     [
@@ -148,14 +103,3 @@ def test_what_is_slower_than_the_release_is_named(
     one = figure(measure, more_is_better=more_is_better, pairs=2)
     assert taken([one], comparing(OURS, THEIRS), cache=None) == status
     assert ("SLOWER" in capsys.readouterr().out) is bool(status)
-
-
-def test_what_is_slower_only_once_passes() -> None:
-    ours, theirs = printing(*[2] * 4, 1), printing(1)
-
-    def measure(setting: Setting) -> Sample:
-        return ours(setting) if setting.vbuild is OURS else theirs(setting)
-
-    one = figure(measure, pairs=3)
-    with Inputs.of([one], cache=None) as inputs:
-        assert with_release(one, inputs, ours=OURS, theirs=THEIRS).ratio == 1

@@ -5,9 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.benchmarks.__main__ import main
 from tests.benchmarks.figure import Comparison, Figure, Peer, Result, Sample
 from tests.benchmarks.page import PAGE, TEMPLATE, page, rendered
 from tests.benchmarks.registry import SECTIONS, registered
@@ -40,18 +37,6 @@ def test_names_are_unique_and_every_module_with_figures_is_registered() -> None:
 def test_every_section_has_its_place_on_the_page() -> None:
     places = re.findall(r"^<!-- figures: (.+) -->$", TEMPLATE.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(places) == sorted(SECTIONS)
-
-
-def test_a_name_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["slimming", "slimmer"]) == 2
-    assert capsys.readouterr().err == "slimmer: no figure has this name; --list prints all\n"
-
-
-def test_a_file_that_is_no_wheel_of_vbuild_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = tmp_path / "other-1.0-py3-none-any.whl"
-    other.write_bytes(b"no zip")
-    assert main(["--against", str(other), "starting.help"]) == 1
-    assert capsys.readouterr().err == f"{other}: expected a wheel with vbuild/__init__.py\n"
 
 
 def test_a_run_replaces_its_own_results_and_leaves_the_others() -> None:
@@ -104,15 +89,3 @@ Not measured yet: `later`.
 [^speed]: Of one core.
 """
     )
-
-
-def test_environments_of_one_day_are_told_apart() -> None:
-    results = Results().having("a", Result(1), NEW).having("b", Result(1), OLD)
-    other = Environment("2026-11-28", "0.2.0", "3.13.1", "12.2.0", 8, "x86-64-v3", is_shared=False)
-    results = results.having("c", Result(1), other)
-    text = rendered("<!-- environments -->\n", [("", figure(name)) for name in "abc"], results)
-    assert [line.split(":")[0] for line in text.splitlines()] == [
-        "- 2026-11-28 (1)",
-        "- 2026-11-28 (2)",
-        "- 2026-11-20",
-    ]

@@ -4,6 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,16 +32,18 @@ def project(folder: Path, table: str, more: str = "") -> Path:
     return folder
 
 
-def workflows(folder: Path, table: str, more: str = '[tool.cibuildwheel]\nskip = "*i686"\n') -> dict[str, str]:
-    return {path.name: text for path, text in project_workflows(project(folder, table, more)).items()}
+@cache
+def workflows(table: str, more: str = '[tool.cibuildwheel]\nskip = "*i686"\n') -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as folder:
+        return {path.name: text for path, text in project_workflows(project(Path(folder), table, more)).items()}
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_the_official_schema_takes_them_and_every_action_is_a_commit(tmp_path: Path, table: str) -> None:
-    found = workflows(tmp_path, table)
+    found = workflows(table)
     assert ("wheels-cuda.yml" in found) is ("cuda" in table)
-    for text in (*found.values(), *workflows(tmp_path, table, "").values()):
+    for text in (*found.values(), *workflows(table, "").values()):
         (tmp_path / "workflow.yml").write_text(text)
         assert schema_says(tmp_path / "workflow.yml") == ""
         jobs = yaml.safe_load(text)["jobs"].values()
@@ -77,23 +81,21 @@ def test_zizmor_finds_nothing_as_a_pedant(tmp_path: Path, table: str) -> None:
     assert subprocess.run(command, capture_output=True, check=False).returncode
 
 
-def test_each_variant_is_built_by_one_workflow(tmp_path: Path) -> None:
-    found = workflows(
-        tmp_path, f'cpu = ["x86-64"]\n{GPUS.replace("sm90", "none")}'.replace('none = "90"', 'sm90 = "90"')
-    )
+def test_each_variant_is_built_by_one_workflow() -> None:
+    found = workflows(f'cpu = ["x86-64"]\n{GPUS.replace("sm90", "none")}'.replace('none = "90"', 'sm90 = "90"'))
     assert "vbuild cibuildwheel" not in found["wheels.yml"]
     assert "vbuild cibuildwheel -o dist -- --only" in found["wheels-cuda.yml"]
     assert yaml.safe_load(found["release.yml"])["jobs"]["release"]["needs"] == ["wheels", "cuda"]
-    found = workflows(tmp_path, LEVELS)
+    found = workflows(LEVELS)
     assert "vbuild cibuildwheel -o dist -- --only" in found["wheels.yml"]
     assert yaml.safe_load(found["release.yml"])["jobs"]["release"]["needs"] == ["wheels"]
 
 
-def test_macs_are_left_to_a_project_that_says_which(tmp_path: Path) -> None:
-    assert "CIBW_ARCHS_MACOS" in workflows(tmp_path, LEVELS)["wheels.yml"]
+def test_macs_are_left_to_a_project_that_says_which() -> None:
+    assert "CIBW_ARCHS_MACOS" in workflows(LEVELS)["wheels.yml"]
     said = '[tool.cibuildwheel.macos]\narchs = ["universal2"]\n'
-    assert '"macos-15"' in workflows(tmp_path, LEVELS, said)["wheels.yml"]
-    assert "CIBW_ARCHS_MACOS" not in workflows(tmp_path, LEVELS, said)["wheels.yml"]
+    assert '"macos-15"' in workflows(LEVELS, said)["wheels.yml"]
+    assert "CIBW_ARCHS_MACOS" not in workflows(LEVELS, said)["wheels.yml"]
 
 
 @pytest.mark.parametrize(
@@ -103,10 +105,8 @@ def test_macs_are_left_to_a_project_that_says_which(tmp_path: Path) -> None:
         ('build = "*-manylinux_x86_64"', None),
     ],
 )
-def test_runners_that_would_build_nothing_are_left_out(
-    tmp_path: Path, selected: str, runners: list[str] | None
-) -> None:
-    jobs = yaml.safe_load(workflows(tmp_path, LEVELS, f"[tool.cibuildwheel]\n{selected}\n")["wheels.yml"])["jobs"]
+def test_runners_that_would_build_nothing_are_left_out(selected: str, runners: list[str] | None) -> None:
+    jobs = yaml.safe_load(workflows(LEVELS, f"[tool.cibuildwheel]\n{selected}\n")["wheels.yml"])["jobs"]
     assert jobs.get("others", {}).get("strategy", {}).get("matrix", {}).get("runner") == runners
     assert "sdist" in jobs
 
@@ -115,7 +115,7 @@ def test_a_project_without_cibuildwheel_gets_one_job_that_calls_the_action(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The action is that of the commit which pip installed, as PEP 610 records it."""
-    text = workflows(tmp_path, f'{LEVELS}python = ["3.9", "pypy3.10"]\n', "")["wheels.yml"]
+    text = workflows(f'{LEVELS}python = ["3.9", "pypy3.10"]\n', "")["wheels.yml"]
     assert len(text.splitlines()) < 26
     used = [step["uses"] for step in yaml.safe_load(text)["jobs"]["wheels"]["steps"]]
     assert used[1] == "OWNER/vbuild/.github/actions/vbuild@COMMIT"
@@ -131,7 +131,7 @@ def test_a_project_without_cibuildwheel_gets_one_job_that_calls_the_action(
 
 @needs("jq")
 def test_pypi_gets_the_wheels_without_a_label_and_the_sdist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = yaml.safe_load(workflows(tmp_path, LEVELS)["release.yml"])["jobs"]["pypi"]["steps"]
+    steps = yaml.safe_load(workflows(LEVELS)["release.yml"])["jobs"]["pypi"]["steps"]
     script = next(step["run"] for step in steps if "jq" in step.get("run", "")).replace("vbuild check", "true #")
     tiny_wheel(tmp_path / "dist", "demo-1.0-py3-none-any.whl")
     variant_wheel(tmp_path / "dist", "demo-1.0-py3-none-any-x86_64_v3.whl")
