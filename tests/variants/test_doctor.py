@@ -11,6 +11,7 @@ from tests.factories.clients import masked
 from tests.factories.redirect_installs import pip, ran, uv, virtual
 from tests.factories.variants import BLAS, document, machine, metadata, tiny_wheel, variant, variant_wheel
 from vbuild.cli.main import main
+from vbuild.errors import VariantError
 from vbuild.hardware.machine import Machine
 from vbuild.inspection.doctor import checkup
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
@@ -177,6 +178,16 @@ def test_doctor_names_the_wheel_that_fits_what_is_installed(python: Path, site: 
             label and (label, None, "no variant.json says")
         )
     assert not diagnosed_in([str(site)], machine())
+    # a version that is local anyway
+    local = tiny_wheel(dist, "demo-1.0+cu126-py3-none-any-torch2.10.whl", variant_json=built.pack())
+    index(dist)
+    place = place.rename(site / "demo-1.0+cu126.dist-info")
+    (found,) = diagnosed_in([str(site)], machine(), [dist])
+    assert (found.label, found.advice) == ("plain", f"{local} fits this machine best")
+    broken = tiny_wheel(tmp_path / "broken", "other-1.0-py3-none-any.whl").with_name("other-1.0-variants.json")
+    broken.write_text("{}")
+    with pytest.raises(VariantError, match=r"other-1\.0-variants\.json: \"\$schema\": missing"):
+        checkup([site, dist, broken.parent], (), machine=Machine.here())
     other = site.parent.parent / "python3.1/site-packages"
     other.parent.mkdir()
     site.rename(other)

@@ -144,7 +144,7 @@ def doctor(request: DoctorRequest) -> "Checkup":
     wheels would be better out of folders of wheels among *places*. With *gpus* the wheels in such folders are examined.
 
     `HardwareError` for a GPU that does not exist, `RepackageError` for a place that is not an environment, `WheelError`
-    for a wheel that cannot be read.
+    for a wheel that cannot be read, `VariantError` for a variants.json.
     """
     from msgspec.structs import replace
 

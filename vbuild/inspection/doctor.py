@@ -25,8 +25,8 @@ from msgspec.structs import replace
 from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.catalogue import platforms_in
 from vbuild.elf.read import Outline
-from vbuild.errors import BinaryError, WheelError
-from vbuild.files.reading import AT_ONCE, open_file
+from vbuild.errors import BinaryError, WheelError, at
+from vbuild.files.reading import AT_ONCE, open_file, read_file
 from vbuild.gpu_code.coverage import Coverage, Runs, driver_data
 from vbuild.gpu_code.device_file import HEADER, TRITON, DeviceFile, Folder, is_named
 from vbuild.gpu_code.fatbin import decompressed
@@ -42,10 +42,12 @@ from vbuild.pe.read import PACKED, UPX
 from vbuild.sbom.keeping import cuts_of, installed_bill
 from vbuild.sbom.model import GpuCut
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
+from vbuild.variants.document import Document
 from vbuild.verification.promises import clashes, needed_by, taken_by_name
-from vbuild.wheel.archive import wheels_in
+from vbuild.wheel.archive import files_in, wheels_in
 from vbuild.wheel.installed import InstalledDistribution, installed_at
 from vbuild.wheel.licence import own_prohibition
+from vbuild.wheel.name import VARIANTS_JSON
 from vbuild.wheel.slots import FileSlot
 
 # what of the system may be any newer one, whatever the machine
@@ -150,7 +152,8 @@ def checkup(
     """Examine the wheels, environments, files and folders at *places* for *devices*; *driver* is this machine's.
 
     With *machine*, installed variant wheels are compared with it, and with those in folders of wheels at *places*.
-    `RepackageError` for a place that is not an environment, `WheelError` for a wheel that cannot be read.
+    `RepackageError` for a place that is not an environment, `WheelError` for a wheel that cannot be read, and
+    `VariantError` for a variants.json.
     """
     wheels = [place for place in places if machine and has_wheels(place)]
     libraries: list[_Library] = []
@@ -183,6 +186,9 @@ def checkup(
     if wheels and (other := next((path for path in folders if "/python3" in path and python not in path), None)):
         notes.append(f"{other}: compared with no wheels, which takes vbuild in the same Python")
         wheels = []
+    for document in (path for place in wheels for path in files_in(place, VARIANTS_JSON)):
+        with at(document):
+            Document.parse(read_file(document))
     variants = diagnosed_in(folders, machine, wheels) if machine else ()
     return Checkup(tuple(largest_first), tuple(notes), driver, variants, frozenset(forbidden))
 

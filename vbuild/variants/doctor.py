@@ -15,7 +15,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import RepackageError, VariantError
 from vbuild.files.reading import read_file
@@ -104,10 +103,11 @@ def _other(selection: Selection, version: str, dist_info: Path) -> str | None:
     The layout ``local`` may have installed the variant as a local *version*.
     """
     chosen, (public, _, label) = selection.name.normalised(), version.partition("+")
+    if chosen.version not in ({version, public} if chosen.variant else {version}):
+        return None
+    label = "" if chosen.version == version else label
     with suppress(FileNotFoundError):
         label = Document.parse(read_file(dist_info / VARIANT_JSON)).variants[0].label
-    if chosen.version != (public if chosen.variant else version):
-        return None
     return None if label.replace("_", ".") == (chosen.variant or "").replace("_", ".") else label or "plain"
 
 
@@ -124,14 +124,15 @@ def _diagnosis(
 ) -> Diagnosis | None:
     """The diagnosis of the distribution at *dist_info*, or None for a plain wheel if *wheels* have no better one."""
     of_variant = _diagnosed_variant(project, version, dist_info, machine)
-    with suppress(VariantError, InvalidVersion):  # none of it is there, or none fits
-        selection = select(project, wheels, machine=machine, version=Version(version).public)
-        if other := _other(selection, version, dist_info):
-            why = "no variant.json says"
-            installed = Diagnosis(project, version, other, dist_info, is_supported=None, why=why)
-            advice = f"{selection.wheel} fits this machine best"
-            links = [f"-f {quote(str(selection.wheel.parent))}"]
-            return replace(of_variant or installed, advice=advice, commands=_replacing(selection, *links))
+    for release in dict.fromkeys((version, version.partition("+")[0])):
+        with suppress(VariantError):  # none of it is there, or none fits
+            selection = select(project, wheels, machine=machine, version=release)
+            if other := _other(selection, version, dist_info):
+                why = "no variant.json says"
+                installed = Diagnosis(project, version, other, dist_info, is_supported=None, why=why)
+                commands = _replacing(selection, f"-f {quote(str(selection.wheel.parent))}")
+                advice = f"{selection.wheel} fits this machine best"
+                return replace(of_variant or installed, advice=advice, commands=commands)
     return of_variant
 
 

@@ -271,7 +271,7 @@ def _sdists(folder: Path) -> Iterator[Path]:
 
 
 def _add_sdist(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    with at(path):
+    with at(path.name):
         project, version = release_of(path.name)
         requires = sdist_metadata(path).requires_python
     target = folder / project / path.name
