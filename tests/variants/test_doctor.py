@@ -207,6 +207,9 @@ def test_the_command_that_doctor_gives_installs_the_better_wheel(python: Path, s
     assert lock == f"vbuild lock demo -f {tmp_path / 'dist'} --machine FILE"
     ran([*uv(python, "install"), *command.split()[3:]], tmp_path, UV_OFFLINE="1")
     assert diagnosed_in([str(site)], machine(), [tmp_path / "dist"])[0].label == "any"
+    # a folder in which variants do not count says nothing of the one installed
+    (tmp_path / "dist/demo-1.0-variants.json").unlink()
+    assert not diagnosed_in([str(site)], machine(), [tmp_path / "dist"])[0].advice
 
 
 def test_select_names_another_wheel_of_the_version_that_is_installed(

@@ -6,7 +6,7 @@ Shared caches and disks bring variants to machines that cannot run them, and no 
 keep their variant.json (PEP 825).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -70,12 +70,7 @@ def diagnosed_in(folders: list[str], machine: Machine, wheels: Sequence[Path] = 
 
     In folders of *wheels* the best one of their release is looked for, of plain wheels', too.
     """
-    installed: dict[str, tuple[str, Path]] = {}
-    for folder in dict.fromkeys(folders):
-        for dist_info in sorted(Path(folder).glob("*.dist-info")):
-            name, _, version = dist_info.name.removesuffix(".dist-info").partition("-")
-            # Python imports from the first folder
-            installed.setdefault(canonicalize_name(name), (version, dist_info))
+    installed = _installed(folders)
     machine = replace(machine, installed=tuple((project, version) for project, (version, _) in installed.items()))
     diagnoses = (_diagnosis(project, *place, machine, wheels) for project, place in installed.items())
     order = (False, None, True)
@@ -84,17 +79,24 @@ def diagnosed_in(folders: list[str], machine: Machine, wheels: Sequence[Path] = 
 
 def compared_with(selection: Selection, environment: Path) -> Selection:
     """*selection* with a note if *environment* has its version, but another wheel of it: installers leave that."""
-    try:
-        folders = Environment.at(environment).folders
-    except RepackageError:  # no environment any more
-        return selection
-    for dist_info in (path for folder in folders for path in sorted(folder.glob("*.dist-info"))):
-        name, _, version = dist_info.name.removesuffix(".dist-info").partition("-")
-        if canonicalize_name(name) == selection.name.project and (label := _other(selection, version, dist_info)):
+    with suppress(RepackageError):  # no environment any more
+        place = _installed(map(str, Environment.at(environment).folders)).get(selection.name.project)
+        if place and (label := _other(selection, *place)):
             note = f"{environment} has the {label} wheel of this version, which installers leave as it is: "
             note += f"{', or '.join(_replacing(selection))} replaces it"
             return replace(selection, notes=(*selection.notes, note))
     return selection
+
+
+def _installed(folders: Iterable[str]) -> dict[str, tuple[str, Path]]:
+    """The version of each installed project, and where that is."""
+    installed: dict[str, tuple[str, Path]] = {}
+    for folder in dict.fromkeys(folders):
+        for dist_info in sorted(Path(folder).glob("*.dist-info")):
+            name, _, version = dist_info.name.removesuffix(".dist-info").partition("-")
+            # Python imports from the first folder
+            installed.setdefault(canonicalize_name(name), (version, dist_info))
+    return installed
 
 
 def _other(selection: Selection, version: str, dist_info: Path) -> str | None:
@@ -127,6 +129,9 @@ def _diagnosis(
     for release in dict.fromkeys((version, version.partition("+")[0])):
         with suppress(VariantError):  # none of it is there, or none fits
             selection = select(project, wheels, machine=machine, version=release)
+            fitting = {candidate.name.variant for candidate in selection.ranking if candidate.fits}
+            if of_variant and of_variant.is_supported is not False and of_variant.label not in fitting:
+                continue  # not among those compared
             if other := _other(selection, version, dist_info):
                 why = "no variant.json says"
                 installed = Diagnosis(project, version, other, dist_info, is_supported=None, why=why)
