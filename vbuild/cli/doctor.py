@@ -7,13 +7,14 @@ import click
 import vbuild
 from vbuild.cli import options, terminal
 from vbuild.errors import VbuildError
-from vbuild.files.wording import counted, mb, shown, wrapped
+from vbuild.files.wording import counted, mb, shortened, shown, wrapped
 
 if TYPE_CHECKING:
     from vbuild.inspection.doctor import Checkup
     from vbuild.variants.doctor import Diagnosis
 
-_PATH, _OWNER = 34, 24
+_NAME = 19  # columns, for lines of 80 with two GPUs
+_FIGURES = 3  # at the end of a row
 _NAMES = 4
 
 
@@ -46,21 +47,24 @@ def checkup_lines(checkup: "Checkup") -> Iterator[str]:
     rows = merged(checkup.examined)
     if not rows:
         yield "no GPU code"
-    devices = [fit.device for fit in rows[0].fits] if rows else []
-    if rows:
-        columns = "".join(f"{device!s:<12}" for device in devices)
-        yield f"{'installed':<{_OWNER}}{'library':<{_PATH}}{columns}{'CUDA':>7}{'GPU code':>10}{'saves':>9}  MB"
+    table = (
+        [("installed", "library", *(str(fit.device) for fit in rows[0].fits), "CUDA", "GPU MB", "saves")]
+        if rows
+        else []
+    )
     for library in rows:
-        states = "".join(f"{shortened_runs(fit, checkup.driver):<12}" for fit in library.fits)
+        states = (shortened_runs(fit, checkup.driver) for fit in library.fits)
         drivers = [fit.oldest_driver for fit in library.fits if fit.served.fatbins]
         needed = "?" if None in drivers else max(filter(None, drivers), default="-")
-        path = library.path.rpartition("/")[2]
-        cut = path if len(path) < _PATH else f"{path[: _PATH // 2 - 2]}…{path[-(_PATH // 2) + 1 :]}"
-        owner = library.owner if len(library.owner) < _OWNER else f"{library.owner[: _OWNER - 2]}…"
-        figures = f"{needed!s:>7}{mb(library.size):>10}{mb(library.saves):>9}"
-        yield f"{owner:<{_OWNER}}{cut:<{_PATH}}{states}{figures}".rstrip()
+        titles = (shortened(name, _NAME) for name in (library.owner, library.path.rpartition("/")[2]))
+        table.append((*titles, *states, str(needed), mb(library.size), mb(library.saves)))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = [f"{text:<{width}}" for text, width in zip(row[:-_FIGURES], widths, strict=False)]
+        cells += [f"{text:>{width}}" for text, width in zip(row[-_FIGURES:], widths[-_FIGURES:], strict=True)]
+        yield "  ".join(cells)
     if any(fit.runs == "in part" for library in rows for fit in library.fits):
-        yield '"20 of 87" are fatbins: what the host code calls of the others does not run on that GPU'
+        yield from wrapped('"20 of 87" are fatbins: what the host code calls of the others does not run on that GPU')
     if checkup.saves:
         yield f"vbuild slim to these GPUs saves {mb(checkup.saves)} MB"
     if checkup.saves_if_accepted:

@@ -35,6 +35,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else many}"
 
 
+def shortened(path: str, width: int) -> str:
+    """*path* in *width* columns, cut in its middle: the name stays whole if it fits, then its folder."""
+    if len(path) <= width:
+        return path
+    # the end says more: the name, its version, and the folder of a CPU level
+    folder, _, name = path.rpartition("/")
+    end = len(name) + 1 + len(folder.rpartition("/")[2])
+    head = max(0, min((width - 1) // 3, width - 1 - end)) if len(name) < width else (width - 1) // 3
+    return f"{path[:head]}…{path[head + 1 - width :]}"
+
+
 def wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
     """*text* in lines of 80 columns, indented after the first; words stay whole."""
     begin = " " * (len(text) - len(text.lstrip()))

@@ -17,7 +17,7 @@ from typing import TypeVar
 from vbuild.binary.linkage import Via
 from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.catalogue import platforms_in
-from vbuild.files.wording import WIDTH, counted, percent, shown, sized
+from vbuild.files.wording import WIDTH, counted, percent, shortened, shown, sized
 from vbuild.gpu_code.coverage import Runs
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import arch_order
@@ -135,17 +135,6 @@ def change_lines(old: Contents, new: Contents) -> Iterator[str]:
         yield from _labelled("not for", ", ".join(change.lost))
     if rest := changes[_ROWS:]:
         yield f"… and {len(rest)} more"
-
-
-def shortened(path: str, width: int) -> str:
-    """*path* in *width* columns, cut in its middle: the name stays whole if it fits, then its folder."""
-    if len(path) <= width:
-        return path
-    # the end says more: the name, its version, and the folder of a CPU level
-    folder, _, name = path.rpartition("/")
-    end = len(name) + 1 + len(folder.rpartition("/")[2])
-    head = max(0, min((width - 1) // 3, width - 1 - end)) if len(name) < width else (width - 1) // 3
-    return f"{path[:head]}…{path[head + 1 - width :]}"
 
 
 def _head(contents: Contents) -> Iterator[str]:
