@@ -10,10 +10,10 @@ import pytest
 
 from tests.benchmarks import python_flint
 from tests.factories.tools import needs
-from vbuild.build.trial import TrialResult
 from vbuild.elf.catalogue import plain
 from vbuild.elf.read import Loading
 from vbuild.hardware.machine import Machine
+from vbuild.recipe.model import TrialResult
 from vbuild.release.matrix import matrix
 from vbuild.release.model import ReleaseResult
 

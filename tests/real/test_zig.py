@@ -19,12 +19,13 @@ from vbuild.build.frontend import build_wheel
 from vbuild.build.job import Job, build_job
 from vbuild.build.repair import repaired
 from vbuild.build.source import fetched_source, unpacked
-from vbuild.build.trial import TrialResult, WheelTrial
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.compiling import HostCompiler, HostSettings
-from vbuild.recipe.model import Recipe
+from vbuild.recipe.model import Recipe, TrialResult
+from vbuild.release.finishing import trial_of
+from vbuild.release.model import ReleaseContext
 from vbuild.verification.verify import verify
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -63,10 +64,9 @@ def built(
 
 
 def trial(name: str, job: Job, wheel: Path, folder: Path) -> TrialResult:
-    check = Recipe.load(RECIPES / f"{name}.toml").test
-    variables = Indexes.configured().environment
-    test = WheelTrial(check, job.interpreter, job.target.cpu, Machine.here().cpu, variables)
-    return test.run(wheel, folder / "trial", folder / "test.log")
+    recipe = Recipe.load(RECIPES / f"{name}.toml")
+    context = ReleaseContext(recipe=recipe, targets=(job.target,), folder=folder, stage=folder)
+    return trial_of(context, job.target, wheel, python=job.interpreter.path, folder=folder / "trial")
 
 
 def vex(wheel: Path, folder: Path) -> int:

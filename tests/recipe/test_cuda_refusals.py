@@ -199,7 +199,7 @@ GROUPS = [
     ),
     (
         _gpus("{ x86_64_v3 = '90' }") + 'python = ["3.12"]\ncpu = ["x86-64", "x86-64-v3"]\nplain = "cpu"',
-        "matrix: two wheels of Python 3.12 are labelled x86_64_v3; name one by include",
+        "matrix: two wheels of Python 3.12 are labelled x86_64_v3; rename a value",
     ),
 ]
 AROUND = [

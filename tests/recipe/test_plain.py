@@ -56,7 +56,7 @@ def test_a_plain_wheel_of_a_level_has_no_properties_and_others_are_for_more(tmp_
             ),
         ),
     ],
-    ids=["level below", "included level", "machine", "feature", "feature as an axis"],
+    ids=["level below", "machine", "feature", "feature as an axis"],
 )
 def test_levels_that_contradict_the_plain_wheel_are_refused(tmp_path: Path, text: str, what: str) -> None:
     assert refusal(tmp_path, text) == what

@@ -17,8 +17,8 @@ from tests.release.test_matrix_parts import LIKE_THE_BASELINE, NOT_EMULATED
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import recipe as bundling
 from vbuild.build.init import AskedAxes
-from vbuild.build.trial import TrialResult
 from vbuild.cli.render import release_lines
+from vbuild.recipe.model import TrialResult
 from vbuild.release.collect import collect
 from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.model import ReleaseResult

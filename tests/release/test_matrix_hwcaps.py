@@ -14,10 +14,10 @@ from tests.factories.projects import tree
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.build.init import AskedAxes
-from vbuild.build.trial import TrialResult
 from vbuild.elf.linkage import level_of
 from vbuild.errors import RecipeError
 from vbuild.hardware.machine import Machine
+from vbuild.recipe.model import TrialResult
 from vbuild.release.cache import BuildCache
 from vbuild.release.collect import collect
 from vbuild.release.matrix import MatrixRequest, jobs_of, matrix

@@ -12,8 +12,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.factories.reports import choice, data, entry, failure, finding, override
-from vbuild.build.trial import TrialResult
 from vbuild.errors import RecipeError
+from vbuild.recipe.model import TrialResult
 from vbuild.release.model import Product
 from vbuild.release.report import FORMAT, Report, check, page, schema
 from vbuild.splitting.decisions import DecisionKind

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 
 from tests.factories.extensions import module
 from tests.factories.level_copies import NAME, leveled_wheel
@@ -238,7 +239,7 @@ def test_what_fails_in_the_emulator_for_another_reason_is_a_warning() -> None:
         "warning: as x86-64-v2 in the emulator, by no instruction above the level: import: a, b: OSError: no; "
         "test: no; test.emulate = 'never' leaves the emulator out [isa-emulated]"
     )
-    assert LevelRun.of_data(run.data()) == run
+    assert convert(run.data(), LevelRun) == run
 
 
 def test_a_level_that_no_emulator_runs_is_not_tried_and_that_is_said(tmp_path: Path, emulator: Emulator) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.factories.extensions import laid_out, library
 from vbuild.errors import RepackageError
 from vbuild.verification import installed_wheel as probes
-from vbuild.verification.installed_wheel import InstalledWheel, try_load
+from vbuild.verification.installed_wheel import InstalledWheel, probed
 
 METADATA = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
 
@@ -38,4 +38,4 @@ def test_a_library_that_takes_too_long_to_load_is_given_up(tmp_path: Path, monke
     monkeypatch.setattr(probes, "_SECONDS", 0.5)
     waits = "int sleep(unsigned); __attribute__((constructor)) static void start(void) { sleep(60); }"
     folder = laid_out(tmp_path, {"liba.so": library("liba.so", source=waits)})
-    assert try_load(folder / "liba.so", Path(sys.executable)).error == "took more than 0.5 s"
+    assert probed(Path(sys.executable), (), folder / "liba.so").error == "took more than 0.5 s"

@@ -18,7 +18,7 @@ from tests.release.test_matrix_split import LEVELS as SPLIT_LEVELS
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import TEST as SPLIT_TEST
 from tests.release.test_matrix_split import recipe as split_recipe
-from vbuild.build.trial import TrialResult
+from vbuild.recipe.model import TrialResult
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.model import ReleaseResult

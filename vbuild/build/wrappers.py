@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path, PurePath
-from typing import Any, Self, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
@@ -137,10 +137,6 @@ class Override(Struct, frozen=True):
     kept: tuple[str, ...] = ()
     why: tuple[tuple[str, str], ...] = ()
     object: str = ""
-
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Self:
-        return convert(data, cls)
 
 
 class FailedCall(Struct, frozen=True):

@@ -7,6 +7,7 @@ the project. ``docs/reference/recipe.md`` lists every key.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -158,6 +159,14 @@ class Repair(Struct, frozen=True):
             if repair.command and key in table and key != "command":
                 raise table.refuse(key, "is for auditwheel; with a command of its own, write it there")
         return repair
+
+
+class TrialResult(StrEnum):
+    """What became of a test of a wheel."""
+
+    NONE = "no test"
+    PASSED = "passed"
+    NOT_RUN = "not run"
 
 
 class Check(Struct, frozen=True):

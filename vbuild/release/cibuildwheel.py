@@ -40,14 +40,13 @@ from vbuild.build.job import recognised
 from vbuild.build.kept_flags import is_for_single_files
 from vbuild.build.plan import FlagPlan, WrapperRules
 from vbuild.build.reproducible import BuildTraces, Unreproducible, not_reproducible
-from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import nvcc_of, with_known_sources
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.atomic import LOGS, staging
 from vbuild.hardware.machine import cpu_here
 from vbuild.process.masking import hiding, masked_in
 from vbuild.recipe.hidden import hiding_secrets, of_settings, of_variables, too_short
-from vbuild.recipe.model import Recipe
+from vbuild.recipe.model import Recipe, TrialResult
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.builder import (

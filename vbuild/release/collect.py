@@ -21,21 +21,19 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.build.plan import BuildBackend, FlagPlan, WrapperRules
-from vbuild.build.trial import TrialResult, WheelTrial
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
 from vbuild.files.atomic import LOGS, STAGE, linked, staging
 from vbuild.files.hashing import sha256_of
 from vbuild.files.wording import shown
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.machine import cpu_here
 from vbuild.recipe.hidden import hiding_secrets
 from vbuild.recipe.matrix import Matrix
-from vbuild.recipe.model import Recipe
+from vbuild.recipe.model import Recipe, TrialResult
 from vbuild.recipe.source import Folder
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
-from vbuild.release.builder import index_variables, interpreter_of
-from vbuild.release.finishing import verified
+from vbuild.release.builder import interpreter_of
+from vbuild.release.finishing import trial_of, verified
 from vbuild.release.matrix import released, split_request, without_cpu
 from vbuild.release.model import Failure, OnProgress, Product, ReleaseContext, ReleaseResult, ReleaseWheels
 from vbuild.release.report import REPORT, FailureEntry, Report, WheelEntry, kinds
@@ -306,20 +304,12 @@ def _tested_again(context: ReleaseContext, notes: list[str], product: Product, f
     except BuildError as error:
         notes.append(f"{product.wheel.name}: split, and not tested again: {error}")
         return replace(product, trial=TrialResult.NOT_RUN)
-    trial = WheelTrial(
-        context.recipe.test,
-        interpreter,
-        product.target.cpu,
-        cpu_here(),
-        index_variables,
-        find_links=find_links,
-        pass_env=context.recipe.build.pass_env,
-    )
-    folder = context.stage / "trials"
+    target, folder = product.target, context.stage / "trials" / product.wheel.stem
     try:
-        result = trial.run(product.wheel, folder / product.wheel.stem, folder / f"{product.wheel.name}.log")
+        result = trial_of(context, target, product.wheel, python=interpreter.path, folder=folder, find_links=find_links)
     except VbuildError as error:
-        return Failure(product.target, str(error), None)
+        return context.failure(target, error, context.log(target))
+    context.log(target).unlink(missing_ok=True)
     return replace(product, trial=result)
 
 

@@ -11,22 +11,25 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import convert
 from msgspec.structs import replace
 from packaging.tags import Tag
 
-from vbuild.build.trial import TrialResult, WheelTrial, environment_in
+from vbuild.build.advice import missing_module
 from vbuild.build.wrappers import FailedCall, Override
 from vbuild.errors import BuildError, FetchError, RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import linked
 from vbuild.files.wording import counted
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
+from vbuild.process.run import run as run_command
 from vbuild.process.threads import OncePerKey
 from vbuild.recipe.compiling import Compress, OwnFlags
 from vbuild.recipe.matrix import releases_of
-from vbuild.recipe.model import Check
+from vbuild.recipe.model import Check, TrialResult
 from vbuild.recipe.target import Target
-from vbuild.recipe.variables import passed
+from vbuild.recipe.variables import passed, undisturbed
 from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of
 from vbuild.release.cache import BuildKind
 from vbuild.release.model import Failure, Product, ReleaseContext
@@ -38,6 +41,7 @@ from vbuild.verification.emulator import Emulator
 from vbuild.verification.environments import (
     WheelEnvironment,
     WheelSources,
+    environment_in,
     make_environment,
     python_for,
     why_not_here,
@@ -189,7 +193,7 @@ def finished_before(builder: Builder, planned_wheel: PlannedWheel) -> Product | 
         build,
         verdict=Verdict.of_data(record["verdict"], entry.wheel),
         trial=TrialResult(record["trial"]),
-        emulation=LevelRun.of_data(record["emulation"]) if record["emulation"] else None,
+        emulation=convert(record["emulation"], LevelRun | None),
     )
     return replace(product, is_kept=True)
 
@@ -353,27 +357,57 @@ def result_of_test(
     builder: Builder, target: Target, wheel: Path, *, interpreter: Interpreter, find_links: Path | None = None
 ) -> TrialResult:
     context = builder.context
-    check = context.recipe.test
-    trial = WheelTrial(
-        check,
-        interpreter,
-        target.cpu,
-        builder.cpu,
-        builder.configuration,
-        find_links=find_links,
-        pass_env=context.recipe.build.pass_env,
-    )
     folder = context.stage_folder("trials with others" if find_links else "trials", target)
     # a wheel that is for several releases of a project is tested with each
     several = [(project, releases_of(value)) for project, value in target.requires if len(releases_of(value)) > 1]
     if not several:
-        return trial.run(wheel, folder, context.log(target))
+        return trial_of(context, target, wheel, python=interpreter.path, folder=folder, find_links=find_links)
     result = TrialResult.NONE
     for pins in product(*([f"{project}=={release}.*" for release in releases] for project, releases in several)):
         with at(", ".join(pins)):
-            each = replace(trial, check=replace(check, requires=(*check.requires, *pins)))
-            result = each.run(wheel, folder / "_".join(pins), context.log(target))
+            own = folder / "_".join(pins)
+            result = trial_of(
+                context, target, wheel, python=interpreter.path, folder=own, pins=pins, find_links=find_links
+            )
     return result
+
+
+def trial_of(
+    context: ReleaseContext,
+    target: Target,
+    wheel: Path,
+    *,
+    python: Path,
+    folder: Path,
+    pins: Sequence[str] = (),
+    find_links: Path | None = None,
+) -> TrialResult:
+    """The test of *wheel*, of *target*, in the new *folder*, with *pins* besides, unless this machine lacks its level.
+
+    *find_links* has more wheels. The log of *target* gets what the command prints.
+    """
+    check, here, log = context.recipe.test, cpu_here(), context.log(target)
+    if check.command is None:
+        return TrialResult.NONE
+    if here is None or not here.runs(target.cpu):
+        return TrialResult.NOT_RUN
+    folder = folder.absolute()
+    empty = folder / "empty"  # the command must find the wheel installed, not the source tree
+    empty.mkdir(parents=True)
+    sources = WheelSources((find_links,) if find_links else (), Indexes.configured(), builds=True)
+    requires = (*check.requires, *pins)
+    with at("test"):
+        environment = make_environment(wheel, python, sources=sources, folder=folder, requires=requires)
+        seen = undisturbed(passed(os.environ, context.recipe.build.pass_env))
+        seen["PATH"] = os.pathsep.join([str(environment.python.parent), seen.get("PATH", os.defpath)])
+        try:
+            run_command(["sh", "-c", check.command], log=log, cwd=empty, environment=seen)
+        except BuildError as error:
+            if missing := missing_module(log.read_text(encoding="utf-8", errors="replace")):
+                line = f"Name the package that has the module: test.requires = [{missing!r}]"
+                raise BuildError(f"{error}\n{line}") from error
+            raise
+    return TrialResult.PASSED
 
 
 def tested_again(
@@ -424,7 +458,7 @@ def _emulation(context: ReleaseContext, target: Target, wheel: Path, folder: Pat
         cpu=cpu,
         timeout=_SECONDS,
         log=context.log(target),
-        variables=environment_in(folder).variables(passed(os.environ, recipe.build.pass_env)),
+        variables=undisturbed(passed(os.environ, recipe.build.pass_env)),
     )
     run = first = emulated(wheel, installed, settings, folder=folder.resolve())
     for level in X86_64_LEVELS[cpu.rank + 1 :]:
@@ -444,11 +478,8 @@ def _emulation(context: ReleaseContext, target: Target, wheel: Path, folder: Pat
 
 
 def _environment(wheel: Path, name: WheelName, check: Check, folder: Path, python: Path | None) -> WheelEnvironment:
-    environment = environment_in(folder)
-    if environment.python.is_symlink():
-        root = environment.scripts.parent
-        [packages] = root.resolve().glob("lib/*/site-packages")
-        return WheelEnvironment(root, packages, environment.python)
+    if (tested_in := environment_in(folder)) is not None:
+        return tested_in
     folder.mkdir(parents=True, exist_ok=True)
     return make_environment(
         wheel,

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from packaging.tags import platform_tags
 
 from vbuild.build.identity import canonical, counted, file_digest, ourselves
-from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, FetchError, RecipeError, RepackageError, VbuildError, WheelError
 from vbuild.files.hashing import key_of, sha256_of
 from vbuild.hardware.cpu import Cpu
@@ -30,7 +29,7 @@ from vbuild.publishing.hwcaps.plan import joined as joined_wheel
 from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.publish import written
 from vbuild.publishing.releases import OfferedWheel
-from vbuild.recipe.model import Bench, Recipe
+from vbuild.recipe.model import Bench, Recipe, TrialResult
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildKind
 from vbuild.release.finishing import verified

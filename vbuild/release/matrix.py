@@ -24,7 +24,6 @@ from packaging.version import Version
 from vbuild.build.identity import build_keys
 from vbuild.build.init import AskedAxes, project_recipe
 from vbuild.build.job import Job, build_shares
-from vbuild.build.trial import TrialResult
 from vbuild.errors import RecipeError, at
 from vbuild.files.atomic import staging
 from vbuild.index_client.configuration import Indexes
@@ -33,7 +32,7 @@ from vbuild.process.masking import masked_in
 from vbuild.process.run import supervised
 from vbuild.recipe.hidden import hiding_secrets, too_short
 from vbuild.recipe.matrix import Plain, releases_of
-from vbuild.recipe.model import AGAINST, Recipe, lock_file
+from vbuild.recipe.model import AGAINST, Recipe, TrialResult, lock_file
 from vbuild.recipe.source import same_project
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of

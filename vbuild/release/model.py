@@ -13,14 +13,13 @@ from packaging.utils import canonicalize_name
 
 from vbuild.build.plan import BuildBackend, FlagPlan, WrapperRules
 from vbuild.build.reproducible import Unreproducible
-from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.atomic import LOGS
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
 from vbuild.publishing.lint.index import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
-from vbuild.recipe.model import AGAINST, Recipe
+from vbuild.recipe.model import AGAINST, Recipe, TrialResult
 from vbuild.recipe.source import Sdist
 from vbuild.recipe.target import Target, titled
 from vbuild.recipe.variables import masked, masked_setting

@@ -34,7 +34,6 @@ from msgspec.structs import replace
 
 from vbuild.build.job import Job
 from vbuild.build.source import TREE_SUFFIX, fetched_source, pack_tree, unpacked
-from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, VbuildError
 from vbuild.files.atomic import LOGS
 from vbuild.files.cache import sweep_daily
@@ -43,7 +42,7 @@ from vbuild.files.reading import read_file
 from vbuild.process.run import keep_watch, stoppable, supervised
 from vbuild.recipe.hidden import hiding_secrets
 from vbuild.recipe.matrix import Matrix
-from vbuild.recipe.model import Recipe
+from vbuild.recipe.model import Recipe, TrialResult
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release import finishing, matrix

@@ -23,7 +23,6 @@ from msgspec import Struct, convert, field, to_builtins
 from packaging.utils import canonicalize_name
 
 from vbuild.build.reproducible import Unreproducible
-from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
 from vbuild.errors import RecipeError, VbuildError, at, reason_of
 from vbuild.files.reading import parsed_json, read_text
@@ -34,6 +33,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.publishing.lint.index import is_uploadable
 from vbuild.recipe.compiling import CudaBuild, ToolkitSpec
+from vbuild.recipe.model import TrialResult
 from vbuild.recipe.target import Target, titled
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
 from vbuild.verification.bench import BenchRatio, BenchReport, spelled
@@ -170,7 +170,7 @@ class WheelEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
 
     @property
     def emulation(self) -> LevelRun | None:
-        return LevelRun.of_data(self.emulation_data) if self.emulation_data else None
+        return convert(self.emulation_data, LevelRun | None)
 
     @property
     def build(self) -> Key:

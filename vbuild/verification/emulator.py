@@ -251,12 +251,8 @@ def _program() -> bytes:
     return header + struct.pack("<2I6Q", 1, 5, 0, _BASE, _BASE, size, size, 4096) + body
 
 
-def stopped_at(logs: Iterable[Path]) -> StoppedAt | None:
-    """Where SIGILL ended a process, by the emulator's *logs*, one for each process; or None."""
-    return next(filter(None, map(_stopped_at, sorted(logs))), None)
-
-
-def _stopped_at(log: Path) -> StoppedAt | None:
+def stopped_at(log: Path) -> StoppedAt | None:
+    """Where SIGILL ended a process, by the emulator's *log* of it; or None."""
     opened: dict[str, str] = {}
     maps: list[tuple[range, str, int]] = []
     stop: StoppedAt | None = None

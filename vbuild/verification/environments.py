@@ -124,6 +124,13 @@ def make_environment(
     return environment
 
 
+def environment_in(folder: Path) -> WheelEnvironment | None:
+    """The environment that `make_environment` made in *folder*, if it did."""
+    root = folder / "environment"
+    python = root / "bin" / "python"
+    return WheelEnvironment(root, next(root.glob("lib/*/site-packages")), python) if python.is_symlink() else None
+
+
 def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
     if name.variant is None:
         return wheel.absolute()

@@ -32,7 +32,7 @@ from vbuild.verification.environments import (
     make_environment,
     python_for,
 )
-from vbuild.verification.installed_wheel import InstalledWheel, ProbeResult, try_import, try_load
+from vbuild.verification.installed_wheel import InstalledWheel, ProbeResult, probed
 from vbuild.wheel.archive import open_wheel, wheels_at
 from vbuild.wheel.metadata import is_companion
 from vbuild.wheel.name import WheelName
@@ -270,7 +270,7 @@ class _CheckSteps:
             file = self.installed.files[root]
             if file.is_program:
                 continue
-            result = try_load(self.environment.packages / root, self.environment.python)
+            result = probed(self.environment.python, (), self.environment.packages / root)
             if result.lacks_symbol or result.has_crashed or result.absent in self.unreached:
                 result = self._load_after_imports(root, result)
             if result.error is None:
@@ -285,7 +285,7 @@ class _CheckSteps:
         imports = self.installed.imports
         if not imports:
             return before
-        result = try_load(self.environment.packages / root, self.environment.python, after=imports)
+        result = probed(self.environment.python, imports, self.environment.packages / root)
         if result.error is not None:
             return before
         message = f"{root}: can be loaded only after `import {', '.join(imports)}`: {self._error(before)}"
@@ -294,7 +294,7 @@ class _CheckSteps:
 
     def import_packages(self) -> Iterator[str]:
         for name in self.installed.imports:
-            result = try_import(name, self.environment.python)
+            result = probed(self.environment.python, [name])
             if result.error is None:
                 yield name
             else:

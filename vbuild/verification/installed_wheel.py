@@ -5,8 +5,8 @@ RECORD -> the ELF files that the loader takes   -> roots: where loading begins
 
 Each probe runs in a process of its own, which knows only where the file or the package is:
 
-    try_load(path)      dlopen with RTLD_NOW, as for an extension module: every symbol and version has to be there
-    try_import(name)    import, as a user does it
+    path       dlopen with RTLD_NOW, as for an extension module: every symbol and version has to be there
+    modules    import, as a user does it
 
 inotify says which files of a folder any process opens:
 https://man7.org/linux/man-pages/man7/inotify.7.html
@@ -227,20 +227,12 @@ class ProbeResult(Struct, frozen=True):
         return message is not None and self.absent is None and not _VERSIONED.search(message)
 
 
-def try_load(path: Path, python: Path, *, after: Sequence[str] = ()) -> ProbeResult:
-    """Load *path* in a process of *python*, which imports the modules *after* first."""
-    return _probed(python, str(path), after)
-
-
-def try_import(name: str, python: Path) -> ProbeResult:
-    return _probed(python, "", [name])
-
-
-def _probed(python: Path, path: str, modules: Sequence[str]) -> ProbeResult:
+def probed(python: Path, modules: Sequence[str], path: str | Path = "") -> ProbeResult:
+    """What happens in a process of *python* that imports *modules*, and then loads the file at *path*, if given."""
     clean = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
     with tempfile.TemporaryDirectory(prefix="vbuild-probe-") as folder:
         file = Path(folder) / "result"
-        command = isolated("-c", _PROBE, str(file), path, *modules, python=python)
+        command = isolated("-c", _PROBE, str(file), str(path), *modules, python=python)
         try:
             ran = subprocess.run(
                 command,

@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from vbuild.elf.linkage import LEVELS, OLDEST_GLIBC
@@ -111,10 +111,6 @@ class LevelRun(Struct, frozen=True, rename={"method": "way", "is_tested": "teste
         if not self.processor:
             del data["processor"]
         return data
-
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Self:
-        return convert(data, cls)
 
     @property
     def grouped(self) -> tuple[str, ...]:

@@ -383,7 +383,7 @@ class _LevelRunner(Struct, frozen=True):
                     if module is None
                     else [*import_each([module], self.environment.python, process)]
                 )
-            return stopped_at(logs.parent.glob(f"{logs.name}.*"))
+            return next(filter(None, map(stopped_at, sorted(logs.parent.glob(f"{logs.name}.*")))), None)
 
     def _is_asked_for(self, module: str) -> bool:
         if module in self.imports:

@@ -17,8 +17,8 @@ from tests.factories.containers import needs_podman
 from tests.factories.gpu_projects import PROJECTS
 from tests.factories.projects import tree
 from tests.factories.tools import needs
-from vbuild.build.trial import TrialResult
 from vbuild.hardware.machine import Machine
+from vbuild.recipe.model import TrialResult
 from vbuild.release.cibuildwheel import cibuildwheel, foreseen_runs
 from vbuild.release.model import ReleaseResult
 from vbuild.verification.verify import verify

@@ -7,7 +7,7 @@ import pytest
 
 from tests.factories.cibuildwheel_projects import LEVELS, OFFLINE, inside, project
 from tests.factories.containers import needs_podman
-from vbuild.build.trial import TrialResult
+from vbuild.recipe.model import TrialResult
 from vbuild.release.cibuildwheel import cibuildwheel
 from vbuild.verification.level_runs import levels_of
 

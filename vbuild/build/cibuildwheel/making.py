@@ -36,7 +36,6 @@ from vbuild.build.cibuildwheel.program import (
 )
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, inside
 from vbuild.build.kept_flags import KeptFlags
-from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import (
     CompilerCall,
     FailedCall,
@@ -48,6 +47,7 @@ from vbuild.build.wrappers import (
 )
 from vbuild.errors import BuildError, WheelError
 from vbuild.process.run import supervised
+from vbuild.recipe.model import TrialResult
 from vbuild.sbom.model import Material
 from vbuild.toolchain import nvcc_commands
 from vbuild.toolchain.nvcc_commands import Command
