@@ -176,8 +176,10 @@ def fat(folder: Path, python: int, deep: bytes, *, project: str = "demo") -> Pat
     return wheel(folder, name, {**whole, f"{project}/tag.txt": name})
 
 
-def thinned(folder: Path, *wheels: Path, exact: bool = False, libs: str | None = None) -> Split:
-    request = SplitRequest(smallest=0, exact=exact, libs=libs)
+def thinned(
+    folder: Path, *wheels: Path, exact: bool = False, libs: str | None = None, against: Path | None = None
+) -> Split:
+    request = SplitRequest(smallest=0, exact=exact, libs=libs, against=against)
     return split(wheels, folder / "thin", request=request, indexes=lambda: Indexes(no_index=True))
 
 
@@ -236,6 +238,33 @@ def test_projects_join_a_library_that_each_has_built(tmp_path: Path) -> None:
     assert len(beside.files) == 2
     for project in builds:
         check_works(tmp_path, result, project)
+
+
+def test_a_late_wheel_joins_the_published_build(tmp_path: Path) -> None:
+    first = thinned(tmp_path, fat(tmp_path, 311, built()), fat(tmp_path, 312, built(OTHER, 2)))
+    (beside,) = first.companions
+    (tmp_path / "late").mkdir()
+    late = thinned(tmp_path / "late", fat(tmp_path / "late", 313, built(TEXT, 3)), against=tmp_path / "thin")
+    assert not late.companions
+    assert {move.kind for move in late.libraries} == {DecisionKind.SHARE}
+    assert {move.builds for move in late.libraries} == {2}
+    assert late.wheels[0].requires == first.wheels[0].requires
+    (thin,) = (wheel.path for wheel in late.wheels)
+    assert thin
+    assert beside.path
+    installed = site_packages(tmp_path / "site", thin, beside.path)
+    assert loader_complaints(installed) == []
+    assert program_output(installed, ASKS.format("demo")) == "42"
+
+
+def test_a_late_wheel_with_another_library_keeps_it(tmp_path: Path) -> None:
+    thinned(tmp_path, fat(tmp_path, 311, built()), fat(tmp_path, 312, built(OTHER, 2)))
+    (tmp_path / "late").mkdir()
+    other = fat(tmp_path / "late", 313, changed("{1, 2, 3}", "{1, 2, 4}"))
+    late = thinned(tmp_path / "late", other, against=tmp_path / "thin")
+    assert not late.companions
+    assert {move.kind for move in late.libraries} == {DecisionKind.KEEP}
+    assert any("its section .rodata is another" in move.differs for move in late.libraries)
 
 
 def test_what_projects_have_in_several_builds_is_counted_and_one_build_would_save(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from vbuild.splitting.bundle import Bundle, SameLibrary, WheelBinary
 from vbuild.splitting.comparison import Comparison, compared, difference_of, headers_differ
 from vbuild.splitting.decisions import Place, may_get_a_name, place_of
 from vbuild.splitting.official import Provenance
+from vbuild.wheel.metadata import LIBS
 
 # libraries that may be one: of wheels that can share, by the name that they have in common; and the project, if apart
 _Group = tuple[Place, str, str]
@@ -39,19 +40,21 @@ def common_name(name: str, project: str) -> str:
     return f"{stem.removesuffix(f'-{project}')}{dot}{rest}"
 
 
-def with_builds(bundles: Sequence[Bundle], *, room: Path | None, apart: Collection[str] = ()) -> tuple[Bundle, ...]:
+def with_builds(
+    bundles: Sequence[Bundle], *, room: Path | None, published: Sequence[Bundle] = (), apart: Collection[str] = ()
+) -> tuple[Bundle, ...]:
     """*bundles* in which a library knows which one stays for it, or how it differs; *room* is for inflated files.
 
-    The projects *apart* are compared with themselves only.
+    Those of *published* -libs wheels stay for all others. The projects *apart* are compared with themselves only.
     """
 
     def group_of(bundle: Bundle, library: WheelBinary) -> _Group:
-        project = bundle.wheel.name.project
+        project = _project_of(bundle)
         return place_of(bundle), common_name(library.file_name, project), project if project in apart else ""
 
     groups: dict[_Group, dict[str, list[_Copy]]] = {}
     needs: dict[_Group, set[_Group]] = {}
-    for bundle in bundles:
+    for bundle in (*published, *bundles):
         for library in bundle.libraries:
             copies = groups.setdefault(group_of(bundle, library), {})
             copies.setdefault(library.sha256, []).append((bundle, library))
@@ -61,10 +64,10 @@ def with_builds(bundles: Sequence[Bundle], *, room: Path | None, apart: Collecti
     order = [*groups]
     with suppress(CycleError):  # what is compared before what it needs differs from all others
         order = [group for group in TopologicalSorter(needs).static_order() if group in groups]
-    builds = _Builds()
+    builds = _Builds(frozenset(library.sha256 for bundle in published for library in bundle.libraries))
     for group in order:
         if len(groups[group]) > 1:
-            most_first = sorted(groups[group].values(), key=lambda copies: (-len(copies), copies[0][1].file_name))
+            most_first = sorted(groups[group].values(), key=builds.order)
             builds.compare([copies[0] for copies in most_first], room)
     return tuple(
         dataclasses.replace(
@@ -78,7 +81,12 @@ def with_builds(bundles: Sequence[Bundle], *, room: Path | None, apart: Collecti
 class _Builds:
     """What is known of libraries, by the place of their wheels and their SHA-256."""
 
+    published: frozenset[str]
     results: dict[tuple[Place, str], SameLibrary | str] = field(default_factory=dict)
+
+    def order(self, copies: Sequence[_Copy]) -> tuple[bool, int, str]:
+        _, library = copies[0]
+        return library.sha256 not in self.published, -len(copies), library.file_name
 
     def known(self, bundle: Bundle, library: WheelBinary) -> WheelBinary:
         result = self.results.get((place_of(bundle), library.sha256), "")
@@ -109,7 +117,7 @@ class _Builds:
                     else:
                         (bundle, library), (_, stay) = other, stays
                         traces = {str(trace): size for trace, size in comparison.traces.items()}
-                        same_as = SameLibrary(stay.sha256, stay.file_name, traces)
+                        same_as = SameLibrary(stay.sha256, stay.file_name, traces, stay.sha256 in self.published)
                         self.results[place_of(bundle), library.sha256] = same_as
 
     def _comparison(self, stays: _Copy, other: _Copy, views: Mapping[str, memoryview]) -> Comparison:
@@ -122,11 +130,14 @@ class _Builds:
     def _names(self, copy: _Copy) -> dict[str, str]:
         """What is the same for the same library, by the names by which that of *copy* needs it."""
         bundle, library = copy
+        # a published library is led to its neighbours by what loads it
+        providers = [(other.soname, other) for other in bundle.libraries if other.folder == library.folder]
+        edges = bundle.graph.needs(library.path)
+        providers += [(edge.name, bundle.binaries[edge.provider]) for edge in edges if edge.provider]
         names: dict[str, str] = {}
-        for edge in bundle.graph.needs(library.path):
-            if edge.provider:
-                provider = self.known(bundle, bundle.binaries[edge.provider])
-                names |= dict.fromkeys((edge.name, provider.file_name, provider.soname), provider.contents)
+        for name, provider in providers:
+            contents = self.known(bundle, provider).contents
+            names |= dict.fromkeys((name, provider.file_name, provider.soname), contents)
         return names
 
     def _obstacles(self, stays: _Copy, other: _Copy) -> Iterator[str]:
@@ -144,13 +155,17 @@ class _Builds:
         ours, theirs = self._names(stays), self._names(other)
         for name, other_name in zip(here.needed, there.needed, strict=False):
             if ours.get(name, name) != theirs.get(other_name, other_name):
-                one = common_name(name, owner.wheel.name.project)
-                is_same = one == common_name(other_name, other_owner.wheel.name.project)
-                yield f"it needs another {one}" if is_same else "it needs other libraries"
+                needed = common_name(name, _project_of(owner))
+                is_alike = needed == common_name(other_name, _project_of(other_owner))
+                yield f"it needs another {needed}" if is_alike else "it needs other libraries"
         for section, copy in zip(here.sections, there.sections, strict=False):
             if section.name == copy.name and section.is_loaded and headers_differ(section, copy):
                 yield difference_of(section, copy)
 
 
 def _common_soname(bundle: Bundle, library: WheelBinary) -> str:
-    return common_name(library.soname, bundle.wheel.name.project)
+    return common_name(library.soname, _project_of(bundle))
+
+
+def _project_of(bundle: Bundle) -> str:
+    return bundle.wheel.name.project.removesuffix(LIBS)

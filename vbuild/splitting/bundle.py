@@ -33,11 +33,15 @@ OriginFinder = Callable[[str, Loading, memoryview, str], Origin]
 
 
 class SameLibrary(Struct, frozen=True):
-    """The library that stays for another build of it, and the bytes in which they differ, by what these are."""
+    """The library that stays for another build of it, and the bytes in which they differ, by what these are.
+
+    One that *is_published* stays in the wheel that has it.
+    """
 
     sha256: str
     file_name: str
     traces: Mapping[str, int]
+    is_published: bool = False
 
 
 class WheelBinary(Struct, frozen=True, eq=False):

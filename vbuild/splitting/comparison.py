@@ -164,7 +164,7 @@ class _File(Struct, frozen=True, eq=False):
         return header.e_ident, header.e_version, header.e_machine, header.e_type, header.e_flags
 
     @property
-    def map(self) -> list[tuple[int, ...]]:
+    def mapping(self) -> list[tuple[int, ...]]:
         """What the loader does with each segment; how much of a PT_LOAD has bytes follows from its sections."""
         return [
             (row.p_type, row.p_flags, row.p_vaddr, row.p_align, 0 if row.p_type == SegmentType.LOAD else row.p_memsz)
@@ -235,7 +235,7 @@ def _differences(here: _File, there: _File, traces: Counter[Trace] | None) -> It
     """What differs in other bytes than those of *traces*, which are counted; None if there may be none."""
     if here.identity != there.identity:
         yield "its ELF header says otherwise"
-    if traces is not None and here.map != there.map:
+    if traces is not None and here.mapping != there.mapping:
         yield "its program headers are others"
     wanted, copies = ([section for section in file.image.sections if section.is_loaded] for file in (here, there))
     if Counter(section.name for section in wanted) != Counter(section.name for section in copies):
@@ -249,9 +249,9 @@ def _differences(here: _File, there: _File, traces: Counter[Trace] | None) -> It
 
 
 def _section_differences(
-    one: tuple[_File, Section], other: tuple[_File, Section], traces: Counter[Trace] | None
+    expected: tuple[_File, Section], other: tuple[_File, Section], traces: Counter[Trace] | None
 ) -> Iterator[str]:
-    (here, section), (there, copy) = one, other
+    (here, section), (there, copy) = expected, other
     before, after = here.meaning(section), there.meaning(copy)
     if headers_differ(section, copy) or (before != after and not isinstance(before, memoryview)):
         yield difference_of(section, copy)
@@ -301,9 +301,9 @@ def _untraced(section: Section, here: memoryview, there: memoryview, traces: Cou
     while at is not None and section.is_data and _WITH_TEXT.fullmatch(section.name):
         spans = _text_span(here, at), _text_span(there, at)
         texts = [bytes(view[span.start : span.stop]) for view, span in zip((here, there), spans, strict=True)]
-        if spans[0] != spans[1] or at not in spans[0] or (found := _text_traces(*texts)) is None:
+        if spans[0] != spans[1] or at not in spans[0] or (counts := _text_traces(*texts)) is None:
             break
-        traces += found
+        traces += counts
         at = _first(here, there, spans[0].stop)
     return at
 

@@ -143,10 +143,15 @@ class Pool(Struct, frozen=True, eq=False):
         return tuple(sorted({bundle.wheel.name.project for bundle in self.bundles}))
 
     @property
+    def has_published(self) -> bool:
+        """Whether a published library stays for one of it that is another build."""
+        return any(library.same_as and library.same_as.is_published for library in self.libraries.values())
+
+    @property
     def is_alone(self) -> bool:
         """Whether it is of one project, and has a library under the name of another build of it that is elsewhere."""
-        borrowed = (library.same_as and library.new_name for library in self.libraries.values())
-        return len(self.projects) == 1 and any(borrowed)
+        borrowed = (library.same_as for library in self.libraries.values() if library.new_name)
+        return len(self.projects) == 1 and any(same_as and not same_as.is_published for same_as in borrowed)
 
     @property
     def platform(self) -> str:

@@ -9,11 +9,13 @@ published one is taken only if it has the libraries of all. Its contents are rec
 WHEEL, a field that installers ignore.
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import BinaryIO, cast
 
 from msgspec import Struct
@@ -27,7 +29,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
 from vbuild.splitting.companion import Companion, LibsContents, contents_in
 from vbuild.splitting.decisions import MOST_FOREIGN, Pool
-from vbuild.wheel.archive import Distant, Wheel
+from vbuild.wheel.archive import Distant, Wheel, open_wheel
 from vbuild.wheel.metadata import GENERATOR, LIBS, Metadata, Record, WheelFile, is_dist_info, recorded_sha256
 from vbuild.wheel.name import WheelName
 
@@ -140,15 +142,29 @@ class Publications:
         _, requires = self._first(release) or ("", ())
         return tuple(line for line in requires if self._is_ours(required_project(line) or ""))
 
-    def library_names(self, release: WheelName) -> frozenset[str]:
-        """The file names of what is in those -libs wheels."""
-        names: set[str] = set()
+    def libs_wheels(self, release: WheelName) -> Iterator[WheelName]:
+        """Those -libs wheels."""
         for line in self.libs_lines(release):
             requirement = checked_requirement(line, RepackageError)
             for version, wheels in self.releases(requirement.name):
                 if version in requirement.specifier:
-                    names.update(PurePosixPath(path).name for wheel in wheels for path in self.read(wheel).files)
-        return frozenset(names)
+                    yield from wheels
+
+    def library_names(self, release: WheelName) -> frozenset[str]:
+        """The file names of what is in those -libs wheels."""
+        return frozenset(
+            PurePosixPath(path).name for wheel in self.libs_wheels(release) for path in self.read(wheel).files
+        )
+
+    @contextmanager
+    def opened(self, name: WheelName, *, room: Path | None) -> Iterator[Wheel]:
+        """The published wheel *name*, downloaded to a folder in *room*."""
+        with TemporaryDirectory(dir=room) as folder, self._file(self._listed[name.project][name]) as file:
+            path = Path(folder, str(name))
+            with path.open("wb") as copy:
+                shutil.copyfileobj(file, copy)
+            with open_wheel(path) as wheel:
+                yield wheel
 
     def _is_ours(self, project: str) -> bool:
         with suppress(RepackageError):
@@ -171,10 +187,15 @@ class Publications:
 
     @contextmanager
     def _opened(self, listed: ListedFile) -> Iterator[Distant]:
+        with self._file(listed) as file:
+            yield Distant(file, WheelName.parse(listed.file))
+
+    @contextmanager
+    def _file(self, listed: ListedFile) -> Iterator[BinaryIO]:
         from vbuild.index_client.ranged import ranged
 
         with ranged(listed, indexes=self._places) as file, at(self._shown):
-            yield Distant(cast("BinaryIO", file), WheelName.parse(listed.file))
+            yield cast("BinaryIO", file)
 
     @property
     def _places(self) -> Indexes:

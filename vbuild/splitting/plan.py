@@ -76,7 +76,10 @@ class MachinePlan(Struct, frozen=True, eq=False):
             folder = f"{bundle.wheel.name.project}/" if len(wheels) > 1 else ""
             for path, text in licence_texts(bundle.wheel, named=named).items():
                 texts.setdefault(f"{folder}{path}", text)
-        files = {file.patch.path: file.sha256 for file in patched}
+        files = {}
+        for file in patched:
+            same_as = file.patch.binary.same_as
+            files[file.patch.path] = same_as.sha256 if same_as and same_as.is_published else file.sha256
         stubs = self.patches.second_stubs(pool)
         return LibsContents(
             project=self.patches.owners[pool],
@@ -147,21 +150,29 @@ def plan_machine(
     packages = PackageFinder(officials, request)
     unnamable: set[Key] = set()
     apart: set[str] = set()
+    libs: tuple[Bundle, ...] = ()
     if request.share and not request.exact:
-        bundles = with_builds(bundles, room=patcher.room)
+        libs = tuple(_published_libs(bundles, reader, publications, patcher))
+        bundles = with_builds(bundles, room=patcher.room, published=libs)
     while True:
         named = with_own_names(bundles, besides=unnamable)
         patches = plan_patches(named, request, packages=packages, patcher=patcher)
         plan = MachinePlan(named, patches, request, RequirementWriter(request, machine), packages)
-        lone = [pool for pool in patches.decisions.pools if len(pool.bundles) == 1]
-        if other := {pool.bundles[0].wheel for pool in lone if not is_published(plan.libs(pool), publications)}:
+        pools = [pool for pool in patches.decisions.pools if len(pool.bundles) == 1 or pool.has_published]
+        other = [pool for pool in pools if not is_published(plan.libs(pool), publications)]
+        if wheels_there := {bundle.wheel for pool in other for bundle in pool.bundles}:
             # of the same names, and not the same
-            bundles = tuple(replace(bundle, published=()) if bundle.wheel in other else bundle for bundle in bundles)
+            bundles = tuple(
+                replace(bundle, published=()) if bundle.wheel in wheels_there else bundle for bundle in bundles
+            )
+            if libs:
+                bundles = with_builds(bundles, room=patcher.room, apart=apart)
+            libs = ()
             continue
         # a project that shares with no other keeps to its own builds and their names
         if alone := {pool.projects[0] for pool in patches.decisions.pools if pool.is_alone} - apart:
             apart |= alone
-            bundles = with_builds(bundles, room=patcher.room, apart=apart)
+            bundles = with_builds(bundles, room=patcher.room, published=libs, apart=apart)
             continue
         # what cannot be edited cannot get a name, nor can what it needs
         affected = [
@@ -179,6 +190,21 @@ def plan_machine(
         if not any(binary.new_name for binary in affected):
             return plan
         unnamable |= {(binary.file_name, binary.sha256) for binary in affected}
+
+
+def _published_libs(
+    bundles: Sequence[Bundle], reader: WheelReader, publications: Publications, patcher: Patcher
+) -> Iterator[Bundle]:
+    """The -libs wheels that *bundles* may join, if their libraries are called as those there but for a hash."""
+    for bundle in bundles:
+        project = bundle.wheel.name.project
+        there = {common_name(name, project) for name in bundle.published}
+        new = (library.file_name for library in bundle.libraries if library.file_name not in bundle.published)
+        if any(common_name(name, project) in there for name in new):
+            for name in publications.libs_wheels(bundle.wheel.name):
+                if name.platform == bundle.wheel.name.platform:
+                    yield reader.read(patcher.stack.enter_context(publications.opened(name, room=patcher.room)))
+            return
 
 
 def _read(wheel: Wheel, reader: WheelReader) -> Bundle:
@@ -371,6 +397,10 @@ class SplitPlan:
 
     @cached_property
     def libs_wheels(self) -> Mapping[Pool, OutputWheel]:
+        for pool, choice in self._choices.items():
+            if pool.has_published and not choice.is_published:
+                name = pool.bundles[0].wheel.path.name
+                raise RepackageError(f"{name}: has builds of published libraries, which it cannot require; say --exact")
         return {
             pool: libs_wheel(
                 self.companions[pool], machine.patches.moving[pool], stubs=machine.patches.second_stubs(pool)

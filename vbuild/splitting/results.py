@@ -329,7 +329,7 @@ def _move(plan: SplitPlan, decision: LibraryDecision, several: Sequence[tuple[Bu
     return LibraryMove(
         name=first.file_name,
         own_name=first.own_name,
-        builds=len({copy.sha256 for copy in copies}) if decision.is_gone else 1,
+        builds=len({sha256 for copy in copies for sha256 in (copy.sha256, copy.contents)}) if decision.is_gone else 1,
         traces=traces if decision.is_gone else {},
         differs="" if decision.is_gone else first.differs,
         path=first.path,
