@@ -219,30 +219,12 @@ def test_the_code_of_a_baseline_without_names_is_known_again() -> None:
     assert not Baseline(other).has(region, region.features)
 
 
-def test_an_address_far_from_an_object_on_the_heap_is_none_of_another_object() -> None:
-    source = f"""#include <stdio.h>
-    #include <stdlib.h>
-    __attribute__((noinline)) static {ATOMIC}
-    int ask(int n) {{ char *p = malloc(32); if (p) puts(p + (1ul << 62)); return add(&n); }}"""
-    assert set(verdicts(arm_object(source, "-march=armv8.1-a")).values()) == {None}
-
-
 def test_a_call_near_an_imported_variable_is_one_of_no_function() -> None:
     source = f"""#include <sys/auxv.h>
     extern char **environ; __attribute__((noinline)) static {ATOMIC}
     int ask(int n) {{ int (*call)(int) = (int (*)(int))((char *)&environ + 16);
                       return getauxval(16) >> 8 & 1 ? add(&n) : call(n); }}"""
     assert set(verdicts(arm_object(source, "-march=armv8.1-a")).values()) == {Reason.TESTED}
-
-
-def test_a_variable_may_point_at_an_answer_on_the_heap() -> None:
-    source = f"""#include <stdlib.h>
-    #include <sys/auxv.h>
-    static int *kept; __attribute__((noinline)) static {ATOMIC}
-    __attribute__((constructor)) static void ask(void)
-    {{ if ((kept = malloc(4))) *kept = getauxval(16) >> 8 & 1; }}
-    int run(int n) {{ return kept && *kept ? add(&n) : n; }}"""
-    assert verdicts(arm_object(source, "-march=armv8.1-a")).keys() == {"add"}
 
 
 # what each lacks: all but Armv8-A; dot products and SVE; SVE and products of mixed signs; those only

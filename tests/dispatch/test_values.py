@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vbuild.dispatch import values
 from vbuild.dispatch.facts import ANY, EVERY, FEATURES
-from vbuild.dispatch.values import MASK_64, Value, Word
+from vbuild.dispatch.values import MASK_64, Choice, Value, Word
 
 NUMBERS, BITS = range(16), 4
 facts = st.integers(0, 15)
@@ -124,6 +124,14 @@ def test_a_negative_number_stays_one_in_a_longer_register(value: Value) -> None:
     negative = values.total(0, value, is_difference=True)
     longer = values.extended(values.truncated(negative, 1), 1, 8)
     assert values.cases_of(longer) == values.cases_of(negative)
+
+
+@given(choices, st.sampled_from(NUMBERS))
+def test_a_number_that_it_is_not_is_left_out(value: Value, number: int) -> None:
+    left = {case: shown for case, shown in cases(value).items() if case != number}
+    # of one number alone there is nothing to say
+    if isinstance(value, Choice) and left:
+        assert cases(values.without(value, number)) == (left if len(left) > 1 else dict.fromkeys(left, 0))
 
 
 def test_what_is_not_followed_tells_only_that_something_was_asked() -> None:

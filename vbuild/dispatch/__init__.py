@@ -6,7 +6,7 @@
     reach         ways from where other code enters to code above a level
     conditions    what decides whether code runs, as far as that has nothing to do with the processor
     answers       which code is run, what it is called with, and what it tells its callers
-    variables     what variables, fields, and objects on the heap hold of answers
+    variables     what variables hold of answers
     interpreter   runs one piece by its `instructions` (and `vectors`), on a `machine` with a state at each place
     questions, references, writers    who asks, who calls, and who writes: what is seen without running anything
     program       the files, each a `module`

@@ -105,7 +105,6 @@ class Answers:
             self.writers,
             longest_of_flags=architecture.longest_of_flags,
         )
-        self.objects = self.variables.objects
         self._architecture = architecture
         # the pieces from which calls and jumps seem to lead to code above the level; None for too many
         self.leading: set[int] | None = None
@@ -154,25 +153,19 @@ class Answers:
                     self._closed_by.setdefault(caller, set()).add(address)
         return self.work.closed[address]
 
-    def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool:
-        """Note a call with *arguments*: in registers, then on the stack.
-
-        True if the function is run with all that any call hands over.
-        """
-        has_object = any(map(self.objects.has_telling_object, arguments))
+    def called(self, address: int, arguments: Sequence[Value], facts: int) -> None:
+        """Note a call with *arguments*: in registers, then on the stack."""
         answers = (value for value in arguments if value is not ENVIRONMENT and not is_address(value))
         answered = reduce(or_, map(values.tells, answers), 0) & FEATURES
-        if facts > ANY | ASKED or not (self.work.closed.get(address) or has_object or answered):
-            return not has_object
-        if not self.work.closed.get(address) and not self.leads_above(address):
-            # only what can choose code above the level counts
-            return not has_object
+        is_closed = self.work.closed.get(address)
+        # only what can choose code above the level counts
+        if facts > ANY | ASKED or not (is_closed or (answered and self.leads_above(address))):
+            return
         if not self.is_closed(address):
             self.variables.unfollowed |= answered
-            return False
+            return
         for number, value in enumerate(arguments):
             self._hand_over(parameter(address, number), values.with_facts(value, facts))
-        return True
 
     def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
         """Note a call that is followed with its own arguments, as in `called`."""
@@ -191,15 +184,10 @@ class Answers:
             self._set_argument(key)
 
     def _set_argument(self, key: Key) -> None:
-        calls = list(self._calls[key].values())
-        new = reduce(_met, calls)
+        new = reduce(_met, self._calls[key].values())
         address = (key[0] - PARAMETERS) // MOST_PARAMETERS
         self.variables.readers[key] = {address}
-        if new is None or isinstance(new, values.Word):
-            for value in calls:
-                self.objects.share(value)
         if self.variables.changes.get(key, 0) > MOST_CHANGES:
-            self.objects.share(new)
             new = None
         if key in self.variables.held and self.variables.held[key] == new:
             return
@@ -211,14 +199,13 @@ class Answers:
             self.work.called_anew[address] = piece
 
     def arguments(self, address: int) -> Sequence[Value]:
-        return [self.objects.see(self.variables.held.get(parameter(address, number))) for number in range(_ARGUMENTS)]
+        return [self.variables.held.get(parameter(address, number)) for number in range(_ARGUMENTS)]
 
     def leads_to_answer(self, value: Value) -> bool:
         """Whether *value* tells something, or points at a structure in which something does."""
         if isinstance(value, int) and self.variables.is_variable(value):
             return self.variables.leads_to_answer(value)
-        is_answer = bool(values.tells(value) & ANY) and value is not ENVIRONMENT and not is_address(value)
-        return is_answer or self.objects.has_telling_object(value)
+        return bool(values.tells(value) & ANY) and value is not ENVIRONMENT and not is_address(value)
 
     def leads_above(self, address: int) -> bool:
         return self.leading is None or address in self.leading
@@ -273,11 +260,7 @@ class Answers:
             silent = [
                 key
                 for key, value in self.variables.held.items()
-                if value is not None
-                and key[0] < PARAMETERS
-                and not values.tells(value)
-                and key not in self.variables.copied
-                and not self.objects.has_object(value)
+                if value is not None and key[0] < PARAMETERS and not values.tells(value)
             ]
             if not silent:
                 return
@@ -330,12 +313,11 @@ class Answers:
     def _give_up(self, piece: Piece) -> None:
         self.work.given_up.add(piece.address)
         old = self.results.pop(piece.address, None)
-        self.objects.lose_user(piece.address)
         for function in self._closed_by.pop(piece.address, ()):
             # from here on it may be called with anything
             self.work.closed[function] = False
             for number in range(_ARGUMENTS):
-                self.objects.share(self.variables.held.pop(parameter(function, number), None))
+                self.variables.held.pop(parameter(function, number), None)
             if function in self.work.aware:
                 self.work.again([function])
         self.variables.lose_writer(piece)

@@ -3,17 +3,13 @@
 The procedure call standard (AAPCS64) says which registers calls keep.
 """
 
-from collections.abc import Iterable
-
 from vbuild.dispatch import values
-from vbuild.dispatch.arm_code import ArmModule, flow_of, is_instruction, offset_in, page_of, read_by, signed, writes
+from vbuild.dispatch.arm_code import offset_in, page_of, signed
 from vbuild.dispatch.arm_questions import ARGUMENT, AUXILIARY, GETAUXVAL, HWCAP, IDENTITY
 from vbuild.dispatch.interpreter import Interpreter
 from vbuild.dispatch.machine import Machine
 from vbuild.dispatch.machine_state import (
-    CALLS,
     CC,
-    NO_LANES,
     ZERO_SIGN,
     Chained,
     Compared,
@@ -22,25 +18,15 @@ from vbuild.dispatch.machine_state import (
     negated,
     shown_by,
 )
-from vbuild.dispatch.module import Piece
 from vbuild.dispatch.values import MASK_64, STACK, Value, tag
-from vbuild.dispatch.variables import is_address
-from vbuild.elf.iced import FlowControl
 
 ZERO, FULL, HALF = 31, 8, 4
-_ZEROS = (0,) * len(NO_LANES)
 _SIZES = {8: 1, 16: 2, 32: 4}
 CONDITIONS = (CC.E, CC.NE, CC.AE, CC.B, CC.S, CC.NS, CC.O, CC.NO, CC.A, CC.BE, CC.GE, CC.L, CC.G, CC.LE)
 _NO_CARRY = ZERO_SIGN | {CC.G, CC.GE, CC.L, CC.LE}
 _SHIFTS = ("shl", "shr", "sar", "ror")
 _BITWISE = ("and", "or", "xor", "and")
 _SP = ZERO
-# arguments of functions that ask, and of those that are called next to them
-_COUNTS = {"getauxval": 1, "__getauxval": 1, "getenv": 1, "secure_getenv": 1, "strtoul": 3, "strtol": 3}
-# instructions that are looked at for a use of a register
-_MOST_SEEN = 400
-# a space of addresses that no file has: functions from outside, and bytes from one of them to the next
-IMPORTS, _SPACE = 1 << 97, 1 << 40
 
 
 def _holding(nzcv: int) -> frozenset[int]:
@@ -312,43 +298,27 @@ def _single(machine: Machine, word: int, base: int, state: State, *, is_vector: 
 
 
 def _transfer(
-    machine: Machine, word: int, address: Value, size: int, state: State, *, is_load: bool, is_signed: bool = False
-) -> None:
-    _transfer_to(
-        machine,
-        word & 0x1F,
-        address,
-        size,
-        state,
-        is_vector=bool(word & 1 << 26),
-        is_load=is_load,
-        sign=word if is_signed else 0,
-    )
-
-
-def _transfer_to(
     machine: Machine,
-    number: int,
+    word: int,
     address: Value,
     size: int,
     state: State,
     *,
-    is_vector: bool,
     is_load: bool,
-    sign: int = 0,
+    is_signed: bool = False,
+    number: int | None = None,
 ) -> None:
+    """Load or store the register *number*, which is the lowest in *word* if it is not given."""
+    number = word & 0x1F if number is None else number
+    is_vector = bool(word & 1 << 26)
     if not is_load:
-        zero = state.vectors.get(number) == _ZEROS
-        value = (0 if zero else None) if is_vector else register_of(number, state, min(size, FULL))
-        machine.store(address, size, value, state)
+        machine.store(address, size, None if is_vector else register_of(number, state, min(size, FULL)), state)
         return
     value = machine.load(address, size, state)
-    if is_vector:
-        state.vectors.pop(number, None)
-        return
-    if sign and size < FULL:
+    if is_signed and size < FULL:
         value = values.extended(value, size, FULL)
-    _put_or_drop(number, value, state)
+    if not is_vector:
+        _put_or_drop(number, value, state)
 
 
 def _pair(machine: Machine, word: int, base: int, state: State, *, is_vector: bool) -> None:
@@ -359,9 +329,7 @@ def _pair(machine: Machine, word: int, base: int, state: State, *, is_vector: bo
     second = values.total(address, size)
     is_load = bool(word & 1 << 22)
     for number, word_address in ((word & 0x1F, address), (word >> 10 & 0x1F, second)):
-        _transfer_to(
-            machine, number, word_address, size, state, is_vector=is_vector, is_load=is_load, sign=int(word >> 30 == 1)
-        )
+        _transfer(machine, word, word_address, size, state, is_load=is_load, is_signed=word >> 30 == 1, number=number)
     if how & 1:
         _put(base, values.total(start, offset), state)
 
@@ -394,22 +362,12 @@ def _atomic(machine: Machine, word: int, start: Value, state: State) -> None:
 
 
 def _numbers(machine: Machine, word: int, state: State) -> None:
-    target, source = word & 0x1F, word >> 5 & 0x1F
-    if word & 0x9FF80C00 == 0x0F000400 and not word & 0x000703E0 and (not word & 1 << 29 or word >> 12 & 0xF == 14):
-        state.vectors[target] = _ZEROS
-        return
-    if word & 0x5F20FC00 == 0x1E200000 and word >> 16 & 7 not in {2, 3, 7}:
-        _put_or_drop(target, None, state)
-        return
-    if word & 0xBFE0F400 == 0x0E003400 or word & 0xBFE0FC00 in {0x0E003C00, 0x0E002C00}:
-        _put_or_drop(target, None, state)
-        return
-    if word & 0x5F200000 == 0x1E000000 and word >> 19 & 3 == 3:
-        _put_or_drop(target, None, state)
-        return
-    if word & 0x5F20FC00 == 0x1E200000 or word & 0xBFE0FC00 in {0x0E000C00, 0x0E001C00}:
-        machine.lose(register_of(source, state), state.facts)
-    state.vectors.pop(target, None)
+    is_rounded = word & 0x5F20FC00 == 0x1E200000 and word >> 16 & 7 not in {2, 3, 7}
+    is_lane = word & 0xBFE0F400 == 0x0E003400 or word & 0xBFE0FC00 in {0x0E003C00, 0x0E002C00}
+    if is_rounded or is_lane or (word & 0x5F200000 == 0x1E000000 and word >> 19 & 3 == 3):
+        _put_or_drop(word & 0x1F, None, state)
+    elif word & 0x5F20FC00 == 0x1E200000 or word & 0xBFE0FC00 in {0x0E000C00, 0x0E001C00}:
+        machine.lose(register_of(word >> 5 & 0x1F, state), state.facts)
 
 
 def run(machine: Machine, operation: Operation, state: State) -> None:
@@ -434,80 +392,7 @@ def run(machine: Machine, operation: Operation, state: State) -> None:
         _put_or_drop(word & 0x1F, None, state)
 
 
-class ArmMachine(Machine):
-    def is_dead(self, address: int, register: int, *, is_argument: bool = False) -> bool:
-        """Whether the code at *address* never reads *register* before it writes there; False if that takes too long.
-
-        What a function does not write is not a result of it if it *is_argument*, from its caller.
-        """
-        if register == _SP:
-            return False
-        key = (address, register if is_argument else ~register)
-        if key not in self.program.dead:
-            # while it is looked for, such as in code that calls itself
-            self.program.dead[key] = False
-            self.program.dead[key] = self._dies(
-                address, register, 0 if is_argument else len(self.program.convention.results)
-            )
-        return self.program.dead[key]
-
-    def _dies(self, address: int, register: int, results: int) -> bool:
-        module = self.program.module(address)
-        piece = module.piece(address)
-        assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine
-        waiting, seen = [address], set()
-        while waiting and piece:
-            at = waiting.pop()
-            if at in seen:
-                continue
-            seen.add(at)
-            word = module.word(at - module.base)
-            if word is None or not is_instruction(word) or len(seen) > _MOST_SEEN or register in read_by(word):
-                return False
-            flow, target = flow_of(word, at)
-            if flow == FlowControl.NEXT:
-                waiting += [] if writes(word, register) else [at + 4]
-            elif self._may_hand_over(flow, target, register, results, piece):
-                return False
-            elif flow == FlowControl.CONDITIONAL_BRANCH:
-                waiting += [at + 4, target]
-            elif flow == FlowControl.UNCONDITIONAL_BRANCH and piece.address < target < piece.end:
-                waiting.append(target)
-            elif flow in CALLS and not writes(word, register):
-                waiting.append(at + 4)
-        return piece is not None
-
-    def _may_hand_over(self, flow: int, target: int, register: int, results: int, piece: Piece) -> bool:
-        """Whether the branch to *target*, which is in *piece*, may be to code that reads *register*."""
-        is_argument = register in self.program.convention.arguments
-        if flow in CALLS:
-            return is_argument and not self.is_no_argument(
-                self.program.destination(target) if target else None, register
-            )
-        if flow == FlowControl.UNCONDITIONAL_BRANCH:
-            return is_argument and not piece.address < target < piece.end
-        return flow == FlowControl.INDIRECT_BRANCH or (flow == FlowControl.RETURN and register < results)
-
-    def is_no_argument(self, called: int | str | None, register: int) -> bool:
-        if isinstance(called, str):
-            return register >= _COUNTS.get(called, register + 1)
-        return called is not None and self.is_dead(called, register, is_argument=True)
-
-    def load_from(self, address: int, size: int, state: State) -> Value:
-        if 0 < tag(address) <= len(self.program.modules):
-            module = self.program.module(address)
-            behind = self.program.behind(module, address - module.base)
-            if isinstance(behind, str) and size == FULL:
-                names = self.program.names
-                if behind not in names:
-                    names.append(behind)
-                return IMPORTS + names.index(behind) * _SPACE
-        return super().load_from(address, size, state)
-
-
 class ArmInterpreter(Interpreter):
-    _machine_of = ArmMachine
-    _machine: ArmMachine
     _most_steps = 28_000
 
     def _unknown(self, facts: int = 0) -> State:
@@ -520,15 +405,6 @@ class ArmInterpreter(Interpreter):
             # what the loader tells it: a call that leads to a resolver is a call of what it returns
             state.registers[:2] = HWCAP, ARGUMENT
         return super()._follow(entry, state)
-
-    def _called(self, targets: Iterable[tuple[int | str, int]], state: State, stack: int = 0) -> list[State]:
-        known = list(targets)
-        for number in self._argument_registers:
-            # what is left in a register from before is not an argument
-            is_left = is_address(state.registers[number]) and known
-            if is_left and all(self._machine.is_no_argument(target, number) for target, _ in known):
-                state.registers[number] = None
-        return super()._called(known, state, stack)
 
     def _branch(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
         word, flags = operation.instruction.code, state.flags
@@ -556,16 +432,7 @@ class ArmInterpreter(Interpreter):
         if operation.target:
             destination = self._program.destination(operation.target)
             return [] if destination is None else [(destination, 0)]
-        cases = values.cases_of(register_of(operation.instruction.code >> 5 & 0x1F, state)) or {}
-        targets: list[tuple[int | str, int]] = []
-        for number, facts in cases.items():
-            if tag(number) == tag(IMPORTS):
-                index, offset = divmod(number - IMPORTS, _SPACE)
-                if not offset:
-                    targets.append((self._program.names[index], facts))
-            elif 0 < tag(number) <= len(self._program.modules):
-                targets.append((number, facts))
-        return targets if len(targets) == len(cases) else []
+        return self._targets_in(register_of(operation.instruction.code >> 5 & 0x1F, state))
 
     def _imported(self, name: str, state: State) -> list[State]:
         kind = state.registers[0]

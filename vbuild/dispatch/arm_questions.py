@@ -14,7 +14,7 @@ from vbuild.dispatch.arm_code import ArmModule
 from vbuild.dispatch.facts import ASKERS, facts_of, features
 from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.questions import Questions
-from vbuild.dispatch.references import NEAR, References, Registers
+from vbuild.dispatch.references import References, Registers
 from vbuild.dispatch.values import Value, shifted, tag, truncated
 from vbuild.dispatch.writers import Writers
 from vbuild.elf.iced import FlowControl
@@ -123,6 +123,9 @@ class ArmReferences(References):
     def _registers_of_code(self, _: int, __: int) -> Registers:
         return self._all_registers
 
+    def is_unread(self, _: int, __: int, ___: int = 0) -> bool:
+        return False
+
 
 class ArmWriters(Writers):
     def callers_write(self, address: int, register: int) -> bool:
@@ -151,14 +154,6 @@ class ArmWriters(Writers):
                 yield from self._writing(module, site, module.pointers[slot], table, is_pointer=True)
         for other, slot in self.program.importers(module, table):
             yield from self._questions.users_of_slot(other, slot)
-
-    def users_of_variable(self, module: Module, address: int) -> Iterator[Piece]:
-        assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine
-        table = module.table(address)
-        low = table.start if module.object_at(address) else min(table.start, address - NEAR)
-        for site, target in module.sites_and_targets(low, table.stop):
-            if target in table or module.is_taken(site):
-                yield from filter(None, (module.piece(module.base + site),))
 
     def _writing(
         self, module: ArmModule, site: int, target: int, table: range, *, is_pointer: bool = False

@@ -30,7 +30,6 @@ from vbuild.dispatch.machine_state import (
 )
 from vbuild.dispatch.module import Module
 from vbuild.dispatch.values import MASK_64, Value, is_stack, tag
-from vbuild.dispatch.variables import is_address
 from vbuild.dispatch.vectors import is_followed, lose_lanes, run_vector
 from vbuild.elf.iced import Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register, RegisterExt
 
@@ -177,7 +176,21 @@ def _generic_read(machine: Machine, register: int, state: State) -> Sequence[Val
 
 
 def _move(machine: Machine, operation: Operation, state: State) -> None:
+    source = _variable(machine, operation, 1, state)
     machine.write(operation, 0, machine.read(operation, 1, state), state)
+    if source and (number := operation.operands[0].number) is not None:
+        state.source = (number, source)
+
+
+def _variable(machine: Machine, operation: Operation, index: int, state: State) -> tuple[int, int] | None:
+    operand = operation.operands[index]
+    if operand.register and state.source:
+        return state.source[1] if operand.number == state.source[0] else None
+    if operand.is_memory:
+        address = machine.address(operation.memory, state)
+        if isinstance(address, int) and 0 < tag(address) <= len(machine.program.modules):
+            return address, operand.size
+    return None
 
 
 def _move_signed(machine: Machine, operation: Operation, state: State) -> None:
@@ -198,18 +211,9 @@ def _logic(machine: Machine, operation: Operation, state: State) -> None:
     elif operation.is_twice:
         result = machine.read(operation, 0, state)
     else:
-        left, right = machine.read(operation, 0, state), machine.read(operation, 1, state)
-        result = values.bitwise(left, right, kind)
-        _share(machine, left, right, result)
+        result = values.bitwise(machine.read(operation, 0, state), machine.read(operation, 1, state), kind)
     machine.write(operation, 0, result, state)
     state.flags = Compared(values.truncated(result, size), 0, size)
-
-
-def _share(machine: Machine, left: Value, right: Value, result: Value) -> None:
-    """Note that an address is taken apart, and may be put together where it is not followed."""
-    for value in (left, right):
-        if value != result and is_address(value) and not is_address(result):
-            machine.objects.share(value)
 
 
 def _location(machine: Machine, operation: Operation, state: State) -> int | None:
@@ -227,7 +231,8 @@ def _test(machine: Machine, operation: Operation, state: State) -> None:
     size = operation.size
     value = machine.read(operation, 0, state)
     if operation.is_twice:
-        state.flags = Compared(value, 0, size, _location(machine, operation, state))
+        source = _variable(machine, operation, 0, state)
+        state.flags = Compared(value, 0, size, _location(machine, operation, state), source=source)
     else:
         state.flags = Compared(values.bitwise(value, machine.read(operation, 1, state), "and"), 0, size)
 
@@ -235,7 +240,8 @@ def _test(machine: Machine, operation: Operation, state: State) -> None:
 def _compare(machine: Machine, operation: Operation, state: State) -> None:
     size = operation.size
     left, right = machine.read(operation, 0, state), machine.read(operation, 1, state)
-    state.flags = Compared(left, right, size, _location(machine, operation, state))
+    source = _variable(machine, operation, 0, state)
+    state.flags = Compared(left, right, size, _location(machine, operation, state), source=source)
 
 
 def _add(machine: Machine, operation: Operation, state: State) -> None:
@@ -276,17 +282,8 @@ def _shift(machine: Machine, operation: Operation, state: State) -> None:
     count = 1 if len(operation.operands) == 1 else machine.read(operation, 1, state, 1)
     value = machine.read(operation, 0, state)
     result = values.shifted(value, count, _SHIFTS[operation.mnemonic], size)
-    _share(machine, value, count, result)
     machine.write(operation, 0, result, state)
     state.flags = Compared(result, 0, size, only=ZERO_SIGN)
-
-
-def _and_not(machine: Machine, operation: Operation, state: State) -> None:
-    size = operation.size
-    inverted = values.bitwise(machine.read(operation, 1, state), (1 << 8 * size) - 1, "xor")
-    result = values.bitwise(inverted, machine.read(operation, 2, state), "and")
-    machine.write(operation, 0, result, state)
-    state.flags = Compared(values.truncated(result, size), 0, size)
 
 
 def _multiply(machine: Machine, operation: Operation, state: State) -> None:
@@ -423,7 +420,6 @@ _FOLLOWED: Mapping[int, Callable[[Machine, Operation, State], None]] = {
     _M.NEG: _negate,
     _M.NOT: _negate,
     **dict.fromkeys(_SHIFTS, _shift),
-    _M.ANDN: _and_not,
     _M.IMUL: _multiply,
     **dict.fromkeys((_M.BT, _M.BTS, _M.BTR, _M.BTC), _bit_test),
     _M.SBB: _subtract_borrow,

@@ -11,7 +11,6 @@ Code is taken to be a compiler's for x86-64 Linux: calls keep the stack and the 
 from collections.abc import Container, Iterable, Sequence
 from functools import cached_property
 from heapq import heappop, heappush
-from typing import ClassVar
 
 from vbuild.dispatch import values
 from vbuild.dispatch.facts import ANY, ASKED, ASKERS, CATCHERS, EVERY, FEATURES, PRESENT, SIGILL, XCR0_BITS, optional
@@ -21,6 +20,7 @@ from vbuild.dispatch.machine_state import (
     CC,
     RAX,
     TESTS,
+    Compared,
     Operation,
     Stack,
     State,
@@ -30,7 +30,6 @@ from vbuild.dispatch.machine_state import (
 )
 from vbuild.dispatch.module import ENDLESS, Piece
 from vbuild.dispatch.program import (
-    ALLOCATORS,
     COPIES,
     ENVIRONMENT_READERS,
     FILLS,
@@ -63,22 +62,18 @@ def imported(machine: Machine, name: str, state: State) -> list[State]:
         return []
     arguments = machine.program.convention.arguments
     to, source, size = (state.registers[number] for number in arguments[:3])
-    is_filled = name in FILLS and source == 0
     if (name in COPIES and machine.copy(to, source, size, state)) or (
         name in FILLS and machine.fill(to, source, size, state)
     ):
         machine.forget(state, to)
         return [state]
-    if name not in HARMLESS | ASKERS and not is_filled:
+    if name not in HARMLESS | ASKERS:
         machine.hand_over(
             state, arguments[: TAKEN.get(name)], 0 if name in TAKEN else MOST_WORDS, is_written=name not in WRITTEN
         )
-    if (written := WRITTEN.get(name)) is not None:
-        address, length = (state.registers[arguments[number]] for number in written)
-        lengths = values.cases_of(length)
-        for variable in machine.variables_in(address):
-            machine.variables.overwrite(variable, max(lengths) if lengths else None, 0 if is_filled else None)
-    if (name in HARMLESS or is_filled) and isinstance(to, int) and is_stack(to):
+    for number in WRITTEN.get(name, ()):
+        machine.lose(state.registers[arguments[number]], state.facts)
+    if name in HARMLESS and isinstance(to, int) and is_stack(to):
         machine.spoil(to, state)
     if name in {"pthread_once", "call_once"}:
         machine.lose(source, state.facts)
@@ -102,7 +97,7 @@ def _returned_by(machine: Machine, name: str, state: State) -> Value:
         return first
     if name == "__x86_get_cpuid_feature_leaf" and isinstance(first, int):
         return LEAVES + first * LEAF_SIZE
-    return machine.objects.allocated((*machine.followed, machine.here), name) if name in ALLOCATORS else None
+    return None
 
 
 def _system_answer(machine: Machine, name: str, state: State) -> Value:
@@ -133,15 +128,14 @@ class TooMuchError(Exception):
 class Interpreter:
     """Runs one piece of code, and what it calls as far as that is followed."""
 
-    _machine_of: ClassVar[type[Machine]] = Machine
     # instructions that are run for one piece
     _most_steps = 20_000
 
     def __init__(self, world: World) -> None:
         self._world, self._program, self._references = world, world.program, world.references
         self._work = world.work
-        self._variables, self._objects = world.variables, world.objects
-        self._machine = machine = self._machine_of(world)
+        self._variables = world.variables
+        self._machine = machine = Machine(world)
         convention = world.program.convention
         self._argument_registers, self._results = convention.arguments, convention.results
         self._pointer, self._pushed = convention.pointer, convention.pushed
@@ -188,7 +182,6 @@ class Interpreter:
                 start.stack[STACK + 8 * (number - len(registers) + 1)] = (8, value)
         self._end = self._follow(piece.address, start)
         module = self._program.module(piece.address)
-        self._machine.is_handler = True
         for instruction in module.instructions(piece):
             address = module.base + instruction.ip
             if address in self.ran or not (
@@ -321,6 +314,7 @@ class Interpreter:
 
     def _narrow(self, after: State, condition: int) -> None:
         flags = after.flags
+        self._note_change(after, condition)
         if flags is None or flags.location is None or flags.only or not isinstance(flags.right, int):
             return
         test, number = TESTS.get(condition), flags.right
@@ -342,6 +336,14 @@ class Interpreter:
                 after.registers[flags.location] = narrowed
             elif flags.location in after.stack:
                 after.stack[flags.location] = (after.stack[flags.location][0], narrowed)
+
+    def _note_change(self, state: State, condition: int) -> None:
+        """Note where *condition* shows that a variable has not got its first value any more: it never gets it again."""
+        flags, test = state.flags, TESTS.get(condition)
+        if isinstance(flags, Compared) and flags.source and test and isinstance(flags.right, int):
+            first = self._variables.first_value(*flags.source)
+            if first is not None and not test(first, flags.right, flags.size):
+                state.changed |= {flags.source}
 
     def _jump(self, target: int, state: State, entry: int) -> list[tuple[int, State]]:
         """Where a jump to *target* goes: in the same function, or to another, which returns for this one."""
@@ -378,7 +380,6 @@ class Interpreter:
         if len(self._followed) == 1 and (not is_address(result) or self._references.is_result_used(self._followed[0])):
             self._machine.lose(result, state.facts, is_written=False)
         if len(self._followed) == 1:
-            self._objects.share(state.registers[self._results[1]])
             for register in self._results:
                 variables = self._machine.variables_in(state.registers[register])
                 if variables and self._world.writers.callers_write(self._entry, register):
@@ -403,7 +404,9 @@ class Interpreter:
             if isinstance(behind, str):
                 return [(behind, 0)]
         is_checked = fixed is not None and fixed - self._machine.module.base in self._machine.module.elf.dispatchers
-        value = state.registers[RAX] if is_checked else self._machine.read(operation, 0, state)
+        return self._targets_in(state.registers[RAX] if is_checked else self._machine.read(operation, 0, state))
+
+    def _targets_in(self, value: Value) -> list[tuple[int | str, int]]:
         cases = values.cases_of(value) or {}
         addresses = [
             (number, facts) for number, facts in cases.items() if 0 < tag(number) <= len(self._program.modules)
@@ -445,18 +448,17 @@ class Interpreter:
     def _not_followed(self, targets: Sequence[tuple[int | str, int]], state: State, stack: int) -> list[State]:
         """The state after a call of one of *targets*, known by a summary at most."""
         functions = [target for target, _ in targets if isinstance(target, int)]
-        is_followed = bool(functions) and len(functions) == len(targets)
         for target, facts in targets:
             if isinstance(target, int):
                 self._machine.use(target, state.facts | facts)
-                is_followed &= self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
+                self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
         read, words = self._argument_registers, MOST_WORDS
         if functions and len(functions) == len(targets):
             used = [self._references.registers(target) for target in functions]
             # what is left in the others from before goes nowhere
             read = tuple(number for number in read if any(number in registers.arguments for registers in used))
             words = max(registers.words for registers in used)
-        self._machine.hand_over(state, read, words, is_followed=is_followed)
+        self._machine.hand_over(state, read, words)
         if len(targets) != 1 or not functions:
             self._machine.forget(state, None)
             return [state]
@@ -487,10 +489,6 @@ class Interpreter:
         ]
         if flags:
             return not self._world.is_closed(target) and (follows or len(self._followed) <= _FLAG_DEPTH)
-        is_with_object = any(map(self._objects.has_object if follows else self._objects.has_telling_object, arguments))
-        if is_with_object or self._objects.makes_objects(target):
-            is_near = len(self._followed) <= _FLAG_DEPTH and not self._world.leads_above(target)
-            return is_near and self._objects.is_short(target)
         summary = self._world.summary(target) if follows else None
         # what it tells may depend on its arguments, or go where they point to
         return summary is not None and summary.tells and any(isinstance(value, int) for value in arguments)

@@ -25,7 +25,7 @@ from vbuild.dispatch.machine_state import (
     split_like,
 )
 from vbuild.dispatch.module import Module
-from vbuild.dispatch.program import HEAP, LEAVES
+from vbuild.dispatch.program import LEAVES
 from vbuild.dispatch.values import MASK_64, STACK, Value, is_stack, tag
 from vbuild.dispatch.variables import World, is_address
 from vbuild.elf.iced import RegisterExt
@@ -47,7 +47,7 @@ class Machine:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.references, self.variables, self.objects = world.references, world.variables, world.objects
+        self.references, self.variables = world.references, world.variables
         self.program = world.program
         # by instruction and target: the facts at a use
         self.uses: dict[tuple[int, int], int] = {}
@@ -56,8 +56,6 @@ class Machine:
         self.asks = False
         # whether all its callers hand over an address that is known: then it may be where it writes to
         self.is_given_addresses = False
-        # whether code is run that was not reached from the start
-        self.is_handler = False
         self.module: Module = self.program.modules[0]
         self.here = 0
         # places that some stack has, with all that `is_uneven`
@@ -71,19 +69,8 @@ class Machine:
         key = (self.here if address is None else address, target)
         self.uses[key] = self.uses.get(key, EVERY) & facts
 
-    def lose(
-        self,
-        value: Value,
-        facts: int,
-        address: int | None = None,
-        *,
-        is_written: bool = True,
-        is_followed: bool = False,
-    ) -> None:
-        """Note the addresses that *value* may be: from here on they are used, and written to, out of sight.
-
-        Objects on the heap are not, where it *is_followed* to a place that is known.
-        """
+    def lose(self, value: Value, facts: int, address: int | None = None, *, is_written: bool = True) -> None:
+        """Note the addresses that *value* may be: from here on they are used, and written to, out of sight."""
         if value is None or isinstance(value, values.Word) or (isinstance(value, int) and not tag(value)):
             return
         for number, shown in (values.cases_of(value) or {}).items():
@@ -92,8 +79,6 @@ class Machine:
                 module = self.program.module(number)
                 if is_written and not module.is_constant(number - module.base):
                     self.variables.escape(number, facts | shown)
-        if not is_followed:
-            self.objects.share(value)
 
     def variables_in(self, value: Value) -> list[int]:
         if value is None or isinstance(value, values.Word):
@@ -113,25 +98,21 @@ class Machine:
         registers: Iterable[int],
         words: int = MOST_WORDS,
         *,
-        is_followed: bool = False,
         is_written: bool = True,
     ) -> None:
-        """Note what the arguments in *registers*, and *words* on the stack, give to code that is not followed.
-
-        Where it *is_followed* by itself, it is run with the objects that it is given.
-        """
+        """Note what the arguments in *registers*, and *words* on the stack, give to code that is not followed."""
         for number in registers:
             value = state.registers[number]
             if isinstance(value, int) and is_stack(value):
                 self.spoil(value, state)
             else:
-                self.lose(value, state.facts, is_followed=is_followed, is_written=is_written)
+                self.lose(value, state.facts, is_written=is_written)
         # arguments on the stack
         pointer = state.registers[self.program.convention.pointer]
         if isinstance(pointer, int):
             for address in range(pointer, pointer + 8 * words, 8):
                 if address in state.stack and isinstance(state.stack[address][1], values.Choice | int):
-                    self.lose(state.stack[address][1], state.facts, is_followed=is_followed, is_written=is_written)
+                    self.lose(state.stack[address][1], state.facts, is_written=is_written)
 
     def forget(self, state: State, result: Value, lost: Iterable[int] | None = None) -> None:
         for number in self.program.convention.lost if lost is None else lost:
@@ -202,6 +183,8 @@ class Machine:
         number, size, below = GENERAL[register]
         if state.flags and state.flags.location == number:
             state.flags = replace(state.flags, location=None)
+        if state.source and state.source[0] == number:
+            state.source = None
         if size >= CLEARS_THE_REST:
             state.registers[number] = values.truncated(value, size)
             return
@@ -250,31 +233,29 @@ class Machine:
             for _, pointer in module.pointers_in(range(slot, slot + size)):
                 self.use(module.base + pointer, state.facts)
             return None
-        return self.variables.load(address, size)
+        value = self.variables.load(address, size)
+        if (address, size) in state.changed and (first := self.variables.first_value(address, size)) is not None:
+            return values.without(value, first)
+        return value
 
     def store(self, address: Value, size: int, value: Value, state: State) -> None:  # each kind of place
         cases = values.cases_of(address)
         if cases is not None and len(cases) == 1 and is_stack(next(iter(cases))):
             self._store_on_stack(next(iter(cases)), size, value, state)
             return
-        is_followed = cases is not None and not any(map(is_stack, cases))
-        self.lose(value, state.facts, is_followed=is_followed)
+        self.lose(value, state.facts)
         if cases is None:
             self.hand_out(value, state)
             self.variables.unfollowed |= values.tells(value)
-        if self.is_handler and not is_followed:
-            # code that handles errors may have any address that the rest has
-            self.objects.share_seen()
         for case, shown in (cases or {}).items():
             if is_stack(case):
                 self._store_on_stack(case, size, None, state)
-            elif tag(case) == tag(HEAP):
-                self.hand_out(value, state)
-                self.variables.store(case, size, value, state.facts | shown)
             elif 0 < tag(case) <= len(self.program.modules):
                 if self.is_given_addresses:
                     self.hand_out(value, state)
                 self.variables.store(case, size, value, state.facts | shown)
+                if len(cases or ()) == 1:
+                    state.changed |= {(case, size)}
 
     def copy(self, to: Value, source: Value, size: Value, state: State) -> bool:
         """Copy *size* bytes; False if it is not known where to, or how many."""
@@ -335,10 +316,7 @@ class Machine:
         length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
         for address, (size, value) in state.stack.cells_from(start).items():
             self.variables.unfollowed |= values.tells(value)
-            if address >= start + length:
-                # in a long structure
-                self.objects.share(value)
-            elif value is not None:
+            if address < start + length and value is not None:
                 self.lose(value, state.facts)
                 state.stack[address] = (size, None)
         if start not in state.stack:
@@ -357,8 +335,9 @@ class Machine:
         registers = left.registers.copy()
         for number, (first, second) in enumerate(zip(left.registers, right.registers, strict=True)):
             if first is not second and first != second:
-                is_pointer = is_address(first) or is_address(second)
-                registers[number] = None if is_pointer and self.is_dead(address, number) else joined(first, second)
+                # one byte of it is no pointer: the low one may be read by a call, as the number of vectors
+                is_unread = (is_address(first) or is_address(second)) and self.references.is_unread(address, number, 1)
+                registers[number] = None if is_unread else joined(first, second)
         for number in left.vectors.keys() ^ right.vectors.keys():
             for state in (left, right):
                 for lane in state.vectors.get(number, ()):
@@ -372,12 +351,9 @@ class Machine:
             left.stack if left.stack.parts == right.stack.parts else self._joined_stacks(left, right, joined, address),
             left.flags if left.flags == right.flags else None,
             left_facts & right_facts,
+            left.source if left.source == right.source else None,
+            left.changed & right.changed,
         )
-
-    def is_dead(self, address: int, register: int) -> bool:
-        """Whether the code at *address* never reads an address in *register* before writing there."""
-        # one byte of it is none: the low one may be read by a call, as the number of vectors
-        return self.references.is_unread(address, register, 1)
 
     def _joined_stacks(self, left: State, right: State, joined: Callable[[Value, Value], Value], address: int) -> Stack:
         first, second = left.stack, right.stack

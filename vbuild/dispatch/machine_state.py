@@ -124,6 +124,9 @@ class State(Struct):
     stack: Stack = field(default_factory=lambda: Stack({}))
     flags: "Compared | Chained | None" = None
     facts: int = 0
+    # the variable that the value in a register, by number, comes from; variables that have lost their first value
+    source: tuple[int, tuple[int, int]] | None = None
+    changed: frozenset[tuple[int, int]] = frozenset()
 
     def copy(self, facts: int = 0) -> "State":
         return State(
@@ -132,13 +135,15 @@ class State(Struct):
             self.stack.copy(),
             self.flags,
             self.facts | facts,
+            self.source,
+            self.changed,
         )
 
 
 class Compared(Struct, frozen=True):
     """The flags after a comparison of two values of *size* bytes; *only* these conditions are known if given.
 
-    *location* says which register, by number, or place on the stack had the first value.
+    *location* says which register, by number, or place on the stack had the first value, *source* which variable.
     """
 
     left: Value
@@ -146,6 +151,7 @@ class Compared(Struct, frozen=True):
     size: int
     location: int | None = None
     only: frozenset[int] | None = None
+    source: tuple[int, int] | None = None
 
 
 class Chained(Struct, frozen=True):

@@ -13,8 +13,6 @@ from vbuild.elf.iced import FlowControl
 
 # spaces of addresses that no file has: what __x86_get_cpuid_feature_leaf points at, libgcc's variables, and arguments
 LEAVES, MODEL, MODEL_FEATURES = 1 << 91, 3 << 90, 1 << 92
-# and objects on the heap, behind those for the fields of structures
-HEAP = 6 << 90
 PARAMETERS = 1 << 200
 LEAF_SIZE = 32
 _LIBGCC = {"__cpu_model": MODEL, "__cpu_features2": MODEL_FEATURES}
@@ -28,8 +26,6 @@ class Program:
         self.modules = [module(elf, number, path) for number, (path, elf) in enumerate(files)]
         first = next(iter(self.modules), None)
         self.convention = convention_of(first.elf.machine, first.elf.system) if first else convention_of("", "")
-        # of functions from outside whose addresses code has read
-        self.names: list[str] = []
         # by address and register: whether the code there never reads what the register has
         self.dead: dict[tuple[int, int], bool] = {}
         self.operations: dict[int, Operation] = {}
@@ -176,8 +172,7 @@ class Work:
         self.aware |= pieces.keys()
 
 
-# what gives memory, and whether it is filled with zeros
-ALLOCATORS = {"malloc": False, "calloc": True, "_Znwm": False, "_Znam": False, "aligned_alloc": False}
+ALLOCATORS = frozenset({"malloc", "calloc", "_Znwm", "_Znam", "aligned_alloc"})
 FREED = frozenset({"free", "_ZdlPv", "_ZdlPvm", "_ZdaPv"})
 ENVIRONMENT_READERS = frozenset({"getenv", "secure_getenv", "__secure_getenv"})
 COPIES = frozenset({"memcpy", "memmove", "__memcpy_chk", "__memmove_chk"})
@@ -185,18 +180,16 @@ FILLS = frozenset({"memset", "__memset_chk"})
 # they keep nothing but a mark that something was done, in an object of their own
 HARMLESS = frozenset({"pthread_once", "__cxa_guard_acquire", "__cxa_guard_release", "call_once"})
 HARMLESS |= (
-    FREED
-    | ALLOCATORS.keys()
-    | {"pthread_mutex_lock", "pthread_mutex_unlock", "__cxa_guard_abort", "__cxa_atexit", "atexit"}
+    FREED | ALLOCATORS | {"pthread_mutex_lock", "pthread_mutex_unlock", "__cxa_guard_abort", "__cxa_atexit", "atexit"}
 )
-# what functions write to: the number of the argument that points there, and of the one that says how many bytes
-WRITTEN: Mapping[str, tuple[int, int] | None] = {
-    **dict.fromkeys((*COPIES, *FILLS, "mempcpy", "__mempcpy_chk", "strncpy", "__strncpy_chk"), (0, 2)),
-    **dict.fromkeys(("snprintf", "vsnprintf", "__snprintf_chk", "__vsnprintf_chk", "bzero", "fgets"), (0, 1)),
-    **dict.fromkeys(("read", "recv", "pread", "pread64"), (1, 2)),
-    **dict.fromkeys(("memcmp", "bcmp", "strcmp", "strncmp", "strcasecmp", "strncasecmp", "strlen", "strnlen")),
-    **dict.fromkeys(("printf", "__printf_chk", "fprintf", "__fprintf_chk", "vfprintf", "__vfprintf_chk", "puts")),
-    **dict.fromkeys(("fputs", "fwrite", "write", "atoi", "atol", "strdup", *ENVIRONMENT_READERS)),
+# the numbers of the arguments that functions write to; others may write to all
+WRITTEN: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys((*COPIES, *FILLS, "mempcpy", "__mempcpy_chk", "strncpy", "__strncpy_chk", "bzero", "fgets"), (0,)),
+    **dict.fromkeys(("snprintf", "vsnprintf", "__snprintf_chk", "__vsnprintf_chk"), (0,)),
+    **dict.fromkeys(("read", "recv", "pread", "pread64"), (1,)),
+    **dict.fromkeys(("memcmp", "bcmp", "strcmp", "strncmp", "strcasecmp", "strncasecmp", "strlen", "strnlen"), ()),
+    **dict.fromkeys(("printf", "__printf_chk", "fprintf", "__fprintf_chk", "vfprintf", "__vfprintf_chk", "puts"), ()),
+    **dict.fromkeys(("fputs", "fwrite", "write", "atoi", "atol", "strdup", *ENVIRONMENT_READERS), ()),
 }
 # and those that return where that is
 RETURNED = COPIES | FILLS | {"strncpy", "__strncpy_chk", "fgets"}

@@ -88,6 +88,14 @@ def choice(cases: dict[int, int]) -> Value:
     return Choice.of(tuple(sorted(cases.items())))
 
 
+def without(value: Value, number: int) -> Value:
+    """*value* where it is known not to be *number*."""
+    if not isinstance(value, Choice):
+        return value
+    rest = {case: facts for case, facts in value.cases if case != number}
+    return choice(rest) if rest else value
+
+
 def word(facts: dict[int, int], size: int = 4) -> Word:
     """A word of *size* bytes whose bits show the features in *facts* if they are set."""
     return Word.of(tuple((facts.get(bit, 0), 0) if bit < 8 * size else _ZERO_BIT for bit in range(64)))
@@ -214,14 +222,6 @@ def truncated(value: Value, size: int) -> Value:
         return combined(lambda a, b: a & b, value, mask)
     bits = bits_of(value)
     return Word.of((*bits[: 8 * size], *((_ZERO_BIT,) * (64 - 8 * size))))
-
-
-def replaced(value: Value, part: Value, indexes: range) -> Value:
-    """*value* with *part* in its bytes at *indexes*."""
-    if any(tag(number) for operand in (value, part) for number in cases_of(operand) or ()):
-        return lossy(value, part)
-    bits, new = bits_of(value), bits_of(part)
-    return as_word((*bits[: 8 * indexes.start], *new[: 8 * len(indexes)], *bits[8 * indexes.stop :]))
 
 
 @_cached

@@ -1,15 +1,18 @@
 """Who may write to a variable, or behind a pointer: what instructions show without being run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from vbuild.dispatch.machine_state import CALLS, GENERAL, INFO, RAX, WRITES, general
+from vbuild.dispatch.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, WRITES, general
 from vbuild.dispatch.module import Module, Piece, displacement_of
-from vbuild.dispatch.program import Program
+from vbuild.dispatch.program import LEAVES, WRITTEN, Program
 from vbuild.dispatch.questions import Questions
 from vbuild.dispatch.references import (
     BRANCHES,
+    ENDS,
+    FRAME_POINTER,
     MOST_SEEN,
     NEAR,
+    STACK_POINTER,
     UNUSUAL,
     References,
 )
@@ -17,6 +20,12 @@ from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, O
 
 # bytes of a register that are written as a whole; of a word
 _HALF, _WORD = 4, 8
+# the register by which string instructions write, and how far a pointer is followed, in bytes
+_TO, _FURTHEST = 7, 512
+_Held = tuple[int, int | tuple[int, int], int]
+_NUMBERS = frozenset({OpKind.IMMEDIATE8TO64, OpKind.IMMEDIATE32TO64})
+# functions inside each other that are looked through for what they write
+_MOST_WRITING = 2
 
 
 class Writers:
@@ -27,6 +36,8 @@ class Writers:
         self._questions = questions
         self._references = references
         self._results_written: dict[tuple[int, int], bool] = {}
+        # by the place where a register has a pointer, that register, and bytes behind: whether code writes there
+        self._writes: dict[tuple[int, int, range], bool] = {}
 
     def writers_of(self, module: Module, table: range, starts: range) -> Iterator[Piece]:
         """The pieces that may write to *table*: they write to it, or take an address of it, or one of *starts*."""
@@ -38,7 +49,8 @@ class Writers:
             start = instruction.ip_rel_memory_address
             if instruction.mnemonic == Mnemonic.LEA:
                 is_near = start <= near.stop or _counts_back(module, piece, instruction, near)
-                if is_near and self._may_write(module, piece, start, Mnemonic.LEA):
+                is_left = is_near and not self._only_hands_over(module, piece, instruction, table)
+                if is_left and self._may_write(module, piece, start, Mnemonic.LEA):
                     yield piece
                 continue
             # a vector may begin in front of it
@@ -55,18 +67,98 @@ class Writers:
         for other, slot in self.program.importers(module, table):
             yield from self._questions.users_of_slot(other, slot)
 
-    def users_of_variable(self, module: Module, address: int) -> Iterator[Piece]:
-        """The pieces that use the variable at *address*, or make an address from which it may be reached."""
-        table = module.table(address)
-        low = table.start if module.object_at(address) else address - NEAR
-        for site in module.sites(min(low, table.start) - 4, table.stop):
-            instruction = module.instruction_with(site)
-            if instruction is None or not (
-                instruction.mnemonic == Mnemonic.LEA or instruction.ip_rel_memory_address in table
-            ):
+    def _only_hands_over(self, module: Module, piece: Piece, instruction: Instruction, table: range) -> bool:
+        """Whether the address in front of *table* that *instruction* makes only goes to code that writes less far.
+
+        What that does with it besides is not asked: it is not asked either of code that has the address of a variable.
+        Rust's code hands over its constants so, which stand in front of the answers that it keeps.
+        """
+        register, start = general(instruction.op0_register), instruction.ip_rel_memory_address
+        if register not in self.program.convention.arguments or start >= table.start:
+            return False
+        target = self._handed_to(module, piece, instruction.next_ip, register)
+        called = self.program.module(target).piece(target) if isinstance(target, int) and target < LEAVES else None
+        written = range(table.start - start, table.stop - start)
+        return called is not None and not self._writes_behind(called, called.address, register, written)
+
+    def _handed_to(self, module: Module, piece: Piece, start: int, register: int) -> int | str | None:
+        """What is called with the *register* as it is at *start*, if nothing else is done before; else None."""
+        address = module.base + start
+        while address < piece.end and (instruction := module.instruction(address)):
+            if instruction.flow_control == FlowControl.CALL:
+                return self.program.destination(module.base + instruction.near_branch_target)
+            used = INFO.info(instruction).used_registers()
+            if instruction.flow_control != FlowControl.NEXT or any(general(use.register) == register for use in used):
+                return None
+            address = module.base + instruction.next_ip
+        return None
+
+    def _writes_behind(self, piece: Piece, start: int, register: int, written: range, depth: int = 0) -> bool:
+        """Whether *piece* writes, from *start* on, to bytes *written* from where the pointer in the *register* leads.
+
+        It counts if what is made of the pointer cannot be followed, but not what others do that find it in memory, nor
+        what imports do that are not known to write as much as they are told.
+        """
+        key = (start, register, written)
+        if key not in self._writes:
+            self._writes[key] = False
+            self._writes[key] = self._writes_through(piece, start, register, written, depth)
+        return self._writes[key]
+
+    def _writes_through(self, piece: Piece, start: int, register: int, written: range, depth: int) -> bool:
+        module = self.program.module(piece.address)
+        # where, what has the pointer: a register, or a place on the stack; and how far behind it that points
+        waiting: list[_Held] = [(start, register, 0)]
+        seen = set(waiting)
+        while waiting:
+            address, holder, far = waiting.pop()
+            instruction = module.instruction(address)
+            if len(seen) > MOST_SEEN or instruction is None:
+                return len(seen) > MOST_SEEN
+            left = range(written.start - far, written.stop - far)
+            holders = _held_behind(instruction, holder, left)
+            if holders is None:
+                return True
+            flow, branch = instruction.flow_control, instruction.near_branch_target
+            targets = [] if flow in ENDS else [module.base + instruction.next_ip]
+            if branch and flow not in CALLS:
+                targets.append(module.base + branch)
+            outside = [target for target in targets if not piece.address <= target < piece.end]
+            called = self._called_by(module, instruction, outside)
+            if isinstance(holder, int) and any(self._called_writes(target, holder, left, depth) for target in called):
+                return True
+            if flow in CALLS and holder in self.program.convention.lost:
                 continue
-            if piece := module.piece(module.base + site):
-                yield piece
+            new = {
+                (target, other, far + more)
+                for target in targets
+                if target not in outside
+                for other, more in holders
+                if abs(far + more) <= _FURTHEST
+            }
+            waiting += new - seen
+            seen |= new
+        return False
+
+    def _called_writes(self, target: int | str | None, register: int, written: range, depth: int) -> bool:
+        arguments = self.program.convention.arguments
+        if register not in arguments or depth >= _MOST_WRITING:
+            return False
+        if isinstance(target, str):
+            return register in [arguments[number] for number in WRITTEN.get(target, ())]
+        if target is None or target >= LEAVES:
+            return False
+        piece = self.program.module(target).piece(target)
+        return piece is not None and self._writes_behind(piece, target, register, written, depth + 1)
+
+    def _called_by(
+        self, module: Module, instruction: Instruction, outside: Iterable[int]
+    ) -> Iterator[int | str | None]:
+        """What *instruction* calls, or jumps to *outside* its piece, if known."""
+        flow, branch = instruction.flow_control, instruction.near_branch_target
+        if flow in INDIRECT and instruction.is_ip_rel_memory_operand:
+            yield self.program.behind(module, instruction.ip_rel_memory_address)
+        yield from map(self.program.destination, [module.base + branch] if branch and flow in CALLS else outside)
 
     def _may_write(self, module: Module, piece: Piece, slot: int, how: int) -> bool:
         table = module.table(slot) if how == Mnemonic.MOV else range(0)
@@ -198,6 +290,51 @@ def _counts_back(module: Module, piece: Piece, instruction: Instruction, address
         and end + displacement_of(instruction) in addresses
         for instruction in module.instructions(piece)
     )
+
+
+def _held_behind(  # noqa: C901, PLR0911  # one for each kind of use
+    instruction: Instruction, holder: int | tuple[int, int], written: range
+) -> list[tuple[int | tuple[int, int], int]] | None:
+    """What has the pointer that *holder* has behind *instruction*, each with how far it points behind that.
+
+    None if the *written* bytes from the pointer on are written to, or may be.
+    """
+    base, start = instruction.memory_base, displacement_of(instruction)
+    is_move = instruction.mnemonic == Mnemonic.MOV
+    if isinstance(holder, tuple):
+        if (base, start) != holder or instruction.mnemonic == Mnemonic.LEA:
+            return [(holder, 0)]
+        if writes(instruction):
+            return []
+        copy = general(instruction.op0_register) if is_move else None
+        return [(holder, 0)] if copy is None else [(holder, 0), (copy, 0)]
+    if instruction.is_string_instruction and holder == _TO:
+        return None
+    unchanged: list[tuple[int | tuple[int, int], int]] = [(holder, 0)]
+    used = [use for use in INFO.info(instruction).used_registers() if general(use.register) == holder]
+    is_changed = any(use.access in WRITES for use in used)
+    if general(base) == holder and instruction.mnemonic == Mnemonic.LEA:
+        to = general(instruction.op0_register)
+        if instruction.memory_index in GENERAL or to is None:
+            return None
+        return [(to, start)] if to == holder else [*unchanged, (to, start)]
+    if writes(instruction) and holder in {general(base), general(instruction.memory_index)}:
+        stop = start + max(int(MemorySizeExt.size(instruction.memory_size)), 1)
+        is_indexed = instruction.memory_index in GENERAL
+        if is_indexed or (start < written.stop and written.start < stop):
+            return None
+    if is_move and instruction.op1_kind == OpKind.REGISTER and general(instruction.op1_register) == holder:
+        if instruction.op0_kind == OpKind.REGISTER:
+            copy = _copied_to(instruction, holder)
+            return unchanged if copy is None else [*unchanged, (copy, 0)]
+        return [*unchanged, ((base, start), 0)] if base in STACK_POINTER | FRAME_POINTER else unchanged
+    if is_changed and instruction.mnemonic in {Mnemonic.ADD, Mnemonic.SUB}:
+        if instruction.op1_kind not in _NUMBERS:
+            return None
+        number = instruction.immediate(1)
+        number -= number >> 63 << 64
+        return [(holder, number if instruction.mnemonic == Mnemonic.ADD else -number)]
+    return [] if is_changed else unchanged
 
 
 def _only_reads(instruction: Instruction, register: int) -> bool:
