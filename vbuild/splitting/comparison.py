@@ -43,7 +43,6 @@ from vbuild.elf.records import (
     SHN_LORESERVE,
     STRING_TAGS,
     STT_SECTION,
-    DynamicEntry,
     DynamicTag,
     SectionType,
     SegmentType,
@@ -224,9 +223,9 @@ class _File(Struct, frozen=True, eq=False):
         spans = [segment.span for segment in self.image.segments if segment.p_type == SegmentType.DYNAMIC]
         if dynamic and [span.start for span in spans] != [dynamic.span.start]:
             return dynamic.name
-        for tag, value in _entries(self.image.view(spans[0])) if spans else ():
-            target = self.image.section(_MOVED_TO[tag]) if tag in _MOVED_TO else None
-            if target and target.header.sh_addr != value:
+        for row in self.image.dynamic_rows():
+            target = self.image.section(_MOVED_TO[row.tag]) if row.tag in _MOVED_TO else None
+            if target and target.header.sh_addr != row.value:
                 return target.name
         return None
 
@@ -282,12 +281,6 @@ def _paired(expected: Iterable[Section], others: Iterable[Section]) -> list[tupl
     for section in others:
         left.setdefault(section.name, []).append(section)
     return [(section, left[section.name].pop(0)) for section in expected]
-
-
-def _entries(dynamic: memoryview) -> tuple[tuple[int, int], ...]:
-    size = DynamicEntry.layout.size
-    rows = DynamicEntry.layout.iter_unpack(dynamic[: len(dynamic) // size * size])
-    return tuple(itertools.takewhile(lambda row: row[0] != DynamicTag.NULL, rows))
 
 
 def _untraced(section: Section, here: memoryview, there: memoryview, traces: Counter[Trace]) -> int | None:
