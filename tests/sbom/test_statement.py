@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from tests.factories.commands import vbuild
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.repaired_wheels import release
@@ -128,8 +127,8 @@ def test_the_builder_is_the_platform_that_says_what_it_is_and_else_nobody(
 
 def test_slim_states_beside_each_wheel_what_it_was_made_of_where_asked(tmp_path: Path) -> None:
     fat = wheel(tmp_path, NAME, {"demo/__init__.py": "", "demo/a.so": device_library(fatbin(*ENTRIES))})
-    command = [sys.executable, "-m", "vbuild", "slim", str(fat), "-o", str(tmp_path / "out"), "--provenance"]
-    subprocess.run([*command, "--variant", "sm80=80", "--variant", "sm90=90"], check=True, capture_output=True)
+    words = ("slim", fat, "-o", tmp_path / "out", "--provenance", "--variant", "sm80=80", "--variant", "sm90=90")
+    assert vbuild(*words).returncode == 0
     assert sorted(path.name for path in (tmp_path / "out").glob("*.provenance.json")) == [
         f"{NAME.removesuffix('.whl')}-{label}.whl.provenance.json" for label in ("sm80", "sm90")
     ]
@@ -153,8 +152,8 @@ def test_slim_states_beside_each_wheel_what_it_was_made_of_where_asked(tmp_path:
 def test_split_states_what_all_its_wheels_were_made_of(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = {"demo/_c.so": module("libtop.so.1", source="int top(void);")}
     wheels = release(tmp_path / "fat", files, {"libtop.so.1": library("libtop.so.1")})
-    command = [sys.executable, "-m", "vbuild", "split", *map(str, wheels), "-o", str(tmp_path / "out")]
-    subprocess.run([*command, "--no-replace", "--min-size=0", "--provenance"], check=True, capture_output=True)
+    words = ("split", *wheels, "-o", tmp_path / "out", "--no-replace", "--min-size=0", "--provenance")
+    assert vbuild(*words).returncode == 0
     stated = sorted((tmp_path / "out").glob("*.provenance.json"))
     assert len(stated) == len([*(tmp_path / "out").glob("*.whl")]) == 3
     for path in stated:
