@@ -3,10 +3,12 @@
 import signal
 import threading
 import time
+from concurrent.futures import CancelledError
+from contextlib import suppress
 
 import pytest
 
-from vbuild.process.threads import in_threads
+from vbuild.process.threads import in_threads, stoppable_pool
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals go to processes there")
@@ -22,3 +24,22 @@ def test_an_interrupt_is_told_to_what_is_at_work_and_begins_nothing_more() -> No
     with pytest.raises(KeyboardInterrupt):
         in_threads(work, [1, 2, 3], size=lambda _: 1, threads=1, stop=stop)
     assert (begun, told) == ([1], [True])
+
+
+def test_the_end_of_a_pool_begins_nothing_more_and_stops_what_checks() -> None:
+    begun, stopped = threading.Event(), list[bool]()
+
+    def work() -> None:
+        begun.set()
+        try:
+            while True:
+                check_stopped()
+        except CancelledError:
+            stopped.append(True)
+
+    with suppress(KeyboardInterrupt), stoppable_pool(1) as (pool, check_stopped):
+        pool.submit(work)
+        after = pool.submit(work)
+        begun.wait(20)
+        raise KeyboardInterrupt
+    assert (stopped, after.cancelled()) == ([True], True)

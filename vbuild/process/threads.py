@@ -1,7 +1,7 @@
 """Work in threads: on many files with a bound on the bytes in memory, and once for each key."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from threading import Event, Lock
 from typing import Generic, TypeVar
@@ -69,6 +69,23 @@ def several_at_once(work: Callable[[T], R], things: Iterable[T]) -> Iterator[Ite
             yield pool.map(work, things)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def stoppable_pool(threads: int) -> Iterator[tuple[ThreadPoolExecutor, Callable[[], None]]]:
+    """A pool whose end, as by an interrupt, cancels what has not begun, and a check that raises in what has."""
+    stopped = Event()
+
+    def check() -> None:
+        if stopped.is_set():
+            raise CancelledError
+
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            yield pool, check
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
 
 
 class OncePerKey(Generic[K, R]):

@@ -15,8 +15,8 @@ import stat
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from concurrent.futures import Future
+from contextlib import closing, suppress
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -33,6 +33,7 @@ from vbuild.gpu_code.device_file import TRITON, Folder, is_named, may_be_contain
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.gpu import GpuList
 from vbuild.process.signals import uninterrupted
+from vbuild.process.threads import stoppable_pool
 from vbuild.sbom.keeping import cuts_of, installed_bill
 from vbuild.sbom.model import GpuCut
 from vbuild.slimming.device_files import OwnLists, examine_file, stale_list_warnings, worth_reading
@@ -183,15 +184,15 @@ class _Run:
     def examined(self, stage: Path | None) -> Generator[_Done]:
         """Yield what a cut makes of each file, in order, on all cores; new files are in *stage*, if there is one."""
         total, done = sum(file.status.st_size for file in self._files.files), 0
-        with ThreadPoolExecutor(available_cores()) as pool, ExitStack() as stack:
-            stack.callback(pool.shutdown, cancel_futures=True)
+        with stoppable_pool(available_cores()) as (pool, check_stopped):
             left = deque(enumerate(self._files.files))
             sent: deque[Future[_Done]] = deque()
             while left or sent:
                 # not for too many, or the disk has all of them twice
                 while left and len(sent) < 2 * available_cores():
                     number, file = left.popleft()
-                    sent.append(pool.submit(self._cut, file, stage / f"part-{number}" if stage else None))
+                    part = stage / f"part-{number}" if stage else None
+                    sent.append(pool.submit(self._cut, file, part, check_stopped))
                 result = sent.popleft().result()
                 done += result.file.status.st_size
                 self._on_progress(str(result.file.owners[0].distribution), done, total)
@@ -282,7 +283,7 @@ class _Run:
             )
         return SlimmedEnvironment(root=self._root, distributions=tuple(distributions), linked=linked)
 
-    def _cut(self, file: InstalledFile, part: Path | None) -> _Done:
+    def _cut(self, file: InstalledFile, part: Path | None, check_stopped: Callable[[], None]) -> _Done:
         try:
             with open_file(self._root / file.path) as opened:
                 data = memoryview(mmap(opened.fileno(), 0, access=ACCESS_READ))
@@ -290,7 +291,13 @@ class _Run:
             if parent not in self._folders:
                 self._folders[parent] = Folder.on_disk(parent)
             plan = examine_file(
-                file.path, data, (self._share,), self._cuts, self._folders[parent], fillers=self._fillers(file)
+                file.path,
+                data,
+                (self._share,),
+                self._cuts,
+                self._folders[parent],
+                fillers=self._fillers(file),
+                on_progress=lambda _size: check_stopped(),
             )
         except (VbuildError, OSError) as error:
             damage = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)

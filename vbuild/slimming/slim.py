@@ -42,6 +42,7 @@ from vbuild.hardware.architectures import Arch, Device, GpuTarget
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import ANY_DRIVER, ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList, GpuRequest, Ptx, arch_order
+from vbuild.process.threads import stoppable_pool
 from vbuild.sbom.keeping import Changes, bill_of, carries, cuts_of, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, GpuCut, Treatment
 from vbuild.slimming.device_files import (
@@ -364,13 +365,17 @@ def slim_plan(
     plans, to_inflate = _sorted_out(wheel, dropped, shares, cuts)
     on_progress(2 * (sum(member.size for member in wheel.members) - sum(member.size for member in to_inflate)))
     to_inflate.sort(key=lambda member: member.size, reverse=True)
-    with ExitStack() as stack, ThreadPoolExecutor(available_cores()) as pool:
-        stack.callback(pool.shutdown, cancel_futures=True)
+    with ExitStack() as stack, stoppable_pool(available_cores()) as (pool, check_stopped):
+
+        def advance(size: int) -> None:
+            check_stopped()
+            on_progress(size)
+
         if any(plan.is_changed for plan in plans):
             on_change()
         fillers = {path: cut.fillers for path, cut in cuts_of(bill_of(wheel)).items()}
         examine = partial(
-            _examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room, fillers=fillers, on_progress=on_progress
+            _examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room, fillers=fillers, on_progress=advance
         )
         for plan in pool.map(examine, to_inflate):
             if plan.is_changed:
