@@ -1,6 +1,5 @@
 """`vbuild toolkit` as a user meets it: in a process, with a cache of his own, in 80 columns."""
 
-import json
 import os
 import re
 import shutil
@@ -69,8 +68,6 @@ def test_where_nothing_is_kept_the_list_says_how_to_get_one(tmp_path: Path) -> N
     ran = workdir.vbuild("toolkit", "list", PATH=path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert narrow(ran.stdout) == ["no CUDA toolkit, kept or installed; vbuild toolkit install 13.0 fetches one"]
-    listed = json.loads(workdir.vbuild("toolkit", "list", "--json", PATH=path).stdout)
-    assert listed == {"store": str(workdir.cache / "vbuild/toolkits"), "kept": [], "installed": []}
     assert not (workdir.cache / "vbuild/toolkits").exists()
 
 
@@ -100,7 +97,7 @@ def test_an_install_that_was_killed_is_made_up_for(tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     assert len(list(store.glob(".cuda-*.part"))) == 1
-    assert json.loads(workdir.vbuild("toolkit", "list", "--json").stdout)["kept"] == []
+    assert str(store) not in workdir.vbuild("toolkit", "list").stdout
     assert refusal(workdir.vbuild("toolkit", "path", "13.0")).startswith("CUDA 13.0: not kept")
     assert workdir.vbuild("toolkit", "install", "13.0").returncode == 0
     assert len(kept(workdir)) == 1

@@ -145,14 +145,12 @@ def toolkit() -> None:
     """List and fetch the CUDA toolkits of 'vbuild matrix'."""
 
 
-@toolkit.command("list", epilog=options.example("vbuild toolkit list --json"))
-@options.as_json
-def list_toolkits(*, as_json: bool) -> None:
+@toolkit.command("list", epilog=options.example("vbuild toolkit list"))
+def list_toolkits() -> None:
     """List the toolkits in the cache, and those installed on this machine."""
     from vbuild.toolchain import toolkit_provision
 
-    listing = toolkit_provision.listing()
-    terminal.show(listing.data(), listing.lines(), as_json=as_json)
+    terminal.show(None, toolkit_provision.listing().lines())
 
 
 @toolkit.command("install", epilog=options.example("vbuild toolkit install 13.0 cublas nccl==2.28.9"))

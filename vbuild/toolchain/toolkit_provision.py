@@ -11,9 +11,9 @@ import platform
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from packaging.version import Version
 
 from vbuild.errors import BuildError, HardwareError
@@ -157,26 +157,8 @@ FORESEEN = Supply(foreseen_toolkit, foreseen_zig, writes=False)
 
 
 class Listing(Struct, frozen=True):
-    store: Path
     kept: tuple[KeptToolkit, ...]
     installed: tuple[Installed, ...]
-
-    def data(self) -> dict[str, Any]:
-        """For JSON; sizes in bytes, times as ISO 8601 has them."""
-        return {
-            "store": str(self.store),
-            "kept": [
-                {
-                    "version": str(toolkit.version),
-                    "path": str(toolkit.root),
-                    "size": toolkit.size,
-                    "used": toolkit.used.isoformat(timespec="seconds"),
-                    "components": [to_builtins(pin) for pin in toolkit.pins],
-                }
-                for toolkit in self.kept
-            ],
-            "installed": [{"version": str(toolkit.version), "path": str(toolkit.root)} for toolkit in self.installed],
-        }
 
     def lines(self) -> Iterator[str]:
         for toolkit in self.kept:
@@ -198,8 +180,7 @@ class Provision(Struct, frozen=True):
 
 
 def listing(*, store: Path | None = None, environment: Mapping[str, str] = os.environ) -> Listing:
-    cache = ToolkitCache.at(store)
-    return Listing(cache.folder, kept_in(cache), installed(environment))
+    return Listing(kept_in(ToolkitCache.at(store)), installed(environment))
 
 
 def install(
