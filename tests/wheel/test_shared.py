@@ -21,6 +21,21 @@ def blanked(path: Path) -> None:
         file.write(bytes(path.stat().st_size))
 
 
+def test_what_was_read_once_is_not_inflated_again(tmp_path: Path) -> None:
+    path = wheel(tmp_path, files=FILES)
+    with SharedWheels(tmp_path, keeps=True) as wheels:
+        with wheels.open(path) as first:
+            assert b"".join(first.chunks("demo/_C.so")) == LARGE
+            first.read("demo/__init__.py")
+        blanked(path)
+        with wheels.open(path) as again:
+            assert again.read("demo/__init__.py") == SMALL
+            with again.mapped("demo/_C.so") as view:
+                assert bytes(view) == LARGE
+            with pytest.raises(WheelError):
+                again.read("demo-1.0.dist-info/METADATA")
+
+
 def test_without_readers_to_come_or_room_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = wheel(tmp_path, files=FILES)
     with SharedWheels(keeps=False) as wheels, wheels.open(path) as opened:

@@ -17,6 +17,7 @@ from tests.factories.hostile_zips import (
 )
 from vbuild.errors import WheelError
 from vbuild.files import zstd
+from vbuild.wheel.blocks import Stall
 from vbuild.wheel.zip_read import _STRICT, FULL32, Member, ZipReader, descriptors
 
 ZSTD, BZIP2 = 93, 12
@@ -36,6 +37,14 @@ def damaged(method: int) -> Entry:
 def test_the_head_of_a_frame_needs_its_first_block() -> None:
     reader, (member,) = opened(Entry("demo/a", TEXT, ZSTD, zstd.compressed(TEXT, level=3)))
     assert reader.head(member, 16) == TEXT[:16]
+
+
+def test_where_blocks_begin_is_seen_while_a_member_is_inflated() -> None:
+    data = TEXT[: 5 << 19]
+    reader, (member,) = opened(Entry("demo/a", data))
+    stalls: list[Stall] = []
+    assert b"".join(reader.inflated(member, stalls=stalls)) == data
+    assert [stall.plain >> 20 for stall in stalls] == [1, 2]
 
 
 @pytest.mark.parametrize("method", [DEFLATED, ZSTD, BZIP2])

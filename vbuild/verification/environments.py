@@ -90,7 +90,7 @@ def python_for(name: WheelName) -> Path:
     version = f"{tag.interpreter}{'t' if tag.abi.endswith('t') else ''}"
     ran = find_python(version, variables())
     if ran.returncode:
-        raise WheelError(f"no Python {version} on this machine; expected one that takes {name.python}-{name.abi}")
+        raise WheelError(f"no Python on this machine takes {name.python}-{name.abi}; uv python install may bring one")
     return Path(ran.stdout.strip())
 
 
