@@ -41,6 +41,7 @@ _HEXADECIMAL = re.compile("[0-9a-f]{1,7}")
 _NEAR = 4
 _LEAST_PRODUCT = 1000  # from here on a number is a product's, as in 4090
 
+# each number also stands in `architectures.ARCHITECTURES`
 _PRODUCTS: dict[int | str, str] = {
     50: "GTX 745, GTX 750, K620, K1200, K2200, M10",
     52: "GTX 950, GTX 960, GTX 970, GTX 980, M4, M40, M60, M2000, M4000, M5000, M6000",
