@@ -19,6 +19,7 @@ from vbuild.build.advice import missing_module
 from vbuild.build.wrappers import FailedCall, Override
 from vbuild.errors import BuildError, FetchError, RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import linked
+from vbuild.files.reading import read_text
 from vbuild.files.wording import counted
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.hardware.machine import cpu_here
@@ -403,7 +404,7 @@ def trial_of(
         try:
             run_command(["sh", "-c", check.command], log=log, cwd=empty, environment=seen)
         except BuildError as error:
-            if missing := missing_module(log.read_text(encoding="utf-8", errors="replace")):
+            if missing := missing_module(read_text(log, errors="replace")):
                 line = f"Name the package that has the module: test.requires = [{missing!r}]"
                 raise BuildError(f"{error}\n{line}") from error
             raise
