@@ -88,7 +88,7 @@ _MIRROR = ("mirror", "--gpu", "90", "--dry-run")
 _TIMED = ("bench", "--script", "time.py")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "words",
     [

@@ -154,7 +154,7 @@ ROWS = (
     Row(f"repair in/{BUILT} out", built),
     Row(f"inspect in/{PLAIN} --html page.html --closure", levels, is_nightly=True),
     Row(f"verify in/{PLAIN}", levels),
-    Row(f"verify in/{PLAIN} --run", levels),
+    Row(f"verify in/{PLAIN} --run", levels, is_nightly=True),
     Row(f"verify in/{LATER} --run", levels, (0, 1), is_nightly=True),  # there may be no such Python
     Row(f"verify in/{PLAIN} --fetch --attestations", levels, (1,), is_nightly=True),  # no index has any
     Row(f"bench in/{PLAIN} in/{PLAIN} --script in/bench.py", levels, is_nightly=True),

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ INFO = f"{PACKAGES}/{dist_info_of(FAT)}"
 VARIANTS = "dist/demo-1.0-variants.json"
 OUT = ("-o", "out")
 
+_NEEDS_ATTESTATIONS = pytest.mark.skipif(find_spec("pypi_attestations") is None, reason="no pypi-attestations")
 # the file, and the command that comes across it
 REFUSED = [
     *((X, (verb, X)) for verb in ("inspect", "verify")),
@@ -49,8 +51,8 @@ REFUSED = [
     ("dist/other-1.0-variants.json", ("index", "dist", "--simple", "out")),
     (f"dist/{SDIST}", ("check", "dist")),
     (f"dist/{SDIST}", ("index", "dist", "--simple", "out")),
-    (f"{OK}.provenance", ("verify", OK, "--attestations")),
-    ("root.json", ("verify", OK, "--attestations", "--trust-root", "root.json")),
+    pytest.param(f"{OK}.provenance", ("verify", OK, "--attestations"), marks=_NEEDS_ATTESTATIONS),
+    pytest.param("root.json", ("verify", OK, "--attestations", "--trust-root", "root.json"), marks=_NEEDS_ATTESTATIONS),
     ("demo.toml", ("matrix", "demo.toml", "--dry-run", *OUT)),
     ("demo.toml", ("lock", "demo.toml")),
     ("demo.lock", ("matrix", "demo.toml", "--dry-run", *OUT)),

@@ -196,7 +196,7 @@ def test_a_version_has_what_those_it_includes_have(version: str, flags: str, abo
     assert bool(found) == above
 
 
-@pytest.mark.parametrize("finish", [bytes, bare])
+@pytest.mark.parametrize("finish", [pytest.param(bytes, marks=pytest.mark.nightly), bare])
 def test_a_verdict_needs_no_disassembler_of_x86_64(tmp_path: Path, finish: Callable[[bytes], bytes]) -> None:
     _, sources = zip(*arm_programs(), strict=True)
     library = tmp_path / "libdemo.so"

@@ -117,7 +117,7 @@ def levels(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("installer", ["uv", "pip"])
+@pytest.mark.parametrize("installer", ["uv", pytest.param("pip", marks=pytest.mark.nightly)])
 def test_one_variant_replaces_another_as_the_lock_says(installer: str, tmp_path: Path) -> None:
     cpus = {level: machine(Cpu.parse(f"x86-64-{level}" if level != "v1" else "x86-64")) for level in ("v1", "v2", "v3")}
     locks = {

@@ -174,7 +174,8 @@ def test_a_wheel_for_several_releases_is_built_against_the_oldest_and_tested_wit
     assert "pip finds nothing there" in error.what
 
 
-def test_the_sdist_is_the_plain_file_of_a_release(engines: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_installed", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_the_sdist_is_the_plain_file_of_a_release(engines: Path, tmp_path: Path, *, is_installed: bool) -> None:
     project, recipe, dist = setuptools_project(tmp_path / "project"), tmp_path / "demo.toml", tmp_path / "dist"
     subprocess.run([UV, "build", "-q", "--sdist", "-o", tmp_path / "made", project], check=True, cwd=tmp_path)
     text = 'name = "demo"\n[source]\npath = "{}"\n[matrix]\nrequires-as = "variants"\nplain = "sdist"\n'
@@ -193,20 +194,8 @@ def test_the_sdist_is_the_plain_file_of_a_release(engines: Path, tmp_path: Path)
     for copy in ("variants", "variants/simple/demo", "local/plain", "local/plain/simple/demo"):
         assert (tmp_path / copy / sdist.name).read_bytes() == sdist.read_bytes()
     assert not any(check_layout(tmp_path, layout).failed for layout in ("variants", "local", "redirect"))
-    # of the variants no installer takes one yet; of another engine's there is none
-    python = virtual(tmp_path / "venv")
-    subprocess.run([UV, "pip", "install", "-q", "--python", python, "setuptools"], check=True)
-    uv = [UV, "pip", "install", "--no-config", "--no-cache", "--python", str(python)]
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-cache-dir"]
-    for number, tool in enumerate((uv, [*uv, "--preview-features", "wheel-variants"], pip)):
-        links = ["--no-index", "--no-build-isolation", "--find-links", str(tmp_path / "variants")]
-        assert installed([*tool, *links], tmp_path / f"target{number}", "demo") == {"demo-1.0"}
-    # with local versions a resolver goes by what is asked for
-    links = [str(text) for folder in (engines, *(tmp_path / "local").glob("eng*")) for text in ("--find-links", folder)]
-    for tool in (uv, pip):
-        target = tmp_path / f"local-{Path(tool[0]).name}"
-        got = installed([*tool, "--no-index", *links], target, "demo", "engine<2")
-        assert got == {"demo-1.0+engine1.4", "engine-1.4.1"}
+    if is_installed:
+        _installers_take_it(engines, tmp_path)
     with pytest.raises(VariantError, match=r"none of 2 wheels fits .*; pip and uv build demo-1\.0\.tar\.gz$"):
         select("demo", [dist], machine=replace(Machine.here(), installed=(("engine", "2.2"),)))
     with tarfile.open(tmp_path / "made/demo-1.0.zip", "w:gz") as archive:
@@ -223,6 +212,24 @@ def test_the_sdist_is_the_plain_file_of_a_release(engines: Path, tmp_path: Path)
         publish([dist, sdist.rename(tmp_path / "other-1.0.tar.gz")], tmp_path / "other", layouts=[Variants()])
 
 
+def _installers_take_it(engines: Path, tmp_path: Path) -> None:
+    # of the variants no installer takes one yet; of another engine's there is none
+    python = virtual(tmp_path / "venv")
+    subprocess.run([UV, "pip", "install", "-q", "--python", python, "setuptools"], check=True)
+    uv = [UV, "pip", "install", "--no-config", "--no-cache", "--python", str(python)]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-cache-dir"]
+    for number, tool in enumerate((uv, [*uv, "--preview-features", "wheel-variants"], pip)):
+        links = ["--no-index", "--no-build-isolation", "--find-links", str(tmp_path / "variants")]
+        assert installed([*tool, *links], tmp_path / f"target{number}", "demo") == {"demo-1.0"}
+    # with local versions a resolver goes by what is asked for
+    links = [str(text) for folder in (engines, *(tmp_path / "local").glob("eng*")) for text in ("--find-links", folder)]
+    for tool in (uv, pip):
+        target = tmp_path / f"local-{Path(tool[0]).name}"
+        got = installed([*tool, "--no-index", *links], target, "demo", "engine<2")
+        assert got == {"demo-1.0+engine1.4", "engine-1.4.1"}
+
+
+@pytest.mark.nightly
 def test_a_wheel_that_fails_with_one_of_its_releases_is_not_published(engines: Path, tmp_path: Path) -> None:
     wheel(engines, "engine-2.1.0-py3-none-any.whl", {"engine.py": "VERSION = '2.1.0'\n"})
     recipe = '[matrix]\nrequires-as = "variants"\n[matrix.requires]\nengine = [["2.0", "2.1"]]\n'
