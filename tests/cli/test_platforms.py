@@ -101,7 +101,8 @@ print(json.dumps(failed))
 """
     skipped = ("__main__", "conda_script")
     asked = json.dumps([name for name in names if not name.endswith(skipped)])
-    assert json.loads(python(program, asked, machine=missing).stdout) == {}
+    failed = json.loads(python(program, asked, machine=missing).stdout)
+    assert set(failed.values()) <= {"pypi_attestations"}, failed  # of an extra
 
 
 @pytest.mark.parametrize("missing", MACHINES)
