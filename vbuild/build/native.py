@@ -531,8 +531,8 @@ class NativeBuilder:
         log.unlink(missing_ok=True)  # an earlier run's
         watch = Watch.over(folder / "watch", step.compilers) if settings.looked else None
         packages = settings.environments.having(requires, step.interpreter) if requires else None
-        seen = undisturbed(passed(os.environ, settings.pass_env))
-        environment = {**seen, **dict(step.native.env), **dict(step.plan.environment)}
+        inherited = undisturbed(passed(os.environ, settings.pass_env))
+        environment = {**inherited, **dict(step.native.env), **dict(step.plan.environment)}
         environment |= watch.variables(environment) if watch else {}
         wrappers = install_wrappers(
             step.plan.wrapper_rules,

@@ -335,7 +335,7 @@ class Machine:
         registers = left.registers.copy()
         for number, (first, second) in enumerate(zip(left.registers, right.registers, strict=True)):
             if first is not second and first != second:
-                # one byte of it is no pointer: the low one may be read by a call, as the number of vectors
+                # a call may read the lowest byte, as the number of vectors; that is no use of an address
                 is_unread = (is_address(first) or is_address(second)) and self.references.is_unread(address, number, 1)
                 registers[number] = None if is_unread else joined(first, second)
         for number in left.vectors.keys() ^ right.vectors.keys():

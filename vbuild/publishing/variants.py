@@ -70,7 +70,7 @@ def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
         plain = {wheel.tag for wheel in offer.plain}
         if lacks := dict.fromkeys("-".join(wheel.tag) for wheel in offer.variants if wheel.tag not in plain):
             rest = "builds the sdist" if offer.sdist else "finds nothing"
-            yield f"{offer}: there is no plain wheel for {', '.join(lacks)}; pip {rest} there."
+            yield f"{offer} has no plain wheel for {', '.join(lacks)}; for these, pip {rest}."
 
 
 def problems(folder: Path) -> Iterator[Finding]:

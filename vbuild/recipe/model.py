@@ -383,14 +383,14 @@ def _checked(recipe: R) -> R:
         raise RecipeError(f"bench.python: {python} is not in matrix.python; expected one of {', '.join(pythons)}")
     values = (value for requirement in recipe.matrix.requires for value in requirement.versions)
     if recipe.test.command is None and (several := next((value for value in values if "_" in value), None)):
-        what = (
-            f"a wheel for {' and '.join(releases_of(several))} is imported with each; expected a command that does so"
+        releases = " and ".join(releases_of(several))
+        raise RecipeError(
+            f"test.command: a wheel for {releases} is imported with each; expected a command that does so"
         )
-        raise RecipeError(f"test.command: {what}")
     if recipe.matrix.plain_requires == SDIST and not isinstance(recipe.source, Sdist):
-        what = f"'sdist' is the one that [source] names, and that is {recipe.source}"
+        fault = f"'sdist' is the one that [source] names, and that is {recipe.source}"
         advice = "expected a recipe file with source.path = an sdist, which python -m build --sdist makes"
-        raise RecipeError(f"matrix.plain: {what}; {advice}")
+        raise RecipeError(f"matrix.plain: {fault}; {advice}")
     if recipe.natives:
         check_levels(recipe.natives, [target.cpu for target in recipe.targets])
     return recipe

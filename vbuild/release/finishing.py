@@ -399,10 +399,10 @@ def trial_of(
     requires = (*check.requires, *pins)
     with at("test"):
         environment = make_environment(wheel, python, sources=sources, folder=folder, requires=requires)
-        seen = undisturbed(passed(os.environ, context.recipe.build.pass_env))
-        seen["PATH"] = os.pathsep.join([str(environment.python.parent), seen.get("PATH", os.defpath)])
+        variables = undisturbed(passed(os.environ, context.recipe.build.pass_env))
+        variables["PATH"] = os.pathsep.join([str(environment.python.parent), variables.get("PATH", os.defpath)])
         try:
-            run_command(["sh", "-c", check.command], log=log, cwd=empty, environment=seen)
+            run_command(["sh", "-c", check.command], log=log, cwd=empty, environment=variables)
         except BuildError as error:
             if missing := missing_module(read_text(log, errors="replace")):
                 line = f"Name the package that has the module: test.requires = [{missing!r}]"

@@ -257,8 +257,8 @@ def _section_differences(
     elif isinstance(before, memoryview) and isinstance(after, memoryview) and before != after:
         if traces is None:
             yield difference_of(section, copy)
-        elif (place := _untraced(section, before, after, traces)) is not None:
-            yield difference_of(section, copy, _shown(section, before, after, place))
+        elif (offset := _untraced(section, before, after, traces)) is not None:
+            yield difference_of(section, copy, _shown(section, before, after, offset))
 
 
 def headers_differ(section: Section, copy: Section) -> bool:

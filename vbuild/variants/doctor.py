@@ -80,8 +80,8 @@ def diagnosed_in(folders: list[str], machine: Machine, wheels: Sequence[Path] = 
 def compared_with(selection: Selection, environment: Path) -> Selection:
     """*selection* with a note if *environment* has its version, but another wheel of it: installers leave that."""
     with suppress(RepackageError):  # no environment any more
-        place = _installed(map(str, Environment.at(environment).folders)).get(selection.name.project)
-        if place and (label := _other(selection, *place)):
+        installed = _installed(map(str, Environment.at(environment).folders)).get(selection.name.project)
+        if installed and (label := _other(selection, *installed)):
             note = f"{environment} has the {label} wheel of this version, which installers leave as it is: "
             note += f"{', or '.join(_replacing(selection))} replaces it"
             return replace(selection, notes=(*selection.notes, note))
@@ -152,8 +152,8 @@ def _diagnosed_variant(project: str, version: str, dist_info: Path, machine: Mac
         return None
     except (OSError, VariantError) as error:
         why = f"{VARIANT_JSON}: {error.strerror if isinstance(error, OSError) else error}"
-        found = Diagnosis(project, version, None, dist_info, is_supported=False, why=why)
-        return replace(found, advice="damaged, reinstall it", commands=again)
+        advice = "damaged, reinstall it"
+        return Diagnosis(project, version, None, dist_info, is_supported=False, why=why, advice=advice, commands=again)
     document = _with_providers(document)
     (rank,) = ranked(document, machine)
     is_supported, advice, reinstalls = _verdict(document, machine)

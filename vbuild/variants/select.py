@@ -212,7 +212,7 @@ def select(
             built_for |= {
                 item.label
                 for item in document.variants
-                if any(metadata.is_abi(each.namespace) for each in item.features)
+                if any(metadata.is_abi(feature.namespace) for feature in item.features)
             }
             notes += (f"{index}: {note}" for note in document.notes)
             variants = ranked(document, machine)

@@ -193,7 +193,7 @@ def _checked(
 class _CheckSteps:
     """The steps of the check in one environment, and the findings so far.
 
-    *lost* has the libraries that the loader lacks, each with the reason if that is no failure.
+    *lost* has the libraries that the loader does not find, each with why that is no failure, or "".
     """
 
     environment: WheelEnvironment
@@ -210,24 +210,24 @@ class _CheckSteps:
 
     def resolve(self) -> int:
         """Let the loader find what each root is loaded with; the number of libraries that it finds."""
-        packages, found = self.environment.packages, set[str]()
+        packages, libraries = self.environment.packages, set[str]()
         # GPU code stored as ELF files, and libraries for other machines, are not for this loader
         here = [path for path, file in self.installed.files.items() if file.outline.machine == os.uname().machine]
         first = self.installed.roots()
         faults: dict[tuple[str, Path | None], list[str]] = {}
         # a needed file that nothing leads to can only be loaded on its own
         for root in dict.fromkeys((*first, *here)):
-            if root not in here or (root not in first and str(packages / root) in found):
+            if root not in here or (root not in first and str(packages / root) in libraries):
                 continue
             self.roots += (root,)
             for name, path in libraries_of(packages / root).items():
-                found |= {str(path)} if path else set()
+                libraries |= {str(path)} if path else set()
                 if not self._is_right(name, path):
                     faults.setdefault((name, path), []).append(root)
         for message in self.installed.damaged:
             self.note(CheckStep.RESOLVE, message)
         self._report(faults)
-        return len(found)
+        return len(libraries)
 
     def _is_right(self, name: str, path: Path | None) -> bool:
         """Whether *path* is where the library *name* of a user's machine is, or that machine brings it."""

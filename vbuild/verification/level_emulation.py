@@ -327,8 +327,8 @@ class LevelHost(Struct, frozen=True):
 
     def _launched(self, before: tuple[str, ...], features: Collection[str]) -> "Launch":
         # some programs ask this file, not the processor
-        seen = cpuinfo(features, _CPUINFO.read_text(encoding="utf-8")) if _CPUINFO.is_file() else ""
-        return Launch(before=before, program=self.program, cpuinfo=seen)
+        text = cpuinfo(features, _CPUINFO.read_text(encoding="utf-8")) if _CPUINFO.is_file() else ""
+        return Launch(before=before, program=self.program, cpuinfo=text)
 
     def why_python_fails(self, launch: "Launch") -> str | None:
         try:

@@ -53,7 +53,7 @@ def release_of(filename: str) -> tuple[NormalizedName, Version]:
 
 
 def divided(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """The *paths* that are no sdists, and the sdists among them and in folders there."""
+    """*paths* without sdists, and all sdists: those among *paths*, and those in folders among them."""
     sdists = tuple(path for path in paths if path.name.endswith(SUFFIX) and not path.is_dir())
     others = tuple(path for path in paths if path not in sdists)
     inside = (path for folder in others if folder.is_dir() for path in sorted(folder.glob(f"*{SUFFIX}")))

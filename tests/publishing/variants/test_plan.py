@@ -63,7 +63,7 @@ def test_a_publisher_is_told_who_gets_nothing(tmp_path: Path) -> None:
     release(tmp_path, tag="cp312-cp312-linux_x86_64", plain=False)
     assert planned(tmp_path).notes == (
         "An index that is made by other means must list each variants.json next to the wheels: uv reads it first.",
-        "demo 1.0: there is no plain wheel for cp312-cp312-linux_x86_64; pip finds nothing there.",
+        "demo 1.0 has no plain wheel for cp312-cp312-linux_x86_64; for these, pip finds nothing.",
     )
 
 
