@@ -163,6 +163,8 @@ def test_options_of_wheels_are_none_of_what_is_installed(tmp_path: Path) -> None
 def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(VbuildError, match="base goes with layouts oci only"):
         vbuild.publish(PURE, layouts=["variants"], base="image")
+    with pytest.raises(VbuildError, match="exact goes with share only"):
+        vbuild.split(PURE, share=False, exact=True)
     with pytest.raises(VbuildError, match="publisher goes with attestations only"):
         vbuild.verify(PURE, publisher="https://example.org/demo")
     with pytest.raises(VbuildError, match="metadata goes with label only"):

@@ -94,8 +94,7 @@ def matrix(request: MatrixRequest) -> "ReleaseResult":
     """
     from vbuild.release.matrix import matrix as verb
 
-    settings = matrix_request(request)
-    return verb(str(request.source), Path(request.output_dir), settings, on_progress=request.on_progress)
+    return verb(str(request.source), Path(request.output_dir), matrix_request(request), on_progress=request.on_progress)
 
 
 @dataclass(frozen=True)
@@ -216,8 +215,12 @@ def cibuildwheel(request: CibuildwheelRequest) -> "ReleaseResult":
     """
     from vbuild.release.cibuildwheel import cibuildwheel as verb
 
-    folder, labels = Path(request.output_dir), labels_of(request.variants)
-    return verb(folder, tuple(request.arguments), variants=labels, echo=request.echo)
+    return verb(
+        Path(request.output_dir),
+        tuple(request.arguments),
+        variants=labels_of(request.variants),
+        echo=request.echo,
+    )
 
 
 @dataclass(frozen=True)

@@ -252,8 +252,7 @@ class SplitRequest:
         "Move libraries that several wheels have to a -libs wheel.", default=True, flags="--share/--no-share"
     )
     exact: bool = option(
-        "Share only libraries that are the same byte for byte, not other builds of them.",
-        default=False,
+        "Share only libraries that are the same byte for byte, not other builds of them.", default=False, only="share"
     )
     rpath: bool = option(
         "Also require the wheels of CUDA libraries that are needed and not bundled, and find them by RPATH.",
@@ -278,14 +277,18 @@ class SplitRequest:
         default=None,
         parse="vbuild.splitting.request:libs_name",
         metavar="NAME[==VERSION]",
+        only="share",
     )
     against: StrPath | None = option(
         "Require a wheel of shared libraries that is in this folder or simple index, if it has the same.",
         default=None,
         parse="place",
         metavar="FOLDER|URL",
+        only="share",
     )
-    min_size: int = option("Share libraries only if that saves this much.", default=1_000_000, metavar="BYTES", least=0)
+    min_size: int = option(
+        "Share libraries only if that saves this much.", default=1_000_000, metavar="BYTES", least=0, only="share"
+    )
     provenance: bool = _PROVENANCE
     allow_builds: bool = option(
         "With --check and --try: build requirements that have no wheel, which runs their code.", default=False

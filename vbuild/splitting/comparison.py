@@ -302,12 +302,12 @@ def _untraced(section: Section, here: memoryview, there: memoryview, traces: Cou
 
 
 def _first(here: memoryview, there: memoryview, start: int) -> int | None:
-    """The first place from *start* on in which they differ."""
+    """The first offset from *start* on at which they differ."""
     for block in range(start, len(here), _BLOCK):
         before, after = (bytes(view[block : block + _BLOCK]) for view in (here, there))
         if before != after:
             pairs = zip(before, after, strict=True)
-            return block + next(place for place, (byte, other) in enumerate(pairs) if byte != other)
+            return block + next(index for index, (byte, other) in enumerate(pairs) if byte != other)
     return None
 
 

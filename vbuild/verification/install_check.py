@@ -193,7 +193,7 @@ def _checked(
 class _CheckSteps:
     """The steps of the check in one environment, and the findings so far.
 
-    *lost* has the libraries that the loader does not find, each with why that is no failure, or "".
+    *lost* has what the loader does not find, each with why that is no failure, if so.
     """
 
     environment: WheelEnvironment
