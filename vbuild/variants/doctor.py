@@ -152,8 +152,8 @@ def _diagnosed_variant(project: str, version: str, dist_info: Path, machine: Mac
         return None
     except (OSError, VariantError) as error:
         why = f"{VARIANT_JSON}: {error.strerror if isinstance(error, OSError) else error}"
-        advice = "damaged, reinstall it"
-        return Diagnosis(project, version, None, dist_info, is_supported=False, why=why, advice=advice, commands=again)
+        diagnosis = Diagnosis(project, version, None, dist_info, is_supported=False, why=why)
+        return replace(diagnosis, advice="damaged, reinstall it", commands=again)
     document = _with_providers(document)
     (rank,) = ranked(document, machine)
     is_supported, advice, reinstalls = _verdict(document, machine)
