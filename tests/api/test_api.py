@@ -165,6 +165,10 @@ def test_what_does_not_go_together_is_refused() -> None:
         vbuild.publish(PURE, layouts=["variants"], base="image")
     with pytest.raises(VbuildError, match="exact goes with share only"):
         vbuild.split(PURE, share=False, exact=True)
+    with pytest.raises(VbuildError, match="libs is for libraries that leave a wheel, and with private they stay"):
+        vbuild.split(PURE, private=True, libs="x")
+    with pytest.raises(VbuildError, match="move is for libraries that leave a wheel, and with private they stay"):
+        vbuild.split(PURE, private=True, move="*")
     with pytest.raises(VbuildError, match="publisher goes with attestations only"):
         vbuild.verify(PURE, publisher="https://example.org/demo")
     with pytest.raises(VbuildError, match="metadata goes with label only"):

@@ -80,7 +80,11 @@ def test_the_account_of_a_release_is_a_plan_to_read(fat: Path) -> None:
         assert account[1].startswith("  N -> N MB, unpacked N -> N MB")
         assert account[2] == "  requires demo-libs==1.0"
         assert account[3] == "  demo/_c.so: RPATH $ORIGIN/../demo_libs/lib"
-    assert said[said.index(PURE) + 1] == "  unchanged: nothing in it to take out"
+    assert said[said.index(PURE) + 1] == "  unchanged: no library leaves it"
+    wheel(fat / "in", "demo-1.0-cp311-cp311-macosx_11_0_arm64.whl", {"demo/x.txt": "x"})
+    wheel(fat / "in", "demo-1.0-cp311-cp311-win_amd64.whl", {"demo/x.txt": "x"})
+    said = plain(vbuild("in", "--dry-run", "--min-size", 0, folder=fat).stdout)
+    assert said[1] == "N MB are 2 wheels for Windows or macOS, whose libraries stay where they are"
 
 
 def test_what_is_replaced_says_by_what_and_how_it_is_proved(fat: Path, cuda_index: Serving) -> None:

@@ -78,7 +78,7 @@ def test_two_contents_of_one_name_are_named_where_they_are_installed_together(tm
     expected = (
         "pa 1.0 and pb 1.0: libldap.so.2 has other contents in each of these: a process has one of them, the first "
         "that is loaded, for both: pa.libs/libldap.so.2 and pb.libs/libldap.so.2; give it a name of its own: "
-        "auditwheel, delvewheel or vbuild split do"
+        "vbuild split --private WHEEL does"
     )
     assert doctor(place, gpus="90").notes == (expected,)
     program = "import ctypes; print([ctypes.CDLL(f'{path}/x.so').own() for path in sys.argv[1:]])"

@@ -1,6 +1,7 @@
 """Two projects that bundle different libraries of one SONAME, which a process would take for each other."""
 
 import subprocess
+from collections.abc import Iterable, Mapping
 from itertools import permutations
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.factories.extensions import library
 from tests.factories.site_packages import program_output, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
+from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
@@ -31,7 +33,7 @@ def project(
     pythons: tuple[int, ...],
     code: str = "",
     place: str = "{0}.libs",
-    **more: str,
+    more: Mapping[str, bytes | str] | None = None,
 ) -> list[Path]:
     source = f"int clash(void) {{ return {number}; }}"
     # the module asks for a version of the symbol, so its library is named in .gnu.version_r as well
@@ -47,7 +49,7 @@ def project(
         f"{name}/__init__.py": f"import ctypes\n{code}",
         f"{name}/_user.so": user,
         f"{place.format(name)}/{SONAME}": library(SONAME, source=source, script=SCRIPT),
-        **more,
+        **(more or {}),
     }
     names = (f"{name}-1.0-cp3{python}-cp3{python}-manylinux_2_17_x86_64.whl" for python in pythons)
     return [
@@ -63,9 +65,9 @@ def renamed(result: Split) -> dict[str, str]:
     return {move.path: move.own_name for move in result.libraries if move.own_name}
 
 
-def answers(folder: Path, result: Split) -> set[str]:
+def answers(folder: Path, paths: Iterable[Path]) -> set[str]:
     """What the functions of both projects return in one process, imported in either order."""
-    site = site_packages(folder / "site", *(path for path in result.paths if "cp312" not in path.name))
+    site = site_packages(folder / "site", *(path for path in paths if "cp312" not in path.name))
     loads = "; ".join(
         f"{name} = ctypes.CDLL(os.path.join({str(site)!r}, {name!r}, '_user.so'))" for name in ("{0}", "{1}")
     )
@@ -84,7 +86,7 @@ def test_each_project_loads_its_own(tmp_path: Path, pythons: tuple[int, ...], pl
         for path in project(tmp_path, name, number, pythons=pythons, place=place)
     ]
     result = done(tmp_path, wheels)
-    assert answers(tmp_path, result) == {"111 222"}
+    assert answers(tmp_path, result.paths) == {"111 222"}
     own_names = renamed(result).values()
     assert len({*own_names}) == len(ANSWERS)
     for path in result.paths:
@@ -122,3 +124,93 @@ def test_one_project_and_equal_libraries_keep_their_names(tmp_path: Path) -> Non
     for wheels in (alike, two_versions):
         result = split(wheels, None, request=SplitRequest(share=False), indexes=lambda: Indexes(no_index=True))
         assert not renamed(result)
+
+
+def private(folder: Path, wheels: list[Path], *keep: str) -> Split:
+    request = SplitRequest(private=True, keep=keep)
+    return split(wheels, folder / "private", request=request, indexes=lambda: Indexes(no_index=True))
+
+
+OPENS = f"""
+import os
+opened = ctypes.CDLL(os.path.join(os.path.dirname(__file__), "inner", "{SONAME}")).clash()
+"""
+
+
+@pytest.mark.parametrize(("place", "code"), [("{0}.libs", ""), ("{0}/inner", OPENS)], ids=["needed", "opened as well"])
+def test_private_names_part_wheels_that_are_split_apart(tmp_path: Path, place: str, code: str) -> None:
+    given = [project(tmp_path, *pair, pythons=(11,), place=place, code=code) for pair in ANSWERS.items()]
+    assert answers(tmp_path / "before", [path for wheels in given for path in wheels]) == {"111 111", "222 222"}
+    results = [private(tmp_path / str(number), wheels) for number, wheels in enumerate(given)]
+    assert answers(tmp_path, [path for result in results for path in result.paths]) == {"111 222"}
+    if code:
+        opened = program_output(tmp_path / "site", "import pa, pb; print(pa.opened, pb.opened)")
+        assert opened == "111 222"
+    for result in results:
+        assert not result.companions
+        assert [move.name for move in result.libraries if move.kind == "rename"] == [SONAME]
+        again = private(tmp_path / "again" / result.paths[0].name, [*result.paths])
+        assert all(one.is_untouched for one in again.wheels)
+
+
+def test_the_names_of_equal_libraries_differ_if_those_that_they_load_do(tmp_path: Path) -> None:
+    names = set()
+    for name, number in ANSWERS.items():
+        files = {
+            f"{name}/_user.so": library(None, ("libtop.so.1",), runpath=f"$ORIGIN/../{name}.libs"),
+            f"{name}.libs/libtop.so.1": library("libtop.so.1", (SONAME,), runpath="$ORIGIN"),
+            f"{name}.libs/{SONAME}": library(SONAME, source=f"int clash(void) {{ return {number}; }}"),
+        }
+        names |= {
+            *renamed(private(tmp_path, [wheel(tmp_path, f"{name}-1.0-cp311-cp311-linux_x86_64.whl", files)])).values()
+        }
+    assert len(names) == 2 * len(ANSWERS)
+
+
+@pytest.mark.parametrize(
+    ("files", "obstacle"),
+    [
+        ({"pa/open.py": "pattern = 'libclash.so.*'"}, "pa/open.py names it, and may open it by its path"),
+        (
+            {"pa/_opens.so": library(None, source=f'const char *name = "{SONAME}";')},
+            "pa/_opens.so names it, and may open it by its path",
+        ),
+        (
+            {
+                "pa/_user.so": library(
+                    None, (SONAME,), source=f'const char *n = "{SONAME}";', runpath="$ORIGIN/../pa.libs"
+                )
+            },
+            "pa/_user.so names it, and may open it by its name",
+        ),
+        (
+            {"pa/by_name.so": library(None, (SONAME,))},
+            "pa/by_name.so needs it, and finds it only where something has opened it before",
+        ),
+    ],
+    ids=["a pattern", "in compiled code", "in what needs it", "without RPATH"],
+)
+def test_a_private_name_is_refused_to_what_may_be_opened_by_the_old_one(
+    tmp_path: Path, files: dict[str, bytes | str], obstacle: str
+) -> None:
+    wheels = project(tmp_path, "pa", 111, pythons=(11,), more=files)
+    with pytest.raises(RepackageError) as refusal:
+        private(tmp_path, wheels)
+    assert str(refusal.value) == (
+        f"{wheels[0].name}: pa.libs/{SONAME}: cannot get a name of its own: {obstacle}; --keep {SONAME} leaves it the "
+        "one that it has"
+    )
+    assert not [*(tmp_path / "private").glob("*")]
+    assert all(one.is_untouched for one in private(tmp_path, wheels, SONAME).wheels)
+
+
+def test_what_has_a_name_of_its_own_or_needs_none_keeps_it(tmp_path: Path) -> None:
+    needs = ("libgraft-1a2b3c4d.so.1", "libcufft.so.11")
+    files = {f"pa.libs/{name}": library(name, source="int there;") for name in (*needs, "libidle.so.1")}
+    user = {"pa/_user.so": library(None, needs, runpath="$ORIGIN/../pa.libs")}
+    result = private(tmp_path, [wheel(tmp_path, "pa-1.0-cp311-cp311-linux_x86_64.whl", {**files, **user})])
+    assert {move.name: move.reason for move in result.libraries if move.path.startswith("pa.libs")} == {
+        "libgraft-1a2b3c4d.so.1": "its name has a hash already",
+        "libcufft.so.11": "newer libraries of its name serve those that need older ones",
+        "libidle.so.1": "nothing in the wheel needs it",
+    }

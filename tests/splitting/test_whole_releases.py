@@ -143,3 +143,13 @@ def test_an_sdist_of_another_release_is_refused(tmp_path: Path) -> None:
 def test_dependencies_are_added_where_that_changes_nothing_else(text: str, expected: list[str] | None) -> None:
     new = extended(text, ["b==1"])
     assert (tomllib.loads(new)["project"]["dependencies"] if new else None) == expected
+
+
+def test_libraries_for_machines_whose_files_are_not_edited_stay_with_their_wheels(tmp_path: Path) -> None:
+    files = {"demo.libs/libx-1a2b3c4d.so.1": library("libx-1a2b3c4d.so.1", flags=("-m32", "-nostdlib"))}
+    names = ("demo-1.0-cp311-cp311-manylinux_2_17_i686.whl", "demo-1.0-cp312-cp312-manylinux_2_17_i686.whl")
+    result = thinned(tmp_path / "thin", *(wheel(tmp_path, name, files) for name in names))
+    assert [move.reason for move in result.libraries] == [
+        "files for i686 are not edited: they are not 64-bit little-endian ones"
+    ]
+    assert all(one.is_untouched for one in result.wheels)

@@ -27,6 +27,7 @@ from vbuild.api.request import (
     StrPath,
     Texts,
     option,
+    options_of,
     silent,
     takes,
 )
@@ -251,6 +252,7 @@ class SplitRequest:
     share: bool = option(
         "Move libraries that several wheels have to a -libs wheel.", default=True, flags="--share/--no-share"
     )
+    private: bool = option("Move none; give each a name that no other wheel has, after its contents.", default=False)
     exact: bool = option(
         "Share only libraries that are the same byte for byte, not other builds of them.", default=False, only="share"
     )
@@ -310,12 +312,16 @@ def split(request: SplitRequest) -> "Split":
     from vbuild.splitting import request as splitting
     from vbuild.splitting.split import split as verb
 
+    for name, (declared, default) in options_of(request).items() if request.private else ():
+        if (declared.only == "share" or name in {"move", "tries"}) and getattr(request, name) != default:
+            raise RequestError(f"{{{name}}} is for libraries that leave a wheel, and with {{private}} they stay")
     result = verb(
         paths_of(request.wheels),
         path_of(request.output_dir),
         request=splitting.SplitRequest(
             replace=request.replace,
             share=request.share,
+            private=request.private,
             exact=request.exact,
             rpath=request.rpath,
             cuda=value_of(request.cuda, splitting.cuda_version) or (),

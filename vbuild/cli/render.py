@@ -185,10 +185,17 @@ def _reason(failure: "Failure") -> str:
     return _WHEEL.sub("", first, count=1)
 
 
-def split_lines(split: "Split") -> Iterator[str]:
+def _total_lines(split: "Split") -> Iterator[str]:
     made = f" and {counted(len(split.companions), 'new wheel')}" if split.companions else ""
     after = "" if split.packed is None else f" -> {mb(split.packed)}"
     yield f"{counted(len(split.wheels), 'wheel')}{made}: {mb(split.before)}{after} MB"
+    if elsewhere := [wheel for wheel in split.wheels if "-win" in wheel.name or "-macosx" in wheel.name]:
+        size, several = mb(sum(wheel.before for wheel in elsewhere)), counted(len(elsewhere), "wheel")
+        yield from wrapped(f"{size} MB are {several} for Windows or macOS, whose libraries stay where they are")
+
+
+def split_lines(split: "Split") -> Iterator[str]:
+    yield from _total_lines(split)
     alike: dict[str, list[LibraryMove]] = {}
     for move in split.libraries:
         alike.setdefault(_becomes(move), []).append(move)
@@ -237,7 +244,8 @@ def _copies(move: "LibraryMove") -> str:
     if move.builds > 1:
         traces = [f"{counted(size, 'byte')} of {name}" for name, size in sorted(move.traces.items())]
         notes = f" ({move.builds} builds that differ in {', '.join([*traces, 'names'])})"
-    own = f", now {move.own_name}, since another project has another" if move.own_name else ""
+    own = f", now {move.own_name}" if move.own_name else ""
+    own += ", since another project has another" if own and move.kind != "rename" else ""
     differs = f"; {move.differs}" if move.differs else ""
     return f"{move.name} in {counted(len(move.wheels), 'wheel')}{notes}{own}{differs}"
 
@@ -249,6 +257,8 @@ def _becomes(move: "LibraryMove") -> str:
             return f"replaced by {move.target}"
         case "share":
             return f"moved to {move.target}{because}"
+        case "rename":
+            return "left where it was, under a name of its own"
         case _:
             return f"left {'where' if move.own_name else 'as'} it was, because {move.reason}"
 
@@ -272,13 +282,7 @@ def _requirements(lines: "Sequence[str]") -> Iterator[str]:
 def _wheel_lines(wheel: "SplitWheel") -> Iterator[str]:
     yield wheel.name
     if wheel.is_untouched:
-        is_elsewhere = "-win" in wheel.name or "-macosx" in wheel.name
-        why = (
-            "the libraries of Windows and macOS wheels stay where they are"
-            if is_elsewhere
-            else "nothing in it to take out"
-        )
-        yield f"  unchanged: {why}"
+        yield "  unchanged: no library leaves it"
         return
     packed = "" if wheel.packed is None else f"{mb(wheel.before)} -> {mb(wheel.packed)} MB, "
     yield f"  {packed}unpacked {mb(wheel.unpacked_before)} -> {mb(wheel.unpacked)} MB"

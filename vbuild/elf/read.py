@@ -249,7 +249,10 @@ class Outline(BinaryOutline, frozen=True, kw_only=True):
 
 
 class Loading(BinaryLoading, frozen=True, kw_only=True):
+    """*needs_mentioned* are NEEDED names that its data has as well, perhaps to open the library once more."""
+
     outline: Outline
+    needs_mentioned: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:
@@ -282,6 +285,7 @@ class Loading(BinaryLoading, frozen=True, kw_only=True):
                 is_program=outline.type == "ET_EXEC" or (has_interpreter and not outline.soname),
                 mentioned=frozenset(opened) - {*outline.needed, outline.soname},
                 own_place=(*place_functions, *place_files),
+                needs_mentioned=frozenset(opened & {*outline.needed}),
             )
 
 

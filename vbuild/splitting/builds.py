@@ -25,7 +25,7 @@ from vbuild.elf.catalogue import plain
 from vbuild.errors import BinaryError
 from vbuild.splitting.bundle import Bundle, SameLibrary, WheelBinary
 from vbuild.splitting.comparison import Comparison, compared, difference_of, headers_differ
-from vbuild.splitting.decisions import Place, may_get_a_name, place_of
+from vbuild.splitting.decisions import Place, name_obstacle, place_of
 from vbuild.splitting.official import Provenance
 from vbuild.wheel.metadata import LIBS
 
@@ -150,7 +150,7 @@ class _Builds:
             yield "its RPATH is another"
         if _common_soname(owner, library) != _common_soname(other_owner, replaced):
             yield f"its SONAME is {replaced.soname}"
-        if library.file_name != replaced.file_name and not may_get_a_name(other_owner, replaced):
+        if library.file_name != replaced.file_name and name_obstacle(other_owner, replaced):
             yield "it cannot get another name"
         ours, theirs = self._names(stays), self._names(other)
         for name, other_name in zip(here.needed, there.needed, strict=False):

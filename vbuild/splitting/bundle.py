@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
@@ -137,7 +137,17 @@ class Bundle:
 
     @cached_property
     def _namers_of(self) -> Mapping[str, frozenset[str]]:
-        return {path: frozenset(self._namers(binary)) for path, binary in self.binaries.items()}
+        return {
+            path: frozenset(file for _, file in self._mentions_of(binary)) for path, binary in self.binaries.items()
+        }
+
+    def texts_naming(self, binary: WheelBinary) -> frozenset[str]:
+        """The files that name *binary*, if each is a text in which nothing but its whole name stands for it."""
+        whole = {binary.file_name, binary.soname}
+        pairs = [*self._mentions_of(binary)]
+        is_clear = all(name in whole and file not in self.binaries.keys() | self.outside.keys() for name, file in pairs)
+        has_bytecode = any(member.path.endswith(".pyc") for member in self.wheel.members)
+        return frozenset(file for _, file in pairs) if is_clear and not has_bytecode else frozenset()
 
     @cached_property
     def opened_by(self) -> Mapping[str, tuple[WheelBinary, ...]]:
@@ -156,17 +166,20 @@ class Bundle:
     def _patterns(self) -> tuple[tuple[str, str], ...]:
         return tuple((name, file) for name, files in self.mentions.items() if is_pattern(name) for file in files)
 
-    def _namers(self, binary: WheelBinary) -> set[str]:
+    def _mentions_of(self, binary: WheelBinary) -> Iterator[tuple[str, str]]:
+        """What stands for *binary* in other files: its name, its folder's, a pattern, or a beginning; and the file."""
         names = {binary.file_name, binary.soname, binary.folder.rpartition("/")[2]}
         if binary.folder.endswith(OWN_FOLDER):
             names.add(OWN_FOLDER)
-        files = {file for name in names for file in self.mentions.get(name, ())}
-        files |= {file for pattern, file in self._patterns if matches_pattern(pattern, binary.path, by=file)}
         if not binary.is_bundled:
             starts = (binary.file_name[:end] for end in range(1, len(binary.file_name) + 1))
-            files |= {file for start in starts if ".so" not in start for file in self.mentions.get(start, ())}
-        # libraries often have their own name in their data
-        return files - {binary.path}
+            names.update(start for start in starts if ".so" not in start)
+        for pattern, file in self._patterns:
+            if matches_pattern(pattern, binary.path, by=file):
+                yield pattern, file
+        for name in names:
+            # libraries often have their own name in their data
+            yield from ((name, file) for file in self.mentions.get(name, ()) if file != binary.path)
 
     @cached_property
     def folders(self) -> frozenset[str]:

@@ -24,13 +24,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from itertools import chain, combinations, product
 from pathlib import PurePosixPath
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.linkage import Via
+from vbuild.binary.linkage import LinkGraph, Via
 from vbuild.config.requirements import required_project
 from vbuild.elf.catalogue import by_soname, hashed, is_driver, is_shared_object, plain, systems_of
 from vbuild.elf.linkage import replaced_library
@@ -94,8 +95,8 @@ class Doubt(Struct, frozen=True):
 
 
 def stub_doubt(bundle: Bundle, library: WheelBinary) -> Doubt | None:
-    if (header := _header(bundle)) and not library.is_bundled:
-        return Doubt(f"others may link with it, because the wheel has headers ({header})", can_be_tried=False)
+    if linking := _linking(bundle, library):
+        return Doubt(linking, can_be_tried=False)
     for path in sorted(bundle.namers(library)):
         member = bundle.wheel.find(path) if path.endswith(".py") else None
         if member and _NO_LOAD in bundle.wheel.read(member):
@@ -103,9 +104,10 @@ def stub_doubt(bundle: Bundle, library: WheelBinary) -> Doubt | None:
     return Doubt(f"it {asking}") if (asking := asks_own_place(library)) else None
 
 
-def _header(bundle: Bundle) -> str | None:
-    paths = (member.path for member in bundle.wheel.members)
-    return next((path for path in paths if PurePosixPath(path).suffix in _HEADERS), None)
+def _linking(bundle: Bundle, library: WheelBinary) -> str | None:
+    paths = () if library.is_bundled else (member.path for member in bundle.wheel.members)
+    header = next((path for path in paths if PurePosixPath(path).suffix in _HEADERS), None)
+    return header and f"others may link with it, because the wheel has headers ({header})"
 
 
 def asks_own_place(library: WheelBinary) -> str:
@@ -288,12 +290,16 @@ def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple
 # toolkits keep stand-ins for the driver's libraries in this folder, to link against
 _STUBS = "stubs"
 _UNNEEDED = "nothing in the wheel needs it"
+_COMPATIBLE = "newer libraries of its name serve those that need older ones"
+# what keeps its name without harm: nothing looks for it by its name, or any that is new enough does
+_NO_NEED = (_UNNEEDED, _COMPATIBLE)
 
 
 class DecisionKind(StrEnum):
     KEEP = "keep"
     REPLACE = "replace"
     SHARE = "share"
+    RENAME = "rename"
 
 
 class LibraryDecision(Struct, frozen=True):
@@ -308,7 +314,7 @@ class LibraryDecision(Struct, frozen=True):
 
     @property
     def is_gone(self) -> bool:
-        return self.kind is not DecisionKind.KEEP
+        return self.kind in {DecisionKind.REPLACE, DecisionKind.SHARE}
 
 
 # by wheel and path, why a file cannot be edited; what it needs has to stay
@@ -323,50 +329,99 @@ class Decisions(Struct, frozen=True, eq=False):
         return self.by_bundle[bundle].get(path) or LibraryDecision(DecisionKind.KEEP)
 
 
-def with_own_names(bundles: Sequence[Bundle], *, besides: Collection[Key]) -> tuple[Bundle, ...]:
+def with_own_names(bundles: Sequence[Bundle], request: SplitRequest, *, besides: Collection[Key]) -> tuple[Bundle, ...]:
     """*bundles* in which a library is called after its contents if another project has another one of its SONAME.
 
     In one process the loader takes whichever came first for both (glibc elf/dl-load.c, `_dl_map_object`; musl
-    ldso/dynlink.c, `load_library`). Those *besides* keep their names, as does what code may ask for by its name, what
-    others may link with, what a repair tool has called after its contents, and the platform's and NVIDIA's names, whose
-    newer files serve older users.
+    ldso/dynlink.c, `load_library`). Those *besides* keep their names, as does what a repair tool has called after its
+    contents, and what `name_obstacle` says. If all are to be private, every library that something needs gets such a
+    name; `RepackageError` for one that cannot.
     """
     known: dict[tuple[str, tuple[str, str]], set[tuple[str, str]]] = {}
     for bundle in bundles:
         for library, system in product(bundle.libraries, systems_of(bundle.wheel.name.platform)):
             known.setdefault((library.soname, system), set()).add((bundle.wheel.name.project, library.contents))
 
-    def named(bundle: Bundle, library: WheelBinary) -> WheelBinary:
-        if (library.file_name, library.sha256) in besides:
-            return replace(library, same_as=None)
+    def is_to_be_named(bundle: Bundle, library: WheelBinary) -> bool:
+        if not library.is_library or hashed(library.file_name) or (library.file_name, library.sha256) in besides:
+            return False
+        obstacle = name_obstacle(bundle, library, edits_texts=request.private)
+        if request.private:
+            if obstacle and obstacle not in _NO_NEED and not request.keeps(library.path):
+                raise RepackageError(
+                    f"{bundle.wheel.path.name}: {library.path}: cannot get a name of its own: {obstacle}; "
+                    f"--keep {library.file_name} leaves it the one that it has"
+                )
+            return obstacle is None and not request.keeps(library.path)
         others = (known.get((library.soname, system), set()) for system in systems_of(bundle.wheel.name.platform))
-        is_ambiguous = any(
+        return obstacle is None and any(
             project != bundle.wheel.name.project and contents != library.contents
             for project, contents in chain.from_iterable(others)
         )
-        is_needed = library.is_library and bool(bundle.graph.consumers(library.path))
-        if not (is_ambiguous and is_needed and may_get_a_name(bundle, library)) or hashed(library.file_name):
-            return library
-        stem, dot, rest = library.name.partition(".so")
-        return replace(library, own_name=f"{stem}-{library.contents[:_DIGITS]}{dot}{rest}")
 
-    return tuple(
-        dataclasses.replace(bundle, binaries={path: named(bundle, binary) for path, binary in bundle.binaries.items()})
-        for bundle in bundles
-    )
+    def named(bundle: Bundle) -> Bundle:
+        libraries = {library.path: library for library in bundle.libraries if is_to_be_named(bundle, library)}
+        own_names = {path: _own_name(library, libraries, bundle.graph) for path, library in libraries.items()}
+        binaries = {
+            path: replace(
+                binary,
+                own_name=own_names.get(path),
+                same_as=None if (binary.file_name, binary.sha256) in besides else binary.same_as,
+            )
+            for path, binary in bundle.binaries.items()
+        }
+        return dataclasses.replace(bundle, binaries=binaries)
+
+    return tuple(map(named, bundles))
 
 
-def may_get_a_name(bundle: Bundle, library: WheelBinary) -> bool:
-    """Whether nothing but NEEDED of the wheel's own files asks for *library* by its name."""
-    return not (
-        (not library.is_bundled and _header(bundle) is not None)
-        or bool(by_soname(library.soname))
-        or any(platform.has(library.soname) for platform in bundle.platforms)
-        or bundle.namer(library) is not None
-        or library.path in bundle.hwcaps_copies
-        or any(edge.via is Via.NAME for edge in bundle.graph.consumers(library.path))
-        or any(library.soname in loading.outline.needed for loading in bundle.outside.values())
-    )
+def _own_name(library: WheelBinary, named: Mapping[str, WheelBinary], graph: LinkGraph) -> str:
+    """``libx-1a2b3c4d.so.1``: by its contents, and those of the *named* ones that it loads: their names go into it."""
+    loaded = [library.path]
+    for path in loaded:
+        loaded += {edge.provider for edge in graph.needs(path) if edge.provider} - {*loaded}
+    contents = sorted({named[path].contents for path in loaded if path in named})
+    digest = contents[0] if len(contents) == 1 else sha256("".join(contents).encode()).hexdigest()
+    stem, dot, rest = library.name.partition(".so")
+    return f"{stem}-{digest[:_DIGITS]}{dot}{rest}"
+
+
+def name_obstacle(bundle: Bundle, library: WheelBinary, *, edits_texts: bool = False) -> str | None:
+    """Why *library* keeps its name: not only NEEDED of the wheel's own files may ask for it, or none does; or None."""
+    if by_soname(library.soname) or any(platform.has(library.soname) for platform in bundle.platforms):
+        return _COMPATIBLE
+    obstacles = (_unedited(library), _linking(bundle, library), *_outer_needs(bundle, library))
+    for edge in bundle.graph.consumers(library.path):
+        if edge.name in bundle.binaries[edge.consumer].loading.needs_mentioned:
+            return f"{edge.consumer} names it, and may open it by its name"
+    is_edited = edits_texts and bool(bundle.texts_naming(library))
+    return next(filter(None, obstacles), None) or opener_of(bundle, library, names=not is_edited)
+
+
+def _unedited(library: WheelBinary) -> str | None:
+    outline = library.loading.outline
+    is_edited = (outline.bits, outline.byte_order) == (64, "little")
+    return None if is_edited else f"files for {outline.machine} are not edited: they are not 64-bit little-endian ones"
+
+
+def opener_of(bundle: Bundle, library: WheelBinary, *, names: bool = True) -> str | None:
+    """What loads *library* otherwise than by NEEDED and RPATH, or None; files that name it do with *names*."""
+    if names and (namer := bundle.namer(library)):
+        return f"{namer} names it, and may open it by its path"
+    consumers = bundle.graph.consumers(library.path)
+    if by_name := next((edge.consumer for edge in consumers if edge.via is Via.NAME), None):
+        return f"{by_name} needs it, and finds it only where something has opened it before"
+    return None if consumers else _UNNEEDED
+
+
+def _outer_needs(bundle: Bundle, library: WheelBinary) -> Iterator[str]:
+    # outside of site-packages, and their NEEDED may be a path
+    names = {library.file_name, library.loading.outline.soname}
+    for path, loading in bundle.outside.items():
+        if not names.isdisjoint(name.rpartition("/")[2] for name in loading.outline.needed):
+            yield f"{path} needs it, from where no RPATH leads to site-packages"
+    if copy := bundle.hwcaps_copies.get(library.path):
+        yield f"newer CPUs load {copy} instead"
 
 
 def check_drivers(bundles: Sequence[Bundle]) -> None:
@@ -420,7 +475,9 @@ class _WheelDecisions:
 
     def decide_alone(self) -> None:
         for library in self.bundle.libraries:
-            if (obstacle := self._obstacle(library)) is not None:
+            if self.request.private:
+                self.decided[library.path] = self._named(library)
+            elif (obstacle := self._obstacle(library)) is not None:
                 self.decided[library.path] = LibraryDecision(DecisionKind.KEEP, obstacle)
             elif (
                 isinstance(library.origin, Provenance)
@@ -438,15 +495,21 @@ class _WheelDecisions:
             reason = f"METADATA requires {line} already; say with --libs what else to call it"
             self.keep(dict.fromkeys(self.movable, reason))
 
+    def _named(self, library: WheelBinary) -> LibraryDecision:
+        if library.own_name:
+            return LibraryDecision(DecisionKind.RENAME)
+        why = "its name has a hash already" if hashed(library.file_name) else name_obstacle(self.bundle, library)
+        return LibraryDecision(DecisionKind.KEEP, "kept as asked" if self.request.keeps(library.path) else why or "")
+
     def _obstacle(self, library: WheelBinary) -> str | None:
         if self.request.keeps(library.path):
             return "kept as asked"
-        if not self.bundle.platforms:
-            return "the wheel's tag names no machine"
+        if why := _unedited(library) if self.bundle.platforms else "the wheel's tag names no machine":
+            return why
         if base := replaced_library(library.path):
             return f"newer CPUs load it instead of {base}"
         is_asked = self.request.moves(library.path)
-        opener = self._opener(library)
+        opener = opener_of(self.bundle, library)
         if opener == _UNNEEDED and not is_asked:
             return opener
         if (obstacle := next(self._consumer_obstacles(library), None)) or opener is None:
@@ -458,15 +521,6 @@ class _WheelDecisions:
         if why is None:
             self.openers[library.path] = opener
         return why and f"{opener}; a stub would not do: {why}"
-
-    def _opener(self, library: WheelBinary) -> str | None:
-        """What loads *library* otherwise than by NEEDED and RPATH, or None."""
-        if namer := self.bundle.namer(library):
-            return f"{namer} names it, and may open it by its path"
-        consumers = self.bundle.graph.consumers(library.path)
-        if by_name := next((edge.consumer for edge in consumers if edge.via is Via.NAME), None):
-            return f"{by_name} needs it, and finds it only where something has opened it before"
-        return None if consumers else _UNNEEDED
 
     def _tried(self, library: WheelBinary, doubt: str) -> str | None:
         """The *doubt* about *library* with what a run has shown, or None if it has shown that it works."""
@@ -480,13 +534,7 @@ class _WheelDecisions:
         return None
 
     def _consumer_obstacles(self, library: WheelBinary) -> Iterator[str]:
-        # outside of site-packages, and their NEEDED may be a path
-        names = {library.name, library.loading.outline.soname}
-        for path, loading in self.bundle.outside.items():
-            if not names.isdisjoint(name.rpartition("/")[2] for name in loading.outline.needed):
-                yield f"{path} needs it, from where no RPATH leads to site-packages"
-        if copy := self.bundle.hwcaps_copies.get(library.path):
-            yield f"newer CPUs load {copy} instead"
+        yield from _outer_needs(self.bundle, library)
         for edge in self.bundle.graph.consumers(library.path):
             if edge.via is Via.NAME and edge.name != library.name:
                 yield f"{edge.consumer} needs it, and finds it only where something has opened it before"

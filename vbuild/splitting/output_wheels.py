@@ -118,6 +118,7 @@ def thin_wheel(
         path: file.data for path, file in patched.items() if file.data is not None
     }
     changed |= {**stubs, **new_files}
+    changed |= _renamed_texts(bundle, new_files)
     if has_new_lines:
         changed[f"{wheel.dist_info}/METADATA"] = str(metadata.replacing("Requires-Dist", lines)).encode()
     if (carries(wheel) and (left_out or stubs or patched or new_files)) or (bill and (patched or gone)):
@@ -130,6 +131,17 @@ def thin_wheel(
         bill_bytes = _bill(wheel, hashes, bill_changes, left_out=left_out, renamed=renamed)
         changed[path_of(wheel.dist_info)] = bill_bytes
     return OutputWheel(wheel.name, wheel, tuple(_parts(wheel, changed, left_out, renamed)))
+
+
+def _renamed_texts(bundle: Bundle, new_files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The texts of *bundle*, or those in *new_files*, that name libraries with names of their own, with these."""
+    texts: dict[str, bytes] = {}
+    for library in (binary for binary in bundle.libraries if binary.own_name):
+        names = b"|".join(re.escape(name.encode()) for name in {library.file_name, library.soname})
+        for path in bundle.texts_naming(library):
+            text = texts.get(path) or new_files.get(path) or bundle.wheel.read(path)
+            texts[path] = re.sub(rb"(?<![\w.+-])(?:%s)(?![\w+-]|\.\w)" % names, library.name.encode(), text)
+    return texts
 
 
 def _parts(

@@ -155,7 +155,7 @@ def plan_machine(
         libs = tuple(_published_libs(bundles, reader, publications, patcher))
         bundles = with_builds(bundles, room=patcher.room, published=libs)
     while True:
-        named = with_own_names(bundles, besides=unnamable)
+        named = with_own_names(bundles, request, besides=unnamable)
         patches = plan_patches(named, request, packages=packages, patcher=patcher)
         plan = MachinePlan(named, patches, request, RequirementWriter(request, machine), packages)
         pools = [pool for pool in patches.decisions.pools if len(pool.bundles) == 1 or pool.has_published]
@@ -189,6 +189,12 @@ def plan_machine(
         ]
         if not any(binary.new_name for binary in affected):
             return plan
+        if request.private:
+            (bundle, path), why = next(iter(patches.uneditable.items()))
+            raise RepackageError(
+                f"{bundle.wheel.path.name}: {path}: cannot be edited for names of its own: {why}; --keep leaves "
+                "libraries the names that they have"
+            )
         unnamable |= {(binary.file_name, binary.sha256) for binary in affected}
 
 
@@ -229,7 +235,7 @@ def _origin(
 def _promising(
     wheels: Sequence[Wheel], request: SplitRequest, published: Mapping[Wheel, Collection[str]]
 ) -> set[Wheel]:
-    if request.rpath:
+    if request.rpath or request.private:
         return set(wheels)
     owners: dict[tuple[str, str, str | None], list[Wheel]] = {}
     builds: dict[tuple[str, str], list[Wheel]] = {}

@@ -32,7 +32,7 @@ from vbuild.elf.catalogue import by_soname
 from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
-from vbuild.splitting.decisions import DecisionKind, second_name
+from vbuild.splitting.decisions import second_name
 from vbuild.splitting.official import OfficialWheel
 from vbuild.splitting.patches import FilePatch, PatchPlan
 from vbuild.wheel.paths import installed_path
@@ -384,11 +384,7 @@ def _possible_dependencies(
 
 
 def _moved(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iterator[PreloadedLibrary]:
-    decisions = {
-        path: decision
-        for path, decision in plan.decisions.by_bundle[bundle].items()
-        if decision.kind is not DecisionKind.KEEP
-    }
+    decisions = {path: decision for path, decision in plan.decisions.by_bundle[bundle].items() if decision.is_gone}
     needs = {path: {edge.provider for edge in bundle.graph.needs(path) if edge.provider} for path in decisions}
     for path in in_order(needs):
         decision = decisions[path]

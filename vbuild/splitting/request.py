@@ -58,6 +58,7 @@ class SplitRequest:
     """What `vbuild split` does to each wheel.
 
     replace    bundled libraries that are official ones, byte for byte, become requirements
+    private    each library that something needs gets a name of its own, after its contents; none leaves its wheel
     share      libraries that several wheels have move to a -libs wheel, called *libs* or after the project,
                if that saves *smallest* bytes or more; *libs* may state its version, as in name==1.0
     exact      only libraries that are the same byte for byte are shared, and not other builds of them
@@ -75,6 +76,7 @@ class SplitRequest:
 
     replace: bool = True
     share: bool = True
+    private: bool = False
     exact: bool = False
     rpath: bool = False
     cuda: tuple[int, ...] = ()
@@ -94,6 +96,8 @@ class SplitRequest:
     def __post_init__(self) -> None:
         if self.libs is not None:
             object.__setattr__(self, "libs", libs_name(self.libs))
+        for leaving in ("replace", "share"):
+            object.__setattr__(self, leaving, getattr(self, leaving) and not self.private)
 
     @property
     def libs_project(self) -> str | None:

@@ -22,7 +22,7 @@ from vbuild.splitting.plan import MachinePlan, SplitPlan
 # paths of the files that were written, by name
 Written = Mapping[str, Path]
 
-_ORDER = (DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.KEEP)
+_ORDER = (DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.RENAME, DecisionKind.KEEP)
 
 # keys in JSON
 _COMPANION_KEYS = {"name": "wheel", "packed": "packed_bytes", "unpacked": "bytes", "wheels": "for"}
@@ -31,8 +31,9 @@ _COMPANION_KEYS = {"name": "wheel", "packed": "packed_bytes", "unpacked": "bytes
 class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "packed": "packed_bytes"}):
     """What became of one library in the *wheels* that had it; *target* is what they require instead.
 
-    It is called *own_name* then if other projects have another library of its SONAME. *builds* of it differ in the
-    bytes *traces* alone, by what they are: the most in which one differs from that which stays.
+    It is called *own_name* then if other projects have another library of its SONAME, or all names are private.
+    *builds* of it differ in the bytes *traces* alone, by what they are: the most in which one differs from that which
+    stays.
     *differs* says which library of the same name in other wheels is another one, and why.
     *size* and *packed* are of all copies together. *reason* says why it stays, is not replaced, or leaves a *stub*.
     *to_try* has the SHA-256 of each copy if a run may show that it can move.

@@ -583,7 +583,8 @@ def clashes(
             message = (
                 f"{name} has other contents in {{}}: a process has one of them, the first that is loaded, for both"
             )
-            advice = "give it a name of its own: auditwheel, delvewheel or vbuild split do"
+            tools = "auditwheel and delvewheel do" if library.is_compatible else "vbuild split --private WHEEL does"
+            advice = f"give it a name of its own: {tools}"
             yield number, other_number, Finding(severity, VerifyRule.CLASH, (library.path, other.path), message, advice)
 
 
