@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
+from hypothesis.internal.constants_ast import Constants
 from platformdirs import user_cache_path
 
 from tests.factories.once import FOLDER
@@ -24,6 +26,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.pop("CI", None)
 # on a busy machine everything takes long
 os.environ["VBUILD_NO_PROGRESS"] = "1"
+
+
+class _OwnConstants(HypothesisProvider):
+    """Hypothesis without the numbers and texts that it finds in vbuild: they take three seconds, and change with it."""
+
+    _local_constants = Constants()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -43,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "vbuild", deadline=None, derandomize=not is_nightly, max_examples=100 if is_nightly else 30
     )
     settings.load_profile("vbuild")
+    if not is_nightly:
+        AVAILABLE_PROVIDERS["hypothesis"] = _OwnConstants
     if not hasattr(config, "workerinput"):
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="vbuild-tests-")
 
@@ -67,11 +77,12 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Collect from the end in every second worker: what tests compile when imported is compiled by two at a time."""
+    """Collect from another end in each worker: what imports compile, Python and C, is compiled by one of them alone."""
     report = yield
-    is_second = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2
-    if is_second and report.result and isinstance(collector, pytest.Dir):
-        report.result.reverse()
+    if isinstance(collector, pytest.Dir):
+        number, middle = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 3, len(report.result) // 2
+        orders = (report.result, report.result[::-1], report.result[middle:] + report.result[:middle])
+        report.result = orders[number]
     return report
 
 

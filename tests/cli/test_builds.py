@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -70,11 +69,10 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, **variables}
+def run(*words: str) -> "subprocess.CompletedProcess[str]":
     # the command that users have: `python -m` imports from the working folder
     vbuild = Path(sys.executable).with_name("vbuild")
-    return subprocess.run([vbuild, *words], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run([vbuild, *words], capture_output=True, text=True, check=False)
 
 
 def is_marked(room: Path) -> bool:
@@ -88,7 +86,7 @@ _MIRROR = ("mirror", "--gpu", "90", "--dry-run")
 _TIMED = ("bench", "--script", "time.py")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "words",
     [
@@ -162,6 +160,7 @@ def test_a_file_of_requirements_that_builds_nothing_is_followed(room: Path) -> N
     assert file.project == "plain"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("words", [("init", "--check"), ("init", "--cuda", "90", "-o", "recipe.toml")], ids=" ".join)
 def test_the_look_at_a_project_builds_none_of_its_requirements(room: Path, words: tuple[str, ...]) -> None:
     (room / "module.cu").write_text("")
@@ -186,39 +185,4 @@ def test_no_line_of_metadata_is_an_option_of_uv(room: Path) -> None:
     wheel(room, "opts-1.0-py3-none-any.whl", {"opts.py": ""}, metadata="Requires-Dist: -e ./unnamed\n")
     refused = run("lock", "opts", "-f", ".", "-o", "locks", "--machine", "machine.toml", "--allow-builds")
     assert "opts-1.0-py3-none-any.whl: '-e ./unnamed' is not a requirement" in refused.stderr
-    assert not is_marked(room)
-
-
-_FIRST = f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.skipif(sys.platform == "win32", reason="programs are scripts here")
-@pytest.mark.parametrize(
-    "words",
-    [
-        (*_MIRROR, "plain"),
-        ("lock", "plain", "-f", ".", "-o", "locks", "--machine", "machine.toml", "--with", "plain"),
-        ("matrix", "--dry-run", "recipe.toml"),
-        ("split", "--check", "plain-1.0-py3-none-any.whl"),
-    ],
-    ids=lambda words: words[0],
-)
-def test_nothing_of_the_working_folder_runs(room: Path, words: tuple[str, ...]) -> None:
-    mark = f"open({str(room / 'mark')!r}, 'w').close()\n"
-    scripts: Mapping[str, str] = {
-        ".venv/bin/python": f"#!/bin/sh\ntouch '{room / 'mark'}'\nexit 1\n",
-        ".venv/pyvenv.cfg": "home = /usr/bin\n",
-        **dict.fromkeys(("pip.py", "venv.py", "json.py", "runpy.py"), mark),
-    }
-    for path, text in scripts.items():
-        (room / path).parent.mkdir(parents=True, exist_ok=True)
-        (room / path).write_text(text)
-        (room / path).chmod(0o755)
-    wheel(room, "plain-1.0-py3-none-any.whl", {"plain.py": ""})
-    (room / "recipe.toml").write_text(
-        f'name = "marked"\n[source]\npath = "named"\n[matrix]\ncpu = ["x86-64-v3"]\npython = ["{_FIRST}"]\n'
-    )
-    ran = run(*words, PIP_FIND_LINKS=str(room))
-    assert (ran.returncode, ran.stderr) == (0, "")
     assert not is_marked(room)

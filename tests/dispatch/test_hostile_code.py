@@ -24,9 +24,9 @@ def test_code_that_takes_long_to_follow_is_in_doubt(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_code_that_takes_too_long_is_not_followed_to_its_end(kind: str) -> None:
-    elf = Elf.parse(hostile_library(kind, 200_000))
+    elf = Elf.parse(hostile_library(kind, 60_000))
     start = process_time()
     (judged,) = Dispatch({"hostile.so": (elf, Isa.scan(elf))}).judged("hostile.so", 0)
     assert judged.doubt == Doubt.UNFOLLOWED
-    # 1 s and 2 s/MB on a machine that does nothing else
-    assert process_time() - start < 10
+    # 0.4 to 1.2 s on a machine that does nothing else
+    assert process_time() - start < 5

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -28,7 +28,11 @@ SDIST = "demo-1.0.tar.gz"
 OURS = "of this machine"
 _ANCHOR = f'<a href="{SDIST}">{SDIST}</a>\n'.encode()
 # inflated it has more than a page may have, 80 MB, and packed 80 KB
-_BOMB = gzip.compress(b" " * 80_000_000)
+
+
+@cache
+def _compressed_bomb() -> bytes:
+    return gzip.compress(b" " * 80_000_000)
 
 
 class _Hostile(BaseHTTPRequestHandler):
@@ -70,10 +74,10 @@ class _Hostile(BaseHTTPRequestHandler):
             self.wfile.write(_ANCHOR * 20_000)
 
     def _bomb(self) -> None:
-        self._sent(_BOMB, len(_BOMB), ("Content-Encoding", "gzip"))
+        self._sent(_compressed_bomb(), len(_compressed_bomb()), ("Content-Encoding", "gzip"))
 
     def _cut_off(self) -> None:
-        self._sent(_BOMB[:5000], 5000, ("Content-Encoding", "gzip"))
+        self._sent(_compressed_bomb()[:5000], 5000, ("Content-Encoding", "gzip"))
 
     def _damaged(self) -> None:
         self._sent(_ANCHOR, len(_ANCHOR), ("Content-Encoding", "gzip"))
@@ -135,6 +139,7 @@ class _Hostile(BaseHTTPRequestHandler):
 
 @contextmanager
 def _serving(mood: str, target: str = "") -> Iterator[str]:
+    _compressed_bomb()  # which takes longer than clients wait
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Hostile, mood=mood, target=target)) as server:
         server.daemon_threads = True
         threading.Thread(target=partial(server.serve_forever, 0.05), daemon=True).start()

@@ -13,12 +13,13 @@ from vbuild.process.python import isolated, with_own_packages
 
 PACKAGE = Path(vbuild.__file__).parent
 # the second also runs on Pythons that cannot import vbuild, in containers of cibuildwheel
+_OPTIONS = {"-c", "-m", "-I"}
 STARTING = [PACKAGE / "process/python.py", PACKAGE / "build/cibuildwheel/container.py"]
 
 
 def test_python_is_started_by_one_module_alone() -> None:
-    files = [path for path in PACKAGE.rglob("*.py") if path not in STARTING]
-    found = [f"{path.relative_to(PACKAGE)}:{line}" for path in files for line in starts(path.read_text("utf-8"))]
+    sources = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.py") if path not in STARTING}
+    found = [f"{path.relative_to(PACKAGE)}:{line}" for path in sources for line in starts(sources[path])]
     assert found == [], "expected isolated() or with_own_packages() of vbuild.process.python"
 
 
@@ -36,11 +37,13 @@ def test_a_python_that_is_started_imports_nothing_from_the_current_folder() -> N
 
 def starts(source: str) -> Iterator[int]:
     """The lines of *source* where a command seems to start Python: this one, or an option of Python behind a path."""
+    if not any(text in source for text in ("sys.executable", *(f'"{option}"' for option in _OPTIONS))):
+        return  # most modules start nothing, and to parse them all takes seconds
     for node in ast.walk(ast.parse(source)):
         words = node.elts if isinstance(node, ast.List | ast.Tuple) else []
         if len(words) > 1 and ast.unparse(words[0]) == "sys.executable":
             yield words[0].lineno
         for path, word in pairwise(words):
             is_constant = isinstance(path, ast.Constant) or ast.unparse(path).isupper()
-            if not is_constant and isinstance(word, ast.Constant) and word.value in {"-c", "-m", "-I"}:
+            if not is_constant and isinstance(word, ast.Constant) and word.value in _OPTIONS:
                 yield word.lineno

@@ -63,6 +63,7 @@ def test_a_module_that_is_lost_is_an_error_with_the_compilers_words_and_the_line
     assert note.what.startswith(f"compared with {whole.name}: 2 of 2 modules, ")
 
 
+@pytest.mark.nightly
 def test_advice_on_flags_follows_the_code_that_it_is_about(whole: Path, tmp_path: Path) -> None:
     above = 'void above(void) { __asm__("vpaddd %ymm0, %ymm0, %ymm0"); }'
     (failure,) = released(tmp_path / "part", FAST, above, str(whole)).failures

@@ -40,6 +40,15 @@ pytestmark = [
     needs("gcc"),
 ]
 LABELS = ("plain", "x86_64_v3")
+PLAIN_SDIST = """name = "demo"
+[source]
+path = "{}"
+[matrix]
+requires-as = "variants"
+plain = "sdist"
+[matrix.requires]
+engine = ["1.4", "2.0"]
+"""
 
 
 @pytest.fixture
@@ -174,13 +183,11 @@ def test_a_wheel_for_several_releases_is_built_against_the_oldest_and_tested_wit
     assert "pip finds nothing there" in error.what
 
 
-@pytest.mark.parametrize("is_installed", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_the_sdist_is_the_plain_file_of_a_release(engines: Path, tmp_path: Path, *, is_installed: bool) -> None:
+@pytest.mark.nightly
+def test_the_sdist_is_the_plain_file_of_a_release(engines: Path, tmp_path: Path) -> None:
     project, recipe, dist = setuptools_project(tmp_path / "project"), tmp_path / "demo.toml", tmp_path / "dist"
     subprocess.run([UV, "build", "-q", "--sdist", "-o", tmp_path / "made", project], check=True, cwd=tmp_path)
-    text = 'name = "demo"\n[source]\npath = "{}"\n[matrix]\nrequires-as = "variants"\nplain = "sdist"\n'
-    text += '[matrix.requires]\nengine = ["1.4", "2.0"]\n'
-    recipe.write_text(text.format("made/demo-1.0.tar.gz"))
+    recipe.write_text(PLAIN_SDIST.format("made/demo-1.0.tar.gz"))
     assert not matrix(recipe, dist, store=BuildCache(tmp_path / "store")).failures
     assert len([*dist.glob("*.whl")]) == len([*dist.glob("*-engine*.whl")]) == 2
     sdist = dist / "demo-1.0.tar.gz"
@@ -194,22 +201,29 @@ def test_the_sdist_is_the_plain_file_of_a_release(engines: Path, tmp_path: Path,
     for copy in ("variants", "variants/simple/demo", "local/plain", "local/plain/simple/demo"):
         assert (tmp_path / copy / sdist.name).read_bytes() == sdist.read_bytes()
     assert not any(check_layout(tmp_path, layout).failed for layout in ("variants", "local", "redirect"))
-    if is_installed:
-        _installers_take_it(engines, tmp_path)
+    _installers_take_it(engines, tmp_path)
     with pytest.raises(VariantError, match=r"none of 2 wheels fits .*; pip and uv build demo-1\.0\.tar\.gz$"):
         select("demo", [dist], machine=replace(Machine.here(), installed=(("engine", "2.2"),)))
-    with tarfile.open(tmp_path / "made/demo-1.0.zip", "w:gz") as archive:
-        archive.add(project, "demo-1.0")
-    for source, message in (
-        ("project", "'sdist' is the one that [source] names, and that is "),
-        ("made/demo-1.0.zip", "matrix.plain: demo==1.0: no sdist with a PKG-INFO in its top folder"),
-    ):
-        recipe.write_text(text.format(source))
-        with pytest.raises(VbuildError) as refused:
-            matrix(recipe, tmp_path / "refused", store=BuildCache(tmp_path / "store"))
-        assert message in str(refused.value)
     with pytest.raises(RepackageError, match=r"other-1\.0\.tar\.gz: none of the wheels is of this release"):
         publish([dist, sdist.rename(tmp_path / "other-1.0.tar.gz")], tmp_path / "other", layouts=[Variants()])
+
+
+@pytest.mark.usefixtures("engines")
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("project", "'sdist' is the one that [source] names, and that is "),
+        ("demo-1.0.zip", "matrix.plain: demo==1.0: no sdist with a PKG-INFO in its top folder"),
+    ],
+)
+def test_a_source_that_is_no_sdist_is_no_plain_file(source: str, message: str, tmp_path: Path) -> None:
+    project, recipe = setuptools_project(tmp_path / "project"), tmp_path / "demo.toml"
+    with tarfile.open(tmp_path / "demo-1.0.zip", "w:gz") as archive:
+        archive.add(project, "demo-1.0")
+    recipe.write_text(PLAIN_SDIST.format(source))
+    with pytest.raises(VbuildError) as refused:
+        matrix(recipe, tmp_path / "dist", store=BuildCache(tmp_path / "store"))
+    assert message in str(refused.value)
 
 
 def _installers_take_it(engines: Path, tmp_path: Path) -> None:
