@@ -2,13 +2,13 @@
 
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.factories.hostile_zips import Entry, archive, wheel_of
-from tests.factories.wheels import DAY, contents, everything, record_of, wheel
+from tests.factories.wheels import DAY, contents, everything, poked, record_of, wheel
 from vbuild.errors import WheelError
 from vbuild.files import zstd
 from vbuild.wheel.archive import open_wheel
@@ -53,6 +53,21 @@ def test_a_damaged_wheel_is_not_passed_on(tmp_path: Path) -> None:
         with pytest.raises(WheelError, match=r"demo\.py"):
             copy_wheel(source, tmp_path / "out")
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_member_that_another_wheel_has_too_is_the_same_in_all_of_its_bytes(
+    tmp_path: Path, *, is_damaged: bool
+) -> None:
+    files = {"demo.txt": "\n".join(map(str, range(9000)))}
+    paths = [wheel(tmp_path, name, files=files) for name in (str(NAME), "other-2.0-py3-none-any.whl")]
+    if is_damaged:  # what the archive and RECORD say of it stays
+        poked(paths[1], infos(paths[1])["demo.txt"].header_offset + 9000, b"\0\0\0\0")
+    outcome = pytest.raises(WheelError, match=r"^other-2\.0.*: demo\.txt: ") if is_damaged else nullcontext()
+    with open_wheel(paths[0]) as first, open_wheel(paths[1]) as second:
+        with outcome, write_wheels(tmp_path / "out", (), passing=paths, checked=[first, second]):
+            pass
+        assert (tmp_path / "out" / paths[0].name).exists() is not is_damaged
 
 
 def test_wheels_are_there_when_all_of_them_are(tmp_path: Path) -> None:

@@ -19,7 +19,18 @@ from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel, peek
 from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.write import edit_wheel
-from vbuild.wheel.zip_read import END, FULL32, LOCATOR, ZIP64_END, End, Zip64End, Zip64Locator, ZipMethod, ZipReader
+from vbuild.wheel.zip_read import (
+    END,
+    FULL32,
+    LOCATOR,
+    ZIP64_END,
+    End,
+    Member,
+    Zip64End,
+    Zip64Locator,
+    ZipMethod,
+    ZipReader,
+)
 from vbuild.wheel.zip_write import ZipWriter, new_header
 
 NAME = "demo-1.0-py3-none-any.whl"
@@ -119,8 +130,8 @@ def test_sizes_are_wide_in_both_headers_where_one_of_them_is(
 ) -> None:
     """What the members hold is a hole, so that they take no room on the disk."""
 
-    def skip(_source: ZipReader, _offset: int, size: int, output: IO[bytes]) -> None:
-        output.seek(size, os.SEEK_CUR)
+    def skip(_source: ZipReader, member: Member, output: IO[bytes]) -> None:
+        output.seek(member.compressed_size, os.SEEK_CUR)
 
     monkeypatch.setattr("vbuild.wheel.zip_write._send", skip)
     with open_wheel(wheel(tmp_path, files={"a": "1"})) as source, (tmp_path / "a.zip").open("w+b") as file:

@@ -301,7 +301,9 @@ def _difference(data: memoryview, original: memoryview, start: int, words: dict[
             if low < high:
                 expected[low - first : high - first] = value.to_bytes(8, "little")[low - at : high - at]
         if expected != piece:
-            pairs = enumerate(zip(expected, piece, strict=False))
-            same = min(len(expected), len(piece))
-            return first + next((at for at, (old, new) in pairs if old != new), same)
+            same, step = 0, 1 << len(expected).bit_length()
+            while step := step // 2:
+                if expected[same : same + step] == piece[same : same + step]:
+                    same += step
+            return first + same
     return None

@@ -59,7 +59,7 @@ class Hashed(Struct, frozen=True):
 
 def is_shared_object(path: str) -> bool:
     """Whether *path* is named as a shared library or extension module."""
-    name = posixpath.basename(path)
+    name = path.rpartition("/")[2]
     return len(name) <= _LONGEST and _SHARED.search(name) is not None
 
 
@@ -112,7 +112,8 @@ def by_stem(name: str) -> tuple[CatalogueEntry, ...]:
 
 
 def is_driver(name: str) -> bool:
-    return any(fnmatchcase(plain(name), pattern) for pattern in driver_libraries())
+    bare = plain(name)
+    return any(fnmatchcase(bare, pattern) for pattern in driver_libraries())
 
 
 def driver_libraries() -> tuple[str, ...]:

@@ -44,7 +44,6 @@ from vbuild.elf.records import (
     VERSION_NUMBER,
     DynamicEntry,
     DynamicTag,
-    SectionFlag,
     SectionType,
     SegmentFlag,
     SegmentType,
@@ -461,9 +460,7 @@ def _in_constants(dynamic: Dynamic) -> tuple[set[str], list[str]]:
 def _constants(dynamic: Dynamic) -> Iterator[range]:
     image, strings = dynamic.image, dynamic.strings
     for section in image.sections:
-        flags = section.header.sh_flags & (SectionFlag.ALLOC | SectionFlag.EXECINSTR)
-        is_data = section.header.sh_type == SectionType.PROGBITS and flags == SectionFlag.ALLOC
-        if is_data and section.name not in _WITHOUT_TEXT:
+        if section.is_data and section.name not in _WITHOUT_TEXT:
             yield section.span
     if not image.sections:
         for load in image.loads:

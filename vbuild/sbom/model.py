@@ -10,7 +10,6 @@ The same bill gives the same bytes: all is sorted, there is no time, and the ser
 https://cyclonedx.org/docs/1.6/json/ https://peps.python.org/pep-0770/
 """
 
-import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -18,7 +17,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from msgspec import Struct
+from msgspec import Struct, json
 from packaging.utils import canonicalize_name
 
 from vbuild.files.reading import parsed_json
@@ -190,7 +189,7 @@ def read(data: bytes) -> Bill | None:
 
 
 def _text(document: _Json) -> bytes:
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    return json.format(json.encode(document)) + b"\n"
 
 
 def _parts(bill: Bill) -> Iterator[_Json]:

@@ -192,8 +192,7 @@ def licence_files(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> tuple
     def is_licence(path: str) -> bool:
         if path.startswith(f"{wheel.dist_info}/licenses/"):
             return True
-        file = PurePosixPath(path)
-        if not _LICENCE.match(file.name) or file.suffix.lower() in _NOT_A_TEXT:
+        if not _LICENCE.match(path.rpartition("/")[2]) or PurePosixPath(path).suffix.lower() in _NOT_A_TEXT:
             return False
         is_near = path.startswith(f"{wheel.dist_info}/") or path.rpartition("/")[0] in folders
         return is_near or not named.isdisjoint(_words(path.partition("/")[2]))

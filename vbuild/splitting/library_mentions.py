@@ -47,7 +47,8 @@ _START = re.compile(
     rb"lib(?:[\w.+-]{0,250}\.so[\w.]*"
     rb"|(?<=\blib)\w{3,}(?!\w)(?![\w.+*?\[\]{}%-]{0,250}\.(?:dylib|dll|lib|pyd)\b))"
 )
-# not x.solution[0], as of much Python
+# not x.solution, as in much Python
+_HAS_SUFFIX = re.compile(rb"\.so(?![a-z])")
 _PATTERN = re.compile(rb"[*?\]][\w.-]{0,250}\.so|\.so(?![a-z])[\w.]{0,250}[*?\[]|\.so\.[\"'{%]")
 _IS_PATTERN = re.compile(r"[*?\]][\w.-]{0,250}\.so|\.so(?![a-z])[\w.]{0,250}[*?\[]")
 # code appends a version here: f"libx.so.{major}" and the like
@@ -143,7 +144,7 @@ def _in_text(text: bytes) -> Iterator[str]:
 
 def _in_code(source: bytes) -> Iterator[str]:
     yield from (match.decode(errors="replace") for match in _START.findall(source))
-    has_suffix = b".so" in source  # most sources do not, and all that follows takes ten times as long
+    has_suffix = _HAS_SUFFIX.search(source)  # most sources have none, and all that follows takes ten times as long
     if has_suffix:
         yield from (_INSERTED.sub("*", match.decode(errors="replace")) for match in _COMPOSED.findall(source))
     if OWN_FOLDER.encode() in source or (has_suffix and _PATTERN.search(source)):

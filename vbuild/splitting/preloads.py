@@ -140,18 +140,17 @@ _preload()
 '''
 
 
-def package_of(consumer: str, files: Collection[str], *, namespaces: Collection[str] = frozenset()) -> str | None:
-    """The folder of the outermost package around the file *consumer* whose ``__init__.py`` can be changed, or None.
+def package_of(consumer: str, packages: Collection[str]) -> str | None:
+    """The outermost of the folders *packages* around the file *consumer*, or None.
 
     That one is always imported before a library in it is opened.
     """
     parts = consumer.split("/")[:-1]
-    compiled = {path.rpartition("/")[0] for path in files if _COMPILED_INIT.fullmatch(path.rpartition("/")[2])}
     for depth in range(1, len(parts) + 1):
         folder = "/".join(parts[:depth])
         if not parts[depth - 1].isidentifier():
             return None
-        if f"{folder}/{_INIT}.py" in files and folder not in compiled and folder not in namespaces:
+        if folder in packages:
             return folder
     return None
 
@@ -307,6 +306,9 @@ def hooks(
 
     A private module outside packages is served by a package that names it in its *sources*, texts by path.
     """
+    folders = {path.removesuffix(f"/{_INIT}.py") for path in files if path.endswith(f"/{_INIT}.py")}
+    folders -= {path.rpartition("/")[0] for path in files if _COMPILED_INIT.fullmatch(path.rpartition("/")[2])}
+    folders.difference_update(namespaces)
     packages: set[str] = set()
     unserved = []
     for consumer in consumers:
@@ -315,7 +317,7 @@ def hooks(
         if name.startswith("_") and "/" not in name:
             word = re.compile(rf"\b{re.escape(name)}\b")
             users += (path for path, text in (sources or {}).items() if word.search(text))
-        own = {package for path in users if (package := package_of(path, files, namespaces=namespaces))}
+        own = {package for path in users if (package := package_of(path, folders))}
         packages |= own
         if not own:
             unserved.append(consumer)

@@ -13,10 +13,11 @@ import logging
 import mmap
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, partial
+from operator import eq
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from threading import Event, Lock
@@ -51,6 +52,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 Chunk = TypeVar("Chunk", bound=Buffer)
 _Key = tuple[Path, str]
+_Stated = tuple[object, ...]
+_Packed = tuple[ZipReader, Member]
 
 _LOG = logging.getLogger("vbuild")
 # bytes read whole, except of RECORD
@@ -62,6 +65,8 @@ _ROW, _BLANK = 160, 1 << 12
 _SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
 # up to here a member is kept in memory, and hashed by the thread that inflates it
 _SMALL = 1 << 20
+# up to here one that nobody edits is not unpacked into a file
+_READ_IN_MEMORY = 1 << 23
 # bytes of members that one thread takes at a time, and of each at least
 _LOT, _SMALLEST = 1 << 23, 1 << 13
 # lots of chunks that wait for a thread, and bytes of one: with a single lot the two threads would wait for each other,
@@ -313,18 +318,39 @@ class Wheel(Members):
                 self._wheel_file = self._text(f"{self.dist_info}/WHEEL", WheelFile.parse)
         return self._wheel_file
 
-    def check(self, *, stop: Event | None = None) -> None:
-        """`WheelError` naming a member that does not match CRC-32 or RECORD; reads on all cores until *stop* is set."""
+    def check(self, *, stop: Event | None = None, known: dict[_Stated, _Packed] | None = None) -> None:
+        """`WheelError` naming a member that does not match CRC-32 or RECORD; reads on all cores until *stop* is set.
+
+        *known* gets all members; what has the packed bytes of one there is as sound as that, and not inflated again.
+        """
         left = [member for member in self.members if member.path not in self._sound]
         in_threads(
-            partial(self._read_all, stop=stop or Event()), lots_of(left), size=lambda _lot: 1, threads=available_cores()
+            partial(self._read_all, stop=stop or Event(), known=known or {}),
+            lots_of(left),
+            size=lambda _lot: 1,
+            threads=available_cores(),
         )
+        if known is not None:
+            known.update((self._stated(member), (self.source, member)) for member in self.members)
 
-    def _read_all(self, members: Iterable[Member], *, stop: Event) -> None:
+    def _read_all(self, members: Iterable[Member], *, stop: Event, known: Mapping[_Stated, _Packed]) -> None:
         for member in members:
+            if same := known.get(self._stated(member)):
+                source, other = same
+                if all(map(eq, self.source.raw(member), source.raw(other))):
+                    continue
             for _ in self.chunks(member):
                 if stop.is_set():
                     return
+
+    def _stated(self, member: Member) -> _Stated:
+        """What the archive and RECORD say of the contents of *member*, and whether these may be zstd."""
+        header, row = member.header, self._row(member)
+        sizes = member.size, member.compressed_size
+        return *sizes, header.method, header.crc, row and row.hash, self.name.variant is None
+
+    def _row(self, member: Member) -> RecordRow | None:
+        return None if member.path in self._unlisted else self._rows.get(member.path)
 
     def _digest(self, member: Member) -> str:
         if member.path not in self._digests:
@@ -342,7 +368,7 @@ class Wheel(Members):
 
     @contextmanager
     def _unpacked(self, member: Member, folder: Path | None, *, to_edit: bool) -> Iterator[memoryview]:
-        if member.size <= _SMALL:
+        if member.size <= (_SMALL if to_edit else _READ_IN_MEMORY):
             yield memoryview(b"".join(self._checked(member)))
             return
         stalls: list[Stall] | None = [] if to_edit else None
@@ -355,7 +381,7 @@ class Wheel(Members):
         if member.header.method == ZipMethod.ZSTD and not self.name.variant:
             why = "compressed with zstd, which pip cannot read; expected so in variants only"
             raise WheelError(f"{member.path}: {why}")
-        row = None if member.path in self._unlisted else self._rows.get(member.path)
+        row = self._row(member)
         expected = row.hash if row else None
         algorithm, _, digest = (expected or "sha256=").partition("=")
         hashing = hashlib.new(algorithm, usedforsecurity=False)
@@ -372,7 +398,7 @@ class Wheel(Members):
                 with at(f"RECORD lists {path!r}"):
                     check_path(path)
         for member in self.members:
-            row = None if member.path in self._unlisted else self._rows.get(member.path)
+            row = self._row(member)
             if row and (wrong := _disagreement(member, row)):
                 raise WheelError(f"{member.path}: {wrong}")
 
@@ -422,7 +448,8 @@ def checked_meanwhile(wheels: Sequence[Wheel]) -> Iterator[None]:
     """Check *wheels* in a thread while the block goes on; `WheelError` after it."""
     stop = Event()
     with ThreadPoolExecutor(1) as executor:
-        checking = [executor.submit(wheel.check, stop=stop) for wheel in wheels]
+        known: dict[_Stated, _Packed] = {}
+        checking = [executor.submit(wheel.check, stop=stop, known=known) for wheel in wheels]
         try:
             yield
             for future in checking:

@@ -42,9 +42,10 @@ def check_path(path: str) -> None:
         raise WheelError("a path with a backslash, NUL or line break in it")
     if not path.isprintable() and any(unicodedata.category(letter) in _UNSEEN for letter in path):
         raise WheelError("a path with a character that cannot be printed")
-    if len(path.encode()) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_PART for part in parts):
+    encoded = path.encode()
+    if len(encoded) > _LONGEST_PATH or max(map(len, encoded.split(b"/"))) > _LONGEST_PART:
         raise WheelError(
-            f"a path of {len(path.encode())} bytes, expected {_LONGEST_PATH} at most and {_LONGEST_PART} in each part"
+            f"a path of {len(encoded)} bytes, expected {_LONGEST_PATH} at most and {_LONGEST_PART} in each part"
         )
 
 

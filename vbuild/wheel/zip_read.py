@@ -41,7 +41,7 @@ LARGEST_DESCRIPTOR = 24
 
 _LOCAL_SIGNATURE = b"PK\x03\x04"
 # the bytes of a central header that a local header repeats
-_IN_BOTH = slice(6, 32)
+_IN_BOTH, _EXTRA_LENGTH = slice(6, 32), slice(30, 32)
 LOCAL_SIZE = 30
 
 
@@ -384,24 +384,32 @@ class ZipReader:
             expected = member.path.encode()
             # one read for all that most local headers are: no extra field
             head = self._read_at(member.header_offset, LOCAL_SIZE + len(expected))
-            local, rest = CentralHeader.parse_local(head[:LOCAL_SIZE]), head[LOCAL_SIZE:]
-            if (length := local.name_length + local.extra_length) != len(rest):
-                rest = self._read_at(member.header_offset + LOCAL_SIZE, length)
-            _check_version(local)
-            name, extra = rest[: local.name_length], rest[local.name_length :]
-            if name != expected:
-                raise WheelError(f"the local header names it {name!r}")
-            fields = extra_fields(extra) if extra else {}
-            check_unicode_path(fields, name)
-            if wrong := _disagreement(local, fields, member):
-                raise WheelError(wrong)
-            if Extra.ZIP64 in fields:
-                self._wide.add(member.header_offset)
-            start = member.header_offset + LOCAL_SIZE + len(rest)
+            start = member.header_offset + len(head)
+            if head != _LOCAL_SIGNATURE + member.packed[_IN_BOTH] + expected or member.packed[_EXTRA_LENGTH] != bytes(
+                2
+            ):
+                start = self._compared(member, head)
             if start + member.compressed_size > self._directory_offset:
                 raise WheelError("truncated: its data run into the central directory")
         self._starts[member.header_offset] = start
         return start
+
+    def _compared(self, member: Member, head: bytes) -> int:
+        """The same for a local header, *head* with as many bytes as a path has, that is not the central one."""
+        local, rest = CentralHeader.parse_local(head[:LOCAL_SIZE]), head[LOCAL_SIZE:]
+        if (length := local.name_length + local.extra_length) != len(rest):
+            rest = self._read_at(member.header_offset + LOCAL_SIZE, length)
+        _check_version(local)
+        name, extra = rest[: local.name_length], rest[local.name_length :]
+        if name != member.path.encode():
+            raise WheelError(f"the local header names it {name!r}")
+        fields = extra_fields(extra) if extra else {}
+        check_unicode_path(fields, name)
+        if wrong := _disagreement(local, fields, member):
+            raise WheelError(wrong)
+        if Extra.ZIP64 in fields:
+            self._wide.add(member.header_offset)
+        return member.header_offset + LOCAL_SIZE + len(rest)
 
     def check_layout(self) -> None:
         """`WheelError` if a local header disagrees, two members overlap, or something stands between them.
@@ -450,9 +458,12 @@ class ZipReader:
                     return end + len(descriptor)
             raise WheelError("its data descriptor is missing, or disagrees with the central directory")
 
-    def raw(self, offset: int, size: int) -> Iterator[bytes]:
-        for start in range(offset, offset + size, CHUNK):
-            yield self._read_at(start, min(CHUNK, offset + size - start))
+    def raw(self, member: Member, *, start: int = 0) -> Iterator[bytes]:
+        """Yield the packed bytes of *member* from the one at *start* on."""
+        begin = self.data_offset(member)
+        end = begin + member.compressed_size
+        for offset in range(begin + start, end, CHUNK):
+            yield self._read_at(offset, min(CHUNK, end - offset))
 
     def packed(self, member: Member, offset: int, size: int) -> bytes:
         """`ValueError` if the archive is closed."""
@@ -467,7 +478,7 @@ class ZipReader:
         *stalls* get what `inflated_stream` finds; then some chunks may be longer.
         """
         with at(member.path):
-            raw = self.raw(self.data_offset(member), member.compressed_size)
+            raw = self.raw(member)
             header = member.header
             if header.method == ZipMethod.STORED:
                 chunks = raw

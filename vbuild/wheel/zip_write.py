@@ -66,11 +66,10 @@ class ZipWriter:
         self._entries: list[bytes] = []
 
     def copy(self, source: ZipReader, member: Member, path: str) -> None:
-        start = source.data_offset(member)
-        placed = Member(path, member.size, member.compressed_size, self._file.tell(), member.packed)
-        self._file.write(_header(placed, is_local=True))
-        _send(source, start, member.compressed_size, self._file)
-        self._entries.append(_header(placed, is_local=False))
+        local, central = _headers(Member(path, member.size, member.compressed_size, self._file.tell(), member.packed))
+        self._file.write(local)
+        _send(source, member, self._file)
+        self._entries.append(central)
 
     def write(self, path: str, data: EditedFile, header: CentralHeader, deflater: Deflater) -> bytes:
         """Append *data* with the time, mode and method of *header*; return its SHA-256."""
@@ -80,7 +79,7 @@ class ZipWriter:
         start = self._file.tell()
         # one compressed size for the first header and the true one: both must take the same room
         member = Member(path, data.size, _longest(data.size), start, header.pack())
-        self._file.write(_header(member, is_local=True))
+        self._file.write(_headers(member)[0])
         hashing = sha256()
         crc = compressed_size = 0
         stored = (DeflatedPart((buffer,), buffer, isal_zlib.crc32(buffer)) for buffer in data.buffers())
@@ -94,7 +93,7 @@ class ZipWriter:
 
     def stream(self, path: str, data: "StoredStream", header: CentralHeader) -> None:
         member = Member(path, data.most, data.most, self._file.tell(), header.pack())
-        self._file.write(_header(member, is_local=True))
+        self._file.write(_headers(member)[0])
         crc = size = 0
         for chunk in data.chunks:
             size += self._file.write(chunk)
@@ -102,11 +101,12 @@ class ZipWriter:
         self._end(replace(member, size=size, compressed_size=size, packed=replace(header, crc=crc).pack()))
 
     def _end(self, member: Member) -> None:
+        local, central = _headers(member)
         end = self._file.tell()
         self._file.seek(member.header_offset)
-        self._file.write(_header(member, is_local=True))
+        self._file.write(local)
         self._file.seek(end)
-        self._entries.append(_header(member, is_local=False))
+        self._entries.append(central)
 
     def finish(self, comment: bytes) -> None:
         offset = self._file.tell()
@@ -122,31 +122,37 @@ class ZipWriter:
         self._file.write(end.pack() + comment)
 
 
-def _header(member: Member, *, is_local: bool) -> bytes:
+def _headers(member: Member) -> tuple[bytes, bytes]:
+    """The local and the central header of *member*."""
     header, name = member.header, member.path.encode()
-    values = member.size, member.compressed_size, member.header_offset
-    is_large = max(*values[:2], _longest(member.size)) >= FULL32
-    wide = tuple(value for value in values if value >= FULL32)
-    if is_local:
-        # a local header has either both sizes in its zip64 field or none
-        wide = values[:2] if is_large else ()
-    extra = zip64_extra(wide)
-    size, compressed_size, header_offset = (FULL32 if value in wide else min(value, FULL32) for value in values)
-    # the version that the compression needs
-    version = _ZIP64_VERSION if is_large or extra else _VERSION
+    sizes = member.size, member.compressed_size
+    is_large = max(*sizes, _longest(member.size)) >= FULL32
+    # a local header has either both sizes in its zip64 field or none
+    local_extra = zip64_extra(sizes if is_large else ())
+    extra = zip64_extra(tuple(value for value in (*sizes, member.header_offset) if value >= FULL32))
     options = header.flags & (ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
-    new = replace(
+    local = central = replace(
         header,
-        version_needed=version if header.method in _PLAIN else max(header.version_needed & 0xFF, version),
+        version_needed=_version(header, is_wide=is_large or bool(extra)),
         flags=options if member.path.isascii() else options | ZipFlag.UTF8,
-        compressed_size=compressed_size,
-        size=size,
+        compressed_size=min(member.compressed_size, FULL32),
+        size=min(member.size, FULL32),
         name_length=len(name),
         extra_length=len(extra),
         comment_length=0,
-        header_offset=header_offset,
+        header_offset=min(member.header_offset, FULL32),
     )
-    return (new.pack_local() if is_local else new.pack()) + name + extra
+    if is_large:
+        local = replace(central, compressed_size=FULL32, size=FULL32, extra_length=len(local_extra))
+    elif extra:
+        local = replace(central, version_needed=_version(header, is_wide=False), extra_length=0)
+    return local.pack_local() + name + local_extra, central.pack() + name + extra
+
+
+def _version(header: CentralHeader, *, is_wide: bool) -> int:
+    """The version of the format that the header and the compression need."""
+    version = _ZIP64_VERSION if is_wide else _VERSION
+    return version if header.method in _PLAIN else max(header.version_needed & 0xFF, version)
 
 
 def _longest(size: int) -> int:
@@ -154,12 +160,12 @@ def _longest(size: int) -> int:
     return size + size // 1024 + 64
 
 
-def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
-    """Send *size* bytes at *offset* of *source*, in the kernel if possible."""
-    sent = 0
+def _send(source: ZipReader, member: Member, output: BinaryIO) -> None:
+    """Send the packed bytes of *member*, in the kernel if possible."""
+    sent, size = 0, member.compressed_size
     if size >= _LARGE and hasattr(os, "copy_file_range"):
         output.flush()
-        start = output.tell()
+        offset, start = source.data_offset(member), output.tell()
         numbers = source.file.fileno(), output.fileno()
         try:
             while sent < size and (
@@ -170,7 +176,7 @@ def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
             # not between these two file systems, or the disk is full: writing the rest tells which
             pass
         output.seek(start + sent)
-    output.writelines(source.raw(offset + sent, size - sent))
+    output.writelines(source.raw(member, start=sent))
 
 
 class PassedStream(Struct, frozen=True):

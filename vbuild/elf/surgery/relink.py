@@ -22,6 +22,7 @@ import os
 import secrets
 import shutil
 import signal
+import struct
 import subprocess
 import sysconfig
 from collections import Counter
@@ -57,7 +58,6 @@ from vbuild.elf.records import (
     SectionType,
     SegmentFlag,
     SegmentType,
-    SymbolEntry,
 )
 from vbuild.elf.surgery.cut_check import check_header_table, check_offsets, header_table
 from vbuild.elf.surgery.holes import NOTES, SLIDING, page
@@ -69,7 +69,8 @@ from vbuild.files.records import Buffer
 # errors and signals of a machine that lacks something
 _SHORT_OF = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EROFS)
 _ENDED_BY = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGXFSZ", "SIGXCPU")}  # Windows has one
-_SYMBOL = SymbolEntry.layout
+# of a symbol: its name; its type and section, and its value
+_SYMBOL_NAME, _SYMBOL_PLACE = struct.Struct("<I20x"), struct.Struct("<4xBxHQ8x")
 _SYMBOLS = frozenset({SectionType.DYNSYM, SectionType.SYMTAB})
 # only PT_DYNAMIC says where they are
 _MOVABLE = SLIDING | {SectionType.STRTAB, SectionType.DYNAMIC, SectionType.RELA, SectionType.RELR}
@@ -352,8 +353,8 @@ def _same_bytes(case: _RelinkCase) -> None:
         if moved and old.header.sh_type in _SYMBOLS:
             # the values of the symbols that stand for a section that moved, by their file offset
             words = {
-                old.span.start + number * _SYMBOL.size + 8: moved[value]
-                for number, (_, info, _, _, value, _) in enumerate(_rows(case.before.view(old.span)))
+                old.span.start + number * _SYMBOL_PLACE.size + 8: moved[value]
+                for number, (info, _, value) in enumerate(_rows(_SYMBOL_PLACE, case.before.view(old.span)))
                 if info & 0xF == STT_SECTION and value in moved
             }
         if (offset := _differs(case, old.span, new.span.start, words)) is not None:
@@ -486,22 +487,21 @@ def _nothing_leads_to_moved(case: _RelinkCase) -> None:
         taken = range(segment.p_vaddr, segment.p_vaddr + segment.p_filesz)
         if segment.p_type not in _FOLLOWING and any(_overlap(taken, span) for span in ranges):
             raise BinaryError(f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x}")
-    for _, info, _, index, value, _ in _dynamic_symbols(case.before):
-        if index and info & 0xF not in {STT_SECTION, STT_TLS} and value in inside:
+    for info, index, value in _dynamic_symbols(_SYMBOL_PLACE, case.before):
+        if inside.low <= value < inside.high and index and info & 0xF not in {STT_SECTION, STT_TLS} and value in inside:
             raise BinaryError(f"exported symbol at {value:#x}")
     # of other machines it is not known which relocations are addresses of this file
     if case.before.machine in RELATIVE and (pointers := case.before.pointers(ranges)):
         raise BinaryError(f"the word at {pointers[0].place:#x} leads to {pointers[0].target:#x}")
 
 
-def _dynamic_symbols(image: ElfImage) -> Iterator[tuple[int, ...]]:
-    for section in image.sections:
-        if section.header.sh_type == SectionType.DYNSYM:
-            yield from _rows(image.view(section.span))
+def _dynamic_symbols(layout: struct.Struct, image: ElfImage) -> Iterator[tuple[int, ...]]:
+    tables = (section.span for section in image.sections if section.header.sh_type == SectionType.DYNSYM)
+    return itertools.chain.from_iterable(_rows(layout, image.view(table)) for table in tables)
 
 
-def _rows(table: memoryview) -> Iterator[tuple[int, ...]]:
-    return _SYMBOL.iter_unpack(table[: len(table) // _SYMBOL.size * _SYMBOL.size])
+def _rows(layout: struct.Struct, table: memoryview) -> Iterator[tuple[int, ...]]:
+    return layout.iter_unpack(table[: len(table) // layout.size * layout.size])
 
 
 def prove_relinked(before: ElfImage, after: Buffer, order: Relink) -> None:
@@ -592,9 +592,9 @@ def _same_strings(case: _RelinkCase) -> None:
         return
     # the string with the first difference may have begun long before
     begin = bytes(case.before.data[old.strings.start : first]).rfind(b"\0") + 1
-    used = itertools.chain(old.names(), (name for name, *_ in _dynamic_symbols(old.image)))
-    users = Counter(offset for offset in used if offset >= begin)
-    for offset in sorted(users - Counter(row.value for row in old.paths)):
+    used = {*(Counter(old.names()) - Counter(row.value for row in old.paths))}
+    used.update(name for (name,) in _dynamic_symbols(_SYMBOL_NAME, old.image))
+    for offset in sorted(offset for offset in used if offset >= begin):
         if old.raw(offset) != new.raw(offset):
             raise BinaryError(f"{new.text(offset)!r} at {offset:#x}, was {old.text(offset)!r}")
 

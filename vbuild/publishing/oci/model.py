@@ -470,7 +470,7 @@ def _take(wheel: Wheel, file: MemberFile, gzip: "GzipMembers", tar: "hashlib._Ha
         if not is_alone:
             gzip.add(chunk)
     if is_alone:
-        raw = wheel.source.raw(wheel.source.data_offset(member), member.compressed_size)
+        raw = wheel.source.raw(member)
         gzip.add_deflated(raw, crc=member.header.crc, size=member.size)
 
 
