@@ -13,7 +13,7 @@ from tests.factories.elf import shared_object
 from tests.factories.repaired_wheels import LINUX
 from tests.factories.tools import needs
 from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.decisions import Pool, planned_pools
+from vbuild.splitting.decisions import Owners, Pool, planned_pools
 
 pytestmark = needs("gcc")
 
@@ -44,7 +44,8 @@ def a_wheel(
 
 
 def pooled(*bundles: Bundle, smallest: int = 0) -> tuple[Pool, ...]:
-    return planned_pools({bundle: bundle.libraries for bundle in bundles}, smallest=smallest)
+    owners = Owners(None, {"demo": "demo"})
+    return planned_pools({bundle: bundle.libraries for bundle in bundles}, owners, smallest=smallest)
 
 
 BIG, LITTLE, LAST = noise("libbig.so", 60_000), noise("liblittle.so", 2_000), noise("liblast.so", 50_000)

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.factories.elf import patchelfed, program
 from tests.factories.extensions import library, module
 from tests.factories.repaired_wheels import LINUX, NAME, hashed, release, repaired
@@ -12,7 +10,6 @@ from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
-from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
@@ -78,35 +75,6 @@ def test_variants_share_and_stay_variants(tmp_path: Path) -> None:
     (indexed,) = index(tmp_path / "thin")
     assert set(indexed.labels) == {"x86_64_v2", "x86_64_v3"}
     check_works(tmp_path, result)
-
-
-def test_two_projects_share_only_under_a_name_that_somebody_gives(tmp_path: Path) -> None:
-    fat = [
-        *release(tmp_path / "a", FILES, LIBRARIES, names=(NAME,)),
-        *release(tmp_path / "b", FILES, LIBRARIES, names=(NAME.replace("demo", "other"),), libs="other.libs"),
-    ]
-    with pytest.raises(RepackageError, match="have libraries in common, "):
-        thinned(tmp_path, *fat)
-    assert not (tmp_path / "thin").exists()
-    result = thinned(tmp_path, *fat, libs="family")
-    assert libs(result).name.startswith("family_libs-1.0-")
-    assert all(f"family-libs=={libs(result).name.split('-')[1]}" in one.requires[0] for one in result.wheels)
-    check_works(tmp_path, result)
-
-
-def test_pairs_of_projects_that_share_other_libraries_are_refused(tmp_path: Path) -> None:
-    fat = []
-    for number, project in enumerate(("one", "two", "three", "four")):
-        name = f"libpair{number // 2}.so.1"
-        files: dict[str, bytes | str] = {f"{project}/_c.so": module(name)}
-        fat += release(tmp_path / project, files, {name: library(name)}, names=(NAME.replace("demo", project),))
-    with pytest.raises(RepackageError) as refused:
-        thinned(tmp_path, *fat, libs="family")
-    one, three = (NAME.replace("demo", project) for project in ("one", "three"))
-    assert str(refused.value) == (
-        f"{one} and {three} share libraries with other wheels, and not the same: they could not be installed "
-        "together; split the projects apart"
-    )
 
 
 def test_consumers_that_have_a_runpath_find_all_the_same(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ class SplitRequest:
         metavar="COMMAND",
     )
     libs: str | None = option(
-        "Name the wheel of shared libraries. [default: PROJECT-libs, of the release's version]",
+        "Name the wheel of shared libraries, or of those that several projects have. [default: PROJECT-libs of each]",
         default=None,
         parse="vbuild.splitting.request:libs_name",
         metavar="NAME[==VERSION]",

@@ -229,8 +229,8 @@ def _rebuilt_lines(rebuilt: "Sequence[SeveralBuilds]") -> Iterator[str]:
     saving = mb(sum(library.saving for library in rebuilt))
     subject = "1 library is" if len(rebuilt) == 1 else f"{len(rebuilt)} libraries are"
     yield from wrapped(
-        f"{subject} in several projects, and not the same. One build of each, bundled by all of them, would save "
-        f"{saving} MB: of one version, in one image, by one recipe, with all that it needs"
+        f"{subject} in several projects, each with its own. One build of each would save {saving} MB: of one version, "
+        "in one image, by one recipe, with all that it needs, and split together with --libs NAME==VERSION"
     )
     for library in rebuilt[:_SHOWN_BUILDS]:
         builds = ", ".join(map(str, library.builds))

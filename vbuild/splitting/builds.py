@@ -5,14 +5,14 @@
     fiona-1.10.1-cp311-…  libcrypto-fiona-4b285575.so.1.1   built on: Mon Sep 16 16:56:40 2024
                           libssl-fiona-6c758070.so.1.1      NEEDED libcrypto-fiona-4b285575.so.1.1
 
-Two are compared if their names are the same without hashes, and without the name of their own project before it, which
+Two are compared if their names are the same without hashes, and without the name of a project before it, which
 some projects put there. They are one if `comparison.compared` says so, if they have the same RPATH, and if what they
 need is one in turn: libcrypto is compared before libssl. The one that most wheels have stays, else the one whose name
 comes first; all that needs another is linked to it.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -34,23 +34,30 @@ _Group = tuple[Place, str, str]
 _Copy = tuple[Bundle, WheelBinary]
 
 
-def common_name(name: str, project: str) -> str:
-    """The file name of a library without its hash, and its *project* before that: libproj of libproj-demo-1a2b3c4d."""
+def common_name(name: str, projects: Iterable[str]) -> str:
+    """The file name of a library without its hash, and one of *projects* before: libproj of libproj-demo-1a2b3c4d."""
     stem, dot, rest = plain(name).partition(".so")
-    return f"{stem.removesuffix(f'-{project}')}{dot}{rest}"
+    infix = max((f"-{project}" for project in projects if stem.endswith(f"-{project}")), key=len, default="")
+    return f"{stem.removesuffix(infix)}{dot}{rest}"
 
 
 def with_builds(
-    bundles: Sequence[Bundle], *, room: Path | None, published: Sequence[Bundle] = (), apart: Collection[str] = ()
+    bundles: Sequence[Bundle],
+    projects: Collection[str],
+    *,
+    room: Path | None,
+    published: Sequence[Bundle] = (),
+    apart: Collection[tuple[str, str]] = (),
 ) -> tuple[Bundle, ...]:
     """*bundles* in which a library knows which one stays for it, or how it differs; *room* is for inflated files.
 
-    Those of *published* -libs wheels stay for all others. The projects *apart* are compared with themselves only.
+    Those of *published* -libs wheels stay for all others. File names may have one of *projects* in them. What is
+    *apart*, a project and the name of a library, is compared with that of the project only.
     """
 
     def group_of(bundle: Bundle, library: WheelBinary) -> _Group:
-        project = _project_of(bundle)
-        return place_of(bundle), common_name(library.file_name, project), project if project in apart else ""
+        project, name = bundle.wheel.name.project.removesuffix(LIBS), common_name(library.file_name, projects)
+        return place_of(bundle), name, project if (project, name) in apart else ""
 
     groups: dict[_Group, dict[str, list[_Copy]]] = {}
     needs: dict[_Group, set[_Group]] = {}
@@ -64,7 +71,7 @@ def with_builds(
     order = [*groups]
     with suppress(CycleError):  # what is compared before what it needs differs from all others
         order = [group for group in TopologicalSorter(needs).static_order() if group in groups]
-    builds = _Builds(frozenset(library.sha256 for bundle in published for library in bundle.libraries))
+    builds = _Builds(published, projects)
     for group in order:
         if len(groups[group]) > 1:
             most_first = sorted(groups[group].values(), key=builds.order)
@@ -81,12 +88,13 @@ def with_builds(
 class _Builds:
     """What is known of libraries, by the place of their wheels and their SHA-256."""
 
-    published: frozenset[str]
+    published: Sequence[Bundle]
+    projects: Collection[str]
     results: dict[tuple[Place, str], SameLibrary | str] = field(default_factory=dict)
 
     def order(self, copies: Sequence[_Copy]) -> tuple[bool, int, str]:
-        _, library = copies[0]
-        return library.sha256 not in self.published, -len(copies), library.file_name
+        bundle, library = copies[0]
+        return bundle not in self.published, -len(copies), library.file_name
 
     def known(self, bundle: Bundle, library: WheelBinary) -> WheelBinary:
         result = self.results.get((place_of(bundle), library.sha256), "")
@@ -117,7 +125,7 @@ class _Builds:
                     else:
                         (bundle, library), (_, stay) = other, stays
                         traces = {str(trace): size for trace, size in comparison.traces.items()}
-                        same_as = SameLibrary(stay.sha256, stay.file_name, traces, stay.sha256 in self.published)
+                        same_as = SameLibrary(stay.sha256, stay.file_name, traces, stays[0] in self.published)
                         self.results[place_of(bundle), library.sha256] = same_as
 
     def _comparison(self, stays: _Copy, other: _Copy, views: Mapping[str, memoryview]) -> Comparison:
@@ -131,7 +139,9 @@ class _Builds:
         """What is the same for the same library, by the names by which that of *copy* needs it."""
         bundle, library = copy
         # a published library is led to its neighbours by what loads it
-        providers = [(other.soname, other) for other in bundle.libraries if other.folder == library.folder]
+        besides = self.published if bundle in self.published else ()
+        providers = [(other.soname, other) for one in besides for other in one.libraries]
+        providers += [(other.soname, other) for other in bundle.libraries if other.folder == library.folder]
         edges = bundle.graph.needs(library.path)
         providers += [(edge.name, bundle.binaries[edge.provider]) for edge in edges if edge.provider]
         names: dict[str, str] = {}
@@ -142,30 +152,23 @@ class _Builds:
 
     def _obstacles(self, stays: _Copy, other: _Copy) -> Iterator[str]:
         """Why *other* is another library than the one that *stays*, by what is known of both already."""
-        (owner, library), (other_owner, replaced) = stays, other
+        (_, library), (other_owner, replaced) = stays, other
         here, there = library.loading.outline, replaced.loading.outline
         if isinstance(library.origin, Provenance) or isinstance(replaced.origin, Provenance):
             yield "one of them is official"
-        if here.search_path != there.search_path:
+        # a split has led published libraries of a project to those of a base
+        folders = tuple(f"/{other.folder}" for bundle in self.published for other in bundle.libraries)
+        if tuple(entry for entry in here.search_path if not entry.endswith(folders)) != there.search_path:
             yield "its RPATH is another"
-        if _common_soname(owner, library) != _common_soname(other_owner, replaced):
+        if common_name(library.soname, self.projects) != common_name(replaced.soname, self.projects):
             yield f"its SONAME is {replaced.soname}"
         if library.file_name != replaced.file_name and name_obstacle(other_owner, replaced):
             yield "it cannot get another name"
         ours, theirs = self._names(stays), self._names(other)
         for name, other_name in zip(here.needed, there.needed, strict=False):
             if ours.get(name, name) != theirs.get(other_name, other_name):
-                needed = common_name(name, _project_of(owner))
-                is_alike = needed == common_name(other_name, _project_of(other_owner))
-                yield f"it needs another {needed}" if is_alike else "it needs other libraries"
+                needed, other_needed = (common_name(needed, self.projects) for needed in (name, other_name))
+                yield f"it needs another {needed}" if needed == other_needed else "it needs other libraries"
         for section, copy in zip(here.sections, there.sections, strict=False):
             if section.name == copy.name and section.is_loaded and headers_differ(section, copy):
                 yield difference_of(section, copy)
-
-
-def _common_soname(bundle: Bundle, library: WheelBinary) -> str:
-    return common_name(library.soname, _project_of(bundle))
-
-
-def _project_of(bundle: Bundle) -> str:
-    return bundle.wheel.name.project.removesuffix(LIBS)

@@ -107,7 +107,8 @@ class Bundle:
     """A wheel, and its ELF files by installed path, *binaries*; *outside* are those not below site-packages, by member.
 
     *mentions* are names of libraries and of their folders, with the files that have them; *damaged* are ELF files that
-    cannot be read, with the reason. *published* are the names of libraries that wheels of its release already require.
+    cannot be read, with the reason. *published* are libraries that its release may require, by name, with what
+    their -libs wheel is named after.
     """
 
     wheel: Wheel
@@ -115,7 +116,7 @@ class Bundle:
     outside: Mapping[str, Loading] = field(default_factory=dict)
     mentions: Mapping[str, Collection[str]] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
-    published: Collection[str] = ()
+    published: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def graph(self) -> LinkGraph:

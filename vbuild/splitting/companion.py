@@ -35,7 +35,7 @@ from vbuild.wheel.metadata import GENERATOR, LIBS, Metadata, WheelFile
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.zip_read import Member
 
-_CONTENTS = "Contents"
+_CONTENTS, _PROJECT = "Contents", "Shared-By"
 _SHA256 = "sha256="
 # what a License-File may say: a path that is no glob, as packaging and the index check it
 _SAFE_PATH = re.compile(r"[^*?\[\]\\:]+")
@@ -76,7 +76,10 @@ def libs_folder(project: str) -> str:
 
 
 class LibsContents(Struct, frozen=True):
-    """The contents of a -libs wheel; *files* is a hash in hex by path, *licence* lines of METADATA."""
+    """The contents of a -libs wheel; *files* is a hash in hex by path, *licence* lines of METADATA.
+
+    The *projects* of a base are in WHEEL: the names of its files may have theirs.
+    """
 
     project: str
     files: Mapping[str, str]
@@ -85,6 +88,7 @@ class LibsContents(Struct, frozen=True):
     texts: Mapping[str, bytes] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     is_pure: bool = False
+    projects: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -99,7 +103,7 @@ class LibsContents(Struct, frozen=True):
     @property
     def body(self) -> tuple[str, ...]:
         """METADATA without its name and version."""
-        project = canonicalize_name(self.project)
+        project = " and ".join(self.projects or [canonicalize_name(self.project)])
         return (
             f"Summary: Shared libraries of {project}",
             *self.licence,
@@ -115,13 +119,18 @@ class LibsContents(Struct, frozen=True):
         if not self.files:
             raise RepackageError(f"{self.name}: no library to put in, expected one at least")
         name = WheelName(escaped(self.name), version, None, "py3", "none", self.platform)
-        about = f"{_CONTENTS}: {_SHA256}{self.contents}"
-        return _companion(name, self.name, self.body, self.texts, is_pure=self.is_pure, about=(about,))
+        about = [f"{_CONTENTS}: {_SHA256}{self.contents}", *(f"{_PROJECT}: {project}" for project in self.projects)]
+        return _companion(name, self.name, self.body, self.texts, is_pure=self.is_pure, about=about)
 
     def empty(self, version: str) -> Companion:
         """The wheel with *version* and the same METADATA that fits everywhere and has no library."""
         name = WheelName(escaped(self.name), version, None, "py3", "none", "any")
         return _companion(name, self.name, self.body, self.texts, is_pure=True)
+
+
+def projects_in(wheel_file: WheelFile) -> tuple[str, ...]:
+    """The projects of a base, by the WHEEL of its -libs wheel."""
+    return tuple(wheel_file.headers.values(_PROJECT))
 
 
 def contents_in(wheel_file: WheelFile) -> str | None:

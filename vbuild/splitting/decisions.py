@@ -6,8 +6,11 @@
     an official library, by its hash (`OfficialEvidence`)       replaced by a requirement
     the same file in several wheels, and all it needs moves     shared
 
-Pools are wheels that get their shared libraries from one -libs wheel, which is installed as a whole: wheels that need
-different libraries, such as those of CPU levels, get different pools.
+A pool is a -libs wheel, with the wheels that get libraries from it: it is installed as a whole, so wheels that need
+different libraries, such as those of CPU levels, get different pools. A library moves to one pool of its wheel:
+
+    several projects have it, and all that it needs    the base, if somebody names one    geo-libs
+    all others                                         that of its project                fiona-libs, needs geo-libs
 
 A stub stays where a library was, for all that opens it by its path (docs/explanation/splitting.md):
 
@@ -30,6 +33,7 @@ from pathlib import PurePosixPath
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.utils import canonicalize_name
 
 from vbuild.binary.linkage import LinkGraph, Via
 from vbuild.config.requirements import required_project
@@ -43,7 +47,6 @@ from vbuild.splitting.companion import libs_project
 from vbuild.splitting.official import Provenance
 from vbuild.splitting.other_packages import conflict
 from vbuild.splitting.request import SplitRequest
-from vbuild.wheel.metadata import LIBS
 
 _ORIGIN = "$ORIGIN"
 _MACHINES = {"x86_64": ElfMachine.X86_64, "aarch64": ElfMachine.AARCH64}
@@ -124,21 +127,32 @@ MOST_FOREIGN = 0.1
 
 
 class Pool(Struct, frozen=True, eq=False):
-    """Wheels that share *libraries*, by file name, each from one of the wheels."""
+    """Wheels that share *libraries*, by file name, each from one of the wheels; their -libs wheel is that of *owner*.
 
+    One that *is_base* may be of several projects.
+    """
+
+    owner: str
     bundles: tuple[Bundle, ...]
     libraries: Mapping[str, WheelBinary]
+    is_base: bool = False
 
     @property
     def is_published(self) -> bool:
-        """Whether its libraries seem to be those that published wheels of the release require; `serves` knows."""
-        return all(name in bundle.published for bundle in self.bundles for name in self.libraries)
+        """Whether its libraries seem to be those of a published -libs wheel; `serves` knows."""
+        return all(bundle.published.get(name) == self.owner for bundle in self.bundles for name in self.libraries)
+
+    @property
+    def copies(self) -> int:
+        """How many copies of each library go; a new base saves none that pools of its projects alone would save."""
+        if self.is_published:
+            return len(self.bundles)
+        return len(self.projects if self.is_base else self.bundles) - 1
 
     @property
     def saved(self) -> int:
-        """Compressed bytes that are published once instead of in each wheel."""
-        copies = len(self.bundles) - (not self.is_published)
-        return sum(library.member.compressed_size for library in self.libraries.values()) * copies
+        """Compressed bytes that are published once instead of several times."""
+        return sum(library.member.compressed_size for library in self.libraries.values()) * self.copies
 
     @property
     def projects(self) -> tuple[str, ...]:
@@ -150,10 +164,13 @@ class Pool(Struct, frozen=True, eq=False):
         return any(library.same_as and library.same_as.is_published for library in self.libraries.values())
 
     @property
-    def is_alone(self) -> bool:
-        """Whether it is of one project, and has a library under the name of another build of it that is elsewhere."""
-        borrowed = (library.same_as for library in self.libraries.values() if library.new_name)
-        return len(self.projects) == 1 and any(same_as and not same_as.is_published for same_as in borrowed)
+    def borrowers(self) -> list[WheelBinary]:
+        """The libraries of one project under the name of another build of them that is elsewhere."""
+        return [
+            library
+            for library in (self.libraries.values() if len(self.projects) == 1 else ())
+            if library.new_name and library.same_as and not library.same_as.is_published
+        ]
 
     @property
     def platform(self) -> str:
@@ -170,13 +187,39 @@ class Pool(Struct, frozen=True, eq=False):
     def source(self, library: WheelBinary) -> Bundle:
         return next(bundle for bundle in self.bundles if bundle.binaries.get(library.path) is library)
 
+    def has(self, library: WheelBinary) -> bool:
+        return library.name in self.libraries and self.libraries[library.name].key == library.key
 
-def pool_of(bundle: Bundle, pools: Iterable[Pool]) -> Pool | None:
-    return next((pool for pool in pools if bundle in pool.bundles), None)
+    def hides(self, library: WheelBinary) -> bool:
+        """Whether it has another one of the name of *library*."""
+        return library.name in self.libraries and not self.has(library)
+
+
+def pools_of(bundle: Bundle, pools: Iterable[Pool]) -> list[Pool]:
+    return [pool for pool in pools if bundle in pool.bundles]
+
+
+class Owners(Struct, frozen=True):
+    """What -libs wheels are named after: that of what several projects have, or None; by project, that of the rest."""
+
+    base: str | None
+    own: Mapping[str, str]
+
+    @classmethod
+    def of(cls, bundles: Iterable[Bundle], request: SplitRequest) -> "Owners":
+        split = [bundle for bundle in bundles if bundle.binaries]
+        projects = {bundle.wheel.name.project for bundle in split}
+        libs = request.libs_project
+        joins = any(libs in bundle.published.values() for bundle in split)
+        if len(projects) == 1 and not (joins and libs not in projects):
+            return cls(None, {project: libs or project for project in projects})
+        return cls(libs, {project: project for project in projects})
 
 
 @dataclass(slots=True, eq=False)
 class _PoolDraft:
+    owner: str
+    is_base: bool
     bundles: list[Bundle]
     libraries: dict[Key, WheelBinary]
 
@@ -190,7 +233,8 @@ class _PoolDraft:
 
     def common(self, other: "_PoolDraft") -> "_PoolDraft | None":
         libraries = {key: library for key, library in self.libraries.items() if key in other.libraries}
-        return _PoolDraft([*self.bundles, *other.bundles], libraries) if libraries else None
+        bundles = [*self.bundles, *other.bundles]
+        return _PoolDraft(self.owner, self.is_base, bundles, libraries) if libraries else None
 
     def pool(self, order: Mapping[Bundle, int]) -> Pool:
         bundles = tuple(sorted(self.bundles, key=lambda bundle: order[bundle]))
@@ -199,26 +243,97 @@ class _PoolDraft:
         # one that stays for other builds of it needs no other name
         for library in sorted(libraries, key=lambda library: library.same_as is not None):
             first.setdefault(library.key, library)
-        return Pool(bundles, {key[0]: first[key] for key in sorted(self.libraries)})
+        return Pool(self.owner, bundles, {key[0]: first[key] for key in sorted(self.libraries)}, self.is_base)
 
 
-def planned_pools(movable: Mapping[Bundle, Sequence[WheelBinary]], *, smallest: int) -> tuple[Pool, ...]:
+# the libraries of each wheel that can go to a -libs wheel
+_Movable = Mapping[Bundle, Sequence[WheelBinary]]
+
+
+def planned_pools(movable: _Movable, owners: Owners, *, smallest: int) -> tuple[Pool, ...]:
     """The pools of wheels that can give away *movable*; none that saves less than *smallest* bytes."""
+    joined = {owner for bundle in movable for owner in bundle.published.values()} - {*owners.own.values()}
+    pools: list[Pool] = []
+    for base in sorted(joined.union(filter(None, [owners.base]))):
+        pools += _base_pools(_without(movable, pools), base, is_new=base not in joined, smallest=smallest)
+    by_owner: dict[str, dict[Bundle, Sequence[WheelBinary]]] = {}
+    for bundle, libraries in _without(movable, pools).items():
+        if libraries:
+            by_owner.setdefault(owners.own[bundle.wheel.name.project], {})[bundle] = libraries
+    for owner, rest in by_owner.items():
+        pools += _pools(rest, owner, smallest=smallest)
+    return tuple(pools)
+
+
+def _without(movable: _Movable, pools: Sequence[Pool]) -> _Movable:
+    """What is left of *movable* without what the wheels get from *pools*."""
+    return {
+        bundle: [library for library in libraries if not any(pool.has(library) for pool in pools_of(bundle, pools))]
+        for bundle, libraries in movable.items()
+    }
+
+
+def _base_pools(movable: _Movable, base: str, *, is_new: bool, smallest: int) -> list[Pool]:
+    """The pools of a *base*: what several projects have, or, if it is not new, what seems to be published there.
+
+    They need nothing that wheels could give to another pool, and their wheels have no other files of their names.
+    """
+    projects: dict[tuple[Place, Key], set[str]] = {}
+    for bundle, libraries in movable.items():
+        for library in libraries:
+            projects.setdefault((place_of(bundle), library.key), set()).add(bundle.wheel.name.project)
+    common = {
+        bundle: [
+            library
+            for library in libraries
+            if (
+                len(projects[place_of(bundle), library.key]) > 1
+                if is_new
+                else bundle.published.get(library.name) == base
+            )
+        ]
+        for bundle, libraries in movable.items()
+    }
+    while True:
+        pools = _pools(common, base, smallest=smallest, is_base=True)
+        stranded = {
+            pool.libraries[library.name].key
+            for pool, bundle in ((pool, bundle) for pool in pools for bundle in pool.bundles)
+            for library in movable[bundle]
+            if pool.hides(library)
+            or (pool.has(library) and not all(map(pool.has, _neighbours(bundle, library, movable[bundle]))))
+        }
+        if not stranded:
+            return pools
+        common = {
+            bundle: [library for library in libraries if library.key not in stranded]
+            for bundle, libraries in common.items()
+        }
+
+
+def _neighbours(bundle: Bundle, library: WheelBinary, movable: Sequence[WheelBinary]) -> list[WheelBinary]:
+    """Those of *movable* that *library* needs or may open."""
+    paths = {edge.provider for edge in bundle.graph.needs(library.path)}
+    paths.update(opened.path for opened in bundle.opened_by.get(library.path, ()))
+    return [other for other in movable if other.path in paths]
+
+
+def _pools(movable: _Movable, owner: str, *, smallest: int, is_base: bool = False) -> list[Pool]:
     drafts: dict[Place, list[_PoolDraft]] = {}
-    largest_first = sorted(_repeated(movable), key=lambda row: -sum(library.member.size for library in row[1].values()))
+    repeated = _repeated(movable, owner)
+    largest_first = sorted(repeated, key=lambda row: -sum(library.member.size for library in row[1].values()))
     for bundle, libraries in largest_first:
         same_place = drafts.setdefault(place_of(bundle), [])
         draft = next((draft for draft in same_place if draft.accepts(libraries)), None)
         if draft is None:
-            same_place.append(_PoolDraft([bundle], dict(libraries)))
+            same_place.append(_PoolDraft(owner, is_base, [bundle], dict(libraries)))
         else:
             draft.bundles.append(bundle)
             draft.libraries = {**libraries, **draft.libraries}
     order = {bundle: index for index, bundle in enumerate(movable)}
     merged = (draft.pool(order) for several in drafts.values() for draft in _merged(several, order))
-    enough = (pool for pool in merged if (len(pool.bundles) > 1 or pool.is_published) and pool.saved >= smallest)
-    pools = _compatible(enough)
-    return tuple(sorted(pools, key=lambda pool: order[pool.bundles[0]]))
+    enough = (pool for pool in merged if pool.copies and pool.saved >= smallest)
+    return _labelled(sorted(_compatible(enough), key=lambda pool: order[pool.bundles[0]]))
 
 
 def _merged(drafts: Sequence["_PoolDraft"], order: Mapping[Bundle, int]) -> Sequence["_PoolDraft"]:
@@ -238,16 +353,36 @@ def _merged(drafts: Sequence["_PoolDraft"], order: Mapping[Bundle, int]) -> Sequ
         merged = [*(draft for draft in merged if draft not in pair), common]
 
 
+def _labelled(pools: Sequence[Pool]) -> list[Pool]:
+    """*pools* of one owner, each with a name of its own at its platform.
+
+    If variants of a release have other libraries than its plain wheels, theirs have their label in the name: two
+    versions of one project could not be in the order of releases.
+    """
+    labels = [min(bundle.wheel.name.variant or "" for bundle in pool.bundles) for pool in pools]
+    first: dict[str, str] = {}
+    for pool, label in sorted(zip(pools, labels, strict=True), key=lambda row: row[1]):
+        first.setdefault(pool.platform, label)
+    return [
+        pool if label in {"", first[pool.platform]} else replace(pool, owner=f"{pool.owner}-{canonicalize_name(label)}")
+        for pool, label in zip(pools, labels, strict=True)
+    ]
+
+
 def _compatible(pools: Iterable[Pool]) -> list[Pool]:
-    """Those of *pools* that save most and go together: wheels of one release must not require different libraries."""
+    """Those of *pools* that save most and go together.
+
+    Wheels of one release must not require different libraries, nor must projects that are installed together.
+    """
     chosen: list[Pool] = []
     for pool in sorted(pools, key=lambda pool: -pool.saved):
-        if not any(pool.families & other.families and are_rivals(pool, other) for other in chosen):
+        rivals = (other for other in chosen if pool.is_base or pool.families & other.families)
+        if not any(_are_rivals(pool, other) for other in rivals):
             chosen.append(pool)
     return chosen
 
 
-def are_rivals(pool: Pool, other: Pool) -> bool:
+def _are_rivals(pool: Pool, other: Pool) -> bool:
     """Whether a machine may install a wheel of one and the libraries of the other.
 
     Installers prefer libraries for a newer libc, and so the wheels that need them, if there are such for that Python.
@@ -268,8 +403,8 @@ def place_of(bundle: Bundle) -> Place:
     return bundle.wheel.name.platform, bundle.wheel.wheel_file().root_is_purelib
 
 
-def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
-    """The wheels of *movable* with those libraries that others of their platform have, too, or seem published."""
+def _repeated(movable: _Movable, owner: str) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
+    """The wheels of *movable* with what others of their platform have, too, or the -libs wheel of *owner* seems to."""
     counts = Counter(
         (place_of(bundle), *key)
         for bundle, libraries in movable.items()
@@ -280,7 +415,7 @@ def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple
         if repeated := {
             library.key: library
             for library in libraries
-            if counts[folder, *library.key] > 1 or library.name in bundle.published
+            if counts[folder, *library.key] > 1 or bundle.published.get(library.name) == owner
         }:
             # two files of one name do not fit into one folder
             names = Counter(name for name, _ in repeated)
@@ -439,7 +574,8 @@ def check_drivers(bundles: Sequence[Bundle]) -> None:
 def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uneditable | None = None) -> Decisions:
     """What *uneditable* files need stays."""
     copies = Counter(key for bundle in bundles for key in {library.key for library in bundle.libraries})
-    wheels = [_WheelDecisions(bundle, request, uneditable or {}, copies) for bundle in bundles]
+    owners = Owners.of(bundles, request)
+    wheels = [_WheelDecisions(bundle, request, uneditable or {}, copies, owners) for bundle in bundles]
     for wheel in wheels:
         wheel.decide_alone()
     pools: tuple[Pool, ...] = ()
@@ -449,7 +585,7 @@ def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uned
             while dependents := dict(wheel.dependents()):
                 wheel.keep(dependents)
         movable = {wheel.bundle: tuple(wheel.movable.values()) for wheel in wheels}
-        pools = planned_pools(movable, smallest=request.smallest)
+        pools = planned_pools(movable, owners, smallest=request.smallest)
         unshared = [wheel.unshared(pools) for wheel in wheels]
         if not any(unshared):
             break
@@ -465,6 +601,7 @@ class _WheelDecisions:
     request: SplitRequest
     uneditable: Uneditable
     copies: Mapping[Key, int]
+    owners: Owners
     decided: dict[str, LibraryDecision] = field(default_factory=dict)
     movable: dict[str, WheelBinary] = field(default_factory=dict)
     # by path of a library that leaves a stub, what may open it
@@ -489,9 +626,10 @@ class _WheelDecisions:
                 self.decided[library.path] = LibraryDecision(DecisionKind.KEEP, f"it cannot be edited: {why}")
             else:
                 self.movable[library.path] = library
-        libs = libs_project((self.request.libs_project or self.bundle.wheel.name.project).removesuffix(LIBS))
+        own = self.owners.own.get(self.bundle.wheel.name.project)
+        libs = {libs_project(owner) for owner in (self.owners.base, own) if owner}
         lines = self.bundle.wheel.metadata().requires_dist
-        if self.movable and (line := next((line for line in lines if required_project(line) == libs), None)):
+        if self.movable and (line := next((line for line in lines if required_project(line) in libs), None)):
             reason = f"METADATA requires {line} already; say with --libs what else to call it"
             self.keep(dict.fromkeys(self.movable, reason))
 
@@ -576,19 +714,18 @@ class _WheelDecisions:
         return path in self.movable or (decision is not None and decision.is_gone)
 
     def unshared(self, pools: Sequence[Pool]) -> dict[str, str]:
-        pool = pool_of(self.bundle, pools)
-        keys = {library.key for library in pool.libraries.values()} if pool else set()
+        mine = pools_of(self.bundle, pools)
         reasons = {
-            path: self._why_unshared(library) for path, library in self.movable.items() if library.key not in keys
+            path: self._why_unshared(library)
+            for path, library in self.movable.items()
+            if not any(pool.has(library) for pool in mine)
         }
-        # the loader searches the folder of the pool before that of a stub
+        # the loader searches the folders of pools before that of a stub
         staying = {binary.name: binary for path, binary in self.bundle.binaries.items() if not self._leaves(path)}
-        others = pool.libraries if pool and not self.openers.keys().isdisjoint(self.movable) else {}
-        hidden = next(
-            (name for name, library in others.items() if name in staying and staying[name].key != library.key), None
-        )
+        others = [] if self.openers.keys().isdisjoint(self.movable) else mine
+        hidden = next((name for name, library in staying.items() if any(pool.hides(library) for pool in others)), None)
         if hidden:
-            why = f"a stub would not do: the wheel of shared libraries has another {hidden}"
+            why = f"a stub would not do: a wheel of shared libraries has another {hidden}"
             reasons |= {path: f"{opener}; {why}" for path, opener in self.openers.items() if path in self.movable}
         return reasons
 
@@ -609,9 +746,9 @@ class _WheelDecisions:
             self.decided[path] = LibraryDecision(DecisionKind.KEEP, reason)
 
     def decisions(self, pools: Sequence[Pool]) -> dict[str, LibraryDecision]:
-        pool = pool_of(self.bundle, pools)
         decisions = dict(self.decided)
         for path, library in self.movable.items():
+            pool = next((pool for pool in pools_of(self.bundle, pools) if pool.has(library)), None)
             opener = self.openers.get(path)
             reason = f"a stub stays, because {opener}" if opener else ""
             reason = "; ".join(filter(None, (reason, self.proofs.get(path))))

@@ -20,6 +20,7 @@ from typing import BinaryIO, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from vbuild.config.requirements import checked_requirement, required_project, spelled
@@ -27,7 +28,7 @@ from vbuild.elf.catalogue import systems_of
 from vbuild.errors import RepackageError, at
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
-from vbuild.splitting.companion import Companion, LibsContents, contents_in
+from vbuild.splitting.companion import Companion, LibsContents, contents_in, projects_in
 from vbuild.splitting.decisions import MOST_FOREIGN, Pool
 from vbuild.wheel.archive import Distant, Wheel, open_wheel
 from vbuild.wheel.metadata import GENERATOR, LIBS, Metadata, Record, WheelFile, is_dist_info, recorded_sha256
@@ -37,7 +38,10 @@ _ANY = "any"
 
 
 class PublishedLibs(Struct, frozen=True):
-    """A -libs wheel at *place*: its *files* by path, with SHA-256 in hex and bytes; it *is_ours* if a split made it."""
+    """A -libs wheel at *place*: its *files* by path, with SHA-256 in hex and bytes; it *is_ours* if a split made it.
+
+    *projects* are those of a base.
+    """
 
     name: WheelName
     place: str
@@ -45,6 +49,7 @@ class PublishedLibs(Struct, frozen=True):
     requires: frozenset[str]
     contents: str | None
     is_ours: bool
+    projects: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: WheelName, place: str, record: Record, metadata: Metadata, about: WheelFile) -> "PublishedLibs":
@@ -56,6 +61,7 @@ class PublishedLibs(Struct, frozen=True):
             frozenset(map(spelled, metadata.requires_dist)),
             contents_in(about),
             about.headers.value("Generator") == GENERATOR,
+            projects_in(about),
         )
 
     def serves(self, wanted: LibsContents) -> bool:
@@ -142,19 +148,25 @@ class Publications:
         _, requires = self._first(release) or ("", ())
         return tuple(line for line in requires if self._is_ours(required_project(line) or ""))
 
-    def libs_wheels(self, release: WheelName) -> Iterator[WheelName]:
-        """Those -libs wheels."""
+    def libs_wheels(self, release: WheelName, libs: str | None = None) -> Iterator[WheelName]:
+        """Those -libs wheels, and, if *libs* states the version of a base that is there, its."""
         for line in self.libs_lines(release):
             requirement = checked_requirement(line, RepackageError)
             for version, wheels in self.releases(requirement.name):
                 if version in requirement.specifier:
                     yield from wheels
+        name, _, stated = (libs or "").partition("==")
+        for version, wheels in self.releases(name.removesuffix(LIBS) + LIBS) if stated and self.against else ():
+            if version == Version(stated):
+                yield from (wheel for wheel in wheels if self.read(wheel).projects)
 
-    def library_names(self, release: WheelName) -> frozenset[str]:
-        """The file names of what is in those -libs wheels."""
-        return frozenset(
-            PurePosixPath(path).name for wheel in self.libs_wheels(release) for path in self.read(wheel).files
-        )
+    def library_names(self, release: WheelName, libs: str | None) -> dict[str, str]:
+        """The file names of what is in those -libs wheels, with what these are named after."""
+        return {
+            PurePosixPath(path).name: wheel.project.removesuffix(LIBS)
+            for wheel in self.libs_wheels(release, libs)
+            for path in self.read(wheel).files
+        }
 
     @contextmanager
     def opened(self, name: WheelName, *, room: Path | None) -> Iterator[Wheel]:
@@ -247,7 +259,7 @@ def libs_choices(
     for (project, _), group in groups.items():
         version = stated.get(project)
         own = Version(version) if version else _common_version(project, group)
-        published = _Group(group, publications, needs_empty(tuple(group)))
+        published = _Group(group, publications, needs_empty(tuple(group)), stated=own if version else None)
         if names := published.newest(project, own):
             for pool, contents in group.items():
                 companion = contents.wheel(names[pool].version)
@@ -264,14 +276,18 @@ class _Group(Struct, frozen=True):
     libs: Mapping[Pool, LibsContents]
     publications: Publications
     needs_empty: bool
+    stated: Version | None = None
 
     def newest(self, project: str, own: Version) -> Mapping[Pool, WheelName] | None:
         """The wheels of the newest published version that has all libraries, or None.
 
-        A final release takes no pre-release: installers leave it out unless they are asked for it.
+        A final release takes no pre-release: installers leave it out unless they are asked for it. A version that is
+        stated, or that published wheels of a release require, is taken or none.
         """
-        for version, names in self.publications.releases(project):
-            if version.is_prerelease and not own.is_prerelease:
+        releases = dict(self.publications.releases(project))
+        pinned = self._pinned(project) & SpecifierSet(f"=={self.stated}" if self.stated in releases else "")
+        for version, names in releases.items():
+            if (version.is_prerelease and not own.is_prerelease) or not pinned.contains(version, prereleases=True):
                 continue
             if self.needs_empty and all(name.platform != _ANY for name in names):
                 continue
@@ -280,6 +296,13 @@ class _Group(Struct, frozen=True):
             if len(chosen) == len(serving):
                 return chosen
         return None
+
+    def _pinned(self, project: str) -> SpecifierSet:
+        wheels = {bundle.wheel.name for pool in self.libs for bundle in pool.bundles}
+        lines = (line for wheel in wheels for line in self.publications.libs_lines(wheel))
+        requirements = (checked_requirement(line, RepackageError) for line in lines)
+        pins = {str(requirement.specifier) for requirement in requirements if requirement.name == project}
+        return SpecifierSet(",".join(sorted(pins)))
 
     def _serving(self, wanted: LibsContents, names: Sequence[WheelName]) -> WheelName | None:
         """The one of *names* that has what is *wanted*, if no installer takes another instead."""

@@ -25,7 +25,7 @@ from vbuild.sbom.keeping import Changes, bill_of, carries, path_of, revised
 from vbuild.sbom.model import BillChange, Gone, Treatment, package_url
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
-from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.decisions import DecisionKind, Pool
 from vbuild.splitting.other_packages import merged
 from vbuild.splitting.patches import PatchedFile, PatchPlan
 from vbuild.wheel.archive import Wheel, forget
@@ -89,7 +89,7 @@ def thin_wheel(
     plan: PatchPlan,
     *,
     requires: Iterable[str],
-    companion: Companion | None,
+    companions: Mapping[Pool, Companion],
     new_files: Mapping[str, bytes],
     bill: bool,
 ) -> OutputWheel | None:
@@ -124,7 +124,7 @@ def thin_wheel(
     if (carries(wheel) and (left_out or stubs or patched or new_files)) or (bill and (patched or gone)):
         bill_changes = Changes(
             {path: BillChange(file.patch.binary.sha256, _HOW) for path, file in patched.items()},
-            gone=tuple(_gone(bundle, plan, companion)),
+            gone=tuple(_gone(bundle, plan, companions)),
         )
         hashes = {path: file.sha256 for path, file in patched.items()}
         hashes |= {path: sha256(data).hexdigest() for path, data in stubs.items()}
@@ -172,7 +172,7 @@ def _bill(
     return revised(wheel.name, rows, earlier=[earlier] if earlier else [], changes=changes)
 
 
-def _gone(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iterator[Gone]:
+def _gone(bundle: Bundle, plan: PatchPlan, companions: Mapping[Pool, Companion]) -> Iterator[Gone]:
     for path, decision in plan.decisions.by_bundle[bundle].items():
         binary = bundle.binaries[path]
         if decision.kind is DecisionKind.REPLACE and decision.provenance:
@@ -187,8 +187,8 @@ def _gone(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Itera
                 version=wheel.version,
                 evidence=str(decision.provenance.evidence),
             )
-        elif decision.pool and companion:
-            name = companion.name
+        elif decision.pool:
+            name = companions[decision.pool].name
             purl = package_url(name.project, name.version, file=str(name))
             target = f"{plan.libs_folders[decision.pool]}/{binary.name}"
             yield Gone(binary.member.path, binary.sha256, binary.file_name, Treatment.MOVED, purl, target)

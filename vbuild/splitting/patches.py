@@ -3,7 +3,7 @@
 Each file that loads something which moved gets a new NEEDED and DT_RPATH:
 
     edge to a library that is replaced   its official SONAME; the folders of the official wheel and of what that needs
-    edge to one that is shared           the folder of the -libs wheel; none if the file is in that folder itself
+    edge to one that is shared           the folder of its -libs wheel; none if the file is in that folder itself
          and in whose place a stub stays the same, before the file's own entries: one of them leads to the stub
     edge by a path to what moves         its file name instead
     edge to another package's library    its folder, if RPATHs are requested
@@ -30,7 +30,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain, combinations, product
+from itertools import chain, product
 from pathlib import Path
 from threading import Lock
 
@@ -47,14 +47,13 @@ from vbuild.files.edited import EditedFile, Spool
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
 from vbuild.splitting.bundle import Bundle, WheelBinary
-from vbuild.splitting.companion import libs_folder
-from vbuild.splitting.decisions import Decisions, Pool, are_rivals, decide, second_name, second_stub, stub
+from vbuild.splitting.companion import libs_folder, libs_project
+from vbuild.splitting.decisions import Decisions, Pool, decide, second_name, second_stub, stub
 from vbuild.splitting.official import OfficialWheel, Provenance
 from vbuild.splitting.other_packages import LibraryPackage, PackageFinder
 from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.archive import forget
 from vbuild.wheel.blocks import as_edit
-from vbuild.wheel.metadata import LIBS
 from vbuild.wheel.paths import installed_path
 
 ORIGIN = "$ORIGIN"
@@ -396,10 +395,9 @@ def _key(patch: FilePatch) -> _Key:
 
 
 class PatchPlan(Struct, frozen=True, eq=False):
-    """The *decisions*, with all files after their patches; *owners* are what the -libs wheels are named after."""
+    """The *decisions*, with all files after their patches."""
 
     decisions: Decisions
-    owners: Mapping[Pool, str]
     libs_folders: Mapping[Pool, str]
     staying: Mapping[Bundle, tuple[PatchedFile, ...]]
     moving: Mapping[Pool, tuple[PatchedFile, ...]]
@@ -431,9 +429,8 @@ def plan_patches(
     uneditable: dict[tuple[Bundle, str], str] = {}
     while True:
         decisions = decide(bundles, request, uneditable=uneditable)
-        owners = libs_owners(decisions.pools, request, among=bundles)
-        folders = {pool: libs_folder(owner) for pool, owner in owners.items()}
-        _check_versions(folders)
+        folders = {pool: libs_folder(pool.owner) for pool in decisions.pools}
+        _check_names(decisions.pools)
         for pool, folder in folders.items():
             _check_folder_is_free(pool, folder)
         maker = PatchMaker(decisions, folders, packages, uneditable=uneditable.keys(), cleans=request.rpath)
@@ -444,7 +441,6 @@ def plan_patches(
         if not failed:
             return PatchPlan(
                 decisions,
-                owners,
                 folders,
                 {bundle: tuple(map(patcher.patched, patches)) for bundle, patches in staying.items()},
                 {pool: tuple(map(patcher.patched, patches)) for pool, patches in moving.items()},
@@ -457,46 +453,13 @@ def plan_patches(
                 uneditable.setdefault((bundle, path), failed[key])
 
 
-def libs_owners(pools: Sequence[Pool], request: SplitRequest, *, among: Sequence[Bundle]) -> Mapping[Pool, str]:
-    """The project that the -libs wheel of each pool is named after; errors as in `libs_owner`.
-
-    If variants of a release have other libraries than its plain wheels, theirs have their label in the name: two
-    versions of one project could not be in the order of releases.
-    """
-    owners = {pool: libs_owner(pool, request, among=among) for pool in pools}
-    names: dict[Pool, str] = {}
-    for pool, owner in owners.items():
-        rivals = [rival for rival in pools if owners[rival] == owner and rival.platform == pool.platform]
-        labels = {rival: min(bundle.wheel.name.variant or "" for bundle in rival.bundles) for rival in rivals}
-        is_first = pool is min(rivals, key=lambda rival: (labels[rival], pools.index(rival)))
-        names[pool] = owner if is_first or not labels[pool] else f"{owner}-{canonicalize_name(labels[pool])}"
-    return names
-
-
-def libs_owner(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str:
-    """The project that the -libs wheel of *pool* is named after; `RepackageError` if several share it unnamed."""
-    is_for_all = {bundle.wheel.name.project for bundle in among if bundle.binaries} == set(pool.projects)
-    if request.libs_project and (is_for_all or len(pool.projects) > 1):
-        return request.libs_project.removesuffix(LIBS)
-    if len(pool.projects) > 1:
-        raise RepackageError(
-            f"{' and '.join(pool.projects)} have libraries in common, {min(pool.libraries)} first; "
-            "say with --libs what their wheel is to be called, or split the projects apart"
-        )
-    return pool.projects[0]
-
-
-def _check_versions(folders: Mapping[Pool, str]) -> None:
-    for pool, other in combinations(folders, 2):
-        is_shared = folders[pool] == folders[other] and are_rivals(pool, other)
-        for bundle, rival in product(pool.bundles, other.bundles) if is_shared else ():
-            if bundle.wheel.name.project != rival.wheel.name.project and not _pythons(bundle).isdisjoint(
-                _pythons(rival)
-            ):
-                raise RepackageError(
-                    f"{bundle.wheel.path.name} and {rival.wheel.path.name} share libraries with other wheels, and not "
-                    "the same: they could not be installed together; split the projects apart"
-                )
+def _check_names(pools: Sequence[Pool]) -> None:
+    for base, pool in product(pools, pools):
+        if base.is_base and not pool.is_base and base.owner == pool.owner:
+            raise RepackageError(
+                f"{pool.bundles[0].wheel.path.name}: has libraries that only {pool.owner} has, which go to "
+                f"{libs_project(pool.owner)}; say with --libs what else to call what several projects have"
+            )
 
 
 def _check_folder_is_free(pool: Pool, folder: str) -> None:
@@ -514,7 +477,3 @@ def _check_folder_is_free(pool: Pool, folder: str) -> None:
             raise RepackageError(
                 f"{bundle.wheel.path.name}: {why}; say with --libs what else their wheel is to be called"
             )
-
-
-def _pythons(bundle: Bundle) -> set[tuple[str, str]]:
-    return {(tag.interpreter, tag.abi) for tag in bundle.wheel.name.tags}

@@ -13,7 +13,7 @@ All wheels of a release get one METADATA: uv, Poetry and other tools that lock r
 Variants are different: an installer reads the metadata of the variant it installs.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import sha256
@@ -32,13 +32,14 @@ from vbuild.splitting.bundle import Bundle, Origin, WheelReader
 from vbuild.splitting.companion import (
     Companion,
     LibsContents,
+    libs_project,
     licence_lines,
     licence_texts,
     names_of,
     packages_in,
     unnamed,
 )
-from vbuild.splitting.decisions import Key, Pool, check_drivers, pool_of, with_own_names
+from vbuild.splitting.decisions import Key, Pool, check_drivers, pools_of, with_own_names
 from vbuild.splitting.libs_versions import LibsChoice, Publications, is_published, libs_choices
 from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder, RequirementWriter, required
@@ -49,6 +50,7 @@ from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.deflate import Codec
 from vbuild.wheel.metadata import Metadata, is_companion
+from vbuild.wheel.name import WheelName
 
 _NO_REQUIREMENTS = Metadata.parse("Metadata-Version: 2.1\nName: none\nVersion: 0\n")
 
@@ -82,13 +84,14 @@ class MachinePlan(Struct, frozen=True, eq=False):
             files[file.patch.path] = same_as.sha256 if same_as and same_as.is_published else file.sha256
         stubs = self.patches.second_stubs(pool)
         return LibsContents(
-            project=self.patches.owners[pool],
+            project=pool.owner,
             files=files | {path: sha256(data).hexdigest() for path, data in stubs.items()},
             platform=pool.platform,
             licence=licence_lines(wheel.metadata() for wheel in wheels.values()),
             texts=texts,
             requires=self.lines(patched, _NO_REQUIREMENTS),
             is_pure=pool.is_pure,
+            projects=pool.projects if pool.is_base and len(wheels) > 1 else (),
         )
 
     def names(self, pool: Pool) -> dict[str, frozenset[str]]:
@@ -140,8 +143,13 @@ def plan_machine(
         for wheel in wheels
         if not (is_official(wheel.name.project) or is_companion(wheel.metadata(), wheel.wheel_file()))
     ]
-    published = {wheel: publications.library_names(wheel.name) for wheel in splittable}
-    chosen = splittable if looks_at_all else _promising(splittable, request, published)
+    published = {wheel: publications.library_names(wheel.name, request.libs) for wheel in splittable}
+    libs_wheels = dict.fromkeys(
+        name for wheel in splittable for name in publications.libs_wheels(wheel.name, request.libs)
+    )
+    users = (publications.read(name).projects for name in libs_wheels)
+    projects = {wheel.name.project for wheel in splittable}.union(*users)
+    chosen = splittable if looks_at_all else _promising(splittable, request, published, projects)
     bundles = tuple(
         replace(_read(wheel, reader), published=published[wheel]) if wheel in chosen else Bundle(wheel, {})
         for wheel in wheels
@@ -149,30 +157,37 @@ def plan_machine(
     check_drivers(bundles)
     packages = PackageFinder(officials, request)
     unnamable: set[Key] = set()
-    apart: set[str] = set()
+    apart: set[tuple[str, str]] = set()
     libs: tuple[Bundle, ...] = ()
     if request.share and not request.exact:
-        libs = tuple(_published_libs(bundles, reader, publications, patcher))
-        bundles = with_builds(bundles, room=patcher.room, published=libs)
+        libs = tuple(
+            reader.read(patcher.stack.enter_context(publications.opened(name, room=patcher.room)))
+            for name in _joinable(bundles, libs_wheels, publications, projects)
+        )
+        bundles = with_builds(bundles, projects, room=patcher.room, published=libs)
     while True:
         named = with_own_names(bundles, request, besides=unnamable)
         patches = plan_patches(named, request, packages=packages, patcher=patcher)
         plan = MachinePlan(named, patches, request, RequirementWriter(request, machine), packages)
         pools = [pool for pool in patches.decisions.pools if len(pool.bundles) == 1 or pool.has_published]
         other = [pool for pool in pools if not is_published(plan.libs(pool), publications)]
-        if wheels_there := {bundle.wheel for pool in other for bundle in pool.bundles}:
-            # of the same names, and not the same
-            bundles = tuple(
-                replace(bundle, published=()) if bundle.wheel in wheels_there else bundle for bundle in bundles
-            )
+        if other:  # of the same names, and not the same
+            bundles = tuple(_not_joining(bundle, other) for bundle in bundles)
             if libs:
-                bundles = with_builds(bundles, room=patcher.room, apart=apart)
-            libs = ()
+                names = {libs_project(pool.owner) for pool in other}
+                left = tuple(bundle for bundle in libs if bundle.wheel.name.project not in names)
+                libs = left if len(left) < len(libs) else ()
+                bundles = with_builds(bundles, projects, room=patcher.room, published=libs, apart=apart)
             continue
-        # a project that shares with no other keeps to its own builds and their names
-        if alone := {pool.projects[0] for pool in patches.decisions.pools if pool.is_alone} - apart:
+        # what a project shares with no other keeps its own name
+        alone = {
+            (pool.projects[0], common_name(library.file_name, projects))
+            for pool in patches.decisions.pools
+            for library in pool.borrowers
+        }
+        if not alone <= apart:
             apart |= alone
-            bundles = with_builds(bundles, room=patcher.room, published=libs, apart=apart)
+            bundles = with_builds(bundles, projects, room=patcher.room, published=libs, apart=apart)
             continue
         # what cannot be edited cannot get a name, nor can what it needs
         affected = [
@@ -198,19 +213,30 @@ def plan_machine(
         unnamable |= {(binary.file_name, binary.sha256) for binary in affected}
 
 
-def _published_libs(
-    bundles: Sequence[Bundle], reader: WheelReader, publications: Publications, patcher: Patcher
-) -> Iterator[Bundle]:
-    """The -libs wheels that *bundles* may join, if their libraries are called as those there but for a hash."""
-    for bundle in bundles:
-        project = bundle.wheel.name.project
-        there = {common_name(name, project) for name in bundle.published}
-        new = (library.file_name for library in bundle.libraries if library.file_name not in bundle.published)
-        if any(common_name(name, project) in there for name in new):
-            for name in publications.libs_wheels(bundle.wheel.name):
-                if name.platform == bundle.wheel.name.platform:
-                    yield reader.read(patcher.stack.enter_context(publications.opened(name, room=patcher.room)))
-            return
+def _joinable(
+    bundles: Sequence[Bundle], libs_wheels: Iterable[WheelName], publications: Publications, projects: Collection[str]
+) -> list[WheelName]:
+    """Those of *libs_wheels* that *bundles* may join, if libraries are called as those there but for a hash."""
+    new = {
+        (bundle.wheel.name.platform, common_name(library.file_name, projects))
+        for bundle in bundles
+        for library in bundle.libraries
+        if library.file_name not in bundle.published
+    }
+    platforms = {
+        name.platform
+        for name in libs_wheels
+        for path in publications.read(name).files
+        if (name.platform, common_name(path.rpartition("/")[2], projects)) in new
+    }
+    return [name for name in libs_wheels if name.platform in platforms]
+
+
+def _not_joining(bundle: Bundle, pools: Sequence[Pool]) -> Bundle:
+    """*bundle*, if it is one of *pools*, without what seemed to be in their published -libs wheels."""
+    owners = {pool.owner for pool in pools if any(same.wheel is bundle.wheel for same in pool.bundles)}
+    there = {name: owner for name, owner in bundle.published.items() if owner not in owners}
+    return replace(bundle, published=there) if owners else bundle
 
 
 def _read(wheel: Wheel, reader: WheelReader) -> Bundle:
@@ -233,7 +259,10 @@ def _origin(
 
 
 def _promising(
-    wheels: Sequence[Wheel], request: SplitRequest, published: Mapping[Wheel, Collection[str]]
+    wheels: Sequence[Wheel],
+    request: SplitRequest,
+    published: Mapping[Wheel, Collection[str]],
+    projects: Collection[str],
 ) -> set[Wheel]:
     if request.rpath or request.private:
         return set(wheels)
@@ -242,15 +271,17 @@ def _promising(
     files_of: dict[str, dict[tuple[str, str | None], Wheel]] = {}
     promising = set()
     for wheel in wheels:
+        there = {common_name(name, projects) for name in published[wheel]}
         for member in wheel.members:
             name = member.path.rpartition("/")[2]
             if not is_shared_object(name):
                 continue
-            if is_driver(plain(name)) or (request.replace and by_stem(plain(name))) or name in published[wheel]:
+            common = common_name(name, projects)
+            if is_driver(plain(name)) or (request.replace and by_stem(plain(name))) or common in there:
                 promising.add(wheel)
             digest = wheel.row(member).hash
             owners.setdefault((wheel.name.platform, name, digest), []).append(wheel)
-            builds.setdefault((wheel.name.platform, common_name(name, wheel.name.project)), []).append(wheel)
+            builds.setdefault((wheel.name.platform, common), []).append(wheel)
             files_of.setdefault(name, {})[wheel.name.project, digest] = wheel
     if request.share:
         promising |= {wheel for several in owners.values() if len({*several}) > 1 for wheel in several}
@@ -363,8 +394,8 @@ class SplitPlan:
         for machine, bundle in self._bundles:
             preloads[bundle] = PreloadFiles({})
             if machine.request.preload:
-                closure, companion = machine.packages.officials.closure, self._companion(machine, bundle)
-                preloads[bundle] = preload_files(bundle, machine.patches, companion, closure=closure)
+                closure = machine.packages.officials.closure
+                preloads[bundle] = preload_files(bundle, machine.patches, self.companions, closure=closure)
         return preloads
 
     @cached_property
@@ -373,15 +404,11 @@ class SplitPlan:
         for machine, bundle in self._bundles:
             with at(bundle.wheel.path.name):
                 lines = [*machine.lines(machine.patches.staying[bundle], bundle.wheel.metadata())]
-            if companion := self._companion(machine, bundle):
-                lines.append(machine.requirements.exactly(companion.project, companion.name.version))
+            companions = [self.companions[pool] for pool in pools_of(bundle, machine.patches.decisions.pools)]
+            lines += [machine.requirements.exactly(each.project, each.name.version) for each in companions]
             lines += self.publications.libs_lines(bundle.wheel.name)
             own[bundle] = tuple(dict.fromkeys(lines))
         return agreed_requirements(own)
-
-    def _companion(self, machine: MachinePlan, bundle: Bundle) -> Companion | None:
-        pool = pool_of(bundle, machine.patches.decisions.pools)
-        return self.companions[pool] if pool else None
 
     def requires(self, bundle: Bundle) -> _Lines:
         return self._agreed[0][bundle]
@@ -395,7 +422,7 @@ class SplitPlan:
                 bundle,
                 machine.patches,
                 requires=self.requires(bundle),
-                companion=self._companion(machine, bundle),
+                companions=self.companions,
                 new_files=self.preloads[bundle].files,
                 bill=machine.request.bill,
             )

@@ -32,7 +32,7 @@ from vbuild.elf.catalogue import by_soname
 from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
-from vbuild.splitting.decisions import second_name
+from vbuild.splitting.decisions import Pool, second_name
 from vbuild.splitting.official import OfficialWheel
 from vbuild.splitting.patches import FilePatch, PatchPlan
 from vbuild.wheel.paths import installed_path
@@ -334,12 +334,12 @@ class PreloadFiles(Struct, frozen=True):
 def preload_files(
     bundle: Bundle,
     plan: PatchPlan,
-    companion: Companion | None,
+    companions: Mapping[Pool, Companion],
     *,
     closure: Callable[[OfficialWheel], Iterable[OfficialWheel]],
 ) -> PreloadFiles:
     patches = [file.patch for file in plan.staying[bundle]]
-    libraries = [*_moved(bundle, plan, companion), *_of_other_packages(patches)]
+    libraries = [*_moved(bundle, plan, companions), *_of_other_packages(patches)]
     roots = [patch.binary.path for patch in patches if patch.relink.rpath is not None and not patch.binary.is_bundled]
     stubs = {path for path, decision in plan.decisions.by_bundle[bundle].items() if decision.leaves_stub}
     roots += [path for path in stubs if not bundle.binaries[path].is_bundled]
@@ -385,7 +385,7 @@ def _possible_dependencies(
                 yield PreloadedLibrary(library.path, official.project, _pathfinder(library.soname))
 
 
-def _moved(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iterator[PreloadedLibrary]:
+def _moved(bundle: Bundle, plan: PatchPlan, companions: Mapping[Pool, Companion]) -> Iterator[PreloadedLibrary]:
     decisions = {path: decision for path, decision in plan.decisions.by_bundle[bundle].items() if decision.is_gone}
     needs = {path: {edge.provider for edge in bundle.graph.needs(path) if edge.provider} for path in decisions}
     for path in in_order(needs):
@@ -393,12 +393,12 @@ def _moved(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iter
         if decision.provenance:
             library = decision.provenance.library
             yield PreloadedLibrary(library.path, decision.provenance.wheel.project, _pathfinder(library.soname))
-        elif decision.pool and companion:
-            folder = plan.libs_folders[decision.pool]
+        elif decision.pool:
+            folder, requirement = plan.libs_folders[decision.pool], companions[decision.pool].requirement
             binary = bundle.binaries[path]
-            yield PreloadedLibrary(f"{folder}/{binary.name}", companion.requirement)
+            yield PreloadedLibrary(f"{folder}/{binary.name}", requirement)
             if decision.leaves_stub:
-                yield PreloadedLibrary(f"{folder}/{second_name(binary)}", companion.requirement)
+                yield PreloadedLibrary(f"{folder}/{second_name(binary)}", requirement)
 
 
 def _of_other_packages(patches: Iterable[FilePatch]) -> Iterable[PreloadedLibrary]:

@@ -60,7 +60,8 @@ class SplitRequest:
     replace    bundled libraries that are official ones, byte for byte, become requirements
     private    each library that something needs gets a name of its own, after its contents; none leaves its wheel
     share      libraries that several wheels have move to a -libs wheel, called *libs* or after the project,
-               if that saves *smallest* bytes or more; *libs* may state its version, as in name==1.0
+               if that saves *smallest* bytes or more; *libs* may state its version, as in name==1.0, and is for what
+               several projects have if wheels of several are split
     exact      only libraries that are the same byte for byte are shared, and not other builds of them
     against    the URL of an index or a folder: a -libs wheel that is there, and has what is shared, is required
     rpath      libraries of other packages are found by RPATH, and required; RPATHs of the build machine are removed
@@ -101,13 +102,14 @@ class SplitRequest:
 
     @property
     def libs_project(self) -> str | None:
-        return self.libs.partition("==")[0] if self.libs else None
+        """What the -libs wheel in *libs* is named after."""
+        return self.libs.partition("==")[0].removesuffix(LIBS) if self.libs else None
 
     @property
     def libs_versions(self) -> dict[str, str]:
         """The version in *libs*, if it states one, by the name of the -libs wheel."""
-        name, _, version = (self.libs or "").partition("==")
-        return {name.removesuffix(LIBS) + LIBS: version} if version else {}
+        version = (self.libs or "").partition("==")[2]
+        return {f"{self.libs_project}{LIBS}": version} if version else {}
 
     @classmethod
     def read(cls, table: Table, *, test: str | None = None, test_requires: tuple[str, ...] = ()) -> Self:

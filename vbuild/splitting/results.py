@@ -57,11 +57,15 @@ class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "p
 
 
 class LibraryBuild(Struct, frozen=True, rename={"packed": "packed_bytes"}):
-    """One of several builds of a library, the *projects* that have it, and its size in one wheel."""
+    """A build of a library, the *projects* that have it, its size in one wheel, and how many *copies* of it there are.
+
+    A base has one for all of its projects.
+    """
 
     name: str
     projects: tuple[str, ...]
     packed: int
+    copies: int = 1
 
     def __str__(self) -> str:
         number = self.name.partition(".so.")[2]
@@ -69,7 +73,7 @@ class LibraryBuild(Struct, frozen=True, rename={"packed": "packed_bytes"}):
 
 
 class SeveralBuilds(Struct, frozen=True):
-    """A library, by its SONAME without a hash, that projects have in several *builds*, the largest first."""
+    """A library, by its SONAME without a hash, that projects have in several copies: its *builds*, largest first."""
 
     name: str
     builds: tuple[LibraryBuild, ...]
@@ -80,11 +84,11 @@ class SeveralBuilds(Struct, frozen=True):
 
     @property
     def packed(self) -> int:
-        return sum(build.packed for build in self.builds)
+        return sum(build.packed * build.copies for build in self.builds)
 
     @property
     def saving(self) -> int:
-        """Compressed bytes of all builds but the largest."""
+        """Compressed bytes of all copies but the largest."""
         return self.packed - self.builds[0].packed
 
 
@@ -156,7 +160,7 @@ class Split(Struct, frozen=True, kw_only=True):
     """The result of a whole run; *transferred* are the bytes read from official wheels.
 
     *absent* are libraries that wheels need and to which no path led before or leads now: something opens them first.
-    *sources* are the sdists of the wheels' releases. *rebuilt* are libraries of several projects that are not the same.
+    *sources* are the sdists of the wheels' releases. *rebuilt* are libraries of which several projects have copies.
     """
 
     wheels: tuple[SplitWheel, ...]
@@ -231,27 +235,31 @@ def split_result(plan: SplitPlan, written: Written) -> Split:
 
 
 def _rebuilt(machine: MachinePlan) -> list[SeveralBuilds]:
-    """The libraries that several projects have in several builds, those with which one build saves most first."""
-    copies: dict[str, dict[str, list[tuple[str, WheelBinary]]]] = {}
+    """The libraries of which several projects have copies, those with which one build saves most first."""
+    copies: dict[str, dict[str, list[tuple[str, str, WheelBinary]]]] = {}
+    projects = {bundle.wheel.name.project for bundle in machine.bundles}
     for bundle in machine.bundles:
         project, decided = bundle.wheel.name.project, machine.patches.decisions.by_bundle[bundle]
-        for library in (bundle.binaries[path] for path, decision in decided.items() if not decision.provenance):
-            stem, _, rest = common_name(library.file_name, project).partition(".so")
-            if library.is_bundled:
+        for path, decision in decided.items():
+            library, pool = bundle.binaries[path], decision.pool
+            stem, _, rest = common_name(library.file_name, projects).partition(".so")
+            if library.is_bundled and not decision.provenance:
                 name = f"{stem}.so{'.'.join(rest.split('.')[:2])}"
-                copies.setdefault(name, {}).setdefault(library.contents, []).append((project, library))
+                owner = pool.owner if pool and pool.is_base else project
+                copies.setdefault(name, {}).setdefault(library.contents, []).append((project, owner, library))
     libraries = []
     for name, builds in copies.items():
         rows = [
             LibraryBuild(
-                several[0][1].name,
-                tuple(sorted({project for project, _ in several})),
-                max(library.member.compressed_size for _, library in several),
+                several[0][2].name,
+                tuple(sorted({project for project, _, _ in several})),
+                max(library.member.compressed_size for *_, library in several),
+                len({owner for _, owner, _ in several}),
             )
             for several in builds.values()
         ]
         rebuilt = SeveralBuilds(name, tuple(sorted(rows, key=lambda row: (-row.packed, row.name))))
-        if len(rows) > 1 and len(rebuilt.projects) > 1:
+        if sum(row.copies for row in rows) > 1 < len(rebuilt.projects):
             libraries.append(rebuilt)
     return sorted(libraries, key=lambda rebuilt: (-rebuilt.saving, rebuilt.name))
 
