@@ -12,7 +12,7 @@ from tests.factories.writing_commands import WRITING_COMMANDS, WritingCommand
 pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", [each for each in reversed(WRITING_COMMANDS) if each.name != "index"], ids=str)
 def test_every_command_that_writes_archives_refuses_it(command: WritingCommand, tmp_path: Path) -> None:
     inputs = tmp_path / "inputs"

@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
 from pathlib import Path
 
 from tests.factories.clients import UV
 
-_PIP = '#!/bin/sh\nexec "{python}" -m pip --python "{own}" "$@"\n'
+# what `pip --python` starts in that Python, after pip has started in its own
+_RUNNER = resources.files("pip").joinpath("__pip-runner__.py")
+_PIP = f'#!/bin/sh\nexec "{{own}}" "{_RUNNER}" "$@"\n'
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -37,7 +40,7 @@ class VirtualEnvironment:
         command = [UV, "venv", "--quiet", "--no-config", "--python", sys.executable, str(folder / "venv")]
         subprocess.run(command, check=True, capture_output=True)
         pip = folder / "bin" / "pip"
-        pip.write_text(_PIP.format(python=sys.executable, own=folder / "venv" / "bin" / "python"))
+        pip.write_text(_PIP.format(own=folder / "venv" / "bin" / "python"))
         pip.chmod(0o755)
         (folder / "bin" / "uv").symlink_to(UV)
         return made

@@ -226,6 +226,7 @@ def test_what_has_come_of_a_file_is_kept_and_the_rest_is_asked_for(
     assert checked_mirror(site).problems == ()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 def test_a_killed_run_leaves_no_site_and_the_next_one_goes_on(tmp_path: Path) -> None:
     site = tmp_path / "site"

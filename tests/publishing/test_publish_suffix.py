@@ -21,7 +21,7 @@ EXTRAS = (
     "Provides-Extra: all\nRequires-Dist: helper; extra == 'all'\n"
     "Provides-Extra: dev\nRequires-Dist: demo[all]; extra == 'dev'\n"
 )
-TOOLS = ["pip", "uv pip"]
+TOOLS = ["uv pip", "pip"]
 
 
 @pytest.fixture(scope="module")

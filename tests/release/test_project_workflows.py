@@ -98,6 +98,7 @@ def test_macs_are_left_to_a_project_that_says_which() -> None:
     assert "CIBW_ARCHS_MACOS" not in workflows(LEVELS, said)["wheels.yml"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("selected", "runners"),
     [

@@ -264,6 +264,7 @@ def test_what_is_slimmed_split_and_published_tells_all_that_was_done_to_it(tmp_p
         assert [properties(formula)["cpu"] for formula in whole["formulation"]] == ["x86-64"]
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_a_built_wheel_tells_its_source_its_compiler_and_its_flags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

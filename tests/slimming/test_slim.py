@@ -101,7 +101,7 @@ def test_the_account_of_it_adds_up(tmp_path: Path) -> None:
 
 
 def test_progress_is_of_bytes_within_a_library_too(tmp_path: Path) -> None:
-    large = (entry(arch=arch, code=cubin(arch, 1 << 18)) for arch in (80, 90))
+    large = (entry(arch=arch, code=cubin(arch, 1 << 17)) for arch in (80, 90))
     path = wheel(
         tmp_path, NAME, {LIBRARY: device_library(*(fatbin(*large_ones) for large_ones in [tuple(large)] * 16))}
     )

@@ -119,7 +119,8 @@ def test_packaging_and_the_check_for_uploads_are_content(tmp_path: Path, said: s
     assert dist_info == {f"{libs.name.dist_info}/licenses/{text}" for text in texts}
 
 
-@pytest.mark.parametrize("installer", ["pip", "uv"])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_installers_put_libraries_where_rpaths_lead(tmp_path: Path, installer: str) -> None:
     path, data = f"{libs_folder('Foo.Bar')}/libx.so.1", shared_object("int x;")
     tag = "linux_x86_64"

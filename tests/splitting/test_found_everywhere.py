@@ -50,9 +50,9 @@ def ran(*command: str | Path, **variables: str) -> str:
 
 
 def targeted(folder: Path, source: Path, project: str) -> Path:
-    """*folder*, into which pip installed *project* alone."""
-    links = ("--no-index", "--no-deps", f"--find-links={source}")
-    subprocess.run([*PIP, "install", *links, f"--target={folder}", project], check=True, capture_output=True)
+    """*folder*, into which *project* was installed alone."""
+    links = ("--no-config", "--no-index", "--no-deps", f"--find-links={source}", f"--python={sys.executable}")
+    subprocess.run([UV, "pip", "install", *links, f"--target={folder}", project], check=True, capture_output=True)
     return folder
 
 

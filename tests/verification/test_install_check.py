@@ -34,10 +34,10 @@ def test_a_thin_wheel_and_its_libraries_work_with_each_installer(results: SplitR
         "wheel": f"demo-1.0-{TAG}.whl",
         "ok": True,
         "resolved": 4,
-        "loaded": ["demo/_c.so"],
-        "imported": ["demo"],
-        "failures": [],
-        "notes": [],
+        "loaded": ("demo/_c.so",),
+        "imported": ("demo",),
+        "failures": (),
+        "notes": (),
     }
     told = results.check(*BOTH)
     assert [result.data() for result in told] == [{**expected, "installer": name} for name in ("pip", "uv")]

@@ -52,7 +52,7 @@ def honest(name: str) -> Blocks:
     return blocks_of(stream(name), PLAIN)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     name=st.sampled_from(sorted(COMPRESSORS)),
     places=st.lists(st.integers(0, len(PLAIN)), min_size=2, max_size=6),

@@ -111,7 +111,7 @@ def test_the_two_spellings_of_a_page_agree(dist: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("tool", ["pip", "uv"])
+@pytest.mark.parametrize("tool", ["uv", "pip"])
 def test_installers_install_from_it(url: str, tmp_path: Path, tool: str) -> None:
     uv = Path(sys.executable).with_name("uv")
     command = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--isolated"]

@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_BASE = "vbuild.files"
-
 
 class Written(str):
     __slots__ = ()
 
 
+@functools.cache
 def _environment(package: str, **options: Any) -> "Environment":  # noqa: ANN401 - jinja has them
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - most commands write no such file
 
@@ -67,7 +66,7 @@ def rendered(
     """The *template* of the package *room* with *values*, and with its *styles* and *scripts* inside."""
     from markupsafe import Markup  # noqa: PLC0415 - most commands write no page
 
-    style = "".join([_file(_BASE, "base.css"), *(_file(room, name) for name in styles)])
+    style = "".join([_file("vbuild.files", "base.css"), *(_file(room, name) for name in styles)])
     script = "".join(_file(room, name) for name in scripts)
     environment = _environment(room, autoescape=True, lstrip_blocks=True)
     environment.filters.update(filters)
