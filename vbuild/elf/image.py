@@ -14,6 +14,8 @@ https://gabi.xinuos.com/elf/
 
 import itertools
 import struct
+import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Self, TypeVar
 
@@ -54,8 +56,7 @@ from vbuild.files.records import Buffer, Packed
 R = TypeVar("R", bound=Packed)
 
 WORD = struct.Struct("<Q")
-_ADDENDS = struct.Struct("<16xq")
-_VALUES = struct.Struct("<8xQ8x")
+_ROW = 24
 _ENCODINGS = {
     (size, order): Encoding(bits, code)
     for size, bits in ((CLASS_32, 32), (CLASS_64, 64))
@@ -88,6 +89,15 @@ class StringTable:
         if self._left < 0:
             raise BinaryError(f"names far longer than their table, {len(self._table):#x}, in which they lie")
         return self._table[offset:end].decode("utf-8", "backslashreplace")
+
+
+def column(rows: memoryview, number: int) -> "array[int]":
+    """Column *number* of *rows* of three 64-bit words, such as relocations."""
+    words = array("Q")
+    words.frombytes(rows[: len(rows) // _ROW * _ROW])
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words[number::3]
 
 
 class Section(Struct, frozen=True):
@@ -349,9 +359,8 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         exported: list[int] = []
         for section in self.sections:
             if section.header.sh_type == SectionType.DYNSYM:
-                table = self.view(section.span)[: len(section.span) // _VALUES.size * _VALUES.size]
-                values = [value for (value,) in _VALUES.iter_unpack(table) if inside.low <= value < inside.high]
-                exported += (value for value in values if value in inside)
+                values = column(self.view(section.span), 1)
+                exported += (value for value in values if inside.low <= value < inside.high and value in inside)
         return tuple(exported)
 
     def word(self, address: int) -> int | None:
@@ -415,8 +424,8 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
             raise BinaryError(f"relocations of {size:#x} bytes each, expected {Relocation.layout.size:#x}")
         for table in self.relocation_tables(dynamic):
             low, high = wanted.low, wanted.high
-            addends = enumerate(_ADDENDS.iter_unpack(self.view(table)))
-            for number in [number for number, (addend,) in addends if low <= addend < high]:
+            addends = enumerate(column(self.view(table), 2))
+            for number in [number for number, addend in addends if low <= addend < high]:
                 at = table.start + number * Relocation.layout.size
                 row = Relocation.parse(self.data, at)
                 if row.r_info & 0xFFFFFFFF == relative and row.r_addend in wanted:

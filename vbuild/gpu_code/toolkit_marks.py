@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Dynamic
-from vbuild.elf.records import MAGIC, DynamicTag, FileHeader, SectionHeader
+from vbuild.elf.records import MAGIC, DynamicTag, ElfMachine, FileHeader, SectionHeader
 from vbuild.errors import BinaryError
 from vbuild.hardware.driver import ANY_DRIVER, Dotted, runs_since
-from vbuild.pe.image import PeImage
+from vbuild.pe.image import Machine, PeImage
 from vbuild.pe.read import read_outline
 
 _INFO = 0x7000_0000  # the type of the section
@@ -35,7 +35,7 @@ _NAMES = (
 )
 # mov [place], VERSION; xor eax, eax; ret for the calls of Linux and of Windows; mov w2, VERSION; mov w0, 0; str; ret
 _X86_64 = re.compile(rb"\xc7[\x07\x01](....)[\x31\x33]\xc0\xc3", re.DOTALL)
-_AARCH64 = re.compile(rb"\x00\x00\x80\x52..\x00\xb9\xc0\x03\x5f\xd6", re.DOTALL)
+_AARCH64 = re.compile(rb"\x00\x00\x80\x52(?<=(....)\x00\x00\x80\x52)..\x00\xb9\xc0\x03\x5f\xd6", re.DOTALL)
 # every cudart has the names of CUDA's errors
 _CUDART = b"cudaErrorCudartUnloading\0"
 _OLDEST, _NEWEST = 5, 100  # majors of CUDA with a cudart of this kind, and far more than there will be
@@ -75,24 +75,24 @@ def cudart_driver(image: ElfImage | PeImage) -> Dotted | None:
     `BinaryError` if what it needs cannot be read.
     """
     if isinstance(image, PeImage):
-        needed = read_outline(image.data).needed
+        needed, is_arm = read_outline(image.data).needed, image.coff.machine == Machine.ARM64
     else:
         needed = Dynamic.read(image).texts(DynamicTag.NEEDED, errors="backslashreplace")
+        is_arm = image.machine == ElfMachine.AARCH64
     if versions := cuda_named(needed):
         return max(map(runs_since, versions))
     constants = (section for name in (".rodata", ".rdata") for section in image.named(name))
     if not any(_CUDART in bytes(image.view(section.span)) for section in constants):
         return ANY_DRIVER
-    stored = {version for section in image.named(".text") for version in _stored(bytes(image.view(section.span)))}
+    texts = (image.view(section.span) for section in image.named(".text"))
+    stored = {version for text in texts for version in _stored(text, is_arm=is_arm)}
     return runs_since(stored.pop()) if len(stored) == 1 else None
 
 
-def _stored(text: bytes) -> Iterator[Dotted]:
+def _stored(text: memoryview, *, is_arm: bool) -> Iterator[Dotted]:
     """The numbers that functions like cudaRuntimeGetVersion store, as far as they are versions of CUDA."""
-    numbers = [int.from_bytes(match[1], "little") for match in _X86_64.finditer(text)]
-    moves = (int.from_bytes(text[match.start() - 4 : match.start()], "little") for match in _AARCH64.finditer(text))
-    numbers += (move >> 5 & 0xFFFF for move in moves)
-    for number in numbers:
-        major, rest = divmod(number, 1000)
+    for match in (_AARCH64 if is_arm else _X86_64).finditer(text):
+        number = int.from_bytes(match[1], "little")
+        major, rest = divmod(number >> 5 & 0xFFFF if is_arm else number, 1000)
         if _OLDEST <= major < _NEWEST and rest % 10 == 0:
             yield Dotted(major, rest // 10)

@@ -12,7 +12,7 @@ https://cyclonedx.org/docs/1.4/json/ https://peps.python.org/pep-0770/
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from msgspec import Struct, field
@@ -26,10 +26,12 @@ from vbuild.files.reading import parsed_json
 from vbuild.files.wording import shown
 from vbuild.sbom.model import FILE, Bill, BillChange, BillFile, Gone, GpuCut, Making, packed, read
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.installed import InstalledDistribution
 from vbuild.wheel.metadata import RecordRow, is_dist_info, recorded_sha256
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter
+
+if TYPE_CHECKING:
+    from vbuild.wheel.installed import InstalledDistribution
 
 _FOLDER, _SUFFIX = "sboms", ".cdx.json"
 # bytes; one of five thousand files takes less
@@ -55,9 +57,13 @@ def renamed_bill(data: bytes, old: WheelName, new: WheelName) -> bytes:
             return data
         file = f"{_FILE}{quote(str(new), safe='')}" if _FILE in reference else ""
         purl = f"pkg:pypi/{quote(new.project, safe='')}@{quote(new.version, safe='')}{file}"
-        # only a purl is a reference that follows the name
-        new_reference = purl if reference.startswith(_PURL) else reference
-        values = {"name": new.project, "version": new.version, "purl": purl, "bom-ref": new_reference}
+        values = {
+            "name": new.project,
+            "version": new.version,
+            "purl": purl,
+            # only a purl is a reference that follows the name
+            "bom-ref": purl if reference.startswith(_PURL) else reference,
+        }
         renamed = _replaced(bill, reference, values)
         lines = json.dumps(renamed, indent=2 if text.startswith("{\n") else None, ensure_ascii=text.isascii())
         return (lines + text[len(text.rstrip("\n")) :]).encode()
@@ -101,7 +107,7 @@ def bill_of(wheel: Wheel) -> Bill | None:
     return read(wheel.read(member)) if member and member.size <= LARGEST else None
 
 
-def installed_bill(distribution: InstalledDistribution) -> Bill | None:
+def installed_bill(distribution: "InstalledDistribution") -> Bill | None:
     """The bill of an installed *distribution*; None if unreadable or missing."""
     file = None if distribution.is_conda else distribution.find(path_of(distribution.dist_info))
     return read(distribution.read(file.path)) if file and file.size <= LARGEST else None
@@ -114,13 +120,13 @@ def cuts_of(bill: Bill | None) -> dict[str, GpuCut]:
 
 def carries(wheel: Wheel) -> bool:
     """Whether *wheel* has a bill of vbuild's, readable or not."""
-    return wheel.find(path_of(wheel.dist_info)) is not None
+    return bool(wheel.find(path_of(wheel.dist_info)))
 
 
 def put(writer: WheelWriter, wheel: Wheel, *, changes: Changes) -> None:
     """Write the bill into the wheel that *writer* makes of *wheel*."""
     path = path_of(wheel.dist_info)
-    earlier = [bill for bill in [bill_of(wheel)] if bill]
+    earlier = list(filter(None, [bill_of(wheel)]))
     writer.write_after(
         wheel.find(path) or path, lambda rows: revised(writer.name, rows, earlier=earlier, changes=changes)
     )
@@ -175,7 +181,7 @@ def rehashed(data: bytes, changes: Mapping[str, str | None], cuts: Mapping[str, 
 
 
 def first_bill(
-    distribution: InstalledDistribution, changes: Mapping[str, str | None], cuts: Mapping[str, GpuCut]
+    distribution: "InstalledDistribution", changes: Mapping[str, str | None], cuts: Mapping[str, GpuCut]
 ) -> bytes:
     """The bill of an installed *distribution* that had none, of those of its files that *changes* names."""
     rows = [row for row in distribution.rows if row.path in changes]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,16 +29,26 @@ from vbuild.gpu_code.coverage import Coverage, Fatbin
 from vbuild.gpu_code.device_file import SUFFIXES, DeviceFile, Folder, Head, container_in, may_be_container
 from vbuild.gpu_code.model import Compression, Container, Vendor
 from vbuild.gpu_code.survey import Image
-from vbuild.hardware.architectures import Device, GpuTarget
+from vbuild.hardware.architectures import Device
 from vbuild.hardware.cpu import available_cores
-from vbuild.hardware.gpu import GpuRequest, kept_offers
+from vbuild.hardware.gpu import kept_offers
 from vbuild.pe.image import is_64_bit
-from vbuild.slimming.library import Archs, ContainerDecision, GpuLibrary, LibraryPlan, names_of
+from vbuild.slimming.library import (
+    Archs,
+    ContainerDecision,
+    GpuLibrary,
+    LibraryPlan,
+    names_of,
+    requests_of,
+    strip_savings,
+)
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.licence import Package
 from vbuild.wheel.metadata import is_dist_info, recorded_sha256
+
+if TYPE_CHECKING:
+    from vbuild.wheel.licence import Package
 
 _UNTOUCHED = EditedFile.whole(b"")
 _JSON, _PYTHON = ".json", ".py"
@@ -91,9 +101,6 @@ def examine_file(
     Raises `RepackageError` if the cuts are strict, and it has no code for a GPU of a share.
     """
 
-    def advance(size: int) -> None:
-        on_progress(size // len(shares))
-
     def head(size: int) -> bytes:
         return bytes(data[:size])
 
@@ -106,19 +113,25 @@ def examine_file(
         return LibraryPlan(path, (EditedFile.whole(data),) * len(shares), (account,) * len(shares))
     library = GpuLibrary.of(path, data, fillers=fillers)
     cores = available_cores()
-    cut = partial(library.slimmed, cuts=cuts, threads=max(cores // len(shares), 1), on_progress=advance)
-    with ThreadPoolExecutor(min(len(shares), cores)) as pool:
-        results = list(pool.map(cut, shares))
-    files, accounts = (tuple(column) for column in zip(*results, strict=True))
+    cut = partial(
+        library.slimmed,
+        cuts=cuts,
+        threads=max(cores // len(shares), 1),
+        on_progress=lambda size: on_progress(size // len(shares)),
+    )
+    with ThreadPoolExecutor(min(len(shares) + 1, cores)) as pool:
+        results = pool.map(cut, shares)
+        more = pool.submit(tuple, strip_savings(library.image, cuts) if library.image else ())
+        files, accounts = (tuple(column) for column in zip(*results, strict=True))
     listed = _listed_in(library.image) if library.image else frozenset[Archs]()
-    return LibraryPlan(path, files, accounts, library.needed, listed)
+    return LibraryPlan(path, files, accounts, library.needed, listed, more=more.result())
 
 
 def file_plan(file: DeviceFile, path: str, size: int, shares: Sequence[Share], cuts: Cuts) -> LibraryPlan:
     accounts = []
     for share in shares:
         # code of a vendor of whom no GPU is named stays
-        requests = _requests(share, file.vendor)
+        requests = requests_of(share.gpus, file.vendor) if share.gpus else ()
         kept = [kept_offers([file.offer, *file.others], request, ptx=cuts.ptx) for request in requests]
         # for a GPU that none is for all stay: it may be given any
         stays = not requests or any(0 in places or (file.others and not places) for places in kept)
@@ -154,9 +167,9 @@ def _container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: 
         return LibraryPlan(path, (whole,) * len(shares), (account,) * len(shares))
     files, accounts = [], []
     for share in shares:
-        decision = ContainerDecision.untouched(container)
-        if share.gpus:
-            decision = ContainerDecision.of(container, share.gpus, cuts)
+        decision = (
+            ContainerDecision.of(container, share.gpus, cuts) if share.gpus else ContainerDecision.untouched(container)
+        )
         is_idle = decision.is_for_gpus and not decision.serves
         trouble = _why_not_gone(container) if is_idle else None
         stays = not is_idle or trouble is not None
@@ -225,12 +238,6 @@ def join_device_cuts(cuts: Iterable[LibraryCut]) -> Iterator[LibraryCut]:
         )
 
 
-def _requests(share: Share, vendor: Vendor) -> tuple[GpuRequest | GpuTarget, ...]:
-    if share.gpus is None:
-        return ()
-    return share.gpus.targets if vendor is Vendor.AMD else share.gpus.requests
-
-
 def _devices(share: Share, vendor: Vendor) -> list[Device]:
     return [device for device in (share.gpus.every if share.gpus else ()) if Vendor.of(device) is vendor]
 
@@ -242,7 +249,7 @@ class OwnLists(Struct, frozen=True):
     words: Mapping[str, str]
 
     @classmethod
-    def of(cls, package: Package) -> Self:
+    def of(cls, package: "Package") -> Self:
         code, texts = _texts(package)
         lists = [(path, text) for path, text in texts if _is_named(path, code)]
         sources = [*code.items(), *((path, text.encode()) for path, text in lists)]
@@ -344,7 +351,7 @@ def _listings(wheel: Wheel, loose: Mapping[str, LibraryPlan]) -> tuple[list[List
     return listings, why_whole
 
 
-def _texts(package: Package) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
+def _texts(package: "Package") -> tuple[dict[str, bytes], list[tuple[str, str]]]:
     code, texts = {}, []
     for member in package.members:
         if not may_list(member.path, member.size):
@@ -409,7 +416,7 @@ def _is_entry_of(value: Any, words: Collection[str]) -> bool:  # noqa: ANN401 - 
 
 
 def stale_list_warnings(
-    package: Package, cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[Archs]]
+    package: "Package", cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[Archs]]
 ) -> Iterator[str]:
     """Yield a warning if *package* lists architectures that *cuts* took; *listed* has those in libraries.
 

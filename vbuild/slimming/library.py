@@ -29,9 +29,9 @@ from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE, recompressed, recompres
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
 from vbuild.gpu_code.survey import Image, device_code, filler_text, with_fillers
 from vbuild.gpu_code.toolkit_marks import cuda_named
-from vbuild.hardware.architectures import Arch, Device
+from vbuild.hardware.architectures import Arch, Device, GpuTarget
 from vbuild.hardware.driver import ANY_DRIVER, ZSTD_SINCE, Dotted
-from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, Ptx, arch_order, kept_offers
+from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, arch_order, kept_offers
 from vbuild.pe.cutting import cut as pe_cut
 from vbuild.pe.cutting import debug_sections, symbols_of
 from vbuild.pe.image import PeImage, is_64_bit
@@ -48,11 +48,11 @@ _REQUIREMENTS = (
 )
 # the largest pinned containers, whose size is searched for in all code and data
 _MOST_PINNED = 32
-# bytes of debug data or GPU code that are worth a word, and the time that a sample takes
+# bytes of debug data or GPU code that are worth a sample
 _LEAST = 1 << 16
 _SAMPLES = 8
 # places that deflate looks at
-_PLACES = 64
+_PLACES = 32
 # bytes of a sample: for zstd, and for deflate
 _CODE, _LYING = 1 << 20, 1 << 20
 
@@ -78,8 +78,7 @@ class ContainerDecision(Struct, frozen=True):
 
         A pinned one keeps the rest as surplus, unless it *may_shrink* in its place.
         """
-        requests = gpus.targets if container.vendor is Vendor.AMD else gpus.requests
-        if not requests:
+        if not (requests := requests_of(gpus, container.vendor)):
             return cls.untouched(container)
         if container.is_filler:
             return cls(container, container.entries, serves=False)
@@ -208,7 +207,7 @@ class GpuLibrary(Struct, frozen=True):
             is_fragile=PointerSlot.MOVED in operation.slots,
             is_recompressed=is_recompressed,
             notes=(*account.notes, *wrong, *left, *filter(None, [operation.why_large])),
-            more=tuple(_savings(self.image, entries, cuts)),
+            more=tuple(() if cuts.zstd else _recompressing(self.image, entries)),
             lacks=lacks,
         )
 
@@ -358,7 +357,8 @@ Archs = frozenset[str]
 class LibraryPlan(Struct, frozen=True):
     """The fate of one file: an edited file and an account for each share, and its NEEDED.
 
-    *listed* are lists of architectures that stand in it as text, *gone* the indices of shares without it.
+    *listed* are lists of architectures that stand in it as text, *gone* the indices of shares without it; *more* is
+    what stripping would save.
     """
 
     member: str
@@ -367,6 +367,7 @@ class LibraryPlan(Struct, frozen=True):
     needed: tuple[str, ...] = ()
     listed: frozenset[Archs] = frozenset()
     gone: frozenset[int] = frozenset()
+    more: tuple[Saving, ...] = ()
 
     @property
     def is_changed(self) -> bool:
@@ -388,12 +389,20 @@ def _lacking(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) 
     """Yield those of *devices* that nothing serves although there is code of the vendor, and what there is."""
     for device in devices:
         # was never for a GPU
-        chosen = [decision for decision in _of_vendor(_chosen_from(decisions), device) if decision.is_for_gpus]
+        chosen = [
+            decision
+            for decision in _chosen_from(decisions)
+            if decision.is_for_gpus and decision.container.vendor is Vendor.of(device)
+        ]
         coverage = Coverage.by((decision.fatbin for decision in chosen), device)
         if chosen and not coverage.served.fatbins:
             names = ", ".join(names_of(entry.offer for decision in chosen for entry in decision.container.entries))
             where = f"any of its {coverage.word}s ({len(chosen)})"
             yield device, f"nothing for {device} in {where}, which have {names}"
+
+
+def requests_of(gpus: GpuList, vendor: Vendor) -> tuple[GpuRequest | GpuTarget, ...]:
+    return gpus.targets if vendor is Vendor.AMD else gpus.requests
 
 
 def refusal(member: str, why: str) -> str:
@@ -410,10 +419,6 @@ def _least(container: Container, cuts: Cuts) -> tuple[GpuEntry, ...]:
 def _chosen_from(decisions: Sequence[ContainerDecision]) -> list[ContainerDecision]:
     spans = {container.span for container in offered([decision.container for decision in decisions])}
     return [decision for decision in decisions if decision.container.span in spans]
-
-
-def _of_vendor(decisions: Iterable[ContainerDecision], device: Device) -> list[ContainerDecision]:
-    return [decision for decision in decisions if decision.container.vendor is Vendor.of(device)]
 
 
 def names_of(offers: Iterable[GpuOffer]) -> list[str]:
@@ -459,20 +464,24 @@ def unmeasured_containers(image: Image, code: DeviceCode) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Saving]:
-    """Yield what stripping *image* and compressing *kept*, its movable entries, would save, from samples."""
+def strip_savings(image: Image, cuts: Cuts) -> Iterator[Saving]:
+    """What stripping *image* would save, from samples."""
     gone = _strippable(image, cuts.strip)
     for strip in (Strip.DEBUG, Strip.UNNEEDED):
         spans = [span for span in _strippable(image, strip) if span not in gone]
         if (size := sum(map(len, spans))) >= _LEAST:
             yield Saving(f"--strip {strip}", _packed(image, spans), size)
+
+
+def _recompressing(image: Image, kept: Sequence[GpuEntry]) -> Iterator[Saving]:
+    """What zstd would save on *kept*, from samples."""
     plain = [
         entry
         for entry in kept
         if entry.vendor is Vendor.NVIDIA and entry.compression in {Compression.RAW, Compression.LZ4}
     ]
     size = sum(entry.size for entry in plain)
-    if cuts.zstd or size < _LEAST:
+    if size < _LEAST:
         return
     # of all sizes
     step = -(-len(plain) // _SAMPLES)

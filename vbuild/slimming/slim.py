@@ -386,9 +386,14 @@ def slim_plan(
         for share in range(0 if cuts.unsupported else len(shares)):
             check_served([plan.cuts[share] for plan in plans])
         libraries, lists, notes = with_true_lists(wheel, plans, len(shares))
-        has_others = not plans and any(Format.of(member.path, partial(wheel.head, member)) for member in wheel.members)
-        strips = cuts.strip is not Strip.NOTHING
-        yield SlimPlan(libraries, dropped, has_others, strips, lists, notes)
+        yield SlimPlan(
+            libraries,
+            dropped,
+            not plans and any(Format.of(member.path, partial(wheel.head, member)) for member in wheel.members),
+            cuts.strip is not Strip.NOTHING,
+            lists,
+            notes,
+        )
 
 
 def _sorted_out(
@@ -427,8 +432,9 @@ def _examined(
         data = mapped.enter_context(wheel.mapped(member, folder=room, to_edit=True))
         on_progress(len(data))
         with _progress_within(len(data), on_progress) as advance:
-            known = fillers.get(member.path, "")
-            plan = examine_file(member.path, data, shares, cuts, fillers=known, on_progress=advance)
+            plan = examine_file(
+                member.path, data, shares, cuts, fillers=fillers.get(member.path, ""), on_progress=advance
+            )
         if plan.is_changed:
             forget(data)
             stack.push(mapped.pop_all())
@@ -696,7 +702,7 @@ def _savings(wheel: Wheel, plan: SlimPlan, share: int, output: SlimOutput, packe
     """What other options would save, if at least a twentieth of *packed* bytes; a stronger one has to save more."""
     by_option: dict[str, list[Saving]] = {}
     for library in plan.libraries:
-        for saving in library.cuts[share].more:
+        for saving in (*library.more, *library.cuts[share].more):
             by_option.setdefault(saving.option, []).append(saving)
     static = [member for member in wheel.members if member.path.endswith(".a") and member.path not in output.gone]
     by_option["--drop '*.a'"] = [Saving("", member.compressed_size, member.size) for member in static]

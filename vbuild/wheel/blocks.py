@@ -33,6 +33,7 @@ from msgspec import Struct
 from vbuild.errors import WheelError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.files.records import Buffer
+from vbuild.process.threads import OncePerKey
 
 STEP = 32  # bytes of the stream inflated at a time where a block's end is looked for
 
@@ -295,7 +296,7 @@ class Blocks:
     def __init__(self, stalls: list[Stall], read: Callable[[int, int], bytes]) -> None:
         self.stalls = tuple(stalls)
         # by the name of a codec: whether pieces of this stream are as small as what it makes
-        self.worth: dict[str, bool] = {}
+        self.worth = OncePerKey[str, bool]()
         self._read = read
         self._begins: dict[int, int | None] = {}
 

@@ -122,22 +122,21 @@ class Deflater:
             return None
         cuts = list(_cuts(file, blocks))
         are_many = sum(cut.blocks is not None for cut in cuts) >= _FEW
-        return iter(cuts) if are_many and self._are_dense(blocks, file.source) else None
+        are_worth = are_many and blocks.worth.get(self.codec, partial(self._are_dense, blocks, file.source))
+        return iter(cuts) if are_worth else None
 
     def _are_dense(self, blocks: Blocks, plain: memoryview) -> bool:
-        if self.codec not in blocks.worth:
-            numbers = range(len(blocks.stalls) - 1)
-            step = max(len(numbers) // _TRIED, _FEW)
-            copied = most = 0.0
-            for sixths in _SIXTHS[: max(len(numbers) // (_TRIED * _FEW), 1)]:
-                chosen = numbers[step * sixths // 6 :: step]
-                for size, anew in self._executor.map(partial(self._both_sizes, blocks, plain), chosen):
-                    copied += size
-                    most += anew * _MOST_COPIED
-                if abs(copied - most) > most * _CLEAR:
-                    break
-            blocks.worth[self.codec] = 0 < copied <= most
-        return blocks.worth[self.codec]
+        numbers = range(len(blocks.stalls) - 1)
+        step = max(len(numbers) // _TRIED, _FEW)
+        copied = most = 0.0
+        for sixths in _SIXTHS[: max(len(numbers) // (_TRIED * _FEW), 1)]:
+            chosen = numbers[step * sixths // 6 :: step]
+            for size, anew in self._executor.map(partial(self._both_sizes, blocks, plain), chosen):
+                copied += size
+                most += anew * _MOST_COPIED
+            if abs(copied - most) > most * _CLEAR:
+                break
+        return 0 < copied <= most
 
     def _both_sizes(self, blocks: Blocks, plain: memoryview, number: int) -> tuple[int, int]:
         """The bytes of piece *number* copied, and deflated anew; zeros if it cannot be copied."""

@@ -17,14 +17,18 @@ import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from textwrap import shorten
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import WheelError
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.installed import InstalledDistribution
+
+if TYPE_CHECKING:
+    from vbuild.wheel.installed import InstalledDistribution
+
+    Package = Wheel | InstalledDistribution
 
 _NAME = re.compile(r"(?<![a-z])(?:licen[cs]es?|copying|eula|notices?)(?![a-z])", re.IGNORECASE)
 _FOLDERS = ("licenses", "licences", "license_files", "license", "licence")
@@ -61,8 +65,6 @@ _LARGEST = 1 << 24
 _LONGEST = 300
 _SHOWN = 120
 
-
-Package = Wheel | InstalledDistribution
 # a project, or patterns of names of projects, whose licences somebody has accepted; True for all
 Accepted = bool | str | Iterable[str]
 
@@ -102,7 +104,7 @@ class Licence(Struct, frozen=True):
     components: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, wheel: Package) -> Self:
+    def of(cls, wheel: "Package") -> Self:
         headers = wheel.metadata().headers
         paths = [member.path for member in wheel.members]
         # what is installed may have files elsewhere: ../../../bin/demo
@@ -136,7 +138,7 @@ class Licence(Struct, frozen=True):
         return next((text for text in named if text and _PROPRIETARY.search(text)), None)
 
 
-def prohibitions(wheel: Package) -> Iterator[Prohibition]:
+def prohibitions(wheel: "Package") -> Iterator[Prohibition]:
     """Yield the first sentence of each text that forbids to modify *wheel*, or that METADATA says proprietary."""
     licence = Licence.of(wheel)
     texts = [(path, _read(wheel, path)) for path in licence.files]
@@ -151,7 +153,7 @@ def prohibitions(wheel: Package) -> Iterator[Prohibition]:
             yield prohibition
 
 
-def own_prohibition(package: Package) -> Prohibition | None:
+def own_prohibition(package: "Package") -> Prohibition | None:
     """The first words that forbid to modify *package* itself, and not a component."""
     return next((prohibition for prohibition in prohibitions(package) if prohibition.is_own), None)
 
@@ -163,7 +165,7 @@ def _is_text(path: str, dist_info: str) -> bool:
     return bool(_NAME.search(name)) and posixpath.splitext(name)[1].lower() in _TEXTS
 
 
-def _is_own(path: str, wheel: Package, beside: str) -> bool:
+def _is_own(path: str, wheel: "Package", beside: str) -> bool:
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{wheel.dist_info}/"):
         parts = [part for part in folder.split("/")[1:] if part.lower() not in _FOLDERS]
@@ -174,7 +176,7 @@ def _is_own(path: str, wheel: Package, beside: str) -> bool:
     return is_near and not set(_WORD.findall(name.lower())) - _SILENT - project
 
 
-def _read(wheel: Package, path: str) -> str:
+def _read(wheel: "Package", path: str) -> str:
     member = wheel.find(path)
     return wheel.read(path).decode(errors="replace") if member and member.size <= _LARGEST else ""
 

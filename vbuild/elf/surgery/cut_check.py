@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from vbuild.binary.code import Pointer, outside
 from vbuild.binary.edits import Replacement, Written, up
-from vbuild.elf.image import WORD, ElfImage, ElfLayout, Section
+from vbuild.elf.image import WORD, ElfImage, ElfLayout, Section, column
 from vbuild.elf.records import (
     ADDRESS_TAGS,
     ElfMachine,
@@ -40,7 +40,6 @@ from vbuild.errors import BinaryError, at
 from vbuild.files.edited import EditedFile
 
 _SYMBOL = 24
-_VALUES = struct.Struct("<8xQ8x")
 _SECTIONS = struct.Struct("<6xH16x")
 _VALUE, _SIZE = 8, 16
 _ADDEND = 16
@@ -69,35 +68,26 @@ def pointer_words(image: ElfImage, pointers: Sequence[Pointer], address: int) ->
 
 
 def symbol_words(image: ElfImage, moves: Sequence[Move], *, without: Sequence[Section] = ()) -> dict[int, int]:
-    """The words to write so that ``.symtab`` knows of *moves* and of the sections *without*.
-
-    The symbol of a removed section becomes one of no file, as with GNU ld.
-    """
+    """The words that tell ``.symtab`` of *moves* and of sections *without*, whose symbols become those of no file."""
     by_start = {move.old.start: move for move in moves}
     gone = {section.index for section in without}
     words: dict[int, int] = {}
     for section in image.sections:
         if section.header.sh_type == SectionType.SYMTAB and section.index not in gone:
-            table = image.view(section.span)[: len(section.span) // _SYMBOL * _SYMBOL]
-            changed = [*_moved(table, by_start), *(_orphaned(table, gone) if gone else ())]
-            words.update((section.span.start + at, value) for at, value in changed)
+            table, start = image.view(section.span), section.span.start
+            values, sizes = column(table, 1), column(table, 2)
+            for number in itertools.compress(itertools.count(), map(by_start.__contains__, values)):
+                row, move = start + number * _SYMBOL, by_start[values[number]]
+                words[row + _VALUE] = move.new.start
+                if sizes[number] == len(move.old):
+                    words[row + _SIZE] = len(move.new)
+            words.update((start + at, value) for at, value in (_orphaned(table, gone) if gone else ()))
     return words
 
 
-def _moved(table: memoryview, by_start: dict[int, Move]) -> Iterator[tuple[int, int]]:
-    if not by_start:
-        return
-    low, high = min(by_start), max(by_start)
-    for number in [number for number, (value,) in enumerate(_VALUES.iter_unpack(table)) if low <= value <= high]:
-        row = number * _SYMBOL
-        if move := by_start.get(WORD.unpack_from(table, row + _VALUE)[0]):
-            yield row + _VALUE, move.new.start
-            if WORD.unpack_from(table, row + _SIZE)[0] == len(move.old):
-                yield row + _SIZE, len(move.new)
-
-
 def _orphaned(table: memoryview, gone: set[int]) -> Iterator[tuple[int, int]]:
-    for number in [number for number, (index,) in enumerate(_SECTIONS.iter_unpack(table)) if index in gone]:
+    whole = table[: len(table) // _SYMBOL * _SYMBOL]
+    for number in [number for number, (index,) in enumerate(_SECTIONS.iter_unpack(whole)) if index in gone]:
         yield number * _SYMBOL, _NO_FILE
         yield from ((number * _SYMBOL + at, 0) for at in (_VALUE, _SIZE))
 

@@ -16,13 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from vbuild.binary.code import Ranges
 from vbuild.binary.edits import up
-from vbuild.elf.image import ElfImage, Section
+from vbuild.elf.image import ElfImage, Section, column
 from vbuild.elf.read import Dynamic
 from vbuild.elf.records import ADDRESS_TAGS, STRING_TAGS, DynamicTag, SectionType, SegmentType, SymbolEntry
 from vbuild.elf.surgery.holes import Bloom, page
 from vbuild.errors import BinaryError, at
 
-_PLACE_AND_SYMBOL = struct.Struct("<Q4xI8x")
 _NAME_OF = struct.Struct("<I20x")
 _WORD, _VERSION = 4, 2  # bytes
 
@@ -129,11 +128,11 @@ def _check_relocations(image: ElfImage, replaced: Sequence[range], count: int, f
     dynamic, inside = image.dynamic(), Ranges(replaced)
     rows_of = Counter[int]()
     for rows in image.relocation_tables(dynamic):
-        places = list(_PLACE_AND_SYMBOL.iter_unpack(image.view(rows)))
-        if (used := max((symbol for _, symbol in places), default=0)) >= max(count, 1):
+        places = column(image.view(rows), 0)
+        if (used := max(column(image.view(rows), 1), default=0) >> 32) >= max(count, 1):
             raise BinaryError(f"relocation with symbol {used:#x}, expected one of {count:#x}")
-        _check_places([address for address, _ in places if inside.low <= address < inside.high], inside)
-        rows_of.update(address for address, _ in places if address in filled)
+        _check_places([address for address in places if inside.low <= address < inside.high], inside)
+        rows_of.update(filter(filled.__contains__, places))
     _check_places(image.relr_places(image.relr_table(dynamic)), inside)
     for address, number in rows_of.items():
         if number > 1:
