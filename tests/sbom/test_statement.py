@@ -12,12 +12,12 @@ from tests.factories.commands import vbuild
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.repaired_wheels import release
+from tests.factories.simple_indexes import write_simple
 from tests.factories.wheels import wheel
 from vbuild import __version__
 from vbuild.release.builder import billed
 from vbuild.sbom.model import Making, Material, MaterialRole, package_url
 from vbuild.sbom.statement import PROVENANCE, dependencies_at, platform_at, statement
-from vbuild.wheel.simple_index import write_simple
 
 NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 ENTRIES = tuple(entry(arch=arch, code=cubin(arch, 1 << 14)) for arch in (80, 90))

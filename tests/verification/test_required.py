@@ -9,6 +9,7 @@ import pytest
 
 from tests.factories.extensions import library, module
 from tests.factories.repaired_wheels import LINUX, NAME, release
+from tests.factories.simple_indexes import write_simple
 from tests.factories.sources import served
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
@@ -20,7 +21,6 @@ from vbuild.verification.model import Finding, Severity, VerifyRule
 from vbuild.verification.required import RequiredWheel, required_wheels
 from vbuild.verification.verify import verify
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.simple_index import write_simple
 
 pytestmark = needs("gcc")
 

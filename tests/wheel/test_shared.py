@@ -33,7 +33,7 @@ def test_what_was_read_once_is_not_inflated_again(tmp_path: Path) -> None:
             with again.mapped("demo/_C.so") as view:
                 assert bytes(view) == LARGE
             with pytest.raises(WheelError):
-                again.read("demo-1.0.dist-info/METADATA")
+                again.read("demo-1.0.dist-info/RECORD")
 
 
 def test_without_readers_to_come_or_room_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

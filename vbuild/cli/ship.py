@@ -28,15 +28,17 @@ def index(folder: Path, **given: options.Given) -> None:
     An index at --simple that is there already keeps its other releases. It is replaced in one step. FOLDER is a channel
     if it has packages for conda in folders such as linux-64, and no wheels.
     """
-    from vbuild.publishing.conda.channel import packages_in
     from vbuild.wheel.archive import wheels_in
 
-    if folder.is_dir() and not wheels_in(folder) and packages_in(folder):
-        if given["simple"]:
-            raise click.UsageError("--simple is for wheels; expected none for a channel of packages for conda")
-        subdirs = vbuild.index_channel(folder)
-        terminal.show(None, [f"{subdir.path}: {counted(len(subdir.packages), 'package')}" for subdir in subdirs])
-        return
+    if folder.is_dir() and not wheels_in(folder):
+        from vbuild.publishing.conda.channel import packages_in
+
+        if packages_in(folder):
+            if given["simple"]:
+                raise click.UsageError("--simple is for wheels; expected none for a channel of packages for conda")
+            channel = vbuild.index_channel(folder)
+            terminal.show(None, [f"{subdir.path}: {counted(len(subdir.packages), 'package')}" for subdir in channel])
+            return
     lines = []
     for release in vbuild.index(folder, **given):
         lines += [f"{release.path.name}: {', '.join(release.labels)}", *(f"  note: {note}" for note in release.notes)]

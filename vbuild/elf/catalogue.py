@@ -31,7 +31,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Self
 
@@ -111,6 +111,7 @@ def by_stem(name: str) -> tuple[CatalogueEntry, ...]:
     )
 
 
+@lru_cache(maxsize=64)
 def is_driver(name: str) -> bool:
     bare = plain(name)
     return any(fnmatchcase(bare, pattern) for pattern in driver_libraries())
@@ -273,6 +274,7 @@ class PlatformPolicy(Struct, frozen=True):
         return not allowed or number in allowed or not number[:1].isdigit()
 
 
+@lru_cache(maxsize=64)
 def platforms_in(tags: str) -> tuple[PlatformPolicy, ...]:
     """The platforms for Linux among *tags*, joined by dots."""
     return tuple(platform for tag in tags.split(".") if (platform := PlatformPolicy.parse(tag)))

@@ -437,8 +437,7 @@ def _meanings(word: str) -> Iterator[str]:
 
 def _variant(wheel: Wheel) -> tuple[Variant | None, list[str]]:
     """The variant that *wheel* says it is, and what is wrong with its variant.json."""
-    path, label = f"{wheel.dist_info}/{VARIANT_JSON}", wheel.name.variant
-    data = wheel.read(path) if wheel.find(path) else None
+    label, data = wheel.name.variant, wheel.variant_json
     try:
         if label is None and data is not None:
             # without its label in the name a wheel is still what its document says
@@ -447,7 +446,7 @@ def _variant(wheel: Wheel) -> tuple[Variant | None, list[str]]:
         labelled = Document.of_wheel(label, data)
         return labelled.variants[0] if labelled else None, []
     except VariantError as error:
-        return None, [f"{path}: {error}"]
+        return None, [f"{wheel.dist_info}/{VARIANT_JSON}: {error}"]
 
 
 def _others(wheel: Files, compiled: Collection[str]) -> tuple[Others, ...]:

@@ -43,7 +43,7 @@ from vbuild.wheel.archive import SharedWheels, Wheel, room_for
 from vbuild.wheel.blocks import as_edit
 from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.metadata import is_dist_info
-from vbuild.wheel.simple_index import write_index_of
+from vbuild.wheel.simple_index import fill_index
 from vbuild.wheel.write import WheelWriter, write_wheel
 
 README = "README.md"
@@ -126,7 +126,7 @@ def _make(output: Output, folder: Path, press: Deflater, digests: Digests, share
         case NewWheel():
             _write_wheel(output, target.parent, press, shared)
         case SimpleIndex(files=files):
-            write_index_of([folder / file for file in files], target, digests=digests)
+            fill_index([folder / file for file in files], target, digests=digests)
         case _:
             output.write(folder, digests=digests, wheels=shared)
 

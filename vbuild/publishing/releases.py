@@ -44,9 +44,8 @@ class OfferedWheel(Struct, frozen=True):
     @classmethod
     def of(cls, path: Path, *, shared: SharedWheels | None = None) -> Self:
         with shared.open(path) if shared else open_wheel(path) as wheel:
-            document = f"{wheel.dist_info}/{VARIANT_JSON}"
             with at(wheel.path.name), at(VARIANT_JSON):
-                stated = Document.of_wheel(wheel.name.variant, wheel.read(document) if wheel.find(document) else None)
+                stated = Document.of_wheel(wheel.name.variant, wheel.variant_json)
             return cls(
                 path=path,
                 name=wheel.name,

@@ -537,8 +537,7 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
 
     Raises `RepackageError` if the result would be a variant that contradicts the wheel's own claims.
     """
-    path = f"{wheel.dist_info}/{VARIANT_JSON}"
-    claimed = Document.parse(wheel.read(path)) if wheel.find(path) else None
+    claimed = Document.parse(data) if (data := wheel.variant_json) is not None else None
     if not plan.has_gpu_code:
         yield SlimOutput(wheel.name, plan.files(0), plan.cuts(0), gone=plan.gone(0))
         return

@@ -5,7 +5,9 @@
 Nothing is written unless every release is consistent. https://peps.python.org/pep-0825/#index-level-metadata
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,10 @@ from vbuild.files.atomic import replacing_all, sweep, turn
 from vbuild.files.reading import read_file
 from vbuild.files.wording import shown
 from vbuild.variants.document import Document, combine
-from vbuild.wheel.archive import check_wheels, peek, wheels_in
+from vbuild.wheel.archive import open_wheel, peek, wheels_in
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.simple_index import check_index, write_simple
+from vbuild.wheel.simple_index import others_in, updating
 
 _MODE = 0o644
 
@@ -52,33 +54,38 @@ def index(
     """Write into *folder* the variants.json of each release whose variant wheels are there, unless it is the same.
 
     *simple* is a folder for a static simple index of all of it, which keeps its other releases, but for those in
-    *remove*; see `write_simple`. Every wheel in *folder* is compared with its RECORD first, unless *verify* is off.
+    *remove*; see `updating`. Every wheel in *folder* is compared with its RECORD, unless *verify* is off.
     `VariantError` names the two wheels that contradict each other, or the one that contradicts its own file name;
     `WheelError` the one that cannot be read, or a folder in use. Then nothing is written.
     """
     if not folder.is_dir():
         raise VariantError(f"{folder}: no such folder of wheels")
-    if simple:
-        check_index(simple)
-    with turn(folder):  # else another process may read first and write last
-        if verify:
-            check_wheels(wheels_in(folder))
+    with turn(folder), updating(simple, remove=remove) if simple else nullcontext() as site:
         releases: dict[str, list[tuple[str, Document]]] = {}
         for path in wheels_in(folder):
             name = WheelName.parse(path.name)
-            data = peek(path, VARIANT_JSON)
+            if site or verify:
+                with open_wheel(path, check=verify) as opened:
+                    data = opened.variant_json
+                    if site:
+                        site.add_wheel(opened)
+            else:
+                data = peek(path, VARIANT_JSON)
             with at(path.name), at(VARIANT_JSON):
                 wheel = Document.of_wheel(name.variant, data)
             if wheel:
                 releases.setdefault(name.variants_json, []).append((str(name), wheel))
         documents = {folder / file: combine(pairs) for file, pairs in sorted(releases.items())}
         packed = {path: document.pack() for path, document in documents.items()}
-        changed = {path: data for path, data in packed.items() if not (path.is_file() and read_file(path) == data)}
+        there = (path for path in packed if path.is_file() and os.access(path, os.R_OK))
+        same = {path for path in there if read_file(path) == packed[path]}
+        changed = {path: data for path, data in packed.items() if path not in same}
         sweep(folder)
         if changed:
             _write(changed)
-    if simple:
-        write_simple(folder, simple, remove=remove)
+        if site:
+            for path in others_in(folder):
+                site.add(path)
     return tuple(
         Indexed(
             path,

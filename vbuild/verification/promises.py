@@ -279,9 +279,11 @@ def _stable_pyd(_promised: Promised, path: str, facts: BinaryFacts) -> str | Non
 
 def _bundled_driver(promised: Promised, path: str, facts: BinaryFacts) -> str | None:
     name = posixpath.basename(path)
-    if not facts.outline.is_loadable or "stubs" in path.split("/") or is_official(promised.name.project):
+    if not facts.outline.is_loadable or "stubs" in path.split("/"):
         return None
     if not (is_driver(name) or is_driver(facts.outline.soname or "") or is_driver_dll(name)):
+        return None
+    if is_official(promised.name.project):
         return None
     return "is part of the driver, whose version has to be that of the machine's kernel module"
 

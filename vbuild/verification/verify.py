@@ -341,7 +341,7 @@ class _Claims(Struct, frozen=True):
         default = Claim(level, is_explicit=cpu is not None, is_question=is_question)
         path = f"{wheel.dist_info}/{VARIANT_JSON}"
         try:
-            document = Document.of_wheel(wheel.name.variant, wheel.read(path) if wheel.find(path) else None)
+            document = Document.of_wheel(wheel.name.variant, wheel.variant_json)
             if document is None:
                 return cls(default)
             variant = document.variants[0]

@@ -34,6 +34,7 @@ from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import OncePerKey, in_threads
 from vbuild.wheel.blocks import Blocks, InflatedFile, Stall
 from vbuild.wheel.metadata import (
+    VARIANT_JSON,
     Metadata,
     Record,
     RecordRow,
@@ -213,6 +214,8 @@ class Wheel(Members):
         self._rows = {row.path: row for row in record.rows}
         self._metadata: Metadata | None = None
         self._wheel_file: WheelFile | None = None
+        # METADATA and its like
+        self._texts: dict[str, bytes] = {}
         self._digests: dict[str, str] = {}
         self._learnt: dict[tuple[str, object], object] = {}
         self._is_warned = False
@@ -228,6 +231,7 @@ class Wheel(Members):
         source.check_layout()
         source.check_twins()
         wheel = cls(path, source, name, dist_info, _record_in(source, dist_info), kept=kept, sound=sound)
+        wheel._sound.add(wheel.record_path)
         for file in ("METADATA", "WHEEL"):
             if not wheel.find(f"{dist_info}/{file}"):
                 raise WheelError(f"no {file} in {dist_info}")
@@ -318,6 +322,11 @@ class Wheel(Members):
                 self._wheel_file = self._text(f"{self.dist_info}/WHEEL", WheelFile.parse)
         return self._wheel_file
 
+    @property
+    def variant_json(self) -> bytes | None:
+        path = f"{self.dist_info}/{VARIANT_JSON}"
+        return self.read(path) if self.find(path) else None
+
     def check(self, *, stop: Event | None = None, known: dict[_Stated, _Packed] | None = None) -> None:
         """`WheelError` naming a member that does not match CRC-32 or RECORD; reads on all cores until *stop* is set.
 
@@ -362,6 +371,8 @@ class Wheel(Members):
         return self._digests[member.path]
 
     def _view(self, member: Member) -> memoryview | None:
+        if member.path in self._texts:
+            return memoryview(self._texts[member.path])
         if self._kept is None:
             return None
         return self._kept.view((self.path, member.path), member.size, partial(self._checked, member))
@@ -405,7 +416,9 @@ class Wheel(Members):
     def _text(self, path: str, parse: Callable[[str], T], *, most: int = _READ_WHOLE) -> T:
         if (member := self.member_at(path)).size > most:
             raise WheelError(f"{path}: {member.size} bytes, expected {most} at most")
-        return parsed(parse, b"".join(self._checked(member)), path)
+        if path not in self._texts:
+            self._texts[path] = b"".join(self._checked(member))
+        return parsed(parse, self._texts[path], path)
 
 
 @contextmanager

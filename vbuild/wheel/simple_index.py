@@ -13,13 +13,12 @@ import html
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
 from msgspec import Struct
-from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -27,7 +26,7 @@ from vbuild.errors import WheelError, at
 from vbuild.files.atomic import linked, replace_folder, turn_for
 from vbuild.files.hashing import Digests
 from vbuild.files.reading import read_file, read_text
-from vbuild.wheel.archive import files_in, open_wheel, wheels_in
+from vbuild.wheel.archive import Wheel, files_in, open_wheel
 from vbuild.wheel.name import VARIANTS_JSON, WheelName
 from vbuild.wheel.sdist import SUFFIX, release_of, sdist_metadata
 
@@ -106,80 +105,124 @@ class IndexedFile(Struct, frozen=True):
         return _link(self.filename, **attributes)
 
 
-def write_simple(folder: Path, out: Path, *, remove: Iterable[str] = ()) -> tuple[str, ...]:
-    """Write into *out* the index of the wheels, sdists and variants.json files in *folder*; return all its projects.
+class IndexWriter:
+    """*uploaded* has the times of upload by file name."""
 
-    *out* is new, empty, or an earlier index: releases in *folder* replace those there, those in *remove* go, as
-    ``demo==1.0`` or ``demo`` for all of a project, and the rest stays. Readers see the old index or the new one, also
-    after a kill. `WheelError`, and nothing written, if *out* holds something else, a wheel is damaged, or *out* has
-    nothing of what is to be removed.
+    def __init__(self, folder: Path, *, digests: Digests, uploaded: Mapping[str, str] | None = None) -> None:
+        self.projects: dict[str, list[IndexedFile]] = {}
+        self._folder = folder
+        self._digests = digests
+        self._uploaded = uploaded or {}
+
+    def add(self, path: Path) -> None:
+        """Add the wheel, sdist or variants.json at *path*; `WheelError` if it cannot be read."""
+        if path.name.endswith(VARIANTS_JSON):
+            self._add_document(path)
+        elif path.name.endswith(SUFFIX):
+            with at(path.name):
+                self._put(path, *release_of(path.name), requires_python=sdist_metadata(path).requires_python)
+        else:
+            with open_wheel(path) as wheel:
+                self.add_wheel(wheel)
+
+    def add_wheel(self, wheel: Wheel) -> None:
+        name, metadata = wheel.name, wheel.read(f"{wheel.dist_info}/METADATA")
+        self._put(
+            wheel.path,
+            name.project,
+            Version(name.version),
+            requires_python=wheel.metadata().requires_python,
+            metadata_sha256=hashlib.sha256(metadata).hexdigest(),
+        )
+        _written(self._folder / name.project / f"{wheel.path.name}.metadata", metadata)
+
+    def _add_document(self, path: Path) -> None:
+        distribution, _, version = path.name.removesuffix(VARIANTS_JSON).partition("-")
+        try:
+            release, data = Version(version), read_file(path)
+        except ValueError as error:
+            raise WheelError(f"{path}: expected a file name like {{name}}-{{version}}{VARIANTS_JSON}") from error
+        except OSError as error:
+            raise WheelError(f"{path}: cannot be read: {error.strerror}") from error
+        # a copy: the folder's document is rewritten when wheels are added
+        self._put(path, canonicalize_name(distribution), release, data=data)
+
+    def _put(
+        self,
+        path: Path,
+        project: str,
+        version: Version,
+        *,
+        data: bytes | None = None,
+        requires_python: str | None = None,
+        metadata_sha256: str | None = None,
+    ) -> None:
+        """List and link the file at *path*; *data* are copied."""
+        if project not in self.projects:
+            (self._folder / project).mkdir(exist_ok=True)
+        target = self._folder / project / path.name
+        if data is None:
+            _linked(path.resolve(), target)
+        else:
+            _written(target, data)
+        size, sha256, uploaded = target.stat().st_size, self._digests.of(target), self._uploaded.get(path.name)
+        file = IndexedFile(path.name, str(version), size, sha256, requires_python, metadata_sha256, uploaded)
+        self.projects.setdefault(project, []).append(file)
+
+
+@contextmanager
+def updating(out: Path, *, remove: Iterable[str] = ()) -> Iterator[IndexWriter]:
+    """Yield a writer of the index *out*, which is new, empty, or an earlier index.
+
+    Releases of files that are added replace those there, those in *remove* go, as ``demo==1.0`` or ``demo`` for all of
+    a project, and the rest stays. Readers see the old index or the new one, also after a kill. `WheelError`, and
+    nothing written, if *out* holds something else, or has nothing of what is to be removed.
     """
     with Digests() as digests, turn_for(out):
         indexed = read_index(out)
         gone = {release for text in remove for release in _releases(text, indexed, out)}
-        files = [*wheels_in(folder), *_sdists(folder), *files_in(folder, VARIANTS_JSON)]
-        return _write(files, out, indexed, gone, digests=digests)
+        with replace_folder(out) as index:
+            if indexed:
+                shutil.copytree(out, index, symlinks=True, copy_function=_linked, dirs_exist_ok=True)
+            writer = IndexWriter(index, digests=digests)
+            yield writer
+            new = writer.projects
+            gone |= {(project, file.version) for project, listings in new.items() for file in listings}
+            projects = {project: [*listings] for project, listings in new.items()}
+            for project, listings in indexed.items():
+                names = {file.filename for file in new.get(project, ())}
+                for file in listings:
+                    if (project, file.version) not in gone:
+                        projects.setdefault(project, []).append(file)
+                    elif file.filename not in names:
+                        for name in (file.filename, f"{file.filename}.metadata"):
+                            (index / project / name).unlink(missing_ok=True)
+                if project not in projects:
+                    shutil.rmtree(index / project)
+            _write_all_pages(index, projects)
 
 
-def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tuple[str, ...]:
-    """As `write_simple`, of *files* in any folders, into a new or empty *out*; *digests* may know them."""
-    check_unused(out)
-    return _write(files, out, {}, set(), digests=digests)
-
-
-def check_index(out: Path) -> None:
-    """`WheelError` if the place for an index holds something else."""
-    read_index(out)
-
-
-def _write(
-    files: Iterable[Path], out: Path, indexed: Mapping[str, list[IndexedFile]], gone: set[Release], *, digests: Digests
-) -> tuple[str, ...]:
-    with replace_folder(out) as index:
-        if indexed:
-            shutil.copytree(out, index, symlinks=True, copy_function=_linked, dirs_exist_ok=True)
-        new = _all_added(files, index, digests=digests)
-        gone |= {(project, file.version) for project, listings in new.items() for file in listings}
-        projects = {project: [*listings] for project, listings in new.items()}
-        for project, listings in indexed.items():
-            names = {file.filename for file in new.get(project, ())}
-            for file in listings:
-                if (project, file.version) not in gone:
-                    projects.setdefault(project, []).append(file)
-                elif file.filename not in names:
-                    for name in (file.filename, f"{file.filename}.metadata"):
-                        (index / project / name).unlink(missing_ok=True)
-            if project not in projects:
-                shutil.rmtree(index / project)
-        _write_all_pages(index, projects)
-    return tuple(sorted(projects))
+def others_in(folder: Path) -> Iterator[Path]:
+    """The sdists and variants.json files in *folder*."""
+    for path in files_in(folder, SUFFIX):
+        with suppress(WheelError):
+            release_of(path.name)
+            yield path
+    yield from files_in(folder, VARIANTS_JSON)
 
 
 def fill_index(
     files: Iterable[Path], index: Path, *, digests: Digests, uploaded: Mapping[str, str] | None = None
-) -> Mapping[str, list[IndexedFile]]:
-    """Make the new folder *index* an index of the wheels, sdists and variants.json *files*; return its projects.
+) -> None:
+    """Make the new folder *index* an index of *files*; `WheelError` if one cannot be read.
 
-    *uploaded* has the times of upload by file name. `WheelError` if a file cannot be read.
+    *digests* may know them, *uploaded* has times of upload by file name.
     """
     index.mkdir()
-    times = uploaded or {}
-    projects = {
-        project: [replace(file, uploaded=times.get(file.filename)) for file in listings]
-        for project, listings in _all_added(files, index, digests=digests).items()
-    }
-    _write_all_pages(index, projects)
-    return projects
-
-
-def _all_added(files: Iterable[Path], index: Path, *, digests: Digests) -> dict[str, list[IndexedFile]]:
-    new: dict[str, list[IndexedFile]] = {}
-    kinds = {VARIANTS_JSON: _add_document, SUFFIX: _add_sdist}
+    writer = IndexWriter(index, digests=digests, uploaded=uploaded)
     for path in files:
-        add = next((add for end, add in kinds.items() if path.name.endswith(end)), _add_wheel)
-        project, file = add(path, index, digests=digests)
-        new.setdefault(project, []).append(file)
-    return new
+        writer.add(path)
+    _write_all_pages(index, writer.projects)
 
 
 def _write_all_pages(index: Path, projects: Mapping[str, list[IndexedFile]]) -> None:
@@ -243,43 +286,6 @@ def check_unused(out: Path) -> None:
         raise WheelError(f"{out}: exists and is not an empty folder; choose another one")
 
 
-def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    with open_wheel(path) as wheel:
-        name = wheel.name
-        metadata = wheel.metadata()
-        packed = wheel.read(f"{wheel.dist_info}/METADATA")
-    target = folder / name.project / path.name
-    target.parent.mkdir(exist_ok=True)
-    _linked(path.resolve(), target)
-    _written(target.with_name(f"{path.name}.metadata"), packed)
-    listed = IndexedFile(
-        filename=path.name,
-        version=str(Version(name.version)),
-        size=target.stat().st_size,
-        sha256=digests.of(target),
-        requires_python=metadata.requires_python,
-        metadata_sha256=hashlib.sha256(packed).hexdigest(),
-    )
-    return name.project, listed
-
-
-def _sdists(folder: Path) -> Iterator[Path]:
-    for path in files_in(folder, SUFFIX):
-        with suppress(WheelError):
-            release_of(path.name)
-            yield path
-
-
-def _add_sdist(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    with at(path.name):
-        project, version = release_of(path.name)
-        requires = sdist_metadata(path).requires_python
-    target = folder / project / path.name
-    target.parent.mkdir(exist_ok=True)
-    _linked(path.resolve(), target)
-    return project, IndexedFile(path.name, str(version), target.stat().st_size, digests.of(target), requires)
-
-
 def _version_in(name: str) -> str:
     """As pages list it; `ValueError` if the *name* states none."""
     if name.endswith(".whl"):
@@ -298,23 +304,6 @@ def _written(path: Path, data: bytes) -> None:
     """Write a new file at *path*: an existing one may be that of the earlier index, too."""
     path.unlink(missing_ok=True)
     path.write_bytes(data)
-
-
-def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
-    distribution, _, version = path.name.removesuffix(VARIANTS_JSON).partition("-")
-    try:
-        Version(version)
-        data = read_file(path)
-    except ValueError as error:
-        raise WheelError(f"{path}: expected a file name like {{name}}-{{version}}{VARIANTS_JSON}") from error
-    except OSError as error:
-        raise WheelError(f"{path}: cannot be read: {error.strerror}") from error
-    project = canonicalize_name(distribution)
-    target = folder / project / path.name
-    target.parent.mkdir(exist_ok=True)
-    # a copy: the folder's document is rewritten when wheels are added
-    _written(target, data)
-    return project, IndexedFile(path.name, version, target.stat().st_size, digests.of(target))
 
 
 def _write_pages(folder: Path, title: str, links: list[str], **data: Any) -> None:  # noqa: ANN401 - whatever JSON holds

@@ -554,15 +554,15 @@ def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member
     flags, expected = (header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2) for header in (local, central))
     # with a data descriptor the true values come after the data, and here only perhaps
     absent = (0, FULL32) if local.flags & ZipFlag.DESCRIPTOR else ()
-    for field, stated, expected_value, is_excused in (
-        ("flags", f"{flags:#06x}", f"{expected:#06x}", False),
-        ("method", local.method, central.method, False),
-        ("size", size, member.size, size in absent),
-        ("packed size", compressed_size, member.compressed_size, compressed_size in absent),
-        ("CRC-32", f"{local.crc:#010x}", f"{central.crc:#010x}", local.crc in absent),
+    for field, form, stated, expected_value, is_excused in (
+        ("flags", "#06x", flags, expected, False),
+        ("method", "", local.method, central.method, False),
+        ("size", "", size, member.size, size in absent),
+        ("packed size", "", compressed_size, member.compressed_size, compressed_size in absent),
+        ("CRC-32", "#010x", local.crc, central.crc, local.crc in absent),
     ):
         if stated != expected_value and not is_excused:
-            return f"{field} {stated} in its local header, but {expected_value} in the central directory"
+            return f"{field} {stated:{form}} in its local header, but {expected_value:{form}} in the central directory"
     return None
 
 

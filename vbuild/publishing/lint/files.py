@@ -33,7 +33,7 @@ from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import Finding, Severity, SharedLibrary
 from vbuild.verification.promises import broken_promises, clashes, promises_of
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import LIBS, VARIANT_JSON, is_companion, is_dist_info
+from vbuild.wheel.metadata import LIBS, is_companion, is_dist_info
 from vbuild.wheel.name import VARIANTS_JSON, WheelName, escaped
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.sdist import LARGEST, PKG_INFO, SUFFIX, below_top, reading, release_of
@@ -88,21 +88,20 @@ class ReadyWheel:
             wheel = Wheel.verified(Path(source.name), ZipReader(file, is_strict=True))
             methods = {member.header.method for member in wheel.members}
             is_read = source.path is not None and methods <= READ_METHODS
+            member_path = f"{wheel.dist_info}/METADATA"
+            data, variant_json = wheel.read(member_path), wheel.variant_json
+            with at(member_path):
+                metadata = metadata_view(data)
             faults, shared = promises_of(wheel) if is_read else (tuple(broken_promises(wheel, {}, ())), ())
             if is_read:
                 wheel.check()
-            member_path = f"{wheel.dist_info}/METADATA"
-            data = wheel.read(member_path)
-            with at(member_path):
-                metadata = metadata_view(data)
-            document = wheel.find(f"{wheel.dist_info}/{VARIANT_JSON}")
             return cls(
                 source,
                 file.seek(0, os.SEEK_END),
                 wheel.name,
                 slots(wheel.name),
                 metadata,
-                wheel.read(document) if document else None,
+                variant_json,
                 sum(member.size for member in wheel.members),
                 bool(wheel.comment),
                 tuple(sorted(methods - _PLAIN_METHODS)),
