@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.extensions import library
+from tests.factories.extensions import MODULE, library, module
 from tests.factories.site_packages import program_output, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
@@ -40,7 +40,7 @@ def project(
     user = library(
         None,
         (SONAME,),
-        source="int clash(void); int answer(void) { return clash(); }",
+        source=MODULE + "int clash(void); int answer(void) { return clash(); }",
         runpath=f"$ORIGIN/../{place.format(name)}",
         stubs="int clash(void) { return 0; }",
         stub_script=SCRIPT,
@@ -157,7 +157,7 @@ def test_the_names_of_equal_libraries_differ_if_those_that_they_load_do(tmp_path
     names = set()
     for name, number in ANSWERS.items():
         files = {
-            f"{name}/_user.so": library(None, ("libtop.so.1",), runpath=f"$ORIGIN/../{name}.libs"),
+            f"{name}/_c.so": module("libtop.so.1", runpath=f"$ORIGIN/../{name}.libs"),
             f"{name}.libs/libtop.so.1": library("libtop.so.1", (SONAME,), runpath="$ORIGIN"),
             f"{name}.libs/{SONAME}": library(SONAME, source=f"int clash(void) {{ return {number}; }}"),
         }
@@ -165,6 +165,13 @@ def test_the_names_of_equal_libraries_differ_if_those_that_they_load_do(tmp_path
             *renamed(private(tmp_path, [wheel(tmp_path, f"{name}-1.0-cp311-cp311-linux_x86_64.whl", files)])).values()
         }
     assert len(names) == 2 * len(ANSWERS)
+
+
+def test_what_found_a_library_that_others_had_loaded_finds_its_own(tmp_path: Path) -> None:
+    more: dict[str, bytes | str] = {"pa/plugin.so": library(None, (SONAME,)), "pa/x.h": ""}
+    result = private(tmp_path, project(tmp_path, "pa", 111, pythons=(11,), more=more))
+    plugin = site_packages(tmp_path / "site", *result.paths) / "pa/plugin.so"
+    assert program_output(tmp_path / "site", f"import ctypes; print(ctypes.CDLL({str(plugin)!r}).clash())") == "111"
 
 
 @pytest.mark.parametrize(
@@ -176,28 +183,28 @@ def test_the_names_of_equal_libraries_differ_if_those_that_they_load_do(tmp_path
             "pa/_opens.so names it, and may open it by its path",
         ),
         (
-            {
-                "pa/_user.so": library(
-                    None, (SONAME,), source=f'const char *n = "{SONAME}";', runpath="$ORIGIN/../pa.libs"
-                )
-            },
+            {"pa/_user.so": library(None, (SONAME,), source=f'const char *n = "{SONAME}";', runpath="$ORIGIN/inner")},
             "pa/_user.so names it, and may open it by its name",
         ),
         (
-            {"pa/by_name.so": library(None, (SONAME,))},
-            "pa/by_name.so needs it, and finds it only where something has opened it before",
+            {"pa/_user.so": library(None, (SONAME,), runpath="$ORIGIN/inner")},
+            "the wheel has no module, program or code that opens a library, so other wheels may need it by its name",
+        ),
+        (
+            {"pa/x.h": "", "pa/inner/libclash.so": library(SONAME)},
+            "others may link with it, because the wheel has headers (pa/x.h)",
         ),
     ],
-    ids=["a pattern", "in compiled code", "in what needs it", "without RPATH"],
+    ids=["a pattern", "in compiled code", "in what needs it", "for other wheels", "by linkers"],
 )
 def test_a_private_name_is_refused_to_what_may_be_opened_by_the_old_one(
     tmp_path: Path, files: dict[str, bytes | str], obstacle: str
 ) -> None:
-    wheels = project(tmp_path, "pa", 111, pythons=(11,), more=files)
+    wheels = project(tmp_path, "pa", 111, pythons=(11,), place="{0}/inner", more=files)
     with pytest.raises(RepackageError) as refusal:
         private(tmp_path, wheels)
     assert str(refusal.value) == (
-        f"{wheels[0].name}: pa.libs/{SONAME}: cannot get a name of its own: {obstacle}; --keep {SONAME} leaves it the "
+        f"{wheels[0].name}: pa/inner/{SONAME}: cannot get a name of its own: {obstacle}; --keep {SONAME} leaves it the "
         "one that it has"
     )
     assert not [*(tmp_path / "private").glob("*")]
@@ -207,7 +214,7 @@ def test_a_private_name_is_refused_to_what_may_be_opened_by_the_old_one(
 def test_what_has_a_name_of_its_own_or_needs_none_keeps_it(tmp_path: Path) -> None:
     needs = ("libgraft-1a2b3c4d.so.1", "libcufft.so.11")
     files = {f"pa.libs/{name}": library(name, source="int there;") for name in (*needs, "libidle.so.1")}
-    user = {"pa/_user.so": library(None, needs, runpath="$ORIGIN/../pa.libs")}
+    user = {"pa/_c.so": module(*needs, runpath="$ORIGIN/../pa.libs")}
     result = private(tmp_path, [wheel(tmp_path, "pa-1.0-cp311-cp311-linux_x86_64.whl", {**files, **user})])
     assert {move.name: move.reason for move in result.libraries if move.path.startswith("pa.libs")} == {
         "libgraft-1a2b3c4d.so.1": "its name has a hash already",

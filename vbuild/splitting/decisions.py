@@ -426,6 +426,7 @@ def _repeated(movable: _Movable, owner: str) -> Iterator[tuple[Bundle, dict[Key,
 _STUBS = "stubs"
 _UNNEEDED = "nothing in the wheel needs it"
 _COMPATIBLE = "newer libraries of its name serve those that need older ones"
+_FOR_OTHERS = "the wheel has no module, program or code that opens a library, so other wheels may need it by its name"
 # what keeps its name without harm: nothing looks for it by its name, or any that is new enough does
 _NO_NEED = (_UNNEEDED, _COMPATIBLE)
 
@@ -480,7 +481,7 @@ def with_own_names(bundles: Sequence[Bundle], request: SplitRequest, *, besides:
     def is_to_be_named(bundle: Bundle, library: WheelBinary) -> bool:
         if not library.is_library or hashed(library.file_name) or (library.file_name, library.sha256) in besides:
             return False
-        obstacle = name_obstacle(bundle, library, edits_texts=request.private)
+        obstacle = name_obstacle(bundle, library, is_private=request.private)
         if request.private:
             if obstacle and obstacle not in _NO_NEED and not request.keeps(library.path):
                 raise RepackageError(
@@ -521,16 +522,28 @@ def _own_name(library: WheelBinary, named: Mapping[str, WheelBinary], graph: Lin
     return f"{stem}-{digest[:_DIGITS]}{dot}{rest}"
 
 
-def name_obstacle(bundle: Bundle, library: WheelBinary, *, edits_texts: bool = False) -> str | None:
-    """Why *library* keeps its name: not only NEEDED of the wheel's own files may ask for it, or none does; or None."""
+def name_obstacle(bundle: Bundle, library: WheelBinary, *, is_private: bool = False) -> str | None:
+    """Why *library* keeps its name: not only NEEDED of the wheel's own files may ask for it, or none does; or None.
+
+    If it stays, a private name also gets into texts that say the old one, and RPATHs lead to it where none did.
+    """
     if by_soname(library.soname) or any(platform.has(library.soname) for platform in bundle.platforms):
         return _COMPATIBLE
-    obstacles = (_unedited(library), _linking(bundle, library), *_outer_needs(bundle, library))
+    if not bundle.graph.consumers(library.path):
+        return _UNNEEDED
+    # ld looks for libx.so, and notes its SONAME
+    is_linked = any(other.soname == library.soname and other.file_name.endswith(".so") for other in bundle.libraries)
+    linking = _linking(bundle, library) if is_linked else None
+    obstacles = (_unedited(library), linking, *_outer_needs(bundle, library))
     for edge in bundle.graph.consumers(library.path):
         if edge.name in bundle.binaries[edge.consumer].loading.needs_mentioned:
             return f"{edge.consumer} names it, and may open it by its name"
-    is_edited = edits_texts and bool(bundle.texts_naming(library))
-    return next(filter(None, obstacles), None) or opener_of(bundle, library, names=not is_edited)
+    is_edited = is_private and bool(bundle.texts_naming(library))
+    opener = (None if is_edited else _naming(bundle, library)) if is_private else opener_of(bundle, library)
+    obstacle = next(filter(None, obstacles), opener)
+    files = bundle.binaries.values()
+    is_for_others = all(file.is_library and bundle.namers(file) <= bundle.binaries.keys() for file in files)
+    return obstacle or (_FOR_OTHERS if is_for_others else None)
 
 
 def _unedited(library: WheelBinary) -> str | None:
@@ -539,10 +552,14 @@ def _unedited(library: WheelBinary) -> str | None:
     return None if is_edited else f"files for {outline.machine} are not edited: they are not 64-bit little-endian ones"
 
 
-def opener_of(bundle: Bundle, library: WheelBinary, *, names: bool = True) -> str | None:
-    """What loads *library* otherwise than by NEEDED and RPATH, or None; files that name it do with *names*."""
-    if names and (namer := bundle.namer(library)):
-        return f"{namer} names it, and may open it by its path"
+def _naming(bundle: Bundle, library: WheelBinary) -> str | None:
+    return (namer := bundle.namer(library)) and f"{namer} names it, and may open it by its path"
+
+
+def opener_of(bundle: Bundle, library: WheelBinary) -> str | None:
+    """What loads *library* otherwise than by NEEDED and RPATH, or None."""
+    if naming := _naming(bundle, library):
+        return naming
     consumers = bundle.graph.consumers(library.path)
     if by_name := next((edge.consumer for edge in consumers if edge.via is Via.NAME), None):
         return f"{by_name} needs it, and finds it only where something has opened it before"

@@ -226,7 +226,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
                 if package := self.packages.find(bundle, edge.name):
                     packages[package] = None
                     folders |= dict.fromkeys(package.folders)
-            elif self.cleans and edge.via is Via.NAME and edge.provider:
+            elif edge.via is Via.NAME and edge.provider and (self.cleans or bundle.new_name(edge.provider)):
                 folders[edge.provider.rpartition("/")[0]] = None
         folders |= dict.fromkeys(self._opened_folders(destination))
         relink = self._relink(destination, tuple(renamed), tuple(folders), first=tuple(first))
