@@ -19,7 +19,7 @@ from tests.factories.clients import UV
 from tests.factories.containers import needs_podman
 from tests.factories.judges import actionlint_says, schema_says
 from tests.factories.projects import c_project
-from tests.factories.tools import needs
+from tests.factories.tools import needs, needs_judge
 from tests.factories.workflows import run
 from vbuild.hardware.machine import Machine
 from vbuild.release.matrix import MatrixRequest, matrix
@@ -70,6 +70,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.mark.nightly
+@needs_judge("check_jsonschema")
 def test_the_workflow_is_sound_to_the_official_schema(tmp_path: Path) -> None:
     (tmp_path / "wheels.yml").write_text(WORKFLOW, encoding="utf-8")
     assert schema_says(tmp_path / "wheels.yml") == ""

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from importlib.util import find_spec
 
 import pytest
 
@@ -13,6 +14,13 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     """Skips a test where one of *programs* is not there, or does not run: rustup leaves stubs for what it lacks."""
     missing = [program for program in programs if not _version(program)]
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not on this machine")
+
+
+def needs_judge(module: str) -> pytest.MarkDecorator:
+    """Skips a test where a judge that Python runs as *module* is not installed: those are in the extra checks."""
+    return pytest.mark.skipif(
+        find_spec(module) is None, reason=f"{module} is not installed, which the extra checks has"
+    )
 
 
 def host_compilers() -> dict[str, str]:

@@ -26,6 +26,7 @@ from tests.factories.redirect_installs import (
     uv,
     virtual,
 )
+from tests.factories.tools import needs_judge
 from tests.factories.variants import machine
 from tests.factories.wheels import wheel
 from vbuild.variants.doctor import diagnosed_in
@@ -264,6 +265,7 @@ def test_every_python_gets_its_wheel(tmp_path: Path, tag: str) -> None:
 
 
 @pytest.mark.nightly
+@needs_judge("twine")
 def test_twine_and_vbuild_check_take_the_sdist(tmp_path: Path, asked: list[tuple[str, str]]) -> None:
     sdist = tmp_path / "out" / "redirect" / "demo-1.0.tar.gz"
     said = ran([sys.executable, "-m", "twine", "check", "--strict", sdist], tmp_path)

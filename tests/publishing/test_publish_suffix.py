@@ -8,7 +8,7 @@ import pytest
 
 from tests.factories.extensions import MODULE, library
 from tests.factories.releases import V3, V4, commands, release
-from tests.factories.tools import needs
+from tests.factories.tools import needs, needs_judge
 from tests.factories.variants import variant
 from tests.factories.virtual_environments import VirtualEnvironment
 from tests.factories.wheels import contents, wheel
@@ -107,6 +107,7 @@ def test_an_extension_module_works_under_the_new_name(tmp_path: Path, venv: Virt
 
 
 @pytest.mark.nightly
+@needs_judge("twine")
 def test_the_index_is_sound_twine_accepts_and_two_runs_give_the_same_bytes(
     dist: Path, site: Path, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import yaml
 from tests.factories.emitted_recipes import LEVELS, recipes_of_every_kind, values, written_recipe
 from tests.factories.judges import actionlint_says, schema_says
 from tests.factories.projects import setuptools_project
-from tests.factories.tools import needs
+from tests.factories.tools import needs, needs_judge
 from tests.factories.workflows import jobs_of, run, words
 from vbuild.release.emit import INSTALL, CiSystem, Jobs, emitted, set_up
 
@@ -95,6 +95,7 @@ def test_pythons_are_called_as_their_action_calls_them(version: str, name: str) 
 
 
 @pytest.mark.nightly
+@needs_judge("check_jsonschema")
 def test_the_official_schema_takes_what_is_emitted_and_what_is_published(folder: Path) -> None:
     for source in recipes_of_every_kind(folder):
         (folder / "wheels.yml").write_text(emitted(source, CiSystem.GITHUB))

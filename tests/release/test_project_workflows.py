@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from tests.factories.judges import actionlint_says, schema_says
-from tests.factories.tools import needs
+from tests.factories.tools import needs, needs_judge
 from tests.factories.variants import tiny_wheel, variant_wheel
 from tests.factories.workflows import run
 from vbuild.cli.main import main
@@ -39,6 +39,7 @@ def workflows(table: str, more: str = '[tool.cibuildwheel]\nskip = "*i686"\n') -
 
 
 @pytest.mark.sampled(1)
+@needs_judge("check_jsonschema")
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_the_official_schema_takes_them_and_every_action_is_a_commit(tmp_path: Path, table: str) -> None:
     found = workflows(table)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.tools import needs_judge
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.errors import VariantError, VbuildError, WheelError
@@ -137,6 +138,7 @@ def test_uv_and_vbuild_choose_the_same_of_wheels_that_differ_by_a_feature(
     assert ("_" in (label or "")) == (static is not None)
 
 
+@needs_judge("twine")
 def test_wheel_unpack_and_twine_take_what_was_stamped(tmp_path: Path) -> None:
     metadata = "Summary: A demo.\nDescription-Content-Type: text/plain\n\nA demo.\n"
     path = stamped(wheel(tmp_path, metadata=metadata), tmp_path / "out", variant=V3)

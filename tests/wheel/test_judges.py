@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from installer.sources import WheelFile
 
+from tests.factories.tools import needs_judge
 from tests.factories.wheels import contents, wheel
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.write import edit_wheel
@@ -89,5 +90,6 @@ def test_uv_installs_it(written: Path, tmp_path: Path) -> None:
     assert installed(target) == expected(written)
 
 
+@needs_judge("twine")
 def test_twine_accepts_it(written: Path) -> None:
     assert "PASSED" in run(sys.executable, "-m", "twine", "check", written)

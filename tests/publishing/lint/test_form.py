@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.release_folders import PLAIN, plain_release, problems_found, sdist
+from tests.factories.tools import needs_judge
 from tests.factories.wheels import wheel
 
 REFUSED = [
@@ -77,6 +78,7 @@ def test_what_pypi_refuses_is_an_error_in_wheels_and_sdists(
 
 
 @pytest.mark.sampled(1)
+@needs_judge("twine")
 @pytest.mark.parametrize(("version", "lines", "reason"), REFUSED)
 def test_twine_refuses_the_same(version: str, lines: str, reason: str, tmp_path: Path) -> None:
     assert reason
@@ -94,6 +96,7 @@ def test_what_is_nested_too_deep_to_be_read_is_an_error(line: str, tmp_path: Pat
 
 
 @pytest.mark.nightly
+@needs_judge("twine")
 @pytest.mark.parametrize(("version", "lines"), TAKEN, ids=["old", "license file", "long", "modern"])
 def test_twine_takes_what_has_no_error(version: str, lines: str, tmp_path: Path) -> None:
     released(tmp_path, version, lines)

@@ -19,6 +19,7 @@ from tests.factories.release_folders import (
     sdist,
     tarball,
 )
+from tests.factories.tools import needs_judge
 from tests.factories.wheels import wheel
 from vbuild.publishing.check import check
 
@@ -112,6 +113,7 @@ def test_what_pypi_refuses_is_an_error_for_pypi(
     assert [line for line in problems_found(tmp_path) if " sdist: " not in line] == others
 
 
+@needs_judge("twine")
 def test_twine_uploads_no_variants_json(tmp_path: Path) -> None:
     release_folder(tmp_path)
     twine = [sys.executable, "-m", "twine", "check", str(tmp_path / "demo-1.0-variants.json")]
